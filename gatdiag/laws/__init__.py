@@ -1,0 +1,16 @@
+"""Laws: from any model to its conservation laws.
+
+- `label` and `exponents`: the unknowns, and the equations between them
+- `rules`: the table from aten operations to equations
+- `trace`: one forward pass, each operation handed to its rule
+- `solver`: the equations' solutions, as a local basis
+- `check`: gradients at a random point, which every law must pass
+- `assembly` and `find`: laws with names
+- `law` and `laws`: what the user holds: delta, c, and c after the next optimiser step (`prediction`, `sums`)
+"""
+
+from gatdiag.laws.find import find_laws
+from gatdiag.laws.law import Exclusion, Law, Term
+from gatdiag.laws.laws import Laws
+
+__all__ = ["Exclusion", "Law", "Laws", "Term", "find_laws"]

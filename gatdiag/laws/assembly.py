@@ -1,0 +1,156 @@
+"""From the solutions of the equations to laws with names."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from torch import Tensor
+
+from gatdiag.laws.label import Label
+from gatdiag.laws.law import Kind, Law, Term
+from gatdiag.laws.solver import Basis
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a parameter stands in the model.
+
+    Attributes:
+        number: Position of its layer in order of execution, from 1.
+        layer: Module path of its layer.
+        order: Position of the parameter among all.
+    """
+
+    number: int
+    layer: str
+    order: int
+
+
+def assemble(
+    labels: Mapping[str, Label],
+    shapes: Mapping[str, Sequence[int]],
+    basis: Basis,
+    places: Mapping[str, Place],
+    annihilated: Mapping[str, Tensor],
+) -> list[Law]:
+    """One law for each basis vector that moves a parameter, in order of execution. Residuals are still to be measured.
+
+    Args:
+        labels: Name -> label of a parameter, in unbound unknowns.
+        shapes: Name -> its shape.
+        basis: The solutions.
+        places: Name -> where the parameter stands.
+        annihilated: Name -> mask of entries the output does not depend on.
+    """
+    laws: list[tuple[tuple[int, ...], Law]] = []
+    for vector, exponents in enumerate(_exponents(labels, shapes, basis)):
+        terms = _terms(exponents, shapes, places)
+        if terms:
+            kind, layer, neuron, name = _named(terms, places, annihilated)
+            place = places[terms[0].parameter]
+            key = (place.number, place.order, *terms[0].indices[0])
+            laws.append((key, Law(name, kind, layer, neuron, terms, basis.exact[vector], math.nan)))
+    return [law for _, law in sorted(laws, key=lambda pair: pair[0])]
+
+
+_Exponents = dict[tuple[str, tuple[int, ...]], dict[tuple[int, ...], Fraction]]
+
+
+def _exponents(labels: Mapping[str, Label], shapes: Mapping[str, Sequence[int]], basis: Basis) -> list[_Exponents]:
+    """For each basis vector: (parameter, kept axes) -> index -> exponent."""
+    found: list[_Exponents] = [defaultdict(dict) for _ in basis.free]
+    for name, label in labels.items():
+        for coefficient, ids in label.terms:
+            axes = _kept_axes(ids, shapes[name])
+            kept = [shapes[name][axis] for axis in axes]
+            for position, unknown in enumerate(ids.flatten().tolist()):
+                for vector, value in basis.values.get(unknown, {}).items():
+                    entries = found[vector][name, axes]
+                    index = _unravelled(position, kept)
+                    entries[index] = entries.get(index, Fraction(0)) + coefficient * value
+    return found
+
+
+def _kept_axes(ids: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    """The axes a label changes along; all axes if it changes along every one that has a length."""
+    if tuple(ids.shape) == tuple(shape):
+        return tuple(range(len(shape)))
+    return tuple(axis for axis, length in enumerate(ids.shape) if length > 1)
+
+
+def _unravelled(position: int, lengths: Sequence[int]) -> tuple[int, ...]:
+    index: list[int] = []
+    for length in reversed(lengths):
+        position, along = divmod(position, length)
+        index.append(along)
+    return tuple(reversed(index))
+
+
+def _terms(
+    exponents: _Exponents, shapes: Mapping[str, Sequence[int]], places: Mapping[str, Place]
+) -> tuple[Term, ...]:
+    """Terms in order of execution, the first one positive, positive ones before negative ones."""
+    grouped: dict[tuple[str, tuple[int, ...], Fraction], list[tuple[int, ...]]] = defaultdict(list)
+    for (name, axes), entries in exponents.items():
+        for index, exponent in entries.items():
+            if exponent:
+                grouped[name, axes, exponent].append(index)
+    terms = [
+        Term(name, tuple(shapes[name]), axes, tuple(sorted(indices)), exponent)
+        for (name, axes, exponent), indices in grouped.items()
+    ]
+    terms.sort(key=lambda term: (_is_vector(term), places[term.parameter].order, term.axes))
+    if terms and terms[0].exponent < 0:
+        terms = [Term(term.parameter, term.shape, term.axes, term.indices, -term.exponent) for term in terms]
+    terms.sort(key=lambda term: (term.exponent < 0, places[term.parameter].order, term.axes))
+    return tuple(terms)
+
+
+def _is_vector(term: Term) -> bool:
+    return sum(length > 1 for length in term.shape) <= 1
+
+
+def _named(
+    terms: Sequence[Term], places: Mapping[str, Place], annihilated: Mapping[str, Tensor]
+) -> tuple[Kind, str, int | None, str]:
+    """Kind, layer, neuron and name of a law."""
+    first = terms[0]
+    place = places[first.parameter]
+    where = f"layer {place.number} ({place.layer})"
+    neuron = first.indices[0][-1] if len(first.indices) == 1 and first.indices[0] else None
+    if len(terms) == 1 and _is_annihilated(first, annihilated):
+        return "annihilated", place.layer, neuron, f"{where}, {first.parameter}{list(first.indices[0])}"
+    writers = _layers((term for term in terms if term.exponent > 0), places)
+    readers = _layers((term for term in terms if term.exponent < 0), places)
+    if not readers:
+        return "scale", place.layer, neuron, f"{where}, {_scope(neuron)} scale"
+    if len(writers) > 1:
+        channel = "all channels" if neuron is None else f"channel {neuron}"
+        return "stream", place.layer, neuron, f"residual stream, {channel}"
+    if readers == writers:
+        return "product", place.layer, neuron, f"{where}, {_product(first)} channel {_shown(neuron)}"
+    return "neuron", place.layer, neuron, f"{where}, {_scope(neuron).removesuffix(' of')}"
+
+
+def _is_annihilated(term: Term, annihilated: Mapping[str, Tensor]) -> bool:
+    mask = annihilated.get(term.parameter)
+    return mask is not None and len(term.indices) == 1 and bool(mask[term.indices[0]].all())
+
+
+def _layers(terms: Iterable[Term], places: Mapping[str, Place]) -> set[str]:
+    return {places[term.parameter].layer for term in terms}
+
+
+def _scope(neuron: int | None) -> str:
+    return "all neurons" if neuron is None else f"neuron {neuron}"
+
+
+def _shown(neuron: int | None) -> str:
+    return "all" if neuron is None else str(neuron)
+
+
+def _product(term: Term) -> str:
+    name = term.parameter.lower()
+    return "query/key" if any(word in name for word in ("query", "key", "q_proj", "k_proj", "in_proj")) else "product"

@@ -1,0 +1,294 @@
+"""The unknown exponents of a model and the linear equations between them.
+
+Most equations are solved the moment they arise, whole arrays at a time: an unknown that an equation determines is
+*bound*, value[i] = value[plus[i]] - value[minus[i]], and disappears. A matrix product, for instance, binds every entry
+of its weight to (unknown of the row) - (exponent of the column). What cannot be bound is kept as an equation for
+`gatdiag.laws.solver`. Unknown 0 is the exponent zero.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from gatdiag.laws.label import Label, merged
+
+ZERO = 0
+_ONE = Fraction(1)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of consecutive unknowns made together.
+
+    Attributes:
+        start: The first unknown.
+        count: How many there are.
+        parameter: The parameter they belong to, if any.
+        is_entry: True for the entries of the parameter; False for the channels its product writes.
+    """
+
+    start: int
+    count: int
+    parameter: str | None
+    is_entry: bool
+
+
+@dataclass(frozen=True)
+class Equations:
+    """Rows of ids; in each row sum_k coefficients[k] * value[ids[k]] = 0."""
+
+    coefficients: tuple[Fraction, ...]
+    ids: Tensor
+
+
+class Exponents:
+    """Unknowns, bindings and equations, filled while a forward pass is traced.
+
+    Attributes:
+        blocks: Where each unknown came from, in order of creation.
+        equations: What could not be solved on the spot.
+        approximations: Equations that hold only if a small epsilon of the model is taken seriously.
+        cause: What was running, set by the tracer; remembered for unknowns that are forced to zero.
+    """
+
+    def __init__(self) -> None:
+        self._plus = torch.zeros(1024, dtype=torch.int64)
+        self._minus = torch.zeros(1024, dtype=torch.int64)
+        self._size = 1
+        self.blocks = [Block(ZERO, 1, None, False)]
+        self.equations: list[Equations] = []
+        self.approximations: list[Equations] = []
+        self.cause = ""
+        self._forced: list[tuple[str, Tensor]] = []
+
+    def fresh(self, shape: Sequence[int], parameter: str | None = None, *, is_entry: bool = False) -> Tensor:
+        """New unknowns, one an entry of `shape`."""
+        count = int(torch.Size(shape).numel())
+        while self._size + count > len(self._plus):
+            self._plus = torch.cat([self._plus, torch.zeros_like(self._plus)])
+            self._minus = torch.cat([self._minus, torch.zeros_like(self._minus)])
+        ids = torch.arange(self._size, self._size + count)
+        self._plus[ids] = ids
+        self.blocks.append(Block(self._size, count, parameter, is_entry))
+        self._size += count
+        return ids.reshape(torch.Size(shape))
+
+    def block(self, unknown: int) -> Block:
+        """The block an unknown was made in."""
+        low, high = 0, len(self.blocks)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.blocks[middle].start <= unknown else (low, middle)
+        return self.blocks[low]
+
+    def resolve(self, label: Label) -> Label:
+        """The label in unbound unknowns only, equal terms added up."""
+        terms = merged(list(label.terms), ZERO)
+        while True:
+            expanded: list[tuple[Fraction, Tensor]] = []
+            for coefficient, ids in terms:
+                plus = self._plus[ids]
+                if torch.equal(plus, ids):
+                    expanded.append((coefficient, ids))
+                else:
+                    expanded += [(coefficient, plus), (-coefficient, self._minus[ids])]
+            if len(expanded) == len(terms):
+                return Label(terms, label.vacant)
+            terms = merged(expanded, ZERO)
+
+    def collapse(self, label: Label) -> Tensor:
+        """One array of unknowns that equals the label."""
+        label = self.resolve(label)
+        if not label.terms:
+            return torch.full((1,) * label.ndim, ZERO)
+        if len(label.terms) == 1 and label.terms[0][0] == 1:
+            return label.terms[0][1]
+        if any(coefficient.denominator != 1 for coefficient, _ in label.terms):
+            total = self.fresh(label.present().shape)
+            self.vanish(Label(((-_ONE, total), *label.terms)))
+            return total
+        total = torch.full((1,) * label.ndim, ZERO)
+        for coefficient, ids in label.terms:
+            for _ in range(abs(int(coefficient))):
+                total = self._difference(total, self._difference(torch.tensor(ZERO), ids) if coefficient > 0 else ids)
+        return total
+
+    def _difference(self, plus: Tensor, minus: Tensor) -> Tensor:
+        total = self.fresh(torch.broadcast_shapes(plus.shape, minus.shape))
+        self._bind(total, plus, minus)
+        return total
+
+    def _bind(self, ids: Tensor, plus: Tensor, minus: Tensor) -> None:
+        self._plus[ids] = plus.expand(ids.shape)
+        self._minus[ids] = minus.expand(ids.shape)
+
+    def _bind_to(self, ids: Tensor, label: Label) -> None:
+        """Bind ids := label."""
+        label = label.aligned(ids.ndim)
+        zero = torch.full((1,) * ids.ndim, ZERO)
+        signs = sorted((coefficient for coefficient, _ in label.terms), reverse=True)
+        if signs in ([], [1], [-1], [1, -1]):
+            arrays = {int(coefficient): array for coefficient, array in label.terms}
+            self._bind(ids, arrays.get(1, zero), arrays.get(-1, zero))
+        else:
+            self._bind(ids, self.collapse(label), zero)
+
+    def vanish(self, label: Label) -> None:
+        """Demand that the exponent is zero everywhere but at vacant entries."""
+        label = self.resolve(label)
+        if not label.terms or label.is_vacant:
+            return
+        if len(label.terms) == 1:
+            self._forced.append((self.cause, label.terms[0][1].flatten()))
+        rows = self._rows(label)
+        coefficients = [coefficient for coefficient, _ in label.terms]
+        column = self._bindable_column(coefficients, rows)
+        if column is not None:
+            rows = self._bind_rows(coefficients, rows, column)
+        if len(rows):
+            self.equations.append(Equations(tuple(coefficients), rows))
+
+    def approximate(self, label: Label) -> None:
+        """Note that the exponent would have to be zero, but for an epsilon small enough to be left out."""
+        label = self.resolve(label)
+        if label.terms and not label.is_vacant:
+            coefficients = tuple(coefficient for coefficient, _ in label.terms)
+            self.approximations.append(Equations(coefficients, self._rows(label)))
+
+    @staticmethod
+    def _rows(label: Label) -> Tensor:
+        columns = [ids.expand(label.shape).flatten() for _, ids in label.terms]
+        rows = torch.stack(columns, dim=1)
+        if label.vacant is not None:
+            rows = rows[~label.vacant.expand(label.shape).flatten()]
+        return rows.unique(dim=0) if len(rows) > 1 else rows
+
+    def _is_entry(self, unknown: int) -> bool:
+        return self.block(unknown).is_entry
+
+    def _bindable_column(self, coefficients: Iterable[Fraction], rows: Tensor) -> int | None:
+        """The column to solve for: a parameter's entries before channels, late unknowns before early ones."""
+        candidates = [
+            (self._is_entry(int(rows[:, column].max())), int(rows[:, column].max()), column)
+            for column, coefficient in enumerate(coefficients)
+            if len(rows) and abs(coefficient) == 1
+        ]
+        return max(candidates)[2] if candidates else None
+
+    def _bind_rows(self, coefficients: list[Fraction], rows: Tensor, column: int) -> Tensor:
+        """Bind the unknowns of one column wherever that is unambiguous; return the rows that remain."""
+        target = rows[:, column]
+        others = [position for position in range(rows.shape[1]) if position != column]
+        _, inverse, counts = target.unique(return_inverse=True, return_counts=True)
+        free = (counts[inverse] == 1) & (target != ZERO) & ~torch.isin(target, rows[:, others])
+        sign = -1 / coefficients[column]
+        terms = tuple((coefficients[position] * sign, rows[free, position]) for position in others)
+        self._bind_to(target[free], self.resolve(Label(terms)))
+        return rows[~free]
+
+    def equal(self, left: Label, right: Label) -> Label:
+        """Demand equal exponents, as a sum does; return the label of the sum."""
+        if left.is_vacant or right.is_vacant:
+            both = left.vacant is not None and right.vacant is not None
+            kept = right if left.is_vacant else left
+            return kept if both else kept.present()
+        self.vanish(left - right)
+        if left.vacant is None or right.vacant is None:
+            return (left if left.vacant is None else right).aligned(max(left.ndim, right.ndim))
+        ids = torch.where(left.vacant, self.collapse(right.present()), self.collapse(left.present()))
+        return Label(((_ONE, ids),), left.vacant & right.vacant)
+
+    def uniform(self, label: Label, axes: Iterable[int]) -> Label:
+        """Demand one exponent along each axis, as a sum over it does; the axes are left with length one."""
+        label = self.resolve(label)
+        for axis in axes:
+            if any(array.shape[axis] > 1 for array in label.arrays):
+                label = self._uniform_along(label, axis)
+        return label
+
+    def _uniform_along(self, label: Label, axis: int) -> Label:
+        if label.vacant is not None and label.vacant.shape[axis] > 1:
+            return self._uniform_present(label, axis)
+        target = self._solvable(label, axis)
+        if target is not None:
+            self._solve_along(label, target, axis)
+            label = self.resolve(label)
+        first = label.map(lambda array: array.narrow(axis, 0, 1))
+        varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1), label.vacant)
+        self.vanish(varying - varying.map(lambda array: array.narrow(axis, 0, 1)))
+        return first
+
+    def _uniform_present(self, label: Label, axis: int) -> Label:
+        """As `_uniform_along` where some entries along the axis are vacant: they are passed over."""
+        ids = self.collapse(label.present())
+        shape = label.shape
+        vacant = label.vacant.expand(shape) if label.vacant is not None else torch.zeros(shape, dtype=torch.bool)
+        first = ids.expand(shape).gather(axis, (~vacant).int().argmax(axis, keepdim=True))
+        self.vanish(Label(((_ONE, ids), (-_ONE, first)), vacant))
+        return Label(((_ONE, first),), vacant.all(axis, keepdim=True))
+
+    def _solvable(self, label: Label, axis: int) -> int | None:
+        """The term whose unknowns a sum over the axis determines: the largest, a parameter's before others."""
+        best: tuple[int, bool, int] | None = None
+        for position, (coefficient, ids) in enumerate(label.terms):
+            if ids.shape[axis] == 1 or abs(coefficient) != 1 or not self._distinct(label, position):
+                continue
+            rank = (ids.numel(), self._is_entry(int(ids.max())), int(ids.max()))
+            if best is None or rank > best:
+                best, chosen = rank, position
+        return None if best is None else chosen
+
+    @staticmethod
+    def _distinct(label: Label, position: int) -> bool:
+        ids = label.terms[position][1].flatten()
+        rest = [array.flatten() for other, (_, array) in enumerate(label.terms) if other != position]
+        if bool((ids == ZERO).any()) or len(ids.unique()) < len(ids):
+            return False
+        return not rest or not bool(torch.isin(ids, torch.cat(rest)).any())
+
+    def _solve_along(self, label: Label, position: int, axis: int) -> None:
+        """Bind one term so that the label no longer changes along the axis."""
+        coefficient, ids = label.terms[position]
+        shape = list(ids.shape)
+        shape[axis] = 1
+        parameter = self.block(int(ids.flatten()[0])).parameter
+        total = self.fresh(shape, parameter)
+        rest = [term for other, term in enumerate(label.terms) if other != position and term[1].shape[axis] > 1]
+
+        def fitted(array: Tensor) -> Tensor:
+            for dim, length in enumerate(ids.shape):
+                if length == 1:
+                    array = array.narrow(dim, 0, 1)
+            return array
+
+        others = Label(tuple((-other / coefficient, fitted(array)) for other, array in rest))
+        self._bind_to(ids, self.resolve(Label(((_ONE, total), *others.terms))))
+
+    def tabulated(self, label: Label) -> Label:
+        """Bind the entries of a table (rows x columns) to (unknown of the column) - (unknown of the row)."""
+        label = self.resolve(label)
+        if len(label.terms) == 1 and label.terms[0][0] == 1 and self._distinct(label, 0):
+            ids = label.terms[0][1]
+            rows = self.fresh((ids.shape[0], 1))
+            rows[0] = ZERO
+            self._bind(ids, self.fresh((1, ids.shape[1]), self.block(int(ids[0, 0])).parameter), rows)
+        return self.resolve(label)
+
+    def forced(self) -> dict[int, str]:
+        """Unknowns an operation held at zero directly, with what was running then."""
+        causes: dict[int, str] = {}
+        for cause, ids in self._forced:
+            for unknown in ids.tolist():
+                causes.setdefault(unknown, cause)
+        return causes
+
+    def cause_of(self, unknown: int, forced: dict[int, str]) -> str | None:
+        """What held an unknown at zero: itself, or the unknown it was bound to."""
+        while unknown not in forced and int(self._plus[unknown]) != unknown:
+            unknown = int(self._plus[unknown]) or int(self._minus[unknown])
+            if unknown == ZERO:
+                return None
+        return forced.get(unknown)

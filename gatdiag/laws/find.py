@@ -1,0 +1,189 @@
+"""From a model to its laws."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+
+from gatdiag.errors import ModelError
+from gatdiag.laws.assembly import Place, assemble
+from gatdiag.laws.check import Evidence, gather
+from gatdiag.laws.exponents import Exponents
+from gatdiag.laws.label import Label
+from gatdiag.laws.law import Exclusion, Law
+from gatdiag.laws.laws import Laws
+from gatdiag.laws.outputs import floating_tensors
+from gatdiag.laws.solver import Basis, solve
+from gatdiag.laws.trace import Trace
+from gatdiag.structure.replica import Replica, replicate, unwrapped
+
+OUTPUT = "the output"
+
+# Largest residual a law may show in the check, by precision; and one that is approximate by an epsilon in the model.
+_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
+_APPROXIMATE = 0.05
+
+
+def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
+    """Find every conservation law of a model by tracing one forward pass.
+
+    Each channel of each activation gets an unknown exponent; every operation of the forward pass adds linear equations
+    between them; every solution is a rescaling of the parameters that leaves the computed function unchanged, and by
+    Noether's theorem gives a law: sum_k e_k <w_k, dL/dw_k> = 0 at every point (delta), so that
+    sum_k e_k ||w_k||^2 (c) is conserved by gradient flow. Each law is then checked in float64 with random weights, inputs
+    and loss. No layer type is known to the method.
+
+    The laws are those of the function the model computes in the mode it is in (dropout is covered: a law holds for every
+    mask), of its trainable parameters, and of everything its forward pass returns.
+
+    Args:
+        model: Any module that was run at least once if it has lazy layers. It is not changed in any way.
+        args: Positional inputs of its forward pass.
+        kwargs: Keyword inputs of its forward pass.
+
+    Returns:
+        The laws, bound to the model's parameters.
+
+    Raises:
+        ModelError: The model is lazy, cannot be copied, or its forward pass fails on the inputs.
+
+    Source:
+        Generalises theorem 2.2 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023).
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> mlp = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+        >>> laws = find_laws(mlp, torch.randn(5, 4))
+        >>> print(laws[1])
+        layer 1 (0), neuron 1: 0.weight[1, :] + 0.bias[1] - 2.weight[:, 1]
+        >>> mlp(torch.randn(5, 4)).square().sum().backward()
+        >>> bool((laws.normalised_delta() < 1e-5).all())
+        True
+    """
+    user = unwrapped(model)
+    replica, places, evidence, tolerance = _evidence(user, args, kwargs)
+    exponents = Exponents()
+    labels, trace = _traced(replica, exponents, evidence)
+    resolved = {name: exponents.resolve(label) for name, label in labels.items()}
+    basis = solve(exponents, (ids for label in resolved.values() for _, ids in label.terms))
+    shapes = {name: tuple(weight.shape) for name, weight in evidence.weights.items()}
+    candidates = assemble(resolved, shapes, basis, places, evidence.annihilated)
+    kept, failed = _checked(candidates, evidence, tolerance)
+    parameters = dict(user.named_parameters())
+    excluded = [*_unreached(evidence), *_unknown(trace), *_without_law(exponents, basis, places), *failed]
+    return Laws(kept, {name: parameters[name] for name in evidence.weights}, excluded)
+
+
+def _evidence(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Replica, dict[str, Place], Evidence, float]:
+    """The replica at a random point, in float64; in the model's own precision if it cannot run in float64."""
+    replica = replicate(model, args, kwargs)
+    places = _places(model, args, kwargs)
+    try:
+        return replica, places, gather(replica.to(torch.float64)), _TOLERANCE[torch.float64]
+    except ModelError:
+        replica = replicate(model, args, kwargs)
+        return replica, places, gather(replica), _TOLERANCE[torch.float32]
+
+
+def _places(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Place]:
+    places: dict[str, Place] = {}
+    layers: dict[str, int] = {}
+    for order, (name, _) in enumerate(model.named_parameters()):
+        layer = name.rpartition(".")[0]
+        layer = layer.removesuffix(".lin").removesuffix(".lin_l").removesuffix(".lin_r")
+        places[name] = Place(layers.setdefault(layer, len(layers) + 1), layer, order)
+    return places
+
+
+def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:
+    """Run the forward pass under the trace; the outputs are held at exponent zero."""
+    with _running(replica.model) as running:
+        trace = Trace(exponents, running)
+        labels: dict[str, Label] = {}
+        for name in evidence.weights:
+            parameter = replica.parameters[name]
+            mask = evidence.annihilated.get(name)
+            ids = exponents.fresh(parameter.shape, name, is_entry=True)
+            labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
+            trace.set_label(parameter, labels[name])
+        with torch.no_grad(), trace:
+            output = replica.run()
+        exponents.cause = OUTPUT
+        for tensor in floating_tensors(output):
+            exponents.vanish(trace.label_of(tensor))
+    return labels, trace
+
+
+@contextmanager
+def _running(model: nn.Module) -> Iterator[Any]:
+    """A function that says which module of the model is running."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    stack = [""]
+
+    def enter(module: nn.Module, _: Any) -> None:
+        stack.append(paths.get(id(module), stack[-1]))
+
+    def leave(*_: Any) -> None:
+        stack.pop()
+
+    handles = [
+        module_hooks.register_module_forward_pre_hook(enter),
+        module_hooks.register_module_forward_hook(leave),
+    ]
+    try:
+        yield lambda: stack[-1] or "the model"
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _checked(candidates: list[Law], evidence: Evidence, tolerance: float) -> tuple[list[Law], list[Exclusion]]:
+    """Each law with the residual it shows on the evidence; those that fail are turned into exclusions."""
+    residuals = Laws(candidates, evidence.weights).residual(evidence.gradients).tolist()
+    kept, failed = [], []
+    for law, measured in zip(candidates, residuals, strict=True):
+        residual = 0.0 if law.kind == "annihilated" else measured
+        if residual <= (tolerance if law.exact else max(_APPROXIMATE, tolerance)):
+            kept.append(replace(law, residual=residual))
+        else:
+            failed.append(Exclusion(law.name, f"the numerical check left a residual of {residual:.1e}"))
+    return kept, failed
+
+
+def _unreached(evidence: Evidence) -> list[Exclusion]:
+    return [Exclusion(name, "it never reaches the output, so its gradient is always zero") for name in evidence.unreached]
+
+
+def _unknown(trace: Trace) -> list[Exclusion]:
+    return [
+        Exclusion(f"operation {name} in {where}", f"no rule for it, so what it touches keeps its scale ({times} times)")
+        for (name, where), times in trace.unknown.items()
+    ]
+
+
+def _without_law(exponents: Exponents, basis: Basis, places: Mapping[str, Place]) -> list[Exclusion]:
+    """Channels of layers that no law moves, with the operation that holds them."""
+    held: Counter[tuple[str, str]] = Counter()
+    channels = {block.parameter: block for block in exponents.blocks if block.parameter and not block.is_entry}
+    forced = exponents.forced()
+    for name, block in channels.items():
+        ids = torch.arange(block.start, block.start + block.count)
+        for unknown in ids.tolist():
+            moving = exponents.resolve(Label(((Fraction(1), torch.tensor([unknown])),)))
+            if any(basis.values.get(int(ids)) for _, ids in moving.terms):
+                continue
+            cause = exponents.cause_of(unknown, forced)
+            if cause and cause != OUTPUT:
+                held[places[name].layer, cause] += 1
+    return [
+        Exclusion(f"{count} channels of {layer}", f"{cause} does not commute with scaling")
+        for (layer, cause), count in held.items()
+    ]

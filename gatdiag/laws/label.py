@@ -1,0 +1,117 @@
+"""A label: the scaling exponent of every entry of a tensor, written in unknowns.
+
+Multiply a model's weights by powers of s > 0; if an entry of a tensor is then multiplied by s^e, its label says e.
+The exponent is a sum of coefficient * value[ids], where each array of unknowns ``ids`` broadcasts against the tensor.
+An axis along which the exponent does not change has length one, so the label of a layer's output (nodes x channels) is
+one row of channels however large the graph, and the label of a weight matrix is a column (its rows) minus a row (its
+columns). A label without terms is the exponent zero: inputs, constants, and whatever a softmax returns.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+Arrange = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Label:
+    """Exponents of a tensor's entries.
+
+    Attributes:
+        terms: Pairs (coefficient, ids); the exponent is the sum of coefficient * value[ids].
+        vacant: Entries that hold an exact zero no parameter has touched (a scatter's empty target). Zero times any
+            power of s is zero, so a vacant entry fits every exponent. None where no entry is vacant.
+    """
+
+    terms: tuple[tuple[Fraction, Tensor], ...] = ()
+    vacant: Tensor | None = None
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether every entry is vacant."""
+        return self.vacant is not None and bool(self.vacant.all())
+
+    @property
+    def arrays(self) -> tuple[Tensor, ...]:
+        """Every array of the label, the vacant mask included."""
+        ids = tuple(array for _, array in self.terms)
+        return ids if self.vacant is None else (*ids, self.vacant)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes of the labelled tensor, as far as the label knows."""
+        return max((array.ndim for array in self.arrays), default=0)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape its arrays broadcast to: length one along every axis where the exponent does not change."""
+        return torch.broadcast_shapes(*(array.shape for array in self.arrays))
+
+    def __add__(self, other: "Label") -> "Label":
+        """Exponent of a product: the labels broadcast like the tensors."""
+        ndim = max(self.ndim, other.ndim)
+        left, right = self.aligned(ndim), other.aligned(ndim)
+        vacant = right.vacant if left.vacant is None else left.vacant
+        if left.vacant is not None and right.vacant is not None:
+            vacant = left.vacant | right.vacant
+        return Label(left.terms + right.terms, vacant)
+
+    def __sub__(self, other: "Label") -> "Label":
+        """Exponent of a quotient."""
+        return self + other.scaled(-1)
+
+    def scaled(self, factor: Fraction | int) -> "Label":
+        """Exponent of the tensor raised to a power."""
+        if factor == 0:
+            return Label()
+        return Label(tuple((coefficient * factor, ids) for coefficient, ids in self.terms), self.vacant)
+
+    def aligned(self, ndim: int) -> "Label":
+        """The same label with leading axes of length one, as broadcasting adds them."""
+        return self.map(lambda array: array.reshape((1,) * (ndim - array.ndim) + array.shape))
+
+    def map(self, arrange: Arrange) -> "Label":
+        """The label whose every array is rearranged by `arrange`."""
+        terms = tuple((coefficient, arrange(ids)) for coefficient, ids in self.terms)
+        return Label(terms, None if self.vacant is None else arrange(self.vacant))
+
+    def arranged(self, shape: torch.Size, arrange: Arrange) -> "Label":
+        """The label after an operation that only moves, repeats or selects the entries of a tensor of `shape`."""
+        return self.map(lambda array: shrink(arrange(array.expand(shape))))
+
+    def present(self) -> "Label":
+        """The label without its vacant entries being marked."""
+        return Label(self.terms)
+
+
+VACANT = Label((), torch.ones((), dtype=torch.bool))
+
+
+def shrink(array: Tensor) -> Tensor:
+    """The array with every axis along which it does not change cut to length one."""
+    for axis in range(array.ndim):
+        if array.shape[axis] > 1:
+            first = array.narrow(axis, 0, 1)
+            if array.stride(axis) == 0 or bool((array == first).all()):
+                array = first
+    return array.contiguous()
+
+
+def merged(terms: list[tuple[Fraction, Tensor]], zero: int) -> tuple[tuple[Fraction, Tensor], ...]:
+    """Terms with equal arrays added up; arrays that are `zero` everywhere dropped."""
+    kept: list[tuple[Fraction, Tensor]] = []
+    for coefficient, raw in terms:
+        ids = shrink(raw)
+        if ids.numel() and not bool((ids != zero).any()):
+            continue
+        for position, (other, array) in enumerate(kept):
+            if array.shape == ids.shape and torch.equal(array, ids):
+                kept[position] = (other + coefficient, ids)
+                break
+        else:
+            kept.append((coefficient, ids))
+    return tuple((coefficient, ids) for coefficient, ids in kept if coefficient)

@@ -1,0 +1,106 @@
+"""What one optimiser step does to every weight, split so that the laws say as much of it as they can.
+
+Every supported step has the form
+
+    w' = k w - a g - r
+
+with the loss gradient g, numbers k (weight decay) and a (step length on the plain gradient) for each parameter group,
+and a tensor r for what is left: the momentum part of SGD, the whole preconditioned step of Adam. Then
+
+    sum e w'^2 = k^2 c + sum e (a g + r)^2 - 2 k sum e w r - 2 k a sum e w g,
+
+and the last sum is delta, which a law says is zero. Reference: reference derivation for heavy ball and AdamW in the
+docstring of `gatdiag.laws.Laws.predict`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from gatdiag.errors import OptimizerError
+
+
+@dataclass(frozen=True)
+class Update:
+    """One parameter's step w' = keep * w - step * g - rest.
+
+    Attributes:
+        keep: k, one less the decoupled share of weight decay.
+        step: a, the length of the step along the plain gradient.
+        rest: r, None where it is zero.
+    """
+
+    keep: float = 1.0
+    step: float = 0.0
+    rest: Tensor | None = None
+
+
+def updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, Update]:
+    """The step the optimiser is about to take, from its state and the gradients; ids of parameters -> `Update`.
+
+    Args:
+        optimizer: `SGD` (weight decay, momentum, dampening, Nesterov, maximise), `Adam` or `AdamW` (AMSGrad, maximise),
+            with any number of parameter groups, before its ``step()``.
+        gradients: id of parameter -> gradient. Parameters without one are not moved, as torch does not move them.
+
+    Raises:
+        OptimizerError: Another optimiser.
+    """
+    rule = _RULES.get(type(optimizer))
+    if rule is None:
+        known = ", ".join(kind.__name__ for kind in _RULES)
+        raise OptimizerError(
+            f"Expected one of {known}, got {type(optimizer).__name__}, whose step gatdiag cannot predict. "
+            "Measure c before and after the step with laws.c() instead."
+        )
+    return {
+        id(parameter): rule(group, optimizer.state.get(parameter, {}), parameter.detach(), gradients[id(parameter)])
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if id(parameter) in gradients
+    }
+
+
+def _sgd(group: dict[str, Any], state: dict[str, Any], weight: Tensor, gradient: Tensor) -> Update:
+    rate, decay, momentum = float(group["lr"]), float(group["weight_decay"]), float(group["momentum"])
+    sign = -1.0 if group["maximize"] else 1.0
+    buffer = state.get("momentum_buffer")
+    # v' = momentum * v + fresh * (sign * g + decay * w), and the step is v', or d + momentum * v' with Nesterov
+    fresh = 1.0 if buffer is None else 1.0 - float(group["dampening"])
+    direct, carried = (fresh, momentum) if momentum else (1.0, 0.0)
+    if momentum and group["nesterov"]:
+        direct, carried = 1.0 + momentum * fresh, momentum * momentum
+    rest = None if buffer is None or not carried else rate * carried * buffer.to(torch.float64)
+    return Update(1.0 - rate * direct * decay, rate * direct * sign, rest)
+
+
+def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor, gradient: Tensor) -> Update:
+    rate, decay = float(group["lr"]), float(group["weight_decay"])
+    decoupled = bool(group.get("decoupled_weight_decay", False))
+    (beta1, beta2), epsilon = map(float, group["betas"]), float(group["eps"])
+    direction = -gradient if group["maximize"] else gradient
+    if decay and not decoupled:
+        direction = direction + decay * weight
+    step = float(state.get("step", 0)) + 1
+    first = direction * (1 - beta1)
+    second = direction * direction * (1 - beta2)
+    if state:
+        first = first + beta1 * state["exp_avg"]
+        second = second + beta2 * state["exp_avg_sq"]
+    if group["amsgrad"]:
+        second = torch.maximum(state["max_exp_avg_sq"], second) if state else second
+    scale = math.sqrt(1 - beta2**step)
+    rest = rate / (1 - beta1**step) * first / (second.sqrt() / scale + epsilon)
+    return Update(1.0 - rate * decay if decoupled else 1.0, 0.0, rest.to(torch.float64))
+
+
+_RULES: dict[type[Optimizer], Callable[[dict[str, Any], dict[str, Any], Tensor, Tensor], Update]] = {
+    SGD: _sgd,
+    Adam: _adam,
+    AdamW: _adam,
+}

@@ -1,0 +1,153 @@
+"""The rule table: aten operation -> what it demands of the exponents and which exponents its result has.
+
+A rule reads the labels of the arguments, adds equations, and returns the label of the result. An operation that is not
+in the table holds everything it touches at exponent zero and is reported by name: a law may be missed, never invented.
+In-place and ``out=`` forms (``add_``, ``add.out``) use the rule of the plain form.
+"""
+
+from fractions import Fraction
+
+from gatdiag.laws.rules import arrangement, contraction, elementwise, normalisation, reduction, scatter
+from gatdiag.laws.rules.call import Call, Labels, Rule
+
+__all__ = ["RULES", "Call", "Labels", "Rule"]
+
+
+def _each(rule: Rule, names: str) -> dict[str, Rule]:
+    return dict.fromkeys(names.split(), rule)
+
+
+RULES: dict[str, Rule] = {
+    # f(s x) = s f(x) for s > 0
+    **_each(
+        elementwise.same,
+        "abs alias clone contiguous detach detach_copy lift lift_fresh lift_fresh_copy nan_to_num neg positive relu "
+        "leaky_relu rrelu_with_noise_functional tril triu real dropout feature_dropout alpha_dropout _conj "
+        "_conj_physical resolve_conj resolve_neg",
+    ),
+    **_each(elementwise.dropped, "native_dropout"),
+    **_each(elementwise.converted, "_to_copy to"),
+    **_each(elementwise.hinge, "threshold"),
+    **_each(elementwise.leaky, "_prelu_kernel prelu"),
+    **_each(elementwise.clamped, "clamp clamp_min clamp_max clip"),
+    "rrelu_with_noise": elementwise.same,
+    # powers
+    "square": elementwise.power_of(2),
+    "sqrt": elementwise.power_of(Fraction(1, 2)),
+    "rsqrt": elementwise.power_of(Fraction(-1, 2)),
+    "reciprocal": elementwise.power_of(-1),
+    "pow": elementwise.power,
+    "float_power": elementwise.power,
+    # two arguments
+    **_each(elementwise.product, "mul multiply"),
+    **_each(elementwise.quotient, "div divide true_divide"),
+    **_each(elementwise.total, "add sub rsub subtract"),
+    "addcmul": elementwise.fused_product,
+    "addcdiv": elementwise.fused_quotient,
+    "lerp": elementwise.interpolation,
+    **_each(elementwise.larger, "maximum minimum fmax fmin hypot"),
+    **_each(elementwise.compared, "eq ne lt le gt ge"),
+    "where": elementwise.chosen,
+    "masked_fill": elementwise.masked,
+    **_each(elementwise.written, "copy copy_"),
+    **_each(elementwise.filled, "fill fill_"),
+    # not homogeneous
+    **_each(
+        elementwise.fixed,
+        "exp exp2 expm1 log log2 log10 log1p sigmoid log_sigmoid_forward tanh sin cos tan asin acos atan sinh cosh "
+        "asinh acosh atanh atan2 erf erfc erfinv elu celu selu gelu silu mish softplus softshrink hardshrink "
+        "hardsigmoid hardswish hardtanh logit _softmax _log_softmax logsumexp floor ceil round trunc frac "
+        "fmod remainder bernoulli multinomial nll_loss_forward binary_cross_entropy _local_scalar_dense "
+        "mkldnn_rnn_layer bincount lgamma digamma sinc xlogy logaddexp logaddexp2 histc special_entr "
+        "binary_cross_entropy_with_logits _thnn_fused_gru_cell _thnn_fused_lstm_cell",
+    ),
+    # blind to a positive scale
+    **_each(
+        elementwise.unscaled,
+        "sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all logical_not logical_and "
+        "logical_or is_nonzero heaviside ones_like rand_like randn_like randint_like full_like sym_size sym_numel "
+        "normal uniform exponential bernoulli_ sym_stride sym_storage_offset _nested_tensor_size",
+    ),
+    # move, repeat, select
+    **_each(
+        arrangement.arranged,
+        "expand permute transpose t squeeze unsqueeze slice select split split_with_sizes unbind chunk diagonal flip "
+        "roll unfold repeat movedim narrow rot90 take_along_dim "
+        "repeat_interleave tensor_split swapaxes pixel_shuffle channel_shuffle",
+    ),
+    **_each(arrangement.reshaped, "view _unsafe_view reshape _reshape_alias flatten unflatten"),
+    "as_strided": arrangement.strided,
+    "index_select": arrangement.selected,
+    "gather": arrangement.gathered,
+    **_each(arrangement.indexed, "index _unsafe_index"),
+    "masked_select": reduction.lumped_first,
+    "cat": arrangement.joined,
+    "stack": arrangement.stacked,
+    "constant_pad_nd": arrangement.padded,
+    **_each(arrangement.inserted, "slice_scatter select_scatter"),
+    "embedding": arrangement.looked_up,
+    # exact zeros and constants
+    **_each(
+        arrangement.vacated,
+        "zeros zeros_like new_zeros zero zero_ empty empty_like new_empty empty_strided new_empty_strided "
+        "empty_permuted",
+    ),
+    **_each(arrangement.constant, "full new_full scalar_tensor"),
+    # reductions
+    **_each(
+        reduction.reduced,
+        "sum nansum mean nanmean amax amin max.default min.default median.default linalg_vector_norm norm "
+        "_sparse_sum",
+    ),
+    **_each(reduction.reduced_pair, "max min median nanmedian mode kthvalue aminmax"),
+    "var": reduction.spread(2),
+    "std": reduction.spread(1),
+    "var_mean": reduction.spread_and_mean(2),
+    "std_mean": reduction.spread_and_mean(1),
+    **_each(reduction.along_axis, "cumsum"),
+    **_each(reduction.along_axis_pair, "sort topk cummax cummin"),
+    **_each(reduction.positions, "argmax argmin argsort"),
+    "prod": reduction.multiplied,
+    **_each(reduction.lumped_first, "coalesce _coalesced to_dense _to_dense to_sparse _to_sparse values _values trace"),
+    **_each(
+        reduction.pooled,
+        "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d "
+        "adaptive_avg_pool2d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
+        "upsample_bilinear2d upsample_bicubic2d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d",
+    ),
+    **_each(
+        reduction.pooled_pair,
+        "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d "
+        "fractional_max_pool2d",
+    ),
+    **_each(reduction.distance, "_cdist_forward cdist"),
+    # products summed over an index
+    **_each(contraction.product, "mm bmm matmul _sparse_mm _sparse_sparse_matmul"),
+    **_each(contraction.vector_product, "mv"),
+    **_each(contraction.dot, "dot vdot"),
+    **_each(contraction.shifted_product, "addmm baddbmm addmv _sparse_addmm sspaddmm"),
+    "linear": contraction.linear,
+    **_each(contraction.convolution, "convolution _convolution convolution_overrideable"),
+    "_trilinear": contraction.trilinear,
+    **_each(contraction.outer, "ger outer"),
+    # message passing
+    **_each(
+        scatter.scattered,
+        "scatter scatter_add scatter_reduce index_add index_copy index_reduce index_fill",
+    ),
+    **_each(scatter.placed, "index_put _unsafe_index_put"),
+    "masked_scatter": scatter.masked_from,
+    **_each(scatter.segmented, "segment_reduce"),
+    "_embedding_bag": scatter.bagged,
+    **_each(scatter.sparse_from_values, "_sparse_coo_tensor_with_dims_and_tensors sparse_compressed_tensor"),
+    # normalisation
+    **_each(
+        normalisation.batch_norm,
+        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training "
+        "_batch_norm_with_update _batch_norm_no_update cudnn_batch_norm miopen_batch_norm",
+    ),
+    **_each(normalisation.layer_norm, "native_layer_norm _fused_rms_norm rms_norm"),
+    **_each(normalisation.group_norm, "native_group_norm"),
+    "_weight_norm_interface": normalisation.weight_norm,
+}
+"""Operation name -> rule; ``name.overload`` takes precedence over ``name``."""

@@ -1,0 +1,156 @@
+"""Rules of operations that move, repeat, select or join entries: what happens to the tensor happens to its label."""
+
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from gatdiag.laws.label import VACANT, Label
+from gatdiag.laws.rules.call import Call, Labels
+
+_ONE = Fraction(1)
+
+
+def arranged(call: Call) -> Labels:
+    """Run the same operation on the label."""
+    label, tensor = call.label_of(call.first), call.first
+    names = [argument.name for argument in call.function._schema.arguments]
+    rest: dict[str, Any] = tree_map_only(Tensor, torch.Tensor.cpu, {name: call[name] for name in names[1:]})
+    if isinstance(call.out, list | tuple):
+        return [
+            label.arranged(tensor.shape, lambda array, piece=piece: call.function(array, **rest)[piece])  # type: ignore[misc]
+            for piece in range(len(call.out))
+        ]
+    return label.arranged(tensor.shape, lambda array: call.function(array, **rest))
+
+
+def reshaped(call: Call) -> Label:
+    """view and reshape, where the label's own memory may need a copy that the tensor's does not."""
+    return call.label_of(call.first).arranged(call.first.shape, lambda array: array.reshape(call.out.shape))
+
+
+def strided(call: Call) -> Label:
+    """as_strided on a contiguous tensor; what it shows of any other layout is not followed."""
+    tensor, size, stride = call["self"], call["size"], call["stride"]
+    offset = (call.get("storage_offset") or tensor.storage_offset()) - tensor.storage_offset()
+    if not tensor.is_contiguous():
+        return call.vanish()
+    return call.label("self").arranged(
+        tensor.shape, lambda array: array.contiguous().as_strided(size, stride, offset)
+    )
+
+
+def selected(call: Call) -> Labels:
+    """index_select: nothing changes where the label does not change along the axis."""
+    label, axis = call.label("self"), call["dim"]
+    if all(array.ndim and array.shape[axis] == 1 for array in label.arrays) and call.out.ndim == label.ndim:
+        return label
+    return arranged(call)
+
+
+def gathered(call: Call) -> Labels:
+    """gather: as index_select where the index keeps the other axes."""
+    axis, before, after = call["dim"], list(call["self"].shape), list(call.out.shape)
+    if before and before[:axis] + before[axis:][1:] == after[:axis] + after[axis:][1:]:
+        return selected(call)
+    return arranged(call)
+
+
+def indexed(call: Call) -> Labels:
+    """x[i, ...] with index tensors or masks."""
+    label, indices = call.label("self"), list(call["indices"])
+    used = [axis for axis, index in enumerate(indices) if index is not None]
+    if len(used) == 1 and indices[used[0]].ndim == 1:
+        if all(array.shape[used[0]] == 1 for array in label.arrays):
+            return label
+    return arranged(call)
+
+
+def joined(call: Call) -> Label:
+    """cat along an axis: each piece keeps its own exponents there."""
+    axis = call.get("dim", 0) % call.out.ndim
+    tensors = [tensor for tensor in call["tensors"] if tensor.ndim == call.out.ndim]
+    return side_by_side(call, [(call.label_of(tensor), tensor.shape) for tensor in tensors], axis)
+
+
+def stacked(call: Call) -> Label:
+    """stack along a new axis."""
+    axis = call.get("dim", 0) % call.out.ndim
+    pieces = []
+    for tensor in call["tensors"]:
+        label = call.label_of(tensor).aligned(tensor.ndim).map(lambda array: array.unsqueeze(axis))
+        pieces.append((label, tensor.unsqueeze(axis).shape))
+    return side_by_side(call, pieces, axis)
+
+
+def side_by_side(call: Call, pieces: list[tuple[Label, torch.Size]], axis: int) -> Label:
+    """The label of pieces joined along an axis."""
+    ids, vacant = [], []
+    for label, shape in pieces:
+        label = label.aligned(len(shape))
+        ids.append(call.exponents.collapse(label.present()).reshape(_padded(label.present(), len(shape))))
+        vacant.append(label.vacant if label.vacant is not None else torch.zeros((1,) * len(shape), dtype=torch.bool))
+    return Label(
+        ((_ONE, _concatenated(ids, pieces, axis)),),
+        _concatenated(vacant, pieces, axis) if any(bool(mask.any()) for mask in vacant) else None,
+    )
+
+
+def _padded(label: Label, ndim: int) -> tuple[int, ...]:
+    return (1,) * (ndim - label.ndim) + tuple(label.shape)
+
+
+def _concatenated(arrays: list[Tensor], pieces: list[tuple[Label, torch.Size]], axis: int) -> Tensor:
+    common = list(torch.broadcast_shapes(*(_without(array.shape, axis) for array in arrays)))
+    parts = []
+    for array, (_, shape) in zip(arrays, pieces, strict=True):
+        parts.append(array.expand([*common[:axis], shape[axis], *common[axis + 1 :]]))
+    return torch.cat(parts, dim=axis)
+
+
+def _without(shape: torch.Size, axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], 1, *shape[axis + 1 :])
+
+
+def padded(call: Call) -> Label:
+    """constant_pad_nd: zeros around the tensor fit every exponent, another constant does not."""
+    label, tensor = call.label("self"), call["self"]
+    if call["value"] not in (0, float("inf"), -float("inf")):
+        call.exponents.vanish(label)
+        return Label()
+    pads = call["pad"]
+    ids = call.exponents.collapse(label.present())
+    mask = label.vacant if label.vacant is not None else torch.zeros((), dtype=torch.bool)
+    grown = torch.ops.aten.constant_pad_nd(mask.expand(tensor.shape), pads, True)
+    return Label(((_ONE, torch.ops.aten.constant_pad_nd(ids.expand(tensor.shape), pads, 0)),), grown)
+
+
+def inserted(call: Call) -> Labels:
+    """slice_scatter and select_scatter: part of the tensor is replaced by another."""
+    base = call.exponents.collapse(call.label("self").present()).expand(call["self"].shape)
+    piece = call.exponents.collapse(call.label("src").present()).expand(call["src"].shape)
+    rest = {name: value for name, value in call.arguments.items() if name not in ("self", "src")}
+    masks = [label.vacant if label.vacant is not None else torch.zeros((), dtype=torch.bool)
+             for label in (call.label("self"), call.label("src"))]  # fmt: skip
+    vacant = call.function(masks[0].expand(call["self"].shape), masks[1].expand(call["src"].shape), **rest)
+    return Label(((_ONE, call.function(base, piece, **rest)),), vacant if bool(vacant.any()) else None)
+
+
+def looked_up(call: Call) -> Labels:
+    """Embedding: the table is (unknown of the channel) - (unknown of the row), then rows are selected."""
+    weight, indices = call["weight"], call["indices"].cpu()
+    label = call.exponents.tabulated(call.label("weight"))
+    return label.arranged(weight.shape, lambda array: torch.nn.functional.embedding(indices, array))
+
+
+def vacated(call: Call) -> Label:
+    """zeros, empty and their kin: exact zeros that no parameter has touched."""
+    return VACANT
+
+
+def constant(call: Call) -> Label:
+    """full and scalar_tensor: zeros and infinities fit every exponent, other constants have exponent zero."""
+    name = "fill_value" if "fill_value" in call.arguments else "s"
+    return call.label(name)

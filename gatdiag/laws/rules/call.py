@@ -1,0 +1,94 @@
+"""One operation as a rule sees it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatdiag.laws.exponents import Exponents
+from gatdiag.laws.label import VACANT, Label
+
+# A constant up to this size that is added to a scaled quantity is taken for a guard against division by zero.
+EPSILON = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """An aten operation that has just run on labelled tensors.
+
+    Attributes:
+        function: The operation.
+        arguments: Its arguments by the names of its schema, defaults filled in.
+        out: What it returned.
+        exponents: The equations to add to.
+        label_of: The label of a tensor; no terms for an unlabelled one.
+    """
+
+    function: torch._ops.OpOverload
+    arguments: dict[str, Any]
+    out: Any
+    exponents: Exponents
+    label_of: Callable[[Tensor], Label]
+
+    def __getitem__(self, name: str) -> Any:
+        """The argument of that name."""
+        return self.arguments[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The argument of that name, or the default where the operation has none."""
+        return self.arguments.get(name, default)
+
+    def label(self, name: str) -> Label:
+        """The label of a tensor or number argument. The numbers 0 and +-inf fit every exponent."""
+        value = self.arguments[name]
+        if isinstance(value, Tensor):
+            return self.label_of(value)
+        return VACANT if value in (0, float("inf"), -float("inf")) else Label()
+
+    def tensors(self) -> list[Tensor]:
+        """All tensor arguments, those inside lists included."""
+        found: list[Tensor] = []
+        for value in self.arguments.values():
+            found += [item for item in (value if isinstance(value, list | tuple) else [value])
+                      if isinstance(item, Tensor)]  # fmt: skip
+        return found
+
+    @property
+    def first(self) -> Tensor:
+        """The first tensor argument."""
+        return self.tensors()[0]
+
+    def number(self, name: str) -> float | None:
+        """The argument as a plain number, if it is one or an unlabelled tensor with one entry."""
+        value = self.arguments.get(name)
+        if isinstance(value, Tensor) and value.numel() == 1 and not self.label_of(value).arrays:
+            return float(value)
+        return float(value) if isinstance(value, int | float) else None
+
+    def axes(self, name: str = "dim") -> tuple[int, ...]:
+        """The axes argument, counted from the front; every axis where it is empty or missing."""
+        ndim = self.first.ndim
+        value = self.arguments.get(name)
+        axes: Sequence[int] = [value] if isinstance(value, int) else list(value or range(ndim))
+        return tuple(axis % ndim for axis in axes) if ndim else ()
+
+    def vanish(self, *names: str) -> Label:
+        """Hold the exponents of the named arguments (of all, without names) at zero; the result's is zero too."""
+        chosen = [self.arguments[name] for name in names] if names else self.tensors()
+        for tensor in chosen:
+            if isinstance(tensor, Tensor):
+                self.exponents.vanish(self.label_of(tensor))
+        return Label()
+
+
+Labels = Label | Sequence[Label | None]
+Rule = Callable[[Call], Labels]
+
+
+def fraction(value: float) -> Fraction | None:
+    """The simple fraction a number stands for, if there is one."""
+    found = Fraction(value).limit_denominator(64)
+    return found if abs(float(found) - value) < 1e-12 else None

@@ -1,0 +1,113 @@
+"""Rules of products that sum over an index: matrix products and convolutions."""
+
+from torch import Tensor
+
+from gatdiag.laws.label import Label
+from gatdiag.laws.rules.call import Call
+
+
+def contracted(call: Call, left: Tensor, right: Tensor) -> Label:
+    """left @ right over the last axis of `left` and the last but one of `right` (both with two axes or more)."""
+    ndim = max(left.ndim, right.ndim)
+    first = call.label_of(left).aligned(left.ndim).map(lambda array: array.unsqueeze(-1))
+    second = call.label_of(right).aligned(right.ndim).map(lambda array: array.unsqueeze(-3))
+    both = (first + second).aligned(ndim + 1)
+    return call.exponents.uniform(both, [ndim - 1]).map(lambda array: array.squeeze(ndim - 1))
+
+
+def product(call: Call) -> Label:
+    """mm and bmm, dense or sparse."""
+    left, right = call.tensors()[:2]
+    return contracted(call, left, right)
+
+
+def vector_product(call: Call) -> Label:
+    """mv: a matrix times a vector."""
+    left, right = call.tensors()[:2]
+    both = call.label_of(left).aligned(2) + call.label_of(right).aligned(1)
+    return call.exponents.uniform(both, [1]).map(lambda array: array.squeeze(1))
+
+
+def dot(call: Call) -> Label:
+    """dot and vdot."""
+    left, right = call.tensors()[:2]
+    both = call.label_of(left).aligned(1) + call.label_of(right).aligned(1)
+    return call.exponents.uniform(both, [0]).map(lambda array: array.squeeze(0))
+
+
+def shifted_product(call: Call) -> Label:
+    """addmm, baddbmm and addmv: beta * self + alpha * product."""
+    shift, left, right = call.tensors()[:3]
+    if right.ndim == 1:
+        both = call.label_of(left).aligned(2) + call.label_of(right).aligned(1)
+        result = call.exponents.uniform(both, [1]).map(lambda array: array.squeeze(1))
+    else:
+        result = contracted(call, left, right)
+    if call.get("beta") == 0:
+        return result
+    return call.exponents.equal(result, call.label_of(shift))
+
+
+def linear(call: Call) -> Label:
+    """input @ weight^T + bias."""
+    first = call.label("input").aligned(call["input"].ndim).map(lambda array: array.unsqueeze(-2))
+    second = call.label("weight").aligned(2)
+    axis = call["input"].ndim
+    result = call.exponents.uniform(first + second, [axis]).map(lambda array: array.squeeze(axis))
+    if call.get("bias") is None:
+        return result
+    return call.exponents.equal(result, call.label("bias"))
+
+
+def convolution(call: Call) -> Label:
+    """Convolution, plain, grouped or transposed: (batch, groups, out, in, kernel ...), summed over in and kernel."""
+    inputs, weight, groups = call["input"], call["weight"], call["groups"]
+    spatial = inputs.ndim - 2
+    inside = call.exponents.uniform(call.label("input").aligned(inputs.ndim), range(2, inputs.ndim))
+    batch, channels = inputs.shape[:2]
+    inside = inside.map(lambda array: array.reshape(array.shape[:2])).arranged(
+        inputs.shape[:2], lambda array: array.reshape(batch, groups, 1, channels // groups)
+    )
+    kernel = tuple(weight.shape[2:])
+    outer, inner = weight.shape[:2]
+    if call["transposed"]:
+        filters = call.label("weight").aligned(weight.ndim).arranged(
+            weight.shape,
+            lambda array: array.reshape(groups, outer // groups, inner, *kernel).transpose(1, 2),
+        )  # fmt: skip
+    else:
+        filters = call.label("weight").aligned(weight.ndim).arranged(
+            weight.shape, lambda array: array.reshape(groups, outer // groups, inner, *kernel)
+        )  # fmt: skip
+    inside = inside.map(lambda array: array.reshape(*array.shape, *(1,) * spatial))
+    both = call.exponents.uniform(inside + filters, range(3, 4 + spatial))
+    per_group = call.out.shape[1] // groups
+    result = both.map(lambda array: array.reshape(array.shape[:3])).arranged(
+        (batch, groups, per_group), lambda array: array.reshape(batch, groups * per_group)
+    )
+    result = result.map(lambda array: array.reshape(*array.shape, *(1,) * spatial))
+    if call.get("bias") is None:
+        return result
+    bias = call.label("bias").aligned(1).map(lambda array: array.reshape(-1, *(1,) * spatial))
+    return call.exponents.equal(result, bias)
+
+
+def trilinear(call: Call) -> Label:
+    """The product behind nn.Bilinear: sum over axes of three factors, each with its own expanded axes."""
+    factors = []
+    for position in (1, 2, 3):
+        expanded = sorted(call[f"expand{position}"])
+        label = call.label(f"i{position}").aligned(call[f"i{position}"].ndim)
+        for axis in expanded:
+            label = label.map(lambda array, axis=axis: array.unsqueeze(axis))  # type: ignore[misc]
+        factors.append(label)
+    axes = sorted(call["sumdim"])
+    result = call.exponents.uniform(factors[0] + factors[1] + factors[2], axes)
+    return result.map(lambda array: array.squeeze(axes))
+
+
+def outer(call: Call) -> Label:
+    """ger: x_i y_j."""
+    left = call.label_of(call.tensors()[0]).aligned(1).map(lambda array: array.unsqueeze(-1))
+    return left + call.label_of(call.tensors()[1]).aligned(1)
+

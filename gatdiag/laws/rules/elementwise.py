@@ -1,0 +1,167 @@
+"""Rules of operations that treat every entry by itself."""
+
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from gatdiag.laws.label import Label
+from gatdiag.laws.rules.call import EPSILON, Call, Labels, Rule, fraction
+
+
+def same(call: Call) -> Label:
+    """Positively homogeneous of degree one: f(s x) = s f(x) for s > 0, as for ReLU."""
+    return call.label_of(call.first)
+
+
+def fixed(call: Call) -> Label:
+    """Not homogeneous (exp, tanh, ELU ...): every argument must keep its scale."""
+    return call.vanish()
+
+
+def unscaled(call: Call) -> Label:
+    """Does not see a positive scale at all: sign, is it nan, which shape."""
+    return Label()
+
+
+def power_of(exponent: Fraction | int) -> Rule:
+    """Homogeneous of the given degree."""
+    return lambda call: call.label_of(call.first).scaled(exponent)
+
+
+def product(call: Call) -> Label:
+    """Exponents of factors add."""
+    if call.number("other") is not None:
+        return call.label("self") if call.number("other") else call.label("self").present()
+    return call.label("self") + call.label("other")
+
+
+def quotient(call: Call) -> Label:
+    """Exponents of a quotient subtract; rounding it fixes the scale."""
+    result = call.label("self") - call.label("other") if call.number("other") is None else call.label("self")
+    if call.get("rounding_mode") is not None:
+        call.exponents.vanish(result)
+        return Label()
+    return result
+
+
+def power(call: Call) -> Label:
+    """A power multiplies the exponent by the power, which must itself be a constant."""
+    degree = call.number("exponent")
+    simple = None if degree is None else fraction(degree)
+    if simple is None or not isinstance(call["self"], Tensor):
+        return call.vanish()
+    return call.label("self").scaled(simple)
+
+
+def total(call: Call) -> Label:
+    """Summands must scale alike. A tiny constant is a guard: it makes the law approximate instead of removing it."""
+    constant = call.number("other")
+    if constant is None and call.number("self") is not None:
+        return _guarded(call, "other", call.number("self") or 0.0)
+    if constant is not None:
+        return _guarded(call, "self", constant * (call.get("alpha") or 1))
+    return call.exponents.equal(call.label("self"), call.label("other"))
+
+
+def _guarded(call: Call, name: str, constant: float) -> Label:
+    label = call.label(name)
+    if label.is_vacant:
+        return label if constant == 0 else Label()
+    if 0 < abs(constant) <= EPSILON:
+        call.exponents.approximate(label)
+    elif constant != 0:
+        call.exponents.vanish(label)
+        return Label()
+    return label
+
+
+def fused_product(call: Call) -> Label:
+    """self + value * tensor1 * tensor2."""
+    return call.exponents.equal(call.label("self"), call.label("tensor1") + call.label("tensor2"))
+
+
+def fused_quotient(call: Call) -> Label:
+    """self + value * tensor1 / tensor2."""
+    return call.exponents.equal(call.label("self"), call.label("tensor1") - call.label("tensor2"))
+
+
+def interpolation(call: Call) -> Label:
+    """self + weight * (end - self)."""
+    call.vanish("weight")
+    return call.exponents.equal(call.label("self"), call.label("end"))
+
+
+def larger(call: Call) -> Label:
+    """Maximum or minimum of two tensors: both must scale alike."""
+    return call.exponents.equal(call.label("self"), call.label("other"))
+
+
+def clamped(call: Call) -> Label:
+    """A bound of zero or infinity commutes with scaling, and so does a tiny lower guard where it is not active."""
+    for name in ("min", "max"):
+        bound = call.number(name)
+        if isinstance(call.get(name), Tensor) and bound is None:
+            return call.exponents.equal(call.label_of(call.first), call.label(name))
+        if bound is not None and abs(bound) != float("inf") and not (name == "min" and 0 <= bound <= EPSILON):
+            if not (name == "max" and bound == 0):
+                return call.vanish()
+    return call.label_of(call.first)
+
+
+def hinge(call: Call) -> Label:
+    """Threshold at zero, as ReLU's; any other threshold fixes the scale."""
+    return same(call) if call["threshold"] == 0 and call["value"] == 0 else call.vanish()
+
+
+def leaky(call: Call) -> Label:
+    """PReLU: homogeneous in x, while the slope must keep its scale."""
+    call.vanish("weight")
+    return call.label("self")
+
+
+def exponential_linear(call: Call) -> Label:
+    """ELU and its kin are homogeneous only where their scale of saturation is zero."""
+    return same(call) if call.get("alpha") == 0 else call.vanish()
+
+
+def compared(call: Call) -> Label:
+    """A comparison sees no common positive scale: both sides must scale alike. Zero and tiny guards fit all."""
+    constant = call.number("other")
+    if constant is None:
+        call.exponents.equal(call.label("self"), call.label("other"))
+    elif abs(constant) > EPSILON and abs(constant) != float("inf"):
+        call.vanish("self")
+    return Label()
+
+
+def chosen(call: Call) -> Label:
+    """where(condition, self, other): both must scale alike."""
+    return call.exponents.equal(call.label("self"), call.label("other"))
+
+
+def masked(call: Call) -> Label:
+    """masked_fill: the filling must scale like what stays."""
+    return call.exponents.equal(call.label("self"), call.label("value"))
+
+
+def dropped(call: Call) -> Labels:
+    """Dropout that also returns its mask."""
+    return [same(call), None]
+
+
+def converted(call: Call) -> Label:
+    """A cast keeps the scale between floating types; truncation to integers does not."""
+    if call.out.is_floating_point() or call.out.dtype == torch.bool:
+        return same(call)
+    return call.vanish()
+
+
+def written(call: Call) -> Label:
+    """copy_: the target takes the label of the source."""
+    return call.label("src")
+
+
+def filled(call: Call) -> Label:
+    """fill_ with a number or a one-entry tensor."""
+    return call.label("value")

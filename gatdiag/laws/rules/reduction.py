@@ -1,0 +1,105 @@
+"""Rules of operations that combine entries along axes: all of them must scale alike there."""
+
+from fractions import Fraction
+
+from gatdiag.laws.label import Label
+from gatdiag.laws.rules.call import Call, Labels, Rule
+
+
+def reduced(call: Call) -> Label:
+    """Sum, mean, maximum ... along axes."""
+    axes = call.axes()
+    label = call.exponents.uniform(call.label_of(call.first).aligned(call.first.ndim), axes)
+    return label if call.out.ndim == call.first.ndim else label.map(lambda array: array.squeeze(axes))
+
+
+def reduced_pair(call: Call) -> Labels:
+    """Maximum, median or mode along an axis, with the positions."""
+    axes = call.axes()
+    label = call.exponents.uniform(call.label_of(call.first).aligned(call.first.ndim), axes)
+    kept = call.out[0].ndim == call.first.ndim
+    return [label if kept else label.map(lambda array: array.squeeze(axes)), None]
+
+
+def spread(degree: int | Fraction) -> Rule:
+    """Variance (degree two) and standard deviation along axes."""
+    return lambda call: reduced(call).scaled(degree)
+
+
+def spread_and_mean(degree: int | Fraction) -> Rule:
+    """var_mean and std_mean."""
+
+    def rule(call: Call) -> Labels:
+        axes = call.axes()
+        label = call.exponents.uniform(call.label_of(call.first).aligned(call.first.ndim), axes)
+        if call.out[0].ndim != call.first.ndim:
+            label = label.map(lambda array: array.squeeze(axes))
+        return [label.scaled(degree), label]
+
+    return rule
+
+
+def along_axis(call: Call) -> Label:
+    """Running sums, softmax-like scans, sorting: the axis stays, with one exponent along it."""
+    return call.exponents.uniform(call.label_of(call.first).aligned(call.first.ndim), call.axes())
+
+
+def along_axis_pair(call: Call) -> Labels:
+    """Sorting and running maxima, with the positions."""
+    return [along_axis(call), None]
+
+
+def positions(call: Call) -> Labels:
+    """argmax, argsort: the result has no scale, but the entries compared must scale alike."""
+    along_axis(call)
+    return Label()
+
+
+def multiplied(call: Call) -> Label:
+    """prod: as many times the exponent as there are factors."""
+    count = 1
+    for axis in call.axes():
+        count *= call.first.shape[axis]
+    return reduced(call).scaled(count)
+
+
+def lumped(call: Call) -> Label:
+    """Linear, but not followed in detail: all entries of all arguments must scale alike."""
+    result = Label()
+    for position, tensor in enumerate(call.tensors()):
+        if tensor.is_floating_point():
+            label = call.exponents.uniform(call.label_of(tensor).aligned(tensor.ndim), range(tensor.ndim))
+            label = label.map(lambda array: array.reshape(()))
+            result = label if position == 0 else call.exponents.equal(result, label)
+    return result
+
+
+def lumped_first(call: Call) -> Label:
+    """As `lumped`, but only the first tensor matters (the others are sizes, indices or statistics)."""
+    label = call.label_of(call.first).aligned(call.first.ndim)
+    return call.exponents.uniform(label, range(call.first.ndim)).map(lambda array: array.reshape(()))
+
+
+def lumped_pair(call: Call) -> Labels:
+    """As `lumped_first`, for an operation that also returns positions."""
+    return [lumped_first(call), None]
+
+
+def pooled(call: Call) -> Label:
+    """Pooling over the spatial axes of an image or a sequence: batch and channel axes keep their exponents."""
+    first = call.first
+    spatial = range(first.ndim)[2:] if first.ndim > 2 else range(first.ndim)[1:]
+    return call.exponents.uniform(call.label_of(first).aligned(first.ndim), spatial)
+
+
+def pooled_pair(call: Call) -> Labels:
+    """Max pooling, with the positions."""
+    return [pooled(call), None]
+
+
+def distance(call: Call) -> Label:
+    """cdist: |x_i - y_j| over the last axis."""
+    left, right = call.label("x1"), call.label("x2")
+    left = call.exponents.uniform(left.aligned(call["x1"].ndim), [call["x1"].ndim - 1])
+    right = call.exponents.uniform(right.aligned(call["x2"].ndim), [call["x2"].ndim - 1])
+    return call.exponents.equal(left, right.map(lambda array: array.transpose(-1, -2)))

@@ -1,0 +1,72 @@
+"""Rules of operations that send entries to places given by an index: message passing."""
+
+import torch
+from torch import Tensor
+
+from gatdiag.laws.label import Label
+from gatdiag.laws.rules.call import Call, Labels
+
+
+def _sent(call: Call, source: Label, ndim: int, axis: int) -> Label:
+    """The label of what arrives: entries along the axis end up together or side by side, so they must scale alike."""
+    return call.exponents.uniform(source.aligned(ndim), [axis % ndim])
+
+
+def scattered(call: Call) -> Label:
+    """scatter, scatter_add, scatter_reduce, index_add, index_copy, index_reduce along one axis."""
+    target = call["self"]
+    if call.get("reduce") in ("prod", "multiply"):
+        return call.vanish()
+    name = "src" if "src" in call.arguments else "source"
+    if name not in call.arguments or not isinstance(call[name], Tensor):
+        return call.exponents.equal(call.label("self"), call.label("value"))
+    source = _sent(call, call.label(name), target.ndim, call["dim"])
+    base = call.exponents.uniform(call.label("self").aligned(target.ndim), [call["dim"] % target.ndim])
+    return call.exponents.equal(base, source)
+
+
+def placed(call: Call) -> Label:
+    """index_put: values written or added at places given by index tensors."""
+    target, values, indices = call["self"], call["values"], list(call["indices"])
+    used = [axis for axis, index in enumerate(indices) if index is not None]
+    base = call.exponents.uniform(call.label("self").aligned(target.ndim), used)
+    source = call.label("values").aligned(values.ndim)
+    adjacent = used == list(range(used[0], used[0] + len(used)))
+    width = max(index.ndim for index in indices if index is not None)
+    width = 1 if all(indices[axis].dtype == torch.bool for axis in used) else width
+    trailing = target.ndim - used[-1] - 1
+    if not adjacent or values.ndim > used[0] + width + trailing:
+        return call.vanish("self", "values")
+    source = source.aligned(used[0] + width + trailing)
+    source = call.exponents.uniform(source, range(used[0], used[0] + width))
+    source = source.map(lambda array: array.reshape(*array.shape[: used[0]], *(1,) * len(used), *array.shape[used[0] + width :]))  # noqa: E501
+    return call.exponents.equal(base, source)
+
+
+def masked_from(call: Call) -> Label:
+    """masked_scatter: entries of the source in order, wherever the mask is true."""
+    source = call.exponents.uniform(call.label("source").aligned(call["source"].ndim), range(call["source"].ndim))
+    return call.exponents.equal(call.label("self"), source.map(lambda array: array.reshape(())))
+
+
+def segmented(call: Call) -> Labels:
+    """segment_reduce and library kernels that reduce runs of rows: the first axis must scale alike."""
+    first = call.first
+    label = call.exponents.uniform(call.label_of(first).aligned(first.ndim), [0])
+    if isinstance(call.out, list | tuple):
+        return [label] + [None] * (len(call.out) - 1)
+    return label
+
+
+def bagged(call: Call) -> Labels:
+    """embedding_bag: sums of rows of the table."""
+    weight = call["weight"]
+    label = call.exponents.uniform(call.label("weight").aligned(weight.ndim), [0])
+    return [label, None, None, None]
+
+
+def sparse_from_values(call: Call) -> Label:
+    """A sparse matrix made of labelled values: they must all scale alike."""
+    values = call["values"]
+    label = call.exponents.uniform(call.label("values").aligned(values.ndim), range(values.ndim))
+    return label.map(lambda array: array.reshape(()))

@@ -1,0 +1,151 @@
+"""One forward pass seen as aten operations, each handed to its rule."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
+
+from gatdiag.laws.exponents import Exponents
+from gatdiag.laws.label import Label
+from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement
+
+_ONE = Fraction(1)
+_MAKES_VACANT = (arrangement.vacated, arrangement.constant)
+_PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
+
+
+class Trace(TorchDispatchMode):
+    """Follows labels through every operation that runs while the mode is on.
+
+    Attributes:
+        unknown: Operations without a rule that touched a labelled tensor: {(operation, module path): times}.
+    """
+
+    def __init__(self, exponents: Exponents, running: Callable[[], str]) -> None:
+        super().__init__()
+        self._exponents = exponents
+        self._running = running
+        self._labels = WeakTensorKeyDictionary()
+        self._views: dict[int, list[TensorWeakRef]] = {}
+        self.unknown: Counter[tuple[str, str]] = Counter()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # nothing is compiled while tracing, and guarding against it imports torch._dynamo, which takes seconds
+        return False
+
+    def label_of(self, tensor: Tensor) -> Label:
+        """The label of a tensor; no terms where no parameter has scaled it."""
+        label: Label = self._labels.get(tensor, Label())
+        return label
+
+    def set_label(self, tensor: Tensor, label: Label) -> None:
+        """Give a tensor its label. Integers and booleans have none."""
+        if not (tensor.is_floating_point() or tensor.is_complex()) or not label.arrays:
+            self._labels.pop(tensor, None)
+        else:
+            self._labels[tensor] = label.aligned(tensor.ndim)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operation, then apply its rule."""
+        if any(getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH) is not _PLAIN_DISPATCH for kind in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        call = Call(func, _bound(func, args, kwargs), out, self._exponents, self.label_of)
+        rule = self._rule(func, call)
+        if rule is not None:
+            name, where = func._schema.name.removeprefix("aten::"), self._running()
+            self._exponents.cause = f"{name} in {where}"
+            self._assign(call, rule(call))
+        if func.is_view:
+            self._remember(call)
+        return out
+
+    def _rule(self, func: Any, call: Call) -> Rule | None:
+        name = func._schema.name.removeprefix("aten::")
+        plain = name.removesuffix("_") if func._schema.is_mutable else name
+        rule = next(
+            (RULES[key] for key in (f"{name}.{func._overloadname}", name, plain) if key in RULES),
+            None,
+        )
+        if any(self.label_of(tensor).arrays for tensor in call.tensors()):
+            if rule is None:
+                self.unknown[name, self._running()] += 1
+                return _held
+            return rule
+        return rule if rule in _MAKES_VACANT else None
+
+    def _assign(self, call: Call, labels: Labels) -> None:
+        outs = list(call.out) if isinstance(call.out, list | tuple) else [call.out]
+        for tensor, label in zip(outs, [labels] if isinstance(labels, Label) else labels, strict=False):
+            if isinstance(tensor, Tensor) and label is not None:
+                mutated = any(tensor is argument for argument in call.tensors())
+                before = self.label_of(tensor)
+                self.set_label(tensor, label)
+                if mutated and not _same(before, self.label_of(tensor)):
+                    self._spread(tensor)
+
+    def _remember(self, call: Call) -> None:
+        outs = list(call.out) if isinstance(call.out, list | tuple) else [call.out]
+        for tensor in [*call.tensors(), *outs]:
+            if isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.is_floating_point():
+                known = self._views.setdefault(tensor.untyped_storage()._cdata, [])
+                known[:] = [reference for reference in known if reference() is not None]
+                if all(reference() is not tensor for reference in known):
+                    known.append(TensorWeakRef(tensor))
+
+    def _spread(self, written: Tensor) -> None:
+        """A tensor was written in place with a new label: give it to every view of the same memory."""
+        if written.layout != torch.strided:
+            return
+        storage = written.untyped_storage()
+        for reference in self._views.get(storage._cdata, []):
+            view = reference()
+            if view is None or view is written:
+                continue
+            positions = torch.arange(storage.nbytes() // written.element_size())
+            target = positions.as_strided(view.size(), view.stride(), view.storage_offset())
+            source = positions.as_strided(written.size(), written.stride(), written.storage_offset())
+            self.set_label(view, self._overlaid(self.label_of(view), target, self.label_of(written), source))
+
+    def _overlaid(self, under: Label, target: Tensor, over: Label, source: Tensor) -> Label:
+        """The label of a view at memory positions `target` after positions `source` were relabelled."""
+        if not target.numel() or not source.numel():
+            return under
+        size = int(max(target.max(), source.max())) + 1
+        memory, empty = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
+        for label, place in ((under, target), (over, source)):
+            memory[place] = self._exponents.collapse(label.present()).expand(place.shape)
+            empty[place] = torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant
+        label = Label(((_ONE, memory[target]),), empty[target] if bool(empty.any()) else None)
+        return label.arranged(target.shape, lambda array: array)
+
+
+def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by the names of the operation's schema, defaults filled in."""
+    schema = func._schema.arguments
+    named = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    named.update(zip((argument.name for argument in schema), args, strict=False))
+    named.update(kwargs)
+    return named
+
+
+def _held(call: Call) -> Label:
+    """The rule of an operation without one: everything it touches keeps its scale."""
+    return call.vanish()
+
+
+def _same(left: Label, right: Label) -> bool:
+    """Whether two labels are the same arrays (not: whether they are equal in value)."""
+    return len(left.arrays) == len(right.arrays) and all(
+        first is second or (first.shape == second.shape and torch.equal(first, second))
+        for first, second in zip(left.arrays, right.arrays, strict=True)
+    )

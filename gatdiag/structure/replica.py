@@ -1,0 +1,189 @@
+"""A replica of the user's model: it runs so that nothing about the model, nor about the process, changes."""
+
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from gatdiag.errors import GatdiagError, InputError, ModelError
+from gatdiag.structure.copying import changed, duplicate
+from gatdiag.structure.isolation import decomposed, preserved_random_state, working_precision
+from gatdiag.structure.perturbation import perturbed
+
+
+class Replica:
+    """A copy of a model together with inputs to run it on. Made by `replicate`.
+
+    Attributes:
+        model: The copy. Parameters that were one tensor are one tensor, forward hooks are kept (weight normalisation,
+            pruning and lazy initialisation are made of them), backward hooks are not. A hook that is a bare function is
+            shared with the user's model, so what it writes elsewhere is written.
+        parameters: Name -> parameter of the copy, named and ordered as `named_parameters()` of the user's model: each
+            tensor once.
+        args: Positional inputs, detached. They share memory with what the user gave until they are converted.
+        kwargs: Keyword inputs, likewise.
+    """
+
+    def __init__(
+        self, model: nn.Module, tensors: list[Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Takes a copied model and all of its tensors; `replicate` is the way to get one."""
+        self.model = model
+        self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
+        self.args = args
+        self.kwargs = dict(kwargs)
+        self._tensors = tensors
+        self._dtype: torch.dtype | None = None
+
+    def run(self) -> Any:
+        """Calls the copy on fresh copies of the inputs and returns what it returns.
+
+        The random state at the start is that of the process, and it is given back afterwards: run twice, a dropout layer
+        drops the same entries. Compilation, fused attention and the transformer encoder's fast path are off, so that a
+        dispatch mode sees plain operations. Whether gradients are recorded is the caller's choice.
+
+        Raises:
+            ModelError: The forward pass raised; the message names the innermost layer that was running.
+        """
+        args, kwargs, devices = self._copied_inputs()
+        with ExitStack() as stack:
+            stack.enter_context(preserved_random_state(devices | {tensor.device for tensor in self._tensors}))
+            stack.enter_context(decomposed())
+            stack.enter_context(working_precision(self._dtype))
+            try:
+                return self.model(*args, **kwargs)
+            except GatdiagError:
+                raise
+            except Exception as error:
+                raise ModelError(_failure(self.model, error)) from error
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """Converts all that is floating to `dtype`: parameters, buffers, inputs, and tensors held in attributes and caches.
+
+        From then on the forward pass also gets `dtype` when it asks for a floating dtype by name (`x.float()`).
+        """
+        for tensor in self._tensors:
+            tensor.data = _converted(tensor.data, dtype)
+        self._change_inputs(lambda tensor: _converted(tensor, dtype))
+        self._dtype = dtype
+        return self
+
+    def perturb_inputs(self, generator: torch.Generator) -> Self:
+        """Moves the floating inputs into general position; see `gatdiag.structure.perturbation.perturbed`."""
+        self._change_inputs(lambda tensor: perturbed(tensor, generator))
+        return self
+
+    def _change_inputs(self, change: Any) -> None:
+        (self.args, self.kwargs), _ = changed((self.args, self.kwargs), change)
+
+    def _copied_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any], set[torch.device]]:
+        (args, kwargs), tensors = changed((self.args, self.kwargs), Tensor.clone)
+        return args, kwargs, {tensor.device for tensor in tensors}
+
+
+def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Replica:
+    """Copies a model so that it can be run, converted and perturbed while the user's own stays as it is.
+
+    Args:
+        model: Any module. A compiled model and one wrapped for data parallelism are unwrapped, so that names are those of
+            the model inside.
+        args: Positional inputs of its forward pass: tensors, sparse tensors, graphs (`Data`, `HeteroData`, `Batch`), and
+            containers of them.
+        kwargs: Its keyword inputs.
+
+    Returns:
+        The replica. The model is copied at once, the inputs at each run.
+
+    Raises:
+        ModelError: A layer is lazy and not yet initialised, or the model cannot be copied.
+        InputError: The inputs cannot be copied.
+
+    Example:
+        >>> layer = nn.BatchNorm1d(2)
+        >>> replica = replicate(layer, (torch.randn(5, 2),))
+        >>> output = replica.run()
+        >>> int(layer.num_batches_tracked), int(replica.model.num_batches_tracked)
+        (0, 1)
+    """
+    model = unwrapped(model)
+    _refuse_uninitialised(model)
+    with preserved_random_state(set()):
+        try:
+            copied, tensors = duplicate(model, omit=list(_backward_hooks(model)))
+        except Exception as error:
+            raise ModelError(
+                f"The model ({type(model).__name__}) must be copied before it is run, and copying it failed with "
+                f"{_reason(error)}. Remove what cannot be copied (open files, locks, generators) from its attributes."
+            ) from error
+        with _copied_inputs_or_error():
+            (args, kwargs), _ = changed((args, dict(kwargs or {})), Tensor.detach)
+    return Replica(copied, tensors, args, kwargs)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside the wrappers of `torch.compile` and of (distributed) data parallelism."""
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+@contextmanager
+def _copied_inputs_or_error() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise InputError(
+            f"The inputs must be copied before the model is run on them, and copying failed with {_reason(error)}. "
+            "Give tensors, graphs, or containers of them."
+        ) from error
+
+
+def _refuse_uninitialised(model: nn.Module) -> None:
+    for path, module in model.named_modules():
+        held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        lazy = [name for name, tensor in held if is_lazy(tensor)]
+        if lazy:
+            raise ModelError(
+                f"{_described(path, module)} is lazy: {', '.join(lazy)} has no shape yet. Expected an initialised model; "
+                "run it once on the data, model(x, edge_index), and then call gatdiag."
+            )
+
+
+def _backward_hooks(model: nn.Module) -> Iterator[object]:
+    for module in model.modules():
+        yield module._backward_hooks
+        yield module._backward_pre_hooks
+
+
+def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if tensor.is_complex():
+        return tensor.to(dtype.to_complex())
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _failure(model: nn.Module, error: Exception) -> str:
+    paths = {id(module): path for path, module in model.named_modules()}
+    running = model
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_locals.get("self")
+        running = module if id(module) in paths and isinstance(module, nn.Module) else running
+    return (
+        f"The forward pass failed in {_described(paths[id(running)], running)} with {_reason(error)}. "
+        "Give the inputs that the training loop gives the model."
+    )
+
+
+def _described(path: str, module: nn.Module) -> str:
+    return f"layer '{path}' ({type(module).__name__})" if path else f"the model itself ({type(module).__name__})"
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

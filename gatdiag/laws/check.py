@@ -1,6 +1,7 @@
 """The numerical side of finding laws: gradients at a random point, and what the output does not depend on."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,10 +10,16 @@ from torch import Tensor
 from gatdiag.errors import ModelError
 from gatdiag.laws.kinks import Kinks
 from gatdiag.laws.outputs import floating_tensors
+from gatdiag.laws.spill import spilled
 from gatdiag.structure.replica import Replica
 
-# Only parameters whose gradient is this small beside the largest are looked at more closely.
+# Only parameters with entries whose gradient is this small beside the largest of their layer are looked at closely.
 _SUSPECT = 1e-6
+# By how much the loss is moved to tell rounding from a gradient, and how often: rounding repeats itself now and then.
+_NUDGE = 1e-9
+_NUDGES = 4
+
+Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Evidence:
     annihilated: dict[str, Tensor]
 
 
-def gather(replica: Replica, seed: int = 0) -> Evidence:
+def gather(replica: Replica, layer_of: Mapping[str, str], seed: int = 0) -> Evidence:
     """Move a replica's weights and inputs to a random point, and look at the gradients there.
 
     The point is the model's own weights times random factors near one, with zeros made small numbers, so that nothing
@@ -40,40 +47,43 @@ def gather(replica: Replica, seed: int = 0) -> Evidence:
 
     Args:
         replica: A replica in the precision wanted; its weights and inputs are changed.
+        layer_of: Name of a parameter -> its layer. Only what is small beside the rest of its layer is suspected to
+            vanish.
         seed: Of the random point and the random loss.
 
     Raises:
         ModelError: The forward pass fails, no output depends on a trainable parameter, or gradients are not finite.
     """
-    generator = torch.Generator().manual_seed(seed)
     trainable = {name: tensor for name, tensor in replica.parameters.items() if tensor.requires_grad}
+    generator = torch.Generator().manual_seed(seed)
     replica.perturb_inputs(generator)
-    gradients, suspects = _nearby(replica, trainable, generator)
+    gradients = _nearby(replica, trainable, generator)
+    suspects = {name: trainable[name] for name in _suspects(gradients, layer_of)}
     annihilated: Tensors = {}
     if suspects:
+        suspects = {name: trainable[name] for name in _noise(gradients, _gradients(replica, suspects, [_NUDGE]))}
+    if suspects:
         with Kinks() as kinks:
-            _, annihilated = _gradients(replica, {name: trainable[name] for name in suspects}, generator, kinks.inputs)
-        annihilated = {name: mask & suspects[name] for name, mask in annihilated.items()}
+            first, *again = _gradients(replica, suspects, [0.0] + _NUDGES * [_NUDGE], kinks.inputs)
+        annihilated = _noise(first, again)
     return Evidence(
         {name: tensor.detach() for name, tensor in trainable.items() if name in gradients},
         gradients,
         tuple(name for name in trainable if name not in gradients),
-        {name: mask for name, mask in annihilated.items() if bool(mask.any())},
+        annihilated,
     )
 
 
-Tensors = dict[str, Tensor]
-
-
-def _nearby(replica: Replica, trainable: Tensors, generator: torch.Generator) -> tuple[Tensors, Tensors]:
+def _nearby(replica: Replica, trainable: Tensors, generator: torch.Generator) -> Tensors:
+    """Gradients at the first of two points at which they are finite: near the model's own weights, or at them."""
     own = {name: tensor.detach().clone() for name, tensor in trainable.items()}
     for move in (_near, lambda weight, _: weight):
         with torch.no_grad():
             for name, tensor in trainable.items():
                 tensor.copy_(move(own[name], generator))
-        gradients, noise = _gradients(replica, trainable, generator)
+        (gradients,) = _gradients(replica, trainable, [0.0])
         if all(bool(gradient.isfinite().all()) for gradient in gradients.values()):
-            return gradients, noise
+            return gradients
     raise ModelError(
         "The gradients of the model are not finite, at its own weights and near them, so no law can be checked. "
         "Give weights and inputs for which the forward and backward pass are finite."
@@ -91,63 +101,97 @@ def _near(weight: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _gradients(
-    replica: Replica, trainable: Tensors, generator: torch.Generator, also: Sequence[Tensor] = ()
-) -> tuple[Tensors, Tensors]:
-    """Gradients of a random linear function of all outputs, and masks of the entries that are nothing but rounding.
+    replica: Replica, parameters: Tensors, nudges: Sequence[float], also: Sequence[Tensor] = ()
+) -> list[Tensors]:
+    """Gradients of a random linear function of all outputs, once for each nudge of its coefficients.
 
-    Parameters that never reach the output are left out of both. `also` are further tensors for the function to depend
-    on, filled while the model runs.
+    Args:
+        replica: What is run, once.
+        parameters: The parameters wanted; those that do not reach the output are left out of the results.
+        nudges: Largest relative changes of the coefficients, which are the same at every call.
+        also: Further tensors for the function to depend on, filled while the replica runs.
     """
-    with torch.enable_grad():
-        returned = list(floating_tensors(replica.run()))
-        outputs = [output for output in (*returned, *also) if output.requires_grad]
+    with torch.enable_grad(), spilled():
+        outputs = [output for output in floating_tensors(replica.run()) if output.requires_grad]
         if not outputs:
             raise ModelError(
                 "Expected a forward pass whose output depends on a trainable parameter; got one that depends on none. "
                 "Check that parameters have requires_grad=True and that the output is not detached."
             )
-        cotangents = [torch.randn(output.shape, generator=generator).to(output) for output in outputs]
-        found = _pulled_back(outputs, cotangents, trainable)
-        suspects = found if also else _suspects(found)
-        if not suspects:
-            return found, {}
-        nudged = [cotangent * (1 + 1e-13 * torch.rand_like(cotangent.real)) for cotangent in cotangents]
-        again = _pulled_back(outputs, nudged, {name: trainable[name] for name in suspects})
-    return found, _noise(found, again)
+        last = len(nudges) - 1
+        return [
+            _pulled_back([*outputs, *also], parameters, nudge, turn, retain=turn < last)
+            for turn, nudge in enumerate(nudges)
+        ]
 
 
-def _pulled_back(outputs: list[Tensor], cotangents: list[Tensor], trainable: Tensors) -> Tensors:
-    found = torch.autograd.grad(outputs, list(trainable.values()), cotangents, retain_graph=True, allow_unused=True)
-    return {name: gradient for name, gradient in zip(trainable, found, strict=True) if gradient is not None}
+def _pulled_back(outputs: Sequence[Tensor], parameters: Tensors, nudge: float, turn: int, *, retain: bool) -> Tensors:
+    fixed, moving = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2 + turn)
+    cotangents = []
+    for output in outputs:
+        cotangent = torch.randn(output.shape, generator=fixed, dtype=output.dtype)
+        change = torch.rand(output.shape, generator=moving, dtype=cotangent.real.dtype)
+        cotangents.append((cotangent * (1 + nudge * change)).to(output.device))
+    return _accumulated(outputs, cotangents, parameters, retain=retain)
 
 
-def _suspects(gradients: Tensors) -> list[str]:
-    """Parameters with entries that are small enough to be rounding.
+def _accumulated(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: Tensors, *, retain: bool
+) -> Tensors:
+    """Vector-Jacobian products, added into memory that is laid out beforehand.
 
-    In a matrix single entries do not count: those are unused inputs or embeddings, a property of the data.
+    Small results allocated one by one between large temporaries would pin those and fragment the heap.
     """
-    largest = max((float(gradient.abs().max()) for gradient in gradients.values() if gradient.numel()), default=0.0)
-    found = []
+    reached: set[str] = set()
+    found = {name: torch.zeros_like(tensor, requires_grad=False) for name, tensor in parameters.items()}
+    handles = [
+        tensor.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))  # type: ignore[misc]
+        for name, tensor in parameters.items()
+    ]
+    try:
+        for name, tensor in parameters.items():
+            tensor.grad = found[name]
+        torch.autograd.backward(outputs, cotangents, retain_graph=retain, inputs=list(parameters.values()))
+    finally:
+        for handle in handles:
+            handle.remove()
+        for tensor in parameters.values():
+            tensor.grad = None
+    return {name: gradient for name, gradient in found.items() if name in reached}
+
+
+def _suspects(gradients: Tensors, layer_of: Mapping[str, str]) -> list[str]:
+    """Parameters with entries small enough to be nothing but rounding."""
+    largest: dict[str, float] = defaultdict(float)
     for name, gradient in gradients.items():
-        small = gradient.abs() <= _SUSPECT * largest
-        is_vector = sum(length > 1 for length in gradient.shape) <= 1
-        if bool(small.any()) and (is_vector or bool(small.all())):
-            found.append(name)
-    return found
+        if gradient.numel():
+            largest[layer_of[name]] = max(largest[layer_of[name]], float(gradient.abs().max()))
+    return [
+        name
+        for name, gradient in gradients.items()
+        if _counts(gradient.abs() <= _SUSPECT * (largest[layer_of[name]] or max(largest.values())))
+    ]
 
 
-def _noise(gradients: Tensors, again: Tensors) -> Tensors:
-    """Masks of entries without a single digit in common although the loss moved in the thirteenth.
+def _counts(mask: Tensor) -> bool:
+    """Whether a mask is of interest. In a matrix single entries are not: they are unused inputs, a matter of data."""
+    is_vector = sum(length > 1 for length in mask.shape) <= 1
+    return bool(mask.any()) and (is_vector or bool(mask.all()))
+
+
+def _noise(first: Tensors, again: Sequence[Tensors]) -> Tensors:
+    """Masks of entries with hardly a digit in common although the loss moved only in the ninth.
 
     A gradient that exists keeps its digits; a sum that cancels is left with rounding, which does not. This needs no
     scale, which a deep network would not have. A parameter whose zeros are all exact (dead units) is not among them.
     """
     masks = {}
-    for name, second in again.items():
-        first = gradients[name]
-        change = (first - second).abs()
-        mask = change >= 1e-2 * torch.maximum(first.abs(), second.abs())
-        is_vector = sum(length > 1 for length in first.shape) <= 1
-        if bool((change[mask] > 0).any()) and (is_vector or bool(mask.all())):
+    for name in again[0]:
+        changed = torch.zeros_like(first[name], dtype=torch.bool)
+        for second in again:
+            size = torch.maximum(first[name].abs(), second[name].abs())
+            changed |= (first[name] - second[name]).abs() > 1e-2 * size
+        mask = changed | (first[name] == 0)
+        if bool(changed.any()) and _counts(mask):
             masks[name] = mask
     return masks

@@ -86,11 +86,12 @@ def _evidence(
     """The replica at a random point, in float64; in the model's own precision if it cannot run in float64."""
     replica = replicate(model, args, kwargs)
     places = _places(model, args, kwargs)
+    layer_of = {name: place.layer for name, place in places.items()}
     try:
-        return replica, places, gather(replica.to(torch.float64)), _TOLERANCE[torch.float64]
+        return replica, places, gather(replica.to(torch.float64), layer_of), _TOLERANCE[torch.float64]
     except ModelError:
         replica = replicate(model, args, kwargs)
-        return replica, places, gather(replica), _TOLERANCE[torch.float32]
+        return replica, places, gather(replica, layer_of), _TOLERANCE[torch.float32]
 
 
 def _places(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Place]:

@@ -15,7 +15,7 @@ from gatdiag.laws.label import Label
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement
 
 _ONE = Fraction(1)
-_MAKES_VACANT = (arrangement.vacated, arrangement.constant)
+_MAKES_VACANT = (arrangement.vacated, arrangement.constant, arrangement.literal)
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
 

@@ -21,7 +21,7 @@ RULES: dict[str, Rule] = {
     # f(s x) = s f(x) for s > 0
     **_each(
         elementwise.same,
-        "abs alias clone contiguous detach detach_copy lift lift_fresh lift_fresh_copy nan_to_num neg positive relu "
+        "abs alias clone contiguous detach detach_copy nan_to_num neg positive relu "
         "leaky_relu rrelu_with_noise_functional tril triu real dropout feature_dropout alpha_dropout _conj "
         "_conj_physical resolve_conj resolve_neg",
     ),
@@ -56,7 +56,7 @@ RULES: dict[str, Rule] = {
         elementwise.fixed,
         "exp exp2 expm1 log log2 log10 log1p sigmoid log_sigmoid_forward tanh sin cos tan asin acos atan sinh cosh "
         "asinh acosh atanh atan2 erf erfc erfinv elu celu selu gelu silu mish softplus softshrink hardshrink "
-        "hardsigmoid hardswish hardtanh logit _softmax _log_softmax logsumexp floor ceil round trunc frac "
+        "hardsigmoid hardswish hardtanh logit _softmax _safe_softmax _log_softmax logsumexp floor ceil round trunc frac "
         "fmod remainder bernoulli multinomial nll_loss_forward binary_cross_entropy _local_scalar_dense "
         "mkldnn_rnn_layer bincount lgamma digamma sinc xlogy logaddexp logaddexp2 histc special_entr "
         "binary_cross_entropy_with_logits _thnn_fused_gru_cell _thnn_fused_lstm_cell",
@@ -65,13 +65,13 @@ RULES: dict[str, Rule] = {
     **_each(
         elementwise.unscaled,
         "sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all logical_not logical_and "
-        "logical_or is_nonzero heaviside ones_like rand_like randn_like randint_like full_like sym_size sym_numel "
+        "logical_or is_nonzero heaviside ones_like new_ones rand_like randn_like randint_like full_like sym_size sym_numel "
         "normal uniform exponential bernoulli_ sym_stride sym_storage_offset _nested_tensor_size",
     ),
     # move, repeat, select
     **_each(
         arrangement.arranged,
-        "expand permute transpose t squeeze unsqueeze slice select split split_with_sizes unbind chunk diagonal flip "
+        "expand permute transpose t squeeze unsqueeze slice select split split_with_sizes unsafe_split unsafe_split_with_sizes unsafe_chunk unbind chunk diagonal flip "
         "roll unfold repeat movedim narrow rot90 take_along_dim "
         "repeat_interleave tensor_split swapaxes pixel_shuffle channel_shuffle",
     ),
@@ -92,6 +92,7 @@ RULES: dict[str, Rule] = {
         "zeros zeros_like new_zeros zero zero_ empty empty_like new_empty empty_strided new_empty_strided "
         "empty_permuted",
     ),
+    **_each(arrangement.literal, "lift lift_fresh lift_fresh_copy"),
     **_each(arrangement.constant, "full new_full scalar_tensor"),
     # reductions
     **_each(
@@ -122,7 +123,7 @@ RULES: dict[str, Rule] = {
     ),
     **_each(reduction.distance, "_cdist_forward cdist"),
     # products summed over an index
-    **_each(contraction.product, "mm bmm matmul _sparse_mm _sparse_sparse_matmul"),
+    **_each(contraction.product, "mm bmm matmul _sparse_mm _sparse_mm_reduce_impl _sparse_sparse_matmul"),
     **_each(contraction.vector_product, "mv"),
     **_each(contraction.dot, "dot vdot"),
     **_each(contraction.shifted_product, "addmm baddbmm addmv _sparse_addmm sspaddmm"),

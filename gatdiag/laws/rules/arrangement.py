@@ -89,17 +89,15 @@ def side_by_side(call: Call, pieces: list[tuple[Label, torch.Size]], axis: int) 
     """The label of pieces joined along an axis."""
     ids, vacant = [], []
     for label, shape in pieces:
-        label = label.aligned(len(shape))
-        ids.append(call.exponents.collapse(label.present()).reshape(_padded(label.present(), len(shape))))
-        vacant.append(label.vacant if label.vacant is not None else torch.zeros((1,) * len(shape), dtype=torch.bool))
+        leading = (1,) * len(shape)
+        single = call.exponents.collapse(label.present())
+        ids.append(single.reshape(leading[single.ndim :] + single.shape))
+        mask = torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant
+        vacant.append(mask.reshape(leading[mask.ndim :] + mask.shape))
     return Label(
         ((_ONE, _concatenated(ids, pieces, axis)),),
         _concatenated(vacant, pieces, axis) if any(bool(mask.any()) for mask in vacant) else None,
     )
-
-
-def _padded(label: Label, ndim: int) -> tuple[int, ...]:
-    return (1,) * (ndim - label.ndim) + tuple(label.shape)
 
 
 def _concatenated(arrays: list[Tensor], pieces: list[tuple[Label, torch.Size]], axis: int) -> Tensor:
@@ -148,6 +146,11 @@ def looked_up(call: Call) -> Labels:
 def vacated(call: Call) -> Label:
     """zeros, empty and their kin: exact zeros that no parameter has touched."""
     return VACANT
+
+
+def literal(call: Call) -> Label:
+    """torch.tensor(0.0) written out in the forward pass: a zero fits every exponent."""
+    return VACANT if call.out.numel() == 1 and not bool(call.out) else call.label_of(call.first)
 
 
 def constant(call: Call) -> Label:

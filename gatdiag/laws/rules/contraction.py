@@ -1,9 +1,10 @@
 """Rules of products that sum over an index: matrix products and convolutions."""
 
+import torch
 from torch import Tensor
 
-from gatdiag.laws.label import Label
-from gatdiag.laws.rules.call import Call
+from gatdiag.laws.label import Arrange, Label
+from gatdiag.laws.rules.call import Call, Labels
 
 
 def contracted(call: Call, left: Tensor, right: Tensor) -> Label:
@@ -15,10 +16,11 @@ def contracted(call: Call, left: Tensor, right: Tensor) -> Label:
     return call.exponents.uniform(both, [ndim - 1]).map(lambda array: array.squeeze(ndim - 1))
 
 
-def product(call: Call) -> Label:
+def product(call: Call) -> Labels:
     """mm and bmm, dense or sparse."""
     left, right = call.tensors()[:2]
-    return contracted(call, left, right)
+    label = contracted(call, left, right)
+    return [label, None] if isinstance(call.out, tuple) else label
 
 
 def vector_product(call: Call) -> Label:
@@ -63,33 +65,32 @@ def convolution(call: Call) -> Label:
     """Convolution, plain, grouped or transposed: (batch, groups, out, in, kernel ...), summed over in and kernel."""
     inputs, weight, groups = call["input"], call["weight"], call["groups"]
     spatial = inputs.ndim - 2
-    inside = call.exponents.uniform(call.label("input").aligned(inputs.ndim), range(2, inputs.ndim))
     batch, channels = inputs.shape[:2]
-    inside = inside.map(lambda array: array.reshape(array.shape[:2])).arranged(
-        inputs.shape[:2], lambda array: array.reshape(batch, groups, 1, channels // groups)
+    entering = call.exponents.uniform(call.label("input").aligned(inputs.ndim), range(2, inputs.ndim))
+    entering = entering.arranged(
+        torch.Size((batch, channels, *(1,) * spatial)),
+        lambda array: array.reshape(batch, groups, 1, channels // groups, *(1,) * spatial),
     )
-    kernel = tuple(weight.shape[2:])
-    outer, inner = weight.shape[:2]
-    if call["transposed"]:
-        filters = call.label("weight").aligned(weight.ndim).arranged(
-            weight.shape,
-            lambda array: array.reshape(groups, outer // groups, inner, *kernel).transpose(1, 2),
-        )  # fmt: skip
-    else:
-        filters = call.label("weight").aligned(weight.ndim).arranged(
-            weight.shape, lambda array: array.reshape(groups, outer // groups, inner, *kernel)
-        )  # fmt: skip
-    inside = inside.map(lambda array: array.reshape(*array.shape, *(1,) * spatial))
-    both = call.exponents.uniform(inside + filters, range(3, 4 + spatial))
-    per_group = call.out.shape[1] // groups
-    result = both.map(lambda array: array.reshape(array.shape[:3])).arranged(
-        (batch, groups, per_group), lambda array: array.reshape(batch, groups * per_group)
+    filters = call.label("weight").aligned(weight.ndim).arranged(weight.shape, _grouped(call))
+    both = call.exponents.uniform((entering + filters).aligned(4 + spatial), range(3, 4 + spatial))
+    width = call.out.shape[1]
+    leaving = both.arranged(
+        torch.Size((batch, groups, width // groups, *(1,) * (1 + spatial))),
+        lambda array: array.reshape(batch, width, *(1,) * spatial),
     )
-    result = result.map(lambda array: array.reshape(*array.shape, *(1,) * spatial))
     if call.get("bias") is None:
-        return result
+        return leaving
     bias = call.label("bias").aligned(1).map(lambda array: array.reshape(-1, *(1,) * spatial))
-    return call.exponents.equal(result, bias)
+    return call.exponents.equal(leaving, bias)
+
+
+def _grouped(call: Call) -> Arrange:
+    """A convolution's weight as (groups, out, in, kernel ...)."""
+    weight, groups = call["weight"], call["groups"]
+    outer, inner, *kernel = weight.shape
+    if call["transposed"]:
+        return lambda array: array.reshape(groups, outer // groups, inner, *kernel).transpose(1, 2)
+    return lambda array: array.reshape(groups, outer // groups, inner, *kernel)
 
 
 def trilinear(call: Call) -> Label:

@@ -21,11 +21,13 @@ class Place:
         number: Position of its layer in order of execution, from 1.
         layer: Module path of its layer.
         order: Position of the parameter among all.
+        is_feature_weight: Whether it is the weight of a product with features.
     """
 
     number: int
     layer: str
     order: int
+    is_feature_weight: bool
 
 
 def assemble(
@@ -50,7 +52,7 @@ def assemble(
         if terms:
             kind, layer, neuron, name = _named(terms, places, annihilated)
             place = places[terms[0].parameter]
-            key = (place.number, place.order, *terms[0].indices[0])
+            key = (place.number, kind == "annihilated", place.order, *terms[0].indices[0])
             laws.append((key, Law(name, kind, layer, neuron, terms, basis.exact[vector], math.nan)))
     return [law for _, law in sorted(laws, key=lambda pair: pair[0])]
 
@@ -101,15 +103,16 @@ def _terms(
         Term(name, tuple(shapes[name]), axes, tuple(sorted(indices)), exponent)
         for (name, axes, exponent), indices in grouped.items()
     ]
-    terms.sort(key=lambda term: (_is_vector(term), places[term.parameter].order, term.axes))
+    terms.sort(key=lambda term: _precedence(term, places))
     if terms and terms[0].exponent < 0:
         terms = [Term(term.parameter, term.shape, term.axes, term.indices, -term.exponent) for term in terms]
-    terms.sort(key=lambda term: (term.exponent < 0, places[term.parameter].order, term.axes))
+    terms.sort(key=lambda term: (term.exponent < 0, *_precedence(term, places)))
     return tuple(terms)
 
 
-def _is_vector(term: Term) -> bool:
-    return sum(length > 1 for length in term.shape) <= 1
+def _precedence(term: Term, places: Mapping[str, Place]) -> tuple[int, bool, int, tuple[int, ...]]:
+    place = places[term.parameter]
+    return (place.number, not place.is_feature_weight, place.order, term.axes)
 
 
 def _named(

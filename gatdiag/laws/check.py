@@ -1,7 +1,7 @@
 """The numerical side of finding laws: gradients at a random point, and what the output does not depend on."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,29 +17,35 @@ from gatdiag.structure.replica import Replica
 _SUSPECT = 1e-6
 # By how much the loss is moved to tell rounding from a gradient, and how often: rounding repeats itself now and then.
 _NUDGE = 1e-9
-_NUDGES = 4
+_NUDGES = 2
 
 Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
+class Point:
+    """Weights and the gradients of a random loss there, of every trainable parameter that reaches the output."""
+
+    weights: Tensors
+    gradients: Tensors
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """What one forward and backward pass at a random point shows.
+    """What forward and backward passes at a random point show.
 
     Attributes:
-        weights: Name -> weight at that point, of every trainable parameter that reaches the output.
-        gradients: Name -> gradient of a random loss there.
+        point: The point, near the model's own weights.
         unreached: Trainable parameters that never reach the output.
         annihilated: Name -> mask of entries that take part in the computation but cancel out of the output.
     """
 
-    weights: dict[str, Tensor]
-    gradients: dict[str, Tensor]
+    point: Point
     unreached: tuple[str, ...]
-    annihilated: dict[str, Tensor]
+    annihilated: Tensors
 
 
-def gather(replica: Replica, layer_of: Mapping[str, str], seed: int = 0) -> Evidence:
+def gather(replica: Replica, layer_of: Mapping[str, str]) -> Evidence:
     """Move a replica's weights and inputs to a random point, and look at the gradients there.
 
     The point is the model's own weights times random factors near one, with zeros made small numbers, so that nothing
@@ -49,51 +55,67 @@ def gather(replica: Replica, layer_of: Mapping[str, str], seed: int = 0) -> Evid
         replica: A replica in the precision wanted; its weights and inputs are changed.
         layer_of: Name of a parameter -> its layer. Only what is small beside the rest of its layer is suspected to
             vanish.
-        seed: Of the random point and the random loss.
 
     Raises:
         ModelError: The forward pass fails, no output depends on a trainable parameter, or gradients are not finite.
     """
-    trainable = {name: tensor for name, tensor in replica.parameters.items() if tensor.requires_grad}
-    generator = torch.Generator().manual_seed(seed)
+    trainable = _trainable(replica)
+    generator = torch.Generator().manual_seed(0)
     replica.perturb_inputs(generator)
-    gradients = _nearby(replica, trainable, generator)
-    suspects = {name: trainable[name] for name in _suspects(gradients, layer_of)}
+    own = {name: tensor.detach().clone() for name, tensor in trainable.items()}
+    point = _moved(replica, own, generator, signs=False) or _point(replica, own)
+    if point is None:
+        raise ModelError(
+            "The gradients of the model are not finite, at its own weights and near them, so no law can be checked. "
+            "Give weights and inputs for which the forward and backward pass are finite."
+        )
+    suspects = {name: trainable[name] for name in _suspects(point.gradients, layer_of)}
     annihilated: Tensors = {}
     if suspects:
-        suspects = {name: trainable[name] for name in _noise(gradients, _gradients(replica, suspects, [_NUDGE]))}
-    if suspects:
-        with Kinks() as kinks:
-            first, *again = _gradients(replica, suspects, [0.0] + _NUDGES * [_NUDGE], kinks.inputs)
+        with Kinks(generator) as kinks:
+            first, *again = _gradients(replica, suspects, [0.0] + _NUDGES * [_NUDGE], kinks.projections)
         annihilated = _noise(first, again)
-    return Evidence(
-        {name: tensor.detach() for name, tensor in trainable.items() if name in gradients},
-        gradients,
-        tuple(name for name in trainable if name not in gradients),
-        annihilated,
-    )
+    unreached = tuple(name for name in trainable if name not in point.gradients)
+    return Evidence(point, unreached, annihilated)
 
 
-def _nearby(replica: Replica, trainable: Tensors, generator: torch.Generator) -> Tensors:
-    """Gradients at the first of two points at which they are finite: near the model's own weights, or at them."""
-    own = {name: tensor.detach().clone() for name, tensor in trainable.items()}
-    for move in (_near, lambda weight, _: weight):
-        with torch.no_grad():
-            for name, tensor in trainable.items():
-                tensor.copy_(move(own[name], generator))
-        (gradients,) = _gradients(replica, trainable, [0.0])
-        if all(bool(gradient.isfinite().all()) for gradient in gradients.values()):
-            return gradients
-    raise ModelError(
-        "The gradients of the model are not finite, at its own weights and near them, so no law can be checked. "
-        "Give weights and inputs for which the forward and backward pass are finite."
-    )
+def further_points(replica: Replica, evidence: Evidence, count: int) -> Iterator[Point]:
+    """Other points, far from the model's own weights: each sign is random. Those that are not finite are left out."""
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        point = _moved(replica, evidence.point.weights, generator, signs=True)
+        if point is not None:
+            yield point
+
+
+def _trainable(replica: Replica) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in replica.parameters.items() if tensor.requires_grad}
+
+
+def _moved(replica: Replica, weights: Tensors, generator: torch.Generator, *, signs: bool) -> Point | None:
+    moved = {name: _near(weight, generator) for name, weight in weights.items()}
+    if signs:
+        for weight in moved.values():
+            weight *= 2 * torch.randint(2, weight.shape, generator=generator).to(weight) - 1
+    return _point(replica, moved)
+
+
+def _point(replica: Replica, weights: Tensors) -> Point | None:
+    """The point at those weights, None if its gradients are not finite. The replica stays there."""
+    trainable = _trainable(replica)
+    with torch.no_grad():
+        for name, weight in weights.items():
+            trainable[name].copy_(weight)
+    (gradients,) = _gradients(replica, trainable, [0.0])
+    if not all(bool(gradient.isfinite().all()) for gradient in gradients.values()):
+        return None
+    return Point({name: weights[name] for name in gradients}, gradients)
 
 
 def _near(weight: Tensor, generator: torch.Generator) -> Tensor:
     """The weight times random factors in [0.7, 1.3]; small numbers in place of zeros."""
     if not weight.numel():
-        return weight
+        return weight.clone()
     factor, noise = (torch.rand(weight.shape, generator=generator).to(weight) for _ in range(2))
     size = float(weight.norm()) / weight.numel() ** 0.5 or 1.0
     small = 0.1 * size / max(1, weight.shape[-1] if weight.ndim else 1) ** 0.5
@@ -113,7 +135,7 @@ def _gradients(
     """
     with torch.enable_grad(), spilled():
         outputs = [output for output in floating_tensors(replica.run()) if output.requires_grad]
-        if not outputs:
+        if not outputs and not also:
             raise ModelError(
                 "Expected a forward pass whose output depends on a trainable parameter; got one that depends on none. "
                 "Check that parameters have requires_grad=True and that the output is not detached."
@@ -182,16 +204,16 @@ def _counts(mask: Tensor) -> bool:
 def _noise(first: Tensors, again: Sequence[Tensors]) -> Tensors:
     """Masks of entries with hardly a digit in common although the loss moved only in the ninth.
 
-    A gradient that exists keeps its digits; a sum that cancels is left with rounding, which does not. This needs no
-    scale, which a deep network would not have. A parameter whose zeros are all exact (dead units) is not among them.
+    A gradient that exists changes, in its ninth digit; a sum that cancels is left with rounding, which changes
+    altogether or not at all. This needs no scale, which a deep network would not have. A parameter that shows nothing
+    but exact zeros (dead units) is not among them.
     """
     masks = {}
     for name in again[0]:
-        changed = torch.zeros_like(first[name], dtype=torch.bool)
-        for second in again:
-            size = torch.maximum(first[name].abs(), second[name].abs())
-            changed |= (first[name] - second[name]).abs() > 1e-2 * size
-        mask = changed | (first[name] == 0)
-        if bool(changed.any()) and _counts(mask):
+        changes = torch.stack([(first[name] - second[name]).abs() for second in again])
+        sizes = torch.stack([torch.maximum(first[name].abs(), second[name].abs()) for second in again])
+        jumps = changes > 1e-2 * sizes
+        mask = ~((changes > 0) & ~jumps).any(dim=0)
+        if bool(jumps.any()) and _counts(mask):
             masks[name] = mask
     return masks

@@ -108,7 +108,8 @@ class Exponents:
             return label.terms[0][1]
         if any(coefficient.denominator != 1 for coefficient, _ in label.terms):
             total = self.fresh(label.present().shape)
-            self.vanish(Label(((-_ONE, total), *label.terms)))
+            whole = Label(((-_ONE, total), *label.terms))
+            self.equations.append(Equations(tuple(coefficient for coefficient, _ in whole.terms), self._rows(whole)))
             return total
         total = torch.full((1,) * label.ndim, ZERO)
         for coefficient, ids in label.terms:
@@ -205,7 +206,7 @@ class Exponents:
         """Demand one exponent along each axis, as a sum over it does; the axes are left with length one."""
         label = self.resolve(label)
         for axis in axes:
-            if any(array.shape[axis] > 1 for array in label.arrays):
+            if label.changes_along([axis]):
                 label = self._uniform_along(label, axis)
         return label
 

@@ -13,7 +13,7 @@ from torch.nn.modules import module as module_hooks
 
 from gatdiag.errors import ModelError
 from gatdiag.laws.assembly import Place, assemble
-from gatdiag.laws.check import Evidence, gather
+from gatdiag.laws.check import Evidence, Point, further_points, gather
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
 from gatdiag.laws.law import Exclusion, Law
@@ -21,6 +21,8 @@ from gatdiag.laws.laws import Laws
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
+from gatdiag.structure.discovery import discover
+from gatdiag.structure.layers import Structure
 from gatdiag.structure.replica import Replica, replicate, unwrapped
 
 OUTPUT = "the output"
@@ -28,6 +30,8 @@ OUTPUT = "the output"
 # Largest residual a law may show in the check, by precision; and one that is approximate by an epsilon in the model.
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 _APPROXIMATE = 0.05
+# Points tried further where the first says nothing about a law, because units are dead or an epsilon rules.
+_FURTHER_POINTS = 3
 
 
 def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
@@ -67,41 +71,38 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
         True
     """
     user = unwrapped(model)
-    replica, places, evidence, tolerance = _evidence(user, args, kwargs)
+    structure = discover(user, *args, **kwargs)
+    places = _places(structure)
+    replica, evidence, tolerance = _evidence(user, args, kwargs, {name: place.layer for name, place in places.items()})
     exponents = Exponents()
     labels, trace = _traced(replica, exponents, evidence)
-    resolved = {name: exponents.resolve(label) for name, label in labels.items()}
-    basis = solve(exponents, (ids for label in resolved.values() for _, ids in label.terms))
-    shapes = {name: tuple(weight.shape) for name, weight in evidence.weights.items()}
-    candidates = assemble(resolved, shapes, basis, places, evidence.annihilated)
-    kept, failed = _checked(candidates, evidence, tolerance)
+    basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
+    shapes = {info.name: info.shape for info in structure.parameters}
+    candidates = assemble(labels, shapes, basis, places, evidence.annihilated)
+    kept, failed = _checked(candidates, replica, evidence, tolerance)
     parameters = dict(user.named_parameters())
     excluded = [*_unreached(evidence), *_unknown(trace), *_without_law(exponents, basis, places), *failed]
-    return Laws(kept, {name: parameters[name] for name in evidence.weights}, excluded)
+    return Laws(kept, {name: parameters[name] for name in evidence.point.weights}, excluded)
+
+
+def _places(structure: Structure) -> dict[str, Place]:
+    infos = [(layer, info) for layer in structure for info in layer.parameters]
+    return {
+        info.name: Place(layer.index, layer.name, order, info.role == "feature weight")
+        for order, (layer, info) in enumerate(infos)
+    }
 
 
 def _evidence(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Replica, dict[str, Place], Evidence, float]:
-    """The replica at a random point, in float64; in the model's own precision if it cannot run in float64."""
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], layer_of: Mapping[str, str]
+) -> tuple[Replica, Evidence, float]:
+    """A replica at a random point, in float64; in the model's own precision if it cannot run in float64."""
     replica = replicate(model, args, kwargs)
-    places = _places(model, args, kwargs)
-    layer_of = {name: place.layer for name, place in places.items()}
     try:
-        return replica, places, gather(replica.to(torch.float64), layer_of), _TOLERANCE[torch.float64]
+        return replica, gather(replica.to(torch.float64), layer_of), _TOLERANCE[torch.float64]
     except ModelError:
         replica = replicate(model, args, kwargs)
-        return replica, places, gather(replica, layer_of), _TOLERANCE[torch.float32]
-
-
-def _places(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Place]:
-    places: dict[str, Place] = {}
-    layers: dict[str, int] = {}
-    for order, (name, _) in enumerate(model.named_parameters()):
-        layer = name.rpartition(".")[0]
-        layer = layer.removesuffix(".lin").removesuffix(".lin_l").removesuffix(".lin_r")
-        places[name] = Place(layers.setdefault(layer, len(layers) + 1), layer, order)
-    return places
+        return replica, gather(replica, layer_of), _TOLERANCE[torch.float32]
 
 
 def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:
@@ -109,7 +110,7 @@ def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple
     with _running(replica.model) as running:
         trace = Trace(exponents, running)
         labels: dict[str, Label] = {}
-        for name in evidence.weights:
+        for name in evidence.point.weights:
             parameter = replica.parameters[name]
             mask = evidence.annihilated.get(name)
             ids = exponents.fresh(parameter.shape, name, is_entry=True)
@@ -120,7 +121,7 @@ def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple
         exponents.cause = OUTPUT
         for tensor in floating_tensors(output):
             exponents.vanish(trace.label_of(tensor))
-    return labels, trace
+    return {name: exponents.resolve(label) for name, label in labels.items()}, trace
 
 
 @contextmanager
@@ -146,17 +147,36 @@ def _running(model: nn.Module) -> Iterator[Any]:
             handle.remove()
 
 
-def _checked(candidates: list[Law], evidence: Evidence, tolerance: float) -> tuple[list[Law], list[Exclusion]]:
-    """Each law with the residual it shows on the evidence; those that fail are turned into exclusions."""
-    residuals = Laws(candidates, evidence.weights).residual(evidence.gradients).tolist()
+def _checked(
+    candidates: list[Law], replica: Replica, evidence: Evidence, tolerance: float
+) -> tuple[list[Law], list[Exclusion]]:
+    """Each law with the residual it shows; those that fail the check are turned into exclusions.
+
+    An exact law must hold at every point. An approximate one must hold at one of a few: where a normalised quantity is
+    as small as the epsilon beside it, it cannot.
+    """
+    residuals = _residuals(candidates, evidence.point)
+    exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
+    limits = torch.where(exact, tolerance, max(_APPROXIMATE, tolerance))
+    points = further_points(replica, evidence, _FURTHER_POINTS)
+    while bool((residuals.isnan() | ~exact & (residuals > limits)).any()) and (point := next(points, None)):
+        another = _residuals(candidates, point)
+        residuals = torch.where(exact, residuals.fmax(another), residuals.fmin(another))
     kept, failed = [], []
-    for law, measured in zip(candidates, residuals, strict=True):
-        residual = 0.0 if law.kind == "annihilated" else measured
-        if residual <= (tolerance if law.exact else max(_APPROXIMATE, tolerance)):
-            kept.append(replace(law, residual=residual))
-        else:
+    for law, residual, limit in zip(candidates, residuals.tolist(), limits.tolist(), strict=True):
+        if residual > limit:
             failed.append(Exclusion(law.name, f"the numerical check left a residual of {residual:.1e}"))
+        else:
+            kept.append(replace(law, residual=residual))
     return kept, failed
+
+
+def _residuals(candidates: list[Law], point: Point) -> Tensor:
+    residuals = Laws(candidates, point.weights).residual(point.gradients).cpu()
+    for number, law in enumerate(candidates):
+        if law.kind == "annihilated":
+            residuals[number] = 0.0
+    return residuals
 
 
 def _unreached(evidence: Evidence) -> list[Exclusion]:
@@ -173,7 +193,11 @@ def _unknown(trace: Trace) -> list[Exclusion]:
 def _without_law(exponents: Exponents, basis: Basis, places: Mapping[str, Place]) -> list[Exclusion]:
     """Channels of layers that no law moves, with the operation that holds them."""
     held: Counter[tuple[str, str]] = Counter()
-    channels = {block.parameter: block for block in exponents.blocks if block.parameter and not block.is_entry}
+    channels = {
+        block.parameter: block
+        for block in exponents.blocks
+        if block.parameter and not block.is_entry and places[block.parameter].is_feature_weight
+    }
     forced = exponents.forced()
     for name, block in channels.items():
         ids = torch.arange(block.start, block.start + block.count)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 _KINKS = frozenset(
     "relu relu6 leaky_relu prelu rrelu threshold hardtanh hardswish hardsigmoid hardshrink softshrink elu celu selu abs "
@@ -23,31 +24,36 @@ _KINKS = frozenset(
 )
 
 
+_SMOOTH_REDUCTIONS = ("sum", "mean", "add")
+
+
 class Kinks(TorchFunctionMode):
-    """Collects what goes into kinks and cuts the graph behind them.
+    """Looks at what goes into kinks and cuts the graph behind them.
 
     Attributes:
-        inputs: Tensors with a gradient history that went into a kink, in order.
+        projections: For each tensor with a gradient history that went into a kink, a random linear function of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
-        self.inputs: list[Tensor] = []
+        self._generator = generator
+        self.projections: list[Tensor] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Let everything through; at a kink, note the inputs and detach the outputs."""
+        """Let everything through; at a kink, project the inputs and detach the outputs."""
         kwargs = kwargs or {}
+        values = (*args, *kwargs.values())
         name = getattr(func, "__name__", "").strip("_")
-        if name not in _KINKS or not torch.is_grad_enabled():
+        smooth = any(isinstance(value, str) and value in _SMOOTH_REDUCTIONS for value in values)
+        if name not in _KINKS or smooth or not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        entering = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.requires_grad]
-        self.inputs += [tensor.clone() for tensor in entering if tensor.is_floating_point()]
+        for value in values:
+            if isinstance(value, Tensor) and value.requires_grad and value.is_floating_point():
+                weights = torch.randn(value.shape, generator=self._generator, dtype=value.dtype).to(value.device)
+                self.projections.append((value * weights).sum())
         out = func(*args, **kwargs)
         if isinstance(out, Tensor) and any(out is value for value in args):
             return out if out._is_view() else out.detach_()
-        if isinstance(out, tuple):
-            pieces = [piece.detach() if isinstance(piece, Tensor) else piece for piece in out]
-            return type(out)(pieces) if hasattr(out, "n_sequence_fields") else tuple(pieces)
-        return out.detach() if isinstance(out, Tensor) else out
+        return tree_map_only(Tensor, Tensor.detach, out)

@@ -7,7 +7,7 @@ one row of channels however large the graph, and the label of a weight matrix is
 columns). A label without terms is the exponent zero: inputs, constants, and whatever a softmax returns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -82,6 +82,10 @@ class Label:
     def arranged(self, shape: torch.Size, arrange: Arrange) -> "Label":
         """The label after an operation that only moves, repeats or selects the entries of a tensor of `shape`."""
         return self.map(lambda array: shrink(arrange(array.expand(shape))))
+
+    def changes_along(self, axes: Iterable[int]) -> bool:
+        """Whether the exponent changes along any of the axes."""
+        return any(array.shape[axis] > 1 for axis in axes for array in self.arrays)
 
     def present(self) -> "Label":
         """The label without its vacant entries being marked."""

@@ -116,10 +116,13 @@ class Laws:
         return _ratio(self._combined(sums), self._magnitude(sums))
 
     def residual(self, gradients: Tensors | None = None) -> Tensor:
-        """|delta| / sum |e_k| |w_k dL/dw_k|, entry by entry: how far from zero compared with what cancels."""
+        """|delta| / sum |e_k| |w_k dL/dw_k|, entry by entry: how far from zero compared with what cancels.
+
+        NaN where every gradient is zero, as with a dead unit: such a point says nothing about the law.
+        """
         gradients = self._gradients(gradients)
         scale = self._magnitude(self._sums(self.parameters, gradients, absolute=True))
-        return _ratio(self.delta(gradients).abs(), scale)
+        return self.delta(gradients).abs() / scale
 
     def predict(self, c: Tensor, gradients: Tensors | None, optimizer: Optimizer) -> Tensor:
         """The value of c after the optimiser's coming step, granted that delta is zero.

@@ -1,9 +1,10 @@
 """Deep copies in which every tensor is replaced by what a function makes of it.
 
-`copy.deepcopy` knows how to walk any Python object (modules, graphs, dictionaries, dataclasses) and keeps identities: what is
-one object stays one object. It asks each tensor to copy itself through `Tensor.__deepcopy__`, which torch lets a function mode
-answer. So one small mode serves to copy models whose attributes torch would refuse to copy (the non-leaf `weight` that
-`torch.nn.utils.weight_norm` leaves behind), to detach inputs, to convert them and to perturb them.
+`copy.deepcopy` knows how to walk any Python object (modules, graphs, dictionaries, dataclasses) and keeps identities:
+what is one object stays one object. It asks each tensor to copy itself through `Tensor.__deepcopy__`, which torch
+lets a function mode answer. So one small mode serves to copy models whose attributes torch would refuse to copy (the
+non-leaf `weight` that `torch.nn.utils.weight_norm` leaves behind), to detach inputs, to convert them and to perturb
+them.
 """
 
 import copy
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
 
 T = TypeVar("T")
@@ -37,46 +38,47 @@ class _Copying(TorchFunctionMode):
         return memo[id(tensor)]
 
 
-def duplicate(value: T, omit: Sequence[object] = ()) -> tuple[T, list[Tensor]]:
-    """A deep copy without gradients, and every tensor in it; tensors that shared memory share it in the copy.
+def duplicate(value: T, omit: Sequence[object] = ()) -> T:
+    """A deep copy without gradients; tensors that share memory share it in the copy.
 
     Args:
         value: Anything that `copy.deepcopy` accepts; tensors in it may also be non-leaf.
         omit: Mappings inside `value` that are empty in the copy (backward hooks).
-
-    Returns:
-        The copy, and the tensors (parameters included) it is made of, each once.
     """
     memo: Memo = {id(mapping): type(mapping)() for mapping in omit}
     with _Copying(_duplicate_tensor):
-        result = copy.deepcopy(value, memo)
-    return result, _tensors(memo)
+        return copy.deepcopy(value, memo)
 
 
-def changed(value: T, change: Callable[[Tensor], Tensor]) -> tuple[T, list[Tensor]]:
-    """A deep copy of inputs in which each tensor is `change(tensor)`, and the tensors of the copy.
+def changed(value: T, change: Callable[[Tensor], Tensor]) -> T:
+    """A deep copy of inputs in which each tensor is `change(tensor)`.
 
     A `Parameter` among the inputs stays one (its class belongs to it) but no longer asks for a gradient.
     """
     memo: Memo = {}
     with _Copying(lambda tensor, _: change(tensor)):
         result = copy.deepcopy(value, memo)
-    tensors = _tensors(memo)
-    for tensor in tensors:
-        if isinstance(tensor, Parameter):
-            tensor.requires_grad_(False)
-            tensor.data = change(tensor.data)
-    return result, tensors
+    for parameter in {id(copied): copied for copied in memo.values() if isinstance(copied, Parameter)}.values():
+        parameter.requires_grad_(False)
+        parameter.data = change(parameter.data)
+    return result
 
 
-def _tensors(memo: Memo) -> list[Tensor]:
-    return list({id(value): value for value in memo.values() if isinstance(value, Tensor)}.values())
+def tensors(value: object) -> list[Tensor]:
+    """Every tensor that can be reached from an object, each once; none is copied but the parameters outside modules."""
+    parameters = list(value.parameters()) if isinstance(value, Module) else []
+    memo: Memo = {id(parameter): parameter for parameter in parameters}
+    with _Copying(lambda tensor, _: tensor):
+        copy.deepcopy(value, memo)
+    copied = memo.get(id(memo), [])  # what deepcopy keeps alive: the originals of all that it copied
+    found = [original for original in [*memo.values(), *copied] if isinstance(original, Tensor)]
+    originals = {id(original): original for original in found}
+    return [originals[key] for key in memo if key in originals]
 
 
 def _duplicate_tensor(tensor: Tensor, memo: Memo) -> Tensor:
-    if type(tensor) is not Tensor or tensor.layout is not torch.strided:
-        return tensor.clone() if type(tensor) is not Tensor else tensor.detach().clone()
-    detached = tensor.detach()
-    result: Tensor = Tensor.__deepcopy__(detached, memo)
-    del memo[id(detached)]  # the alias dies here, and its id may be given to another object
-    return result.requires_grad_(tensor.requires_grad and tensor.is_leaf)
+    if type(tensor) is not Tensor:
+        return tensor.clone()
+    if tensor.layout is not torch.strided:
+        return tensor.detach().clone()
+    return copy.deepcopy(tensor.detach(), memo).requires_grad_(tensor.requires_grad and tensor.is_leaf)

@@ -16,10 +16,10 @@ from torch.overrides import TorchFunctionMode
 @contextmanager
 def preserved_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
     """Gives the random states of torch (CPU and the CUDA devices named), numpy and `random` back as they were."""
-    python, legacy_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the global state is what models draw from)
-    indices = sorted({torch.cuda.current_device() if d.index is None else d.index for d in devices if d.type == "cuda"})
+    python, legacy_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (it is what models draw from)
+    cuda = {torch.cuda.current_device() if at.index is None else at.index for at in devices if at.type == "cuda"}
     try:
-        with torch.random.fork_rng(devices=indices):
+        with torch.random.fork_rng(devices=sorted(cuda)):
             yield
     finally:
         random.setstate(python)
@@ -41,10 +41,10 @@ def decomposed() -> Iterator[None]:
 
 @contextmanager
 def working_precision(dtype: torch.dtype | None) -> Iterator[None]:
-    """Makes `dtype` the default and the meaning of every floating dtype a forward pass asks for (None: changes nothing).
+    """Makes `dtype` the default and the meaning of every floating dtype a forward pass names; None changes nothing.
 
-    Models say `x.float()` or `torch.zeros(n, dtype=torch.float32)`; taken at their word they would mix precisions with
-    weights that were converted to float64.
+    Models say `x.float()` or `torch.zeros(n, dtype=torch.float32)`; taken at their word they would mix precisions
+    with weights that were converted to float64.
     """
     if dtype is None:
         yield

@@ -1,7 +1,7 @@
 """A replica of the user's model: it runs so that nothing about the model, nor about the process, changes."""
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import GatdiagError, InputError, ModelError
-from gatdiag.structure.copying import changed, duplicate
+from gatdiag.structure.copying import changed, duplicate, tensors
 from gatdiag.structure.isolation import decomposed, preserved_random_state, working_precision
 from gatdiag.structure.perturbation import perturbed
 
@@ -20,38 +20,36 @@ class Replica:
 
     Attributes:
         model: The copy. Parameters that were one tensor are one tensor, forward hooks are kept (weight normalisation,
-            pruning and lazy initialisation are made of them), backward hooks are not. A hook that is a bare function is
-            shared with the user's model, so what it writes elsewhere is written.
+            pruning and lazy initialisation are made of them), backward hooks are not. A hook that is a bare function
+            is shared with the user's model, so what it writes elsewhere is written.
         parameters: Name -> parameter of the copy, named and ordered as `named_parameters()` of the user's model: each
             tensor once.
         args: Positional inputs, detached. They share memory with what the user gave until they are converted.
         kwargs: Keyword inputs, likewise.
     """
 
-    def __init__(
-        self, model: nn.Module, tensors: list[Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        """Takes a copied model and all of its tensors; `replicate` is the way to get one."""
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Takes a model that is a copy already; `replicate` is the way to get one."""
         self.model = model
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.args = args
         self.kwargs = dict(kwargs)
-        self._tensors = tensors
         self._dtype: torch.dtype | None = None
 
     def run(self) -> Any:
         """Calls the copy on fresh copies of the inputs and returns what it returns.
 
-        The random state at the start is that of the process, and it is given back afterwards: run twice, a dropout layer
-        drops the same entries. Compilation, fused attention and the transformer encoder's fast path are off, so that a
-        dispatch mode sees plain operations. Whether gradients are recorded is the caller's choice.
+        The random state at the start is that of the process, and it is given back afterwards: run twice, a dropout
+        layer drops the same entries. Compilation, fused attention and the transformer encoder's fast path are off, so
+        that a dispatch mode sees plain operations. Whether gradients are recorded is the caller's choice.
 
         Raises:
             ModelError: The forward pass raised; the message names the innermost layer that was running.
         """
-        args, kwargs, devices = self._copied_inputs()
+        args, kwargs = changed((self.args, self.kwargs), Tensor.clone)
+        devices = {tensor.device for tensor in [*self.parameters.values(), *tensors((args, kwargs))]}
         with ExitStack() as stack:
-            stack.enter_context(preserved_random_state(devices | {tensor.device for tensor in self._tensors}))
+            stack.enter_context(preserved_random_state(devices))
             stack.enter_context(decomposed())
             stack.enter_context(working_precision(self._dtype))
             try:
@@ -62,11 +60,11 @@ class Replica:
                 raise ModelError(_failure(self.model, error)) from error
 
     def to(self, dtype: torch.dtype) -> Self:
-        """Converts all that is floating to `dtype`: parameters, buffers, inputs, and tensors held in attributes and caches.
+        """Converts all that is floating: parameters, buffers, inputs, and tensors held in attributes and caches.
 
         From then on the forward pass also gets `dtype` when it asks for a floating dtype by name (`x.float()`).
         """
-        for tensor in self._tensors:
+        for tensor in tensors(self.model):
             tensor.data = _converted(tensor.data, dtype)
         self._change_inputs(lambda tensor: _converted(tensor, dtype))
         self._dtype = dtype
@@ -77,22 +75,18 @@ class Replica:
         self._change_inputs(lambda tensor: perturbed(tensor, generator))
         return self
 
-    def _change_inputs(self, change: Any) -> None:
-        (self.args, self.kwargs), _ = changed((self.args, self.kwargs), change)
-
-    def _copied_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any], set[torch.device]]:
-        (args, kwargs), tensors = changed((self.args, self.kwargs), Tensor.clone)
-        return args, kwargs, {tensor.device for tensor in tensors}
+    def _change_inputs(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.args, self.kwargs = changed((self.args, self.kwargs), change)
 
 
 def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Replica:
     """Copies a model so that it can be run, converted and perturbed while the user's own stays as it is.
 
     Args:
-        model: Any module. A compiled model and one wrapped for data parallelism are unwrapped, so that names are those of
-            the model inside.
-        args: Positional inputs of its forward pass: tensors, sparse tensors, graphs (`Data`, `HeteroData`, `Batch`), and
-            containers of them.
+        model: Any module. A compiled model and one wrapped for data parallelism are unwrapped, so that names are
+            those of the model inside.
+        args: Positional inputs of its forward pass: tensors, sparse tensors, graphs (`Data`, `HeteroData`, `Batch`),
+            and containers of them.
         kwargs: Its keyword inputs.
 
     Returns:
@@ -110,18 +104,18 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         (0, 1)
     """
     model = unwrapped(model)
-    _refuse_uninitialised(model)
+    refuse_uninitialised(model)
     with preserved_random_state(set()):
         try:
-            copied, tensors = duplicate(model, omit=list(_backward_hooks(model)))
+            copied = duplicate(model, omit=list(_backward_hooks(model)))
         except Exception as error:
             raise ModelError(
                 f"The model ({type(model).__name__}) must be copied before it is run, and copying it failed with "
                 f"{_reason(error)}. Remove what cannot be copied (open files, locks, generators) from its attributes."
             ) from error
         with _copied_inputs_or_error():
-            (args, kwargs), _ = changed((args, dict(kwargs or {})), Tensor.detach)
-    return Replica(copied, tensors, args, kwargs)
+            args, named = changed((args, dict(kwargs or {})), _detached)
+    return Replica(copied, args, named)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -146,14 +140,15 @@ def _copied_inputs_or_error() -> Iterator[None]:
         ) from error
 
 
-def _refuse_uninitialised(model: nn.Module) -> None:
+def refuse_uninitialised(model: nn.Module) -> None:
+    """Raises `ModelError`, naming the layer, if a parameter or buffer of the model has no shape yet."""
     for path, module in model.named_modules():
         held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         lazy = [name for name, tensor in held if is_lazy(tensor)]
         if lazy:
             raise ModelError(
-                f"{_described(path, module)} is lazy: {', '.join(lazy)} has no shape yet. Expected an initialised model; "
-                "run it once on the data, model(x, edge_index), and then call gatdiag."
+                f"{_described(path, module)} is lazy: {', '.join(lazy)} has no shape yet. Expected an initialised "
+                "model; run it once on the data, model(x, edge_index), and then call gatdiag."
             )
 
 
@@ -161,6 +156,11 @@ def _backward_hooks(model: nn.Module) -> Iterator[object]:
     for module in model.modules():
         yield module._backward_hooks
         yield module._backward_pre_hooks
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    keeps_class = type(tensor) is not Tensor and not tensor.requires_grad  # EdgeIndex.detach() is a bare tensor
+    return tensor if keeps_class else tensor.detach()
 
 
 def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:

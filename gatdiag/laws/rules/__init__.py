@@ -47,6 +47,7 @@ RULES: dict[str, Rule] = {
     "lerp": elementwise.interpolation,
     **_each(elementwise.larger, "maximum minimum fmax fmin hypot"),
     **_each(elementwise.compared, "eq ne lt le gt ge"),
+    "glu": elementwise.gated,
     "where": elementwise.chosen,
     "masked_fill": elementwise.masked,
     **_each(elementwise.written, "copy copy_"),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from gatdiag.laws.label import VACANT, Label
+from gatdiag.laws.label import VACANT, Label, shrink
 from gatdiag.laws.rules.call import Call, Labels
 
 _ONE = Fraction(1)
@@ -134,6 +134,19 @@ def inserted(call: Call) -> Labels:
              for label in (call.label("self"), call.label("src"))]  # fmt: skip
     vacant = call.function(masks[0].expand(call["self"].shape), masks[1].expand(call["src"].shape), **rest)
     return Label(((_ONE, call.function(base, piece, **rest)),), vacant if bool(vacant.any()) else None)
+
+
+def overwritten(call: Call) -> Label:
+    """index_put that replaces entries: the same replacement in the label."""
+    target, values = call["self"], call["values"]
+    indices = tree_map_only(Tensor, torch.Tensor.cpu, call["indices"])
+    ids = call.exponents.collapse(call.label("self").present()).expand(target.shape)
+    new = call.exponents.collapse(call.label("values").present()).expand(values.shape)
+    no = torch.zeros((), dtype=torch.bool)
+    before, after = (no if mask is None else mask for mask in (call.label("self").vacant, call.label("values").vacant))
+    vacant = torch.ops.aten.index_put(before.expand(target.shape), indices, after.expand(values.shape))
+    label = Label(((_ONE, torch.ops.aten.index_put(ids, indices, new)),), vacant if bool(vacant.any()) else None)
+    return label.map(shrink)
 
 
 def looked_up(call: Call) -> Labels:

@@ -120,9 +120,14 @@ def leaky(call: Call) -> Label:
     return call.label("self")
 
 
-def exponential_linear(call: Call) -> Label:
-    """ELU and its kin are homogeneous only where their scale of saturation is zero."""
-    return same(call) if call.get("alpha") == 0 else call.vanish()
+def gated(call: Call) -> Label:
+    """glu: the first half of an axis times the sigmoid of the second, which must keep its scale."""
+    tensor, axis = call["self"], call["dim"] % call["self"].ndim
+    half = tensor.shape[axis] // 2
+    call.exponents.vanish(
+        call.label("self").arranged(tensor.shape, lambda array: array.narrow(axis, half, half))
+    )
+    return call.label("self").arranged(tensor.shape, lambda array: array.narrow(axis, 0, half))
 
 
 def compared(call: Call) -> Label:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.laws.label import Label
+from gatdiag.laws.rules import arrangement
 from gatdiag.laws.rules.call import Call, Labels
 
 
@@ -29,18 +30,20 @@ def placed(call: Call) -> Label:
     """index_put: values written or added at places given by index tensors."""
     target, values, indices = call["self"], call["values"], list(call["indices"])
     used = [axis for axis, index in enumerate(indices) if index is not None]
-    base = call.exponents.uniform(call.label("self").aligned(target.ndim), used)
-    source = call.label("values").aligned(values.ndim)
-    adjacent = used == list(range(used[0], used[0] + len(used)))
-    width = max(index.ndim for index in indices if index is not None)
-    width = 1 if all(indices[axis].dtype == torch.bool for axis in used) else width
-    trailing = target.ndim - used[-1] - 1
-    if not adjacent or values.ndim > used[0] + width + trailing:
+    places = [indices[axis] for axis in used]
+    width = 1 if places[0].dtype == torch.bool else max(index.ndim for index in places)
+    ndim = target.ndim - sum(index.ndim if index.dtype == torch.bool else 1 for index in places) + width
+    adjacent = used == list(range(used[0], used[-1] + 1))
+    if not adjacent or values.ndim > ndim:
         return call.vanish("self", "values")
-    source = source.aligned(used[0] + width + trailing)
-    source = call.exponents.uniform(source, range(used[0], used[0] + width))
-    source = source.map(lambda array: array.reshape(*array.shape[: used[0]], *(1,) * len(used), *array.shape[used[0] + width :]))  # noqa: E501
-    return call.exponents.equal(base, source)
+    base, source = call.label("self").aligned(target.ndim), call.label("values").aligned(ndim)
+    arriving = range(used[0], used[0] + width)
+    if not call["accumulate"] and (base.changes_along(used) or source.changes_along(arriving)):
+        return arrangement.overwritten(call)
+    source = call.exponents.uniform(source, arriving)
+    flat = (1,) * (target.ndim - ndim + width)
+    source = source.map(lambda array: array.reshape(array.shape[: used[0]] + flat + array.shape[used[0] + width :]))
+    return call.exponents.equal(call.exponents.uniform(base, range(used[0], used[0] + len(flat))), source)
 
 
 def masked_from(call: Call) -> Label:

@@ -1,0 +1,42 @@
+"""Why does this graph neural network not train? gatdiag answers with measurements and the laws of gradient descent.
+
+The rooms of the package, in the order in which data flows through them. A room may import the rooms below its line, its
+neighbours never:
+
+    cli            thin commands over public functions
+    experiments    built-in models and data sets
+    laws           model -> its conservation laws, found by tracing it; their values; c under real optimisers
+    metrics        tensors -> numbers at one step; pure functions, one concept a file
+    structure      model -> ordered layers, with each parameter's role
+    errors         what gatdiag raises on purpose
+
+Laws and metrics are independent of each other, as each metric is of the others, and what measures never draws.
+The import contracts in pyproject.toml hold all of this, and have a place for each room to come (recording, diagnosis,
+figures, reports, remedies).
+
+The public verbs below are imported when they are first used, so that `import gatdiag` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gatdiag.laws import find_laws
+    from gatdiag.structure import discover
+
+__all__ = ["discover", "find_laws"]
+
+_HOME = {
+    "discover": "gatdiag.structure",
+    "find_laws": "gatdiag.laws",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gatdiag' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,12 @@
+"""Command line: thin commands over public functions.
+
+- `app`: the commands and their options; imports nothing heavy, so that `--help` answers at once
+- `target`: PACKAGE.MODULE:NAME -> the object
+- `subject`: the options -> a model and its inputs
+- `overview`: laws -> one row a layer
+- `laws`: the command `gatdiag laws`, as a table or as JSON
+"""
+
+from gatdiag.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,107 @@
+"""The options of a command -> the model it is about, and the inputs to run it on."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch_geometric.data import Data
+
+from gatdiag.cli.target import described, load_target
+from gatdiag.errors import InputError, ModelError
+from gatdiag.experiments.data import load_graph
+
+DEFAULT_DATA = "sbm"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with the inputs of its forward pass.
+
+    Attributes:
+        model: The model.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+        source: Where the inputs come from: the name of a data set or a target.
+    """
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    source: str = DEFAULT_DATA
+
+
+def load_subject(factory: str, data: str | None, inputs: str | None, root: Path) -> Subject:
+    """Build the model that `factory` names and the inputs that `data` or `inputs` name.
+
+    Raises:
+        InputError: A name leads nowhere, both kinds of input are given, or the inputs have another form.
+        ModelError: The factory raises, or makes no module.
+    """
+    if data is not None and inputs is not None:
+        raise InputError("--data and --inputs exclude each other: give one of them")
+    made = load_target(factory)
+    torch.manual_seed(0)
+    if inputs is not None:
+        return Subject(_model(factory, made, {}), *_inputs(inputs), source=inputs)
+    name = data if data is not None else DEFAULT_DATA
+    graph = load_graph(name, root=root)
+    sizes = {"in_channels": graph.num_features, "out_channels": int(graph.y.max()) + 1}
+    model = _model(factory, made, sizes)
+    return Subject(model, _graph_inputs(model, graph), source=name)
+
+
+def _model(target: str, made: Any, sizes: Mapping[str, int]) -> nn.Module:
+    """A module as it is; anything callable is called, with the sizes it has arguments for."""
+    if isinstance(made, nn.Module):
+        return made
+    if not callable(made):
+        raise ModelError(f"{target} is neither an nn.Module nor callable: it is a {type(made).__name__}")
+    arguments = _fitting(target, made, sizes)
+    try:
+        model = made(**arguments)
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{target} raised {described(error)}") from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{target} has to return an nn.Module, but returned a {type(model).__name__}")
+    return model
+
+
+def _fitting(target: str, made: Callable[..., Any], sizes: Mapping[str, int]) -> dict[str, int]:
+    try:
+        parameters = inspect.signature(made).parameters.values()
+    except ValueError:  # compiled callables may have no signature
+        return {}
+    required = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    lacking = [name for name in required if name not in sizes]
+    if not lacking:
+        return {p.name: sizes[p.name] for p in parameters if p.name in sizes}
+    known = "in_channels and out_channels are known only with --data" if not sizes else f"known are {', '.join(sizes)}"
+    raise ModelError(f"{target} needs {', '.join(lacking)} ({known}): give a factory with defaults for the rest")
+
+
+def _graph_inputs(model: nn.Module, graph: Data) -> tuple[Any, ...]:
+    first = next(iter(inspect.signature(model.forward).parameters), None)
+    return (graph,) if first == "data" else (graph.x, graph.edge_index)
+
+
+def _inputs(target: str) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    function = load_target(target)
+    if not callable(function):
+        raise InputError(f"{target} has to be a function that returns the inputs, but is a {type(function).__name__}")
+    try:
+        returned = function()
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{target} raised {described(error)}") from error
+    match returned:
+        case (tuple() as args, dict() as kwargs):
+            return args, kwargs
+        case dict() as kwargs:
+            return (), kwargs
+        case tuple() | list():
+            return tuple(returned), {}
+    expected = "a tuple or list of positional inputs, a dict of keyword inputs, or a pair of a tuple and a dict"
+    raise InputError(f"{target} has to return {expected}, but returned a {type(returned).__name__}")

@@ -1,0 +1,118 @@
+"""Named graphs: one that is built in, and the benchmark graphs of the papers."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch_geometric import datasets
+from torch_geometric.data import Data
+
+from gatdiag.errors import InputError
+from gatdiag.experiments.block_model import block_model
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where PyG finds a graph.
+
+    Attributes:
+        data_set: Class in `torch_geometric.datasets`.
+        folder: Its root, below the root of all data.
+        options: Its other arguments.
+        files: Folder below which its raw files lie, below the root of all data.
+    """
+
+    data_set: str
+    folder: str
+    files: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _planetoid(name: str) -> Source:
+    return Source("Planetoid", "planetoid", f"planetoid/{name}", {"name": name, "split": "public"})
+
+
+def _webkb(name: str) -> Source:
+    return Source("WebKB", "webkb", f"webkb/{name}", {"name": name})
+
+
+def _wikipedia(name: str) -> Source:
+    return Source("WikipediaNetwork", "wikipedia", f"wikipedia/{name}", {"name": name, "geom_gcn_preprocess": True})
+
+
+SOURCES = {
+    "Cora": _planetoid("Cora"),
+    "CiteSeer": _planetoid("CiteSeer"),
+    "PubMed": _planetoid("PubMed"),
+    "Actor": Source("Actor", "actor", "actor"),
+    "Chameleon": _wikipedia("chameleon"),
+    "Squirrel": _wikipedia("squirrel"),
+    "Cornell": _webkb("cornell"),
+    "Texas": _webkb("texas"),
+    "Wisconsin": _webkb("wisconsin"),
+}
+
+
+def load_graph(name: str, root: str | os.PathLike[str] = "data") -> Data:
+    """A graph by name, with features ``x``, labels ``y``, ``edge_index`` and the masks of its standard split.
+
+    Raw files are looked for below ``root`` where PyG's own classes put them (``planetoid/Cora/raw``, ``actor/raw``,
+    ...). Those that are missing are downloaded by PyG and then kept there; nothing else is written below ``root``.
+
+    Args:
+        name: ``sbm`` (built in: see `block_model`) or a key of `SOURCES`, in any case.
+        root: Folder of the data sets.
+
+    Raises:
+        InputError: No graph has this name, or it is neither below the root nor can be downloaded.
+
+    Example:
+        >>> load_graph("sbm").num_features
+        64
+    """
+    if name.lower() == "sbm":
+        return block_model()
+    source = {key.lower(): source for key, source in SOURCES.items()}.get(name.lower())
+    if source is None:
+        raise InputError(f"no graph is called {name!r}: expected one of sbm, {', '.join(SOURCES)}")
+    base = Path(root).expanduser()
+    try:
+        with TemporaryDirectory(prefix="gatdiag-") as mirror:
+            _link(base, source.files, Path(mirror))
+            data = _read(source, Path(mirror))
+            _keep(Path(mirror), source.files, base)
+    except Exception as error:
+        where = base / source.files
+        raise InputError(
+            f"the graph {name} is not to be had: expected its raw files below {where}, or a network to download them "
+            f"from ({type(error).__name__}: {error})"
+        ) from error
+    return data
+
+
+def _read(source: Source, base: Path) -> Data:
+    """Torch's random state is kept: a data set may draw from it while it is read."""
+    with torch.random.fork_rng(devices=[]):
+        data: Data = getattr(datasets, source.data_set)(str(base / source.folder), **source.options)[0]
+    return data
+
+
+def _link(base: Path, folder: str, mirror: Path) -> None:
+    """PyG writes processed/ beside raw/, and downloads what is missing; links let it do both elsewhere."""
+    for file in (base / folder).rglob("raw/*"):
+        link = mirror / file.relative_to(base)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file.resolve())
+
+
+def _keep(mirror: Path, folder: str, base: Path) -> None:
+    """Move what was downloaded below the root."""
+    for file in [file for file in (mirror / folder).rglob("raw/*") if not file.is_symlink()]:
+        kept = base / file.relative_to(mirror)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(file, kept)

@@ -1,0 +1,146 @@
+"""From a model to its structure."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from gatdiag.errors import ModelError
+from gatdiag.structure.adapters import ADAPTERS, adapter_name, kind_of, role_of
+from gatdiag.structure.execution import first_uses
+from gatdiag.structure.layers import Layer, ParameterInfo, Structure
+from gatdiag.structure.replica import refuse_uninitialised, replicate, unwrapped
+
+_HOLDERS = (nn.ParameterList, nn.ParameterDict)
+_PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\..*$")
+# What old-style weight normalisation, spectral normalisation and pruning append to the name of a tensor.
+_REWRITTEN = re.compile(r"(?<=weight)_[gv]$|_orig$")
+
+
+def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
+    """Find the layers of a model, the order in which they run, and the role of every parameter.
+
+    A convolution is one layer with everything inside it: its linear maps, and the network that a `GINConv`, an
+    `EdgeConv` or a `PNAConv` applies. Convolutions inside it (`DirGNNConv`) are layers of their own. What merely
+    arranges other modules (`GPSConv`, `HeteroConv`, `nn.TransformerEncoderLayer`, the model) is no layer; its parts
+    are. Multi-head attention and PyG's normalisations are one layer each. Any other module is a layer if it holds
+    parameters itself. A convolution without parameters (`APPNP`) is a layer too, since its output can smooth.
+
+    Args:
+        model: Any module; wrappers of compilation and data parallelism are looked through. It is not changed.
+        args: Positional inputs of its forward pass. With inputs, given here or by name, layers come in execution
+            order; without, in module order. A model that takes no inputs at all comes in module order.
+        kwargs: Keyword inputs of its forward pass.
+
+    Returns:
+        The structure. Each parameter is in one layer, the first that holds it in module order, with all of its names.
+
+    Raises:
+        ModelError: The model has no parameters, is lazy, cannot be copied, or its forward pass fails on the inputs.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2, bias=False))
+        >>> print(discover(model))
+        2 layers in module order
+        1 0: Linear
+            0.weight [3, 4]: feature weight
+            0.bias [3]: bias
+        2 2: Linear
+            2.weight [2, 3]: feature weight
+        >>> discover(model).layer_of("2.weight").index
+        2
+    """
+    model = unwrapped(model)
+    refuse_uninitialised(model)
+    drafts = _drafts(model)
+    if not any(draft.names for draft in drafts.values()):
+        raise ModelError(
+            f"Expected a model with parameters, and {type(model).__name__} has none: there is nothing to train. "
+            "Keep parameters and layers in attributes, nn.ModuleList or nn.ParameterList, not in plain Python lists."
+        )
+    infos = _infos(model, drafts)
+    if not args and not kwargs:
+        return Structure(tuple(_layer(i, draft, infos, None) for i, draft in enumerate(drafts.values(), 1)), "module")
+    used = first_uses(replicate(model, args, kwargs), {path: draft.names for path, draft in drafts.items()})
+    order = [*used, *(path for path in drafts if path not in used)]
+    layers = (_layer(i, drafts[path], infos, path in used) for i, path in enumerate(order, 1))
+    return Structure(tuple(layers), "execution")
+
+
+@dataclass
+class _Draft:
+    """A layer in the making."""
+
+    path: str
+    module: nn.Module
+    adapter: str | None
+    names: list[str] = field(default_factory=list)
+
+
+def _drafts(model: nn.Module) -> dict[str, _Draft]:
+    """Path -> layer, in module order."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    drafts: dict[str, _Draft] = {}
+    for draft, module in _assigned(model, "", None, set()):
+        own = [id(parameter) for parameter in module._parameters.values() if parameter is not None]
+        if own or draft.adapter in ADAPTERS:
+            drafts.setdefault(draft.path, draft)
+        draft.names += [names.pop(key) for key in own if key in names]
+    return drafts
+
+
+def _assigned(
+    module: nn.Module, path: str, inside: _Draft | None, seen: set[nn.Module]
+) -> Iterator[tuple[_Draft, nn.Module]]:
+    """Every module once, with the layer it belongs to should there be parameters in it."""
+    if module in seen:
+        return
+    seen.add(module)
+    adapter = adapter_name(module)
+    draft = _Draft(path, module, adapter) if inside is None or adapter in ADAPTERS else inside
+    yield draft, module
+    for name, child in module.named_children():
+        belongs = draft is inside or adapter is not None or name == "parametrizations" or isinstance(child, _HOLDERS)
+        yield from _assigned(child, f"{path}.{name}" if path else name, draft if belongs else None, seen)
+
+
+def _infos(model: nn.Module, drafts: Mapping[str, _Draft]) -> dict[str, ParameterInfo]:
+    parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    infos = {}
+    for draft in drafts.values():
+        for name in draft.names:
+            parameter = parameters[name]
+            meant, holder = _looked_through(name, modules)
+            relative = meant.removeprefix(f"{draft.path}.")
+            infos[name] = ParameterInfo(
+                name=name,
+                names=tuple(names[id(parameter)]),
+                role=role_of(relative, parameter.dim(), modules[holder], draft.adapter),
+                shape=tuple(parameter.shape),
+                trainable=parameter.requires_grad,
+                module=holder,
+            )
+    return infos
+
+
+def _looked_through(name: str, modules: Mapping[str, nn.Module]) -> tuple[str, str]:
+    """The name of the tensor that a parameter stands for, and the path of the module that has it.
+
+    `lin.parametrizations.weight.original0` and `lin.weight_orig` stand for `lin.weight`, `mix.0` for the list `mix`.
+    """
+    meant = _REWRITTEN.sub("", _PARAMETRIZED.sub(r"\1", name))
+    holder = meant.rpartition(".")[0]
+    while holder and isinstance(modules[holder], _HOLDERS):
+        meant = holder if isinstance(modules[holder], nn.ParameterList) else meant
+        holder = holder.rpartition(".")[0]
+    return meant, holder
+
+
+def _layer(index: int, draft: _Draft, infos: Mapping[str, ParameterInfo], executed: bool | None) -> Layer:
+    parameters = tuple(infos[name] for name in draft.names)
+    return Layer(index, draft.path or Structure.ROOT, kind_of(draft.module), parameters, executed)

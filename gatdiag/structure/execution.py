@@ -1,0 +1,80 @@
+"""When each layer of a model is first used in a forward pass."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gatdiag.structure.replica import Replica
+
+
+def first_uses(replica: Replica, layers: Mapping[str, Sequence[str]]) -> list[str]:
+    """Runs the replica once, without gradients, and names the layers used, in the order of their first use.
+
+    A layer is used when an operation first reads one of its parameters, wherever that happens: the weights of the
+    output projection of `nn.MultiheadAttention` are used although that module is never called, and a parameter of the
+    model itself counts when it is used, not when the model starts. A layer whose parameters no operation reads (it
+    has none) is used when its module is called.
+
+    Args:
+        replica: A replica of the model with its inputs.
+        layers: Module path -> names of the layer's parameters.
+
+    Raises:
+        ModelError: The forward pass fails.
+    """
+    reads: dict[str, int] = {}
+    calls: dict[str, int] = {}
+
+    def note(uses: dict[str, int], layer: str) -> None:
+        uses.setdefault(layer, len(reads) + len(calls))
+
+    owners = {id(replica.parameters[name]): layer for layer, names in layers.items() for name in names}
+    called = _calling(replica.model, layers, lambda layer: note(calls, layer))
+    with torch.no_grad(), called, _Reading(owners, lambda layer: note(reads, layer)):
+        replica.run()
+    uses = calls | reads
+    return sorted(uses, key=uses.__getitem__)
+
+
+class _Reading(TorchDispatchMode):
+    """Tells of every operation that reads one of the tensors given by id."""
+
+    def __init__(self, owners: Mapping[int, str], note: Callable[[str], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.owners = owners
+        self.note = note
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and guarding against it imports torch._dynamo, which takes seconds
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        for value in tree_leaves((args, kwargs)):
+            if id(value) in self.owners:
+                self.note(self.owners[id(value)])
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _calling(model: nn.Module, layers: Iterable[str], note: Callable[[str], None]) -> Iterator[None]:
+    """Tells of every call of the modules at these paths."""
+    modules = dict(model.named_modules())
+    paths = {id(modules[path]): path for path in layers}
+
+    def hook(module: nn.Module, args: Any) -> None:
+        if id(module) in paths:
+            note(paths[id(module)])
+
+    handle = register_module_forward_pre_hook(hook)  # scripted modules take no hooks of their own
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,168 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gatdiag.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+MODELS = """
+import torch
+from torch import nn
+
+class Perceptron(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(4, 3), nn.Linear(3, 2)
+    def forward(self, x):
+        return self.out(torch.relu(self.hidden(x)))
+
+class Marked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.add_module("[red]name[/]", nn.Linear(4, 2))
+    def forward(self, x):
+        print("forward was here")
+        return self.get_submodule("[red]name[/]")(x)
+
+class Smooth(Perceptron):
+    def forward(self, x):
+        return self.out(torch.sigmoid(self.hidden(x)))
+
+def failing():
+    raise RuntimeError("first line\\nsecond line")
+
+def inputs():
+    return [torch.ones(5, 4)]
+
+def misfits():
+    return [torch.ones(5, 7)]
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """The command line in a folder with a module of models."""
+    (tmp_path / "shelf.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "shelf", raising=False)
+    yield lambda *arguments: CliRunner(env={"COLUMNS": "150"}).invoke(app, ["laws", *arguments])
+    sys.modules.pop("shelf", None)
+
+
+def test_a_table_has_a_row_for_each_layer(run):
+    done = run("shelf:Perceptron", "--inputs", "shelf:inputs")
+    assert done.exit_code == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[:3] for row in rows if row[:1] in (["hidden"], ["out"])] == [["hidden", "3", "0"], ["out", "0", "0"]]
+    assert "weights are in the laws of hidden" in done.stdout
+    assert "3 laws, 0 of them approximate" in done.stdout
+
+
+def test_a_built_in_model_runs_on_the_built_in_graph(run):
+    done = run("gatdiag.experiments.models:gat")
+    assert done.exit_code == 0, done.stderr
+    assert "576 laws" in done.stdout
+
+
+def test_names_are_no_markup_and_the_models_own_output_is_apart(run):
+    done = run("shelf:Marked", "--inputs", "shelf:inputs")
+    assert done.exit_code == 0, done.stderr
+    assert "[red]name[/]" in done.stdout
+    assert "forward was here" not in done.stdout
+    assert "forward was here" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["shelf"], "expected PACKAGE.MODULE:NAME"),
+        (["nowhere:gat"], "cannot import 'nowhere'"),
+        (["shelf:absent"], "'shelf:absent' does not exist"),
+        (["shelf:failing"], "shelf:failing raised RuntimeError: first line second line"),
+        (["shelf:torch"], "neither an nn.Module nor callable"),
+        (["shelf:inputs"], "has to return an nn.Module"),
+        (["shelf:Perceptron", "--inputs", "shelf:misfits"], "hidden"),
+        (["shelf:Perceptron", "--inputs", "shelf:failing"], "raised RuntimeError"),
+        (["shelf:Perceptron", "--data", "corn"], "no graph is called 'corn'"),
+        (["shelf:Perceptron", "--data", "sbm", "--inputs", "shelf:inputs"], "exclude each other"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_status_2(run, arguments, message):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    (line,) = [line for line in done.stderr.splitlines() if line]
+    assert line.startswith("gatdiag: ")
+    assert message in line
+
+
+def test_debug_adds_the_traceback(run):
+    done = run("shelf:failing", "--debug")
+    assert done.exit_code == 2
+    assert "Traceback" in done.stderr
+    assert "shelf.py" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("gatdiag: shelf:failing raised")
+
+
+def test_a_narrow_terminal_without_colour_is_fine(run):
+    done = CliRunner(env={"COLUMNS": "30", "NO_COLOR": "1", "FORCE_COLOR": "1"}).invoke(
+        app, ["laws", "shelf:Perceptron", "--inputs", "shelf:inputs"]
+    )
+    assert done.exit_code == 0
+    colours = [code for code in re.findall(r"\x1b\[([\d;]+)m", done.stdout) if int(code.split(";")[0]) >= 30]
+    assert not colours
+    assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in done.stdout.splitlines()) <= 30
+
+
+def test_what_has_no_law_is_said_once_whatever_the_width(run):
+    wide = run("shelf:Smooth", "--inputs", "shelf:inputs")
+    narrow = CliRunner(env={"COLUMNS": "40"}).invoke(app, ["laws", "shelf:Smooth", "--inputs", "shelf:inputs"])
+    assert wide.stdout.count("sigmoid") == narrow.stdout.count("sigmoid") == 1
+    assert "no law for" not in wide.stdout
+    assert "no law for" in narrow.stdout
+
+
+def test_the_random_state_of_the_model_is_the_same_each_time(run):
+    torch.manual_seed(1)
+    first = run("shelf:Perceptron", "--inputs", "shelf:inputs").stdout
+    assert first == run("shelf:Perceptron", "--inputs", "shelf:inputs").stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["laws", "--help"], []])
+def test_help_loads_nothing_heavy(arguments):
+    script = (
+        "import sys\nfrom gatdiag.cli import main\n"
+        "try: main()\nexcept SystemExit: print('LOADED', *sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    loaded = set(done.stderr.rpartition("LOADED")[2].split())
+    assert "typer" in loaded
+    assert not loaded & {"torch", "torch_geometric", "numpy", "pandas", "matplotlib", "gatdiag.laws"}
+    assert "Usage: gatdiag" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["gatdiag.experiments.models:gcn"],
+        ["gatdiag.experiments.models:gcn", "--json"],
+        ["shelf:Perceptron", "--inputs", "shelf:inputs", "--json"],  # fits into the buffer: noticed at the end only
+    ],
+)
+def test_a_reader_that_stops_early_ends_it_quietly(tmp_path, arguments):
+    (tmp_path / "shelf.py").write_text(MODELS)
+    command = [sys.executable, "-m", "gatdiag", "laws", *arguments]
+    options = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(tmp_path)}}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1

@@ -1,0 +1,167 @@
+import sys
+from functools import partial
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+from gatdiag.cli.subject import load_subject
+from gatdiag.errors import InputError, ModelError
+from gatdiag.experiments.data import load_graph
+
+
+class Sized(nn.Module):
+    def __init__(self, in_channels=1, out_channels=2, depth=3):
+        super().__init__()
+        self.sizes = (in_channels, out_channels, depth)
+        self.weight = nn.Parameter(torch.randn(2))
+
+    def forward(self, x, edge_index):
+        return x
+
+
+class OnData(nn.Module):
+    def forward(self, data):
+        return data.x
+
+
+def sizeless(*, depth=3):
+    return Sized(depth=depth)
+
+
+def demanding(in_channels, width):
+    return Sized()
+
+
+def failing():
+    raise RuntimeError("no more\nwidth")
+
+
+def exiting():
+    raise SystemExit(1)
+
+
+PAIR = (torch.ones(2), torch.zeros(3))
+SHELF = {
+    "Sized": Sized,
+    "instance": Sized(5, 6, 7),
+    "OnData": OnData,
+    "sizeless": sizeless,
+    "half": partial(Sized, depth=9),
+    "demanding": demanding,
+    "failing": failing,
+    "exiting": exiting,
+    "number": 3,
+    "makes_number": lambda: 3,
+    "swallows": lambda **options: Sized(depth=len(options)),
+    "as_tuple": lambda: PAIR,
+    "as_list": lambda: list(PAIR),
+    "as_dict": lambda: {"x": PAIR[0], "edge_index": PAIR[1]},
+    "as_both": lambda: ((PAIR[0],), {"edge_index": PAIR[1]}),
+}
+
+
+@pytest.fixture(autouse=True)
+def _shelf(monkeypatch):
+    module = ModuleType("shelf")
+    vars(module).update(SHELF)
+    monkeypatch.setitem(sys.modules, "shelf", module)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def load(factory, data=None, inputs=None):
+    return load_subject(f"shelf:{factory}", data, inputs and f"shelf:{inputs}", root="data")
+
+
+@pytest.mark.parametrize(
+    ("factory", "sizes"),
+    [
+        ("Sized", (64, 4, 3)),
+        ("half", (64, 4, 9)),
+        ("sizeless", (1, 2, 3)),
+        ("swallows", (1, 2, 0)),
+        ("instance", (5, 6, 7)),
+    ],
+)
+def test_a_factory_gets_the_sizes_of_the_graph_that_it_has_arguments_for(factory, sizes):
+    assert load(factory).model.sizes == sizes
+
+
+def test_without_a_graph_a_factory_keeps_its_defaults():
+    assert load("Sized", inputs="as_tuple").model.sizes == (1, 2, 3)
+
+
+def test_an_instance_is_taken_as_it_is():
+    assert load("instance").model is SHELF["instance"]
+
+
+def test_a_model_is_made_from_seed_zero():
+    torch.manual_seed(5)
+    first = load("Sized").model.weight
+    assert torch.equal(first, load("Sized").model.weight)
+
+
+def test_the_graph_is_given_as_features_and_edges_or_whole():
+    graph = load_graph("sbm")
+    x, edge_index = load("Sized", data="sbm").args
+    assert torch.equal(x, graph.x)
+    assert torch.equal(edge_index, graph.edge_index)
+    (whole,) = load("OnData").args
+    assert torch.equal(whole.y, graph.y)
+    assert load("OnData").source == "sbm"
+
+
+@pytest.mark.parametrize(
+    ("function", "count", "names"),
+    [
+        ("as_tuple", 2, set()),
+        ("as_list", 2, set()),
+        ("as_dict", 0, {"x", "edge_index"}),
+        ("as_both", 1, {"edge_index"}),
+    ],
+)
+def test_inputs_may_have_three_forms(function, count, names):
+    subject = load("Sized", inputs=function)
+    assert len(subject.args) == count
+    assert set(subject.kwargs) == names
+    assert [*subject.args, *subject.kwargs.values()][-1] is PAIR[-1]
+    assert subject.source == f"shelf:{function}"
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("demanding", "shelf:demanding needs width"),
+        ("failing", "shelf:failing raised RuntimeError: no more"),
+        ("exiting", "shelf:exiting raised SystemExit: 1"),
+        ("number", "neither an nn.Module nor callable: it is a int"),
+        ("makes_number", "has to return an nn.Module, but returned a int"),
+    ],
+)
+def test_a_factory_that_fails_is_refused(factory, message):
+    with pytest.raises(ModelError, match=message):
+        load(factory)
+
+
+def test_sizes_that_only_a_graph_knows_are_asked_for():
+    with pytest.raises(ModelError, match=r"needs in_channels, width .*only with --data"):
+        load("demanding", inputs="as_tuple")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("number", "shelf:number has to be a function"),
+        ("failing", "shelf:failing raised RuntimeError"),
+        ("makes_number", "has to return a tuple or list .* but returned a int"),
+    ],
+)
+def test_inputs_that_fail_are_refused(function, message):
+    with pytest.raises(InputError, match=message):
+        load("Sized", inputs=function)
+
+
+def test_a_graph_and_inputs_exclude_each_other():
+    with pytest.raises(InputError, match="exclude each other"):
+        load("Sized", data="sbm", inputs="as_tuple")

@@ -1,0 +1,247 @@
+"""Further architectures without a graph, most of them written by hand in awkward ways, for the zoo."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import prune
+
+from tests.laws.models.graph import HID, HID2, IN, OUT, ROWS, Case, Factory
+
+
+def on_rows(model: nn.Module, width: int = IN) -> Case:
+    return Case(model, (torch.randn(ROWS, width),))
+
+
+class MaxOut(nn.Module):
+    """The largest of three linear maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(IN, 3 * HID2), nn.Linear(HID2, OUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).view(-1, HID2, 3).amax(dim=-1))
+
+
+class Experts(nn.Module):
+    """Three small networks mixed by a softmax gate, or the best one only."""
+
+    def __init__(self, *, hard: bool) -> None:
+        super().__init__()
+        self.gate, self.hard = nn.Linear(IN, 3), hard
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(IN, HID2), nn.ReLU(), nn.Linear(HID2, OUT)) for _ in range(3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.gate(x).softmax(-1)
+        if not self.hard:
+            return sum(weights[:, i : i + 1] * expert(x) for i, expert in enumerate(self.experts))
+        best = weights.argmax(-1)
+        out = torch.zeros(len(x), OUT, dtype=x.dtype)
+        for i, expert in enumerate(self.experts):
+            chosen = best == i
+            out[chosen] = expert(x[chosen]) * weights[chosen, i : i + 1]
+        return out
+
+
+class Branching(nn.Module):
+    """The path depends on values of the input, read with .item()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(IN, HID), nn.Linear(IN, HID), nn.Linear(HID, OUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x) if x.sum().item() > 0 else self.b(x)
+        steps = 1 + int(x[0, 0].item() > 0)
+        for _ in range(steps):
+            h = F.relu(h)
+        return self.c(h)
+
+
+class Highway(nn.Module):
+    """t * relu(W x) + (1 - t) * x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.read = nn.Linear(IN, HID), nn.Linear(HID, OUT)
+        self.h, self.t = nn.Linear(HID, HID), nn.Linear(HID, HID)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.embed(x))
+        t = torch.sigmoid(self.t(x))
+        return self.read(t * F.relu(self.h(x)) + (1 - t) * x)
+
+
+class UShape(nn.Module):
+    """Down, across, up; the first activation is concatenated to the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.across, self.up = (
+            nn.Conv1d(2, 3, 3, padding=1),
+            nn.Conv1d(3, 4, 3, padding=1),
+            nn.Conv1d(7, 3, 3),
+        )
+        self.read = nn.Conv1d(3, OUT, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine = F.leaky_relu(self.down(x))
+        coarse = F.leaky_relu(self.across(F.max_pool1d(fine, 2)))
+        joined = torch.cat([fine, F.interpolate(coarse, scale_factor=2, mode="linear")], dim=1)
+        return self.read(F.leaky_relu(self.up(joined)))
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with a low-rank trained correction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(IN, HID), nn.Linear(HID, OUT)
+        self.first.weight.requires_grad_(False)
+        self.a, self.b = nn.Parameter(torch.randn(2, IN)), nn.Parameter(torch.randn(HID, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(F.relu(self.first(x) + 0.5 * (x @ self.a.t()) @ self.b.t()))
+
+
+class InPlace(nn.Module):
+    """The same network with in-place operations and slices written into zeros."""
+
+    def __init__(self, *, slices: bool) -> None:
+        super().__init__()
+        self.first, self.other, self.second = nn.Linear(IN, HID), nn.Linear(IN, HID2), nn.Linear(HID + HID2, OUT)
+        self.slices = slices
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.first(x), self.other(x)
+        if self.slices:
+            out = torch.zeros(len(x), HID + HID2, dtype=x.dtype)
+            out[:, :HID] = a
+            out[:, HID:] += b
+            return self.second(out.relu_())
+        a.mul_(2.0).relu_()
+        b.clamp_(min=0).mul_(1.5)
+        return self.second(torch.cat([a, b], dim=1))
+
+
+class Scattered(nn.Module):
+    """Only some units pass through the activation; the others are scaled and put in place by index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.scale = nn.Linear(IN, 6), nn.Linear(6, OUT), nn.Parameter(torch.randn(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        out = torch.zeros_like(h)
+        out[:, [0, 2, 4]] = F.relu(h[:, [0, 2, 4]])
+        out.index_copy_(1, torch.tensor([1, 3, 5]), h[:, 1::2] * self.scale)
+        return self.second(out.flip(1).roll(2, 1))
+
+
+class Equivariant(nn.Module):
+    """EGNN-like: messages from squared distances, positions moved along differences; both are outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.edge = nn.Sequential(nn.Linear(2 * 3 + 1, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU())
+        self.move, self.node = nn.Linear(4, 1, bias=False), nn.Sequential(nn.Linear(7, 4), nn.ReLU(), nn.Linear(4, 3))
+
+    def forward(self, h: Tensor, x: Tensor, edge_index: Tensor) -> dict[str, Tensor]:
+        source, target = edge_index
+        difference = x[source] - x[target]
+        message = self.edge(torch.cat([h[source], h[target], difference.square().sum(1, keepdim=True)], dim=1))
+        x = x.index_add(0, target, difference * self.move(message))
+        total = torch.zeros(len(h), 4, dtype=h.dtype).index_add(0, target, message)
+        return {"h": h + self.node(torch.cat([h, total], dim=1)), "x": x}
+
+
+class Several(nn.Module):
+    """Two heads; gives a tuple or a dictionary."""
+
+    def __init__(self, *, named: bool) -> None:
+        super().__init__()
+        self.trunk, self.left, self.right, self.named = (
+            nn.Linear(IN, HID),
+            nn.Linear(HID, OUT),
+            nn.Linear(HID, 1),
+            named,
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor] | dict[str, object]:
+        h = F.relu(self.trunk(x))
+        left, right = self.left(h), self.right(h)
+        return {"left": left, "more": [right, len(x)]} if self.named else (left, right)
+
+
+class FromEvaluation(nn.Sequential):
+    """Batch norm in evaluation mode, with statistics that are not the initial ones."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(IN, HID), nn.BatchNorm1d(HID), nn.ReLU(), nn.Linear(HID, OUT))
+        self(torch.randn(50, IN) + 1)
+        self.eval()
+
+
+def pruned() -> Case:
+    model = nn.Sequential(nn.Linear(IN, HID), nn.ReLU(), nn.Linear(HID, OUT))
+    prune.random_unstructured(model[0], "weight", amount=0.3)
+    return on_rows(model)
+
+
+def triples() -> tuple[Tensor, Tensor, Tensor]:
+    links = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
+    return torch.randn(5, 3), torch.randn(5, 3), links
+
+
+ZOO: dict[str, Factory] = {
+    "nn.Bilinear": lambda: Case(nn.Bilinear(IN, 3, OUT), (torch.randn(ROWS, IN), torch.randn(ROWS, 3))),
+    "glu": lambda: on_rows(nn.Sequential(nn.Linear(IN, 6), nn.GLU(), nn.Linear(3, OUT))),
+    "prelu channelwise": lambda: on_rows(nn.Sequential(nn.Linear(IN, HID), nn.PReLU(HID), nn.Linear(HID, OUT))),
+    "maxout": lambda: on_rows(MaxOut()),
+    "pruned": pruned,
+    "in-place": lambda: on_rows(InPlace(slices=False)),
+    "slices written": lambda: on_rows(InPlace(slices=True)),
+    "scattered": lambda: on_rows(Scattered()),
+    "log softmax with bias": lambda: on_rows(
+        nn.Sequential(nn.Linear(IN, HID), nn.ReLU(), nn.Linear(HID, 3), nn.LogSoftmax(-1))
+    ),
+    "item branch": lambda: on_rows(Branching()),
+    "experts": lambda: on_rows(Experts(hard=False)),
+    "experts hard": lambda: on_rows(Experts(hard=True)),
+    "highway": lambda: on_rows(Highway()),
+    "lora": lambda: on_rows(Adapted()),
+    "egnn": lambda: Case(Equivariant(), triples()),
+    "u shape": lambda: Case(UShape(), (torch.randn(2, 2, 8),)),
+    "conv1d dilated": lambda: Case(
+        nn.Sequential(nn.Conv1d(2, 3, 3, dilation=2), nn.ReLU(), nn.Conv1d(3, OUT, 2)), (torch.randn(2, 2, 9),)
+    ),
+    "conv transpose": lambda: Case(
+        nn.Sequential(nn.ConvTranspose1d(2, 3, 3, stride=2), nn.ReLU(), nn.ConvTranspose1d(3, OUT, 2)),
+        (torch.randn(2, 2, 5),),
+    ),
+    "conv grouped": lambda: Case(
+        nn.Sequential(
+            nn.Conv2d(4, 6, 3, groups=2), nn.ReLU(), nn.Conv2d(6, 6, 1, groups=6), nn.ReLU(), nn.Conv2d(6, OUT, 1)
+        ),
+        (torch.randn(2, 4, 5, 5),),
+    ),
+    "conv transpose grouped": lambda: Case(
+        nn.Sequential(
+            nn.Conv1d(2, 4, 3), nn.ReLU(), nn.ConvTranspose1d(4, 4, 2, groups=2), nn.ReLU(), nn.Conv1d(4, OUT, 1)
+        ),
+        (torch.randn(2, 2, 7),),
+    ),
+    "pixel shuffle": lambda: Case(
+        nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.ReLU(), nn.PixelShuffle(2), nn.Conv2d(2, OUT, 1)),
+        (torch.randn(2, 2, 4, 4),),
+    ),
+    "flatten": lambda: Case(
+        nn.Sequential(nn.Conv1d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, OUT)), (torch.randn(6, 2, 5),)
+    ),
+    "tuple output": lambda: on_rows(Several(named=False)),
+    "dictionary output": lambda: on_rows(Several(named=True)),
+    "evaluation batch norm": lambda: on_rows(FromEvaluation()),
+}

@@ -1,0 +1,70 @@
+"""PyTorch Geometric's own models, with every norm and every jumping knowledge they offer, for the zoo."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch_geometric import nn as gnn
+from torch_geometric.utils import degree
+
+from tests.laws.models.graph import IN, OUT, Case, Factory, batch, edges, features
+
+NORMS = (
+    "batch_norm",
+    "instance_norm",
+    "layer_norm",
+    "graph_norm",
+    "graph_size_norm",
+    "pair_norm",
+    "mean_subtraction_norm",
+    "diff_group_norm",
+)
+JUMPS = ("last", "cat", "max", "lstm")
+WITHOUT_WIDTH = {"graph_size_norm": gnn.GraphSizeNorm, "mean_subtraction_norm": gnn.MeanSubtractionNorm}
+NORM_OPTIONS: dict[str, dict[str, Any]] = {"diff_group_norm": {"groups": 2}}
+
+
+def options(kind: str) -> dict[str, Any]:
+    """What each model needs or has besides the common arguments."""
+    if kind != "PNA":
+        return {"GAT": {"v2": True}}.get(kind, {})
+    counts = torch.bincount(degree(edges()[1], dtype=torch.long))
+    return {"aggregators": ["mean", "std", "max"], "scalers": ["identity", "amplification"], "deg": counts}
+
+
+def build(kind: str, width: int = 3, **more: Any) -> Case:
+    model = getattr(gnn, kind)(IN, width, num_layers=3, out_channels=OUT, **options(kind), **more)
+    return Case(model, (features(), edges()))
+
+
+def normed(kind: str, norm: str, **more: Any) -> Case:
+    """By name where the library can resolve it; message norm needs two inputs, so no model can use it."""
+    if norm in WITHOUT_WIDTH:
+        return build(kind, norm=WITHOUT_WIDTH[norm](), **more)
+    return build(kind, norm=norm, norm_kwargs=NORM_OPTIONS.get(norm), **more)
+
+
+def small(kind: str, jk: str | None = None, **more: Any) -> Case:
+    return build(kind, 2 if kind == "PNA" or jk == "lstm" else 3, jk=jk, **more)
+
+
+def batched(norm: str) -> Case:
+    case = normed("GCN", norm)
+    return Case(case.model, case.args, {"batch": batch(), "batch_size": 2})
+
+
+KINDS = ("GCN", "GraphSAGE", "GIN", "GAT", "PNA")
+ZOO: dict[str, Factory] = {
+    **{f"{kind}": partial(small, kind) for kind in (*KINDS, "EdgeCNN")},
+    **{f"{kind} {jk}": partial(small, kind, jk=jk) for kind in KINDS for jk in JUMPS},
+    **{f"{kind} {norm}": partial(normed, kind, norm) for kind in KINDS for norm in NORMS},
+    **{f"GCN {norm} two graphs": partial(batched, norm) for norm in NORMS if norm not in {"batch_norm"}},
+    **{f"GCN {norm} cat": partial(normed, "GCN", norm, jk="cat") for norm in NORMS},
+    "GCN batch_norm max": partial(normed, "GCN", "batch_norm", jk="max"),
+    "GCN act first batch_norm": partial(normed, "GCN", "batch_norm", act_first=True),
+    "GCN act first layer_norm": partial(normed, "GCN", "layer_norm", act_first=True),
+    "GCN dropout": partial(build, "GCN", dropout=0.3),
+    "GCN elu": partial(build, "GCN", act="elu"),
+    "GAT v1": lambda: Case(gnn.GAT(IN, 4, 3, OUT, heads=2), (features(), edges())),
+    "GAT heads": partial(build, "GAT", 4, heads=2),
+}

@@ -1,0 +1,135 @@
+"""Small functions of an input and some weights, one operation or one habit of writing each, for the zoo."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.laws.models.graph import HID, HID2, IN, OUT, ROWS, Case, Factory
+
+
+class Written(nn.Module):
+    """A model given by parameters of stated shapes and a function of the input and them."""
+
+    def __init__(self, compute: Callable[..., object], **shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.compute = compute
+        self.weights = nn.ParameterDict({name: nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()})
+
+    def forward(self, *inputs: Tensor) -> object:
+        return self.compute(*inputs, **self.weights)
+
+
+def written(compute: Callable[..., object], *inputs: Tensor, **shapes: tuple[int, ...]) -> Case:
+    return Case(Written(compute, **shapes), inputs or (torch.randn(ROWS, IN),))
+
+
+def activated(act: nn.Module) -> Case:
+    layers = (nn.Linear(IN, HID), act, nn.Linear(HID, HID2), act, nn.Linear(HID2, OUT))
+    return Case(nn.Sequential(*layers), (torch.randn(ROWS, IN),))
+
+
+ZOO: dict[str, Factory] = {
+    "bilinear": lambda: written(
+        lambda x, y, a, b, c, w: F.bilinear(F.relu(x @ a.t()), F.relu(y @ b.t()), w) @ c.t(),
+        torch.randn(ROWS, IN),
+        torch.randn(ROWS, 3),
+        a=(3, IN),
+        b=(4, 3),
+        w=(3, 3, 4),
+        c=(OUT, 3),
+    ),
+    "low rank": lambda: written(
+        lambda x, u, v, w: F.relu(x @ (u @ v).t()) @ w.t(), u=(HID, 2), v=(2, IN), w=(OUT, HID)
+    ),
+    "hadamard": lambda: written(
+        lambda x, a, b, c: (F.relu(x @ a.t()) * (x @ b.t())) @ c.t(), a=(HID, IN), b=(HID, IN), c=(OUT, HID)
+    ),
+    "hadamard of weights": lambda: written(
+        lambda x, a, b, c: F.relu(x @ (a * b).t()) @ c.t(), a=(3, IN), b=(3, IN), c=(OUT, 3)
+    ),
+    "three factors squared": lambda: written(
+        lambda x, a, b: (x @ a.t()).pow(2) @ (b.square() * b).t(), a=(3, IN), b=(OUT, 3)
+    ),
+    "quotient": lambda: written(
+        lambda x, a, b, c: ((x @ a.t()) / (x @ b.t()).abs()) @ c.t(), a=(3, IN), b=(3, IN), c=(OUT, 3)
+    ),
+    "prelu": lambda: activated(nn.PReLU()),
+    "rrelu": lambda: activated(nn.RReLU()),
+    "softplus": lambda: activated(nn.Softplus()),
+    "gelu": lambda: activated(nn.GELU()),
+    "silu": lambda: activated(nn.SiLU()),
+    "hardtanh": lambda: activated(nn.Hardtanh()),
+    "relu6": lambda: written(lambda x, a, b: F.relu6(5 * x @ a.t()) @ b.t(), a=(HID, IN), b=(OUT, HID)),
+    "threshold": lambda: activated(nn.Threshold(0.0, 0.0)),
+    "softshrink": lambda: activated(nn.Softshrink(0.5)),
+    "absolute": lambda: written(lambda x, a, b: (x @ a.t()).abs() @ b.t(), a=(HID, IN), b=(OUT, HID)),
+    "squared relu": lambda: written(lambda x, a, b: F.relu(x @ a.t()).square() @ b.t(), a=(HID, IN), b=(OUT, HID)),
+    "square root": lambda: written(lambda x, a, b: (x @ a.t()).abs().sqrt() @ b.t(), a=(HID, IN), b=(OUT, HID)),
+    "exponential weights": lambda: written(lambda x, a, b: F.relu(x @ a.exp().t()) @ b.t(), a=(HID, IN), b=(OUT, HID)),
+    "logarithm": lambda: written(lambda x, a, b: (x @ a.t()).square().log() @ b.t(), a=(HID, IN), b=(OUT, HID)),
+    "sine": lambda: written(lambda x, a, b: (x @ a.t()).sin() @ b.t(), a=(HID, IN), b=(OUT, HID)),
+    "einsum": lambda: written(
+        lambda x, a, b: torch.einsum("nd,hdk,hko->no", x, a, b).relu(), a=(2, IN, 3), b=(2, 3, OUT)
+    ),
+    "normalize": lambda: written(
+        lambda x, a, b: F.normalize(F.relu(x @ a.t()), dim=-1) @ b.t(), a=(HID, IN), b=(OUT, HID)
+    ),
+    "normalised weights": lambda: written(
+        lambda x, a, b: F.relu(x @ F.normalize(a, dim=1).t()) @ b.t(), a=(HID, IN), b=(OUT, HID)
+    ),
+    "softmax output": lambda: written(
+        lambda x, a, b: (F.relu(x @ a.t()) @ b.t()).softmax(-1), a=(HID, IN), b=(OUT, HID)
+    ),
+    "cosine similarity": lambda: written(
+        lambda x, a, b: F.cosine_similarity((x @ a.t())[:, None], (x @ b.t())[None], dim=-1), a=(3, IN), b=(3, IN)
+    ),
+    "distance": lambda: written(lambda x, a, b: torch.cdist(x @ a.t(), b), a=(3, IN), b=(4, 3)),
+    "deep sets": lambda: written(
+        lambda x, a, b, c, d: F.relu(F.relu(x @ a.t()).sum(1) @ b.t() + c) @ d.t(),
+        torch.randn(4, 6, 3),
+        a=(HID, 3),
+        b=(HID2, HID),
+        c=(HID2,),
+        d=(OUT, HID2),
+    ),
+    "kronecker": lambda: written(
+        lambda x, a, b, c: F.relu(x @ torch.kron(a, b).t()) @ c.t(), a=(2, 2), b=(3, 2), c=(OUT, 6)
+    ),
+    "sorted and summed": lambda: written(
+        lambda x, a, b: F.relu(x @ a.t()).sort(dim=0).values.cumsum(0) @ b.t(), a=(HID, IN), b=(OUT, HID)
+    ),
+    "top values of units": lambda: written(
+        lambda x, a, b: F.relu(x @ a.t()).topk(2, dim=1).values @ b.t(), a=(HID, IN), b=(OUT, 2)
+    ),
+    "where": lambda: written(
+        lambda x, a, b: torch.where((x @ a.t()) > 0, x @ a.t(), 0.1 * (x @ a.t())) @ b.t(), a=(HID, IN), b=(OUT, HID)
+    ),
+    "soft gate of itself": lambda: written(
+        lambda x, a, b: ((x @ a.t()) * torch.sign(x @ a.t()).detach()) @ b.t(), a=(HID, IN), b=(OUT, HID)
+    ),
+    "determinant": lambda: written(lambda x, a: torch.linalg.det(x.t() @ x @ a @ a.t())[None], a=(IN, IN)),
+    "inverse": lambda: written(lambda x, a, b: x @ torch.linalg.inv(a) @ b, a=(IN, IN), b=(IN, OUT)),
+    "fourier": lambda: written(
+        lambda x, a, b: torch.fft.rfft(x @ a.t(), dim=0).abs() @ b.t(), a=(HID, IN), b=(OUT, HID)
+    ),
+    "one scale for all": lambda: written(
+        lambda x, a, s, b: s * F.relu(x @ a.t()) @ b.t(), a=(HID, IN), s=(1,), b=(OUT, HID)
+    ),
+    "unused parameter": lambda: written(
+        lambda x, a, b, unused: F.relu(x @ a.t()) @ b.t(), a=(HID, IN), b=(OUT, HID), unused=(3,)
+    ),
+    "added zero times": lambda: written(
+        lambda x, a, b, c: F.relu(x @ a.t()) @ b.t() + 0.0 * c, a=(HID, IN), b=(OUT, HID), c=(OUT,)
+    ),
+    "detached": lambda: written(
+        lambda x, a, b: (F.relu(x @ a.t()).detach() + x @ a.t()) @ b.t(), a=(HID, IN), b=(OUT, HID)
+    ),
+    "straight through": lambda: written(
+        lambda x, a, b: ((x @ a.t()).sign() + (x @ a.t()) - (x @ a.t()).detach()) @ b.t(), a=(HID, IN), b=(OUT, HID)
+    ),
+    "hidden output too": lambda: written(
+        lambda x, a, b: (F.relu(x @ a.t())[:, :2], F.relu(x @ a.t()) @ b.t()), a=(HID, IN), b=(OUT, HID)
+    ),
+}

@@ -1,0 +1,144 @@
+"""Models without a graph that the zoo lists: perceptrons, tied and reparametrised weights, a transformer, a CNN."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+from tests.laws.models.graph import HID, HID2, IN, OUT, ROWS, Case, Factory
+
+
+def chain(*modules: nn.Module) -> Case:
+    return Case(nn.Sequential(*modules), (torch.randn(ROWS, IN),))
+
+
+def mlp(act: type[nn.Module] = nn.ReLU, norm: Callable[[int], nn.Module] | None = None, bias: bool = True) -> Case:
+    norms = [[norm(HID)], [norm(HID2)]] if norm else [[], []]
+    return chain(
+        nn.Linear(IN, HID, bias), *norms[0], act(), nn.Linear(HID, HID2, bias), *norms[1], act(), nn.Linear(HID2, OUT)
+    )
+
+
+def wrapped(wrap: Callable[[nn.Module], nn.Module]) -> Case:
+    """Hidden layers reparametrised, last layer plain."""
+    return chain(wrap(nn.Linear(IN, HID)), nn.ReLU(), wrap(nn.Linear(HID, HID2)), nn.ReLU(), nn.Linear(HID2, OUT))
+
+
+class Tied(nn.Module):
+    """One square weight used three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(IN, HID), nn.Linear(HID, HID), nn.Linear(HID, OUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.first(x))
+        for _ in range(3):
+            x = F.relu(self.middle(x))
+        return self.last(x)
+
+
+class Autoencoder(nn.Module):
+    """The decoder uses the encoder's weight transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(IN, HID)
+        self.deeper = nn.Linear(HID, HID2)
+        self.shift = nn.Parameter(torch.randn(IN))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.relu(self.deeper(F.relu(self.encode(x))))
+        back = F.relu(hidden @ self.deeper.weight)
+        return back @ self.encode.weight + self.shift
+
+
+class Twice(nn.Module):
+    """One Parameter registered under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(IN, HID), nn.Linear(HID, HID), nn.Linear(HID, HID)
+        self.c.weight = self.b.weight
+        self.d = nn.Linear(HID, OUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.d(F.relu(self.c(F.relu(self.b(F.relu(self.a(x)))))))
+
+
+class Encoder(nn.Module):
+    """nn.TransformerEncoderLayer between two linear maps; a batch of two sequences of five."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.embed, self.read = nn.Linear(3, 4), nn.Linear(4, OUT)
+        self.layer = nn.TransformerEncoderLayer(4, 2, dim_feedforward=5, batch_first=True, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.read(self.layer(self.embed(x)))
+
+
+class Decoder(nn.Module):
+    """nn.TransformerDecoderLayer: self- and cross-attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.read = nn.Linear(3, 4), nn.Linear(4, OUT)
+        self.layer = nn.TransformerDecoderLayer(4, 2, dim_feedforward=5, batch_first=True, dropout=0.0)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        return self.read(self.layer(self.embed(x), memory))
+
+
+def encoder(**options: Any) -> Case:
+    return Case(Encoder(**options), (torch.randn(2, 5, 3),))
+
+
+def cnn(pool: type[nn.Module] = nn.MaxPool2d, norm: bool = True) -> Case:
+    norms = [[nn.BatchNorm2d(3)], [nn.BatchNorm2d(4)]] if norm else [[], []]
+    return Case(
+        nn.Sequential(
+            nn.Conv2d(2, 3, 3, padding=1),
+            *norms[0],
+            nn.ReLU(),
+            pool(2),
+            nn.Conv2d(3, 4, 3, padding=1),
+            *norms[1],
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16, OUT),
+        ),
+        (torch.randn(3, 2, 8, 8),),
+    )
+
+
+ZOO: dict[str, Factory] = {
+    "mlp": mlp,
+    "mlp no bias": lambda: mlp(bias=False),
+    "mlp leaky": lambda: mlp(nn.LeakyReLU),
+    "mlp elu": lambda: mlp(nn.ELU),
+    "mlp tanh": lambda: mlp(nn.Tanh),
+    "mlp linear": lambda: mlp(nn.Identity),
+    "mlp batch norm": lambda: mlp(norm=nn.BatchNorm1d),
+    "mlp layer norm": lambda: mlp(norm=nn.LayerNorm),
+    "mlp tied": lambda: Case(Tied(), (torch.randn(ROWS, IN),)),
+    "mlp tied under two names": lambda: Case(Twice(), (torch.randn(ROWS, IN),)),
+    "autoencoder tied": lambda: Case(Autoencoder(), (torch.randn(ROWS, IN),)),
+    "spectral norm": lambda: wrapped(parametrizations.spectral_norm),
+    "spectral norm old": lambda: wrapped(nn.utils.spectral_norm),
+    "weight norm": lambda: wrapped(parametrizations.weight_norm),
+    "weight norm whole": lambda: wrapped(lambda m: parametrizations.weight_norm(m, dim=None)),
+    "weight norm old": lambda: wrapped(nn.utils.weight_norm),
+    "transformer encoder layer": encoder,
+    "transformer encoder layer no dropout": lambda: encoder(dropout=0.0),
+    "transformer encoder layer norm first": lambda: encoder(dropout=0.0, norm_first=True),
+    "transformer encoder layer gelu": lambda: encoder(dropout=0.0, activation="gelu"),
+    "transformer decoder layer": lambda: Case(Decoder(), (torch.randn(2, 5, 3), torch.randn(2, 6, 4))),
+    "cnn": cnn,
+    "cnn average pool": lambda: cnn(nn.AvgPool2d),
+    "cnn no norm": lambda: cnn(norm=False),
+}

@@ -1,0 +1,137 @@
+"""The referee itself, on models whose laws are known by hand, and on broken ones it must refuse or see through."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.laws.referee import TINY_EPS, UnclearGapError, count_kinds, count_laws, cut, redraw, spectrum
+from tests.laws.zoo import build
+
+HIDDEN = 5 + 3  # the hidden widths of the zoo's stacks
+
+KNOWN = {  # name -> (exact and approximate laws, exact laws), derived by hand
+    "plain: mlp": (HIDDEN, HIDDEN),
+    "plain: mlp elu": (0, 0),
+    "plain: mlp batch norm": (3 * HIDDEN, 2 * HIDDEN),  # bias annihilated; scale and shift; scale of the weight's row
+    "plain: mlp layer norm": (HIDDEN + 2, HIDDEN),  # scale and shift; one approximate law a layer
+    "plain: mlp tied": (5, 5),
+    "plain: spectral norm": (2, 2),
+    "convolutions: gcn": (HIDDEN, HIDDEN),
+    "convolutions: gcn identity skip": (5, 5),  # the stream only
+    "convolutions: gcn learned skip": (HIDDEN, HIDDEN),
+    "convolutions: gcn mean subtraction norm": (2 * HIDDEN, 2 * HIDDEN),
+    "attention: gatv1": (HIDDEN, HIDDEN),
+    "attention: gatv2 shared": (HIDDEN, HIDDEN),
+    "attention: gatv2 unshared": (HIDDEN, HIDDEN),
+    "attention: gatv2 unshared bias": (HIDDEN, HIDDEN),
+    "attention: gatv2 heads concat": (2 * 3 + 2 * 2, 2 * 3 + 2 * 2),  # every head and channel
+    "attention: gatv2 heads mean": (3 + 2, 3 + 2),  # every channel, summed over heads
+    "attention: gatv2 elu": (0, 0),
+    "attention: lipschitz gat": (3 + 2, 3 + 2),  # sum of the attention entries; layer against layer
+    "attention: transformer no bias": (HIDDEN + 10, HIDDEN + 10),  # and query against key, every channel
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_counts(name: str) -> None:
+    assert count_kinds(*build(name)) == KNOWN[name]
+
+
+@pytest.mark.parametrize("name", ["attention: gatv2 heads mean unshared", "convolutions: gin batch norm"])
+def test_the_count_does_not_depend_on_the_seed(name: str) -> None:
+    assert len({count_laws(*build(name), seed=seed) for seed in range(3)}) == 1
+
+
+def test_the_gap_is_reported() -> None:
+    found = spectrum(*build("attention: gatv2 shared"))
+
+    assert found.entries == 51
+    assert found.smallest_nonzero > 1e-3
+    assert found.largest_zero < 1e-12
+
+
+def test_an_unclear_gap_is_refused() -> None:
+    orthonormal = torch.linalg.qr(torch.randn(40, 5, dtype=torch.float64)).Q
+    mixing = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64)).Q
+    sizes = torch.tensor([1.0, 0.5, 0.1, 1e-8, 1e-11], dtype=torch.float64)
+
+    with pytest.raises(UnclearGapError, match="no clear gap"):
+        cut(orthonormal * sizes @ mixing)
+
+
+def test_dimension_of_a_known_null_space() -> None:
+    rows = torch.randn(40, 6, dtype=torch.float64)
+    rows[:, 0] = rows[:, 1] + rows[:, 2]
+    rows[:, 5] = 0.0
+
+    assert cut(rows).laws == 2
+
+
+class Kinked(nn.Module):
+    """relu(x + 3) + relu(-x - 3) - |x + 3|: zero everywhere, so its factor has no gradient; the other factor has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        nothing = F.relu(x + 3) + F.relu(-x - 3) - (x + 3).abs()
+        return self.a * nothing + self.b * x
+
+
+class Rare(nn.Module):
+    """The factor `a` matters only where an input is larger than most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b * x + self.a * F.relu(x - 3)
+
+
+class NeverUsed(nn.Module):
+    """One parameter does not reach the output, another is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(3, 2), nn.Linear(4, 2)
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x) * self.frozen
+
+
+def test_an_entry_whose_gradient_is_always_zero_is_a_law() -> None:
+    assert count_laws(Kinked(), (torch.randn(4, 1),)) == 1
+
+
+def test_an_entry_that_is_rarely_needed_is_not() -> None:
+    assert count_laws(Rare(), (torch.randn(2),)) == 0
+
+
+def test_parameters_without_a_gradient_are_left_out() -> None:
+    found = spectrum(NeverUsed(), (torch.randn(5, 3),))
+
+    assert (found.laws, found.entries) == (0, 8)
+
+
+def test_inputs_are_drawn_anew_but_their_pattern_stays() -> None:
+    adjacency = torch.tensor([[0.0, 2.0], [1.0, 0.0]])
+
+    fresh = redraw({"adjacency": adjacency, "index": torch.tensor([3]), "x": [torch.tensor([-1.0])]})
+
+    assert ((fresh["adjacency"] > 0) == (adjacency > 0)).all()
+    assert not torch.equal(fresh["adjacency"], adjacency.double())
+    assert fresh["index"].item() == 3
+    assert fresh["x"][0].item() != -1.0
+
+
+def test_global_state_is_left_alone() -> None:
+    before = torch.get_rng_state()
+
+    count_laws(*build("plain: mlp"), eps=TINY_EPS)
+
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_default_dtype() is torch.float32

@@ -1,0 +1,30 @@
+import ast
+from pathlib import Path
+
+from gatdiag import metrics
+
+FOLDER = Path(metrics.__file__).parent
+FILES = [path for path in FOLDER.glob("*.py") if path.name != "__init__.py"]
+
+
+def public_names(path):
+    nodes = ast.parse(path.read_text()).body
+    return {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef) and not n.name.startswith("_")}
+
+
+def test_all_is_what_the_files_offer():
+    offered = set().union(*(public_names(path) for path in FILES)) | {"QUANTITIES"}
+    assert set(metrics.__all__) == offered
+    assert len(metrics.__all__) == len(set(metrics.__all__))
+
+
+def test_the_map_names_every_file():
+    for path in FILES:
+        assert f"`{path.stem}`" in metrics.__doc__
+
+
+def test_no_file_imports_another():
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").startswith("gatdiag.metrics"), path.name

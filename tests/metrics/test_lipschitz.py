@@ -1,0 +1,220 @@
+"""Every bound against the true number: dense singular values, and Jacobians of PyG's own layers."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
+
+from gatdiag.errors import InputError
+from gatdiag.metrics.lipschitz import (
+    aggregation_norm_bound,
+    gat_layer_bound,
+    gcn_layer_bound,
+    heads_bound,
+    largest_received,
+    network_log_bound,
+    residual_layer_bound,
+)
+
+
+def norm(matrix):
+    return torch.linalg.matrix_norm(matrix, 2)
+
+
+def jacobian_norm(function, x):
+    return norm(torch.autograd.functional.jacobian(function, x).reshape(-1, x.numel()).detach())
+
+
+def draw(seed, random_graph, num_nodes=8, channels=3):
+    torch.manual_seed(seed)
+    return torch.randn(num_nodes, channels, dtype=torch.float64), random_graph(num_nodes, seed)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    num_nodes=st.integers(1, 8),
+    num_edges=st.integers(0, 20),
+    iterations=st.integers(0, 60),
+    scale=st.floats(1e-3, 1e3),
+)
+def test_aggregation_norm_bound_is_never_below(device, seed, num_nodes, num_edges, iterations, scale):
+    generator = torch.Generator().manual_seed(seed)
+    edges = torch.randint(num_nodes, (2, num_edges), generator=generator)
+    weight = scale * torch.rand(num_edges, generator=generator, dtype=torch.float64)
+    matrix = torch.zeros(num_nodes, num_nodes, dtype=torch.float64).index_put_(
+        (edges[1], edges[0]), weight, accumulate=True
+    )
+    bound = aggregation_norm_bound(
+        edges.to(device), num_nodes, edge_weight=weight.to(device), iterations=iterations
+    ).item()
+    assert bound >= norm(matrix).item() * (1 - 1e-12)
+    negative = aggregation_norm_bound(edges, num_nodes, edge_weight=-weight, iterations=iterations)
+    assert negative.item() == pytest.approx(bound)
+    if iterations == 60:
+        assert bound <= 1.1 * norm(matrix).item()
+
+
+def test_aggregation_norm_of_gcn_is_one_and_of_a_mean_is_not(random_graph):
+    edges = torch.cat([random_graph(10, 1), torch.arange(10).expand(2, 10)], 1)
+    degree = edges[1].bincount().double()
+    symmetric = (degree[edges[0]] * degree[edges[1]]).rsqrt()
+    assert aggregation_norm_bound(edges, 10, edge_weight=symmetric).item() == pytest.approx(1, rel=1e-4)
+    star = torch.tensor([[0, 0, 0, 0], [1, 2, 3, 4]])  # four nodes, each the mean of its one neighbour
+    assert aggregation_norm_bound(star, 5).item() == pytest.approx(2)
+
+
+def test_aggregation_norm_bound_of_odd_inputs():
+    none = torch.zeros(2, 0, dtype=torch.long)
+    assert aggregation_norm_bound(none, 0) == 0
+    assert aggregation_norm_bound(none, 3) == 0
+    pair = torch.tensor([[0, 1], [1, 0]])
+    assert aggregation_norm_bound(pair, 2, edge_weight=torch.zeros(2)) == 0
+    assert aggregation_norm_bound(pair, 2, edge_weight=torch.tensor([1.0, torch.nan])).isnan()
+    assert aggregation_norm_bound(pair, 2, edge_weight=torch.tensor([1.0, torch.inf])).isnan()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gcn_layer(random_graph, seed):
+    x, edges = draw(seed, random_graph)
+    layer = GCNConv(3, 4).double()
+    bound = gcn_layer_bound(norm(layer.lin.weight.detach()))
+    true = jacobian_norm(lambda x: layer(x, edges), x)
+    assert 0.999 < true / bound < 1 + 1e-9  # the linear layer attains it
+    active = jacobian_norm(lambda x: layer(x, edges).relu(), x)
+    assert active <= bound
+    gelu = jacobian_norm(lambda x: torch.nn.functional.gelu(layer(10 * x, edges)), x) / 10
+    assert gelu <= gcn_layer_bound(bound, slope=1.13)
+    residual = jacobian_norm(lambda x: x @ torch.eye(3, 4).double() + layer(x, edges).relu(), x)
+    assert 0.5 < residual / residual_layer_bound(active) <= 1
+
+
+def local_gat_bounds(layer, x, edges, **attributes):
+    """The bound of each head at X, from what the layer itself reports."""
+    heads, channels = layer.heads, layer.out_channels
+    _, (edges, alpha) = layer(x, edges, **attributes, return_attention_weights=True)
+    received = largest_received(alpha.detach(), edges[0], len(x))
+    if isinstance(layer, GATv2Conv):
+        source, target = layer.lin_l, layer.lin_r
+        attention = (layer.att, layer.att)
+    else:
+        source = target = layer.lin
+        attention = (layer.att_src, layer.att_dst)
+    radius = source(x).view(-1, heads, channels).norm(dim=-1).amax(0).detach()
+    source_norm, target_norm = (
+        torch.stack([norm(w) for w in linear.weight.detach().view(heads, channels, -1)]) for linear in (source, target)
+    )
+    a_source, a_target = (a.detach().view(heads, channels).norm(dim=1) for a in attention)
+    return gat_layer_bound(source_norm, target_norm, a_source, a_target, radius, received)
+
+
+LAYERS = {
+    "GAT": lambda: GATConv(3, 4),
+    "GATv2": lambda: GATv2Conv(3, 4),
+    "GATv2 shared": lambda: GATv2Conv(3, 4, share_weights=True),
+    "GATv2 edges": lambda: GATv2Conv(3, 4, edge_dim=2),
+    "GATv2 heads": lambda: GATv2Conv(3, 4, heads=3),
+    "GAT mean of heads": lambda: GATConv(3, 4, heads=3, concat=False),
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_gat_layers(random_graph, kind):
+    ratios = []
+    for seed in range(25):
+        x, edges = draw(seed, random_graph)
+        layer = LAYERS[kind]().double()
+        with torch.no_grad():
+            for name, parameter in layer.named_parameters():
+                if "att" in name:
+                    parameter.mul_([0.1, 1.0, 5.0][seed % 3])
+        x = x * [0.1, 1.0, 3.0][seed % 7 % 3]
+        attributes = {"edge_attr": torch.randn(edges.shape[1], 2).double()} if "edges" in kind else {}
+
+        def forward(x, layer=layer, edges=edges, attributes=attributes):
+            return layer(x, edges, **attributes)
+
+        bound = heads_bound(local_gat_bounds(layer, x, edges, **attributes), concat=layer.concat)
+        ratios.append((jacobian_norm(forward, x) / bound).item())
+    assert max(ratios) <= 1
+    assert max(ratios) > 0.3  # and it is not empty
+
+
+def test_gat_radius_may_be_taken_about_any_point(random_graph):
+    x, edges = draw(0, random_graph)
+    x = 100 + x
+    layer = GATv2Conv(3, 4).double()
+    _, (looped, alpha) = layer(x, edges, return_attention_weights=True)
+    s, t, a = (norm(w).detach() for w in (layer.lin_l.weight, layer.lin_r.weight, layer.att[0]))
+    z = layer.lin_l(x).detach()
+    radius = (z - z.mean(0)).norm(dim=1).max()
+    bound = gat_layer_bound(s, t, a, a, radius, largest_received(alpha.detach(), looped[0], 8)[0])
+    assert 0.05 < jacobian_norm(lambda x: layer(x, edges), x) / bound <= 1
+    assert radius < 0.1 * z.norm(dim=1).max()
+
+
+def test_gat_bound_over_a_ball(random_graph):
+    """With the largest out-degree it bounds differences between any two points inside the radius."""
+    x, edges = draw(0, random_graph)
+    layer = GATv2Conv(3, 4).double()
+    degree = edges[0].bincount(minlength=8).max() + 1
+    s, t, a = (norm(w).detach() for w in (layer.lin_l.weight, layer.lin_r.weight, layer.att[0]))
+    for seed in range(50):
+        torch.manual_seed(seed)
+        y = x + torch.randn_like(x) * 10 ** (-seed / 10)
+        radius = max(layer.lin_l(z).norm(dim=1).max() for z in (x, y)).detach()
+        bound = gat_layer_bound(s, t, a, a, radius, degree)
+        assert (layer(x, edges) - layer(y, edges)).norm() <= bound * (x - y).norm()
+
+
+def test_largest_received_against_loops(device):
+    source = torch.tensor([0, 1, 1, 2, 0])
+    alpha = torch.tensor([[0.5, 0.1], [0.5, 0.9], [1.0, 0.2], [0.3, 0.8], [0.7, 1.0]])
+    expected = [
+        max(sum(a for a, s in zip(column, source, strict=True) if s == j) for j in range(4)) for column in alpha.T
+    ]
+    found = largest_received(alpha.to(device), source.to(device), 4)
+    torch.testing.assert_close(found.cpu(), torch.stack(expected).double(), rtol=1e-6, atol=0)
+    assert largest_received(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), 3).tolist() == [0, 0]
+    assert largest_received(torch.zeros(0), torch.zeros(0, dtype=torch.long), 0) == 0
+    assert largest_received(torch.tensor([torch.nan]), torch.tensor([0]), 2).isnan()
+
+
+def test_networks(random_graph):
+    x, edges = draw(1, random_graph)
+    layers = [GCNConv(3, 3).double() for _ in range(4)]
+
+    def network(x):
+        for layer in layers:
+            x = x + layer(x, edges).relu()
+        return x
+
+    bounds = residual_layer_bound(gcn_layer_bound(torch.stack([norm(layer.lin.weight.detach()) for layer in layers])))
+    log_bound = network_log_bound(bounds).item()
+    assert log_bound == pytest.approx(math.log(math.prod(bounds.tolist())))
+    assert 0.1 < jacobian_norm(network, x).item() / math.exp(log_bound) <= 1
+
+
+def test_log_of_odd_bounds():
+    assert network_log_bound(torch.full((1000,), 5.0)).item() == pytest.approx(1000 * math.log(5))
+    assert network_log_bound(torch.tensor([0.0, 2.0])) == -torch.inf
+    assert network_log_bound(torch.zeros(0)) == 0
+    assert network_log_bound(torch.tensor([1.0, torch.nan])).isnan()
+    assert network_log_bound(torch.tensor([1.0, -1.0])).isnan()
+    assert network_log_bound(torch.full((3,), 2.0, dtype=torch.float16)).dtype == torch.float64
+    with pytest.raises(InputError, match=r"\(\)"):
+        network_log_bound(torch.tensor(1.0))
+
+
+def test_bounds_pass_nan_on():
+    one, nan = torch.tensor(1.0), torch.tensor(torch.nan)
+    assert gcn_layer_bound(nan).isnan()
+    assert residual_layer_bound(nan).isnan()
+    assert heads_bound(torch.stack([one, nan])).isnan()
+    for place in range(6):
+        arguments = [one] * 6
+        arguments[place] = nan
+        assert gat_layer_bound(*arguments).isnan()

@@ -1,0 +1,43 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatdiag.errors import InputError
+from gatdiag.metrics.rank import effective_rank, numerical_rank
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6), num_nodes=st.integers(1, 8), channels=st.integers(1, 6), exponent=st.integers(-150, 150)
+)
+def test_against_numpy(device, seed, num_nodes, channels, exponent):
+    x = torch.randn(num_nodes, channels, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    sigma = np.linalg.svd(x.numpy(), compute_uv=False).tolist()
+    shares = [value / sum(sigma) for value in sigma]
+    entropy = -sum(p * math.log(p) for p in shares if p > 0)
+    scaled = (10.0**exponent * x).to(device)
+    assert effective_rank(scaled).item() == pytest.approx(math.exp(entropy), rel=1e-9)
+    assert numerical_rank(scaled).item() == pytest.approx(sum(s * s for s in sigma) / sigma[0] ** 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_equal_singular_values_give_their_number(rank):
+    x = torch.linalg.qr(torch.randn(9, rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
+    x = torch.cat([x, torch.zeros(9, 2, dtype=torch.float64)], 1)
+    assert effective_rank(x).item() == pytest.approx(rank)
+    assert numerical_rank(x).item() == pytest.approx(rank)
+
+
+def test_both_fall_to_one_where_mu_does_not():
+    x = torch.outer(torch.tensor([1.0, -1.0, 2.0, -2.0]), torch.tensor([1.0, 3.0]))
+    assert effective_rank(x).item() == pytest.approx(1)
+    assert numerical_rank(x).item() == pytest.approx(1)
+
+
+def test_shape():
+    with pytest.raises(InputError, match=r"\(3,\)"):
+        effective_rank(torch.zeros(3))

@@ -1,0 +1,123 @@
+"""Contexts: what they change inside, and that it is as before outside, also after an error."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gatdiag.structure.isolation import decomposed, preserved_random_state, working_precision
+
+
+def numbers():
+    return torch.rand(2).tolist(), random.random(), np.random.rand()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_random_state_is_given_back(fails):
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    expected = numbers()
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    try:
+        with preserved_random_state([torch.device("cpu")]):
+            assert numbers() == expected
+            if fails:
+                raise KeyError
+    except KeyError:
+        pass
+    assert numbers() == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_random_state_of_a_cuda_device_is_given_back():
+    before = torch.cuda.get_rng_state()
+    with preserved_random_state([torch.device("cuda")]):
+        torch.rand(3, device="cuda")
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+class Names(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_attention_is_decomposed():
+    x = torch.ones(1, 2, 3, 4)
+    with Names() as names, decomposed():
+        scaled_dot_product_attention(x, x, x)
+    assert "bmm" in names.seen
+    assert not [name for name in names.seen if "attention" in name]
+    with Names() as names:
+        scaled_dot_product_attention(x, x, x)
+    assert [name for name in names.seen if "attention" in name]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_fast_path_is_off_inside_and_as_before_outside(enabled):
+    previous = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(enabled)
+    try:
+        with decomposed():
+            assert not torch.backends.mha.get_fastpath_enabled()
+        assert torch.backends.mha.get_fastpath_enabled() is enabled
+        with pytest.raises(KeyError), decomposed():
+            raise KeyError
+        assert torch.backends.mha.get_fastpath_enabled() is enabled
+    finally:
+        torch.backends.mha.set_fastpath_enabled(previous)
+
+
+def test_compiled_functions_run_eagerly():
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    function = torch.compile(lambda x: x + 1, backend=backend)
+    with decomposed():
+        function(torch.ones(1))
+    assert not compiled
+    function(torch.ones(1))
+    assert len(compiled) == 1
+
+
+def test_working_precision():
+    x = torch.ones(2)
+    with working_precision(torch.float64):
+        asked = [
+            x.float(),
+            x.half(),
+            x.to(torch.float32),
+            x.to(dtype=torch.float16),
+            x.type(torch.float32),
+            torch.zeros(1),
+            torch.zeros(1, dtype=torch.float32),
+            torch.softmax(x, 0, dtype=torch.float32),
+        ]
+        assert {tensor.dtype for tensor in asked} == {torch.float64}
+        assert torch.zeros(1, dtype=torch.int32).dtype == torch.int32
+        assert x.long().dtype == torch.int64
+    assert torch.zeros(1).dtype == x.double().float().dtype == torch.float32
+
+
+def test_working_precision_ends_with_an_error():
+    with pytest.raises(KeyError), working_precision(torch.float64):
+        raise KeyError
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_no_working_precision_changes_nothing():
+    with working_precision(None):
+        assert torch.ones(1).half().dtype == torch.float16

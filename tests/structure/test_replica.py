@@ -1,0 +1,254 @@
+"""The replica computes what the model computes, and the model never notices."""
+
+import copy
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.nn as gnn
+from torch import nn
+from torch_geometric.data import Data
+
+from gatdiag.errors import InputError, ModelError
+from gatdiag.structure import replicate, unwrapped
+
+X = torch.linspace(-1, 1, 32).view(4, 8)
+EDGES = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 2, 3, 0, 0, 1]])
+
+
+class Careless(nn.Module):
+    """Keeps state of every kind, draws from every random source, writes on its inputs, and can fail at the end."""
+
+    def __init__(self, fails: bool = False) -> None:
+        super().__init__()
+        self.conv = gnn.GCNConv(8, 8, cached=True)
+        self.norm = nn.BatchNorm1d(8)
+        self.lstm = nn.LSTM(8, 4)
+        self.fails = fails
+        self.seen = []
+        self.hidden = [nn.Parameter(torch.ones(4))]
+        self.shift = torch.ones(4)
+
+    def forward(self, x, edges, extra):
+        x.mul_(2)
+        extra["x"].zero_()
+        self.last = self.norm(self.conv(x, edges))
+        self.seen.append(self.last)
+        noise = random.random() + np.random.rand()  # noqa: NPY002
+        x = nn.functional.dropout(self.lstm(self.last)[0]) + noise
+        if self.fails:
+            raise ValueError("no")
+        return x * self.hidden[0].float() + self.shift + torch.zeros(4)
+
+
+def state(model):
+    return {
+        "tensors": copy.deepcopy(model.state_dict()),
+        "gradients": {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()},
+        "attributes": sorted(vars(model)),
+        "seen": len(model.seen),
+        "cache": model.conv._cached_edge_index,
+        "training": [module.training for module in model.modules()],
+        "hooks": [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()],
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002
+        "default": torch.get_default_dtype(),
+    }
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_changes(fails):
+    model, x, extra = Careless(fails), X.clone(), {"x": torch.ones(3)}
+    model.conv.bias.grad = torch.ones(8)
+    before = state(model)
+    replica = replicate(model, (x, EDGES), {"extra": extra})
+    for prepare in (lambda: None, lambda: replica.to(torch.float64), lambda: replica.perturb_inputs(torch.Generator())):
+        prepare()
+        if fails:
+            with pytest.raises(ModelError, match="ValueError: no"):
+                replica.run()
+        else:
+            replica.run()
+    assert same(state(model), before)
+    assert torch.equal(x, X)
+    assert extra["x"].tolist() == [1, 1, 1]
+
+
+def test_output_is_that_of_the_model():
+    model = gnn.GAT(8, 6, 2, heads=2, norm="batch", dropout=0.5, v2=True)
+    replica = replicate(model, (X, EDGES))
+    torch.manual_seed(0)
+    output = replica.run()
+    torch.manual_seed(0)
+    assert torch.equal(output, model(X, EDGES))
+
+
+def test_every_run_sees_the_same_inputs_and_random_numbers():
+    replica = replicate(Careless().eval(), (X, EDGES), {"extra": {"x": torch.ones(1)}})
+    assert torch.equal(replica.run(), replica.run())
+
+
+def test_parameters_are_named_as_in_the_model_and_detached_from_it():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight = model[0].weight
+    replica = replicate(model, (X,))
+    assert list(replica.parameters) == ["0.weight", "0.bias", "1.bias"]
+    assert replica.model[1].weight is replica.model[0].weight is replica.parameters["0.weight"]
+    with torch.no_grad():
+        replica.parameters["0.weight"].zero_()
+    assert model[0].weight.abs().sum() > 0
+
+
+def test_parameters_in_lists_stay_the_same_parameter():
+    model = Careless()
+    model.registered = model.hidden[0]
+    replica = replicate(model, (X, EDGES))
+    assert replica.model.hidden[0] is replica.parameters["registered"]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    "rewrite", [nn.utils.weight_norm, nn.utils.spectral_norm, nn.utils.parametrizations.weight_norm]
+)
+def test_rewritten_weights_follow_the_parameters_of_the_replica(rewrite: Callable[[nn.Module], nn.Module]):
+    model = rewrite(nn.Linear(8, 4)).eval()
+    model(X)  # leaves a non-leaf weight behind in the old style
+    replica = replicate(model, (X,))
+    replica.run().sum().backward()
+    assert all(parameter.grad is not None for parameter in replica.parameters.values())
+    assert torch.allclose(replica.run(), model(X))
+
+
+def test_backward_hooks_are_dropped_and_forward_hooks_kept():
+    model, calls = nn.Linear(8, 4), []
+    model.register_full_backward_hook(lambda *_: calls.append("backward"))
+    model.register_forward_hook(lambda module, inputs, output: output * 2)
+    replica = replicate(model, (X,))
+    output = replica.run()
+    output.sum().backward()
+    assert not calls
+    assert torch.allclose(output, 2 * nn.functional.linear(X, model.weight, model.bias))
+    assert len(model._backward_hooks) == 1
+
+
+class Insisting(nn.Module):
+    """Asks for single precision by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(8, 8)
+        self.cached = None
+        self.constant = (torch.ones(8),)
+
+    def forward(self, data):
+        if self.cached is None:
+            self.cached = data.x.float() + torch.zeros(8, dtype=torch.float32)
+        return self.lin(self.cached * self.constant[0]).float()
+
+
+def test_conversion_reaches_parameters_buffers_attributes_caches_and_inputs():
+    model = nn.Sequential(Insisting(), nn.BatchNorm1d(8))
+    replica = replicate(model, (Data(x=X),))
+    single = replica.run()
+    double = replica.to(torch.float64).run()  # the cache of the first run is converted, too
+    assert replica.model[0].cached.dtype == double.dtype == torch.float64
+    assert replica.args[0].x.dtype == torch.float64
+    assert {parameter.dtype for parameter in replica.parameters.values()} == {torch.float64}
+    assert list(replica.parameters) == [name for name, _ in model.named_parameters()]
+    assert dict(replica.model.named_parameters())["0.lin.weight"] is replica.parameters["0.lin.weight"]
+    assert torch.allclose(single.double(), double, atol=1e-5)
+
+
+def test_complex_and_integer_tensors_convert_to_what_fits_them():
+    replica = replicate(nn.Identity(), ((torch.ones(1, dtype=torch.complex64), EDGES),)).to(torch.float64)
+    assert [tensor.dtype for tensor in replica.run()] == [torch.complex128, torch.int64]
+
+
+def test_an_lstm_converts():
+    assert replicate(nn.LSTM(8, 4), (X,)).to(torch.float64).run()[0].dtype == torch.float64
+
+
+def test_perturbation_moves_floating_inputs_only():
+    replica = replicate(nn.Identity(), ({"x": torch.ones(3), "edges": EDGES},))
+    replica.perturb_inputs(torch.Generator().manual_seed(0))
+    output = replica.run()
+    assert ((output["x"] < 1) & (output["x"] > 0.7)).all()
+    assert torch.equal(output["edges"], EDGES)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_grad_mode_is_the_callers(grad):
+    with torch.set_grad_enabled(grad):
+        assert replicate(nn.Linear(8, 2), (X,)).run().requires_grad is grad
+
+
+def test_inputs_are_detached():
+    x = X.clone().requires_grad_()
+    output = replicate(nn.Linear(8, 2), (x * 2,)).run()
+    output.sum().backward()
+    assert x.grad is None
+
+
+def test_wrappers_are_looked_through():
+    model = nn.Linear(8, 2)
+    assert unwrapped(nn.DataParallel(torch.compile(model, backend="eager"))) is model
+    assert unwrapped(model) is model
+
+
+def test_compiled_parts_run_eagerly():
+    def backend(graph, inputs):
+        raise AssertionError("compiled")
+
+    model = nn.Sequential(torch.compile(nn.Linear(8, 2), backend=backend), nn.Linear(2, 2))
+    model[1].compile(backend=backend)
+    assert replicate(model, (X,)).run().shape == (4, 2)
+
+
+def test_failure_names_the_innermost_layer():
+    with pytest.raises(ModelError, match=r"failed in layer 'conv\.lin' \(Linear\) with RuntimeError") as caught:
+        replicate(Careless(), (X[:, :3], EDGES, {"x": X.clone()})).run()
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_failure_of_the_call_itself():
+    with pytest.raises(ModelError, match=r"the model itself \(Careless\) with TypeError.*missing"):
+        replicate(Careless(), (X,)).run()
+
+
+def test_interrupts_and_own_errors_pass_unchanged():
+    for error in (KeyboardInterrupt(), InputError("mine")):
+        model = nn.Linear(8, 2)
+        model.register_forward_pre_hook(lambda *_, error=error: (_ for _ in ()).throw(error))
+        with pytest.raises(type(error)) as caught:
+            replicate(model, (X,)).run()
+        assert caught.value is error
+
+
+@pytest.mark.parametrize("layer", [gnn.Linear(-1, 2), nn.LazyLinear(2), nn.LazyBatchNorm1d()])
+def test_lazy_layers_are_refused(layer):
+    with pytest.raises(ModelError, match=r"layer '0' .* is lazy: .*run it once on the data"):
+        replicate(nn.Sequential(layer), (X,))
+
+
+def test_what_cannot_be_copied_is_refused():
+    model = nn.Linear(8, 2)
+    model.stream = (value for value in ())
+    with pytest.raises(ModelError, match=r"copying it failed with TypeError: .*generator"):
+        replicate(model, (X,))
+    with pytest.raises(InputError, match=r"copying failed with TypeError: .*generator"):
+        replicate(nn.Linear(8, 2), (model.stream,))

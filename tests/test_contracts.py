@@ -1,0 +1,65 @@
+"""The import contracts in pyproject.toml: each one passes on a clean package and bites on a violation."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+ORDER = "imports point one way, and every room has its place"
+NO_TORCH = "what reads a run never needs torch"
+NO_DRAWING = "what measures never draws or prints"
+METRICS_APART = "metrics know nothing of each other"
+FIGURES_APART = "figures know nothing of each other"
+
+
+def broken_contracts(folder: Path, files: dict[str, str]) -> set[str]:
+    """Contracts that a package made of nothing but these files breaks."""
+    for name, text in {"__init__.py": "", "errors.py": "", **files}.items():
+        path = folder / "gatdiag" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        for package in path.parents:
+            if package.is_relative_to(folder / "gatdiag"):
+                (package / "__init__.py").touch()
+    shutil.copy(PYPROJECT, folder)
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"]
+    environment = os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+    broken = {line.removesuffix(" BROKEN") for line in done.stdout.splitlines() if line.endswith(" BROKEN")}
+    assert done.returncode == bool(broken), done.stdout + done.stderr
+    return broken
+
+
+def test_a_package_with_few_rooms_keeps_every_contract(tmp_path):
+    assert broken_contracts(tmp_path, {"laws/find.py": "import torch\nimport gatdiag.errors"}) == set()
+
+
+@pytest.mark.parametrize(
+    ("files", "contract"),
+    [
+        ({"laws/find.py": "from gatdiag.cli import main", "cli.py": "main = 1"}, ORDER),
+        ({"laws/find.py": "import gatdiag.metrics.norm", "metrics/norm.py": ""}, ORDER),
+        ({"structure.py": "def late():\n    import gatdiag.laws", "laws.py": ""}, ORDER),
+        ({"errors.py": "import gatdiag.run", "run.py": ""}, ORDER),
+        ({"odds_and_ends.py": ""}, ORDER),
+        ({"run.py": "import torch"}, NO_TORCH),
+        ({"figures/smoothing.py": "from torch_geometric.data import Data"}, NO_TORCH),
+        ({"summary.py": "import gatdiag.metrics.norm", "metrics/norm.py": "import torch"}, NO_TORCH),
+        ({"diagnosis/vanishing.py": "import gatdiag.recorder", "recorder.py": "import torch"}, NO_TORCH),
+        ({"report/page.py": "from torch.nn import Linear"}, NO_TORCH),
+        ({"structure/layers.py": "import rich"}, NO_DRAWING),
+        ({"laws/find.py": "from matplotlib.figure import Figure"}, NO_DRAWING),
+        ({"hooks.py": "import seaborn"}, NO_DRAWING),
+        ({"metrics/norm.py": "import typer"}, NO_DRAWING),
+        ({"recorder.py": "import gatdiag.hooks", "hooks.py": "import rich.console"}, NO_DRAWING),
+        ({"remedies/balance.py": "import matplotlib"}, NO_DRAWING),
+        ({"metrics/norm.py": "import gatdiag.metrics.change", "metrics/change.py": ""}, METRICS_APART),
+        ({"figures/rank.py": "import gatdiag.figures.norm", "figures/norm.py": ""}, FIGURES_APART),
+    ],
+)
+def test_a_violation_breaks_its_contract(tmp_path, files, contract):
+    assert contract in broken_contracts(tmp_path, files)

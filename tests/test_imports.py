@@ -1,0 +1,56 @@
+"""What importing gatdiag costs, and what its rooms may never load."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gatdiag
+
+DRAWING = {"matplotlib", "seaborn", "rich", "typer"}
+HEAVY = {"torch", "torch_geometric", "numpy", "pandas", "pyarrow", "matplotlib", "seaborn"}
+FORBIDDEN = {
+    "gatdiag": HEAVY | {"rich", "typer"},
+    "gatdiag.cli": HEAVY,
+    "gatdiag.run": {"torch"},
+    "gatdiag.summary": {"torch"},
+    "gatdiag.diagnosis": {"torch"},
+    "gatdiag.figures": {"torch"},
+    "gatdiag.report": {"torch"},
+    "gatdiag.structure": DRAWING,
+    "gatdiag.laws": DRAWING,
+    "gatdiag.hooks": DRAWING,
+    "gatdiag.metrics": DRAWING,
+    "gatdiag.recorder": DRAWING,
+    "gatdiag.remedies": DRAWING,
+}
+ROOT = Path(__file__).parents[1]
+BUILT = [room for room in FORBIDDEN if importlib.util.find_spec(room)]
+
+
+def loaded_by(statement: str) -> set[str]:
+    command = [sys.executable, "-c", f"{statement}; import sys; print(*sys.modules)"]
+    return set(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize("room", BUILT)
+def test_a_room_never_loads_what_it_must_do_without(room):
+    assert not loaded_by(f"import {room}") & FORBIDDEN[room]
+
+
+@pytest.mark.parametrize("verb", gatdiag.__all__)
+def test_a_public_verb_is_that_of_its_room(verb):
+    room = importlib.import_module(gatdiag._HOME[verb])
+    assert getattr(gatdiag, verb) is getattr(room, verb)
+    assert verb in dir(gatdiag)
+
+
+def test_using_a_verb_loads_its_room_only_then():
+    assert "gatdiag.laws" in loaded_by("import gatdiag; gatdiag.find_laws")
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'gatdiag' has no attribute 'find_flaws'"):
+        _ = gatdiag.find_flaws

@@ -111,8 +111,10 @@ def _link(base: Path, folder: str, mirror: Path) -> None:
 
 
 def _keep(mirror: Path, folder: str, base: Path) -> None:
-    """Move what was downloaded below the root."""
-    for file in [file for file in (mirror / folder).rglob("raw/*") if not file.is_symlink()]:
+    """Copy what was downloaded below the root; a file that is there is never replaced."""
+    for file in (mirror / folder).rglob("raw/*"):
         kept = base / file.relative_to(mirror)
+        if file.is_symlink() or os.path.lexists(kept):
+            continue
         kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(file, kept)
+        shutil.copyfile(file, kept)

@@ -79,11 +79,20 @@ def gather(replica: Replica, layer_of: Mapping[str, str]) -> Evidence:
     return Evidence(point, unreached, annihilated)
 
 
-def further_points(replica: Replica, evidence: Evidence, count: int) -> Iterator[Point]:
-    """Other points, far from the model's own weights: each sign is random. Those that are not finite are left out."""
+def further_points(
+    replica: Replica, evidence: Evidence, count: int, *, also_near: bool = False
+) -> Iterator[Point]:
+    """Other points, far from the model's own weights: each sign is random. Those that are not finite are left out.
+
+    Args:
+        replica: What was used to gather the evidence.
+        evidence: What was gathered.
+        count: How many points to try.
+        also_near: Begin with the point of the evidence.
+    """
     generator = torch.Generator().manual_seed(1)
-    for _ in range(count):
-        point = _moved(replica, evidence.point.weights, generator, signs=True)
+    points = [_point(replica, evidence.point.weights)] if also_near else []
+    for point in (*points, *(_moved(replica, evidence.point.weights, generator, signs=True) for _ in range(count))):
         if point is not None:
             yield point
 
@@ -213,7 +222,8 @@ def _noise(first: Tensors, again: Sequence[Tensors]) -> Tensors:
         changes = torch.stack([(first[name] - second[name]).abs() for second in again])
         sizes = torch.stack([torch.maximum(first[name].abs(), second[name].abs()) for second in again])
         jumps = changes > 1e-2 * sizes
+        rounding = jumps | ((changes == 0) & (first[name] != 0))
         mask = ~((changes > 0) & ~jumps).any(dim=0)
-        if bool(jumps.any()) and _counts(mask):
+        if bool(rounding.any()) and _counts(mask):
             masks[name] = mask
     return masks

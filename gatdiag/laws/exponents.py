@@ -7,7 +7,7 @@ of its weight to (unknown of the row) - (exponent of the column). What cannot be
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import torch
@@ -44,6 +44,24 @@ class Equations:
     ids: Tensor
 
 
+@dataclass(frozen=True)
+class Mixture:
+    """The unknown of a sum whose summands scale differently.
+
+    d log |sum_j x_j| = sum_j share_j d log |x_j| with shares that add up to one and depend on the data. As long as such
+    a common factor cancels (the norm in x / ||x||, if another normalisation follows), it demands nothing.
+
+    Attributes:
+        label: What was summed.
+        axes: Over which axes.
+        is_spread: Whether the result has many entries, each with shares of its own.
+    """
+
+    label: Label
+    axes: tuple[int, ...]
+    is_spread: bool
+
+
 class Exponents:
     """Unknowns, bindings and equations, filled while a forward pass is traced.
 
@@ -63,6 +81,7 @@ class Exponents:
         self.approximations: list[Equations] = []
         self.cause = ""
         self._forced: list[tuple[str, Tensor]] = []
+        self._mixtures: dict[int, Mixture] = {}
 
     def fresh(self, shape: Sequence[int], parameter: str | None = None, *, is_entry: bool = False) -> Tensor:
         """New unknowns, one an entry of `shape`."""
@@ -107,6 +126,7 @@ class Exponents:
         if len(label.terms) == 1 and label.terms[0][0] == 1:
             return label.terms[0][1]
         if any(coefficient.denominator != 1 for coefficient, _ in label.terms):
+            label = self.settled(label)
             total = self.fresh(label.present().shape)
             whole = Label(((-_ONE, total), *label.terms))
             self.equations.append(Equations(tuple(coefficient for coefficient, _ in whole.terms), self._rows(whole)))
@@ -139,7 +159,7 @@ class Exponents:
 
     def vanish(self, label: Label) -> None:
         """Demand that the exponent is zero everywhere but at vacant entries."""
-        label = self.resolve(label)
+        label = self.settled(self.resolve(label))
         if not label.terms or label.is_vacant:
             return
         if len(label.terms) == 1:
@@ -154,7 +174,7 @@ class Exponents:
 
     def approximate(self, label: Label) -> None:
         """Note that the exponent would have to be zero, but for an epsilon small enough to be left out."""
-        label = self.resolve(label)
+        label = self._unmixed(self.resolve(label))
         if label.terms and not label.is_vacant:
             coefficients = tuple(coefficient for coefficient, _ in label.terms)
             self.approximations.append(Equations(coefficients, self._rows(label)))
@@ -205,6 +225,8 @@ class Exponents:
     def uniform(self, label: Label, axes: Iterable[int]) -> Label:
         """Demand one exponent along each axis, as a sum over it does; the axes are left with length one."""
         label = self.resolve(label)
+        if label.is_vacant:
+            return label.map(lambda array: array.narrow(0, 0, 1) if array.ndim else array)
         for axis in axes:
             if label.changes_along([axis]):
                 label = self._uniform_along(label, axis)
@@ -213,6 +235,7 @@ class Exponents:
     def _uniform_along(self, label: Label, axis: int) -> Label:
         if label.vacant is not None and label.vacant.shape[axis] > 1:
             return self._uniform_present(label, axis)
+        label = self._settled_along(label, axis)
         target = self._solvable(label, axis)
         if target is not None:
             self._solve_along(label, target, axis)
@@ -221,6 +244,76 @@ class Exponents:
         varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1), label.vacant)
         self.vanish(varying - varying.map(lambda array: array.narrow(axis, 0, 1)))
         return first
+
+    def total(self, label: Label, axes: Sequence[int], *, is_spread: bool) -> Label:
+        """The label of a sum over axes, left with length one; summands may scale differently as long as that cancels.
+
+        Args:
+            label: The summands.
+            axes: The axes summed over.
+            is_spread: Whether the sum has more than one entry.
+        """
+        label = self.resolve(label)
+        changes = [any(ids.shape[axis] > 1 for axis in axes) for _, ids in label.terms]
+        varying = Label(tuple(term for term, does in zip(label.terms, changes, strict=True) if does))
+        fixed = Label(tuple(term for term, does in zip(label.terms, changes, strict=True) if not does))
+        spread = [mixture for mixture in self._present_mixtures(fixed) if self._mixtures[mixture].is_spread]
+        alone = all(length == 1 for axis, length in enumerate(varying.shape) if axis not in axes)
+        has_entries = any(self._is_entry(int(ids.max())) for _, ids in varying.terms)
+        if label.vacant is not None or not alone or has_entries or (spread and (is_spread or varying.terms)):
+            return self.uniform(self.settled(label), axes)
+        if not varying.terms:
+            return self._condensed(fixed, spread)
+        unknown = self.fresh((1,) * label.ndim)
+        self._mixtures[int(unknown)] = Mixture(varying, tuple(axes), is_spread)
+        return fixed + Label(((_ONE, unknown),))
+
+    def _condensed(self, label: Label, spread: Sequence[int]) -> Label:
+        """The label with spread mixtures replaced by mixtures of one entry."""
+        terms = list(label.terms)
+        for position, (coefficient, ids) in enumerate(terms):
+            if ids.numel() == 1 and int(ids) in spread:
+                unknown = self.fresh(ids.shape)
+                self._mixtures[int(unknown)] = replace(self._mixtures[int(ids)], is_spread=False)
+                terms[position] = (coefficient, unknown)
+        return Label(tuple(terms))
+
+    def _present_mixtures(self, label: Label) -> list[int]:
+        if not self._mixtures or not label.terms:
+            return []
+        known = torch.tensor(list(self._mixtures))
+        return sorted({int(unknown) for _, ids in label.terms for unknown in ids[torch.isin(ids, known)]})
+
+    def settled(self, label: Label, *, only_spread: bool = False) -> Label:
+        """The label after its mixtures were given up: their summands must scale alike."""
+        for unknown in self._present_mixtures(label):
+            mixture = self._mixtures[unknown]
+            if mixture.is_spread or not only_spread:
+                del self._mixtures[unknown]
+                total = self.uniform(mixture.label, mixture.axes)
+                self._bind_to(torch.tensor([unknown]), total.map(lambda array: array.reshape(1)))
+        return self.resolve(label)
+
+    def _settled_along(self, label: Label, axis: int) -> Label:
+        varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1))
+        if self._present_mixtures(varying):
+            self.settled(varying)
+        return self.resolve(label)
+
+    def _unmixed(self, label: Label) -> Label:
+        """The label with each mixture replaced by what it is made of."""
+        terms: list[tuple[Fraction, Tensor]] = []
+        mixed = Label()
+        for coefficient, ids in label.terms:
+            mixture = self._mixtures.get(int(ids)) if ids.numel() == 1 else None
+            if mixture is None:
+                terms.append((coefficient, ids))
+            else:
+                parts = mixture.label.map(lambda array: array.reshape(-1)).scaled(coefficient)
+                mixed = mixed.map(lambda array: array.unsqueeze(-1)) + parts
+        return Label(tuple(terms), label.vacant).map(
+            lambda array: array.reshape(array.shape + (1,) * mixed.ndim)
+        ) + mixed if mixed.terms else label
 
     def _uniform_present(self, label: Label, axis: int) -> Label:
         """As `_uniform_along` where some entries along the axis are vacant: they are passed over."""

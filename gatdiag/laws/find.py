@@ -14,6 +14,7 @@ from torch.nn.modules import module as module_hooks
 from gatdiag.errors import ModelError
 from gatdiag.laws.assembly import Place, assemble
 from gatdiag.laws.check import Evidence, Point, further_points, gather
+from gatdiag.laws.epsilon import WithoutEpsilon
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
 from gatdiag.laws.law import Exclusion, Law
@@ -27,9 +28,9 @@ from gatdiag.structure.replica import Replica, replicate, unwrapped
 
 OUTPUT = "the output"
 
-# Largest residual a law may show in the check, by precision; and one that is approximate by an epsilon in the model.
+# Largest residual a law may show in the check, by precision; and an approximate one once the epsilons are gone.
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
-_APPROXIMATE = 0.05
+_WITHOUT_EPSILON = 1e-6
 # Points tried further where the first says nothing about a law, because units are dead or an epsilon rules.
 _FURTHER_POINTS = 3
 
@@ -152,22 +153,29 @@ def _checked(
 ) -> tuple[list[Law], list[Exclusion]]:
     """Each law with the residual it shows; those that fail the check are turned into exclusions.
 
-    An exact law must hold at every point. An approximate one must hold at one of a few: where a normalised quantity is
-    as small as the epsilon beside it, it cannot.
+    An exact law must hold at every point. An approximate one must hold to rounding once the epsilons are gone, at one
+    of a few points at least: where units are dead, an epsilon is all there is.
     """
-    residuals = _residuals(candidates, evidence.point)
     exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
-    limits = torch.where(exact, tolerance, max(_APPROXIMATE, tolerance))
-    points = further_points(replica, evidence, _FURTHER_POINTS)
-    while bool((residuals.isnan() | ~exact & (residuals > limits)).any()) and (point := next(points, None)):
-        another = _residuals(candidates, point)
-        residuals = torch.where(exact, residuals.fmax(another), residuals.fmin(another))
+    residuals = _residuals(candidates, evidence.point)
+    if bool(residuals[exact].isnan().any()):
+        for point in further_points(replica, evidence, _FURTHER_POINTS):
+            residuals = residuals.fmax(_residuals(candidates, point))
+    verdicts = residuals.clone()
+    if not bool(exact.all()):
+        with WithoutEpsilon():
+            points = list(further_points(replica, evidence, _FURTHER_POINTS, also_near=True))
+        ideal = [_residuals(candidates, point) for point in points]
+        for another in ideal:
+            verdicts = torch.where(exact, verdicts, verdicts.fmin(another))
+    limit = torch.where(exact, tolerance, max(_WITHOUT_EPSILON, tolerance))
     kept, failed = [], []
-    for law, residual, limit in zip(candidates, residuals.tolist(), limits.tolist(), strict=True):
-        if residual > limit:
-            failed.append(Exclusion(law.name, f"the numerical check left a residual of {residual:.1e}"))
+    for number, law in enumerate(candidates):
+        if verdicts[number] > limit[number]:
+            reason = f"the numerical check left a residual of {float(verdicts[number]):.1e}"
+            failed.append(Exclusion(law.name, reason))
         else:
-            kept.append(replace(law, residual=residual))
+            kept.append(replace(law, residual=float(residuals[number])))
     return kept, failed
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,10 +13,11 @@ from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
-from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement
+from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, reduction
 
 _ONE = Fraction(1)
 _MAKES_VACANT = (arrangement.vacated, arrangement.constant, arrangement.literal)
+_KEEPS_SPREAD = (elementwise.same, elementwise.power, RULES["square"], RULES["sqrt"], reduction.summed)
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
 
@@ -44,12 +46,17 @@ class Trace(TorchDispatchMode):
         label: Label = self._labels.get(tensor, Label())
         return label
 
+    def _settled_label_of(self, tensor: Tensor) -> Label:
+        label = self.label_of(tensor)
+        return self._exponents.settled(label, only_spread=True) if label.terms else label
+
     def set_label(self, tensor: Tensor, label: Label) -> None:
         """Give a tensor its label. Integers and booleans have none."""
         if not (tensor.is_floating_point() or tensor.is_complex()) or not label.arrays:
             self._labels.pop(tensor, None)
         else:
-            self._labels[tensor] = label.aligned(tensor.ndim)
+            label = label.aligned(tensor.ndim)
+            self._labels[tensor] = Label((), label.vacant) if label.is_vacant else label
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -58,10 +65,13 @@ class Trace(TorchDispatchMode):
         if any(getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH) is not _PLAIN_DISPATCH for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
+        shape = args[0].shape if args and isinstance(args[0], Tensor) else torch.Size()
         out = func(*args, **kwargs)
-        call = Call(func, _bound(func, args, kwargs), out, self._exponents, self.label_of)
+        call = Call(func, _bound(func, args, kwargs), out, shape, self._exponents, self.label_of)
         rule = self._rule(func, call)
         if rule is not None:
+            if rule not in _KEEPS_SPREAD:
+                call = replace(call, label_of=self._settled_label_of)
             name, where = func._schema.name.removeprefix("aten::"), self._running()
             self._exponents.cause = f"{name} in {where}"
             self._assign(call, rule(call))

@@ -120,7 +120,7 @@ def quantiles(values: Tensor, levels: Sequence[float] = DECILES, *, where: Tenso
 
     Args:
         values: Any shape.
-        levels: Q numbers in [0, 1]; by default 0 (the minimum), 0.1, ..., 1 (the maximum).
+        levels: Q numbers in [0, 1], copied to the device; by default 0 (the minimum), 0.1, ..., 1 (the maximum).
         where: Same shape, boolean: only these entries count, for example those with |w*| >= SIGNIFICANT.
 
     Returns:

@@ -20,7 +20,7 @@ def aggregation_norm_bound(
         ||A||_2^2 <= max_j (|A|^T |A| p)_j / p_j     for every positive vector p (Collatz, Wielandt)
 
     p is improved by power iteration; whatever the number of iterations, the value is an upper bound. For the
-    symmetric-normalised aggregation of GCN the norm is 1 at most; for D^-1 A it is not (sqrt(N) on a star with a mean).
+    symmetric-normalised aggregation of GCN the norm is 1 at most; for D^-1 A it is not (on a star sqrt(N - 1)).
 
     Args:
         edge_index: (2, E) with every edge the layer uses, self loops included.

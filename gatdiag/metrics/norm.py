@@ -57,8 +57,8 @@ def spectral_norm(weight: Tensor, start: Tensor | None = None, *, iterations: in
 
     Args:
         weight: (out, in), or more axes, of which all but the first are flattened.
-        start: (in,), what the last call returned. None: a fixed pseudo-random vector (the global random state is not
-            touched).
+        start: (in,), what the last call returned. None: a fixed pseudo-random vector, copied to the device (the
+            global random state is not touched).
         iterations: How many products with W^T W.
 
     Returns:

@@ -2,7 +2,7 @@
 
 Both fall to 1 when all rows become proportional to one vector, also where mu and the energies do not move, and neither
 depends on the scale of X. They need all singular values, O(N d^2) for N nodes and d <= N channels, which costs more
-than any other metric here; they are for every few steps rather than each.
+than any other metric here, and the decomposition waits for the device; they are for every few steps, not for each.
 """
 
 import torch

@@ -5,45 +5,73 @@ import pytest
 import torch
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.data import SOURCES, load_graph
+from gatdiag.experiments.data import SOURCES, _keep, load_graph
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no folder shared/data beside the repository")
 
 
-def files(folder):
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+@pytest.fixture
+def root(tmp_path):
+    """A function that copies raw files below a root of its own: no test touches those beside the repository."""
+
+    def copy(folder):
+        if not any(path.is_file() for path in (SHARED / folder).rglob("raw/*")):
+            pytest.skip(f"no raw files in shared/data/{folder} beside the repository")
+        shutil.copytree(SHARED / folder, tmp_path / "root" / folder, copy_function=shutil.copyfile)
+        return tmp_path / "root"
+
+    return copy
 
 
-@shared
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
+
+
 @pytest.mark.parametrize(
-    ("name", "nodes", "edges", "features"),
-    [("Cora", 2708, 10556, 1433), ("citeseer", 3327, 9104, 3703), ("Cornell", 183, 298, 1703)],
+    ("name", "folder", "nodes", "edges", "features"),
+    [
+        ("Cora", "planetoid/Cora", 2708, 10556, 1433),
+        ("citeseer", "planetoid/CiteSeer", 3327, 9104, 3703),
+        ("Cornell", "webkb/cornell", 183, 298, 1703),
+    ],
 )
-def test_a_graph_is_read_and_nothing_is_written_beside_it(name, nodes, edges, features):
-    before = files(SHARED)
-    graph = load_graph(name, root=SHARED)
+def test_a_graph_is_read_and_nothing_is_written_beside_it(root, name, folder, nodes, edges, features):
+    where = root(folder)
+    before = contents(where)
+    graph = load_graph(name, root=where)
     assert (graph.num_nodes, graph.num_edges, graph.num_features) == (nodes, edges, features)
-    assert files(SHARED) == before
+    assert contents(where) == before
 
 
-@shared
-def test_coras_public_split_has_twenty_nodes_a_class():
-    graph = load_graph("cora", root=SHARED)
+def test_coras_public_split_has_twenty_nodes_a_class(root):
+    graph = load_graph("cora", root=root("planetoid/Cora"))
     assert torch.bincount(graph.y[graph.train_mask]).tolist() == [20] * 7
     assert (int(graph.val_mask.sum()), int(graph.test_mask.sum())) == (500, 1000)
 
 
-@shared
-def test_what_is_downloaded_is_kept_below_the_root(tmp_path, monkeypatch):
+def test_what_is_downloaded_is_kept_below_the_root(root, tmp_path, monkeypatch):
+    source = root("webkb/texas") / "webkb" / "texas" / "raw"
+
     def download(data_set):
-        shutil.copytree(SHARED / "webkb" / "texas" / "raw", data_set.raw_dir, dirs_exist_ok=True)
+        shutil.copytree(source, data_set.raw_dir, dirs_exist_ok=True)
 
     monkeypatch.setattr("torch_geometric.datasets.WebKB.download", download)
-    assert load_graph("Texas", root=tmp_path).num_nodes == 183
-    assert {path.name for path in (tmp_path / "webkb" / "texas").iterdir()} == {"raw"}
+    assert load_graph("Texas", root=tmp_path / "new").num_nodes == 183
+    assert {path.name for path in (tmp_path / "new" / "webkb" / "texas").iterdir()} == {"raw"}
     monkeypatch.setattr("torch_geometric.datasets.WebKB.download", None)
-    assert load_graph("Texas", root=tmp_path).num_nodes == 183
+    assert load_graph("Texas", root=tmp_path / "new").num_nodes == 183
+
+
+def test_a_file_that_is_there_is_never_replaced(tmp_path):
+    mirror, base = tmp_path / "mirror", tmp_path / "base"
+    for folder, text in [(mirror, "new"), (base, "old")]:
+        (folder / "set" / "raw").mkdir(parents=True)
+        (folder / "set" / "raw" / "both").write_text(text)
+    (mirror / "set" / "raw" / "fresh").write_text("new")
+    (mirror / "set" / "raw" / "link").symlink_to(base / "set" / "raw" / "both")
+    _keep(mirror, "set", base)
+    kept = {path.name: path.read_text() for path in (base / "set" / "raw").iterdir()}
+    assert kept == {"both": "old", "fresh": "new"}
 
 
 def test_a_download_that_fails_leaves_nothing_and_says_so(tmp_path, monkeypatch):

@@ -62,3 +62,12 @@ def test_wrong_limits():
         pairs_by_distance(torch.zeros(2, 0, dtype=torch.long), 3, 3, 2)
     with pytest.raises(InputError, match="got -1 and None"):
         pairs_by_distance(torch.zeros(2, 0, dtype=torch.long), 3, -1)
+
+
+@pytest.mark.parametrize(("minimum", "maximum"), [(0, 0), (0, 2), (1, 3), (2, 2), (3, 4), (4, 7), (0, None), (8, None)])
+def test_on_a_long_path_hops_are_differences(minimum, maximum):
+    path = torch.stack([torch.arange(11), torch.arange(1, 12)])
+    both = torch.cat([path, path.flip(0)], 1)
+    limit = 99 if maximum is None else maximum
+    expected = [[i, j] for i in range(12) for j in range(12) if minimum <= abs(i - j) <= limit]
+    assert pairs_by_distance(both, 12, minimum, maximum).T.tolist() == expected

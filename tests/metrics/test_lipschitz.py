@@ -218,3 +218,14 @@ def test_bounds_pass_nan_on():
         arguments = [one] * 6
         arguments[place] = nan
         assert gat_layer_bound(*arguments).isnan()
+
+
+def test_bounds_are_their_formulas_in_float64():
+    small = torch.tensor(1 + 1e-12, dtype=torch.float64)
+    assert gcn_layer_bound(3 * small, 2.0, slope=1.5) == 9 * small
+    assert residual_layer_bound(small, skip_norm=0.5) == 0.5 + small
+    assert heads_bound(small.expand(4)) == 2 * small
+    assert heads_bound(small.expand(4), concat=False) == small
+    s, t, a, b, r, c = (torch.tensor(v, dtype=torch.float64) for v in (0.3, 0.7, 1.1, 1.3, 1.7, 1.9))
+    expected = 0.3 * 1.9**0.5 + 1.7 * (1.1 * 0.3 * 1.9**0.5 + 1.3 * 0.7)
+    assert gat_layer_bound(s, t, a, b, r, c).item() == pytest.approx(expected, rel=1e-15)

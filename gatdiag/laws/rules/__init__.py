@@ -82,6 +82,7 @@ RULES: dict[str, Rule] = {
     "gather": arrangement.gathered,
     **_each(arrangement.indexed, "index _unsafe_index"),
     "masked_select": reduction.lumped_first,
+    "index_copy": arrangement.replaced,
     "cat": arrangement.joined,
     "stack": arrangement.stacked,
     "constant_pad_nd": arrangement.padded,
@@ -98,9 +99,9 @@ RULES: dict[str, Rule] = {
     # reductions
     **_each(
         reduction.reduced,
-        "sum nansum mean nanmean amax amin max.default min.default median.default linalg_vector_norm norm "
-        "_sparse_sum",
+        "nansum nanmean amax amin max.default min.default median.default _sparse_sum",
     ),
+    **_each(reduction.summed, "sum mean linalg_vector_norm norm"),
     **_each(reduction.reduced_pair, "max min median nanmedian mode kthvalue aminmax"),
     "var": reduction.spread(2),
     "std": reduction.spread(1),
@@ -135,7 +136,7 @@ RULES: dict[str, Rule] = {
     # message passing
     **_each(
         scatter.scattered,
-        "scatter scatter_add scatter_reduce index_add index_copy index_reduce index_fill",
+        "scatter scatter_add scatter_reduce index_add index_reduce index_fill",
     ),
     **_each(scatter.placed, "index_put _unsafe_index_put"),
     "masked_scatter": scatter.masked_from,

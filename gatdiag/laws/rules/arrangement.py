@@ -15,20 +15,20 @@ _ONE = Fraction(1)
 
 def arranged(call: Call) -> Labels:
     """Run the same operation on the label."""
-    label, tensor = call.label_of(call.first), call.first
+    label = call.label_of(call.first)
     names = [argument.name for argument in call.function._schema.arguments]
     rest: dict[str, Any] = tree_map_only(Tensor, torch.Tensor.cpu, {name: call[name] for name in names[1:]})
     if isinstance(call.out, list | tuple):
         return [
-            label.arranged(tensor.shape, lambda array, piece=piece: call.function(array, **rest)[piece])  # type: ignore[misc]
+            label.arranged(call.shape, lambda array, piece=piece: call.function(array, **rest)[piece])  # type: ignore[misc]
             for piece in range(len(call.out))
         ]
-    return label.arranged(tensor.shape, lambda array: call.function(array, **rest))
+    return label.arranged(call.shape, lambda array: call.function(array, **rest))
 
 
 def reshaped(call: Call) -> Label:
     """view and reshape, where the label's own memory may need a copy that the tensor's does not."""
-    return call.label_of(call.first).arranged(call.first.shape, lambda array: array.reshape(call.out.shape))
+    return call.label_of(call.first).arranged(call.shape, lambda array: array.reshape(call.out.shape))
 
 
 def strided(call: Call) -> Label:
@@ -66,6 +66,23 @@ def indexed(call: Call) -> Labels:
         if all(array.shape[used[0]] == 1 for array in label.arrays):
             return label
     return arranged(call)
+
+
+def replaced(call: Call) -> Labels:
+    """index_copy: entries along an axis replaced by those of another tensor, in the label too if it changes there."""
+    target, axis = call["self"], call["dim"]
+    labels = [call.label(name).aligned(target.ndim) for name in ("self", "source")]
+    if not any(label.changes_along([axis]) for label in labels):
+        return call.exponents.equal(*labels)
+    shapes = (target.shape, call["source"].shape)
+    ids, masks = [], []
+    for label, shape in zip(labels, shapes, strict=True):
+        ids.append(call.exponents.collapse(label.present()).expand(shape))
+        masks.append((torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant).expand(shape))
+    index = call["index"].cpu()
+    vacant = masks[0].clone().index_copy(axis, index, masks[1])
+    label = Label(((_ONE, ids[0].clone().index_copy(axis, index, ids[1])),), vacant if bool(vacant.any()) else None)
+    return label.map(shrink)
 
 
 def joined(call: Call) -> Label:

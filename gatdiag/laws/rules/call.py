@@ -23,6 +23,7 @@ class Call:
         function: The operation.
         arguments: Its arguments by the names of its schema, defaults filled in.
         out: What it returned.
+        shape: Shape of the first argument before it ran (an in-place view changes it).
         exponents: The equations to add to.
         label_of: The label of a tensor; no terms for an unlabelled one.
     """
@@ -30,6 +31,7 @@ class Call:
     function: torch._ops.OpOverload
     arguments: dict[str, Any]
     out: Any
+    shape: torch.Size
     exponents: Exponents
     label_of: Callable[[Tensor], Label]
 

@@ -7,10 +7,21 @@ from gatdiag.laws.rules.call import Call, Labels, Rule
 
 
 def reduced(call: Call) -> Label:
-    """Sum, mean, maximum ... along axes."""
-    axes = call.axes()
-    label = call.exponents.uniform(call.label_of(call.first).aligned(call.first.ndim), axes)
-    return label if call.out.ndim == call.first.ndim else label.map(lambda array: array.squeeze(axes))
+    """Maximum, median ... along axes."""
+    return _squeezed(call, call.exponents.uniform(_label(call), call.axes()))
+
+
+def summed(call: Call) -> Label:
+    """Sum, mean or norm along axes: summands that scale differently are allowed as long as that cancels later."""
+    return _squeezed(call, call.exponents.total(_label(call), call.axes(), is_spread=call.out.numel() > 1))
+
+
+def _label(call: Call) -> Label:
+    return call.label_of(call.first).aligned(call.first.ndim)
+
+
+def _squeezed(call: Call, label: Label) -> Label:
+    return label if call.out.ndim == call.first.ndim else label.map(lambda array: array.squeeze(call.axes()))
 
 
 def reduced_pair(call: Call) -> Labels:

@@ -1,0 +1,319 @@
+"""c after a step, predicted before it, is c as measured after it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.nn as gnn
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+
+from gatdiag.errors import OptimizerError
+from gatdiag.laws import Laws, find_laws
+from gatdiag.laws.prediction import updates
+from tests.laws.loops import each, gradients, weights
+from tests.laws.models.graph import IN, NODES, OUT, Stack, edges
+
+STEPS = 100
+Make = Callable[[nn.Module], Optimizer]
+
+
+def gat() -> nn.Module:
+    """Two heads, concatenated and averaged, with every bias GATv2 has."""
+    return Stack(gnn.GATv2Conv(IN, 3, heads=2), gnn.GATv2Conv(6, 3, heads=2, concat=False), gnn.GATv2Conv(3, OUT))
+
+
+def residual_gcn() -> nn.Module:
+    return Stack(gnn.GCNConv(IN, 5), gnn.GCNConv(5, 5), gnn.GCNConv(5, 5), gnn.GCNConv(5, OUT), residual=True)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"gat": gat, "residual gcn": residual_gcn}
+
+
+class Task:
+    """A model in float64 with data, a loss and its laws."""
+
+    def __init__(self, make: Callable[[], nn.Module]) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.x = torch.randn(NODES, IN, generator=generator, dtype=torch.float64)
+        self.labels = torch.randint(OUT, (NODES,), generator=generator)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            self.model = make().double()
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    parameter += 0.1 * torch.randn_like(parameter)
+
+    def laws(self) -> Laws:
+        return find_laws(self.model, self.x, edges())
+
+    def backward(self) -> None:
+        self.model.zero_grad()
+        F.cross_entropy(self.model(self.x, edges()), self.labels).backward()
+
+
+SGDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "weight decay": {"weight_decay": 0.1},
+    "momentum": {"momentum": 0.9},
+    "momentum, dampening, weight decay": {"momentum": 0.9, "dampening": 0.4, "weight_decay": 0.05},
+    "nesterov": {"momentum": 0.8, "nesterov": True, "weight_decay": 0.05},
+    "maximise": {"maximize": True, "lr": 0.005, "weight_decay": 0.05},
+    "maximise, momentum": {"maximize": True, "lr": 0.002, "momentum": 0.5, "dampening": 0.2, "weight_decay": 0.05},
+    "foreach": {"foreach": True, "momentum": 0.9, "weight_decay": 0.05},
+    "fused": {"fused": True, "momentum": 0.9, "nesterov": True},
+    "loop": {"foreach": False, "momentum": 0.9, "dampening": 0.1},
+}
+ADAMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "weight decay": {"weight_decay": 0.1},
+    "amsgrad": {"amsgrad": True},
+    "amsgrad, weight decay": {"amsgrad": True, "weight_decay": 0.1},
+    "maximise": {"maximize": True, "lr": 0.003, "weight_decay": 0.1},
+    "betas and eps": {"betas": (0.7, 0.9), "eps": 1e-3},
+    "without momentum": {"betas": (0.0, 0.5)},
+    "foreach": {"foreach": True, "weight_decay": 0.1},
+    "fused": {"fused": True, "weight_decay": 0.1, "amsgrad": True},
+}
+
+
+def optimizers() -> dict[str, Make]:
+    made: dict[str, Make] = {}
+    for name, options in SGDS.items():
+        made[f"sgd: {name}"] = lambda model, more=options: SGD(model.parameters(), **{"lr": 0.05, **more})
+    for name, options in ADAMS.items():
+        for kind in (Adam, AdamW):
+            made[f"{kind.__name__.lower()}: {name}"] = lambda model, kind=kind, more=options: kind(
+                model.parameters(), **{"lr": 0.01, **more}
+            )
+    return made
+
+
+def groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Every kind of parameter with a rate and a decay of its own."""
+    named = list(model.named_parameters())
+    biases = [p for name, p in named if "bias" in name]
+    early = [p for name, p in named if "bias" not in name and name.startswith(("layers.0", "layers.1"))]
+    late = [p for name, p in named if "bias" not in name and not name.startswith(("layers.0", "layers.1"))]
+    return [
+        {"params": biases, "lr": 0.02, "weight_decay": 0.0},
+        {"params": early, "lr": 0.05, "weight_decay": 0.1},
+        {"params": late, "lr": 0.01, "weight_decay": 0.3},
+    ]
+
+
+def followed(
+    task: Task, laws: Laws, optimizer: Optimizer, also: Callable[[int], None] = lambda step: None, drift: float = 1e-4
+) -> None:
+    """Train; the chain of predictions, each made from the one before, stays on the measured c."""
+    start = by_loop(task, laws)
+    predicted = start
+    for step in range(STEPS):
+        task.backward()
+        predicted = laws.predict(predicted, None, optimizer)
+        optimizer.step()
+        also(step)
+
+    measured = by_loop(task, laws)
+    torch.testing.assert_close(predicted, measured, rtol=1e-8, atol=1e-10)
+    assert (measured - start).abs().max() > drift
+
+
+def by_loop(task: Task, laws: Laws) -> Tensor:
+    return each(laws, weights(task.model), weights(task.model))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", optimizers())
+def test_a_chain_of_predictions_stays_on_the_measured_c(model: str, name: str) -> None:
+    task = Task(MODELS[model])
+
+    followed(task, task.laws(), optimizers()[name](task.model))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda given: SGD(given, momentum=0.9, dampening=0.1),
+        lambda given: SGD(given, momentum=0.9, nesterov=True),
+        Adam,
+        AdamW,
+    ],
+    ids=["sgd", "nesterov", "adam", "adamw"],
+)
+def test_every_parameter_group_has_its_own_rate_and_decay(model: str, make: Callable[..., Optimizer]) -> None:
+    task = Task(MODELS[model])
+
+    followed(task, task.laws(), make(groups(task.model)))
+
+
+def test_groups_may_differ_in_every_option() -> None:
+    task = Task(gat)
+    options = [{"momentum": 0.9, "dampening": 0.5}, {"momentum": 0.5, "nesterov": True}, {"maximize": True}]
+    mixed = [{**group, **more} for group, more in zip(groups(task.model), options, strict=True)]
+
+    followed(task, task.laws(), SGD(mixed))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_learning_rate_may_follow_a_schedule(momentum: float) -> None:
+    task = Task(gat)
+    optimizer = SGD(task.model.parameters(), lr=0.05, momentum=momentum, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+
+    followed(task, task.laws(), optimizer, also=lambda step: schedule.step())
+
+
+@pytest.mark.parametrize("make", [SGD, Adam, AdamW])
+def test_the_learning_rate_may_be_a_tensor(make: type[Optimizer]) -> None:
+    task = Task(gat)
+
+    followed(task, task.laws(), make(task.model.parameters(), lr=torch.tensor(0.01), foreach=False))
+
+
+@pytest.mark.parametrize("make", [lambda given: SGD(given, lr=0.05, momentum=0.9, weight_decay=0.1), AdamW])
+def test_a_frozen_parameter_is_in_no_law(make: Make) -> None:
+    task = Task(gat)
+    task.model.layers[1].att.requires_grad_(False)
+    laws = task.laws()
+
+    assert all(term.parameter != "layers.1.att" for law in laws for term in law.terms)
+    followed(task, laws, make([p for p in task.model.parameters() if p.requires_grad]))
+
+
+@pytest.mark.parametrize("make", [lambda given: SGD(given, lr=0.05, momentum=0.9, weight_decay=0.1), AdamW])
+def test_a_parameter_the_optimiser_does_not_have_stays(make: Callable[..., Optimizer]) -> None:
+    task = Task(gat)
+
+    followed(task, task.laws(), make([p for name, p in task.model.named_parameters() if "att" not in name]))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda given: SGD(given, lr=0.05, momentum=0.9, weight_decay=0.1), lambda given: AdamW(given, lr=0.01)]
+)
+def test_a_parameter_without_a_gradient_stays(make: Callable[..., Optimizer]) -> None:
+    """Torch skips it altogether: no decay, no momentum."""
+    task = Task(gat)
+    laws, optimizer = task.laws(), make(task.model.parameters())
+    predicted = laws.c()
+    for step in range(6):
+        task.backward()
+        if step % 2:
+            task.model.layers[0].lin_l.weight.grad = None
+            task.model.layers[1].bias.grad = None
+        # without all gradients delta is not zero, and a step that is not like the others is predicted from it
+        delta = laws.delta()
+        predicted = laws.predict(laws.c(), None, optimizer)
+        optimizer.step()
+        slack = _largest_step(optimizer) * delta.abs() * 2 + 1e-12
+        assert ((predicted - laws.c()).abs() <= slack).all()
+
+
+def _largest_step(optimizer: Optimizer) -> float:
+    return max(2 * float(group["lr"]) for group in optimizer.param_groups) if isinstance(optimizer, SGD) else 0.0
+
+
+def test_gradients_may_be_given_by_name() -> None:
+    task = Task(gat)
+    laws, optimizer = task.laws(), SGD(task.model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.1)
+    task.backward()
+    given = {name: gradient.clone() for name, gradient in gradients(task.model).items()}
+    expected = laws.predict(laws.c(), None, optimizer)
+    task.model.zero_grad()
+
+    torch.testing.assert_close(laws.predict(laws.c(), given, optimizer), expected, rtol=0, atol=0)
+
+
+def test_predicting_changes_nothing() -> None:
+    task = Task(gat)
+    laws, optimizer = task.laws(), AdamW(task.model.parameters(), lr=0.01, amsgrad=True)
+    for _ in range(2):
+        task.backward()
+        optimizer.step()
+    task.backward()
+    before = [tensor.clone() for tensor in _everything(task.model, optimizer)]
+
+    laws.predict(laws.c(), None, optimizer)
+
+    assert all(map(torch.equal, before, _everything(task.model, optimizer)))
+
+
+def _everything(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
+    state = [tensor for parameter in model.parameters() for tensor in optimizer.state[parameter].values()]
+    return [*weights(model).values(), *gradients(model).values(), *state]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_gradients_that_break_a_law_show_as_a_residual(momentum: float) -> None:
+    """Only delta = 0 is put in: with another delta, c - prediction = -2 eta delta."""
+    task = Task(gat)
+    rate = 0.1
+    laws, optimizer = task.laws(), SGD(task.model.parameters(), lr=rate, momentum=momentum)
+    for parameter in task.model.parameters():
+        parameter.grad = torch.randn(parameter.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    delta = each(laws, weights(task.model), gradients(task.model))
+    predicted = laws.predict(laws.c(), None, optimizer)
+
+    optimizer.step()
+
+    assert delta.abs().max() > 0.1
+    torch.testing.assert_close(by_loop(task, laws) - predicted, -2 * rate * delta)
+
+
+def test_the_residual_of_decayed_weights_is_smaller_by_what_they_keep() -> None:
+    task = Task(gat)
+    rate, decay = 0.1, 0.5
+    laws, optimizer = task.laws(), SGD(task.model.parameters(), lr=rate, weight_decay=decay)
+    task.backward()
+    for name, parameter in task.model.named_parameters():
+        if "bias" in name:
+            parameter.grad += 1.0
+    delta = each(laws, weights(task.model), gradients(task.model))
+    predicted = laws.predict(laws.c(), None, optimizer)
+
+    optimizer.step()
+
+    torch.testing.assert_close(by_loop(task, laws) - predicted, -2 * rate * (1 - rate * decay) * delta)
+
+
+class Lazy(SGD):
+    """Someone's own optimiser, whose step may be anything."""
+
+
+@pytest.mark.parametrize("make", [RMSprop, Lazy])
+def test_another_optimiser_is_refused(make: Callable[..., Optimizer]) -> None:
+    task = Task(gat)
+    laws = task.laws()
+    task.backward()
+
+    with pytest.raises(OptimizerError, match=rf"Expected one of SGD, Adam, AdamW, got {make.__name__}.*laws\.c\(\)"):
+        laws.predict(laws.c(), None, make(task.model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize("name", optimizers())
+def test_the_split_step_is_the_step(name: str) -> None:
+    """keep * w - step * g - rest is the weight after the optimiser's step, at the first step and later."""
+    torch.manual_seed(0)
+    module = nn.Linear(3, 2).double()
+    optimizer = optimizers()[name](module)
+    for _ in range(3):
+        for parameter in module.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        expected = _split(optimizer, {id(p): p.grad for p in module.parameters() if p.grad is not None}, module)
+        optimizer.step()
+
+        for parameter, value in zip(module.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.detach(), value, rtol=1e-12, atol=1e-14)
+
+
+def _split(optimizer: Optimizer, given: Mapping[int, Tensor], module: nn.Module) -> list[Tensor]:
+    found = updates(optimizer, given)
+    after = []
+    for parameter in module.parameters():
+        update = found[id(parameter)]
+        rest = 0.0 if update.rest is None else update.rest
+        after.append(update.keep * parameter.detach() - update.step * given[id(parameter)] - rest)
+    return after

@@ -127,7 +127,8 @@ def _named(
         return "annihilated", place.layer, neuron, f"{where}, {first.parameter}{list(first.indices[0])}"
     writers = _layers((term for term in terms if term.exponent > 0), places)
     readers = _layers((term for term in terms if term.exponent < 0), places)
-    if not readers:
+    factors = _layers((term for term in terms if term.exponent < 0 and places[term.parameter].is_feature_weight), places)
+    if not readers or (readers == writers and not factors):
         return "scale", place.layer, neuron, f"{where}, {_scope(neuron)} scale"
     if len(writers) > 1:
         channel = "all channels" if neuron is None else f"channel {neuron}"

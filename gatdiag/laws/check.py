@@ -38,11 +38,13 @@ class Evidence:
         point: The point, near the model's own weights.
         unreached: Trainable parameters that never reach the output.
         annihilated: Name -> mask of entries that take part in the computation but cancel out of the output.
+        unsearched: Why such entries could not be looked for, if they could not.
     """
 
     point: Point
     unreached: tuple[str, ...]
     annihilated: Tensors
+    unsearched: str | None = None
 
 
 def gather(replica: Replica, layer_of: Mapping[str, str]) -> Evidence:
@@ -71,16 +73,25 @@ def gather(replica: Replica, layer_of: Mapping[str, str]) -> Evidence:
         )
     suspects = {name: trainable[name] for name in _suspects(point.gradients, layer_of)}
     annihilated: Tensors = {}
+    unsearched = None
     if suspects:
+        annihilated, unsearched = _cancelled(replica, suspects, generator)
+    unreached = tuple(name for name in trainable if name not in point.gradients)
+    return Evidence(point, unreached, annihilated, unsearched)
+
+
+def _cancelled(replica: Replica, suspects: Tensors, generator: torch.Generator) -> tuple[Tensors, str | None]:
+    """Masks of the entries that cancel before the first kink, or why they cannot be told."""
+    try:
         with Kinks(generator) as kinks:
             first, *again = _gradients(replica, suspects, [0.0] + _NUDGES * [_NUDGE], kinks.projections)
-        annihilated = _noise(first, again)
-    unreached = tuple(name for name in trainable if name not in point.gradients)
-    return Evidence(point, unreached, annihilated)
+    except (ModelError, RuntimeError) as error:
+        return {}, f"{type(error).__name__}: {error}"
+    return _noise(first, again), None
 
 
 def further_points(
-    replica: Replica, evidence: Evidence, count: int, *, also_near: bool = False
+    replica: Replica, evidence: Evidence, count: int, *, near: bool = False
 ) -> Iterator[Point]:
     """Other points, far from the model's own weights: each sign is random. Those that are not finite are left out.
 
@@ -88,10 +99,10 @@ def further_points(
         replica: What was used to gather the evidence.
         evidence: What was gathered.
         count: How many points to try.
-        also_near: Begin with the point of the evidence.
+        near: Begin with the point of the evidence.
     """
     generator = torch.Generator().manual_seed(1)
-    points = [_point(replica, evidence.point.weights)] if also_near else []
+    points = [_point(replica, evidence.point.weights)] if near else []
     for point in (*points, *(_moved(replica, evidence.point.weights, generator, signs=True) for _ in range(count))):
         if point is not None:
             yield point
@@ -128,7 +139,11 @@ def _near(weight: Tensor, generator: torch.Generator) -> Tensor:
     factor, noise = (torch.rand(weight.shape, generator=generator).to(weight) for _ in range(2))
     size = float(weight.norm()) / weight.numel() ** 0.5 or 1.0
     small = 0.1 * size / max(1, weight.shape[-1] if weight.ndim else 1) ** 0.5
-    return torch.where(weight == 0, small * (2 * noise - 1), weight * (0.7 + 0.6 * factor))
+    moved = torch.where(weight == 0, small * (2 * noise - 1), weight * (0.7 + 0.6 * factor))
+    if weight.ndim > 1 and bool(weight.any()):
+        empty = ~weight.flatten(1).any(dim=1)
+        moved[empty] = 0  # the padding row of an embedding stays what it is
+    return moved
 
 
 def _gradients(
@@ -144,10 +159,10 @@ def _gradients(
     """
     with torch.enable_grad(), spilled():
         outputs = [output for output in floating_tensors(replica.run()) if output.requires_grad]
-        if not outputs and not also:
+        if not any(output.numel() for output in (*outputs, *also)):
             raise ModelError(
-                "Expected a forward pass whose output depends on a trainable parameter; got one that depends on none. "
-                "Check that parameters have requires_grad=True and that the output is not detached."
+                "Expected a forward pass whose output has entries that depend on a trainable parameter; got none. "
+                "Check that the inputs are not empty, that parameters have requires_grad=True and that the output is not detached."
             )
         last = len(nudges) - 1
         return [
@@ -182,7 +197,7 @@ def _accumulated(
     try:
         for name, tensor in parameters.items():
             tensor.grad = found[name]
-        torch.autograd.backward(outputs, cotangents, retain_graph=retain, inputs=list(parameters.values()))
+        torch.autograd.backward(outputs, cotangents, retain_graph=retain)
     finally:
         for handle in handles:
             handle.remove()

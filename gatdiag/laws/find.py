@@ -1,5 +1,6 @@
 """From a model to its laws."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
+from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import ModelError
 from gatdiag.laws.assembly import Place, assemble
@@ -32,7 +34,7 @@ OUTPUT = "the output"
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 _WITHOUT_EPSILON = 1e-6
 # Points tried further where the first says nothing about a law, because units are dead or an epsilon rules.
-_FURTHER_POINTS = 3
+_POINTS = 5
 
 
 def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
@@ -72,6 +74,11 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
         True
     """
     user = unwrapped(model)
+    with _untouched_buffers(user):
+        return _found(user, args, kwargs)
+
+
+def _found(user: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
     structure = discover(user, *args, **kwargs)
     places = _places(structure)
     replica, evidence, tolerance = _evidence(user, args, kwargs, {name: place.layer for name, place in places.items()})
@@ -84,6 +91,19 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     parameters = dict(user.named_parameters())
     excluded = [*_unreached(evidence), *_unknown(trace), *_without_law(exponents, basis, places), *failed]
     return Laws(kept, {name: parameters[name] for name in evidence.point.weights}, excluded)
+
+
+@contextmanager
+def _untouched_buffers(model: nn.Module) -> Iterator[None]:
+    """Give buffers back as they were: a forward pass made of closures over the user's model reaches them."""
+    buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers() if not is_lazy(buffer)]
+    try:
+        yield
+    finally:
+        for buffer, version, before in buffers:
+            if buffer._version != version:
+                with torch.no_grad():
+                    buffer.copy_(before)
 
 
 def _places(structure: Structure) -> dict[str, Place]:
@@ -117,8 +137,8 @@ def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple
             ids = exponents.fresh(parameter.shape, name, is_entry=True)
             labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
             trace.set_label(parameter, labels[name])
-        with torch.no_grad(), trace:
-            output = replica.run()
+        with trace:
+            output = replica.run_lightly()
         exponents.cause = OUTPUT
         for tensor in floating_tensors(output):
             exponents.vanish(trace.label_of(tensor))
@@ -153,30 +173,48 @@ def _checked(
 ) -> tuple[list[Law], list[Exclusion]]:
     """Each law with the residual it shows; those that fail the check are turned into exclusions.
 
-    An exact law must hold at every point. An approximate one must hold to rounding once the epsilons are gone, at one
-    of a few points at least: where units are dead, an epsilon is all there is.
+    An exact law must hold at the first point, or at most of several. An approximate one must hold to rounding once the
+    epsilons are gone, at one of several points: where units are dead, an epsilon is all there is. A law between weights
+    that no gradient reaches at any point (dead units again) stands on the equations alone, with a residual of NaN; a
+    scale that no gradient reaches is an unused row of an embedding, and no law.
     """
     exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
+    limit = torch.where(exact, tolerance, max(_WITHOUT_EPSILON, tolerance))
     residuals = _residuals(candidates, evidence.point)
-    if bool(residuals[exact].isnan().any()):
-        for point in further_points(replica, evidence, _FURTHER_POINTS):
-            residuals = residuals.fmax(_residuals(candidates, point))
-    verdicts = residuals.clone()
+    verdicts = torch.where(exact, residuals, math.nan)
+    if bool((exact & ~(residuals <= limit)).any()):
+        points = [residuals, *(_residuals(candidates, point) for point in further_points(replica, evidence, _POINTS))]
+        verdicts = torch.where(exact, _majority(torch.stack(points), limit), verdicts)
+        residuals = torch.where(exact, verdicts, residuals)
     if not bool(exact.all()):
         with WithoutEpsilon():
-            points = list(further_points(replica, evidence, _FURTHER_POINTS, also_near=True))
-        ideal = [_residuals(candidates, point) for point in points]
-        for another in ideal:
-            verdicts = torch.where(exact, verdicts, verdicts.fmin(another))
-    limit = torch.where(exact, tolerance, max(_WITHOUT_EPSILON, tolerance))
+            points = [_residuals(candidates, point) for point in further_points(replica, evidence, _POINTS, near=True)]
+        for ideal in points:
+            verdicts = torch.where(exact, verdicts, verdicts.fmin(ideal))
     kept, failed = [], []
     for number, law in enumerate(candidates):
-        if verdicts[number] > limit[number]:
-            reason = f"the numerical check left a residual of {float(verdicts[number]):.1e}"
-            failed.append(Exclusion(law.name, reason))
+        verdict = float(verdicts[number])
+        if math.isnan(verdict) and law.kind == "scale":
+            failed.append(Exclusion(law.name, "no gradient reaches it on these inputs, so it could not be checked"))
+        elif verdict > limit[number]:
+            failed.append(Exclusion(law.name, f"the numerical check left a residual of {verdict:.1e}"))
         else:
             kept.append(replace(law, residual=float(residuals[number])))
     return kept, failed
+
+
+def _majority(residuals: Tensor, limit: Tensor) -> Tensor:
+    """One residual a law out of those at several points (points x laws).
+
+    The largest of those within the limit if most points that say anything are within it, else the largest of all: where
+    units are dead or attention is saturated, a gradient is nothing but rounding, and so is its residual.
+    """
+    says = residuals.isfinite()
+    holds = says & (residuals <= limit)
+    most = 2 * holds.sum(0) > says.sum(0)
+    worst = torch.where(says, residuals, -math.inf).amax(0)
+    best = torch.where(holds, residuals, -math.inf).amax(0)
+    return torch.where(most, best, torch.where(says.any(0), worst, math.nan))
 
 
 def _residuals(candidates: list[Law], point: Point) -> Tensor:
@@ -188,11 +226,17 @@ def _residuals(candidates: list[Law], point: Point) -> Tensor:
 
 
 def _unreached(evidence: Evidence) -> list[Exclusion]:
-    return [Exclusion(name, "it never reaches the output, so its gradient is always zero") for name in evidence.unreached]
+    unsearched = [Exclusion("parameters that cancel out", evidence.unsearched)] if evidence.unsearched else []
+    reason = "it never reaches the output, so its gradient is always zero"
+    return [*(Exclusion(name, reason) for name in evidence.unreached), *unsearched]
 
 
 def _unknown(trace: Trace) -> list[Exclusion]:
-    return [
+    failed = [
+        Exclusion(f"operation {name} in {where}", f"its rule cannot read it, so what it touches keeps its scale ({error})")
+        for (name, where), error in trace.failed.items()
+    ]
+    return failed + [
         Exclusion(f"operation {name} in {where}", f"no rule for it, so what it touches keeps its scale ({times} times)")
         for (name, where), times in trace.unknown.items()
     ]

@@ -67,7 +67,7 @@ class Law:
         terms: What is scaled, incoming weights with positive exponents.
         exact: False if it holds only up to an epsilon in the model (such as batch norm's).
         residual: |delta| / sum_k |e_k| sum |w_k dL/dw_k| that the numerical check measured in float64; rounding
-            (about 1e-15) where the law holds.
+            (about 1e-15) where the law holds. NaN if no gradient reached its weights at any point tried.
     """
 
     name: str

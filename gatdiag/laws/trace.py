@@ -26,6 +26,7 @@ class Trace(TorchDispatchMode):
 
     Attributes:
         unknown: Operations without a rule that touched a labelled tensor: {(operation, module path): times}.
+        failed: Operations in a form their rule cannot read: {(operation, module path): what it stumbled over}.
     """
 
     def __init__(self, exponents: Exponents, running: Callable[[], str]) -> None:
@@ -35,6 +36,7 @@ class Trace(TorchDispatchMode):
         self._labels = WeakTensorKeyDictionary()
         self._views: dict[int, list[TensorWeakRef]] = {}
         self.unknown: Counter[tuple[str, str]] = Counter()
+        self.failed: dict[tuple[str, str], str] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -74,7 +76,12 @@ class Trace(TorchDispatchMode):
                 call = replace(call, label_of=self._settled_label_of)
             name, where = func._schema.name.removeprefix("aten::"), self._running()
             self._exponents.cause = f"{name} in {where}"
-            self._assign(call, rule(call))
+            try:
+                labels = rule(call)
+            except (RuntimeError, IndexError, ValueError) as error:
+                self.failed[name, where] = f"{type(error).__name__}: {error}"
+                labels = _held(call)
+            self._assign(call, labels)
         if func.is_view:
             self._remember(call)
         return out

@@ -47,7 +47,7 @@ def pairs_by_distance(
         _from_sources(edge_index, num_nodes, minimum, maximum, some)
         for some in starts.split(max(1, _CHUNK // max(1, num_nodes)))
     ]
-    return torch.cat(found, dim=1) if found else starts.new_zeros(2, 0)
+    return torch.cat(found, dim=1)
 
 
 def _from_sources(edge_index: Tensor, num_nodes: int, minimum: int, maximum: int | None, sources: Tensor) -> Tensor:

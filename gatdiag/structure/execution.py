@@ -36,8 +36,8 @@ def first_uses(replica: Replica, layers: Mapping[str, Sequence[str]]) -> list[st
 
     owners = {id(replica.parameters[name]): layer for layer, names in layers.items() for name in names}
     called = _calling(replica.model, layers, lambda layer: note(calls, layer))
-    with torch.no_grad(), called, _Reading(owners, lambda layer: note(reads, layer)):
-        replica.run()
+    with called, _Reading(owners, lambda layer: note(reads, layer)):
+        replica.run_lightly()
     uses = calls | reads
     return sorted(uses, key=uses.__getitem__)
 

@@ -59,6 +59,15 @@ class Replica:
             except Exception as error:
                 raise ModelError(_failure(self.model, error)) from error
 
+    def run_lightly(self) -> Any:
+        """As `run`, without recording gradients unless the forward pass itself differentiates (forces, penalties)."""
+        try:
+            with torch.no_grad():
+                return self.run()
+        except ModelError:
+            with torch.enable_grad():
+                return self.run()
+
     def to(self, dtype: torch.dtype) -> Self:
         """Converts all that is floating: parameters, buffers, inputs, and tensors held in attributes and caches.
 

@@ -105,7 +105,7 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def followed(
-    task: Task, laws: Laws, optimizer: Optimizer, also: Callable[[int], None] = lambda step: None, drift: float = 1e-4
+    task: Task, laws: Laws, optimizer: Optimizer, also: Callable[[int], None] = lambda step: None
 ) -> None:
     """Train; the chain of predictions, each made from the one before, stays on the measured c."""
     start = by_loop(task, laws)
@@ -117,32 +117,34 @@ def followed(
         also(step)
 
     measured = by_loop(task, laws)
-    torch.testing.assert_close(predicted, measured, rtol=1e-8, atol=1e-10)
-    assert (measured - start).abs().max() > drift
+    torch.testing.assert_close(predicted, measured, rtol=1e-8, atol=1e-12)
+    assert (measured - start).abs().max() > 100 * (measured - predicted).abs().max() + 1e-6
 
 
 def by_loop(task: Task, laws: Laws) -> Tensor:
     return each(laws, weights(task.model), weights(task.model))
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", optimizers())
+RUNS = [("gat", name) for name in optimizers()] + [("residual gcn", f"{kind}: weight decay") for kind in ("sgd", "adamw")]
+
+
+@pytest.mark.parametrize(("model", "name"), RUNS)
 def test_a_chain_of_predictions_stays_on_the_measured_c(model: str, name: str) -> None:
     task = Task(MODELS[model])
 
     followed(task, task.laws(), optimizers()[name](task.model))
 
 
-@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
-    "make",
+    ("model", "make"),
     [
-        lambda given: SGD(given, momentum=0.9, dampening=0.1),
-        lambda given: SGD(given, momentum=0.9, nesterov=True),
-        Adam,
-        AdamW,
+        ("gat", lambda given: SGD(given, momentum=0.9, dampening=0.1)),
+        ("gat", lambda given: SGD(given, momentum=0.9, nesterov=True)),
+        ("gat", Adam),
+        ("gat", AdamW),
+        ("residual gcn", lambda given: SGD(given, momentum=0.9)),
     ],
-    ids=["sgd", "nesterov", "adam", "adamw"],
+    ids=["sgd", "nesterov", "adam", "adamw", "residual"],
 )
 def test_every_parameter_group_has_its_own_rate_and_decay(model: str, make: Callable[..., Optimizer]) -> None:
     task = Task(MODELS[model])
@@ -171,7 +173,7 @@ def test_the_learning_rate_may_follow_a_schedule(momentum: float) -> None:
 def test_the_learning_rate_may_be_a_tensor(make: type[Optimizer]) -> None:
     task = Task(gat)
 
-    followed(task, task.laws(), make(task.model.parameters(), lr=torch.tensor(0.01), foreach=False))
+    followed(task, task.laws(), make(task.model.parameters(), lr=torch.tensor(0.01, dtype=torch.float64), foreach=False))
 
 
 @pytest.mark.parametrize("make", [lambda given: SGD(given, lr=0.05, momentum=0.9, weight_decay=0.1), AdamW])

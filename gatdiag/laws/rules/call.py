@@ -12,7 +12,7 @@ from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import VACANT, Label
 
 # A constant up to this size that is added to a scaled quantity is taken for a guard against division by zero.
-EPSILON = 1e-2
+EPSILON = 1e-3
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,10 @@ from gatdiag.laws.label import Label
 from gatdiag.laws.rules.call import EPSILON, Call, Labels, Rule, fraction
 
 
+# PyG's standard deviation is compared with the square root of its guard.
+_SQRT_EPSILON = EPSILON**0.5
+
+
 def same(call: Call) -> Label:
     """Positively homogeneous of degree one: f(s x) = s f(x) for s > 0, as for ReLU."""
     return call.label_of(call.first)
@@ -135,7 +139,7 @@ def compared(call: Call) -> Label:
     constant = call.number("other")
     if constant is None:
         call.exponents.equal(call.label("self"), call.label("other"))
-    elif abs(constant) > EPSILON and abs(constant) != float("inf"):
+    elif abs(constant) > _SQRT_EPSILON and abs(constant) != float("inf"):
         call.vanish("self")
     return Label()
 

@@ -1,5 +1,6 @@
 """Rules of operations that combine entries along axes: all of them must scale alike there."""
 
+import re
 from fractions import Fraction
 
 from gatdiag.laws.label import Label
@@ -98,9 +99,9 @@ def lumped_pair(call: Call) -> Labels:
 
 def pooled(call: Call) -> Label:
     """Pooling over the spatial axes of an image or a sequence: batch and channel axes keep their exponents."""
-    first = call.first
-    spatial = range(first.ndim)[2:] if first.ndim > 2 else range(first.ndim)[1:]
-    return call.exponents.uniform(call.label_of(first).aligned(first.ndim), spatial)
+    dimensions = re.search(r"(\d)d", call.function._schema.name)
+    count = int(dimensions[1]) if dimensions else call.first.ndim
+    return call.exponents.uniform(_label(call), range(call.first.ndim)[-count:])
 
 
 def pooled_pair(call: Call) -> Labels:

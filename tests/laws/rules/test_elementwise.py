@@ -1,0 +1,188 @@
+"""Rules of operations entry by entry, against what the operations do."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.laws.rules.homogeneity import Case, case, check, directions, positive, signed
+
+aten = torch.ops.aten
+torch.manual_seed(0)
+X, Y, Z = signed(2, 3), signed(2, 3), signed(2, 3)
+P, Q = positive(2, 3), positive(2, 3)
+C = torch.complex(signed(2, 2), signed(2, 2))
+MASK = torch.tensor([[True, False, True], [False, False, True]])
+
+
+def filled_with(tensor: Tensor, value: Tensor) -> Tensor:
+    return aten.fill(tensor, value.reshape(()))
+
+
+CASES: dict[str, Case] = {
+    **{
+        name: case(getattr(aten, name), X)
+        for name in (
+            "abs alias clone contiguous detach detach_copy nan_to_num neg positive relu leaky_relu tril triu real "
+            "resolve_conj resolve_neg"
+        ).split()
+    },
+    "rrelu_with_noise": case(lambda x: aten.rrelu_with_noise(x, torch.ones(2, 3).double(), 0.1, 0.3, True), X),
+    "rrelu_with_noise_functional": case(
+        lambda x: aten.rrelu_with_noise_functional(x, torch.ones(2, 3).double(), 0.1, 0.3, True)[0], X
+    ),
+    "dropout": case(lambda x: aten.dropout(x, 0.5, True), X),
+    "feature_dropout": case(lambda x: aten.feature_dropout(x, 0.5, True), signed(2, 3, 2)),
+    "alpha_dropout": case(lambda x: aten.alpha_dropout(x, 0.5, True), X, counted=False),
+    "_conj": case(lambda x: aten._conj(x).resolve_conj(), C),
+    "_conj_physical": case(aten._conj_physical, C),
+    "native_dropout": case(lambda x: aten.native_dropout(x, 0.5, True), X),
+    "_to_copy": case(lambda x: aten._to_copy(x, dtype=torch.float64), X),
+    "to": case(lambda x: aten.to(x, torch.float64), X),
+    "threshold": case(lambda x: aten.threshold(x, 0, 0), X),
+    "_prelu_kernel": case(aten._prelu_kernel, X, positive(1, 1)),
+    "prelu": case(aten.prelu, X, positive(1)),
+    "clamp": case(lambda x: aten.clamp(x, 0, None), X),
+    "clamp_min": case(lambda x: aten.clamp_min(x, 0), X),
+    "clamp_max": case(lambda x: aten.clamp_max(x, 0), X),
+    "clip": case(lambda x: aten.clip(x, 0, float("inf")), X),
+    "square": case(aten.square, X),
+    "sqrt": case(aten.sqrt, P, positive=True),
+    "rsqrt": case(aten.rsqrt, P, positive=True),
+    "reciprocal": case(aten.reciprocal, X),
+    "pow": case(lambda x: aten.pow(x, 1.5), P, positive=True),
+    "float_power": case(lambda x: aten.float_power(x, -0.5), P, positive=True),
+    **{name: case(getattr(aten, name), X, Y) for name in "mul multiply div divide true_divide add sub rsub subtract".split()},
+    "addcmul": case(lambda x, y, z: aten.addcmul(x, y, z, value=0.7), X, Y, Z),
+    "addcdiv": case(lambda x, y, z: aten.addcdiv(x, y, z, value=0.7), X, Y, Z),
+    "lerp": case(lambda x, y: aten.lerp(x, y, 0.3), X, Y),
+    **{name: case(getattr(aten, name), X, Y, points=16) for name in "maximum minimum fmax fmin hypot".split()},
+    **{name: case(getattr(aten, name), X, Y, counted=False) for name in "eq ne lt le gt ge".split()},
+    "glu": case(lambda x: aten.glu(x, -1), signed(2, 4)),
+    "where": case(lambda x, y: aten.where(torch.tensor([[True, False, True]]), x, y), X, signed(2, 1), missed=7),
+    "masked_fill": case(lambda x, y: aten.masked_fill(x, MASK, y.reshape(())), X, signed(1), missed=6),
+    "copy": case(lambda x, y: aten.copy(x, y), X, Y),
+    "copy_": case(lambda x, y: aten.copy_(x, y), X, signed(3)),
+    "fill": case(filled_with, X, signed(1)),
+    "fill_": case(lambda x: aten.fill_(x, 0.0), X),
+    # held at exponent zero
+    **{
+        name: case(getattr(aten, name), X)
+        for name in (
+            "exp exp2 expm1 sigmoid tanh sin cos tan atan sinh cosh asinh erf erfc elu celu selu gelu silu mish softplus "
+            "hardswish logsumexp special_entr"
+        ).split()
+        if name not in {"logsumexp", "special_entr"}
+    },
+    **{name: case(getattr(aten, name), P, positive=True) for name in "log log2 log10 log1p lgamma digamma".split()},
+    **{name: case(getattr(aten, name), P / 2, counted=False) for name in "asin acos atanh logit erfinv".split() if name != "erfinv"},
+    "acosh": case(aten.acosh, P + 1, counted=False),
+    "sinc": case(aten.sinc, X),
+    "special_entr": case(aten.special_entr, P, positive=True),
+    **{
+        name: case(getattr(aten, name), X, counted=False)
+        for name in "softshrink hardshrink hardsigmoid hardtanh floor ceil round trunc frac".split()
+    },
+    "atan2": case(aten.atan2, X, Y, missed=6),
+    "fmod": case(aten.fmod, X, Y, counted=False),
+    "remainder": case(aten.remainder, X, Y, counted=False),
+    "xlogy": case(aten.xlogy, P, Q, positive=True, missed=6),
+    "logaddexp": case(aten.logaddexp, X, Y),
+    "logaddexp2": case(aten.logaddexp2, X, Y),
+    "logsumexp": case(lambda x: aten.logsumexp(x, [1]), X),
+    "_softmax": case(lambda x: aten._softmax(x, -1, False), X),
+    "_safe_softmax": case(lambda x: aten._safe_softmax(x, -1), X),
+    "_log_softmax": case(lambda x: aten._log_softmax(x, -1, False), X),
+    "log_sigmoid_forward": case(lambda x: aten.log_sigmoid_forward(x)[0], X),
+    "bernoulli": case(aten.bernoulli, P / 2, counted=False),
+    "multinomial": case(lambda x: aten.multinomial(x, 2), P, counted=False),
+    "nll_loss_forward": case(
+        lambda x: aten.nll_loss_forward(x, torch.tensor([0, 2]), None, 0, -100)[0], X, missed=6
+    ),
+    "binary_cross_entropy": case(lambda x: aten.binary_cross_entropy(x, MASK.double()), P / 2, counted=False),
+    "binary_cross_entropy_with_logits": case(
+        lambda x: aten.binary_cross_entropy_with_logits(x, MASK.double(), None, None, 0), X
+    ),
+    "_local_scalar_dense": case(aten._local_scalar_dense, signed(1), counted=False),
+    "bincount": case(lambda x: aten.bincount(torch.tensor([0, 2, 2]), x), positive(3), counted=False),
+    "histc": case(lambda x: aten.histc(x, 4), X, counted=False),
+    # blind to scale
+    **{
+        name: case(getattr(aten, name), X)
+        for name in (
+            "sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all logical_not ones_like "
+            "rand_like randn_like"
+        ).split()
+    },
+    **{name: case(getattr(aten, name), X, Y) for name in ("logical_and", "logical_or", "heaviside")},
+    "is_nonzero": case(aten.is_nonzero, signed(1), counted=False),
+    "new_ones": case(lambda x: aten.new_ones(x, [2]), X),
+    "full_like": case(lambda x: aten.full_like(x, 3.0), X),
+    "randint_like": case(lambda x: aten.randint_like(x, 5), X),
+    "sym_size": case(lambda x: aten.sym_size.int(x, 0), X),
+    "sym_stride": case(lambda x: aten.sym_stride.int(x, 0), X),
+    "sym_numel": case(aten.sym_numel, X),
+    "sym_storage_offset": case(aten.sym_storage_offset, X),
+    "normal": case(lambda x: aten.normal_(x), X),
+    "uniform": case(lambda x: aten.uniform_(x), X),
+    "exponential": case(lambda x: aten.exponential_(x), X),
+    "bernoulli_": case(lambda x: aten.bernoulli_(x, 0.5), X),
+}
+FURTHER: dict[str, Case] = {
+    "mul by a number": case(lambda x: aten.mul(x, 3.0), X),
+    "mul by minus one": case(lambda x: aten.mul(x, -1), X),
+    "mul by zero": case(lambda x: aten.mul(x, 0.0), X, counted=False),
+    "mul by a one-entry constant": case(lambda x: aten.mul(x, torch.tensor([2.0]).double()), X),
+    "mul by itself": case(lambda x: aten.mul(x, x), X),
+    "mul broadcast": case(aten.mul, X, signed(3)),
+    "mul in place": case(aten.mul_, X, signed(2, 1)),
+    "div by a number": case(lambda x: aten.div(x, 3.0), X),
+    "div of a constant": case(lambda x: aten.div(torch.ones(2, 3).double(), x), X),
+    "div by itself": case(lambda x: aten.div(x, x), X),
+    "div rounded": case(lambda x, y: aten.div(x, y, rounding_mode="floor"), X, Y, counted=False),
+    "add broadcast": case(aten.add, X, signed(3)),
+    "add zero": case(lambda x: aten.add(x, 0.0), X),
+    "add one": case(lambda x: aten.add(x, 1.0), X),
+    "add one times alpha": case(lambda x: aten.add(x, 1.0, alpha=2), X),
+    "add a constant": case(lambda x: aten.add(x, torch.ones(3).double()), X),
+    "add zeros": case(lambda x: aten.add(x, torch.zeros(3).double()), X),
+    "one less": case(lambda x: aten.rsub(x, 1.0), X),
+    "add in place": case(aten.add_, X, signed(2, 1)),
+    "pow three": case(lambda x: aten.pow(x, 3), X),
+    "pow minus half": case(lambda x: aten.pow(x, -0.5), P, positive=True),
+    "pow zero": case(lambda x: aten.pow(x, 0), X),
+    "pow of a constant": case(lambda x: aten.pow(2.0, x), X),
+    "pow of two": case(aten.pow, P, Q, counted=False),
+    "pow irrational": case(lambda x: aten.pow(x, 3.14159), P, positive=True, missed=6),
+    "threshold elsewhere": case(lambda x: aten.threshold(x, 0.5, 0.0), X, counted=False),
+    "clamp from one": case(lambda x: aten.clamp(x, 1.0), X, counted=False),
+    "clamp to one": case(lambda x: aten.clamp(x, None, 1.0), X, counted=False),
+    "clamp by zero from both sides": case(lambda x: aten.clamp(x, 0, 0), X, counted=False),
+    "clamp by another": case(aten.clamp_min, X, Y, points=16),
+    "lerp by a tensor": case(aten.lerp, X, Y, positive(2, 3), counted=False),
+    "compare with zero": case(lambda x: aten.gt(x, 0), X),
+    "compare with infinity": case(lambda x: aten.eq(x, float("inf")), X),
+    "compare with one": case(lambda x: aten.gt(x, 1.0), X, counted=False),
+    "masked by zero": case(lambda x: aten.masked_fill(x, MASK, 0.0), X),
+    "masked by minus infinity": case(lambda x: aten.masked_fill(x, MASK, -float("inf")), X),
+    "masked by one": case(lambda x: aten.masked_fill(x, MASK, 1.0), X, counted=False),
+    "where not zero": case(lambda x: aten.where(MASK, x, torch.zeros((), dtype=torch.float64)), X),
+    "fill with one": case(lambda x: aten.fill_(x, 1.0), X),
+    "to integers": case(lambda x: aten._to_copy(x * 3, dtype=torch.int64), X, counted=False),
+    "to booleans": case(lambda x: aten._to_copy(x, dtype=torch.bool), X),
+    "leaky relu in place": case(lambda x: aten.leaky_relu_(x, 0.2), X),
+    "dropout for prediction": case(lambda x: aten.dropout(x, 0.5, False), X),
+}
+
+
+@pytest.mark.parametrize("name", [*CASES, *FURTHER])
+def test_the_rule_says_what_the_operation_does(name: str) -> None:
+    check((CASES | FURTHER)[name])
+
+
+@pytest.mark.parametrize("epsilon", [1e-16, 1e-5])
+def test_a_tiny_constant_is_a_guard_that_makes_a_law_approximate(epsilon: float) -> None:
+    assert directions(case(lambda x: aten.add(x, epsilon), X)) == (0, 6)
+
+
+def test_a_small_constant_that_is_no_guard_holds_the_scale() -> None:
+    assert directions(case(lambda x: aten.add(x, 0.1), X)) == (0, 0)

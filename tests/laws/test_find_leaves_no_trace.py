@@ -1,0 +1,214 @@
+"""Finding laws changes nothing about the model, its inputs or the process, also when the forward pass raises."""
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.nn as gnn
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gatdiag.errors import ModelError
+from gatdiag.laws import find_laws
+from tests.laws.models.graph import HID, IN, OUT, edges, features
+
+
+class Careless(nn.Module):
+    """Caches, counts, draws random numbers of every kind, keeps what it saw, writes on its inputs, and may fail."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self.conv = gnn.GCNConv(IN, HID, cached=True)
+        self.norm = nn.BatchNorm1d(HID)
+        self.drop = nn.Dropout(0.5)
+        self.frozen = nn.Parameter(torch.ones(HID), requires_grad=False)
+        self.out = gnn.GATv2Conv(HID, OUT)
+        self.calls, self.fails = 0, fails
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        self.calls += 1
+        x.mul_(2)
+        hidden = self.drop(F.relu(self.norm(self.conv(x, edge_index)))) * self.frozen
+        self.seen.append(hidden)
+        self.last = hidden
+        noise = random.random() + float(np.random.rand()) + torch.randn(())  # noqa: NPY002
+        out = self.out(hidden, edge_index)
+        if self.fails:
+            raise RuntimeError("out of luck")
+        return out + noise
+
+
+HOOKS = [
+    f"_{kind}_hooks{options}"
+    for kind in ("forward", "forward_pre", "backward", "backward_pre", "state_dict", "load_state_dict_post")
+    for options in ("",)
+] + ["_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called"]
+
+
+def process() -> dict[str, Any]:
+    """What a forward pass or an analysis could change outside the model."""
+    return {
+        "torch": torch.get_rng_state(),
+        "numpy": np.random.get_state()[1],  # noqa: NPY002
+        "python": random.getstate(),
+        "default": torch.get_default_dtype(),
+        "grad": torch.is_grad_enabled(),
+        "fast path": torch.backends.mha.get_fastpath_enabled(),
+        "global hooks": [
+            len(hooks)
+            for name, hooks in vars(nn.modules.module).items()
+            if name.startswith("_global") and isinstance(hooks, dict)
+        ],
+    }
+
+
+def model_state(model: nn.Module) -> dict[str, Any]:
+    return {
+        "tensors": {name: (id(t), t._version, t.clone()) for name, t in _tensors(model)},
+        "gradients": {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()},
+        "asks": {name: p.requires_grad for name, p in model.named_parameters()},
+        "modes": {name: module.training for name, module in model.named_modules()},
+        "attributes": {name: sorted(vars(module)) for name, module in model.named_modules()},
+        "hooks": {
+            name: [dict(getattr(module, hooks)) for hooks in HOOKS if hasattr(module, hooks)]
+            for name, module in model.named_modules()
+        },
+        "tensor hooks": {name: dict(p._backward_hooks or {}) for name, p in model.named_parameters()},
+        "calls": getattr(model, "calls", None),
+        "seen": len(getattr(model, "seen", ())),
+        "cached": getattr(getattr(model, "conv", None), "_cached_edge_index", None),
+    }
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def same(before: Any, after: Any) -> bool:
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(same(before[key], after[key]) for key in before)
+    if isinstance(before, tuple | list):
+        return len(before) == len(after) and all(map(same, before, after))
+    if isinstance(before, Tensor):
+        return torch.equal(before, after)
+    if isinstance(before, np.ndarray):
+        return bool((before == after).all())
+    return bool(before == after)
+
+
+@pytest.fixture(params=["fresh", "used", "trained", "in eval mode"])
+def prepared(request: pytest.FixtureRequest) -> Callable[[bool], nn.Module]:
+    """A model as a user may have it: never run, run (its cache filled), with gradients, partly in eval mode."""
+
+    def build(fails: bool) -> nn.Module:
+        torch.manual_seed(0)
+        model = Careless(fails=False)
+        if request.param != "fresh":
+            output = model(features(), edges())
+            if request.param == "trained":
+                output.sum().backward()
+                model.out.bias.grad = None
+        if request.param == "in eval mode":
+            model.norm.eval()
+        model.conv.register_forward_hook(_nothing)
+        model.out.register_full_backward_hook(_nothing)
+        model.out.lin_l.weight.register_hook(_nothing)
+        model.fails = fails
+        return model
+
+    return build
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["works", "fails"])
+def test_the_model_and_the_process_are_as_before(prepared: Callable[[bool], nn.Module], fails: bool) -> None:
+    model = prepared(fails)
+    x, graph = features(), edges()
+    inputs = x.clone(), graph.clone()
+    states = process(), model_state(model)
+    for part in states:
+        assert same(part, copy.copy(part))
+
+    if fails:
+        with pytest.raises(ModelError, match="the model itself.*out of luck"):
+            find_laws(model, x, graph)
+    else:
+        assert len(find_laws(model, x, graph)) > 0
+
+    assert same(states[0], process())
+    for key, value in states[1].items():
+        assert same(value, model_state(model)[key]), key
+    assert torch.equal(x, inputs[0])
+    assert torch.equal(graph, inputs[1])
+    assert x.grad is None
+    assert not x.requires_grad
+
+
+def test_an_input_that_asks_for_its_gradient_keeps_asking_and_gets_none() -> None:
+    torch.manual_seed(0)
+    model, x = gnn.GCN(IN, HID, 2, OUT), features().requires_grad_()
+
+    assert len(find_laws(model, x, edges())) == HID
+    assert x.requires_grad
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_training_goes_on_bit_for_bit(fails: bool) -> None:
+    """Two runs, one of them analysed half-way, end at the same weights: no state anywhere was moved."""
+
+    def trained(analysed: bool) -> list[Tensor]:
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        model = Careless(fails=False)
+        optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        for step in range(4):
+            optimizer.zero_grad()
+            model(features(), edges()).square().sum().backward()
+            if analysed and step == 2:
+                _analysed(model, fails)
+            optimizer.step()
+        return [tensor.clone() for _, tensor in _tensors(model)]
+
+    assert all(map(torch.equal, trained(analysed=True), trained(analysed=False)))
+
+
+def _analysed(model: Careless, fails: bool) -> None:
+    model.fails = fails
+    try:
+        find_laws(model, torch.ones(9, IN), edges())
+    except ModelError:
+        assert fails
+    model.fails = False
+
+
+def test_it_works_and_leaves_no_trace_without_gradients_enabled() -> None:
+    torch.manual_seed(0)
+    model = gnn.GCN(IN, HID, 2, OUT)
+
+    with torch.no_grad():
+        assert len(find_laws(model, features(), edges())) == HID
+        assert not torch.is_grad_enabled()
+    with torch.inference_mode():
+        x = features()
+    assert len(find_laws(model, x, edges())) == HID
+
+
+def test_the_default_precision_is_put_back() -> None:
+    torch.manual_seed(0)
+    model, x = gnn.GCN(IN, HID, 2, OUT).bfloat16(), features().bfloat16()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        find_laws(model, x, edges())
+        assert torch.get_default_dtype() is torch.bfloat16
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -191,7 +191,7 @@ def _accumulated(
     reached: set[str] = set()
     found = {name: torch.zeros_like(tensor, requires_grad=False) for name, tensor in parameters.items()}
     handles = [
-        tensor.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))  # type: ignore[misc]
+        tensor.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))
         for name, tensor in parameters.items()
     ]
     try:

@@ -49,7 +49,7 @@ class Label:
     @property
     def shape(self) -> torch.Size:
         """The shape its arrays broadcast to: length one along every axis where the exponent does not change."""
-        return torch.broadcast_shapes(*(array.shape for array in self.arrays))
+        return torch.Size(torch.broadcast_shapes(*(array.shape for array in self.arrays)))
 
     def __add__(self, other: "Label") -> "Label":
         """Exponent of a product: the labels broadcast like the tensors."""

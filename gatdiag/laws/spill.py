@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,12 +45,10 @@ def spilled() -> Iterator[None]:
 
 def _write(file: BinaryIO, tensor: Tensor) -> tuple[int, torch.Size, torch.dtype]:
     start = file.seek(0, 2)
-    file.write(memoryview(tensor.numpy()).cast("B"))
+    file.write(tensor.numpy().tobytes())
     return start, tensor.shape, tensor.dtype
 
 
 def _read(file: BinaryIO, start: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    buffer = np.empty(shape.numel() * dtype.itemsize, dtype=np.uint8)
     file.seek(start)
-    file.readinto(memoryview(buffer))  # type: ignore[attr-defined]
-    return torch.from_numpy(buffer).view(dtype).reshape(shape)
+    return torch.frombuffer(bytearray(file.read(shape.numel() * dtype.itemsize)), dtype=dtype).reshape(shape)

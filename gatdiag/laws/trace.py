@@ -30,7 +30,7 @@ class Trace(TorchDispatchMode):
     """
 
     def __init__(self, exponents: Exponents, running: Callable[[], str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._exponents = exponents
         self._running = running
         self._labels = WeakTensorKeyDictionary()
@@ -148,10 +148,12 @@ class Trace(TorchDispatchMode):
 
 def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments by the names of the operation's schema, defaults filled in."""
-    schema = func._schema.arguments
-    named = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
-    named.update(zip((argument.name for argument in schema), args, strict=False))
-    named.update(kwargs)
+    named = {}
+    for position, argument in enumerate(func._schema.arguments):
+        if position < len(args):
+            named[argument.name] = args[position]
+        elif argument.name in kwargs or argument.has_default_value():
+            named[argument.name] = kwargs.get(argument.name, argument.default_value)
     return named
 
 

@@ -22,7 +22,7 @@ RULES: dict[str, Rule] = {
     **_each(
         elementwise.same,
         "abs alias clone contiguous detach detach_copy nan_to_num neg positive relu "
-        "leaky_relu rrelu_with_noise_functional tril triu real dropout feature_dropout alpha_dropout _conj "
+        "leaky_relu rrelu_with_noise_functional tril triu real dropout feature_dropout _conj "
         "_conj_physical resolve_conj resolve_neg",
     ),
     **_each(elementwise.dropped, "native_dropout"),
@@ -59,13 +59,13 @@ RULES: dict[str, Rule] = {
         "asinh acosh atanh atan2 erf erfc erfinv elu celu selu gelu silu mish softplus softshrink hardshrink "
         "hardsigmoid hardswish hardtanh logit _softmax _safe_softmax _log_softmax logsumexp floor ceil round trunc frac "
         "fmod remainder bernoulli multinomial nll_loss_forward binary_cross_entropy _local_scalar_dense "
-        "mkldnn_rnn_layer bincount lgamma digamma sinc xlogy logaddexp logaddexp2 histc special_entr "
+        "mkldnn_rnn_layer bincount lgamma digamma alpha_dropout feature_alpha_dropout sinc xlogy logaddexp logaddexp2 histc special_entr "
         "binary_cross_entropy_with_logits _thnn_fused_gru_cell _thnn_fused_lstm_cell",
     ),
     # blind to a positive scale
     **_each(
         elementwise.unscaled,
-        "sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all logical_not logical_and "
+        "is_pinned sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all logical_not logical_and "
         "logical_or is_nonzero heaviside ones_like new_ones rand_like randn_like randint_like full_like sym_size sym_numel "
         "normal uniform exponential bernoulli_ sym_stride sym_storage_offset _nested_tensor_size",
     ),
@@ -102,7 +102,8 @@ RULES: dict[str, Rule] = {
         "nansum nanmean amax amin max.default min.default median.default _sparse_sum",
     ),
     **_each(reduction.summed, "sum mean linalg_vector_norm norm"),
-    **_each(reduction.reduced_pair, "max min median nanmedian mode kthvalue aminmax"),
+    **_each(reduction.reduced_pair, "max min median nanmedian mode kthvalue"),
+    "aminmax": reduction.extremes,
     "var": reduction.spread(2),
     "std": reduction.spread(1),
     "var_mean": reduction.spread_and_mean(2),
@@ -125,9 +126,7 @@ RULES: dict[str, Rule] = {
     ),
     **_each(reduction.distance, "_cdist_forward cdist"),
     # products summed over an index
-    **_each(contraction.product, "mm bmm matmul _sparse_mm _sparse_mm_reduce_impl _sparse_sparse_matmul"),
-    **_each(contraction.vector_product, "mv"),
-    **_each(contraction.dot, "dot vdot"),
+    **_each(contraction.product, "mm bmm matmul mv dot vdot _sparse_mm _sparse_mm_reduce_impl _sparse_sparse_matmul"),
     **_each(contraction.shifted_product, "addmm baddbmm addmv _sparse_addmm sspaddmm"),
     "linear": contraction.linear,
     **_each(contraction.convolution, "convolution _convolution convolution_overrideable"),
@@ -146,7 +145,8 @@ RULES: dict[str, Rule] = {
     # normalisation
     **_each(
         normalisation.batch_norm,
-        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training "
+        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
+        "_native_batch_norm_legit_no_training "
         "_batch_norm_with_update _batch_norm_no_update cudnn_batch_norm miopen_batch_norm",
     ),
     **_each(normalisation.layer_norm, "native_layer_norm _fused_rms_norm rms_norm"),

@@ -8,43 +8,30 @@ from gatdiag.laws.rules.call import Call, Labels
 
 
 def contracted(call: Call, left: Tensor, right: Tensor) -> Label:
-    """left @ right over the last axis of `left` and the last but one of `right` (both with two axes or more)."""
-    ndim = max(left.ndim, right.ndim)
-    first = call.label_of(left).aligned(left.ndim).map(lambda array: array.unsqueeze(-1))
-    second = call.label_of(right).aligned(right.ndim).map(lambda array: array.unsqueeze(-3))
-    both = (first + second).aligned(ndim + 1)
-    return call.exponents.uniform(both, [ndim - 1]).map(lambda array: array.squeeze(ndim - 1))
+    """left @ right, with an axis more for each vector among them, over the last axis of `left`."""
+    rows, columns = left.ndim > 1, right.ndim > 1
+    first = call.label_of(left).aligned(left.ndim)
+    second = call.label_of(right).aligned(right.ndim)
+    first = first if rows else first.map(lambda array: array.unsqueeze(0))
+    second = second if columns else second.map(lambda array: array.unsqueeze(-1))
+    ndim = max(left.ndim, right.ndim, 2)
+    both = first.map(lambda array: array.unsqueeze(-1)) + second.map(lambda array: array.unsqueeze(-3))
+    label = call.exponents.uniform(both.aligned(ndim + 1), [ndim - 1])
+    gone = [ndim - 1, *([] if columns else [ndim]), *([] if rows else [ndim - 2])]
+    return label.map(lambda array: array.squeeze(gone))
 
 
 def product(call: Call) -> Labels:
-    """mm and bmm, dense or sparse."""
+    """mm, bmm, mv and dot, dense or sparse."""
     left, right = call.tensors()[:2]
     label = contracted(call, left, right)
     return [label, None] if isinstance(call.out, tuple) else label
 
 
-def vector_product(call: Call) -> Label:
-    """mv: a matrix times a vector."""
-    left, right = call.tensors()[:2]
-    both = call.label_of(left).aligned(2) + call.label_of(right).aligned(1)
-    return call.exponents.uniform(both, [1]).map(lambda array: array.squeeze(1))
-
-
-def dot(call: Call) -> Label:
-    """dot and vdot."""
-    left, right = call.tensors()[:2]
-    both = call.label_of(left).aligned(1) + call.label_of(right).aligned(1)
-    return call.exponents.uniform(both, [0]).map(lambda array: array.squeeze(0))
-
-
 def shifted_product(call: Call) -> Label:
     """addmm, baddbmm and addmv: beta * self + alpha * product."""
     shift, left, right = call.tensors()[:3]
-    if right.ndim == 1:
-        both = call.label_of(left).aligned(2) + call.label_of(right).aligned(1)
-        result = call.exponents.uniform(both, [1]).map(lambda array: array.squeeze(1))
-    else:
-        result = contracted(call, left, right)
+    result = contracted(call, left, right)
     if call.get("beta") == 0:
         return result
     return call.exponents.equal(result, call.label_of(shift))

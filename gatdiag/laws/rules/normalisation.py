@@ -34,7 +34,7 @@ def batch_norm(call: Call) -> Labels:
     """Batch norm: with batch statistics each channel may have any scale; with running statistics it may not."""
     inputs = call["input"]
     label = call.label("input").aligned(inputs.ndim)
-    training = call.get("training", call.get("train", "running_mean" not in call.arguments))
+    training = call.get("training", "with_update" in call.function._schema.name)
     axes = [axis for axis in range(inputs.ndim) if axis != 1]
     channel = call.exponents.uniform(label, axes)
     if not training:
@@ -65,7 +65,7 @@ def group_norm(call: Call) -> Labels:
     batch, channels = inputs.shape[:2]
     label = call.exponents.uniform(call.label("input").aligned(inputs.ndim), range(2, inputs.ndim))
     label = label.map(lambda array: array.reshape(array.shape[:2]))
-    label = label.arranged((batch, channels), lambda array: array.reshape(batch, groups, channels // groups))
+    label = label.arranged(torch.Size((batch, channels)), lambda array: array.reshape(batch, groups, channels // groups))
     label = call.exponents.uniform(label, [2])
     _guarded(call, label, call["eps"])
     return _with_statistics(call, _affine(call, Label(), inputs.ndim, 1))

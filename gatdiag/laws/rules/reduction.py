@@ -33,6 +33,13 @@ def reduced_pair(call: Call) -> Labels:
     return [label if kept else label.map(lambda array: array.squeeze(axes)), None]
 
 
+def extremes(call: Call) -> Labels:
+    """aminmax: smallest and largest."""
+    label = call.exponents.uniform(_label(call), call.axes())
+    kept = call.out[0].ndim == call.first.ndim
+    return [label if kept else label.map(lambda array: array.squeeze(call.axes()))] * 2
+
+
 def spread(degree: int | Fraction) -> Rule:
     """Variance (degree two) and standard deviation along axes."""
     return lambda call: reduced(call).scaled(degree)

@@ -55,13 +55,13 @@ FURTHER: dict[str, Case] = {
     "two products of one input": case(lambda x, v, w: torch.cat([x @ v, x @ w], 1), A, B, signed(3, 1)),
     "one weight used twice": case(lambda x, w: (x @ w).relu() @ w, A, signed(3, 3)),
     "linear on three axes": case(aten.linear, BATCHED, signed(2, 3)),
-    "convolution in groups": case(lambda x, w: aten.convolution(x, w, None, *GROUPED), FLAT, signed(4, 1, 2)),
+    "convolution in groups": case(lambda x, w: aten.convolution(x, w, None, *GROUPED), FLAT, signed(4, 1, 2), missed=2),
     "convolution transposed": case(lambda x, w, b: aten.convolution(x, w, b, *TURNED), FLAT, signed(2, 3, 2), BIAS),
     "convolution transposed in groups": case(
-        lambda x, w: aten.convolution(x, w, None, [1], [0], [1], True, [0], 2), FLAT, signed(2, 2, 2)
+        lambda x, w: aten.convolution(x, w, None, [1], [0], [1], True, [0], 2), FLAT, signed(2, 2, 2), missed=2
     ),
     "convolution over an image": case(
-        lambda x, w: aten.convolution(x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), signed(1, 1, 2, 3), signed(2, 1, 2, 2)
+        lambda x, w: aten.convolution(x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), signed(1, 1, 2, 3), signed(2, 1, 2, 2), missed=2
     ),
     "bilinear": case(lambda x, y, w: torch.nn.functional.bilinear(x, y, w), signed(2, 2), signed(2, 3), signed(2, 2, 3)),
     "einsum": case(lambda x, y: torch.einsum("nhd,mhd->nmh", x, y), BATCHED, signed(3, 2, 3)),

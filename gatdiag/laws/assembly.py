@@ -90,9 +90,7 @@ def _unravelled(position: int, lengths: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(index))
 
 
-def _terms(
-    exponents: _Exponents, shapes: Mapping[str, Sequence[int]], places: Mapping[str, Place]
-) -> tuple[Term, ...]:
+def _terms(exponents: _Exponents, shapes: Mapping[str, Sequence[int]], places: Mapping[str, Place]) -> tuple[Term, ...]:
     """Terms in order of execution, the first one positive, positive ones before negative ones."""
     grouped: dict[tuple[str, tuple[int, ...], Fraction], list[tuple[int, ...]]] = defaultdict(list)
     for (name, axes), entries in exponents.items():
@@ -127,7 +125,9 @@ def _named(
         return "annihilated", place.layer, neuron, f"{where}, {first.parameter}{list(first.indices[0])}"
     writers = _layers((term for term in terms if term.exponent > 0), places)
     readers = _layers((term for term in terms if term.exponent < 0), places)
-    factors = _layers((term for term in terms if term.exponent < 0 and places[term.parameter].is_feature_weight), places)
+    factors = _layers(
+        (term for term in terms if term.exponent < 0 and places[term.parameter].is_feature_weight), places
+    )
     if not readers or (readers == writers and not factors):
         return "scale", place.layer, neuron, f"{where}, {_scope(neuron)} scale"
     if len(writers) > 1:

@@ -74,7 +74,9 @@ def gather(replica: Replica, layer_of: Mapping[str, str]) -> Evidence:
     suspects = {name: trainable[name] for name in _suspects(point.gradients, layer_of)}
     annihilated: Tensors = {}
     unsearched = None
-    if suspects:
+    if suspects and point.weights and next(iter(point.weights.values())).dtype != torch.float64:
+        unsearched = "the model does not run in float64, and rounding is not told from a gradient otherwise"
+    elif suspects:
         annihilated, unsearched = _cancelled(replica, suspects, generator)
     unreached = tuple(name for name in trainable if name not in point.gradients)
     return Evidence(point, unreached, annihilated, unsearched)
@@ -90,9 +92,7 @@ def _cancelled(replica: Replica, suspects: Tensors, generator: torch.Generator) 
     return _noise(first, again), None
 
 
-def further_points(
-    replica: Replica, evidence: Evidence, count: int, *, near: bool = False
-) -> Iterator[Point]:
+def further_points(replica: Replica, evidence: Evidence, count: int, *, near: bool = False) -> Iterator[Point]:
     """Other points, far from the model's own weights: each sign is random. Those that are not finite are left out.
 
     Args:
@@ -157,12 +157,25 @@ def _gradients(
         nudges: Largest relative changes of the coefficients, which are the same at every call.
         also: Further tensors for the function to depend on, filled while the replica runs.
     """
-    with torch.enable_grad(), spilled():
+    try:
+        with spilled():
+            return _differentiated(replica, parameters, nudges, also)
+    except ModelError as error:
+        if "saved tensor hooks" not in str(error):  # torch.func inside the forward pass does not bear them
+            raise
+    return _differentiated(replica, parameters, nudges, also)
+
+
+def _differentiated(
+    replica: Replica, parameters: Tensors, nudges: Sequence[float], also: Sequence[Tensor]
+) -> list[Tensors]:
+    with torch.enable_grad():
         outputs = [output for output in floating_tensors(replica.run()) if output.requires_grad]
         if not any(output.numel() for output in (*outputs, *also)):
             raise ModelError(
                 "Expected a forward pass whose output has entries that depend on a trainable parameter; got none. "
-                "Check that the inputs are not empty, that parameters have requires_grad=True and that the output is not detached."
+                "Check that the inputs are not empty, that parameters have requires_grad=True and that the output is "
+                "not detached."
             )
         last = len(nudges) - 1
         return [
@@ -197,7 +210,7 @@ def _accumulated(
     try:
         for name, tensor in parameters.items():
             tensor.grad = found[name]
-        torch.autograd.backward(outputs, cotangents, retain_graph=retain)
+        torch.autograd.backward(outputs, cotangents, retain_graph=retain, inputs=list(parameters.values()))
     finally:
         for handle in handles:
             handle.remove()

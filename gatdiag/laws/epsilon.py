@@ -8,8 +8,25 @@ from torch.overrides import TorchFunctionMode
 from gatdiag.laws.rules.call import EPSILON
 
 _GUARDED = frozenset(
-    "add sub rsub radd iadd isub clamp clamp_min clip batch_norm layer_norm group_norm instance_norm rms_norm normalize "
-    "local_response_norm cosine_similarity".split()
+    [
+        "add",
+        "sub",
+        "rsub",
+        "radd",
+        "iadd",
+        "isub",
+        "clamp",
+        "clamp_min",
+        "clip",
+        "batch_norm",
+        "layer_norm",
+        "group_norm",
+        "instance_norm",
+        "rms_norm",
+        "normalize",
+        "local_response_norm",
+        "cosine_similarity",
+    ]
 )
 # By how much epsilons are shrunk: far below rounding, yet not zero, so that 0 / 0 stays guarded.
 _SHRINK = 1e-12

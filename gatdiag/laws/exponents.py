@@ -73,6 +73,7 @@ class Exponents:
     """
 
     def __init__(self) -> None:
+        """No unknowns but the exponent zero."""
         self._plus = torch.zeros(1024, dtype=torch.int64)
         self._minus = torch.zeros(1024, dtype=torch.int64)
         self._size = 1
@@ -311,9 +312,11 @@ class Exponents:
             else:
                 parts = mixture.label.map(lambda array: array.reshape(-1)).scaled(coefficient)
                 mixed = mixed.map(lambda array: array.unsqueeze(-1)) + parts
-        return Label(tuple(terms), label.vacant).map(
-            lambda array: array.reshape(array.shape + (1,) * mixed.ndim)
-        ) + mixed if mixed.terms else label
+        return (
+            Label(tuple(terms), label.vacant).map(lambda array: array.reshape(array.shape + (1,) * mixed.ndim)) + mixed
+            if mixed.terms
+            else label
+        )
 
     def _uniform_present(self, label: Label, axis: int) -> Label:
         """As `_uniform_along` where some entries along the axis are vacant: they are passed over."""

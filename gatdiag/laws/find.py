@@ -43,11 +43,11 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     Each channel of each activation gets an unknown exponent; every operation of the forward pass adds linear equations
     between them; every solution is a rescaling of the parameters that leaves the computed function unchanged, and by
     Noether's theorem gives a law: sum_k e_k <w_k, dL/dw_k> = 0 at every point (delta), so that
-    sum_k e_k ||w_k||^2 (c) is conserved by gradient flow. Each law is then checked in float64 with random weights, inputs
-    and loss. No layer type is known to the method.
+    sum_k e_k ||w_k||^2 (c) is conserved by gradient flow. Each law is then checked in float64 with random weights,
+    inputs and loss. No layer type is known to the method.
 
-    The laws are those of the function the model computes in the mode it is in (dropout is covered: a law holds for every
-    mask), of its trainable parameters, and of everything its forward pass returns.
+    The laws are those of the function the model computes in the mode it is in (dropout is covered: a law holds for
+    every mask), of its trainable parameters, and of everything its forward pass returns.
 
     Args:
         model: Any module that was run at least once if it has lazy layers. It is not changed in any way.
@@ -96,12 +96,12 @@ def _found(user: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 @contextmanager
 def _untouched_buffers(model: nn.Module) -> Iterator[None]:
     """Give buffers back as they were: a forward pass made of closures over the user's model reaches them."""
-    buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers() if not is_lazy(buffer)]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not is_lazy(buffer)]
     try:
         yield
     finally:
-        for buffer, version, before in buffers:
-            if buffer._version != version:
+        for buffer, before in buffers:
+            if not torch.equal(buffer, before):
                 with torch.no_grad():
                     buffer.copy_(before)
 
@@ -173,7 +173,7 @@ def _checked(
 ) -> tuple[list[Law], list[Exclusion]]:
     """Each law with the residual it shows; those that fail the check are turned into exclusions.
 
-    An exact law must hold at the first point, or at most of several. An approximate one must hold to rounding once the
+    An exact law must hold at two points, or at most of several. An approximate one must hold to rounding once the
     epsilons are gone, at one of several points: where units are dead, an epsilon is all there is. A law between weights
     that no gradient reaches at any point (dead units again) stands on the equations alone, with a residual of NaN; a
     scale that no gradient reaches is an unused row of an embedding, and no law.
@@ -181,26 +181,30 @@ def _checked(
     exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
     limit = torch.where(exact, tolerance, max(_WITHOUT_EPSILON, tolerance))
     residuals = _residuals(candidates, evidence.point)
-    verdicts = torch.where(exact, residuals, math.nan)
-    if bool((exact & ~(residuals <= limit)).any()):
-        points = [residuals, *(_residuals(candidates, point) for point in further_points(replica, evidence, _POINTS))]
-        verdicts = torch.where(exact, _majority(torch.stack(points), limit), verdicts)
-        residuals = torch.where(exact, verdicts, residuals)
+    verdicts = torch.full_like(residuals, math.nan)
+    seen = [residuals]
+    for point in further_points(replica, evidence, _POINTS):
+        seen.append(_residuals(candidates, point))
+        if bool((~exact | (torch.stack(seen) <= limit).all(0)).all()):
+            break
+    verdicts = torch.where(exact, _majority(torch.stack(seen), limit), verdicts)
+    residuals = torch.where(exact, verdicts, residuals)
     if not bool(exact.all()):
         with WithoutEpsilon():
             points = [_residuals(candidates, point) for point in further_points(replica, evidence, _POINTS, near=True)]
         for ideal in points:
             verdicts = torch.where(exact, verdicts, verdicts.fmin(ideal))
-    kept, failed = [], []
+    kept, failed, unmet = [], [], Counter[str]()
     for number, law in enumerate(candidates):
         verdict = float(verdicts[number])
         if math.isnan(verdict) and law.kind == "scale":
-            failed.append(Exclusion(law.name, "no gradient reaches it on these inputs, so it could not be checked"))
+            unmet[law.layer] += 1
         elif verdict > limit[number]:
             failed.append(Exclusion(law.name, f"the numerical check left a residual of {verdict:.1e}"))
         else:
             kept.append(replace(law, residual=float(residuals[number])))
-    return kept, failed
+    reason = "no gradient reaches them on these inputs"
+    return kept, failed + [Exclusion(f"{count} entries of {layer}", reason) for layer, count in unmet.items()]
 
 
 def _majority(residuals: Tensor, limit: Tensor) -> Tensor:
@@ -233,7 +237,9 @@ def _unreached(evidence: Evidence) -> list[Exclusion]:
 
 def _unknown(trace: Trace) -> list[Exclusion]:
     failed = [
-        Exclusion(f"operation {name} in {where}", f"its rule cannot read it, so what it touches keeps its scale ({error})")
+        Exclusion(
+            f"operation {name} in {where}", f"its rule cannot read it, so what it touches keeps its scale ({error})"
+        )
         for (name, where), error in trace.failed.items()
     ]
     return failed + [

@@ -14,13 +14,77 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 _KINKS = frozenset(
-    "relu relu6 leaky_relu prelu rrelu threshold hardtanh hardswish hardsigmoid hardshrink softshrink elu celu selu abs "
-    "absolute clamp clamp_min clamp_max clip max min amax amin maximum minimum fmax fmin cummax cummin where "
-    "masked_fill sort topk median mode kthvalue scatter_reduce index_reduce segment_reduce max_pool1d max_pool2d "
-    "max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool1d "
-    "adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices "
-    "fractional_max_pool2d fractional_max_pool2d_with_indices sign sgn round floor ceil fmod remainder huber_loss "
-    "smooth_l1_loss l1_loss nan_to_num aminmax msort argsort cdist pdist".split()
+    [
+        "relu",
+        "relu6",
+        "leaky_relu",
+        "prelu",
+        "rrelu",
+        "threshold",
+        "hardtanh",
+        "hardswish",
+        "hardsigmoid",
+        "hardshrink",
+        "softshrink",
+        "elu",
+        "celu",
+        "selu",
+        "abs",
+        "absolute",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "clip",
+        "max",
+        "min",
+        "amax",
+        "amin",
+        "maximum",
+        "minimum",
+        "fmax",
+        "fmin",
+        "cummax",
+        "cummin",
+        "where",
+        "masked_fill",
+        "sort",
+        "topk",
+        "median",
+        "mode",
+        "kthvalue",
+        "scatter_reduce",
+        "index_reduce",
+        "segment_reduce",
+        "max_pool1d",
+        "max_pool2d",
+        "max_pool3d",
+        "max_pool1d_with_indices",
+        "max_pool2d_with_indices",
+        "max_pool3d_with_indices",
+        "adaptive_max_pool1d",
+        "adaptive_max_pool2d",
+        "adaptive_max_pool3d",
+        "adaptive_max_pool1d_with_indices",
+        "adaptive_max_pool2d_with_indices",
+        "fractional_max_pool2d",
+        "fractional_max_pool2d_with_indices",
+        "sign",
+        "sgn",
+        "round",
+        "floor",
+        "ceil",
+        "fmod",
+        "remainder",
+        "huber_loss",
+        "smooth_l1_loss",
+        "l1_loss",
+        "nan_to_num",
+        "aminmax",
+        "msort",
+        "argsort",
+        "cdist",
+        "pdist",
+    ]
 )
 
 
@@ -35,6 +99,7 @@ class Kinks(TorchFunctionMode):
     """
 
     def __init__(self, generator: torch.Generator) -> None:
+        """Projections are drawn from the generator."""
         super().__init__()
         self._generator = generator
         self.projections: list[Tensor] = []

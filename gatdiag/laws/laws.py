@@ -132,13 +132,13 @@ class Laws:
             k^2 c + sum e (a g + r)^2 - 2 k sum e w r - 2 k a delta.
 
         With delta = 0 this is, for SGD with learning rate eta and weight decay lambda,
-        c' = (1 - eta lambda)^2 c + eta^2 sum e g^2: plain gradient descent drifts at order eta^2 a step. Momentum enters
-        through its buffer, Adam through its whole step, which no law ties to the gradient: it drifts at order eta.
-        Parameter groups with their own rate or decay break the cancellation; what is left is computed from weights and
+        c' = (1 - eta lambda)^2 c + eta^2 sum e g^2: plain gradient descent drifts at order eta^2 a step. Momentum
+        enters through its buffer, Adam through its whole step, which no law ties to the gradient: it drifts at order
+        eta. Parameter groups with their own rate or decay break the cancellation; what is left is computed from weights and
         gradients. A measured c that leaves the prediction is a true violation.
 
         Args:
-            c: Values before the step, shape (laws,): measured ones, or the last prediction to follow it over many steps.
+            c: Values before the step, shape (laws,): measured ones, or the last prediction to follow many steps.
             gradients: Name -> gradient the step will use; the parameters' own ``.grad`` if None.
             optimizer: `SGD`, `Adam` or `AdamW` in the state before its ``step()``.
 
@@ -149,7 +149,7 @@ class Laws:
             OptimizerError: Another optimiser.
 
         Source:
-            Discrete counterpart of theorem 2.2 and corollary 2.3 of "Are GATs Out of Balance?"; exact, not an expansion.
+            Discrete counterpart of theorem 2.2 and corollary 2.3 of "Are GATs Out of Balance?"; exact, no expansion.
         """
         gradients = self._gradients(gradients)
         weights = {name: tensor.detach().to(torch.float64) for name, tensor in self.parameters.items()}

@@ -38,6 +38,7 @@ class Elimination:
     """Rows of equations, reduced as they come: every pivot unknown is a combination of other unknowns."""
 
     def __init__(self, exponents: Exponents) -> None:
+        """No rows yet."""
         self._exponents = exponents
         self._pivots: dict[int, Vector] = {}
         self._order: dict[int, int] = {}

@@ -17,7 +17,7 @@ _Packed = Tensor | tuple[int, torch.Size, torch.dtype]
 
 @contextmanager
 def spilled() -> Iterator[None]:
-    """While active, large CPU tensors that autograd saves go to a temporary file once a quarter of a gibibyte is in memory.
+    """While active, large CPU tensors that autograd saves go to a temporary file, all but the first quarter gibibyte.
 
     A 512-layer network on a citation graph saves gibibytes in float64, in pieces that fragment the heap to twice that;
     reading them back from the file costs less than the operations they belong to.
@@ -29,7 +29,7 @@ def spilled() -> Iterator[None]:
             nonlocal kept
             size = tensor.numel() * tensor.element_size()
             plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.is_contiguous()
-            if tensor.requires_grad and tensor.is_leaf or not plain or size < _WORTH_WRITING:
+            if (tensor.requires_grad and tensor.is_leaf) or not plain or size < _WORTH_WRITING:
                 return tensor
             kept += size
             if kept <= _IN_MEMORY or tensor.dtype == torch.bfloat16:

@@ -62,6 +62,7 @@ class Sums:
     """
 
     def __init__(self, marginals: Iterable[Marginal], templates: Mapping[str, Tensor]) -> None:
+        """Lay out the sums."""
         patterns: dict[str, set[tuple[int, ...]]] = defaultdict(set)
         for marginal in marginals:
             patterns[marginal.parameter].add(marginal.axes)
@@ -70,7 +71,9 @@ class Sums:
             tensor = templates[name]
             alike[tuple(tensor.shape), tensor.dtype, tensor.device].append(name)
         self._groups = [
-            _Group(tuple(names), tuple(templates[names[0]].shape), tuple(sorted(set().union(*map(patterns.get, names)))))  # type: ignore[arg-type]  # noqa: E501
+            _Group(
+                tuple(names), tuple(templates[names[0]].shape), tuple(sorted(set().union(*map(patterns.get, names))))
+            )  # type: ignore[arg-type]
             for names in alike.values()
         ]
         self._templates = {name: templates[name] for name in patterns}
@@ -97,7 +100,9 @@ class Sums:
         for group in self._groups:
             product = self._stacked(group, factors[0])
             for position, factor in enumerate(factors[1:]):
-                product = product * (product if factor is factors[0] and position == 0 else self._stacked(group, factor))
+                product = product * (
+                    product if factor is factors[0] and position == 0 else self._stacked(group, factor)
+                )
             product = product.abs() if absolute else product
             for axes in group.patterns:
                 gone = [axis + 1 for axis in range(len(group.shape)) if axis not in axes]
@@ -109,8 +114,7 @@ class Sums:
 
     def _stacked(self, group: _Group, factor: Mapping[str, Tensor]) -> Tensor:
         tensors: Sequence[Tensor] = [
-            factor[name].detach() if name in factor else torch.zeros_like(self._templates[name])
-            for name in group.names
+            factor[name].detach() if name in factor else torch.zeros_like(self._templates[name]) for name in group.names
         ]
         tensors = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
         stacked = tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))

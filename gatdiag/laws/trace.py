@@ -30,6 +30,7 @@ class Trace(TorchDispatchMode):
     """
 
     def __init__(self, exponents: Exponents, running: Callable[[], str]) -> None:
+        """Equations go to `exponents`; `running` names the module that is running."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._exponents = exponents
         self._running = running

@@ -63,7 +63,8 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
     infos = _infos(model, drafts)
     if not args and not kwargs:
         return Structure(tuple(_layer(i, draft, infos, None) for i, draft in enumerate(drafts.values(), 1)), "module")
-    used = first_uses(replicate(model, args, kwargs), {path: draft.names for path, draft in drafts.items()})
+    names = {path: draft.names for path, draft in drafts.items()}
+    used = first_uses(replicate(model, args, kwargs), names, dict(model.named_parameters()))
     order = [*used, *(path for path in drafts if path not in used)]
     layers = (_layer(i, drafts[path], infos, path in used) for i, path in enumerate(order, 1))
     return Structure(tuple(layers), "execution")

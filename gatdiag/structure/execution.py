@@ -4,16 +4,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from gatdiag.errors import ModelError
 from gatdiag.structure.replica import Replica
 
 
-def first_uses(replica: Replica, layers: Mapping[str, Sequence[str]]) -> list[str]:
+def first_uses(
+    replica: Replica, layers: Mapping[str, Sequence[str]], originals: Mapping[str, Tensor] | None = None
+) -> list[str]:
     """Runs the replica once, without gradients, and names the layers used, in the order of their first use.
 
     A layer is used when an operation first reads one of its parameters, wherever that happens: the weights of the
@@ -24,9 +26,10 @@ def first_uses(replica: Replica, layers: Mapping[str, Sequence[str]]) -> list[st
     Args:
         replica: A replica of the model with its inputs.
         layers: Module path -> names of the layer's parameters.
+        originals: Name -> parameter of the model the replica was made of, which its forward pass must not read.
 
     Raises:
-        ModelError: The forward pass fails.
+        ModelError: The forward pass fails, or reads the original's parameters.
     """
     reads: dict[str, int] = {}
     calls: dict[str, int] = {}
@@ -36,7 +39,8 @@ def first_uses(replica: Replica, layers: Mapping[str, Sequence[str]]) -> list[st
 
     owners = {id(replica.parameters[name]): layer for layer, names in layers.items() for name in names}
     called = _calling(replica.model, layers, lambda layer: note(calls, layer))
-    with called, _Reading(owners, lambda layer: note(reads, layer)):
+    foreign = {id(tensor): name for name, tensor in (originals or {}).items()}
+    with called, _Reading(owners, foreign, lambda layer: note(reads, layer)):
         replica.run_lightly()
     uses = calls | reads
     return sorted(uses, key=uses.__getitem__)
@@ -45,9 +49,10 @@ def first_uses(replica: Replica, layers: Mapping[str, Sequence[str]]) -> list[st
 class _Reading(TorchDispatchMode):
     """Tells of every operation that reads one of the tensors given by id."""
 
-    def __init__(self, owners: Mapping[int, str], note: Callable[[str], None]) -> None:
+    def __init__(self, owners: Mapping[int, str], foreign: Mapping[int, str], note: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.owners = owners
+        self.foreign = foreign
         self.note = note
 
     @classmethod
@@ -58,6 +63,12 @@ class _Reading(TorchDispatchMode):
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         for value in tree_leaves((args, kwargs)):
+            if id(value) in self.foreign:
+                raise ModelError(
+                    f"The forward pass of a copy of the model read '{self.foreign[id(value)]}' of the model itself: a "
+                    "function in it (a lambda, a wrapped or replaced forward) holds on to the model. Make it a method, "
+                    "which finds its weights through self."
+                )
             if id(value) in self.owners:
                 self.note(self.owners[id(value)])
         return func(*args, **(kwargs or {}))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
@@ -24,6 +24,25 @@ def preserved_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(legacy_numpy)  # noqa: NPY002
+
+
+@contextmanager
+def preserved_state(model: nn.Module) -> Iterator[None]:
+    """Gives every module its attributes and the values of its buffers back: running statistics, caches, hidden states."""
+    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    attributes = [(vars(module), dict(vars(module)), dict(module._buffers)) for module in modules]
+    buffers = [buffer for _, _, held in attributes for buffer in held.values() if buffer is not None]
+    values = [(buffer, buffer.detach().clone()) for buffer in buffers]
+    try:
+        yield
+    finally:
+        for live, before, held in attributes:
+            live.clear()
+            live.update(before)
+            live["_buffers"].clear()
+            live["_buffers"].update(held)
+        for buffer, value in values:
+            buffer.data = value
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import GatdiagError, InputError, ModelError
 from gatdiag.structure.copying import changed, duplicate, tensors
-from gatdiag.structure.isolation import decomposed, preserved_random_state, working_precision
+from gatdiag.structure.isolation import decomposed, preserved_random_state, preserved_state, working_precision
 from gatdiag.structure.perturbation import perturbed
 
 
@@ -41,7 +41,8 @@ class Replica:
 
         The random state at the start is that of the process, and it is given back afterwards: run twice, a dropout
         layer drops the same entries. Compilation, fused attention and the transformer encoder's fast path are off, so
-        that a dispatch mode sees plain operations. Whether gradients are recorded is the caller's choice.
+        that a dispatch mode sees plain operations. Buffers, caches and hidden states that the forward pass keeps on its
+        modules are put back, so that every run starts alike. Whether gradients are recorded is the caller's choice.
 
         Raises:
             ModelError: The forward pass raised; the message names the innermost layer that was running.
@@ -52,6 +53,7 @@ class Replica:
             stack.enter_context(preserved_random_state(devices))
             stack.enter_context(decomposed())
             stack.enter_context(working_precision(self._dtype))
+            stack.enter_context(preserved_state(self.model))
             try:
                 return self.model(*args, **kwargs)
             except GatdiagError:
@@ -114,7 +116,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
     """
     model = unwrapped(model)
     refuse_uninitialised(model)
-    with preserved_random_state(set()):
+    with preserved_random_state(set()), torch.no_grad():
         try:
             copied = duplicate(model, omit=list(_backward_hooks(model)))
         except Exception as error:
@@ -122,6 +124,8 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
                 f"The model ({type(model).__name__}) must be copied before it is run, and copying it failed with "
                 f"{_reason(error)}. Remove what cannot be copied (open files, locks, generators) from its attributes."
             ) from error
+        for original, twin in zip(model.parameters(), copied.parameters(), strict=True):
+            twin.requires_grad_(original.requires_grad)  # scripted modules lose it
         with _copied_inputs_or_error():
             args, named = changed((args, dict(kwargs or {})), _detached)
     return Replica(copied, args, named)

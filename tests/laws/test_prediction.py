@@ -104,9 +104,7 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
     ]
 
 
-def followed(
-    task: Task, laws: Laws, optimizer: Optimizer, also: Callable[[int], None] = lambda step: None
-) -> None:
+def followed(task: Task, laws: Laws, optimizer: Optimizer, also: Callable[[int], None] = lambda step: None) -> None:
     """Train; the chain of predictions, each made from the one before, stays on the measured c."""
     start = by_loop(task, laws)
     predicted = start
@@ -125,7 +123,9 @@ def by_loop(task: Task, laws: Laws) -> Tensor:
     return each(laws, weights(task.model), weights(task.model))
 
 
-RUNS = [("gat", name) for name in optimizers()] + [("residual gcn", f"{kind}: weight decay") for kind in ("sgd", "adamw")]
+RUNS = [("gat", name) for name in optimizers()] + [
+    ("residual gcn", f"{kind}: weight decay") for kind in ("sgd", "adamw")
+]
 
 
 @pytest.mark.parametrize(("model", "name"), RUNS)
@@ -173,7 +173,9 @@ def test_the_learning_rate_may_follow_a_schedule(momentum: float) -> None:
 def test_the_learning_rate_may_be_a_tensor(make: type[Optimizer]) -> None:
     task = Task(gat)
 
-    followed(task, task.laws(), make(task.model.parameters(), lr=torch.tensor(0.01, dtype=torch.float64), foreach=False))
+    followed(
+        task, task.laws(), make(task.model.parameters(), lr=torch.tensor(0.01, dtype=torch.float64), foreach=False)
+    )
 
 
 @pytest.mark.parametrize("make", [lambda given: SGD(given, lr=0.05, momentum=0.9, weight_decay=0.1), AdamW])

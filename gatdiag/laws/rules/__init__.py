@@ -21,10 +21,11 @@ RULES: dict[str, Rule] = {
     # f(s x) = s f(x) for s > 0
     **_each(
         elementwise.same,
-        "abs alias clone contiguous detach detach_copy nan_to_num neg positive relu "
+        "abs alias clone contiguous nan_to_num neg positive relu "
         "leaky_relu rrelu_with_noise_functional tril triu real dropout feature_dropout _conj "
         "_conj_physical resolve_conj resolve_neg",
     ),
+    **_each(elementwise.stopped, "detach detach_copy"),
     **_each(elementwise.dropped, "native_dropout"),
     **_each(elementwise.converted, "_to_copy to"),
     **_each(elementwise.hinge, "threshold"),
@@ -121,8 +122,7 @@ RULES: dict[str, Rule] = {
     ),
     **_each(
         reduction.pooled_pair,
-        "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d "
-        "fractional_max_pool2d",
+        "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d",
     ),
     **_each(reduction.distance, "_cdist_forward cdist"),
     # products summed over an index

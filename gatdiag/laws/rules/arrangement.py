@@ -37,9 +37,7 @@ def strided(call: Call) -> Label:
     offset = (call.get("storage_offset") or tensor.storage_offset()) - tensor.storage_offset()
     if not tensor.is_contiguous():
         return call.vanish()
-    return call.label("self").arranged(
-        tensor.shape, lambda array: array.contiguous().as_strided(size, stride, offset)
-    )
+    return call.label("self").arranged(tensor.shape, lambda array: array.contiguous().as_strided(size, stride, offset))
 
 
 def selected(call: Call) -> Labels:
@@ -62,9 +60,8 @@ def indexed(call: Call) -> Labels:
     """x[i, ...] with index tensors or masks."""
     label, indices = call.label("self"), list(call["indices"])
     used = [axis for axis, index in enumerate(indices) if index is not None]
-    if len(used) == 1 and indices[used[0]].ndim == 1:
-        if all(array.shape[used[0]] == 1 for array in label.arrays):
-            return label
+    if len(used) == 1 and indices[used[0]].ndim == 1 and not label.changes_along(used):
+        return label
     return arranged(call)
 
 

@@ -98,4 +98,3 @@ def outer(call: Call) -> Label:
     """ger: x_i y_j."""
     left = call.label_of(call.tensors()[0]).aligned(1).map(lambda array: array.unsqueeze(-1))
     return left + call.label_of(call.tensors()[1]).aligned(1)
-

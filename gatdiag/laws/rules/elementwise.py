@@ -1,5 +1,6 @@
 """Rules of operations that treat every entry by itself."""
 
+import math
 from fractions import Fraction
 
 import torch
@@ -8,9 +9,12 @@ from torch import Tensor
 from gatdiag.laws.label import Label
 from gatdiag.laws.rules.call import EPSILON, Call, Labels, Rule, fraction
 
-
 # PyG's standard deviation is compared with the square root of its guard.
 _SQRT_EPSILON = EPSILON**0.5
+
+
+# Masks are written with numbers beyond this as often as with infinity.
+_HUGE = 1e4
 
 
 def same(call: Call) -> Label:
@@ -26,6 +30,12 @@ def fixed(call: Call) -> Label:
 def unscaled(call: Call) -> Label:
     """Does not see a positive scale at all: sign, is it nan, which shape."""
     return Label()
+
+
+def stopped(call: Call) -> Label:
+    """detach: for the gradient it is a constant, whatever the value scales like."""
+    label = call.label_of(call.first)
+    return label if label.is_vacant else Label()
 
 
 def power_of(exponent: Fraction | int) -> Rule:
@@ -103,14 +113,16 @@ def larger(call: Call) -> Label:
 
 def clamped(call: Call) -> Label:
     """A bound of zero or infinity commutes with scaling, and so does a tiny lower guard where it is not active."""
+    label = call.label_of(call.first)
     for name in ("min", "max"):
         bound = call.number(name)
         if isinstance(call.get(name), Tensor) and bound is None:
-            return call.exponents.equal(call.label_of(call.first), call.label(name))
-        if bound is not None and abs(bound) != float("inf") and not (name == "min" and 0 <= bound <= EPSILON):
-            if not (name == "max" and bound == 0):
-                return call.vanish()
-    return call.label_of(call.first)
+            label = call.exponents.equal(label, call.label(name))
+        elif bound is not None and not (
+            bound == 0 or abs(bound) == math.inf or (name == "min" and 0 < bound <= EPSILON)
+        ):
+            return call.vanish()
+    return label
 
 
 def hinge(call: Call) -> Label:
@@ -128,9 +140,7 @@ def gated(call: Call) -> Label:
     """glu: the first half of an axis times the sigmoid of the second, which must keep its scale."""
     tensor, axis = call["self"], call["dim"] % call["self"].ndim
     half = tensor.shape[axis] // 2
-    call.exponents.vanish(
-        call.label("self").arranged(tensor.shape, lambda array: array.narrow(axis, half, half))
-    )
+    call.exponents.vanish(call.label("self").arranged(tensor.shape, lambda array: array.narrow(axis, half, half)))
     return call.label("self").arranged(tensor.shape, lambda array: array.narrow(axis, 0, half))
 
 
@@ -150,7 +160,10 @@ def chosen(call: Call) -> Label:
 
 
 def masked(call: Call) -> Label:
-    """masked_fill: the filling must scale like what stays."""
+    """masked_fill: the filling must scale like what stays. A hugely negative number stands for minus infinity."""
+    number = call.number("value")
+    if number is not None and number <= -_HUGE:
+        return call.label("self")
     return call.exponents.equal(call.label("self"), call.label("value"))
 
 

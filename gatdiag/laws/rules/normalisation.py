@@ -65,7 +65,9 @@ def group_norm(call: Call) -> Labels:
     batch, channels = inputs.shape[:2]
     label = call.exponents.uniform(call.label("input").aligned(inputs.ndim), range(2, inputs.ndim))
     label = label.map(lambda array: array.reshape(array.shape[:2]))
-    label = label.arranged(torch.Size((batch, channels)), lambda array: array.reshape(batch, groups, channels // groups))
+    label = label.arranged(
+        torch.Size((batch, channels)), lambda array: array.reshape(batch, groups, channels // groups)
+    )
     label = call.exponents.uniform(label, [2])
     _guarded(call, label, call["eps"])
     return _with_statistics(call, _affine(call, Label(), inputs.ndim, 1))

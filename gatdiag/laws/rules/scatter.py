@@ -55,7 +55,9 @@ def masked_from(call: Call) -> Label:
 def segmented(call: Call) -> Labels:
     """segment_reduce and library kernels that reduce runs of rows: the first axis must scale alike."""
     first = call.first
-    label = call.exponents.uniform(call.label_of(first).aligned(first.ndim), [0])
+    if call.get("reduce") == "prod" or call.get("initial") not in (None, 0):
+        return call.vanish()
+    label = call.exponents.uniform(call.label_of(first).aligned(first.ndim), [call.get("axis", 0)])
     if isinstance(call.out, list | tuple):
         return [label] + [None] * (len(call.out) - 1)
     return label

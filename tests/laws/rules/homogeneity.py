@@ -136,9 +136,12 @@ def _valued(label: Label, values: dict[int, dict[int, Fraction]], vector: int) -
 def _check_scaling(given: Case, arguments: list[list[Tensor]], results: list[list[Tensor]]) -> None:
     before = run(given, given.arguments)
     for turn in range(3):
-        weights = torch.randn(len(arguments[0]) if arguments else 0, generator=torch.Generator().manual_seed(turn)).double()
+        weights = torch.randn(
+            len(arguments[0]) if arguments else 0, generator=torch.Generator().manual_seed(turn)
+        ).double()
         scaled = tuple(
-            tensor * SCALE ** _mixed(table, weights, tensor) for tensor, table in zip(given.arguments, arguments, strict=True)
+            tensor * SCALE ** _mixed(table, weights, tensor)
+            for tensor, table in zip(given.arguments, arguments, strict=True)
         )
         after = run(given, scaled)
         for old, new, table in zip(before, after, results, strict=True):
@@ -210,5 +213,7 @@ def _slopes(given: Case, arguments: tuple[Tensor, ...]) -> Tensor:
 
 
 def _logarithms(results: list[Tensor]) -> Tensor:
-    floating = [result.abs().double().flatten().log() for result in results if result.is_floating_point() or result.is_complex()]
+    floating = [
+        result.abs().double().flatten().log() for result in results if result.is_floating_point() or result.is_complex()
+    ]
     return torch.cat(floating) if floating else torch.zeros(0, dtype=torch.float64)

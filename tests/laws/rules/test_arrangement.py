@@ -98,7 +98,9 @@ FURTHER: dict[str, Case] = {
     "index by a mask": case(lambda x: x[MASK], X),
     "index by two": case(lambda x: x[torch.tensor([1, 0]), torch.tensor([2, 2])], X),
     "index with none between": case(lambda x: x[torch.tensor([1, 0]), :, torch.tensor([2, 2])], CUBE),
-    "cat of three broadcast labels": case(lambda x, y: torch.cat([x.expand(2, 3), y, torch.zeros(2, 1).double()], 1), signed(2, 1), Y),
+    "cat of three broadcast labels": case(
+        lambda x, y: torch.cat([x.expand(2, 3), y, torch.zeros(2, 1).double()], 1), signed(2, 1), Y
+    ),
     "cat with a constant": case(lambda x: torch.cat([x, torch.ones(2, 1).double()], 1), X),
     "pad with one": case(lambda x: aten.constant_pad_nd(x, [1, 0], 1.0), X, missed=6),
     "pad then add": case(lambda x, y: aten.constant_pad_nd(x, [1, 0], 0.0) + y, X, W),

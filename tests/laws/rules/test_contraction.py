@@ -40,7 +40,10 @@ CASES: dict[str, Case] = {
         lambda x, w, b: aten._convolution(x, w, b, *CONV, False, False, False, False), FLAT, FILTER, BIAS
     ),
     "_trilinear": case(
-        lambda x, w, y: aten._trilinear(x, w, y, [1, 3], [0], [1, 2], [2, 3]), signed(2, 2), signed(2, 2, 3), signed(2, 3)
+        lambda x, w, y: aten._trilinear(x, w, y, [1, 3], [0], [1, 2], [2, 3]),
+        signed(2, 2),
+        signed(2, 2, 3),
+        signed(2, 3),
     ),
     "ger": case(aten.ger, V, signed(2)),
     "outer": case(aten.outer, V, signed(2)),
@@ -61,9 +64,14 @@ FURTHER: dict[str, Case] = {
         lambda x, w: aten.convolution(x, w, None, [1], [0], [1], True, [0], 2), FLAT, signed(2, 2, 2), missed=2
     ),
     "convolution over an image": case(
-        lambda x, w: aten.convolution(x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), signed(1, 1, 2, 3), signed(2, 1, 2, 2), missed=2
+        lambda x, w: aten.convolution(x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+        signed(1, 1, 2, 3),
+        signed(2, 1, 2, 2),
+        missed=2,
     ),
-    "bilinear": case(lambda x, y, w: torch.nn.functional.bilinear(x, y, w), signed(2, 2), signed(2, 3), signed(2, 2, 3)),
+    "bilinear": case(
+        lambda x, y, w: torch.nn.functional.bilinear(x, y, w), signed(2, 2), signed(2, 3), signed(2, 2, 3)
+    ),
     "einsum": case(lambda x, y: torch.einsum("nhd,mhd->nmh", x, y), BATCHED, signed(3, 2, 3)),
 }
 

@@ -21,10 +21,24 @@ def filled_with(tensor: Tensor, value: Tensor) -> Tensor:
 CASES: dict[str, Case] = {
     **{
         name: case(getattr(aten, name), X)
-        for name in (
-            "abs alias clone contiguous detach detach_copy nan_to_num neg positive relu leaky_relu tril triu real "
-            "resolve_conj resolve_neg"
-        ).split()
+        for name in [
+            "abs",
+            "alias",
+            "clone",
+            "contiguous",
+            "detach",
+            "detach_copy",
+            "nan_to_num",
+            "neg",
+            "positive",
+            "relu",
+            "leaky_relu",
+            "tril",
+            "triu",
+            "real",
+            "resolve_conj",
+            "resolve_neg",
+        ]
     },
     "rrelu_with_noise": case(lambda x: aten.rrelu_with_noise(x, torch.ones(2, 3).double(), 0.1, 0.3, True), X),
     "rrelu_with_noise_functional": case(
@@ -51,12 +65,15 @@ CASES: dict[str, Case] = {
     "reciprocal": case(aten.reciprocal, X),
     "pow": case(lambda x: aten.pow(x, 1.5), P, positive=True),
     "float_power": case(lambda x: aten.float_power(x, -0.5), P, positive=True),
-    **{name: case(getattr(aten, name), X, Y) for name in "mul multiply div divide true_divide add sub rsub subtract".split()},
+    **{
+        name: case(getattr(aten, name), X, Y)
+        for name in ["mul", "multiply", "div", "divide", "true_divide", "add", "sub", "rsub", "subtract"]
+    },
     "addcmul": case(lambda x, y, z: aten.addcmul(x, y, z, value=0.7), X, Y, Z),
     "addcdiv": case(lambda x, y, z: aten.addcdiv(x, y, z, value=0.7), X, Y, Z),
     "lerp": case(lambda x, y: aten.lerp(x, y, 0.3), X, Y),
-    **{name: case(getattr(aten, name), X, Y, points=16) for name in "maximum minimum fmax fmin hypot".split()},
-    **{name: case(getattr(aten, name), X, Y, counted=False) for name in "eq ne lt le gt ge".split()},
+    **{name: case(getattr(aten, name), X, Y, points=16) for name in ["maximum", "minimum", "fmax", "fmin", "hypot"]},
+    **{name: case(getattr(aten, name), X, Y, counted=False) for name in ["eq", "ne", "lt", "le", "gt", "ge"]},
     "glu": case(lambda x: aten.glu(x, -1), signed(2, 4)),
     "where": case(lambda x, y: aten.where(torch.tensor([[True, False, True]]), x, y), X, signed(2, 1), missed=6),
     "masked_fill": case(lambda x, y: aten.masked_fill(x, MASK, y.reshape(())), X, signed(1), missed=6),
@@ -67,19 +84,42 @@ CASES: dict[str, Case] = {
     # held at exponent zero
     **{
         name: case(getattr(aten, name), X)
-        for name in (
-            "exp exp2 expm1 sigmoid tanh sin cos tan atan sinh cosh asinh erf erfc elu celu selu gelu silu mish softplus "
-            "hardswish"
-        ).split()
-           },
-    **{name: case(getattr(aten, name), P, positive=True) for name in "log log2 log10 log1p lgamma digamma".split()},
-    **{name: case(getattr(aten, name), P / 2, counted=False) for name in "asin acos atanh logit".split()},
+        for name in [
+            "exp",
+            "exp2",
+            "expm1",
+            "sigmoid",
+            "tanh",
+            "sin",
+            "cos",
+            "tan",
+            "atan",
+            "sinh",
+            "cosh",
+            "asinh",
+            "erf",
+            "erfc",
+            "elu",
+            "celu",
+            "selu",
+            "gelu",
+            "silu",
+            "mish",
+            "softplus",
+            "hardswish",
+        ]
+    },
+    **{
+        name: case(getattr(aten, name), P, positive=True)
+        for name in ["log", "log2", "log10", "log1p", "lgamma", "digamma"]
+    },
+    **{name: case(getattr(aten, name), P / 2, counted=False) for name in ["asin", "acos", "atanh", "logit", "erfinv"]},
     "acosh": case(aten.acosh, P + 1, counted=False),
     "sinc": case(aten.sinc, X),
     "special_entr": case(aten.special_entr, P, positive=True),
     **{
         name: case(getattr(aten, name), X, counted=False)
-        for name in "softshrink hardshrink hardsigmoid hardtanh floor ceil round trunc frac".split()
+        for name in ["softshrink", "hardshrink", "hardsigmoid", "hardtanh", "floor", "ceil", "round", "trunc", "frac"]
     },
     "atan2": case(aten.atan2, X, Y, missed=6),
     "fmod": case(aten.fmod, X, Y, counted=False),
@@ -94,9 +134,7 @@ CASES: dict[str, Case] = {
     "log_sigmoid_forward": case(lambda x: aten.log_sigmoid_forward(x)[0], X),
     "bernoulli": case(aten.bernoulli, P / 2, counted=False),
     "multinomial": case(lambda x: aten.multinomial(x, 2), P, counted=False),
-    "nll_loss_forward": case(
-        lambda x: aten.nll_loss_forward(x, torch.tensor([0, 2]), None, 0, -100)[0], X, missed=6
-    ),
+    "nll_loss_forward": case(lambda x: aten.nll_loss_forward(x, torch.tensor([0, 2]), None, 0, -100)[0], X, missed=6),
     "binary_cross_entropy": case(lambda x: aten.binary_cross_entropy(x, MASK.double()), P / 2, counted=False),
     "binary_cross_entropy_with_logits": case(
         lambda x: aten.binary_cross_entropy_with_logits(x, MASK.double(), None, None, 0), X
@@ -107,10 +145,24 @@ CASES: dict[str, Case] = {
     # blind to scale
     **{
         name: case(getattr(aten, name), X)
-        for name in (
-            "sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all logical_not ones_like "
-            "rand_like randn_like"
-        ).split()
+        for name in [
+            "sign",
+            "sgn",
+            "signbit",
+            "isnan",
+            "isinf",
+            "isfinite",
+            "isposinf",
+            "isneginf",
+            "nonzero",
+            "count_nonzero",
+            "any",
+            "all",
+            "logical_not",
+            "ones_like",
+            "rand_like",
+            "randn_like",
+        ]
     },
     **{name: case(getattr(aten, name), X, Y) for name in ("logical_and", "logical_or", "heaviside")},
     "is_nonzero": case(aten.is_nonzero, signed(1), counted=False),

@@ -27,10 +27,17 @@ CASES: dict[str, Case] = {
         lambda x, w, b: aten._native_batch_norm_legit(x, w, b, *statistics(), True, 0.1, 0.0)[0], X, GAIN, SHIFT
     ),
     "_native_batch_norm_legit_functional": case(
-        lambda x, w, b: aten._native_batch_norm_legit_functional(x, w, b, *statistics(), True, 0.1, 0.0)[0], X, GAIN, SHIFT
+        lambda x, w, b: aten._native_batch_norm_legit_functional(x, w, b, *statistics(), True, 0.1, 0.0)[0],
+        X,
+        GAIN,
+        SHIFT,
     ),
     "_native_batch_norm_legit_no_training": case(
-        lambda x, w, b: aten._native_batch_norm_legit_no_training(x, w, b, *statistics(), 0.1, 0.0)[0], X, GAIN, SHIFT, missed=2
+        lambda x, w, b: aten._native_batch_norm_legit_no_training(x, w, b, *statistics(), 0.1, 0.0)[0],
+        X,
+        GAIN,
+        SHIFT,
+        missed=2,
     ),
     "_batch_norm_with_update": case(
         lambda x, w, b: aten._batch_norm_with_update(x, w, b, *statistics(), 0.1, 0.0)[0], X, GAIN, SHIFT
@@ -48,7 +55,9 @@ CASES: dict[str, Case] = {
     "_weight_norm_interface": case(lambda v, g: aten._weight_norm_interface(v, g, 0)[0], signed(2, 3), positive(2, 1)),
 }
 FURTHER: dict[str, Case] = {
-    "batch norm without gain": case(lambda x: aten.native_batch_norm(x, None, None, *statistics(), True, 0.1, 0.0)[0], X),
+    "batch norm without gain": case(
+        lambda x: aten.native_batch_norm(x, None, None, *statistics(), True, 0.1, 0.0)[0], X
+    ),
     "batch norm of an image": case(lambda x, w, b: batch(x, w, b), signed(2, 2, 3), GAIN, SHIFT),
     "layer norm without gain": case(lambda x: F.layer_norm(x, [3], eps=0.0), signed(2, 3)),
     "layer norm over two axes": case(lambda x, w: F.layer_norm(x, [2, 2], w, eps=0.0), signed(2, 2, 2), signed(2, 2)),
@@ -78,4 +87,7 @@ def test_an_epsilon_makes_the_scale_that_is_taken_out_approximate(norm: object, 
 
 
 def test_running_statistics_do_not_follow_a_scale() -> None:
-    assert directions(case(lambda x: batch(x, torch.ones(2).double(), torch.zeros(2).double(), training=False), X)) == (0, 0)
+    assert directions(case(lambda x: batch(x, torch.ones(2).double(), torch.zeros(2).double(), training=False), X)) == (
+        0,
+        0,
+    )

@@ -26,9 +26,14 @@ CASES: dict[str, Case] = {
     "linalg_vector_norm": case(lambda x: aten.linalg_vector_norm(x, 2, [1]), X),
     "norm": case(lambda x: aten.norm(x, 2), X),
     "_sparse_sum": case(
-        lambda x: aten._sparse_sum(torch.sparse_coo_tensor(SPARSE, x, (2, 3), check_invariants=True), [1]), signed(3), missed=1
+        lambda x: aten._sparse_sum(torch.sparse_coo_tensor(SPARSE, x, (2, 3), check_invariants=True), [1]),
+        signed(3),
+        missed=1,
     ),
-    **{name: case(lambda x, f=getattr(aten, name): f(x, 1), X, **PIECES) for name in ("max", "min", "median", "nanmedian")},
+    **{
+        name: case(lambda x, f=getattr(aten, name): f(x, 1), X, **PIECES)
+        for name in ("max", "min", "median", "nanmedian")
+    },
     "mode": case(lambda x: aten.mode(x, 1), X, counted=False),
     "kthvalue": case(lambda x: aten.kthvalue(x, 2, 1), X, **PIECES),
     "aminmax": case(lambda x: aten.aminmax(x, dim=1), X, counted=False),
@@ -41,7 +46,10 @@ CASES: dict[str, Case] = {
     "topk": case(lambda x: aten.topk(x, 2, 1), X, **PIECES),
     "cummax": case(lambda x: aten.cummax(x, 1), X, **PIECES),
     "cummin": case(lambda x: aten.cummin(x, 1), X, **PIECES),
-    **{name: case(lambda x, f=getattr(aten, name): f(x, 1), X, counted=False) for name in ("argmax", "argmin", "argsort")},
+    **{
+        name: case(lambda x, f=getattr(aten, name): f(x, 1), X, counted=False)
+        for name in ("argmax", "argmin", "argsort")
+    },
     "prod": case(lambda x: aten.prod(x, 1), X, missed=4),
     "coalesce": case(
         lambda x: aten.coalesce(torch.sparse_coo_tensor(SPARSE, x, (2, 3), check_invariants=True)), signed(3), missed=2
@@ -51,8 +59,11 @@ CASES: dict[str, Case] = {
     ),
     "to_sparse": case(lambda x: x.to_sparse(), X, missed=5),
     "values": case(
-        lambda x: torch.sparse_coo_tensor(SPARSE, x, (2, 3), check_invariants=True).coalesce().values(), signed(3), missed=2
+        lambda x: torch.sparse_coo_tensor(SPARSE, x, (2, 3), check_invariants=True).coalesce().values(),
+        signed(3),
+        missed=2,
     ),
+    "masked_select": case(lambda x: aten.masked_select(x, torch.tensor([[True, False, True]])), X, missed=5),
     "trace": case(aten.trace, SQUARE, missed=6),
     "avg_pool1d": case(lambda x: aten.avg_pool1d(x, [2], [1]), LINE),
     "avg_pool2d": case(lambda x: aten.avg_pool2d(x, [2, 2], [1, 1]), signed(1, 2, 3, 3)),
@@ -78,7 +89,9 @@ CASES: dict[str, Case] = {
     "adaptive_max_pool2d": case(lambda x: aten.adaptive_max_pool2d(x, [1, 1]), signed(1, 2, 2, 2), points=30),
     "adaptive_max_pool3d": case(lambda x: aten.adaptive_max_pool3d(x, [1, 1, 1]), VOLUME, points=60),
     "fractional_max_pool2d": case(
-        lambda x: aten.fractional_max_pool2d(x, [2, 2], [1, 1], torch.full((1, 2, 2), 0.4).double()), signed(1, 2, 2, 2), points=30
+        lambda x: aten.fractional_max_pool2d(x, [2, 2], [1, 1], torch.full((1, 2, 2), 0.4).double()),
+        signed(1, 2, 2, 2),
+        points=30,
     ),
     "_cdist_forward": case(lambda x, y: aten._cdist_forward(x, y, 2.0, None), X, SQUARE),
     "cdist": case(lambda x, y: aten.cdist(x, y), X, SQUARE),

@@ -23,9 +23,7 @@ CASES: dict[str, Case] = {
     "scatter_reduce": case(lambda m: aten.scatter_reduce(zeros(m), 0, WIDE, m, "mean"), MESSAGES, missed=3),
     "index_add": case(lambda x, m: aten.index_add(x, 0, PLACES, m), X, MESSAGES, missed=3),
     "index_copy": case(lambda x, m: aten.index_copy(x, 0, PLACES[:2], m), X, X),
-    "index_reduce": case(
-        lambda x, m: aten.index_reduce(x, 0, PLACES, m, "amax"), X, MESSAGES, missed=3, points=60
-    ),
+    "index_reduce": case(lambda x, m: aten.index_reduce(x, 0, PLACES, m, "amax"), X, MESSAGES, missed=3, points=60),
     "index_fill": case(lambda x: aten.index_fill(x, 0, PLACES[:1], 0.0), X),
     "index_put": case(lambda x, m: aten.index_put(x, [PLACES], m, True), X, MESSAGES, missed=3),
     "_unsafe_index_put": case(lambda x, m: aten._unsafe_index_put(x, [PLACES], m, True), X, MESSAGES, missed=3),
@@ -44,13 +42,19 @@ CASES: dict[str, Case] = {
 }
 FURTHER: dict[str, Case] = {
     "scatter of a number": case(lambda x: aten.scatter(x, 0, WIDE[:1], 0.0), X),
-    "scatter that multiplies": case(lambda x, m: aten.scatter_reduce(x, 0, WIDE, m, "prod"), X, MESSAGES, counted=False),
+    "scatter that multiplies": case(
+        lambda x, m: aten.scatter_reduce(x, 0, WIDE, m, "prod"), X, MESSAGES, counted=False
+    ),
     "scatter onto a scaled target": case(lambda x, m: aten.scatter_add(x, 0, WIDE, m), X, MESSAGES, missed=3),
-    "scatter of the largest": case(lambda m: aten.scatter_reduce(zeros(m), 0, WIDE, m, "amax"), MESSAGES, counted=False),
+    "scatter of the largest": case(
+        lambda m: aten.scatter_reduce(zeros(m), 0, WIDE, m, "amax"), MESSAGES, counted=False
+    ),
     "index_add into nothing": case(lambda m: aten.index_add(zeros(m), 0, PLACES, m), MESSAGES, missed=3),
     "index_put that replaces": case(lambda x, m: aten.index_put(x, [torch.tensor([1])], m), X, signed(1, 3)),
     "a column that is replaced": case(lambda x, m: _written(x, m), X, signed(2)),
-    "index_put by a mask": case(lambda x: aten.index_put(x, [torch.tensor([True, False])], torch.zeros(1, 3).double()), X),
+    "index_put by a mask": case(
+        lambda x: aten.index_put(x, [torch.tensor([True, False])], torch.zeros(1, 3).double()), X
+    ),
 }
 
 

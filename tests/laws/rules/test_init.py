@@ -1,0 +1,47 @@
+"""The table of rules as a whole."""
+
+import pytest
+import torch
+
+from gatdiag.laws.rules import RULES
+from tests.laws.rules import (
+    test_arrangement,
+    test_contraction,
+    test_elementwise,
+    test_normalisation,
+    test_reduction,
+    test_scatter,
+)
+
+ROOMS = (test_arrangement, test_contraction, test_elementwise, test_normalisation, test_reduction, test_scatter)
+TESTED = {name for room in ROOMS for name in room.CASES}
+# Of other devices, of packages torch may come without, or called by nothing but torch itself on such devices.
+ELSEWHERE = {
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
+    "_thnn_fused_gru_cell",
+    "_thnn_fused_lstm_cell",
+    "mkldnn_rnn_layer",
+    "convolution_overrideable",
+    "sspaddmm",
+    "sparse_compressed_tensor",
+    "_fused_rms_norm",
+    "_coalesced",
+    "_to_dense",
+    "_to_sparse",
+    "_values",
+    "_nested_tensor_size",
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_is_compared_with_its_operation(name: str) -> None:
+    assert name in TESTED | ELSEWHERE
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_is_of_an_operation_that_exists(name: str) -> None:
+    packet, _, overload = name.partition(".")
+
+    assert hasattr(torch.ops.aten, packet)
+    assert not overload or overload in getattr(torch.ops.aten, packet).overloads()

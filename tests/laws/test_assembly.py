@@ -1,0 +1,129 @@
+"""From solutions to laws: order, signs, names and kinds."""
+
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from gatdiag.laws.assembly import Place, assemble
+from gatdiag.laws.label import Label
+from gatdiag.laws.law import Law
+from gatdiag.laws.solver import Basis
+
+SHAPES = {"one.weight": (2, 3), "one.bias": (2,), "two.weight": (4, 2), "norm.weight": (2,)}
+PLACES = {
+    "one.weight": Place(1, "one", 0, True),
+    "one.bias": Place(1, "one", 1, False),
+    "norm.weight": Place(2, "norm", 2, False),
+    "two.weight": Place(3, "two", 3, True),
+}
+HIDDEN = torch.tensor([1, 2])
+
+
+def label(coefficient: int, ids: Tensor) -> Label:
+    return Label(((Fraction(coefficient), ids),))
+
+
+def hidden(**more: Label) -> dict[str, Label]:
+    """The labels of two layers around two neurons, the unknowns 1 and 2."""
+    named = {name.replace("_", "."): value for name, value in more.items()}
+    return {
+        "one.weight": label(1, HIDDEN.reshape(2, 1)),
+        "one.bias": label(1, HIDDEN),
+        "two.weight": label(-1, HIDDEN.reshape(1, 2)),
+        **named,
+    }
+
+
+def basis(*free: int, sign: int = 1) -> Basis:
+    values = {unknown: {number: Fraction(sign)} for number, unknown in enumerate(free)}
+    return Basis(free, (True,) * len(free), values)
+
+
+def assembled(labels: dict[str, Label], found: Basis, masks: dict[str, Tensor] | None = None) -> list[Law]:
+    return assemble(labels, SHAPES, found, PLACES, masks or {})
+
+
+def test_a_neuron_between_two_layers() -> None:
+    laws = assembled(hidden(), basis(1, 2))
+
+    assert list(map(str, laws)) == [
+        f"layer 1 (one), neuron {i}: one.weight[{i}, :] + one.bias[{i}] - two.weight[:, {i}]" for i in range(2)
+    ]
+    assert [(law.kind, law.layer, law.neuron, law.exact) for law in laws] == [
+        ("neuron", "one", i, True) for i in range(2)
+    ]
+
+
+def test_laws_come_in_order_whatever_the_order_of_the_basis() -> None:
+    assert [law.neuron for law in assembled(hidden(), basis(2, 1))] == [0, 1]
+
+
+def test_the_incoming_weights_are_positive_whatever_the_sign_of_the_solution() -> None:
+    assert list(map(str, assembled(hidden(), basis(1, 2, sign=-1)))) == list(map(str, assembled(hidden(), basis(1, 2))))
+
+
+def test_a_solution_that_moves_no_parameter_is_no_law() -> None:
+    assert len(assembled(hidden(), basis(1, 7))) == 1
+
+
+def test_one_unknown_for_two_neurons_is_a_law_of_both() -> None:
+    found = Basis((1,), (False,), {1: {0: Fraction(1)}, 2: {0: Fraction(1)}})
+    (law,) = assembled(hidden(), found)
+
+    assert (
+        str(law)
+        == "layer 1 (one), all neurons: one.weight[0, :], one.weight[1, :] + one.bias[0], one.bias[1] - two.weight[:, 0], two.weight[:, 1]"
+    )
+    assert (law.neuron, law.exact) == (None, False)
+
+
+def test_different_exponents_are_different_terms() -> None:
+    found = Basis((1,), (True,), {1: {0: Fraction(1)}, 2: {0: Fraction(2)}})
+    (law,) = assembled({"one.bias": hidden()["one.bias"]}, found)
+
+    assert [(term.indices, term.exponent) for term in law.terms] == [(((0,),), 1), (((1,),), 2)]
+
+
+def test_two_writers_make_a_stream() -> None:
+    law = assembled(hidden(norm_weight=label(1, HIDDEN)), basis(1))[0]
+
+    assert (law.kind, law.name) == ("stream", "residual stream, channel 0")
+
+
+def test_what_nothing_reads_is_a_scale() -> None:
+    (law,) = assembled({"one.weight": label(1, HIDDEN.reshape(2, 1))}, basis(2))
+
+    assert (law.kind, law.name) == ("scale", "layer 1 (one), neuron 1 scale")
+
+
+def test_an_entry_without_effect_is_annihilated_and_comes_last_in_its_layer() -> None:
+    labels = {
+        "one.weight": hidden()["one.weight"],
+        "two.weight": hidden()["two.weight"],
+        "one.bias": label(1, torch.tensor([3, 4])),
+    }
+    laws = assembled(labels, basis(3, 4, 1, 2), {"one.bias": torch.tensor([True, True])})
+
+    assert [(law.kind, law.name) for law in laws] == [
+        ("neuron", "layer 1 (one), neuron 0"),
+        ("neuron", "layer 1 (one), neuron 1"),
+        ("annihilated", "layer 1 (one), one.bias[0]"),
+        ("annihilated", "layer 1 (one), one.bias[1]"),
+    ]
+
+
+def test_factors_of_one_layer_are_a_product() -> None:
+    shapes = {"att.query": (2, 3), "att.key": (2, 3)}
+    places = {"att.query": Place(1, "att", 0, True), "att.key": Place(1, "att", 1, True)}
+    labels = {"att.query": label(1, HIDDEN.reshape(2, 1)), "att.key": label(-1, HIDDEN.reshape(2, 1))}
+
+    law = assemble(labels, shapes, basis(1, 2), places, {})[1]
+    assert (law.kind, str(law)) == ("product", "layer 1 (att), query/key channel 1: att.query[1, :] - att.key[1, :]")
+
+
+def test_opposite_parts_of_one_parameter_cancel() -> None:
+    both = Label(((Fraction(1), HIDDEN.reshape(2, 1)), (Fraction(-1), torch.tensor([[1], [1]]))))
+    laws = assembled({"one.weight": both}, basis(1))
+
+    assert [[(term.indices, term.exponent) for term in law.terms] for law in laws] == [[(((1,),), 1)]]

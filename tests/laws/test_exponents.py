@@ -1,0 +1,164 @@
+"""Unknowns that are bound on the spot solve the same equations as a dense matrix would."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatdiag.laws.exponents import ZERO, Exponents
+from gatdiag.laws.label import VACANT, Label
+from gatdiag.laws.solver import solve
+
+ONE = Fraction(1)
+
+
+def label(*ids: Tensor) -> Label:
+    return Label(tuple((ONE, array) for array in ids))
+
+
+def freedom(exponents: Exponents, *labels: Label) -> int:
+    """Dimension of what the labels can still be."""
+    resolved = [exponents.resolve(part) for part in labels]
+    basis = solve(exponents, [ids for part in resolved for _, ids in part.terms])
+    if not basis.free:
+        return 0
+    columns = []
+    for part in resolved:
+        total = torch.zeros(*part.shape, len(basis.free))
+        for coefficient, ids in part.terms:
+            values = [
+                [float(basis.values.get(u, {}).get(v, 0)) for v in range(len(basis.free))]
+                for u in ids.flatten().tolist()
+            ]
+            total = total + float(coefficient) * torch.tensor(values).reshape(*ids.shape, len(basis.free))
+        columns.append(total.reshape(-1, len(basis.free)))
+    return int(torch.linalg.matrix_rank(torch.cat(columns)))
+
+
+def test_fresh_unknowns_are_new_and_remember_where_they_came_from() -> None:
+    exponents = Exponents()
+    first, second = exponents.fresh((2, 3), "w", is_entry=True), exponents.fresh((2000,))
+
+    assert ZERO not in first
+    assert len({*first.flatten().tolist(), *second.tolist()}) == 2006
+    assert (exponents.block(int(first[1, 2])).parameter, exponents.block(int(first[1, 2])).is_entry) == ("w", True)
+    assert exponents.block(int(second[-1])).parameter is None
+    assert freedom(exponents, label(first), label(second[:5])) == 11
+
+
+def test_what_vanishes_is_zero() -> None:
+    exponents = Exponents()
+    ids = exponents.fresh((4,))
+    exponents.vanish(label(ids[:3]))
+
+    assert exponents.resolve(label(ids[:3])).terms == ()
+    assert freedom(exponents, label(ids)) == 1
+
+
+def test_vacant_entries_need_not_vanish() -> None:
+    exponents = Exponents()
+    ids = exponents.fresh((3,))
+    exponents.vanish(Label(((ONE, ids),), torch.tensor([True, False, True])))
+
+    assert freedom(exponents, label(ids)) == 2
+
+
+def test_a_sum_demands_equal_exponents() -> None:
+    exponents = Exponents()
+    left, right = exponents.fresh((2, 3)), exponents.fresh((3,))
+    exponents.equal(label(left), label(right))
+
+    assert freedom(exponents, label(left), label(right)) == 3
+    assert freedom(exponents, label(left) - label(right)) == 0
+
+
+def test_a_vacant_summand_demands_nothing() -> None:
+    exponents = Exponents()
+    ids = exponents.fresh((2, 3))
+
+    assert exponents.equal(VACANT, label(ids)).terms[0][1] is ids
+    assert exponents.equal(label(ids), VACANT).terms[0][1] is ids
+    assert freedom(exponents, label(ids)) == 6
+
+
+def test_partly_vacant_summands_fill_each_other_up() -> None:
+    exponents = Exponents()
+    left, right = exponents.fresh((3,)), exponents.fresh((3,))
+    total = exponents.equal(
+        Label(((ONE, left),), torch.tensor([True, False, False])),
+        Label(((ONE, right),), torch.tensor([False, True, False])),
+    )
+
+    assert freedom(exponents, label(left), label(right)) == 5  # only the last entries are added to each other
+    assert freedom(exponents, total - label(torch.stack([right[0], left[1], left[2]]))) == 0
+
+
+@pytest.mark.parametrize("axes", [[0], [1], [0, 1]])
+def test_a_reduction_demands_one_exponent_along_its_axes(axes: list[int]) -> None:
+    exponents = Exponents()
+    ids = exponents.fresh((2, 3), "w", is_entry=True)
+    result = exponents.uniform(label(ids), axes)
+
+    left = 6 // (2 if 0 in axes else 1) // (3 if 1 in axes else 1)
+    assert freedom(exponents, label(ids)) == left
+    assert all(result.shape[axis] == 1 for axis in axes)
+    assert freedom(exponents, label(ids) - result) == 0
+
+
+def test_a_product_under_a_reduction_binds_the_weight_to_row_minus_column() -> None:
+    exponents = Exponents()
+    features, weight = exponents.fresh((1, 3)), exponents.fresh((4, 3), "w", is_entry=True)
+    exponents.uniform(label(features) + label(weight), [1])
+
+    terms = exponents.resolve(label(weight)).terms
+    assert sorted((coefficient, tuple(ids.shape)) for coefficient, ids in terms) == [(-1, (1, 3)), (1, (4, 1))]
+    assert freedom(exponents, label(weight), label(features)) == 7
+    assert not exponents.equations
+
+
+def test_collapsing_gives_one_array_that_equals_the_label() -> None:
+    exponents = Exponents()
+    a, b = exponents.fresh((2, 1)), exponents.fresh((1, 3))
+    for whole in (
+        label(a, b),
+        label(a) - label(b),
+        label(a).scaled(2) - label(b).scaled(3),
+        label(a).scaled(Fraction(1, 2)),
+        Label(),
+    ):
+        single = label(exponents.collapse(whole))
+        assert freedom(exponents, single - whole) == 0 or not (single - whole).terms
+    assert freedom(exponents, label(a), label(b)) == 5
+
+
+def test_a_table_is_bound_to_column_minus_row() -> None:
+    exponents = Exponents()
+    ids = exponents.fresh((4, 3), "table", is_entry=True)
+    result = exponents.tabulated(label(ids))
+
+    assert freedom(exponents, result) == 4 + 3 - 1
+    assert freedom(exponents, result - label(ids)) == 0
+
+
+def test_an_approximation_is_noted_and_not_solved() -> None:
+    exponents = Exponents()
+    ids = exponents.fresh((2,))
+    exponents.approximate(label(ids))
+
+    assert len(exponents.approximations) == 1
+    basis = solve(exponents, [ids])
+    assert basis.exact == (False, False)
+
+
+def test_who_held_an_unknown_at_zero() -> None:
+    exponents = Exponents()
+    ids, other = exponents.fresh((2,)), exponents.fresh((1,))
+    exponents.equal(label(ids[:1]), label(other))
+    exponents.cause = "elu in act"
+    exponents.vanish(label(ids))
+    forced = exponents.forced()
+
+    assert exponents.cause_of(int(ids[1]), forced) == "elu in act"
+    assert exponents.cause_of(int(ids[0]), forced) == "elu in act"
+    assert exponents.cause_of(int(exponents.fresh((1,))), forced) is None

@@ -1,0 +1,163 @@
+"""Every way a model can be given, and models that cannot be analysed."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.nn as gnn
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data
+from torch_geometric.utils import k_hop_subgraph
+
+from gatdiag.errors import ModelError
+from gatdiag.laws import find_laws
+from tests.laws.models.graph import HID, HID2, IN, NODES, OUT, Stack, edges, features, undirected
+from tests.laws.stacks import assert_laws_hold, gcn, mlp
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def test_a_compiled_model_has_the_laws_of_the_model_inside() -> None:
+    model = gcn()
+    compiled = torch.compile(model, backend="eager")
+    x = features()
+
+    assert list(find_laws(compiled, x, edges())) == list(find_laws(model, x, edges()))
+
+
+def test_wrappers_of_data_parallelism_do_not_show_in_the_names() -> None:
+    model = gcn()
+    x = features()
+
+    assert list(find_laws(nn.DataParallel(model), x, edges())) == list(find_laws(model, x, edges()))
+
+
+def test_the_mode_of_the_model_counts() -> None:
+    """Batch norm takes the scale of a batch out; its running statistics do not."""
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    x = torch.randn(8, 3)
+
+    assert sorted(law.kind for law in find_laws(model, x)) == ["neuron"] * 4 + ["scale"] * 4
+    assert [law.kind for law in find_laws(model.eval(), x)] == ["neuron"] * 4
+    assert not any(module.training for module in model.modules())
+
+
+def test_dropout_keeps_every_law() -> None:
+    model = Stack(
+        *(gnn.GATv2Conv(i, o, dropout=0.5) for i, o in ((IN, HID), (HID, OUT))), act=lambda x: F.dropout(x.relu())
+    )
+
+    assert len(find_laws(model, features(), edges())) == HID
+
+
+class OnData(nn.Module):
+    """Takes a graph, returns a dictionary with a nested tuple, and wants a keyword."""
+
+    def __init__(self, whole: bool = False) -> None:
+        super().__init__()
+        self.inside, self.whole = gcn(), whole
+
+    def forward(self, data: Data, *, scale: float = 1.0) -> dict[str, Any]:
+        out = scale * self.inside(data.x, data.edge_index)
+        return {"logits": out, "more": (out.sum(), [3])} if not self.whole else {"logits": out}
+
+
+def test_a_graph_as_input_keywords_and_nested_outputs() -> None:
+    data = Data(x=features(), edge_index=edges())
+
+    for law, other in zip(find_laws(OnData(), data, scale=2.0), find_laws(gcn(), features(), edges()), strict=True):
+        assert law.name == other.name.replace("(layers", "(inside.layers")
+
+
+class Deep(nn.Module):
+    """Returns hidden features beside its output, so these may not be rescaled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = F.relu(self.first(x))
+        return self.third(F.relu(self.second(hidden))), hidden
+
+
+def test_everything_a_forward_pass_returns_keeps_its_scale() -> None:
+    assert [law.layer for law in find_laws(Deep(), torch.randn(6, 3))] == ["second"] * 5
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning", "ignore:Converting sparse:UserWarning")
+@pytest.mark.parametrize("form", ["coo", "csr", "edge index"])
+def test_every_form_of_adjacency_gives_the_same_laws(form: str) -> None:
+    both = undirected()
+    values = torch.ones(both.shape[1])
+    adjacency = torch.sparse_coo_tensor(both, values, (NODES, NODES)).coalesce()
+    if form == "csr":
+        adjacency = adjacency.to_sparse_csr()
+    given = EdgeIndex(both.contiguous(), sparse_size=(NODES, NODES)) if form == "edge index" else adjacency
+    model = Stack(*(gnn.SAGEConv(i, o) for i, o in ((IN, HID), (HID, HID2), (HID2, OUT))))
+    x = features()
+
+    laws = find_laws(model, x, given)
+
+    assert list(map(str, laws)) == list(map(str, find_laws(model, x, both)))
+    assert_laws_hold(laws, model.double(), x.double(), both)
+
+
+def test_the_laws_hold_on_every_sub_graph() -> None:
+    model, x = gcn().double(), features().double()
+    subset, inside, mapping, _ = k_hop_subgraph([0, 4], 1, edges(), relabel_nodes=True, num_nodes=NODES)
+    laws = find_laws(model, x[subset], inside)
+
+    assert len(laws) == HID + HID2
+    assert len(subset) < NODES
+    assert_laws_hold(laws, model, x[subset], inside)
+    model.zero_grad()
+    assert_laws_hold(laws, model, x, edges())
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(ModelError, match="Expected a model with parameters"):
+        find_laws(nn.ReLU(), torch.randn(3))
+
+
+def test_a_model_all_of_whose_parameters_are_frozen_is_refused() -> None:
+    with pytest.raises(ModelError, match="requires_grad=True"):
+        find_laws(mlp(3, 4, 2).requires_grad_(False), torch.randn(5, 3))
+
+
+def test_a_detached_output_is_refused() -> None:
+    class Cut(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inside(x).detach()
+
+    with pytest.raises(ModelError, match="output depends on a trainable parameter.*not detached"):
+        find_laws(Cut(), torch.randn(5, 3))
+
+
+def test_a_lazy_layer_is_refused_by_name() -> None:
+    with pytest.raises(ModelError, match=r"layer 'layers.0.lin' .*is lazy.*run it once"):
+        find_laws(Stack(gnn.GCNConv(-1, HID), gnn.GCNConv(HID, OUT)), features(), edges())
+
+
+def test_a_forward_pass_that_fails_is_refused_with_the_layer_and_the_reason() -> None:
+    with pytest.raises(ModelError, match=r"failed in layer 'layers.1.lin' .*mat1 and mat2 shapes cannot be multiplied"):
+        find_laws(Stack(gnn.GCNConv(IN, HID), gnn.GCNConv(HID + 1, OUT)), features(), edges())
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    model = mlp(3, 4, 2)
+    with torch.no_grad():
+        model[0].weight[0, 0] = math.nan
+
+    with pytest.raises(ModelError, match="not finite"):
+        find_laws(model, torch.randn(5, 3))

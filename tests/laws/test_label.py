@@ -1,0 +1,103 @@
+"""Labels broadcast, move and add up as the exponents they stand for do."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gatdiag.laws.label import VACANT, Label, merged, shrink
+
+VALUES = torch.arange(40, dtype=torch.float64).square() + 1  # of unknown number k; all sums differ
+
+
+def of(ids: object, coefficient: int = 1) -> Label:
+    return Label(((Fraction(coefficient), torch.as_tensor(ids)),))
+
+
+def exponents(label: Label, shape: tuple[int, ...]) -> Tensor:
+    total = torch.zeros(shape, dtype=torch.float64)
+    for coefficient, ids in label.terms:
+        total += float(coefficient) * VALUES[ids]
+    return total
+
+
+COLUMN, ROW = of([[1], [2]]), of([[3, 4, 5]])
+
+
+def test_a_product_adds_and_a_quotient_subtracts() -> None:
+    shape = (2, 3)
+
+    assert torch.equal(exponents(COLUMN + ROW, shape), exponents(COLUMN, shape) + exponents(ROW, shape))
+    assert torch.equal(exponents(COLUMN - ROW, shape), exponents(COLUMN, shape) - exponents(ROW, shape))
+    assert (COLUMN + ROW).shape == shape
+
+
+def test_labels_broadcast_from_the_right_as_tensors_do() -> None:
+    assert torch.equal(
+        exponents(of([1, 2, 3]) + of([[4], [5]]), (2, 3)), exponents(of([[1, 2, 3]]) + of([[4], [5]]), (2, 3))
+    )
+    assert of([1, 2]).aligned(3).shape == (1, 1, 2)
+
+
+@pytest.mark.parametrize("factor", [Fraction(1, 2), -1, 3])
+def test_a_power_multiplies(factor: Fraction) -> None:
+    assert torch.equal(exponents(ROW.scaled(factor), (1, 3)), float(factor) * exponents(ROW, (1, 3)))
+
+
+def test_the_power_zero_has_no_scale() -> None:
+    assert ROW.scaled(0).terms == ()
+
+
+def test_arranging_moves_the_exponents_with_the_entries() -> None:
+    moved = (COLUMN - ROW).arranged(torch.Size((2, 3)), torch.t)
+
+    assert torch.equal(exponents(moved, (3, 2)), exponents(COLUMN - ROW, (2, 3)).t())
+    assert sorted(ids.numel() for _, ids in moved.terms) == [2, 3]
+
+
+def test_along_which_axes_it_changes() -> None:
+    assert COLUMN.changes_along([0])
+    assert not COLUMN.changes_along([1])
+    assert (COLUMN + ROW).changes_along([1])
+    assert not Label().changes_along([])
+
+
+def test_vacant_entries_of_a_product_are_vacant_in_either_factor() -> None:
+    first = Label((), torch.tensor([True, False, False]))
+    second = Label((), torch.tensor([True, True, False]))
+
+    assert (first + second).vacant.tolist() == [True, True, False]
+    assert (first + of([1, 2, 3])).vacant.tolist() == [True, False, False]
+    assert (of([1, 2, 3]) + first).vacant.tolist() == [True, False, False]
+    assert first.scaled(2).vacant is first.vacant
+    assert first.present().vacant is None
+
+
+def test_what_is_vacant() -> None:
+    assert VACANT.is_vacant
+    assert not Label().is_vacant
+    assert not Label((), torch.tensor([True, False])).is_vacant
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+def test_shrinking_keeps_every_entry_and_no_axis_that_does_not_change(shape: list[int], random: object) -> None:
+    array = torch.tensor([random.randint(0, 1) for _ in range(torch.Size(shape).numel())]).reshape(shape)  # type: ignore[attr-defined]
+    small = shrink(array)
+
+    assert torch.equal(small.expand(shape), array)
+    for axis in range(array.ndim):
+        constant = all(torch.equal(array.select(axis, k), array.select(axis, 0)) for k in range(array.shape[axis]))
+        assert (small.shape[axis] == 1) == constant
+
+
+def test_equal_arrays_are_added_up_and_zeros_dropped() -> None:
+    a, zero = torch.tensor([1, 2]), torch.tensor([0, 0])
+    one = Fraction(1)
+
+    ((coefficient, ids),) = merged([(one, a), (2 * one, zero), (3 * one, a.clone())], 0)
+    assert (coefficient, ids.tolist()) == (4, [1, 2])
+    assert merged([(one, a), (-one, a)], 0) == ()

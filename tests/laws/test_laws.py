@@ -1,0 +1,190 @@
+"""The values of the laws against loops, and the symmetry that each law is."""
+
+import math
+
+import pytest
+import torch
+import torch_geometric.nn as gnn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gatdiag.laws import find_laws
+from tests.laws.loops import each, exponents, gradients, rescale, weights
+from tests.laws.models.graph import HID, HID2, IN, NODES, OUT, Stack, edges, features
+from tests.laws.stacks import gcn, mlp
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_delta_c_and_their_normalised_forms_are_what_loops_give(dtype: torch.dtype) -> None:
+    model, x = Stack(gnn.GATv2Conv(IN, 3, heads=2), gnn.GATv2Conv(6, OUT)).to(dtype), features().to(dtype)
+    laws = find_laws(model, x, edges())
+    model(x, edges()).square().sum().backward()
+    w, g = weights(model), gradients(model)
+    g["layers.0.att"] = g["layers.0.att"] + 10  # so that delta is not rounding
+
+    torch.testing.assert_close(laws.delta(g), each(laws, w, g))
+    torch.testing.assert_close(laws.c(), each(laws, w, w))
+    torch.testing.assert_close(laws.normalised_c(), each(laws, w, w) / each(laws, w, w, absolute=True))
+    torch.testing.assert_close(laws.residual(g), each(laws, w, g).abs() / each(laws, w, g, absolute=True))
+    assert laws.delta(g).abs().min() > 1e-3
+
+
+def test_normalised_c_is_within_one_and_says_which_side_is_heavier() -> None:
+    model = mlp(3, 4, 2, bias=False)
+    laws = find_laws(model, torch.randn(5, 3))
+
+    with torch.no_grad():
+        model[2].weight.zero_()
+    assert laws.normalised_c().tolist() == [1.0] * 4
+    with torch.no_grad():
+        model[2].weight.fill_(1.0)
+        model[0].weight.zero_()
+    assert laws.normalised_c().tolist() == [-1.0] * 4
+    with torch.no_grad():
+        model[0].weight.fill_(math.sqrt(2 / 3))
+    assert laws.normalised_c().abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_any_precision_of_the_model_will_do(dtype: torch.dtype) -> None:
+    model, x = gcn().to(dtype), features().to(dtype)
+    laws = find_laws(model, x, edges())
+
+    assert len(laws) == HID + HID2
+    assert max(law.residual for law in laws) < 1e-10  # checked in float64 whatever the model has
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    assert (laws.c().dtype, laws.c().shape) == (torch.float64, (HID + HID2,))
+    model(x, edges()).float().square().sum().backward()
+    assert laws.normalised_delta().max() < 100 * torch.finfo(dtype).eps
+
+
+def test_exponents_of_a_law_are_those_of_its_terms() -> None:
+    """The slow loops read the same law that a person does."""
+    law = find_laws(mlp(2, 2, 1), torch.randn(5, 2))[1]
+
+    table = exponents(law)
+    assert table["0.weight"].tolist() == [[0, 0], [1, 1]]
+    assert table["0.bias"].tolist() == [0, 1]
+    assert table["2.weight"].tolist() == [[0, -1]]
+
+
+@st.composite
+def stacks(draw: st.DrawFn) -> nn.Module:
+    """A random GNN of one to three hidden layers."""
+    kind = draw(st.sampled_from(["gcn", "gatv2", "sage"]))
+    hidden = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    bias, residual, heads = draw(st.booleans()), draw(st.booleans()), draw(st.integers(1, 2))
+    torch.manual_seed(draw(st.integers(0, 1000)))
+    layers: list[nn.Module] = []
+    before = IN
+    for width in hidden:
+        if kind == "gatv2":
+            concat = draw(st.booleans())
+            layers.append(gnn.GATv2Conv(before, width, heads=heads, concat=concat, bias=bias))
+            before = width * heads if concat else width
+        else:
+            layers.append({"gcn": gnn.GCNConv, "sage": gnn.SAGEConv}[kind](before, width, bias=bias))
+            before = width
+    return Stack(*layers, gnn.GCNConv(before, OUT, bias=bias), residual=residual).double()
+
+
+@given(stacks(), st.floats(-1, 1), st.data())
+@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+def test_a_law_is_a_rescaling_that_leaves_the_outputs_alone(
+    model: nn.Module, power: float, data: st.DataObject
+) -> None:
+    x = torch.randn(NODES, IN, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    laws = find_laws(model, x, edges())
+    before = model(x, edges()).detach()
+
+    law = laws[data.draw(st.integers(0, len(laws) - 1))] if len(laws) else None
+    if law is not None:
+        old = weights(model)[law.terms[0].parameter].clone()
+        rescale(model, law, math.exp(power))
+        assert abs(power) < 1e-3 or not torch.equal(old, weights(model)[law.terms[0].parameter])
+
+    torch.testing.assert_close(model(x, edges()).detach(), before, rtol=1e-9, atol=1e-11)
+
+
+def test_two_calls_find_the_same() -> None:
+    model = Stack(gnn.GATv2Conv(IN, 3, heads=2, dropout=0.5), gnn.BatchNorm(6), act=lambda x: x)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside, self.out = model.layers, gnn.GCNConv(6, OUT)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.out(F.relu(self.inside[1](self.inside[0](x, edge_index))), edge_index)
+
+    both = Both()
+    x = features()
+    first, second = (find_laws(both, x, edges()) for _ in range(2))
+
+    assert list(first) == list(second)
+    assert first.excluded == second.excluded
+    assert len(first) > 0
+
+
+def test_without_laws_every_value_is_empty() -> None:
+    model = nn.Linear(3, 2)
+    laws = find_laws(model, torch.randn(4, 3))
+    model(torch.randn(4, 3)).sum().backward()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    values = [
+        laws.delta(),
+        laws.c(),
+        laws.normalised_c(),
+        laws.normalised_delta(),
+        laws.predict(laws.c(), None, optimizer),
+    ]
+    assert [value.shape for value in values] == [(0,)] * 5
+    assert laws.by_layer() == {}
+
+
+def test_zero_gradients_and_zero_weights_give_zeros_and_no_nan() -> None:
+    model = mlp(3, 4, 2)
+    laws = find_laws(model, torch.randn(5, 3))
+
+    assert laws.delta().tolist() == [0.0] * 4  # no gradient yet
+    assert laws.normalised_delta().tolist() == [0.0] * 4
+    assert laws.residual().isnan().all()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert laws.normalised_c().tolist() == [0.0] * 4
+
+
+def test_values_follow_the_weights_and_can_be_asked_of_others() -> None:
+    model = mlp(3, 4, 2)
+    laws = find_laws(model, torch.randn(5, 3))
+    before, saved = laws.c(), {name: weight.clone() for name, weight in weights(model).items()}
+
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+
+    torch.testing.assert_close(laws.c() - before, 3 * saved["0.weight"].double().square().sum(1))
+    torch.testing.assert_close(laws.c(saved), before, rtol=0, atol=0)
+    assert not laws.c().requires_grad
+
+
+def test_the_number_of_kernels_does_not_grow_with_width_or_depth() -> None:
+    def kernels(*widths: int) -> int:
+        model = mlp(*widths)
+        laws = find_laws(model, torch.randn(5, widths[0]))
+        model(torch.randn(5, widths[0])).sum().backward()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            laws.delta()
+            laws.c()
+        return sum(event.count for event in profile.key_averages())
+
+    assert kernels(4, 4, 4, 4) == kernels(16, 16, 16, 16)
+    assert kernels(4, 4, 4, 4, 4, 4, 4, 4) < 2 * kernels(4, 4, 4, 4)

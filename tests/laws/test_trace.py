@@ -1,0 +1,174 @@
+"""Labels follow tensors through views, in-place writes, subclasses and operations nobody knows."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+
+from gatdiag.laws.exponents import Exponents
+from gatdiag.laws.label import Label
+from gatdiag.laws.solver import solve
+from gatdiag.laws.trace import Trace
+
+
+class Follower:
+    """A trace with labelled tensors, and the names of the unknowns that a tensor's entries depend on."""
+
+    def __init__(self) -> None:
+        self.exponents = Exponents()
+        self.trace = Trace(self.exponents, lambda: "layer")
+        self.names: dict[int, str] = {0: "0"}
+
+    def labelled(self, name: str, *shape: int) -> Tensor:
+        tensor = torch.rand(shape, dtype=torch.float64) + 1
+        ids = self.exponents.fresh(shape, name, is_entry=True)
+        self.names |= {unknown: f"{name}{k}" for k, unknown in enumerate(ids.flatten().tolist())}
+        self.trace.set_label(tensor, Label(((Fraction(1), ids),)))
+        return tensor
+
+    def exponents_of(self, tensor: Tensor) -> list[str]:
+        """Entry by entry, the sum of names; '-' where it is vacant."""
+        label = self.exponents.resolve(self.trace.label_of(tensor))
+        vacant = (
+            torch.zeros(tensor.shape, dtype=torch.bool) if label.vacant is None else label.vacant.expand(tensor.shape)
+        )
+        texts = [""] * tensor.numel()
+        for coefficient, ids in label.terms:
+            for k, unknown in enumerate(ids.expand(tensor.shape).flatten().tolist()):
+                if unknown:
+                    texts[k] += ("" if coefficient == 1 else str(coefficient)) + self.names.get(unknown, "?")
+        return ["-" if hole else text or "0" for hole, text in zip(vacant.flatten().tolist(), texts, strict=True)]
+
+    def freedom(self, *tensors: Tensor) -> int:
+        labels = [self.exponents.resolve(self.trace.label_of(tensor)) for tensor in tensors]
+        return len(solve(self.exponents, [ids for label in labels for _, ids in label.terms]).free)
+
+
+@pytest.fixture
+def follow() -> Follower:
+    return Follower()
+
+
+def test_a_write_through_a_view_relabels_the_base_and_its_other_views(follow: Follower) -> None:
+    a = follow.labelled("a", 2)
+    with torch.no_grad(), follow.trace:
+        base = torch.zeros(2, 2, dtype=torch.float64)
+        row, column, turned = base[0], base[:, 1], base.t()
+        row.copy_(a)
+
+    assert follow.exponents_of(base) == ["a0", "a1", "-", "-"]
+    assert follow.exponents_of(column) == ["a1", "-"]
+    assert follow.exponents_of(turned) == ["a0", "-", "a1", "-"]
+
+
+def test_a_write_to_the_base_relabels_its_views(follow: Follower) -> None:
+    a = follow.labelled("a", 2, 2)
+    with torch.no_grad(), follow.trace:
+        base = torch.ones(2, 2, dtype=torch.float64)
+        row = base[1]
+        base.mul_(a)
+
+    assert follow.exponents_of(row) == ["a2", "a3"]
+
+
+def test_an_assignment_by_index_relabels_only_what_it_writes(follow: Follower) -> None:
+    a, b = follow.labelled("a", 2, 3), follow.labelled("b", 2)
+    with torch.no_grad(), follow.trace:
+        x = a.clone()
+        x[:, 1] = b
+
+    assert follow.exponents_of(x) == ["a0", "b0", "a2", "a3", "b1", "a5"]
+    assert follow.exponents_of(a) == [f"a{k}" for k in range(6)]
+
+
+def test_an_in_place_sum_needs_equal_exponents(follow: Follower) -> None:
+    a, b = follow.labelled("a", 3), follow.labelled("b", 3)
+    with torch.no_grad(), follow.trace:
+        a[:2].add_(b[:2])
+
+    assert follow.freedom(a, b) == 4
+
+
+def test_writing_zeros_frees_and_writing_a_constant_fixes(follow: Follower) -> None:
+    a = follow.labelled("a", 3)
+    with torch.no_grad(), follow.trace:
+        x = a.clone()
+        x[0] = 0.0
+        y = a.clone()
+        y[0] = 1.0
+
+    assert follow.exponents_of(x) == ["-", "a1", "a2"]
+    assert follow.exponents_of(y) == ["0", "a1", "a2"]
+
+
+def test_an_out_argument_is_labelled(follow: Follower) -> None:
+    a, b = follow.labelled("a", 3), follow.labelled("b", 3)
+    with torch.no_grad(), follow.trace:
+        out = torch.empty(3, dtype=torch.float64)
+        torch.mul(a, b, out=out)
+
+    assert follow.exponents_of(out) == ["a0b0", "a1b1", "a2b2"]
+
+
+def test_an_unknown_operation_is_reported_by_name_and_holds_what_it_touches(follow: Follower) -> None:
+    a, b = follow.labelled("a", 3), follow.labelled("b", 3)
+    with torch.no_grad(), follow.trace:
+        for _ in range(2):
+            out = torch.special.i0e(a) * b
+
+    assert follow.trace.unknown == {("special_i0e", "layer"): 2}
+    assert follow.exponents_of(a) == ["0"] * 3
+    assert follow.exponents_of(out) == ["b0", "b1", "b2"]
+    assert follow.exponents.forced()[int(follow.trace.label_of(b).terms[0][1][0]) - 3] == "special_i0e in layer"
+
+
+def test_an_unknown_operation_on_unlabelled_tensors_is_nobody_s_concern(follow: Follower) -> None:
+    with torch.no_grad(), follow.trace:
+        torch.special.i0e(torch.ones(3))
+
+    assert not follow.trace.unknown
+
+
+def test_integers_have_no_label(follow: Follower) -> None:
+    a = follow.labelled("a", 3)
+    with torch.no_grad(), follow.trace:
+        order = a.argsort()
+        mask = a > 0
+
+    assert follow.trace.label_of(order).arrays == ()
+    assert follow.trace.label_of(mask).arrays == ()
+
+
+def test_a_label_dies_with_its_tensor(follow: Follower) -> None:
+    a = follow.labelled("a", 3)
+    with torch.no_grad(), follow.trace:
+        for _ in range(20):
+            a = a * 2.0
+        del a
+
+    assert len(follow.trace._labels) == 0
+
+
+def test_subclasses_pass_and_what_is_computed_with_them_is_followed(follow: Follower) -> None:
+    index = EdgeIndex([[0, 1, 2], [1, 2, 0]], sparse_size=(3, 3), sort_order="row")
+    a = follow.labelled("a", 1, 2)
+    with torch.no_grad(), follow.trace:
+        rows = a.expand(3, 2)[index[0]]
+        adjacency = index.matmul(rows)
+
+    assert follow.exponents_of(rows) == ["a0", "a1"] * 3
+    assert follow.exponents_of(adjacency) == ["a0", "a1"] * 3
+    assert follow.freedom(a) == 2
+    assert not follow.trace.unknown
+
+
+def test_a_parameter_is_labelled_like_any_tensor(follow: Follower) -> None:
+    weight = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
+    ids = follow.exponents.fresh((2, 2), "w", is_entry=True)
+    follow.trace.set_label(weight, Label(((Fraction(1), ids),)))
+    with torch.no_grad(), follow.trace:
+        out = weight.t().contiguous() * 2
+
+    assert torch.equal(follow.trace.label_of(out).terms[0][1], ids.t())

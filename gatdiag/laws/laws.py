@@ -134,8 +134,8 @@ class Laws:
         With delta = 0 this is, for SGD with learning rate eta and weight decay lambda,
         c' = (1 - eta lambda)^2 c + eta^2 sum e g^2: plain gradient descent drifts at order eta^2 a step. Momentum
         enters through its buffer, Adam through its whole step, which no law ties to the gradient: it drifts at order
-        eta. Parameter groups with their own rate or decay break the cancellation; what is left is computed from weights and
-        gradients. A measured c that leaves the prediction is a true violation.
+        eta. Parameter groups with their own rate or decay break the cancellation; what is left is computed from weights
+        and gradients. A measured c that leaves the prediction is a true violation.
 
         Args:
             c: Values before the step, shape (laws,): measured ones, or the last prediction to follow many steps.

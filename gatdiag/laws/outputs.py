@@ -24,16 +24,20 @@ def floating_tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         if value.is_floating_point() or value.is_complex():
             yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
+    else:
+        for item in _parts(value):
             yield from floating_tensors(item)
-    elif isinstance(value, list | tuple | set):
-        for item in value:
-            yield from floating_tensors(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from floating_tensors(getattr(value, field.name))
-    elif callable(to_dict := getattr(value, "to_dict", None)):
-        yield from floating_tensors(to_dict())
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        yield from floating_tensors(vars(value))
+
+
+def _parts(value: Any) -> list[Any]:
+    """What an object is made of; nothing for a number, a string or a class."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, list | tuple | set):
+        return list(value)
+    if isinstance(value, type) or not hasattr(value, "__dict__"):
+        return []
+    if is_dataclass(value):
+        return [getattr(value, field.name) for field in fields(value)]
+    to_dict = getattr(value, "to_dict", None)
+    return list((to_dict() if callable(to_dict) else vars(value)).values())

@@ -70,12 +70,7 @@ class Sums:
         for name in patterns:
             tensor = templates[name]
             alike[tuple(tensor.shape), tensor.dtype, tensor.device].append(name)
-        self._groups = [
-            _Group(
-                tuple(names), tuple(templates[names[0]].shape), tuple(sorted(set().union(*map(patterns.get, names))))
-            )  # type: ignore[arg-type]
-            for names in alike.values()
-        ]
+        self._groups = [_group(names, templates, patterns) for names in alike.values()]
         self._templates = {name: templates[name] for name in patterns}
         self._starts: dict[tuple[str, tuple[int, ...]], int] = {}
         position = 0
@@ -119,3 +114,10 @@ class Sums:
         tensors = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
         stacked = tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
         return stacked.to(torch.float64)
+
+
+def _group(
+    names: Sequence[str], templates: Mapping[str, Tensor], patterns: Mapping[str, set[tuple[int, ...]]]
+) -> _Group:
+    wanted = {axes for name in names for axes in patterns[name]}
+    return _Group(tuple(names), tuple(templates[names[0]].shape), tuple(sorted(wanted)))

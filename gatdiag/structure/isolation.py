@@ -28,7 +28,7 @@ def preserved_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
 
 @contextmanager
 def preserved_state(model: nn.Module) -> Iterator[None]:
-    """Gives every module its attributes and the values of its buffers back: running statistics, caches, hidden states."""
+    """Gives every module its attributes and its buffers' values back: running statistics, caches, hidden states."""
     modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
     attributes = [(vars(module), dict(vars(module)), dict(module._buffers)) for module in modules]
     buffers = [buffer for _, _, held in attributes for buffer in held.values() if buffer is not None]

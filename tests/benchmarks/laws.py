@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 import torch_geometric.nn as gnn
@@ -32,8 +33,7 @@ class Gat(nn.Module):
     def __init__(self, depth: int) -> None:
         super().__init__()
         widths = [FEATURES, *[WIDTH] * (depth - 1), CLASSES]
-        pairs = zip(widths, widths[1:], strict=False)
-        self.convs = nn.ModuleList(gnn.GATv2Conv(i, o, share_weights=True, bias=False) for i, o in pairs)
+        self.convs = nn.ModuleList(gnn.GATv2Conv(i, o, share_weights=True, bias=False) for i, o in pairwise(widths))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """Class scores of every node."""
@@ -67,6 +67,12 @@ def graph() -> tuple[Tensor, Tensor, Tensor]:
     return x / x.sum(1, keepdim=True).clamp(min=1), torch.cat([half, half.flip(0)], dim=1), labels
 
 
+def say(text: str) -> None:
+    """Prints a line at once, so that lines of the process started last come last."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def seconds(run: Callable[[], object]) -> float:
     """Wall time of one call."""
     start = time.perf_counter()
@@ -80,7 +86,7 @@ def find_in_gat(repeats: int) -> None:
     model = Gat(10)
     times = [seconds(lambda: gatdiag.find_laws(model, x, edge_index)) for _ in range(repeats)]
     laws = gatdiag.find_laws(model, x, edge_index)
-    print(f"10-layer GATv2: {len(laws)} laws found in {statistics.median(times):.2f} s (first call {times[0]:.2f} s)")
+    say(f"10-layer GATv2: {len(laws)} laws found in {statistics.median(times):.2f} s (first call {times[0]:.2f} s)")
 
 
 def share_of_a_step(rounds: int) -> None:
@@ -104,7 +110,7 @@ def share_of_a_step(rounds: int) -> None:
     pairs = [(seconds(step), seconds(values)) for _ in range(rounds)]
     ratio = statistics.median(cost / whole for whole, cost in pairs)
     whole, cost = (statistics.median(column) * 1e3 for column in zip(*pairs, strict=True))
-    print(f"delta and c: {100 * ratio:.2f} % of a training step ({cost:.2f} ms of {whole:.0f} ms, {rounds} rounds)")
+    say(f"delta and c: {100 * ratio:.2f} % of a training step ({cost:.2f} ms of {whole:.0f} ms, {rounds} rounds)")
 
 
 def find_in_deep_gcn(depth: int) -> None:
@@ -114,7 +120,7 @@ def find_in_deep_gcn(depth: int) -> None:
     before = _peak()
     found: list[gatdiag.Laws] = []
     spent = seconds(lambda: found.append(gatdiag.find_laws(model, x, edge_index)))
-    print(
+    say(
         f"{depth}-layer residual GCN: {len(found[0])} laws found in {spent:.1f} s, "
         f"peak memory {_peak():.2f} GiB (before: {before:.2f} GiB)"
     )
@@ -135,10 +141,9 @@ def main() -> None:
     if options.only_deep:
         find_in_deep_gcn(options.depth)
         return
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores")
+    say(f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores")
     find_in_gat(5)
     share_of_a_step(options.rounds)
-    sys.stdout.flush()
     subprocess.run([sys.executable, __file__, "--only-deep", "--depth", str(options.depth)], check=True)
 
 

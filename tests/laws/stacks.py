@@ -1,5 +1,6 @@
 """Plain models and what is asserted of any laws, shared by the tests of whole models."""
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from tests.laws.models.graph import HID, HID2, IN, OUT, Stack
 
 def mlp(*widths: int, bias: bool = True, act: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for i, o in zip(widths, widths[1:], strict=False):
+    for i, o in pairwise(widths):
         layers += [nn.Linear(i, o, bias), act()]
     return nn.Sequential(*layers[:-1])
 

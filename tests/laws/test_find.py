@@ -1,5 +1,7 @@
 """The laws of whole models: which they are, what they are called, what has none and why."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch_geometric.nn as gnn
@@ -24,7 +26,7 @@ def described(law: Law) -> str:
 
 
 def plain(kind: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    pairs = list(zip(WIDTHS, WIDTHS[1:], strict=False))
+    pairs = list(pairwise(WIDTHS))
     if kind == "mlp":
         return mlp(*WIDTHS), (torch.randn(7, IN),)
     layer = {"gcn": gnn.GCNConv, "sage": gnn.SAGEConv, "gat": gnn.GATConv, "gatv2": gnn.GATv2Conv, "shared": shared}

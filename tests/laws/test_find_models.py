@@ -111,7 +111,7 @@ def test_every_form_of_adjacency_gives_the_same_laws(form: str) -> None:
 
 def test_the_laws_hold_on_every_sub_graph() -> None:
     model, x = gcn().double(), features().double()
-    subset, inside, mapping, _ = k_hop_subgraph([0, 4], 1, edges(), relabel_nodes=True, num_nodes=NODES)
+    subset, inside, _, _ = k_hop_subgraph([0, 4], 1, edges(), relabel_nodes=True, num_nodes=NODES)
     laws = find_laws(model, x[subset], inside)
 
     assert len(laws) == HID + HID2
@@ -140,7 +140,7 @@ def test_a_detached_output_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.inside(x).detach()
 
-    with pytest.raises(ModelError, match="output depends on a trainable parameter.*not detached"):
+    with pytest.raises(ModelError, match=r"output depends on a trainable parameter.*not detached"):
         find_laws(Cut(), torch.randn(5, 3))
 
 

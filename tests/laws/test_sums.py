@@ -30,7 +30,8 @@ def marginals(draw: st.DrawFn) -> tuple[list[Marginal], dict[str, Tensor]]:
         shape = draw(st.sampled_from(shapes))
         tensors[f"p{number}"] = torch.randn(shape, dtype=draw(st.sampled_from([torch.float32, torch.float64])))
         for axes in draw(st.lists(st.sets(st.integers(0, 2)), min_size=1, max_size=3)):
-            wanted.append(Marginal(f"p{number}", shape, tuple(sorted(axis for axis in axes if axis < len(shape)))))
+            kept = tuple(axis for axis in sorted(axes) if axis < len(shape))
+            wanted.append(Marginal(f"p{number}", shape, kept))
     return wanted, tensors
 
 

@@ -155,7 +155,7 @@ def test_subclasses_pass_and_what_is_computed_with_them_is_followed(follow: Foll
     index = EdgeIndex([[0, 1, 2], [1, 2, 0]], sparse_size=(3, 3), sort_order="row")
     a = follow.labelled("a", 1, 2)
     with torch.no_grad(), follow.trace:
-        rows = a.expand(3, 2)[index[0]]
+        rows = a.float().expand(3, 2)[index[0]]
         adjacency = index.matmul(rows)
 
     assert follow.exponents_of(rows) == ["a0", "a1"] * 3

@@ -21,9 +21,8 @@ RULES: dict[str, Rule] = {
     # f(s x) = s f(x) for s > 0
     **_each(
         elementwise.same,
-        "abs alias clone contiguous nan_to_num neg positive relu "
-        "leaky_relu rrelu_with_noise_functional tril triu real dropout feature_dropout _conj "
-        "_conj_physical resolve_conj resolve_neg",
+        "abs alias clone contiguous nan_to_num neg positive relu leaky_relu rrelu_with_noise_functional tril "
+        "triu real dropout feature_dropout _conj _conj_physical resolve_conj resolve_neg",
     ),
     **_each(elementwise.stopped, "detach detach_copy"),
     **_each(elementwise.dropped, "native_dropout"),
@@ -56,26 +55,28 @@ RULES: dict[str, Rule] = {
     # not homogeneous
     **_each(
         elementwise.fixed,
-        "exp exp2 expm1 log log2 log10 log1p sigmoid log_sigmoid_forward tanh sin cos tan asin acos atan sinh cosh "
-        "asinh acosh atanh atan2 erf erfc erfinv elu celu selu gelu silu mish softplus softshrink hardshrink "
-        "hardsigmoid hardswish hardtanh logit _softmax _safe_softmax _log_softmax logsumexp floor ceil round trunc frac "
-        "fmod remainder bernoulli multinomial nll_loss_forward binary_cross_entropy _local_scalar_dense "
-        "mkldnn_rnn_layer bincount lgamma digamma alpha_dropout feature_alpha_dropout sinc xlogy logaddexp logaddexp2 histc special_entr "
-        "binary_cross_entropy_with_logits _thnn_fused_gru_cell _thnn_fused_lstm_cell",
+        "exp exp2 expm1 log log2 log10 log1p sigmoid log_sigmoid_forward tanh sin cos tan asin acos atan sinh "
+        "cosh asinh acosh atanh atan2 erf erfc erfinv elu celu selu gelu silu mish softplus softshrink "
+        "hardshrink hardsigmoid hardswish hardtanh logit _softmax _safe_softmax _log_softmax logsumexp floor "
+        "ceil round trunc frac fmod remainder bernoulli multinomial nll_loss_forward binary_cross_entropy "
+        "_local_scalar_dense mkldnn_rnn_layer bincount lgamma digamma alpha_dropout feature_alpha_dropout "
+        "sinc xlogy logaddexp logaddexp2 histc special_entr binary_cross_entropy_with_logits "
+        "_thnn_fused_gru_cell _thnn_fused_lstm_cell",
     ),
     # blind to a positive scale
     **_each(
         elementwise.unscaled,
-        "is_pinned sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all logical_not logical_and "
-        "logical_or is_nonzero heaviside ones_like new_ones rand_like randn_like randint_like full_like sym_size sym_numel "
-        "normal uniform exponential bernoulli_ sym_stride sym_storage_offset _nested_tensor_size",
+        "is_pinned sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all "
+        "logical_not logical_and logical_or is_nonzero heaviside ones_like new_ones rand_like randn_like "
+        "randint_like full_like sym_size sym_numel normal uniform exponential bernoulli_ sym_stride "
+        "sym_storage_offset _nested_tensor_size",
     ),
     # move, repeat, select
     **_each(
         arrangement.arranged,
-        "expand permute transpose t squeeze unsqueeze slice select split split_with_sizes unsafe_split unsafe_split_with_sizes unsafe_chunk unbind chunk diagonal flip "
-        "roll unfold repeat movedim narrow rot90 take_along_dim "
-        "repeat_interleave tensor_split swapaxes pixel_shuffle channel_shuffle",
+        "expand permute transpose t squeeze unsqueeze slice select split split_with_sizes unsafe_split "
+        "unsafe_split_with_sizes unsafe_chunk unbind chunk diagonal flip roll unfold repeat movedim narrow "
+        "rot90 take_along_dim repeat_interleave tensor_split swapaxes pixel_shuffle channel_shuffle",
     ),
     **_each(arrangement.reshaped, "view _unsafe_view reshape _reshape_alias flatten unflatten"),
     "as_strided": arrangement.strided,
@@ -118,7 +119,8 @@ RULES: dict[str, Rule] = {
         reduction.pooled,
         "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d "
         "adaptive_avg_pool2d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
-        "upsample_bilinear2d upsample_bicubic2d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d",
+        "upsample_bilinear2d upsample_bicubic2d reflection_pad1d reflection_pad2d replication_pad1d "
+        "replication_pad2d",
     ),
     **_each(
         reduction.pooled_pair,
@@ -146,8 +148,8 @@ RULES: dict[str, Rule] = {
     **_each(
         normalisation.batch_norm,
         "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
-        "_native_batch_norm_legit_no_training "
-        "_batch_norm_with_update _batch_norm_no_update cudnn_batch_norm miopen_batch_norm",
+        "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update cudnn_batch_norm "
+        "miopen_batch_norm",
     ),
     **_each(normalisation.layer_norm, "native_layer_norm _fused_rms_norm rms_norm"),
     **_each(normalisation.group_norm, "native_group_norm"),

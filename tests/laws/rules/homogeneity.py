@@ -1,7 +1,7 @@
 """Two slow answers to what a rule says about an operation.
 
 Sound: scale the arguments by s to the exponents that the rule allows, and the result must scale as its label says.
-Complete: the operation f allows the exponents e if sum_j e_j d log|f_i| / d log|x_j| is the same at every x, for every i.
+Complete: the operation f allows the exponents e if sum_j e_j d log|f_i| / d log|x_j| is the same at every x for all i.
 That is linear in e, so finite differences at a few random points count the allowed directions.
 """
 
@@ -94,7 +94,7 @@ Table = list[Tensor]
 
 
 def _followed(given: Case, inference: bool) -> tuple[list[Table], list[Table], tuple[bool, ...], list[str]]:
-    """Exponents of every argument and result, a table of directions each; which are exact; operations without a rule."""
+    """A table of directions for every argument and result; which are exact; operations without a rule."""
     exponents = Exponents()
     trace = Trace(exponents, lambda: "here")
     torch.random.default_generator.manual_seed(11)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.laws.rules.homogeneity import Case, case, check, positive, signed
+from tests.laws.rules.homogeneity import Case, Function, case, check, positive, signed
 
 aten = torch.ops.aten
 torch.manual_seed(2)
@@ -12,6 +12,11 @@ IMAGE, VOLUME = signed(1, 2, 4, 4), signed(1, 1, 2, 2, 2)
 SPARSE = torch.tensor([[0, 1, 1], [2, 0, 1]])
 
 PIECES = {"points": 16}  # of a maximum or median
+
+
+def along(operation: Function) -> Function:
+    return lambda x: operation(x, 1)
+
 
 CASES: dict[str, Case] = {
     "sum": case(lambda x: aten.sum(x, [1]), X),
@@ -30,10 +35,7 @@ CASES: dict[str, Case] = {
         signed(3),
         missed=1,
     ),
-    **{
-        name: case(lambda x, f=getattr(aten, name): f(x, 1), X, **PIECES)
-        for name in ("max", "min", "median", "nanmedian")
-    },
+    **{name: case(along(getattr(aten, name)), X, **PIECES) for name in ("max", "min", "median", "nanmedian")},
     "mode": case(lambda x: aten.mode(x, 1), X, counted=False),
     "kthvalue": case(lambda x: aten.kthvalue(x, 2, 1), X, **PIECES),
     "aminmax": case(lambda x: aten.aminmax(x, dim=1), X, counted=False),
@@ -46,10 +48,7 @@ CASES: dict[str, Case] = {
     "topk": case(lambda x: aten.topk(x, 2, 1), X, **PIECES),
     "cummax": case(lambda x: aten.cummax(x, 1), X, **PIECES),
     "cummin": case(lambda x: aten.cummin(x, 1), X, **PIECES),
-    **{
-        name: case(lambda x, f=getattr(aten, name): f(x, 1), X, counted=False)
-        for name in ("argmax", "argmin", "argsort")
-    },
+    **{name: case(along(getattr(aten, name)), X, counted=False) for name in ("argmax", "argmin", "argsort")},
     "prod": case(lambda x: aten.prod(x, 1), X, missed=4),
     "coalesce": case(
         lambda x: aten.coalesce(torch.sparse_coo_tensor(SPARSE, x, (2, 3), check_invariants=True)), signed(3), missed=2

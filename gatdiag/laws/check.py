@@ -102,9 +102,10 @@ def further_points(replica: Replica, evidence: Evidence, count: int, *, near: bo
         near: Begin with the point of the evidence.
     """
     generator = torch.Generator().manual_seed(1)
-    points = [_point(replica, evidence.point.weights)] if near else []
-    for point in (*points, *(_moved(replica, evidence.point.weights, generator, signs=True) for _ in range(count))):
-        if point is not None:
+    if near and (point := _point(replica, evidence.point.weights)):
+        yield point
+    for _ in range(count):
+        if point := _moved(replica, evidence.point.weights, generator, signs=True):
             yield point
 
 

@@ -185,7 +185,7 @@ def _checked(
     seen = [residuals]
     for point in further_points(replica, evidence, _POINTS):
         seen.append(_residuals(candidates, point))
-        if bool((~exact | (torch.stack(seen) <= limit).all(0)).all()):
+        if bool((~exact | _undisputed(torch.stack(seen), limit)).all()):
             break
     verdicts = torch.where(exact, _majority(torch.stack(seen), limit), verdicts)
     residuals = torch.where(exact, verdicts, residuals)
@@ -205,6 +205,12 @@ def _checked(
             kept.append(replace(law, residual=float(residuals[number])))
     reason = "no gradient reaches them on these inputs"
     return kept, failed + [Exclusion(f"{count} entries of {layer}", reason) for layer, count in unmet.items()]
+
+
+def _undisputed(residuals: Tensor, limit: Tensor) -> Tensor:
+    """Which laws hold at every point (points x laws) that says anything about them, and at one at least."""
+    holds = residuals <= limit
+    return holds.any(0) & (holds | ~residuals.isfinite()).all(0)
 
 
 def _majority(residuals: Tensor, limit: Tensor) -> Tensor:

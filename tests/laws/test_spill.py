@@ -1,6 +1,7 @@
 """Gradients are bit for bit the same when what autograd saves goes to a file."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +21,9 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.dtype]]:
     seen: list[torch.dtype] = []
     write = spill._write
 
-    def noted(file: object, tensor: Tensor) -> object:
-        seen.append(tensor.dtype)
-        return write(file, tensor)  # type: ignore[arg-type]
+    def noted(*arguments: Any) -> object:
+        seen.extend(argument.dtype for argument in arguments if isinstance(argument, Tensor))
+        return write(*arguments)
 
     monkeypatch.setattr(spill, "_write", noted)
     return seen
@@ -106,4 +107,16 @@ def test_scalars_and_empty_tensors_come_back(written: list[torch.dtype]) -> None
             (weight.exp() * weight).sum().backward()
         expected = (1 + 2.0) * torch.full(shape, 2.0, dtype=torch.float64).exp()
         torch.testing.assert_close(weight.grad, expected)
+    assert written
+
+
+def test_a_conjugate_view_comes_back(written: list[torch.dtype]) -> None:
+    weight = torch.randn(3, dtype=torch.complex64, requires_grad=True)
+
+    def gradient() -> Tensor:
+        return torch.autograd.grad(((weight * 2).conj() * (weight * 3)).abs().sum(), weight)[0]
+
+    plain = gradient()
+    with spill.spilled():
+        assert torch.equal(gradient(), plain)
     assert written

@@ -26,8 +26,6 @@ CASES: dict[str, Case] = {
             "alias",
             "clone",
             "contiguous",
-            "detach",
-            "detach_copy",
             "nan_to_num",
             "neg",
             "positive",
@@ -46,6 +44,8 @@ CASES: dict[str, Case] = {
     ),
     "dropout": case(lambda x: aten.dropout(x, 0.5, True), X),
     "feature_dropout": case(lambda x: aten.feature_dropout(x, 0.5, True), signed(2, 3, 2)),
+    "feature_alpha_dropout": case(lambda x: aten.feature_alpha_dropout(x, 0.5, True), signed(2, 3, 2), counted=False),
+    "is_pinned": case(aten.is_pinned, X),
     "alpha_dropout": case(lambda x: aten.alpha_dropout(x, 0.5, True), X, counted=False),
     "_conj": case(lambda x: aten._conj(x).resolve_conj(), C),
     "_conj_physical": case(aten._conj_physical, C),
@@ -228,6 +228,19 @@ FURTHER: dict[str, Case] = {
 @pytest.mark.parametrize("name", [*CASES, *FURTHER])
 def test_the_rule_says_what_the_operation_does(name: str) -> None:
     check((CASES | FURTHER)[name])
+
+
+STOPPED = ("detach", "detach_copy")
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_for_gradients_a_detached_tensor_is_a_constant(name: str) -> None:
+    """What is added to it keeps its scale; what it was made of does not."""
+    detach = getattr(aten, name)
+
+    assert directions(case(detach, X)) == (6, 6)
+    assert directions(case(lambda x, y: detach(x) + y, X, Y)) == (6, 6)
+    assert directions(case(lambda x, y: detach(x) * y, X, Y)) == (12, 12)
 
 
 @pytest.mark.parametrize("epsilon", [1e-16, 1e-5])

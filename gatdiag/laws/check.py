@@ -221,16 +221,22 @@ def _accumulated(
 
 
 def _suspects(gradients: Tensors, layer_of: Mapping[str, str]) -> list[str]:
-    """Parameters with entries small enough to be nothing but rounding."""
-    largest: dict[str, float] = defaultdict(float)
+    """Parameters with entries small enough, beside the others of their layer, to be nothing but rounding.
+
+    A parameter alone in its layer is compared with the whole model.
+    """
+    sizes = {name: float(gradient.abs().max()) if gradient.numel() else 0.0 for name, gradient in gradients.items()}
+    layers: dict[str, list[float]] = defaultdict(list)
+    for name, size in sizes.items():
+        layers[layer_of[name]].append(size)
+    overall = max(sizes.values(), default=0.0)
+    found = []
     for name, gradient in gradients.items():
-        if gradient.numel():
-            largest[layer_of[name]] = max(largest[layer_of[name]], float(gradient.abs().max()))
-    return [
-        name
-        for name, gradient in gradients.items()
-        if _counts(gradient.abs() <= _SUSPECT * (largest[layer_of[name]] or max(largest.values())))
-    ]
+        beside = layers[layer_of[name]]
+        standard = max(beside) if len(beside) > 1 and max(beside) > 0 else overall
+        if _counts(gradient.abs() <= _SUSPECT * standard):
+            found.append(name)
+    return found
 
 
 def _counts(mask: Tensor) -> bool:

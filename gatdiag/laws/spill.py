@@ -36,7 +36,8 @@ def spilled() -> Iterator[None]:
 
         def pack(tensor: Tensor) -> Tensor | _Spilled:
             nonlocal kept
-            if (tensor.is_leaf and tensor.requires_grad) or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            is_parameter = tensor.is_leaf and tensor.requires_grad
+            if is_parameter or tensor.device.type != "cpu" or tensor.layout != torch.strided:
                 return tensor
             compact = _compact(tensor.detach())
             size = compact.numel() * compact.element_size()
@@ -62,7 +63,7 @@ def _compact(tensor: Tensor) -> Tensor:
 
 def _write(file: BinaryIO, compact: Tensor, shape: torch.Size) -> _Spilled:
     start = file.seek(0, 2)
-    file.write(compact.contiguous().numpy().tobytes())
+    file.write(compact.resolve_conj().resolve_neg().contiguous().numpy().tobytes())
     return _Spilled(start, compact.dtype, compact.shape, shape)
 
 

@@ -165,7 +165,9 @@ def _held(call: Call) -> Label:
 
 def _same(left: Label, right: Label) -> bool:
     """Whether two labels are the same arrays (not: whether they are equal in value)."""
-    return len(left.arrays) == len(right.arrays) and all(
-        first is second or (first.shape == second.shape and torch.equal(first, second))
-        for first, second in zip(left.arrays, right.arrays, strict=True)
+    if len(left.terms) != len(right.terms) or (left.vacant is None) != (right.vacant is None):
+        return False
+    pairs = zip(left.arrays, right.arrays, strict=True)
+    return all(
+        first is second or (first.shape == second.shape and torch.equal(first, second)) for first, second in pairs
     )

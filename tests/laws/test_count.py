@@ -13,7 +13,7 @@ SHORTFALLS: dict[str, str] = {  # name -> why fewer laws are found than there ar
     "more_convolutions: antisymmetric": _DATA + " (the diagonal of W - W^T)",
     "more_convolutions: antisymmetric relu": _DATA + " (the diagonal of W - W^T)",
     "pooling: set transformer aggregation": _DATA + " (query and key where there is one key)",
-    "pooling: sort aggregation": "padding with (smallest value - 1) shifts by a constant, though the padding is cut off",
+    "pooling: sort aggregation": "padding with (smallest value - 1) shifts by a constant before it is cut off",
     "operations: determinant": "no rule for determinants",
     "operations: inverse": "no rule for matrix inverses",
     "operations: fourier": "no rule for Fourier transforms",

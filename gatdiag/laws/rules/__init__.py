@@ -66,7 +66,7 @@ RULES: dict[str, Rule] = {
     # blind to a positive scale
     **_each(
         elementwise.unscaled,
-        "is_pinned sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all "
+        "is_pinned is_coalesced sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all "
         "logical_not logical_and logical_or is_nonzero heaviside ones_like new_ones rand_like randn_like "
         "randint_like full_like sym_size sym_numel normal uniform exponential bernoulli_ sym_stride "
         "sym_storage_offset _nested_tensor_size",
@@ -114,7 +114,10 @@ RULES: dict[str, Rule] = {
     **_each(reduction.along_axis_pair, "sort topk cummax cummin"),
     **_each(reduction.positions, "argmax argmin argsort"),
     "prod": reduction.multiplied,
-    **_each(reduction.lumped_first, "coalesce _coalesced to_dense _to_dense to_sparse _to_sparse values _values trace"),
+    **_each(
+        reduction.lumped_first,
+        "coalesce _coalesce _coalesced to_dense _to_dense to_sparse _to_sparse values _values trace",
+    ),
     **_each(
         reduction.pooled,
         "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d "

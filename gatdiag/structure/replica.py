@@ -111,8 +111,8 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         >>> layer = nn.BatchNorm1d(2)
         >>> replica = replicate(layer, (torch.randn(5, 2),))
         >>> output = replica.run()
-        >>> int(layer.num_batches_tracked), int(replica.model.num_batches_tracked)
-        (0, 1)
+        >>> output.shape, int(layer.num_batches_tracked)
+        (torch.Size([5, 2]), 0)
     """
     model = unwrapped(model)
     refuse_uninitialised(model)

@@ -163,9 +163,9 @@ class Insisting(nn.Module):
 
 def test_conversion_reaches_parameters_buffers_attributes_caches_and_inputs():
     model = nn.Sequential(Insisting(), nn.BatchNorm1d(8))
+    single = model(Data(x=X))
     replica = replicate(model, (Data(x=X),))
-    single = replica.run()
-    double = replica.to(torch.float64).run()  # the cache of the first run is converted, too
+    double = replica.to(torch.float64).run()  # the cache that the model's own run left is converted, too
     assert replica.model[0].cached.dtype == double.dtype == torch.float64
     assert replica.args[0].x.dtype == torch.float64
     assert {parameter.dtype for parameter in replica.parameters.values()} == {torch.float64}

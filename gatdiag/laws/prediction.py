@@ -9,8 +9,7 @@ and a tensor r for what is left: the momentum part of SGD, the whole preconditio
 
     sum e w'^2 = k^2 c + sum e (a g + r)^2 - 2 k sum e w r - 2 k a sum e w g,
 
-and the last sum is delta, which a law says is zero. Reference: reference derivation for heavy ball and AdamW in the
-docstring of `gatdiag.laws.Laws.predict`.
+and the last sum is delta, which a law says is zero.
 """
 
 import math

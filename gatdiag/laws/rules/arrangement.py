@@ -67,19 +67,25 @@ def indexed(call: Call) -> Labels:
 
 def replaced(call: Call) -> Labels:
     """index_copy: entries along an axis replaced by those of another tensor, in the label too if it changes there."""
-    target, axis = call["self"], call["dim"]
-    labels = [call.label(name).aligned(target.ndim) for name in ("self", "source")]
+    axis = call["dim"]
+    labels = [call.label(name).aligned(call["self"].ndim) for name in ("self", "source")]
     if not any(label.changes_along([axis]) for label in labels):
         return call.exponents.equal(*labels)
-    shapes = (target.shape, call["source"].shape)
-    ids, masks = [], []
-    for label, shape in zip(labels, shapes, strict=True):
-        ids.append(call.exponents.collapse(label.present()).expand(shape))
-        masks.append((torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant).expand(shape))
     index = call["index"].cpu()
-    vacant = masks[0].clone().index_copy(axis, index, masks[1])
-    label = Label(((_ONE, ids[0].clone().index_copy(axis, index, ids[1])),), vacant if bool(vacant.any()) else None)
-    return label.map(shrink)
+    (ids, vacant), (new, gone) = _written_out(call, "self"), _written_out(call, "source")
+    return _written(ids.index_copy(axis, index, new), vacant.index_copy(axis, index, gone))
+
+
+def _written_out(call: Call, name: str) -> tuple[Tensor, Tensor]:
+    """Unknown and vacancy of every entry of an argument."""
+    label, shape = call.label(name), call[name].shape
+    vacant = torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant
+    return call.exponents.collapse(label.present()).expand(shape), vacant.expand(shape)
+
+
+def _written(ids: Tensor, vacant: Tensor) -> Label:
+    """The label made of an unknown and a vacancy for every entry."""
+    return Label(((_ONE, ids),), vacant if bool(vacant.any()) else None).map(shrink)
 
 
 def joined(call: Call) -> Label:
@@ -139,28 +145,19 @@ def padded(call: Call) -> Label:
     return Label(((_ONE, torch.ops.aten.constant_pad_nd(ids.expand(tensor.shape), pads, 0)),), grown)
 
 
-def inserted(call: Call) -> Labels:
+def inserted(call: Call) -> Label:
     """slice_scatter and select_scatter: part of the tensor is replaced by another."""
-    base = call.exponents.collapse(call.label("self").present()).expand(call["self"].shape)
-    piece = call.exponents.collapse(call.label("src").present()).expand(call["src"].shape)
     rest = {name: value for name, value in call.arguments.items() if name not in ("self", "src")}
-    masks = [label.vacant if label.vacant is not None else torch.zeros((), dtype=torch.bool)
-             for label in (call.label("self"), call.label("src"))]  # fmt: skip
-    vacant = call.function(masks[0].expand(call["self"].shape), masks[1].expand(call["src"].shape), **rest)
-    return Label(((_ONE, call.function(base, piece, **rest)),), vacant if bool(vacant.any()) else None)
+    (ids, vacant), (new, gone) = _written_out(call, "self"), _written_out(call, "src")
+    return _written(call.function(ids, new, **rest), call.function(vacant, gone, **rest))
 
 
 def overwritten(call: Call) -> Label:
     """index_put that replaces entries: the same replacement in the label."""
-    target, values = call["self"], call["values"]
     indices = tree_map_only(Tensor, torch.Tensor.cpu, call["indices"])
-    ids = call.exponents.collapse(call.label("self").present()).expand(target.shape)
-    new = call.exponents.collapse(call.label("values").present()).expand(values.shape)
-    no = torch.zeros((), dtype=torch.bool)
-    before, after = (no if mask is None else mask for mask in (call.label("self").vacant, call.label("values").vacant))
-    vacant = torch.ops.aten.index_put(before.expand(target.shape), indices, after.expand(values.shape))
-    label = Label(((_ONE, torch.ops.aten.index_put(ids, indices, new)),), vacant if bool(vacant.any()) else None)
-    return label.map(shrink)
+    (ids, vacant), (new, gone) = _written_out(call, "self"), _written_out(call, "values")
+    put = torch.ops.aten.index_put
+    return _written(put(ids, indices, new), put(vacant, indices, gone))
 
 
 def looked_up(call: Call) -> Labels:

@@ -82,26 +82,10 @@ def multiplied(call: Call) -> Label:
     return reduced(call).scaled(count)
 
 
-def lumped(call: Call) -> Label:
-    """Linear, but not followed in detail: all entries of all arguments must scale alike."""
-    result = Label()
-    for position, tensor in enumerate(call.tensors()):
-        if tensor.is_floating_point():
-            label = call.exponents.uniform(call.label_of(tensor).aligned(tensor.ndim), range(tensor.ndim))
-            label = label.map(lambda array: array.reshape(()))
-            result = label if position == 0 else call.exponents.equal(result, label)
-    return result
-
-
 def lumped_first(call: Call) -> Label:
-    """As `lumped`, but only the first tensor matters (the others are sizes, indices or statistics)."""
+    """Linear in the first tensor, but not followed in detail: all of its entries must scale alike."""
     label = call.label_of(call.first).aligned(call.first.ndim)
     return call.exponents.uniform(label, range(call.first.ndim)).map(lambda array: array.reshape(()))
-
-
-def lumped_pair(call: Call) -> Labels:
-    """As `lumped_first`, for an operation that also returns positions."""
-    return [lumped_first(call), None]
 
 
 def pooled(call: Call) -> Label:

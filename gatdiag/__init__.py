@@ -5,8 +5,13 @@ neighbours never:
 
     cli            thin commands over public functions
     experiments    built-in models and data sets
+    loop           watch(): a recorder around a training loop, with or without a progress line
+    report         runs -> one HTML page that a stranger understands
+    recorder       a training loop -> a run; nothing about the training changes
+    hooks          layers -> events: outputs, and the gradients that come back to them
     laws           model -> its conservation laws, found by tracing it; their values; c under real optimisers
     metrics        tensors -> numbers at one step; pure functions, one concept a file
+    run            the store: the run folder, its documented format, writing and reading it; never torch
     structure      model -> ordered layers, with each parameter's role
     errors         what gatdiag raises on purpose
 
@@ -22,13 +27,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gatdiag.laws import find_laws
+    from gatdiag.loop import watch
+    from gatdiag.report import write_report
+    from gatdiag.run import load
     from gatdiag.structure import discover
 
-__all__ = ["discover", "find_laws"]
+__all__ = ["discover", "find_laws", "load", "watch", "write_report"]
 
 _HOME = {
     "discover": "gatdiag.structure",
     "find_laws": "gatdiag.laws",
+    "load": "gatdiag.run",
+    "watch": "gatdiag.loop",
+    "write_report": "gatdiag.report",
 }
 
 

@@ -211,7 +211,13 @@ def _accumulated(
     try:
         for name, tensor in parameters.items():
             tensor.grad = found[name]
-        torch.autograd.backward(outputs, cotangents, retain_graph=retain, inputs=list(parameters.values()))
+        try:
+            torch.autograd.backward(outputs, cotangents, retain_graph=retain, inputs=list(parameters.values()))
+        except RuntimeError as error:
+            if "use_reentrant" not in str(error):
+                raise
+            # Activations checkpointed in the old way bear no choice of inputs; it only saves what nobody asked for.
+            torch.autograd.backward(outputs, cotangents, retain_graph=retain)
     finally:
         for handle in handles:
             handle.remove()

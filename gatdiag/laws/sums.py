@@ -91,21 +91,32 @@ class Sums:
             factors: One or more tensors a parameter, by name; a name that is missing counts as zeros.
             absolute: Sum absolute values.
         """
-        pieces: list[Tensor] = []
+        distinct = list({id(factor): factor for factor in factors}.values())
+        places = [next(at for at, known in enumerate(distinct) if known is factor) for factor in factors]
+        return self.products(distinct, [places], absolute=absolute)[0]
+
+    def products(
+        self, factors: Sequence[Mapping[str, Tensor]], wanted: Sequence[Sequence[int]], *, absolute: bool = False
+    ) -> list[Tensor]:
+        """Several such vectors, sharing what they have in common.
+
+        Args:
+            factors: Tensors by name, as above.
+            wanted: For each vector, the positions of its factors.
+            absolute: Sum absolute values.
+        """
+        pieces: list[list[Tensor]] = [[] for _ in wanted]
         for group in self._groups:
-            product = self._stacked(group, factors[0])
-            for position, factor in enumerate(factors[1:]):
-                product = product * (
-                    product if factor is factors[0] and position == 0 else self._stacked(group, factor)
-                )
-            product = product.abs() if absolute else product
-            for axes in group.patterns:
-                gone = [axis + 1 for axis in range(len(group.shape)) if axis not in axes]
-                pieces.append((product.sum(gone) if gone else product).flatten())
-        if not pieces:
-            return torch.zeros(0, dtype=torch.float64)
-        device = pieces[0].device
-        return torch.cat([piece if piece.device == device else piece.to(device) for piece in pieces])
+            stacked = [self._stacked(group, factor) for factor in factors]
+            for number, positions in enumerate(wanted):
+                product = stacked[positions[0]]
+                for position in positions[1:]:
+                    product = product * stacked[position]
+                product = product.abs() if absolute else product
+                for axes in group.patterns:
+                    gone = [axis + 1 for axis in range(len(group.shape)) if axis not in axes]
+                    pieces[number].append((product.sum(gone) if gone else product).flatten())
+        return [_joined(found) for found in pieces]
 
     def _stacked(self, group: _Group, factor: Mapping[str, Tensor]) -> Tensor:
         tensors: Sequence[Tensor] = [
@@ -114,6 +125,13 @@ class Sums:
         tensors = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
         stacked = tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
         return stacked.to(torch.float64)
+
+
+def _joined(pieces: list[Tensor]) -> Tensor:
+    if not pieces:
+        return torch.zeros(0, dtype=torch.float64)
+    device = pieces[0].device
+    return torch.cat([piece if piece.device == device else piece.to(device) for piece in pieces])
 
 
 def _group(

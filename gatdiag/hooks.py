@@ -1,0 +1,148 @@
+"""Layers -> events: what each layer returns in training, and dLoss/d(output) that comes back to it.
+
+Nothing is planted on the user's modules. The hooks are torch's global module hooks, which look a module up by its
+identity: a watched model can be pickled, saved and deep-copied, and a copy of it sends no events. Gradients are read
+by tensor hooks on outputs, which live and die with the graph of one backward pass; they bear operations in place, as
+full backward hooks do not. Whatever is handed to the listener is detached, and no hook ever returns anything.
+
+Inside compiled code there are no events: reading a tensor there would break the graph.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+
+from gatdiag.structure.replica import unwrapped
+
+_COMPILED = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
+
+
+class Listener(Protocol):
+    """What wants to hear of a model's passes. Events come in the order in which things happen."""
+
+    def on_forward_begins(self) -> None:
+        """The forward pass of the whole model begins, with gradients enabled."""
+
+    def on_call(self, layer: str, module: nn.Module) -> None:
+        """A layer is about to run."""
+
+    def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
+        """A layer has run. `inputs` are its positional and keyword inputs; `output` is None if the layer failed.
+
+        Returns a number that names this output if its gradient is wanted, else None.
+        """
+
+    def on_gradient(self, layer: str, number: int, gradient: Tensor) -> None:
+        """dLoss/d(output) of the output with this number has been computed."""
+
+    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The forward pass of the whole model has ended, with gradients enabled."""
+
+
+class Hooks:
+    """The hooks of one model, from `attach` until `remove`; both may be called twice.
+
+    Args:
+        model: The model, with or without wrappers of compilation and data parallelism.
+        listener: Hears the events.
+    """
+
+    def __init__(self, model: nn.Module, listener: Listener) -> None:
+        """Nothing is hooked yet."""
+        self._given = model
+        self._root = unwrapped(model)
+        self._listener = listener
+        self._layers: dict[int, tuple[str, nn.Module]] = {}
+        self._handles: list[Any] = []
+        self._filter: Any = None
+
+    @property
+    def attached(self) -> bool:
+        """Whether events are sent."""
+        return bool(self._handles)
+
+    def listen_to(self, layers: Mapping[str, nn.Module]) -> None:
+        """Name the layers whose events are wanted; those named before are forgotten."""
+        self._layers = {id(module): (name, module) for name, module in layers.items()}
+
+    def attach(self) -> None:
+        """Start listening."""
+        if self._handles:
+            return
+        self._handles = [
+            module_hooks.register_module_forward_pre_hook(self._before),
+            module_hooks.register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
+        ]
+        # Torch warns at every call of a compiled model that global hooks fire once more for it, which is allowed for.
+        warnings.filterwarnings("ignore", message=_COMPILED, category=UserWarning)
+        self._filter = warnings.filters[0]
+
+    def remove(self) -> None:
+        """Stop listening; gradients still under way are ignored."""
+        for handle in self._handles:
+            handle.remove()
+            # torch forgets to: what stays there makes it believe that there are global hooks
+            module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
+        self._handles = []
+        self._layers = {}
+        if self._filter in warnings.filters:
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
+        self._filter = None
+
+    def _before(self, module: nn.Module, _: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if not torch.is_grad_enabled():
+            return
+        if module is self._root:
+            self._listener.on_forward_begins()
+        known = self._layers.get(id(module))
+        if known is not None:
+            self._listener.on_call(known[0], module)
+
+    def _after(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        """`rest` is the keyword inputs and the output; after a failed call torch leaves the keyword inputs out."""
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        known = self._layers.get(id(module))
+        if len(rest) < 2:
+            if known is not None:
+                self._listener.on_output(known[0], args, None)
+            return
+        kwargs, output = rest
+        if known is not None:
+            self._tell(known[0], (*args, *kwargs.values()), first_tensor(output))
+        if module is self._root or self._is_wrapper(module):
+            self._listener.on_forward(args, kwargs)
+
+    def _tell(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> None:
+        number = self._listener.on_output(layer, inputs, None if output is None else output.detach())
+        if number is None or output is None or not output.requires_grad:
+            return
+
+        def backward(gradient: Tensor, number: int = number) -> None:
+            if self._handles:
+                self._listener.on_gradient(layer, number, gradient.detach())
+
+        output.register_hook(backward)
+
+    def _is_wrapper(self, module: nn.Module) -> bool:
+        """Whether this is the model compiled, whose own call cannot be seen."""
+        return getattr(module, "_orig_mod", None) is self._root
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """The floating tensor a layer returns: itself, or the first in a tuple, a list or a dict; None without one."""
+    if isinstance(output, Tensor):
+        return output if output.is_floating_point() else None
+    items = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
+    return next((found for item in items if (found := first_tensor(item)) is not None), None)
+
+
+def in_backward_pass() -> bool:
+    """Whether this runs inside a backward pass, as the forward passes that activation checkpointing repeats do."""
+    return torch._C._current_graph_task_id() != -1

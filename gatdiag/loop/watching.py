@@ -1,0 +1,113 @@
+"""watch(): record a training loop."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from gatdiag.recorder import Every, Metrics, Patterns, Recorder
+
+
+def watch(
+    model: nn.Module,
+    folder: str | os.PathLike[str],
+    *,
+    every: Every = 1,
+    metrics: Metrics = "standard",
+    budget: float | None = None,
+    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    scaler: Any = None,
+    best: str | None = None,
+    overwrite: bool = False,
+    resume: bool | int = False,
+    include: Patterns = None,
+    exclude: Patterns = None,
+    name: str | None = None,
+    progress: bool = False,
+    enabled: bool = True,
+) -> Recorder:
+    """Record a training loop: the loop runs inside, unchanged, and the run folder fills.
+
+    Weights, losses and random numbers are bit for bit those of the unwatched loop. Nothing is planted on the model: it
+    can be pickled, deep-copied, compiled and watched again, and its copies write nothing. What fails inside recording
+    is told once, and training goes on. Evaluation under `torch.no_grad()` is not recorded, nor are forward passes that
+    no gradient comes back to, if the step has another one.
+
+    A step is what an optimiser of torch's makes that holds parameters of the model; row t of each table belongs to the
+    parameters before step t, and to the gradients that step used: after accumulation, after `clip_grad_norm_`, and
+    unscaled. Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded all the same.
+
+    Args:
+        model: Any module, also wrapped by `torch.compile` or data parallelism. Its conservation laws are found at the
+            first training forward, from its inputs; that takes a second or two, once.
+        folder: Where the run is written; see `gatdiag.run` for what is in it.
+        every: Record steps 0, k, 2k, ...; "log": densely early, sparsely later; or a function of the step.
+        metrics: "fast", "standard" or "full", or names of groups (`gatdiag.recorder.GROUPS`) and columns. "standard"
+            records everything but cosine distances; ranks, energies, quantiles and spectral norms at every fiftieth
+            record and attention entropy at every tenth. "fast" leaves laws, changes and all that is dear out.
+        budget: Share of training time, such as 0.03, that recording may take; steps are left out where it would take
+            more. Which ones depends on the clock.
+        optimizer: Count only the steps of this optimiser, or of these.
+        scaler: The `torch.amp.GradScaler`, so that gradients of layer outputs are unscaled, too.
+        best: Name of a logged scalar; when it improves, the parameters are kept as `best.safetensors`. Smaller is
+            better if its name holds loss, error, perplexity, mse or mae; "max:..." and "min:..." say it themselves.
+        overwrite: Delete the run that is in the folder. Without it, a folder that holds anything is refused.
+        resume: True: go on after the last step of the run in the folder. A number: go on at that step; later rows are
+            superseded.
+        include: Shell patterns of layer names ("convs.*"); only these layers are recorded.
+        exclude: Shell patterns of layer names that are not.
+        name: What the run is called in reports; the folder's name if left out.
+        progress: Show one line in the terminal: step, loss, and each layer's gradient at a glance.
+        enabled: False makes all of it a no-op, as the environment variable GATDIAG_DISABLE=1 does. In distributed
+            training only the first process records.
+
+    Returns:
+        The recorder, to be used as a context manager. Inside, `recorder.log(loss=loss)` notes scalars, and
+        `recorder.step()` announces the step of an optimiser that is not torch's. Without a context,
+        `recorder.start()` and `recorder.close()` do the same.
+
+    Raises:
+        InputError: An argument is wrong, or (on entering) the folder holds something.
+        ModelError: The model has no parameters (on entering).
+
+    Example:
+        >>> import tempfile, torch
+        >>> from torch import nn
+        >>> model, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), torch.randn(5, 4)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> folder = tempfile.mkdtemp() + "/run"
+        >>> with watch(model, folder) as recorder:
+        ...     for _ in range(3):
+        ...         loss = model(x).square().mean()
+        ...         loss.backward()
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+        ...         recorder.log(loss=loss)
+        >>> import gatdiag
+        >>> len(gatdiag.load(folder).steps)
+        3
+    """
+    observer = None
+    if progress:
+        from gatdiag.loop.progress import ProgressLine
+
+        observer = ProgressLine()
+    return Recorder(
+        model,
+        folder,
+        every=every,
+        metrics=metrics,
+        budget=budget,
+        optimizer=optimizer,
+        scaler=scaler,
+        best=best,
+        overwrite=overwrite,
+        resume=resume,
+        include=include,
+        exclude=exclude,
+        name=name,
+        enabled=enabled,
+        observer=observer,
+    )

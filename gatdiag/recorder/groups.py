@@ -1,0 +1,141 @@
+"""What is recorded, and how often: groups of columns that are computed together, and presets of groups by price.
+
+The price of a group is what one record of it takes on a ten-layer GATv2 of width 64 on Cora (2 CPU cores), in percent
+of a training step; `python -m tests.benchmarks.watch` measures it again. What costs more is recorded more rarely.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final, Literal, TypeAlias
+
+from gatdiag.errors import InputError
+from gatdiag.recorder import rows
+
+Preset: TypeAlias = Literal["fast", "standard", "full"]
+Metrics: TypeAlias = Preset | Iterable[str]
+
+LEVELS: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_Q = tuple(f"q{round(100 * level)}" for level in LEVELS)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns of one table that are computed together.
+
+    Attributes:
+        name: What `metrics=` calls it.
+        table: The table its columns are in.
+        columns: Its columns.
+        price: What one record takes, in percent of a training step (see the module).
+    """
+
+    name: str
+    table: Literal["layers", "parameters", "neurons"]
+    columns: tuple[str, ...]
+    price: float
+
+
+GROUPS: Final[Mapping[str, Group]] = {
+    group.name: group
+    for group in (
+        Group("weights", "parameters", ("norm", "gradient_norm", "relative_gradient_norm", "update_ratio"), 0.0),
+        Group("health", "parameters", ("non_finite", "gradient_non_finite"), 0.0),
+        Group("changes", "parameters", ("unchanged_fraction", "changed_fraction_005", "changed_fraction_050"), 0.0),
+        Group("outputs", "layers", (*rows.COLUMNS, *rows.GRADIENT_COLUMNS), 0.0),
+        Group("balance", "neurons", ("delta", "c", "predicted_c"), 0.0),
+        Group("attention", "layers", ("attention_entropy", "relative_attention_entropy"), 0.0),
+        Group(
+            "quantiles", "parameters", tuple(f"{kind}_change_{q}" for kind in ("relative", "absolute") for q in _Q), 0.0
+        ),
+        Group("spectra", "parameters", ("spectral_norm",), 0.0),
+        Group(
+            "energies",
+            "layers",
+            ("dirichlet_energy", "rayleigh_quotient", "gradient_dirichlet_energy", "gradient_rayleigh_quotient"),
+            0.0,
+        ),
+        Group(
+            "ranks",
+            "layers",
+            ("effective_rank", "numerical_rank", "gradient_effective_rank", "gradient_numerical_rank"),
+            0.0,
+        ),
+        Group("angles", "layers", ("mad", "gradient_mad"), 0.0),
+    )
+}
+
+PRESETS: Final[Mapping[str, Mapping[str, int]]] = {
+    "fast": {"weights": 1, "health": 1, "outputs": 10},
+    "standard": {
+        "weights": 1,
+        "health": 1,
+        "changes": 1,
+        "outputs": 1,
+        "balance": 1,
+        "attention": 10,
+        "quantiles": 50,
+        "spectra": 50,
+        "energies": 50,
+        "ranks": 50,
+    },
+    "full": dict.fromkeys(GROUPS, 1),
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is recorded.
+
+    Attributes:
+        name: The preset's name, or the names that were asked for.
+        every: Group -> at every how many-th recorded step it is measured.
+        columns: The columns that are kept.
+    """
+
+    name: str
+    every: Mapping[str, int]
+    columns: frozenset[str]
+
+    def due(self, group: str, record: int) -> bool:
+        """Whether a group is measured at a record, counted from 0."""
+        times = self.every.get(group)
+        return times is not None and record % times == 0
+
+
+def select(metrics: Metrics) -> Selection:
+    """Resolve what the user asked for.
+
+    Args:
+        metrics: A preset, or names of groups and columns, each of which is then measured at every recorded step.
+
+    Raises:
+        InputError: A name is neither.
+
+    Example:
+        >>> select(["mu", "changes"]).every
+        {'outputs': 1, 'changes': 1}
+    """
+    if isinstance(metrics, str) and metrics in PRESETS:
+        every = PRESETS[metrics]
+        return Selection(metrics, every, frozenset(column for name in every for column in GROUPS[name].columns))
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    chosen: dict[str, int] = {}
+    columns: set[str] = set()
+    for name in names:
+        group = GROUPS.get(name) or _group_of(name)
+        chosen[group.name] = 1
+        columns |= set(group.columns) if name in GROUPS else {name}
+    return Selection(", ".join(names), chosen, frozenset(columns))
+
+
+def _group_of(column: str) -> Group:
+    for group in GROUPS.values():
+        if column in group.columns:
+            return group
+    known = [*PRESETS, *GROUPS, *(column for group in GROUPS.values() for column in group.columns)]
+    similar = get_close_matches(str(column), known, n=3) or [*PRESETS, *GROUPS]
+    raise InputError(
+        f"metrics= expects a preset ({', '.join(PRESETS)}) or names of groups and columns, got {column!r}. "
+        f"Known, among others: {', '.join(similar)}."
+    )

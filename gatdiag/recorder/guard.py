@@ -1,0 +1,48 @@
+"""Contains what fails inside recording, so that training goes on."""
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+
+class RecordingWarning(UserWarning):
+    """Part of a recording failed or is not possible; training goes on."""
+
+
+class Guard:
+    """Runs functions, and tells of each kind of failure once.
+
+    Attributes:
+        failures: What failed -> the message, for the run's notes.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has failed."""
+        self.failures: dict[str, str] = {}
+
+    def __call__(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The function's result, or None if it raised. What the user raises (an interrupt) passes.
+
+        Args:
+            what: What is lost if it fails, in the plural.
+            function: Called with the rest.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            self.tell(what, f"{what} are lost: {type(error).__name__}: {error}")
+            return None
+
+    def tell(self, what: str, message: str) -> None:
+        """Warn, once for each `what`. Where warnings are errors, standard error has to do."""
+        if what in self.failures:
+            return
+        self.failures[what] = message
+        text = f"gatdiag: {message}"
+        try:
+            warnings.warn(text, RecordingWarning, stacklevel=2)
+        except RecordingWarning:
+            print(text, file=sys.stderr)  # noqa: T201

@@ -1,0 +1,96 @@
+"""Measured tensors -> rows in the store, without making the host wait for the device at each step.
+
+What is on the CPU is written at once. What is on an accelerator waits, with all that comes after it, until a second
+has passed; then everything crosses in a single copy.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Columns: TypeAlias = dict[str, Any]  # column -> Tensor, Measured, array or number
+Write: TypeAlias = Callable[[str, Columns], None]
+
+_SECONDS = 1.0
+_MOST = 2048  # rows waiting at a time
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A column some of whose entries were not measured."""
+
+    values: Tensor
+    where: np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Outbox:
+    """Passes rows on in the order in which they were put.
+
+    Args:
+        write: Takes a table and its columns on the host.
+    """
+
+    def __init__(self, write: Write) -> None:
+        """Nothing is waiting."""
+        self._write = write
+        self._waiting: list[tuple[str, Columns]] = []
+        self._since = 0.0
+
+    def put(self, table: str, columns: Columns) -> None:
+        """Write the rows now if all of them are on the host, else later."""
+        if not self._waiting and not any(_is_away(value) for value in columns.values()):
+            self._write(table, {name: _on_host(value) for name, value in columns.items()})
+            return
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting.append((table, columns))
+        if len(self._waiting) >= _MOST or time.monotonic() - self._since >= _SECONDS:
+            self.drain()
+
+    def drain(self) -> None:
+        """Write all that is waiting."""
+        waiting, self._waiting = self._waiting, []
+        arrived = _crossed([value for _, columns in waiting for value in columns.values() if _is_away(value)])
+        for table, columns in waiting:
+            self._write(table, {name: _on_host(value, arrived) for name, value in columns.items()})
+
+
+def _tensor(value: Any) -> Tensor | None:
+    value = value.values if isinstance(value, Measured) else value
+    return value if isinstance(value, Tensor) else None
+
+
+def _is_away(value: Any) -> bool:
+    tensor = _tensor(value)
+    return tensor is not None and tensor.device.type != "cpu"
+
+
+def _crossed(values: list[Any]) -> Mapping[int, Tensor]:
+    """id of each tensor -> its copy on the host; one transfer for each device."""
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for value in values:
+        tensor = _tensor(value)
+        if tensor is not None:
+            by_device.setdefault(tensor.device, []).append(tensor)
+    arrived: dict[int, Tensor] = {}
+    for tensors in by_device.values():
+        flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors]).cpu()
+        pieces = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, piece in zip(tensors, pieces, strict=True):
+            arrived[id(tensor)] = piece.reshape(tensor.shape)
+    return arrived
+
+
+def _on_host(value: Any, arrived: Mapping[int, Tensor] | None = None) -> Any:
+    tensor = _tensor(value)
+    if tensor is None:
+        return value
+    array = (arrived or {}).get(id(tensor), tensor).detach().double().numpy()
+    if isinstance(value, Measured):
+        return np.ma.masked_array(array, mask=~value.where)
+    return array if array.ndim else float(array)

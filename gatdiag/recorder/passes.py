@@ -1,0 +1,215 @@
+"""Events of forward and backward passes -> the rows of the table `layers`.
+
+Everything is reduced at once, so that no activation outlives its own event. A step may see several forward passes
+(gradient accumulation, evaluation, a second loss): its row is of the last one that a gradient came back to, or simply
+of the last one if no gradient ever comes to a layer's output. Of a layer that runs several times in one pass it is the
+last run; a pass that activation checkpointing repeats during the backward pass is not one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gatdiag import metrics
+from gatdiag.hooks import in_backward_pass
+from gatdiag.recorder import attention, rows
+from gatdiag.recorder.groups import Selection
+
+Row = dict[str, Tensor]
+
+_MOST = 1 << 16  # outputs of one step
+
+
+@dataclass
+class Pass:
+    """What one forward pass, and the backward pass after it, have shown so far."""
+
+    record: int
+    numbers: dict[str, int] = field(default_factory=dict)
+    edges: dict[str, Tensor | None] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)  # five numbers each, as `rows.measure` gives them
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    others: dict[str, Row] = field(default_factory=dict)
+    came_back: bool = False
+    ended: bool = False
+
+
+class Passes:
+    """Listens to the layers of a model, and gives one pass a step.
+
+    Args:
+        selection: What is measured.
+        keeps: Layer -> whether it is recorded.
+        guarded: Runs a function with a name for what it measures, and contains its failures.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        keeps: Callable[[str], bool],
+        guarded: Callable[..., Any],
+    ) -> None:
+        """No pass yet."""
+        self._selection = selection
+        self._keeps = keeps
+        self._guarded = guarded
+        self._count = 0
+        self._pass = Pass(-1)
+        self._by_number: dict[int, Pass] = {}
+        self._task = -1
+        self._handles: dict[str, Any] = {}
+        self.notes: dict[str, str] = {}
+        self._edge_index: Tensor | None = None
+
+    def start(self, record: int | None) -> None:
+        """A new step begins.
+
+        Args:
+            record: Number of the record it will be; None if it is not recorded.
+        """
+        self._pass = Pass(-1 if record is None else record)
+        self._by_number = {}
+
+    def take(self) -> Pass:
+        """The pass that the step's row is of."""
+        came_back = [seen for seen in self._by_number.values() if seen.came_back]
+        return came_back[-1] if came_back else self._pass
+
+    def bound(self) -> None:
+        """A forward pass of the whole model begins or has ended: what comes next belongs to another one."""
+        self._pass.ended = bool(self._pass.numbers)
+
+    def stop(self) -> None:
+        """Take away what is still hooked, as after an interrupt in the middle of a layer."""
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles = {}
+
+    def call(self, layer: str, module: nn.Module) -> None:
+        """A layer is about to run."""
+        if self._pass.record < 0 or not self._keeps(layer) or not self._due("attention"):
+            return
+        if not attention.shows_attention(module):
+            return
+        if attention.hidden_by_dropout(module):
+            self.notes.setdefault(layer, f"attention entropy of {layer}: attention dropout hides the coefficients")
+            return
+
+        def tell(alpha: Tensor, target: Tensor) -> None:
+            entropies = self._guarded("attention entropy", attention.mean_entropies, alpha, target)
+            if entropies is not None:
+                self._pass.others.setdefault(layer, {}).update(entropies)
+
+        self._handles[layer] = attention.listen_once(module, tell)
+
+    def output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
+        """A layer has run; returns the number under which its gradient is expected."""
+        if layer in self._handles:
+            self._handles.pop(layer).remove()
+        if output is None or self._pass.record < 0 or not self._keeps(layer):
+            return None
+        matrix = rows.as_rows(output)
+        if matrix is None or not self._is_news(layer):
+            return None
+        if self._due("outputs"):
+            measured = self._guarded("layer outputs", rows.measure, matrix)
+            if measured is not None:
+                self._pass.outputs[layer] = measured
+        if self._dear():
+            self._pass.edges[layer] = self._edges(inputs, len(matrix))
+            self._measure_dear(layer, matrix, "", self._pass)
+        return self._numbered(layer)
+
+    def _numbered(self, layer: str) -> int:
+        if len(self._by_number) >= _MOST:
+            self._by_number.clear()  # passes without end and without a step
+        self._count += 1
+        self._pass.numbers[layer] = self._count
+        self._by_number[self._count] = self._pass
+        return self._count
+
+    def _is_news(self, layer: str) -> bool:
+        """Whether this is no repetition of what the pass has shown; begins another pass if the last one has ended."""
+        repeated = in_backward_pass()
+        if self._pass.ended and not repeated:
+            self._pass = Pass(self._pass.record)
+        return not (repeated and layer in self._pass.numbers)
+
+    def gradient(self, layer: str, number: int, gradient: Tensor) -> bool:
+        """The gradient of an output has been computed; returns whether it is the first of its backward pass."""
+        seen = self._by_number.get(number)
+        if seen is None:
+            return False
+        seen.came_back = True
+        task = torch._C._current_graph_task_id()
+        is_first, self._task = task != self._task, task
+        matrix = rows.as_rows(gradient)
+        if matrix is None or seen.numbers.get(layer) != number:
+            return is_first
+        if self._due("outputs"):
+            measured = self._guarded("gradients of layer outputs", rows.measure, matrix)
+            if measured is not None:
+                seen.gradients[layer] = measured
+        if self._dear():
+            self._measure_dear(layer, matrix, "gradient_", seen)
+        return is_first
+
+    def _due(self, group: str) -> bool:
+        return self._selection.due(group, self._pass.record)
+
+    def _dear(self) -> bool:
+        return any(self._due(group) for group in ("energies", "ranks", "angles"))
+
+    def _measure_dear(self, layer: str, matrix: Tensor, prefix: str, seen: Pass) -> None:
+        others = seen.others.setdefault(layer, {})
+        edges = seen.edges.get(layer)
+        if self._due("ranks"):
+            ranks = self._guarded("ranks", _ranks, matrix, prefix)
+            others.update(ranks or {})
+        if edges is None:
+            return
+        if self._due("energies"):
+            others.update(self._guarded("Dirichlet energies", _energies, matrix, edges, prefix) or {})
+        if self._due("angles"):
+            others.update(self._guarded("cosine distances", _angles, matrix, edges, prefix) or {})
+
+    def _edges(self, inputs: tuple[Any, ...], nodes: int) -> Tensor | None:
+        """The edges a layer was given, or those that a layer before it was given, if they fit its output."""
+        given = next((item for item in inputs if _is_edge_index(item)), None)
+        if given is not None:
+            self._edge_index = given
+        edges = self._edge_index
+        if edges is None or (edges.numel() and int(edges.max()) >= nodes):
+            return None
+        return edges
+
+
+def _is_edge_index(item: Any) -> bool:
+    return (
+        isinstance(item, Tensor)
+        and item.layout == torch.strided
+        and item.dim() == 2
+        and len(item) == 2
+        and item.dtype == torch.int64
+    )
+
+
+def _ranks(matrix: Tensor, prefix: str) -> Row:
+    return {
+        f"{prefix}effective_rank": metrics.effective_rank(matrix),
+        f"{prefix}numerical_rank": metrics.numerical_rank(matrix),
+    }
+
+
+def _energies(matrix: Tensor, edges: Tensor, prefix: str) -> Row:
+    return {
+        f"{prefix}dirichlet_energy": metrics.dirichlet_energy(matrix, edges),
+        f"{prefix}rayleigh_quotient": metrics.rayleigh_quotient(matrix, edges),
+    }
+
+
+def _angles(matrix: Tensor, edges: Tensor, prefix: str) -> Row:
+    return {f"{prefix}mad": metrics.mad(matrix, edges)}

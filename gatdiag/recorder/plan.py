@@ -1,0 +1,175 @@
+"""What a run records of one model: settled at the first training forward, from its own inputs."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from gatdiag.errors import GatdiagError, InputError
+from gatdiag.laws import Laws, find_laws
+from gatdiag.recorder.balance import Balance
+from gatdiag.recorder.groups import Selection
+from gatdiag.recorder.weights import Weights
+from gatdiag.structure import Layer, Structure, discover
+
+_MOST_LAWS = 4096  # recorded at each recorded step; with more of them, at a fraction of the steps
+
+Patterns = str | Iterable[str] | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is recorded.
+
+    Attributes:
+        structure: Of the whole model.
+        layers: Those that are recorded, in order.
+        weights: Their parameters.
+        balance: Their laws; None where none are recorded.
+        laws: All laws of the model; None where they were not looked for, or could not be found.
+        laws_every: At every how many-th record the laws are measured.
+        error: Why there are no laws.
+    """
+
+    structure: Structure
+    layers: tuple[Layer, ...]
+    weights: Weights
+    balance: Balance | None
+    laws: Laws | None
+    laws_every: int
+    error: str | None
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Layer -> its position among those that are recorded."""
+        return {layer.name: position for position, layer in enumerate(self.layers)}
+
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """Layer and name of each recorded parameter."""
+        return [(layer.name, info.name) for layer in self.layers for info in layer.parameters]
+
+
+def filter_of(include: Patterns, exclude: Patterns) -> Callable[[str], bool]:
+    """Layer name -> whether it is recorded.
+
+    Args:
+        include: Shell patterns ("convs.*"), one of which must fit; None: any name does.
+        exclude: Shell patterns, none of which may fit.
+
+    Example:
+        >>> keeps = filter_of("convs.*", ["convs.0", "*.1"])
+        >>> [name for name in ("convs.0", "convs.1", "convs.2", "lin") if keeps(name)]
+        ['convs.2']
+    """
+    wanted, unwanted = _patterns(include, "include"), _patterns(exclude, "exclude")
+
+    def keeps(name: str) -> bool:
+        inside = include is None or any(fnmatchcase(name, pattern) for pattern in wanted)
+        return inside and not any(fnmatchcase(name, pattern) for pattern in unwanted)
+
+    return keeps
+
+
+def _patterns(patterns: Patterns, what: str) -> list[str]:
+    listed = [patterns] if isinstance(patterns, str) else list(patterns or ())
+    if not all(isinstance(pattern, str) for pattern in listed):
+        raise InputError(f'{what}= expects patterns of layer names such as "convs.*", got {patterns!r}')
+    return listed
+
+
+def kept_layers(structure: Structure, keeps: Callable[[str], bool]) -> tuple[Layer, ...]:
+    """The layers that are recorded.
+
+    Raises:
+        InputError: There are none.
+    """
+    layers = tuple(layer for layer in structure if keeps(layer.name))
+    if not layers:
+        names = ", ".join(layer.name for layer in list(structure)[:5])
+        raise InputError(
+            f"No layer is left to record after include= and exclude=. The model's layers are, among others: {names}."
+        )
+    return layers
+
+
+def static_layers(model: nn.Module, keeps: Callable[[str], bool]) -> list[str]:
+    """Names of the layers as far as they are known before a forward pass; none of a model that is lazy.
+
+    Raises:
+        ModelError: The model has no parameters.
+        InputError: No layer is left to record.
+    """
+    if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
+        return []
+    return [layer.name for layer in kept_layers(discover(model), keeps)]
+
+
+def settle(
+    model: nn.Module,
+    inputs: tuple[tuple[Any, ...], Mapping[str, Any]] | None,
+    selection: Selection,
+    keeps: Callable[[str], bool],
+) -> Plan:
+    """Discover layers and laws, and copy the initial weights.
+
+    Args:
+        model: The model, unwrapped.
+        inputs: Of a training forward; None if its own forward is never called.
+        selection: What is measured.
+        keeps: Which layers.
+
+    Raises:
+        ModelError: Not even its layers can be listed.
+        InputError: No layer is left.
+    """
+    args, kwargs = inputs or ((), {})
+    structure, error = _structure(model, args, kwargs)
+    layers = kept_layers(structure, keeps)
+    parameters = dict(model.named_parameters())
+    infos = [info for layer in layers for info in layer.parameters]
+    attention = [info.name for info in infos if info.role == "attention vector"]
+    weights = Weights({info.name: parameters[info.name] for info in infos}, attention)
+    laws: Laws | None = None
+    if "balance" in selection.every:
+        laws, error = _laws(model, inputs, error)
+    names = {layer.name for layer in layers}
+    wanted = [] if laws is None else [number for number, law in enumerate(laws) if law.layer in names]
+    every = selection.every.get("balance", 1) * max(1, math.ceil(len(wanted) / _MOST_LAWS))
+    balance = Balance(laws, wanted) if laws is not None and wanted else None
+    return Plan(structure, layers, weights, balance, laws, every, error)
+
+
+def _structure(model: nn.Module, args: Any, kwargs: Any) -> tuple[Structure, str | None]:
+    """In execution order if the model can be run for it, else in module order, with what was wrong."""
+    try:
+        return discover(model, *args, **kwargs), None
+    except Exception as error:  # the user's own code runs in there
+        return discover(model), str(error) if isinstance(error, GatdiagError) else f"{type(error).__name__}: {error}"
+
+
+def _laws(model: nn.Module, inputs: Any, error: str | None) -> tuple[Laws | None, str | None]:
+    if inputs is None:
+        return None, (
+            "no training forward of the model itself was seen: its forward must be called through the model, as in "
+            "model(x, edge_index), for its inputs to be known"
+        )
+    if error is not None:
+        return None, error
+    try:
+        laws = find_laws(model, *inputs[0], **inputs[1])
+    except GatdiagError as failure:
+        return None, str(failure)
+    except Exception as failure:  # the user's own code runs in there; all else can be recorded without laws
+        return None, f"looking for them failed with {type(failure).__name__}: {failure}"
+    if len(laws) == 0:
+        reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in laws.excluded[:3])
+        return (
+            laws,
+            f"the model has no conservation law ({reasons or 'no rescaling of its weights keeps its function'})",
+        )
+    return laws, None

@@ -1,0 +1,163 @@
+"""Notices the steps of optimisers, through torch's hooks for all of them; nothing is planted on an optimiser.
+
+One step of training may take several optimisers: those that follow each other without a forward pass between them
+share a step. An optimiser that wraps another shares its step, too. Where `step(closure)` computes the gradients
+itself, the step opens after the first evaluation, when the weights are still those before it.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+
+class Steady(Protocol):
+    """Hears of steps."""
+
+    def on_step(self, optimizers: Sequence[Optimizer]) -> None:
+        """A step is about to be made: the gradients are there, the weights have not moved."""
+
+    def on_moved(self, complete: bool) -> None:
+        """An optimiser has moved weights; `complete`: no other is expected to in this step."""
+
+    def on_done(self) -> None:
+        """The step is over."""
+
+
+class Moving(AbstractContextManager[None]):
+    """The context in which a step is made by hand."""
+
+    def __init__(self, moved: Callable[[], object]) -> None:
+        """`moved` is called on leaving it."""
+        self._moved = moved
+
+    def __exit__(self, *_: object) -> None:
+        """The weights have moved; an exception goes on as it came."""
+        self._moved()
+
+
+class Steps:
+    """The steps of the optimisers that hold parameters of a model.
+
+    Args:
+        parameters: The model's.
+        listener: Hears of the steps.
+        optimizers: The only ones that count; None: all that hold one of the parameters.
+    """
+
+    def __init__(
+        self, parameters: Callable[[], Sequence[nn.Parameter]], listener: Steady, optimizers: Sequence[Optimizer] | None
+    ) -> None:
+        """Nothing is hooked yet."""
+        self._parameters = parameters
+        self._listener = listener
+        self._only = None if optimizers is None else {id(optimizer) for optimizer in optimizers}
+        self._kept = optimizers  # so that no other object gets one of these ids
+        self._members: list[Optimizer] | None = None  # of the step that is open
+        self._running: list[int] = []  # optimisers at work; one whose class calls its parent's step is here twice
+        self._evaluating = False
+        self._handles: list[Any] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step has begun and is not over."""
+        return self._members is not None
+
+    def forward_begins(self) -> None:
+        """A forward pass begins: unless an optimiser asked for it, the step that was open is over.
+
+        An optimiser still at work then is one whose step raised.
+        """
+        if not self._evaluating:
+            self._running = []
+            self.close()
+
+    def attach(self) -> None:
+        """Start listening."""
+        if not self._handles:
+            self._handles = [
+                register_optimizer_step_pre_hook(self._before),
+                register_optimizer_step_post_hook(self._after),
+            ]
+
+    def remove(self) -> None:
+        """Stop listening."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def open(self, optimizer: Optimizer | None = None) -> None:
+        """A step is about to be made, by an optimiser or by something that is not one of torch's."""
+        if self._members is not None and (optimizer is None or optimizer in self._members) and len(self._running) < 2:
+            self.close()
+        if self._members is None:
+            self._members = [] if optimizer is None else [optimizer]
+            self._listener.on_step(self._members)
+        elif optimizer is not None and optimizer not in self._members:
+            self._members.append(optimizer)
+
+    def close(self) -> None:
+        """The open step is over."""
+        if self._members is not None:
+            self._listener.on_done()
+            self._members = None
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if not self._counts(optimizer) or _is_skipped(optimizer):
+            return None
+        self._running.append(id(optimizer))
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            self.open(optimizer)
+            return None
+        opened = False
+
+        def evaluated() -> Any:
+            nonlocal opened
+            outer, self._evaluating = self._evaluating, True
+            try:
+                loss = closure()
+            finally:
+                self._evaluating = outer
+            if not opened:
+                opened = True
+                self.open(optimizer)
+            return loss
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": evaluated}
+        return (args[0], evaluated, *args[2:]), kwargs
+
+    def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if id(optimizer) not in self._running:
+            return
+        self._running.remove(id(optimizer))
+        if self._members is None:
+            return
+        complete = not self._running and self._is_complete()
+        self._listener.on_moved(complete)
+        if complete:
+            self.close()
+
+    def _counts(self, optimizer: Optimizer) -> bool:
+        if self._only is not None:
+            return id(optimizer) in self._only
+        own = {id(parameter) for parameter in self._parameters()}
+        return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
+
+    def _is_complete(self) -> bool:
+        """Whether every parameter with a gradient is held by an optimiser that has made its step."""
+        members = self._members or []
+        if self._only is not None and len(members) < len(self._only):
+            return False
+        held = {id(parameter) for member in members for group in member.param_groups for parameter in group["params"]}
+        return all(parameter.grad is None or id(parameter) in held for parameter in self._parameters())
+
+
+def _is_skipped(optimizer: Optimizer) -> bool:
+    """Whether a fused optimiser will not move the weights, because a gradient scaler found an infinity."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found)

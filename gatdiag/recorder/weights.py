@@ -1,0 +1,266 @@
+"""Parameters before and after an optimiser step -> one number a parameter for each column of the table `parameters`.
+
+The numbers are those of `gatdiag.metrics` (`norms`, `relative_gradient_norm`, `update_ratio`, `changed_fraction`,
+`absolutely_changed_fraction`, `unchanged_fraction`, `quantiles`, `spectral_norm`), computed for all parameters of one
+device and type together: one flat copy of the initial weights is kept, a second one lives during a step.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gatdiag import metrics
+from gatdiag.metrics.change import SIGNIFICANT
+from gatdiag.recorder.groups import LEVELS
+
+Columns = dict[str, Tensor]
+
+_WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+_SMALLEST, _LARGEST = 1e-12, 1e15
+_THRESHOLDS = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
+
+
+@dataclass
+class _Batch:
+    """Parameters of one device and type, side by side in one flat tensor."""
+
+    positions: list[int]
+    parameters: list[nn.Parameter]
+    sizes: list[int]
+    absolute: Tensor  # entries whose change is absolute: those of attention vectors
+    initial: Tensor
+    before: Tensor | None = None
+    starts: dict[int, Tensor] = field(default_factory=dict)  # where the next power iteration starts
+
+    def flat(self) -> Tensor:
+        return torch.cat([parameter.detach().flatten() for parameter in self.parameters])
+
+    def norms(self, flat: Tensor) -> Tensor:
+        return norms(list(flat.split(self.sizes)))
+
+    def counts(self, chosen: Tensor) -> Tensor:
+        """How many entries of each parameter are chosen, float64."""
+        if chosen.device.type == "cpu":  # numpy counts many times faster
+            pieces = np.split(chosen.numpy(), np.cumsum(self.sizes)[:-1])
+            return torch.tensor([np.count_nonzero(piece) for piece in pieces], dtype=torch.float64)
+        return torch.stack([piece.sum(dtype=torch.float64) for piece in chosen.split(self.sizes)])
+
+
+def norms(tensors: list[Tensor]) -> Tensor:
+    """Frobenius norms, float64, of tensors of one device and type.
+
+    float32 on the CPU is summed in float32 where no square can over- or underflow: that leaves six digits.
+    """
+    if tensors[0].dtype != torch.float32 or tensors[0].device.type != "cpu":
+        return torch.stack(torch._foreach_norm(tensors, 2, torch.float64))
+    found = torch.stack(torch._foreach_norm(tensors, 2)).double()
+    for position in ((found < _SMALLEST) | ~(found < _LARGEST)).nonzero().flatten().tolist():
+        found[position] = torch.linalg.vector_norm(tensors[position], dtype=torch.float64)
+    return found
+
+
+class Weights:
+    """The parameters of a model, watched from their initial values on.
+
+    Args:
+        parameters: Name -> parameter, in the order of the table's rows.
+        attention: Names of the attention vectors: their change is absolute, for they may start at zero.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], attention: Sequence[str]) -> None:
+        """Copies the parameters."""
+        self.names = tuple(parameters)
+        self._parameters = list(parameters.values())
+        self._attention = set(attention)
+        alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for position, parameter in enumerate(self._parameters):
+            if parameter.is_floating_point() and not parameter.is_sparse:
+                alike[parameter.device, parameter.dtype].append(position)
+        self._batches = [self._batch(positions) for positions in alike.values()]
+
+    def _batch(self, positions: list[int]) -> _Batch:
+        parameters = [self._parameters[position] for position in positions]
+        flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
+        absolute = torch.cat(
+            [
+                torch.full((parameter.numel(),), self.names[position] in self._attention, device=flat.device)
+                for position, parameter in zip(positions, parameters, strict=True)
+            ]
+        )
+        return _Batch(positions, parameters, [p.numel() for p in parameters], absolute, flat)
+
+    def set_initial(self, initial: Mapping[str, Tensor]) -> None:
+        """Measure changes against these values instead, as a run does that is continued."""
+        for batch in self._batches:
+            pieces = [
+                initial.get(self.names[position], parameter.detach()).to(parameter).flatten()
+                for position, parameter in zip(batch.positions, batch.parameters, strict=True)
+            ]
+            batch.initial = torch.cat(pieces)
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The parameters as they are, on the host; types that numpy lacks become float32."""
+        return {name: _array(parameter) for name, parameter in zip(self.names, self._parameters, strict=True)}
+
+    def before(self, unscale: Tensor | float | None = None) -> Columns:
+        """Norms of weights and gradients; the weights are kept until `after`.
+
+        Args:
+            unscale: What gradients are multiplied by, where a gradient scaler has not done so yet.
+        """
+        found: Columns = {}
+        for batch in self._batches:
+            batch.before = batch.flat()
+            self._put(found, "norm", batch, batch.norms(batch.before))
+        gradients = self.gradient_norms()
+        found["gradient_norm"] = gradients if unscale is None else gradients * unscale
+        found["relative_gradient_norm"] = found["gradient_norm"] / found["norm"]
+        return found
+
+    def gradient_norms(self) -> Tensor:
+        """(parameters,), float64; 0 where there is no gradient."""
+        norms_of = torch.zeros(len(self.names), dtype=torch.float64)
+        present = [(position, p.grad) for position, p in enumerate(self._parameters) if p.grad is not None]
+        dense: dict[object, list[tuple[int, Tensor]]] = defaultdict(list)
+        for position, gradient in present:
+            values = _dense(gradient.detach())
+            dense[values.device, values.dtype].append((position, values))
+        for items in dense.values():
+            found = norms([values for _, values in items])
+            if len(items) == len(self.names):
+                return found
+            norms_of = norms_of.to(found.device)
+            norms_of[[position for position, _ in items]] = found
+        return norms_of
+
+    def has_gradient(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which parameters have a gradient."""
+        return np.array([parameter.grad is not None for parameter in self._parameters])
+
+    def is_matrix(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which parameters have a spectral norm: not vectors, nor what stands for one."""
+        pairs = zip(self.names, self._parameters, strict=True)
+        return np.array([parameter.dim() > 1 and name not in self._attention for name, parameter in pairs])
+
+    def non_finite(self, norms: Tensor, gradient: bool) -> Tensor:
+        """How many entries of each weight, or of each gradient, are not finite; none where the norm is finite.
+
+        Args:
+            norms: Of the weights, or of the gradients.
+            gradient: Which of the two it is about.
+        """
+        counts = torch.zeros_like(norms)
+        if norms.device.type == "cpu":
+            suspects = norms.isfinite().logical_not().nonzero().flatten().tolist()
+        else:
+            suspects = list(range(len(self.names)))  # looking at the norms would wait for the device
+        for position in suspects:
+            tensor = self._parameters[position].grad if gradient else self._parameters[position]
+            if tensor is not None:
+                counts[position] = (~_dense(tensor.detach()).isfinite()).sum()
+        return counts
+
+    def changes(self) -> Columns:
+        """Fractions of the weights that changed, and that did not change at all; after `before`."""
+        found: Columns = {}
+        for batch in self._batches:
+            weight = batch.flat() if batch.before is None else batch.before
+            size = torch.tensor(batch.sizes, dtype=torch.float64, device=weight.device)
+            unchanged, significant, *changed = (batch.counts(chosen) for chosen in _chosen(batch, weight))
+            broken = batch.norms(weight).isfinite().logical_not()
+            self._put(found, "unchanged_fraction", batch, (unchanged / size).masked_fill(broken, torch.nan))
+            for column, count in zip(_THRESHOLDS, changed, strict=True):
+                self._put(found, column, batch, (count / significant).masked_fill(broken, torch.nan))
+        return found
+
+    def quantiles(self) -> Columns:
+        """Quantiles of relative and absolute change; after `before`."""
+        found: Columns = {}
+        for batch in self._batches:
+            weight = batch.before if batch.before is not None else batch.flat()
+            pairs = zip(weight.split(batch.sizes), batch.initial.split(batch.sizes), strict=True)
+            rows = [torch.stack(_quantiles(initial, trained)) for trained, initial in pairs]
+            table = torch.stack(rows)
+            for kind, name in enumerate(("relative", "absolute")):
+                for number, level in enumerate(LEVELS):
+                    column = f"{name}_change_q{round(100 * level)}"
+                    self._put(found, column, batch, table[:, kind, number])
+        return found
+
+    def spectral_norms(self) -> Columns:
+        """Spectral norms of the weights with two axes or more, each from where its last power iteration ended."""
+        found: Columns = {}
+        for batch in self._batches:
+            for position, parameter in zip(batch.positions, batch.parameters, strict=True):
+                if not self.is_matrix()[position]:
+                    continue
+                start = batch.starts.get(position)
+                sigma, batch.starts[position] = metrics.spectral_norm(
+                    parameter.detach(), start, iterations=30 if start is None else 5
+                )
+                self._place(found, "spectral_norm", [position], sigma.unsqueeze(0))
+        return found
+
+    def after(self) -> Columns:
+        """How far the step moved each parameter; forgets the weights that `before` kept."""
+        found: Columns = {}
+        for batch in self._batches:
+            if batch.before is None:
+                continue
+            moved = batch.flat().sub_(batch.before)
+            self._put(found, "update_ratio", batch, batch.norms(moved) / batch.norms(batch.before))
+            batch.before = None
+        return found
+
+    def _put(self, found: Columns, column: str, batch: _Batch, values: Tensor) -> None:
+        self._place(found, column, batch.positions, values)
+
+    def _place(self, found: Columns, column: str, positions: list[int], values: Tensor) -> None:
+        """Into a column with one entry a parameter; all the rest is NaN."""
+        if len(positions) == len(self.names):
+            found[column] = values
+            return
+        if column not in found:
+            found[column] = torch.full((len(self.names),), torch.nan, dtype=torch.float64, device=values.device)
+        found[column][positions] = values.to(found[column].device)
+
+
+def _chosen(batch: _Batch, weight: Tensor) -> list[Tensor]:
+    """Masks of the entries that did not change, that count, and that changed by more than each threshold."""
+    if weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64):
+        with np.errstate(all="ignore"):  # NaN is marked by the caller, and zero weights do not count
+            masks = _masks(weight.numpy(), batch.initial.numpy(), batch.absolute.numpy(), np.abs)
+        return [torch.from_numpy(mask) for mask in masks]
+    return _masks(weight, batch.initial, batch.absolute, torch.abs)
+
+
+def _masks(weight: Any, initial: Any, absolute: Any, magnitude: Callable[[Any], Any]) -> list[Any]:
+    """Relative change |w - w_0| / |w| of what is significant, absolute change of attention vectors."""
+    change, size = magnitude(weight - initial), magnitude(weight)
+    unchanged = change == 0
+    counted = (size >= SIGNIFICANT) | absolute
+    size[absolute] = 1.0
+    change /= size
+    return [unchanged, counted, *((change > threshold) & counted for threshold in _THRESHOLDS.values())]
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The tensor, or the values that a sparse one holds."""
+    return tensor.coalesce().values() if tensor.is_sparse else tensor
+
+
+def _array(parameter: nn.Parameter) -> np.ndarray[Any, Any]:
+    values = parameter.detach().cpu()
+    values = values.to_dense() if values.is_sparse else values
+    return (values.float() if values.dtype in _WITHOUT_NUMPY else values).numpy()
+
+
+def _quantiles(initial: Tensor, trained: Tensor) -> tuple[Tensor, Tensor]:
+    significant = trained.double().abs() >= SIGNIFICANT
+    relative = metrics.quantiles(metrics.relative_change(initial, trained), LEVELS, where=significant)
+    return relative, metrics.quantiles(metrics.absolute_change(initial, trained), LEVELS)

@@ -1,0 +1,205 @@
+"""Between what is measured and the run folder: rows in order, what is said of the run, snapshots, the first NaN."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gatdiag.errors import InputError
+from gatdiag.recorder import description
+from gatdiag.recorder.first_bad import FirstNonFinite, in_layers, in_parameters
+from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.measurement import StepMeasurement
+from gatdiag.recorder.outbox import Columns, Outbox
+from gatdiag.recorder.plan import Plan
+from gatdiag.recorder.weights import Weights
+from gatdiag.run import Store, load
+
+_WATCH = "watch"  # gradient norms of a step that is not recorded: looked at, not written
+
+
+class Writer:
+    """Writes one run.
+
+    Args:
+        folder: Where.
+        about: What is known of the run at its start.
+        guard: Contains failures.
+        overwrite: Delete the run that is there.
+        resume: True: continue the run that is there; a number: from this step on.
+
+    Attributes:
+        next_step: The first step to be recorded.
+        latest: What was logged last.
+        first_non_finite: Where the first NaN or infinity was.
+        saw_layers: Whether an output of a layer was ever recorded.
+
+    Raises:
+        InputError: The folder cannot be written to, holds something else, or no run to resume.
+    """
+
+    def __init__(
+        self, folder: Path, about: Mapping[str, Any], guard: Guard, *, overwrite: bool, resume: bool | int
+    ) -> None:
+        """Makes the folder, or opens it again."""
+        self._guard = guard
+        try:
+            if resume is False:
+                self._store = Store.create(folder, about, overwrite=overwrite)
+            else:
+                self._store = Store.resume(folder, None if resume is True else resume)
+        except OSError as error:
+            raise InputError(f"The run cannot be written to {folder}: {error}; give another folder") from error
+        self._resumed = resume is not False
+        self.next_step = self._store.next_step
+        self.latest: dict[str, float] = {}
+        self.saw_layers = False
+        self.first_non_finite = _read_first(self._store.meta.get("first_non_finite"))
+        self._best: float | None = (self._store.meta.get("best") or {}).get("value")
+        self._outbox = Outbox(self._write)
+        self._rows: dict[int, Columns] = {}  # of the table `steps`, not put yet
+        self._layers: tuple[str, ...] = ()
+        self._parameters: list[tuple[str, str]] = []
+        self._start = time.monotonic()
+
+    def describe(self, **changes: Any) -> None:
+        """Change what meta.json says."""
+        self._guard("descriptions of the run", self._store.update_meta, **changes)
+
+    def begin(self, plan: Plan) -> bool:
+        """Say what is recorded.
+
+        Raises:
+            InputError: A run that is resumed has other layers or laws.
+        """
+        self._store.update_meta(
+            structure=description.of_structure(plan.layers, plan.structure.order),
+            laws=description.of_laws(plan),
+        )
+        self._layers = tuple(layer.name for layer in plan.layers)
+        self._parameters = plan.parameters
+        return True
+
+    def first_snapshot(self, weights: Weights) -> None:
+        """Keep the initial parameters; of a run that is resumed, measure changes against those it began with."""
+        initial = load(self._store.folder).snapshot("initial") if self._resumed else None
+        if initial is None:
+            self.save_snapshot("initial", weights)
+        else:
+            weights.set_initial({name: torch.from_numpy(values) for name, values in initial.items()})
+
+    def save_snapshot(self, name: str, weights: Weights) -> None:
+        """Write the parameters as they are."""
+        self._store.save_snapshot(name, weights.arrays())
+
+    def offer_best(self, scalar: str, larger: bool, value: float, step: int, weights: Weights) -> None:
+        """Keep the parameters if the scalar is better than it ever was."""
+        if np.isnan(value) or (self._best is not None and (value <= self._best if larger else value >= self._best)):
+            return
+        self.save_snapshot("best", weights)
+        self._best = value
+        best = {"name": scalar, "mode": "max" if larger else "min", "value": value, "step": step}
+        self._store.update_meta(best=best)
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def log(self, step: int, values: Mapping[str, float | Tensor]) -> None:
+        """Scalars of a step; those given later replace those given before."""
+        taken = {"step", "time", "gradient_norm", "gradient_norm_before_clipping", "learning_rate"} & set(values)
+        if taken:
+            self._guard.tell(
+                "reserved", f"{', '.join(sorted(taken))} cannot be logged: gatdiag measures what has this name"
+            )
+        self._row(step).update({name: value for name, value in values.items() if name not in taken})
+
+    def step(self, step: int, gradient_norm: Any, unclipped: Any, rates: Sequence[Any]) -> None:
+        """What gatdiag itself knows of a recorded step."""
+        row = self._row(step)
+        row["gradient_norm"] = gradient_norm
+        row["gradient_norm_before_clipping"] = unclipped
+        for number, rate in enumerate(rates):
+            row["learning_rate" if number == 0 else f"learning_rate_{number}"] = (
+                rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
+            )
+
+    def write(self, measured: StepMeasurement) -> None:
+        """The rows of a step."""
+        self._put_rows(measured.step)
+        for table, columns in (
+            ("layers", measured.layers),
+            ("parameters", measured.parameters),
+            ("neurons", measured.neurons),
+        ):
+            if columns:
+                self._outbox.put(table, {"step": measured.step, **columns})
+        self.saw_layers |= bool(measured.layers)
+
+    def watch(self, step: int, gradient_norms: Tensor) -> None:
+        """Look whether the gradients of a step that is not recorded are finite."""
+        self._put_rows(step)
+        if self.first_non_finite is None:
+            positions = np.arange(len(self._parameters))
+            self._outbox.put(_WATCH, {"step": step, "parameter": positions, "gradient_norm": gradient_norms})
+
+    def _row(self, step: int) -> Columns:
+        return self._rows.setdefault(step, {"step": step, "time": time.monotonic() - self._start})
+
+    def _put_rows(self, before: int) -> None:
+        """Rows of steps before this one are complete: nothing is logged to them any more."""
+        for step in sorted(step for step in self._rows if step < before):
+            self._outbox.put(
+                "steps", {name: value for name, value in self._rows.pop(step).items() if value is not None}
+            )
+
+    def _write(self, table: Any, columns: Columns) -> None:
+        """Rows that have arrived on the host."""
+        if self.first_non_finite is None:
+            self._guard("the place of the first NaN or infinity", self._look, table, columns)
+        if table == "steps":
+            self.latest |= {name: value for name, value in columns.items() if isinstance(value, float)}
+        if table != _WATCH:
+            self._guard("rows that could not be written", self._store.append, table, columns)
+
+    def _look(self, table: str, columns: Columns) -> None:
+        if table == "layers":
+            self.first_non_finite = in_layers(columns, self._layers)
+        elif table in ("parameters", _WATCH):
+            self.first_non_finite = in_parameters(columns, self._parameters)
+        if self.first_non_finite is not None:
+            self._store.update_meta(first_non_finite=asdict(self.first_non_finite))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def end(self, error: BaseException | None, notes: Sequence[str]) -> None:
+        """Write all that is left, and seal the run.
+
+        Args:
+            error: What ended the loop, if it did not end by itself.
+            notes: What could not be recorded, in plain words.
+        """
+        self._guard("the last rows", self._put_rows, np.iinfo(np.int64).max)
+        self._guard("the last rows", self._outbox.drain)
+        every = dict.fromkeys([*self._store.meta["notes"], *notes, *self._guard.failures.values()])
+        self._guard("notes on the run", self._store.update_meta, notes=list(every))
+        status, message = _ending(error)
+        self._guard("the sealed form of the run", self._store.seal, status, message)
+
+
+def _ending(error: BaseException | None) -> tuple[Any, str | None]:
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return "finished", None
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", None
+    return "failed", " ".join(f"{type(error).__name__}: {error}".split())[:2000]
+
+
+def _read_first(found: Any) -> FirstNonFinite | None:
+    try:
+        return None if found is None else FirstNonFinite(**found)
+    except TypeError:  # written by a version that says more of it
+        return None

@@ -1,0 +1,81 @@
+"""The files of a run folder: their names, and writing one so that it is there whole or not at all."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from gatdiag.run.schema import TABLES
+
+META = "meta.json"
+LOCK = ".lock"
+SNAPSHOTS = ("initial", "best", "final")
+_STREAM = re.compile(rf"({'|'.join(TABLES)})\.(\d{{1,9}})\.arrows")
+_WHOLE = {META, *(f"{table}.parquet" for table in TABLES), *(f"{name}.safetensors" for name in SNAPSHOTS)}
+_PART, _DAMAGED = ".part", ".damaged"
+
+
+def parquet(folder: Path, table: str) -> Path:
+    """Where a sealed table is."""
+    return folder / f"{table}.parquet"
+
+
+def damaged(path: Path) -> Path:
+    """Where a file that cannot be read is moved to when another takes its place."""
+    return path.with_name(path.name + _DAMAGED)
+
+
+def snapshot(folder: Path, name: str) -> Path:
+    """Where a snapshot of the parameters is."""
+    return folder / f"{name}.safetensors"
+
+
+def stream(folder: Path, table: str, segment: int) -> Path:
+    """Where one segment of a table is while it is recorded."""
+    return folder / f"{table}.{segment}.arrows"
+
+
+def streams(folder: Path, table: str) -> dict[int, Path]:
+    """Segment number -> file of every stream of a table, in order."""
+    matches = [(_STREAM.fullmatch(path.name), path) for path in folder.iterdir()]
+    return dict(sorted((int(m[2]), path) for m, path in matches if m and m[1] == table))
+
+
+def belongs_to_a_run(name: str) -> bool:
+    """Whether a file of this name is one that gatdiag writes."""
+    return (
+        name == LOCK or name.removesuffix(_PART).removesuffix(_DAMAGED) in _WHOLE or _STREAM.fullmatch(name) is not None
+    )
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """A path to write to; what is written there takes the place of `path` at the end, all of it or nothing.
+
+    Args:
+        path: The file to replace.
+        durable: Wait until it is on the disk, so that it also outlives a power cut.
+    """
+    part = path.with_name(path.name + _PART)
+    try:
+        yield part
+        if durable:
+            _synchronise(part)
+        part.replace(path)
+        if durable:
+            _synchronise(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+def _synchronise(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":
+        return  # Windows opens no folders
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

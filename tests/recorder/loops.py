@@ -1,0 +1,89 @@
+"""Small training loops to watch, with everything about them within reach."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import GATv2Conv
+
+import gatdiag
+
+
+class Gat(nn.Module):
+    """Three layers of GATv2 with separate weights and biases, as PyG makes them."""
+
+    def __init__(self, width: int = 6, layers: int = 3, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__()
+        sizes = [5, *[width] * (layers - 1), 3]
+        self.convs = nn.ModuleList(GATv2Conv(a, b, dropout=dropout, **options) for a, b in pairwise(sizes))
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for conv in self.convs[:-1]:
+            x = F.dropout(F.relu(conv(x, edge_index)), self.dropout, self.training)
+        return self.convs[-1](x, edge_index)
+
+
+@dataclass
+class Graph:
+    x: Tensor
+    edge_index: Tensor
+    y: Tensor
+
+
+def graph(nodes: int = 20, seed: int = 0) -> Graph:
+    generator = torch.Generator().manual_seed(seed)
+    return Graph(
+        torch.randn(nodes, 5, generator=generator),
+        torch.randint(0, nodes, (2, 3 * nodes), generator=generator),
+        torch.randint(0, 3, (nodes,), generator=generator),
+    )
+
+
+def loss_of(model: nn.Module, data: Graph) -> Tensor:
+    return F.cross_entropy(model(data.x, data.edge_index), data.y)
+
+
+@dataclass
+class Trained:
+    """What a loop leaves behind."""
+
+    model: nn.Module
+    losses: list[float] = field(default_factory=list)
+    run: Any = None
+
+
+def train(
+    folder: Path | None = None,
+    *,
+    steps: int = 5,
+    make_model: Callable[[], nn.Module] = Gat,
+    make_optimizer: Callable[..., torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=0.1),
+    seed: int = 0,
+    before_step: Callable[[int, nn.Module], None] = lambda step, model: None,
+    **options: Any,
+) -> Trained:
+    """A plain loop, watched if there is a folder. `before_step` sees gradients and the weights that they belong to."""
+    torch.manual_seed(seed)
+    data = graph()
+    trained = Trained(make_model())
+    optimizer = make_optimizer(trained.model.parameters())
+    recorder = None if folder is None else gatdiag.watch(trained.model, folder, **options).start()
+    for step in range(steps):
+        loss = loss_of(trained.model, data)
+        loss.backward()
+        before_step(step, trained.model)
+        optimizer.step()
+        optimizer.zero_grad()
+        trained.losses.append(loss.item())
+        if recorder is not None:
+            recorder.log(loss=loss)
+    if recorder is not None:
+        recorder.close()
+        trained.run = gatdiag.load(folder)
+    return trained

@@ -1,0 +1,304 @@
+"""Whatever fails inside recording: told once, named, and training goes on."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import gatdiag
+from gatdiag.errors import InputError
+from gatdiag.recorder import RecordingWarning
+from gatdiag.run import Store
+from tests.recorder.loops import Gat, graph, loss_of, train
+
+ROOT = Path(__file__).parents[2]
+
+
+def warned(folder, **options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trained = train(folder, **options)
+    return trained, [str(item.message) for item in caught if issubclass(item.category, RecordingWarning)]
+
+
+def test_a_folder_that_is_deleted(tmp_path):
+    def delete(step, model):
+        if step == 2:
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+
+    torch.manual_seed(0)
+    bare = train(steps=5)
+    with pytest.raises(InputError, match="run"):
+        warned(tmp_path / "run", steps=5, before_step=delete)  # only the reading back fails
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        model, data = Gat(), graph()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        with gatdiag.watch(model, tmp_path / "again"):
+            for step in range(5):
+                loss = loss_of(model, data)
+                loss.backward()
+                delete(step, model)
+                shutil.rmtree(tmp_path / "again", ignore_errors=True)
+                optimizer.step()
+                losses.append(loss.item())
+    assert len(losses) == len(bare.losses)
+
+
+def test_a_disk_that_is_full(tmp_path, monkeypatch):
+    def append(self, table, columns):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Store, "append", append)
+    trained, messages = warned(tmp_path / "run")
+    assert trained.losses == train().losses
+    assert len(messages) == 1
+    assert "rows that could not be written" in messages[0]
+    assert "No space left on device" in messages[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "lost", "still_there"),
+    [
+        ("gatdiag.recorder.rows", "measure", "output_norm", ("norm", "c")),
+        ("gatdiag.recorder.weights.Weights", "changes", "unchanged_fraction", ("norm", "c")),
+        ("gatdiag.recorder.balance.Balance", "measure", "c", ("norm", "mu")),
+        ("gatdiag.metrics", "effective_rank", "effective_rank", ("norm", "mu", "c", "dirichlet_energy")),
+        ("gatdiag.recorder.attention", "mean_entropies", "attention_entropy", ("norm", "mu", "c")),
+    ],
+)
+def test_a_metric_that_raises_is_lost_alone(tmp_path, monkeypatch, place, name, lost, still_there):
+    def broken(*args, **kwargs):
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(f"{place}.{name}", broken)
+    trained, messages = warned(tmp_path / "run")
+    assert trained.losses == train().losses
+    assert [message for message in messages if "out of order" in message]
+    assert len(messages) == len(set(messages)) <= 2
+
+    def measured(column):
+        tables = [
+            table for table in (trained.run.layers, trained.run.parameters, trained.run.neurons) if column in table
+        ]
+        return bool(tables) and bool(tables[0][column].notna().any())
+
+    assert not measured(lost)
+    assert all(map(measured, still_there))
+    assert any("out of order" in note for note in trained.run.meta["notes"])
+
+
+def test_where_warnings_are_errors_standard_error_has_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("gatdiag.recorder.rows.measure", lambda x: 1 / 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained = train(tmp_path / "run")
+    assert trained.losses == train().losses
+    assert "division by zero" in capsys.readouterr().err
+
+
+def test_a_schedule_that_raises(tmp_path):
+    def every(step):
+        if step == 2:
+            raise ZeroDivisionError("mine")
+        return True
+
+    trained, messages = warned(tmp_path / "run", every=every)
+    assert trained.losses == train().losses
+    assert "the steps that every= chooses" in messages[0]
+    assert trained.run.steps[trained.run.steps.gradient_norm.notna()].step.tolist() == [0, 1, 3, 4]
+
+
+def test_values_that_cannot_be_logged(tmp_path):
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(RecordingWarning) as caught, gatdiag.watch(model, tmp_path / "run") as recorder:
+        for step in range(2):
+            loss_of(model, data).backward()
+            optimizer.step()
+            recorder.log(loss="low", accuracy=torch.ones(3), step=4, fine=step, **{"odd name <b>": float("nan")})
+    messages = [str(item.message) for item in caught]
+    assert len(messages) == 3
+    assert any(
+        "log(loss=...) expects a number, or a tensor with one element, got str" in message for message in messages
+    )
+    assert any("got Tensor of shape (3,)" in message for message in messages)
+    assert any("step cannot be logged" in message for message in messages)
+    steps = gatdiag.load(tmp_path / "run").steps
+    assert steps.fine.tolist() == [0, 1]
+    assert steps["odd name <b>"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "positive number"),
+        ({"every": "often"}, "every="),
+        ({"budget": 2.0}, "budget="),
+        ({"metrics": "standrad"}, "standard"),
+        ({"metrics": ["mue"]}, "mu"),
+        ({"best": ""}, "best="),
+        ({"include": [3]}, "include="),
+        ({"overwrite": True, "resume": True}, "choose one"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_training(tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        gatdiag.watch(Gat(), tmp_path / "run", **options)
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    train(tmp_path / "run")
+    with pytest.raises(InputError, match="overwrite=True"):
+        train(tmp_path / "run")
+    assert len(train(tmp_path / "run", steps=2, overwrite=True).run.steps) == 2
+    with gatdiag.watch(Gat(), tmp_path / "live") as recorder:
+        with pytest.raises(InputError):
+            gatdiag.watch(Gat(), tmp_path / "live", overwrite=True).start()
+        with pytest.raises(InputError, match="records once"):
+            recorder.start()
+        with pytest.warns(RecordingWarning, match="no step"):
+            recorder.close()
+    recorder.close()
+
+
+def test_the_first_nan_is_pinned_down_at_once(tmp_path):
+    for place, where in (("weight", "weight"), ("output", "output"), ("gradient", "output gradient")):
+
+        class Breaks(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient * (float("nan") if broken and place == "gradient" else 1.0)
+
+        class Breaking(Gat):
+            def forward(self, x, edge_index):
+                x = self.convs[0](x, edge_index).relu()
+                if broken and place == "output":
+                    x = x * float("inf")
+                return self.convs[2](Breaks.apply(self.convs[1](x, edge_index).relu()), edge_index)
+
+        broken = False
+        model, data = Breaking(), graph()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with gatdiag.watch(model, tmp_path / place):
+            for step in range(5):
+                broken = step >= 3
+                if broken and place == "weight":
+                    model.convs[1].att.data[0, 0, 2] = float("nan")
+                loss_of(model, data).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                found = json.loads((tmp_path / place / "meta.json").read_text())["first_non_finite"]
+                assert (found is None) == (step < 3), place
+        assert (found["step"], found["layer"], found["where"]) == (
+            3,
+            "convs.1",
+            where if place != "weight" else found["where"],
+        )
+        assert found["kind"] in ("NaN", "infinity")
+
+
+def test_a_nan_at_a_step_that_is_not_recorded_is_found_as_well(tmp_path):
+    def spoil(step, model):
+        if step == 3:
+            model.convs[1].lin_l.weight.grad[0, 0] = float("inf")
+
+    run = train(tmp_path / "run", every=100, steps=6, before_step=spoil).run
+    found = run.meta["first_non_finite"]
+    assert (found["step"], found["layer"], found["where"], found["kind"]) == (3, "convs.1", "gradient", "infinity")
+    assert found["parameter"] == "convs.1.lin_l.weight"
+
+
+SCRIPT = """
+import sys, time
+import torch
+sys.path.insert(0, {root!r})
+import gatdiag
+from tests.recorder.loops import Gat, graph, loss_of
+torch.manual_seed(0)
+model, data = Gat(), graph()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with gatdiag.watch(model, {folder!r}, resume={resume}) as recorder:
+    for step in range({steps}):
+        loss = loss_of(model, data)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        recorder.log(loss=loss)
+        print(step, flush=True)
+        time.sleep(0.02)
+"""
+
+
+def start(folder, steps=100000, resume=False):
+    script = textwrap.dedent(SCRIPT.format(root=str(ROOT), folder=str(folder), steps=steps, resume=resume))
+    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_a_killed_run_can_be_read_and_resumed(tmp_path):
+    with start(tmp_path / "run") as process:
+        while (reached := int(process.stdout.readline())) < 100:
+            pass
+        assert gatdiag.load(tmp_path / "run").status == "recording"
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read().split()
+    reached = int(rest[-1]) if rest else reached
+    killed = gatdiag.load(tmp_path / "run")
+    last = int(killed.steps.step.max())
+    assert reached * 0.5 < last <= reached
+    assert killed.steps.step.tolist() == list(range(last + 1))
+    assert (killed.layers.groupby("step").size() == 3).all()
+    assert killed.snapshot("initial") is not None
+    following = (
+        int(max(getattr(killed, table).step.max() for table in ("steps", "layers", "parameters", "neurons"))) + 1
+    )
+    with start(tmp_path / "run", steps=3, resume=True) as process:
+        process.stdout.read()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.status == "finished"
+    assert run.steps.step.tolist() == [*range(last + 1), *range(following, following + 3)]
+    assert run.parameters.unchanged_fraction.iloc[-1] == 0, "changes are measured against the weights it began with"
+
+
+@pytest.mark.slow
+def test_an_interrupt_from_outside_leaves_a_finished_file(tmp_path):
+    with start(tmp_path / "run") as process:
+        for _ in range(5):
+            process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert process.returncode != 0
+    assert gatdiag.load(tmp_path / "run").status == "interrupted"
+    assert (tmp_path / "run" / "steps.parquet").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_fork_writes_nothing(tmp_path):
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(), gatdiag.watch(model, tmp_path / "run"):
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking a process that has threads
+        child = os.fork()
+        if child == 0:
+            nn.Linear(2, 2)(torch.ones(1, 2))
+            optimizer.step()
+            os._exit(0)
+        os.waitpid(child, 0)
+        loss_of(model, data).backward()
+        optimizer.step()
+    assert len(gatdiag.load(tmp_path / "run").steps) == 1

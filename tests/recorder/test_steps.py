@@ -1,0 +1,355 @@
+"""What counts as a step, and which gradients and weights a row is of."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import gatdiag
+from gatdiag.errors import InputError
+from tests.recorder.loops import Gat, graph, loss_of
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), lr=0.1, **options)
+
+
+def norms_of(model):
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return torch.stack([gradient.double().norm() for gradient in gradients]).norm().item()
+
+
+def weight_norms(run, name="convs.0.lin_l.weight"):
+    return run.parameters[run.parameters.parameter == name].norm.tolist()
+
+
+def test_accumulated_gradients_are_one_step(tmp_path):
+    model, batches = Gat(), [graph(seed=seed) for seed in range(4)]
+    optimizer, expected = sgd(model), []
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        for _ in range(2):
+            for batch in batches:
+                loss = loss_of(model, batch) / len(batches)
+                loss.backward()
+                recorder.log(loss=loss)
+            expected.append(norms_of(model))
+            optimizer.step()
+            optimizer.zero_grad()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.gradient_norm.tolist() == pytest.approx(expected, rel=1e-5)
+    assert run.steps.loss.notna().all()
+    assert len(run.layers) == 2 * 3
+
+
+def test_the_row_of_accumulated_passes_is_of_the_last_one(tmp_path):
+    model, batches = Gat(), [graph(seed=seed) for seed in range(2)]
+    optimizer = sgd(model)
+    with gatdiag.watch(model, tmp_path / "run"):
+        losses = [loss_of(model, batch) for batch in batches]
+        torch.stack(losses).sum().backward()
+        optimizer.step()
+    twin = Gat()
+    twin.load_state_dict(
+        {k: torch.from_numpy(v) for k, v in gatdiag.load(tmp_path / "run").snapshot("initial").items()}
+    )
+    expected = twin.convs[0](batches[1].x, batches[1].edge_index).double().norm().item()
+    assert gatdiag.load(tmp_path / "run").layers.output_norm[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_gradients_are_those_after_clipping_and_the_norm_before_is_kept(tmp_path):
+    model, data = Gat(), graph()
+    optimizer, before, after = sgd(model), [], []
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(3):
+            loss_of(model, data).backward()
+            before.append(norms_of(model))
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            after.append(norms_of(model))
+            optimizer.step()
+            optimizer.zero_grad()
+    steps = gatdiag.load(tmp_path / "run").steps
+    assert steps.gradient_norm.tolist() == pytest.approx(after, rel=1e-5)
+    assert steps.gradient_norm_before_clipping.tolist() == pytest.approx(before, rel=1e-5)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_closure_is_measured_where_it_was_first_evaluated(tmp_path, named):
+    model, data = Gat(), graph()
+    optimizer, expected, weights, values = sgd(model), [], [], []
+    with gatdiag.watch(model, tmp_path / "run"):
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(model, data)
+            loss.backward()
+            expected.append(norms_of(model))
+            weights.append(model.convs[0].lin_l.weight.detach().norm().item())
+            return loss
+
+        for _ in range(3):
+            value = optimizer.step(closure=closure) if named else optimizer.step(closure)
+            values += [value]
+    run = gatdiag.load(tmp_path / "run")
+    assert all(value.item() > 0 for value in values)
+    assert run.steps.gradient_norm.tolist() == pytest.approx(expected, rel=1e-5)
+    assert weight_norms(run) == pytest.approx(weights, rel=1e-5)
+    assert (run.neurons.c - run.neurons.predicted_c).abs().max() < 1e-5
+
+
+def test_an_optimiser_that_evaluates_often_makes_one_step(tmp_path):
+    model, data = Gat(), graph()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=5)
+    with gatdiag.watch(model, tmp_path / "run"):
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(model, data)
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.step.tolist() == [0, 1, 2]
+    assert run.neurons.predicted_c.isna().all()
+
+
+def test_optimisers_of_parts_share_a_step(tmp_path):
+    model, data = Gat(), graph()
+    parts = [list(model.convs[0].parameters()), list(model.convs[1:].parameters())]
+    optimizers = [torch.optim.SGD(parts[0], lr=0.1), torch.optim.Adam(parts[1], lr=0.01)]
+    before = model.convs[2].lin_l.weight.detach().clone()
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(3):
+            loss_of(model, data).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            after = model.convs[2].lin_l.weight.detach().clone()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.step.tolist() == [0, 1, 2]
+    ratios = run.parameters[run.parameters.parameter == "convs.2.lin_l.weight"].update_ratio
+    assert (ratios > 1e-3).all()
+    assert (run.parameters.update_ratio.groupby(run.parameters.step).max() > 1e-3).all()
+    assert not torch.equal(before, after)
+
+
+def test_optimisers_that_take_turns_make_steps_of_their_own(tmp_path):
+    model, data = Gat(), graph()
+    optimizers = [torch.optim.SGD(conv.parameters(), lr=0.1) for conv in model.convs]
+    with gatdiag.watch(model, tmp_path / "run"):
+        for step in range(4):
+            loss_of(model, data).backward()
+            optimizers[step % 3].step()
+            model.zero_grad()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.step.tolist() == [0, 1, 2, 3]
+    ratios = run.parameters[run.parameters.parameter == "convs.1.lin_l.weight"].update_ratio.tolist()
+    assert [ratio > 0 for ratio in ratios] == [False, True, False, False]
+
+
+def test_only_the_optimisers_named_count(tmp_path):
+    model, data = Gat(), graph()
+    counted, other = sgd(model), sgd(model)
+    with gatdiag.watch(model, tmp_path / "run", optimizer=counted):
+        for _ in range(3):
+            loss_of(model, data).backward()
+            other.step()
+            loss_of(model, data).backward()
+            counted.step()
+    assert len(gatdiag.load(tmp_path / "run").steps) == 3
+    with pytest.raises(InputError, match="expects optimisers of torch, got dict"):
+        gatdiag.watch(model, tmp_path / "other", optimizer=[{}])
+
+
+def test_an_optimiser_that_wraps_another_makes_one_step(tmp_path):
+    class Lookahead(torch.optim.Optimizer):
+        def __init__(self, inner):
+            super().__init__(inner.param_groups, {})
+            self.inner = inner
+
+        def step(self, closure=None):
+            self.inner.step()
+            with torch.no_grad():
+                for group in self.param_groups:
+                    for parameter in group["params"]:
+                        parameter.mul_(0.5)
+
+    model, data = Gat(), graph()
+    optimizer = Lookahead(sgd(model))
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(3):
+            loss_of(model, data).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.step.tolist() == [0, 1, 2]
+    weights = run.parameters[run.parameters.role == "feature weight"]
+    assert weights.update_ratio.between(0.4, 0.6).all()
+
+
+@pytest.mark.parametrize("as_context", [False, True])
+def test_a_step_by_hand(tmp_path, as_context):
+    model, data = Gat(), graph()
+    gradients, moved = [], []
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+
+        def update():
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * parameter.grad
+
+        for step in range(3):
+            model.zero_grad()
+            loss = loss_of(model, data)
+            loss.backward()
+            gradients.append(norms_of(model))
+            before = model.convs[0].lin_l.weight.detach().clone()
+            if as_context:
+                with recorder.step():
+                    update()
+            else:
+                recorder.step()
+                update()
+            moved.append(((model.convs[0].lin_l.weight - before).norm() / before.norm()).item())
+            recorder.log(loss=step)
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.gradient_norm.tolist() == pytest.approx(gradients, rel=1e-5)
+    ratios = run.parameters[run.parameters.parameter == "convs.0.lin_l.weight"].update_ratio
+    assert ratios.tolist() == pytest.approx(moved, rel=1e-4)
+    assert run.steps.loss.tolist() == [0, 1, 2]
+
+
+def test_a_step_that_raised_and_was_caught_does_not_count_twice(tmp_path):
+    class Fragile(torch.optim.SGD):
+        def step(self, closure=None):
+            if self.param_groups[0]["lr"] < 0:
+                raise ValueError("negative")
+            return super().step(closure)
+
+    model, data = Gat(), graph()
+    optimizer = Fragile(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run"):
+        for rate in (0.1, -1.0, 0.1, 0.1):
+            optimizer.param_groups[0]["lr"] = rate
+            loss_of(model, data).backward()
+            try:
+                optimizer.step()
+            except ValueError:
+                assert rate < 0
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.learning_rate.tolist() == [0.1, -1.0, 0.1, 0.1]
+    ratios = run.parameters[run.parameters.parameter == "convs.0.lin_l.weight"].update_ratio
+    assert [ratio > 0 for ratio in ratios] == [True, False, True, True]
+
+
+def test_learning_rates_of_all_groups(tmp_path):
+    model, data = Gat(), graph()
+    groups = [{"params": conv.parameters(), "lr": 0.1 * (number + 1)} for number, conv in enumerate(model.convs)]
+    optimizer = torch.optim.SGD(groups)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(3):
+            loss_of(model, data).backward()
+            optimizer.step()
+            schedule.step()
+    steps = gatdiag.load(tmp_path / "run").steps
+    for number, name in enumerate(("learning_rate", "learning_rate_1", "learning_rate_2")):
+        assert steps[name].tolist() == pytest.approx([0.1 * (number + 1) * 0.5**step for step in range(3)])
+    settings = gatdiag.load(tmp_path / "run").meta["optimizers"]
+    assert [group["lr"] for group in settings[0]["groups"]] == pytest.approx([0.1, 0.2, 0.3])
+    assert settings[0]["class"] == "SGD"
+    assert settings[0]["groups"][1]["parameters"][0] == "convs.1.att"
+
+
+def test_logged_values_belong_to_the_step_they_are_about(tmp_path):
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+    with gatdiag.watch(model, tmp_path / "run", every=2) as recorder:
+        recorder.log(start=1.0)
+        for step in range(4):
+            loss = loss_of(model, data)
+            recorder.log(before_backward=step)
+            loss.backward()
+            recorder.log(before_step=torch.tensor(step))
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.log(after_step=torch.tensor([float(step)]))
+            model.eval()
+            model(data.x, data.edge_index)  # an evaluation that forgot no_grad
+            recorder.log(evaluation=step)
+            model.train()
+    steps = gatdiag.load(tmp_path / "run").steps
+    assert steps.step.tolist() == [0, 1, 2, 3]
+    for name in ("before_backward", "before_step", "after_step", "evaluation"):
+        assert steps[name].tolist() == [0, 1, 2, 3], name
+    assert steps.start.notna().tolist() == [True, False, False, False]
+    assert steps.gradient_norm.notna().tolist() == [True, False, True, False]
+
+
+def test_the_generator_of_an_adversarial_pair(tmp_path):
+    generator, critic = nn.Linear(3, 5), nn.Linear(5, 1)
+    mine, theirs = sgd(generator), sgd(critic)
+    with gatdiag.watch(generator, tmp_path / "run"):
+        for _ in range(3):
+            noise = torch.randn(4, 3)
+            critic(generator(noise).detach()).mean().backward()
+            theirs.step()
+            critic.zero_grad()
+            (-critic(generator(noise)).mean()).backward()
+            mine.step()
+            generator.zero_grad()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.step.tolist() == [0, 1, 2]
+    assert run.layers.output_gradient_norm.notna().all()
+
+
+def test_a_scaler_unscales(tmp_path):
+    model, data = Gat(), graph()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    expected = []
+    with gatdiag.watch(model, tmp_path / "run", scaler=scaler):
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = loss_of(model, data) * (float("inf") if step == 2 else 1.0)
+            gradient = torch.autograd.grad(loss_of(model, data), list(model.parameters()))
+            scaler.scale(loss).backward()
+            expected.append(torch.stack([g.double().norm() for g in gradient]).norm().item())
+            scaler.step(optimizer)
+            scaler.update()
+    run = gatdiag.load(tmp_path / "run")
+    assert len(run.steps) == 3, "the step that the scaler skipped is none"
+    wanted = [expected[0], expected[1], expected[3]]
+    assert run.steps.gradient_norm.tolist() == pytest.approx(wanted, rel=1e-4)
+    assert run.steps.gradient_norm_before_clipping.tolist() == pytest.approx(wanted, rel=1e-4)
+    assert run.layers.output_gradient_norm.max() < 1.0
+    assert run.meta["first_non_finite"] is None
+
+
+def test_a_fused_optimiser_is_unscaled_as_well(tmp_path):
+    model, data = Gat(), graph()
+    optimizer, scaler = sgd(model, fused=True), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    plain = [g.double().norm() for g in torch.autograd.grad(loss_of(model, data), list(model.parameters()))]
+    with gatdiag.watch(model, tmp_path / "run", scaler=scaler):
+        for step in range(3):
+            loss = loss_of(model, data) * (float("inf") if step == 1 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.step.tolist() == [0, 1]
+    assert run.steps.gradient_norm[0] == pytest.approx(torch.stack(plain).norm().item(), rel=1e-4)
+    assert (run.neurons.c - run.neurons.predicted_c).abs().max() < 1e-5
+
+
+def test_a_loss_that_is_not_the_models_own(tmp_path):
+    """The loss may come from anywhere; layers after the one it is taken from get no gradient, and no number."""
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+    with gatdiag.watch(model, tmp_path / "run"):
+        model(data.x, data.edge_index)
+        F.relu(model.convs[0](data.x, data.edge_index)).sum().backward()
+        optimizer.step()
+    layers = gatdiag.load(tmp_path / "run").layers.set_index("layer")
+    assert layers.output_gradient_norm.notna().to_dict() == {"convs.0": True}

@@ -1,0 +1,230 @@
+"""Training is bit for bit what it is without gatdiag, and nothing is left behind."""
+
+import copy
+import io
+import pickle
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+from torch.optim import optimizer as optimizer_hooks
+
+import gatdiag
+from tests.recorder.loops import Gat, graph, loss_of, train
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+}
+
+
+def hooks():
+    tables = [
+        module_hooks._global_forward_hooks,
+        module_hooks._global_forward_pre_hooks,
+        module_hooks._global_forward_hooks_with_kwargs,
+        module_hooks._global_forward_hooks_always_called,
+        module_hooks._global_backward_hooks,
+        optimizer_hooks._global_optimizer_pre_hooks,
+        optimizer_hooks._global_optimizer_post_hooks,
+    ]
+    return [dict(table) for table in tables]
+
+
+def planted(model):
+    """Everything that hangs on the modules and parameters of a model."""
+    return [
+        (sorted(vars(module)), [len(table) for name, table in vars(module).items() if name.endswith("_hooks")])
+        for module in model.modules()
+    ] + [(parameter._backward_hooks, parameter.grad_fn, sorted(vars(parameter))) for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("metrics", ["standard", "full"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_weights_losses_and_random_state_are_those_of_the_bare_loop(tmp_path, optimizer, metrics, dropout):
+    options = {
+        "steps": 200 if metrics == "standard" else 60,
+        "make_model": lambda: Gat(dropout=dropout),
+        "make_optimizer": OPTIMIZERS[optimizer],
+    }
+    bare = train(**options)
+    state = torch.get_rng_state()
+    watched = train(tmp_path / "run", metrics=metrics, **options)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert watched.losses == bare.losses
+    for one, other in zip(watched.model.parameters(), bare.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert len(watched.run.steps) == options["steps"]
+
+
+def test_nothing_is_planted_on_the_model_while_it_is_watched(tmp_path):
+    model, data = Gat(), graph()
+    before = planted(model)
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        assert planted(model) == before
+        loss_of(model, data).backward()
+        assert [len(parameter._backward_hooks or ()) for parameter in model.parameters()] == [0] * len(
+            list(model.parameters())
+        )
+        recorder.log(loss=1.0)
+        model.zero_grad()
+        assert planted(model) == before
+    assert planted(model) == before
+
+
+class _Stop(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("ending", [None, ValueError("mine"), KeyboardInterrupt(), _Stop(), SystemExit(3)])
+@pytest.mark.parametrize("place", ["loop", "forward", "backward", "step"])
+def test_hooks_are_gone_and_exceptions_are_the_users_own(tmp_path, ending, place):  # noqa: C901
+    before = hooks()
+
+    class Raises(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise ending
+
+    class Model(Gat):
+        def forward(self, x, edge_index):
+            x = super().forward(x, edge_index)
+            if armed and place == "forward":
+                raise ending
+            return Raises.apply(x) if armed and place == "backward" else x
+
+    class Optimizer(torch.optim.SGD):
+        def step(self, closure=None):
+            if armed and place == "step":
+                raise ending
+            return super().step(closure)
+
+    armed = False
+    model, data = Model(), graph()
+    optimizer = Optimizer(model.parameters(), lr=0.1)
+    caught = None
+    try:
+        with gatdiag.watch(model, tmp_path / "run"):
+            for step in range(3):
+                armed = step == 2 and ending is not None
+                loss_of(model, data).backward()
+                optimizer.step()
+                if armed and place == "loop":
+                    raise ending
+    except BaseException as error:
+        caught = error
+    assert caught is ending
+    assert hooks() == before
+    run = gatdiag.load(tmp_path / "run")
+    assert len(run.steps) >= 2
+    assert run.status == {type(None): "finished", KeyboardInterrupt: "interrupted"}.get(type(ending), "failed")
+
+
+def test_hooks_are_gone_after_an_interrupt_inside_an_attention_layer(tmp_path):
+    class Interrupts(Gat):
+        def forward(self, x, edge_index):
+            return super().forward(x, edge_index)
+
+    model, data = Interrupts(), graph()
+    original = type(model.convs[1]).message
+
+    def message(self, *args, **kwargs):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), gatdiag.watch(model, tmp_path / "run"):
+        model.convs[1].message = message.__get__(model.convs[1])
+        loss_of(model, data)
+    del model.convs[1].message
+    assert type(model.convs[1]).message is original
+    assert all(not conv._edge_update_forward_hooks for conv in model.convs)
+
+
+def test_a_watched_model_can_be_saved_copied_and_pickled_and_its_copies_write_nothing(tmp_path):
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run"):
+        loss_of(model, data).backward()
+        optimizer.step()
+        copied = copy.deepcopy(model)
+        file = io.BytesIO()
+        torch.save(model, file)
+        pickled = pickle.loads(pickle.dumps(model))
+        for twin in (copied, pickled):
+            other = torch.optim.SGD(twin.parameters(), lr=0.1)
+            for _ in range(5):
+                loss_of(twin, data).backward()
+                other.step()
+        loss_of(model, data).backward()
+        optimizer.step()
+    assert b"gatdiag" not in file.getvalue()
+    assert b"gatdiag" not in pickle.dumps(model)
+    assert gatdiag.load(tmp_path / "run").steps.step.tolist() == [0, 1]
+
+
+def test_two_models_are_watched_side_by_side_and_one_after_the_other(tmp_path):
+    models, data = [Gat(), Gat()], graph()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    with gatdiag.watch(models[0], tmp_path / "a"), gatdiag.watch(models[1], tmp_path / "b"):
+        for step in range(6):
+            for number, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+                if number == 0 or step % 2 == 0:
+                    loss_of(model, data).backward()
+                    optimizer.step()
+    with gatdiag.watch(models[0], tmp_path / "c"):
+        loss_of(models[0], data).backward()
+        optimizers[0].step()
+    assert [len(gatdiag.load(tmp_path / name).steps) for name in "abc"] == [6, 3, 1]
+
+
+def test_warnings_may_be_errors(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        filters = list(warnings.filters)
+        train(tmp_path / "run", steps=2)
+        assert warnings.filters == filters
+
+
+def test_operations_in_place_on_outputs_are_allowed(tmp_path):
+    class InPlace(Gat):
+        def forward(self, x, edge_index):
+            for conv in self.convs[:-1]:
+                x = torch.relu_(conv(x, edge_index))
+            return self.convs[-1](x, edge_index)
+
+    in_place = train(tmp_path / "a", steps=3, make_model=InPlace)
+    plain = train(tmp_path / "b", steps=3)
+    assert in_place.losses == plain.losses
+    for column in ("output_norm", "gradient_mu"):
+        assert in_place.run.layers[column].tolist() == plain.run.layers[column].tolist()
+
+
+def test_a_no_op_records_nothing(tmp_path, monkeypatch):
+    before = hooks()
+    with gatdiag.watch(Gat(), tmp_path / "off", enabled=False) as recorder:
+        assert hooks() == before
+        recorder.log(loss=1.0)
+        with recorder.step():
+            pass
+    monkeypatch.setenv("GATDIAG_DISABLE", "1")
+    with gatdiag.watch(Gat(), tmp_path / "off"):
+        assert hooks() == before
+    assert not (tmp_path / "off").exists()
+    monkeypatch.setenv("GATDIAG_DISABLE", "0")
+    assert gatdiag.watch(Gat(), tmp_path / "on").enabled
+
+
+def test_a_module_that_is_not_watched_costs_no_event(tmp_path):
+    other = nn.Linear(2, 2)
+    with gatdiag.watch(Gat(), tmp_path / "run") as recorder:
+        with pytest.warns(UserWarning, match="no step of an optimiser"):
+            other(torch.ones(1, 2)).sum().backward()
+            torch.optim.SGD(other.parameters(), lr=0.1).step()
+            recorder.close()
+    assert len(gatdiag.load(tmp_path / "run").steps) == 0

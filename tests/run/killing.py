@@ -1,0 +1,151 @@
+"""Kills processes that write a run; prints a line for each kill. In a process of its own, because it forks.
+
+python -m tests.run.killing seal FOLDER        before each thing sealing does to the file system, then at random
+python -m tests.run.killing write FOLDER       at random instants of recording
+"""
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gatdiag.run.frames  # noqa: F401  so that no child has to load it
+from gatdiag.run import Store, load, seal, store
+from tests.run.recorded import META, SEALED, append_step, check, files
+
+EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.listdir", "os.scandir"}
+STEPS = 6
+FIRST_LIFE = [*((step, 0.0) for step in range(4)), *((step, 1.0) for step in range(4, STEPS))]
+
+
+def say(text: str) -> None:
+    """Prints a line at once, so that no fork prints it again."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def forked(work: Callable[[], object], kill_after: float | None = None) -> bool:
+    """Does the work in a fork of this process, and says whether it lived to the end of it."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        except BaseException as error:
+            say(f"failed: {error!r}")
+            os._exit(1)
+        os._exit(0)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise SystemExit(1)
+    return not os.WIFSIGNALED(status)
+
+
+def kill_before(number: int) -> None:
+    """Kills this process before it does anything to the file system for the `number`-th time."""
+    left = [number]
+
+    def hook(event: str, _: object) -> None:
+        if event in EVENTS:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def twice_recorded(folder: Path) -> None:
+    """Recorded, sealed, resumed at an earlier step, and killed."""
+    first = Store.create(folder, META)
+    for step in range(5):
+        append_step(first, step)
+    first.seal("finished")
+    second = Store.resume(folder, 4)
+    for step in range(4, STEPS):
+        append_step(second, step, 1.0)
+        second.flush()
+    second.close()
+
+
+def whole_and_sealable(folder: Path) -> None:
+    """The run reads as it was recorded, and can be sealed after all."""
+    check(load(folder), FIRST_LIFE)
+    assert not load(folder).problems
+    seal(folder)
+    assert files(folder) == SEALED, files(folder)
+    check(load(folder), FIRST_LIFE)
+    assert load(folder).status == "interrupted"
+
+
+def kill_sealing(folder: Path) -> None:
+    """Every instant between two calls of the operating system, and some others."""
+    forked(lambda: twice_recorded(folder / "original"))
+
+    def sealed(copy: Path, number: int) -> None:
+        kill_before(number)
+        seal(copy)
+
+    number, lived = 0, False
+    while not lived:
+        number += 1
+        copy = folder / f"event{number}"
+        shutil.copytree(folder / "original", copy)
+        lived = forked(lambda copy=copy, number=number: sealed(copy, number))
+        forked(lambda copy=copy: whole_and_sealable(copy))
+        say("finished" if lived else "killed")
+    for number in range(12):
+        copy = folder / f"random{number}"
+        shutil.copytree(folder / "original", copy)
+        lived = forked(lambda copy=copy: seal(copy), kill_after=random.uniform(0, 0.06))
+        forked(lambda copy=copy: whole_and_sealable(copy))
+        say("finished" if lived else "killed")
+
+
+def kill_writing(folder: Path) -> None:
+    """A step whose `append` has returned is there, if every append writes; no row is there twice or by half."""
+    store.SECONDS_BETWEEN_WRITES = 0.0
+    for number in range(12):
+        run = folder / str(number)
+        read_end, write_end = os.pipe()
+
+        def record(run: Path = run, write_end: int = write_end) -> None:
+            writer = Store.create(run, META)
+            for step in range(10**6):
+                append_step(writer, step)
+                os.write(write_end, b".")
+
+        forked(record, kill_after=random.uniform(0.01, 0.05))
+        os.close(write_end)
+        acknowledged = 0
+        while data := os.read(read_end, 10**6):
+            acknowledged += len(data)
+        os.close(read_end)
+        forked(lambda run=run, acknowledged=acknowledged: holds_at_least(run, acknowledged))
+        say("killed")
+
+
+def holds_at_least(folder: Path, steps: int) -> None:
+    """The run opens, holds these steps whole and at most a part of the next one, and can go on."""
+    if not (folder / "meta.json").exists():
+        assert not steps
+        return
+    run = load(folder)
+    counts = [
+        len(run.arrow(name)) / rows for name, rows in (("steps", 1), ("layers", 2), ("parameters", 3), ("neurons", 3))
+    ]
+    assert all(steps <= count <= steps + 1 for count in counts), (steps, counts)
+    writer = Store.resume(folder, steps)
+    append_step(writer, steps, 2.0)
+    writer.seal("finished")
+    check(load(folder), [*((step, 0.0) for step in range(steps)), (steps, 2.0)])
+
+
+if __name__ == "__main__":
+    random.seed(0)
+    {"seal": kill_sealing, "write": kill_writing}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,92 @@
+"""A small run whose every value is known, and a comparison of what is read with plain loops over what was recorded."""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from gatdiag.run import Run, Store
+
+LAYERS = ("second", "first")  # not in alphabetical order
+PARAMETERS = (
+    ("second", "second.w", "bias"),
+    ("first", "first.w", "feature weight"),
+    ("first", "first.z", "a new role"),
+)
+LAWS = (("first", 7), ("second", None), ("elsewhere", 0))
+META = {
+    "model": "Net",
+    "structure": {
+        "order": "execution",
+        "layers": [
+            {
+                "name": layer,
+                "parameters": [{"name": name, "role": role} for owner, name, role in PARAMETERS if owner == layer],
+            }
+            for layer in LAYERS
+        ],
+    },
+    "laws": {"found": [{"layer": layer, "neuron": neuron} for layer, neuron in LAWS], "excluded": [], "error": None},
+}
+TABLES = ("steps", "layers", "parameters", "neurons")
+
+
+def value(step: int, position: int, shift: float) -> float:
+    """A float64 that no shorter type holds; at some places what is hard to keep."""
+    odd = {3: math.nan, 5: math.inf, 6: -0.0, 7: 5e-324}
+    return odd.get(step % 16, (step + 1) / 3 + position * 1e-9 + shift)
+
+
+def append_step(store: Store, step: int, shift: float = 0.0) -> None:
+    """One step as a recorder appends it; `shift` tells apart rows of one step."""
+    store.append("steps", {"step": step, "loss": value(step, 0, shift)})
+    store.append("layers", {"step": step, "layer": np.arange(2), "mu": _values(step, 2, shift)})
+    store.append("parameters", {"step": step, "parameter": np.arange(3), "norm": _values(step, 3, shift)})
+    c = None if step % 2 else _values(step, 3, shift)
+    store.append("neurons", {"step": np.full(3, step), "law": [0, 1, 2], "delta": _values(step, 3, shift), "c": c})
+
+
+def _values(step: int, count: int, shift: float) -> np.ndarray:
+    return np.array([value(step, position, shift) for position in range(count)])
+
+
+def same(a: float | None, b: float | None) -> bool:
+    """Bit for bit the same number, or both null."""
+    if a is None or b is None:
+        return a is b
+    return np.float64(a).tobytes() == np.float64(b).tobytes() or (math.isnan(a) and math.isnan(b))
+
+
+def check(run: Run, recorded: Iterable[tuple[int, float]]) -> None:
+    """Sees to it that the run has these (step, shift), in this order, and nothing else, in every table."""
+    recorded = list(recorded)
+    got = {name: run.arrow(name).to_pylist() for name in TABLES}
+    per = {"steps": 1, "layers": 2, "parameters": 3, "neurons": 3}
+    for name in TABLES:
+        assert [row["step"] for row in got[name]] == [s for s, _ in recorded for _ in range(per[name])], name
+    for number, (step, shift) in enumerate(recorded):
+        assert same(got["steps"][number]["loss"], value(step, 0, shift))
+        for position, layer in enumerate(LAYERS):
+            row = got["layers"][2 * number + position]
+            assert row["layer"] == layer
+            assert same(row["mu"], value(step, position, shift))
+            assert row["relative_mu"] is None
+        for position, names in enumerate(PARAMETERS):
+            row = got["parameters"][3 * number + position]
+            assert (row["layer"], row["parameter"], row["role"]) == names
+            assert same(row["norm"], value(step, position, shift))
+        for position, (layer, neuron) in enumerate(LAWS):
+            row = got["neurons"][3 * number + position]
+            assert (row["law"], row["neuron"]) == (position, neuron)
+            assert row["layer"] == (layer if layer in LAYERS else None)
+            assert same(row["delta"], value(step, position, shift))
+            assert same(row["c"], None if step % 2 else value(step, position, shift))
+
+
+def files(folder: Path) -> list[str]:
+    """What is in the folder, without the lock."""
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
+SEALED = ["layers.parquet", "meta.json", "neurons.parquet", "parameters.parquet", "steps.parquet"]

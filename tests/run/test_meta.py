@@ -1,0 +1,141 @@
+import json
+import os
+
+import pytest
+
+from gatdiag.errors import InputError
+from gatdiag.run import Store, load, meta
+from tests.run.recorded import META
+
+
+@pytest.fixture
+def folder(tmp_path):
+    Store.create(tmp_path / "run", META).seal("finished")
+    return tmp_path / "run"
+
+
+def replaced(folder, path, value):
+    """meta.json with the value at this path of keys replaced; deleted for the value `...`."""
+    contents = json.loads((folder / "meta.json").read_text())
+    *outer, last = path
+    place = contents
+    for key in outer:
+        place = place[key]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    (folder / "meta.json").write_text(json.dumps(contents))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["structure", "layers"], "convs", "\"structure.layers\" should be a list, got 'convs'"),
+        (["structure", "layers"], {"0": 1}, '"structure.layers" should be a list, got an object of 1'),
+        (["structure", "layers", 0], 3, '"structure.layers.0" should be an object, got 3'),
+        (["structure", "layers", 0, "name"], None, '"structure.layers.0.name" should be text, got None'),
+        (["structure", "layers", 0, "parameters"], ..., '"structure.layers.0.parameters" is missing'),
+        (["structure", "layers", 1, "name"], "second", "the layer 'second' is in the structure 2 times"),
+        (
+            ["structure", "layers", 1, "parameters", 0, "name"],
+            "second.w",
+            "the parameter 'second.w' is in the structure",
+        ),
+        (["structure", "layers", 1, "name"], "\ud800", r"the layer name '\\ud800' is not valid Unicode"),
+        (["structure"], [], '"structure" should be an object, got a list of 0'),
+        (["laws", "found", 0, "neuron"], 10**30, "a number of more than 20 digits is no position"),
+        (["laws", "found", 0, "neuron"], -1, "-1 is no position"),
+        (["laws", "found", 0, "neuron"], 1.0, "should be a whole number or null, got 1.0"),
+        (["laws", "found", 0, "neuron"], True, "should be a whole number or null, got True"),
+        (["laws"], ..., '"laws" is missing'),
+        (["status"], "done", "\"status\" should be one of recording, finished, failed, interrupted, got 'done'"),
+        (["schema"], "1", 'expected an object with "schema": 1'),
+        (["schema"], True, 'expected an object with "schema": 1'),
+        (["schema"], 0, "schemas count from 1"),
+        (["schema"], 2, "has schema 2, and this gatdiag reads up to schema 1.*upgrade"),
+        (["schema"], 10**40, "has schema a number of more than 20 digits, and this gatdiag reads up to schema 1"),
+        (["resumed_at"], [3], '"resumed_at" and "segment_starts" should be equally long'),
+        (["segment_starts"], [{"steps": 1}], '"segment_starts.0.layers" is missing'),
+        (["notes"], [1], '"notes.0" should be text, got 1'),
+        (["quantities"], [{}], '"quantities.0.name" is missing'),
+        (["name"], "x" * 10**6 and 5, '"name" should be text, got 5'),
+    ],
+)
+def test_meta_data_of_a_wrong_shape_are_refused_with_the_place(folder, path, value, message):
+    replaced(folder, path, value)
+    with pytest.raises(InputError, match=message):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"schema": 1',
+        "nonsense",
+        "[" * 10**6,
+        '{"a":' * 10**5,
+        '{"schema": NaN}',
+        '{"schema": ' + "9" * 5000 + "}",
+    ],
+)
+def test_what_is_no_json_is_refused_with_what_it_means(folder, text):
+    (folder / "meta.json").write_text(text)
+    with pytest.raises(InputError, match=r"meta.json is damaged.*restore it from a copy"):
+        load(folder)
+
+
+def test_bytes_that_are_no_text_are_refused(folder):
+    (folder / "meta.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(InputError, match="is damaged"):
+        load(folder)
+
+
+def test_a_huge_file_is_not_read(folder):
+    os.truncate(folder / "meta.json", 2**30)
+    with pytest.raises(InputError, match="larger than"):
+        load(folder)
+
+
+def test_what_is_no_run_is_said_in_words(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        load(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"is a file; give the folder that holds meta.json"):
+        load(tmp_path / "file")
+    with pytest.raises(InputError, match=r"it has no meta.json. Did you mean a folder inside it"):
+        load(tmp_path)
+    (tmp_path / "meta.json").mkdir()
+    with pytest.raises(InputError, match=r"it has no meta.json"):
+        load(tmp_path)
+
+
+def test_unknown_keys_are_kept(folder):
+    replaced(folder, ["a key of later"], {"x": [1]})
+    store = Store.resume(folder)
+    store.seal("finished")
+    assert load(folder).meta["a key of later"] == {"x": [1]}
+
+
+def test_a_failed_write_leaves_the_former_file(tmp_path, monkeypatch):
+    meta.write(tmp_path, {"a": "1"})
+    monkeypatch.setattr("pathlib.Path.write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(OSError, match="full"):
+        meta.write(tmp_path, {"a": "2"})
+    monkeypatch.undo()
+    assert json.loads((tmp_path / "meta.json").read_text()) == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["meta.json"]
+
+
+def test_an_unwritten_change_is_written_with_the_next(tmp_path, monkeypatch):
+    store = Store.create(tmp_path / "run", META)
+    with monkeypatch.context() as broken:
+        broken.setattr("pathlib.Path.write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(OSError, match="full"):
+            store.update_meta(notes=["first"])
+    assert load(tmp_path / "run").meta["notes"] == []
+    store.update_meta(best=None)
+    assert load(tmp_path / "run").meta["notes"] == ["first"]
+    store.close()

@@ -12,12 +12,61 @@ import typer
 
 from gatdiag.errors import GatdiagError
 
+_INTERRUPTED = 130  # as a shell has it for what Ctrl-C ended
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.callback()
 def gatdiag() -> None:
     """Why does this graph neural network not train?"""
+
+
+@app.command()
+def demo(
+    dataset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Graph to train on: sbm (built in), Cora, CiteSeer, PubMed, Actor, Chameleon, Squirrel, Cornell, "
+            "Texas or Wisconsin.",
+        ),
+    ] = "sbm",
+    root: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the data sets. What it lacks is downloaded into it.")
+    ] = Path("data"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the runs, the page and the figures.")] = Path(
+        "gatdiag-demo"
+    ),
+    layers: Annotated[int, typer.Option(metavar="N", help="Depth of the network.")] = 10,
+    epochs: Annotated[
+        int | None, typer.Option(metavar="N", help="Of each training; enough to tell, if it is not given.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(metavar="RATE", help="Of gradient descent; made for the graph, if it is not given.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the weights.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier demo wrote.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+) -> None:
+    """Train a deep graph attention network twice, see one of them fail, and read why.
+
+    The first training begins with Xavier's weights, the second with balanced ones; all else is the same. Both are
+    recorded, compared on a page, and drawn. Ctrl-C leaves runs that can be read.
+    """
+    with _errors_in_one_line(debug):
+        from gatdiag.cli.demo import run_demo
+
+        run_demo(
+            dataset,
+            root,
+            out,
+            layers=layers,
+            epochs=epochs,
+            learning_rate=learning_rate,
+            seed=seed,
+            overwrite=overwrite,
+        )
 
 
 @app.command()
@@ -64,6 +113,51 @@ def laws(
         print_laws(factory, data=data, inputs=inputs, root=root, as_json=as_json)
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of recorded runs, to be compared.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE|DIR",
+            help="NAME.html, with the figures beside it in NAME-figures; or a folder for report.html and the figures.",
+        ),
+    ] = Path("report.html"),
+    formats: Annotated[
+        str,
+        typer.Option("--format", metavar="LIST", help="What to write: html, png, svg, pdf, separated by commas."),
+    ] = "html",
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Heading of the page.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are not gatdiag's.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+) -> None:
+    """Write a page about recorded runs: what was trained, whether it trained, what stands out.
+
+    The page is one file that loads nothing. An earlier report of the same name is replaced.
+    """
+    with _errors_in_one_line(debug):
+        from gatdiag.cli.report import make_report
+
+        make_report(runs, out, formats, title, overwrite=overwrite)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a recorded run.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="csv or parquet.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to write into; RUN-FORMAT if it is not given.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of the same names.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+) -> None:
+    """Write the tables of a run for other programs."""
+    with _errors_in_one_line(debug):
+        from gatdiag.cli.export import export_run
+
+        export_run(run, to, out, overwrite=overwrite)
+
+
 def main() -> None:
     """Run the command line. A reader that closes the pipe early, such as `head`, ends it quietly."""
     try:
@@ -86,3 +180,6 @@ def _errors_in_one_line(debug: bool) -> Iterator[None]:
             traceback.print_exc()
         typer.echo(f"gatdiag: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        typer.echo("gatdiag: interrupted", err=True)
+        raise typer.Exit(_INTERRUPTED) from None

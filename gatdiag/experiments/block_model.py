@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-_INSIDE, _ACROSS = 0.06, 0.006  # chance of a link
+_INSIDE, _ACROSS = 0.06, 0.003  # chance of a link
 _OWN, _FOREIGN = 0.2, 0.03  # chance of a word
 
 
 def block_model(nodes: int = 400, classes: int = 4, words: int = 64, seed: int = 0) -> Data:
     """An undirected graph of equal classes, the same for the same arguments.
 
-    Two nodes of one class are linked with probability 0.06, two of different classes with 0.006. Each class has an
+    Two nodes of one class are linked with probability 0.06, two of different classes with 0.003. Each class has an
     equal share of the words; a node has a word of its own class with probability 0.2, any other with 0.03. Twenty nodes
     of each class are for training, the next twenty-five for validation, the others for testing.
 

@@ -33,10 +33,11 @@ class ProgressLine:
         if not self._console.is_terminal or time.monotonic() - self._shown < _SECONDS:
             return
         self._shown = time.monotonic()
+        text = Text(line(status), overflow="ellipsis", no_wrap=True)
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
             self._live.start()
-        self._live.update(Text(line(status), overflow="ellipsis", no_wrap=True), refresh=True)
+        self._live.update(text, refresh=True)
 
     def _stop(self) -> None:
         if self._live is not None:

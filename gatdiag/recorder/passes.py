@@ -63,6 +63,7 @@ class Passes:
         self._handles: dict[str, Any] = {}
         self.notes: dict[str, str] = {}
         self._edge_index: Tensor | None = None
+        self._scratch = rows.Scratch()
 
     def start(self, record: int | None) -> None:
         """A new step begins.
@@ -115,7 +116,7 @@ class Passes:
         if matrix is None or not self._is_news(layer):
             return None
         if self._due("outputs"):
-            measured = self._guarded("layer outputs", rows.measure, matrix)
+            measured = self._guarded("layer outputs", rows.measure, matrix, self._scratch)
             if measured is not None:
                 self._pass.outputs[layer] = measured
         if self._dear():
@@ -150,7 +151,7 @@ class Passes:
         if matrix is None or seen.numbers.get(layer) != number:
             return is_first
         if self._due("outputs"):
-            measured = self._guarded("gradients of layer outputs", rows.measure, matrix)
+            measured = self._guarded("gradients of layer outputs", rows.measure, matrix, self._scratch)
             if measured is not None:
                 seen.gradients[layer] = measured
         if self._dear():

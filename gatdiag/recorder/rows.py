@@ -32,7 +32,21 @@ def as_rows(x: Tensor) -> Tensor | None:
     return x.unsqueeze(1) if x.dim() == 1 else x.flatten(0, -2)
 
 
-def measure(x: Tensor) -> Tensor:
+class Scratch:
+    """Memory that is used over and over: fresh memory of this size costs as much as the arithmetic."""
+
+    def __init__(self) -> None:
+        """Nothing is held yet."""
+        self._held = torch.empty(0)
+
+    def like(self, x: Tensor) -> Tensor:
+        """Uninitialised float32 memory of this shape on the CPU, until the next call."""
+        if x.numel() > self._held.numel():
+            self._held = torch.empty(x.numel())
+        return self._held[: x.numel()].view(x.shape)
+
+
+def measure(x: Tensor, scratch: Scratch | None = None) -> Tensor:
     """Norm, mu, relative mu, fraction of dead units, and number of entries that are not finite.
 
     float32 on the CPU is summed in float32, where that leaves six digits: no square over- or underflows, and mu is not
@@ -40,6 +54,7 @@ def measure(x: Tensor) -> Tensor:
 
     Args:
         x: (N, d), floating.
+        scratch: Memory to work in.
 
     Returns:
         (5,), float64 on the tensor's device.
@@ -50,21 +65,23 @@ def measure(x: Tensor) -> Tensor:
     """
     if x.numel() == 0:
         return torch.tensor([0.0, 0.0, torch.nan, torch.nan, 0.0], dtype=torch.float64, device=x.device)
-    quick = _in_float32(x) if x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous() else None
+    quick = None
+    if x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous() and x.numel() <= _CHUNK:
+        quick = _in_float32(x, scratch or Scratch())
     return _in_float64(x) if quick is None else torch.tensor(quick, dtype=torch.float64)
 
 
-def _in_float32(x: Tensor, *, is_scaled: bool = False) -> tuple[float, ...] | None:
+def _in_float32(x: Tensor, scratch: Scratch, *, is_scaled: bool = False) -> tuple[float, ...] | None:
     """The five numbers; None where float32 is not enough for them."""
     flat = x.view(-1)
     square = float(torch.dot(flat, flat))
     if square <= _SMALLEST and not is_scaled:
-        scaled = _in_float32(x * _SCALE, is_scaled=True)
+        scaled = _in_float32(x * _SCALE, scratch, is_scaled=True)
         return None if scaled is None else (scaled[0] / _SCALE, scaled[1] / _SCALE, *scaled[2:])
     if not _SMALLEST < square < _LARGEST:
         return None
     mean = x.mean(0)
-    centred = x - mean
+    centred = torch.sub(x, mean, out=scratch.like(x))
     rest = centred.mean(0)  # what rounding left of the mean
     spread = float(torch.dot(centred.view(-1), centred.view(-1))) - len(x) * float(torch.dot(rest, rest))
     if spread < _ALIKE * square:
@@ -87,7 +104,7 @@ def _in_float64(x: Tensor) -> Tensor:
     mean = _mean(pieces, first, len(x))
     spread = torch.zeros_like(mean)
     for piece in pieces:
-        centred = piece.double().sub_(first).sub_(mean)
+        centred = (piece.double() - first).sub_(mean)
         spread += centred.mul_(centred).sum(0)
     row = first + mean
     mu = spread.sum().sqrt()
@@ -105,7 +122,7 @@ def _in_float64(x: Tensor) -> Tensor:
 def _mean(pieces: tuple[Tensor, ...], first: Tensor, count: int) -> Tensor:
     total = torch.zeros_like(first)
     for piece in pieces:
-        total += piece.double().sub_(first).sum(0)
+        total += (piece.double() - first).sum(0)
     return total / count
 
 

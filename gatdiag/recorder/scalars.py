@@ -27,10 +27,10 @@ def scalar(name: str, value: Any) -> float | Tensor:
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
         value = value.detach()
         return float(value) if value.device.type == "cpu" else value.reshape(()).clone()
-    if isinstance(value, Real | np.bool_) or (
-        isinstance(value, np.ndarray) and value.size == 1 and value.dtype != object
-    ):
-        return float(value) if not isinstance(value, np.ndarray) else float(value.reshape(())[()])
+    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
+        value = value.reshape(())[()]
+    if isinstance(value, Real | np.bool_):
+        return float(value)
     shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor | np.ndarray) else ""
     raise InputError(
         f"log({name}=...) expects a number, or a tensor with one element, got {type(value).__name__}{shape}"

@@ -142,7 +142,7 @@ class StreamReader:
             report(f"{self._path.name}: the beginning of the file cannot be read", _next(self._data, 0) < size)
             return
         while (start := self._reader.tell()) < size:
-            if self._data[start:] == _END:
+            if size - start == len(_END) and self._data[start:] == _END:  # a slice is a copy
                 return
             try:
                 message = pa.ipc.read_message(self._reader)

@@ -24,7 +24,7 @@ def test_links_have_the_chances_of_their_classes(graph):
     inside = sum(int(graph.y[u] == graph.y[v]) for u, v in pairs) / (4 * 100 * 99)
     across = sum(int(graph.y[u] != graph.y[v]) for u, v in pairs) / (4 * 100 * 300)
     assert inside == pytest.approx(0.06, rel=0.1)
-    assert across == pytest.approx(0.006, rel=0.1)
+    assert across == pytest.approx(0.003, rel=0.1)
 
 
 def test_words_have_the_chances_of_their_classes(graph):

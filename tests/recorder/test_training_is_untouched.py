@@ -60,6 +60,27 @@ def test_weights_losses_and_random_state_are_those_of_the_bare_loop(tmp_path, op
     assert len(watched.run.steps) == options["steps"]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_number_types_are_untouched_as_well(tmp_path, dtype):
+    def loop(folder):
+        torch.manual_seed(0)
+        model, data = Gat().to(dtype), graph()
+        data.x = data.x.to(dtype)
+        optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.01), []
+        with gatdiag.watch(model, folder, metrics="full", enabled=folder.name == "on"):
+            for _ in range(20):
+                loss = loss_of(model, data)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(loss.item())
+        return losses, list(model.parameters())
+
+    (bare, one), (watched, other) = loop(tmp_path / "off"), loop(tmp_path / "on")
+    assert watched == bare
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
 def test_nothing_is_planted_on_the_model_while_it_is_watched(tmp_path):
     model, data = Gat(), graph()
     before = planted(model)

@@ -127,6 +127,7 @@ class TestCreate:
             broken.setattr("pathlib.Path.write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
             with pytest.raises(OSError, match="full"):
                 Store.create(folder, META, overwrite=True)
+        assert len(load(folder).steps) == 0
         recorded(folder, [0], overwrite=True).seal("finished")
         check(load(folder), [(0, 0.0)])
 
@@ -189,6 +190,7 @@ class TestOneWriter:
         def in_the_fork():
             try:
                 append_step(store, 1)
+                answers.put("it wrote")
             except InputError as error:
                 answers.put(str(error))
 

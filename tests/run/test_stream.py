@@ -80,7 +80,16 @@ def test_a_damaged_beginning_costs_the_segment_and_says_so(written):
     assert read(path) == ([], [("layers.0.arrows: the beginning of the file cannot be read", True)])
 
 
-def test_garbage_behind_the_end_mark_and_zeros_after_a_power_cut(written):
+def test_an_end_mark_in_the_middle_ends_nothing(written):
+    path, ends = written
+    data = path.read_bytes()
+    path.write_bytes(data[: ends[1]] + b"\xff\xff\xff\xff\0\0\0\0" + data[ends[1] + 8 :])
+    numbers, told = read(path)
+    assert numbers == [0, 1, 3, 4, 5]
+    assert [is_loss for _, is_loss in told] == [True]
+
+
+def test_zeros_after_a_power_cut_are_a_cut_tail(written):
     path, ends = written
     path.write_bytes(path.read_bytes()[: ends[2]] + b"\0" * 5000)
     numbers, told = read(path)

@@ -1,0 +1,18 @@
+"""Figures: run -> the papers' figures; one figure a file, each with its facts, `data(...)` and `draw(table, figure)`.
+
+    look             what all share: sizes, fonts, palettes, axes, notes; the only part that figures import
+    overview         the one picture to look at first
+    (one run)        training_curves gradient_norms chosen_layers changed_fraction unchanged_fraction change_boxes
+                     conservation balance smoothing_by_layer smoothing_over_training
+    (several runs)   compared_curves gradient_evolution accuracy_by_depth accuracy_by_width accuracy_by_normalisation
+                     accuracy_by_tree_depth
+    rendering        a figure -> bytes, files, data
+
+`FIGURES` holds them in reading order. Every figure can be had as data (`table`), and drawn on a matplotlib Figure of
+one's own (`figure.draw(table, matplotlib_figure)`). Nothing here touches pyplot, the backend, or settings that stay.
+"""
+
+from gatdiag.figures.look import Figure
+from gatdiag.figures.rendering import FIGURES, figures_for, missing, render, save_figures, table
+
+__all__ = ["FIGURES", "Figure", "figures_for", "missing", "render", "save_figures", "table"]

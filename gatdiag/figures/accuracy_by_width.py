@@ -1,0 +1,51 @@
+"""Accuracy and epochs to the best model against width, by variant (paper 1, figure 6)."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from gatdiag.figures.look import ACCURACY_PANELS, Canvas, Figure, draw_size_panels, size_table
+from gatdiag.run import Run
+from gatdiag.summary import compare, width
+
+
+def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """Accuracy at the best validation accuracy, and how many steps it took, by variant and width.
+
+    Args:
+        *runs: The runs; those of the same variant and width are averaged.
+        variants: The group of each run by its name, for example its initialisation; by default its name
+            without numbers.
+
+    Returns:
+        panel, column, variant, size (hidden width), mean, half_width (of the 95 % interval), runs.
+    """
+    return size_table(compare(runs, variants), "width", ACCURACY_PANELS)
+
+
+def draw(table: pd.DataFrame, figure: Canvas) -> None:
+    """Accuracy, then epochs to the best model."""
+    draw_size_panels(figure, table, ACCURACY_PANELS, size="hidden width")
+
+
+def _applies(runs: Sequence[Run]) -> bool:
+    return len({width(run) for run in runs}) > 1
+
+
+FIGURE = Figure(
+    name="accuracy_by_width",
+    title="Accuracy and speed against width",
+    shows="Accuracy at the step of the best validation accuracy, and the number of epochs it took, against the hidden "
+    "width; one line a variant, mean and 95 % interval over its runs.",
+    reading="A recipe that needs width to train at all shows as a line that rises; a balanced one is high from the "
+    "start.",
+    equation="",
+    paper="Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023, figure 6",
+    group="comparison",
+    needs=("steps.val_accuracy", "steps.test_accuracy"),
+    per="comparison",
+    data=data,
+    draw=draw,
+    height=lambda table, width: 2.2 if width > 4.5 else 3.6,
+    applies=_applies,
+)

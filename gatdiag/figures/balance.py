@@ -1,0 +1,132 @@
+"""c of single neurons over training, with what the optimiser's steps predict (paper 1, figures 2c, d)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from gatdiag.errors import InputError
+from gatdiag.figures.look import (
+    OKABE_ITO,
+    Canvas,
+    Figure,
+    Line,
+    draw_lines,
+    is_wide,
+    legend_below,
+    not_recorded,
+    note,
+    ordered_colours,
+    plain,
+    step_axis,
+)
+from gatdiag.run import Run
+from gatdiag.summary import envelope, spaced
+
+_NEURONS = 9
+_PREDICTIONS = 12  # marks on a line
+
+
+def data(run: Run, layers: Sequence[str] | None = None, neurons: int = _NEURONS) -> pd.DataFrame:
+    """c and its prediction for a few neurons of a few layers, thinned so that spikes stay.
+
+    Args:
+        run: The run.
+        layers: Their names; by default the first, the middle and the last that have laws.
+        neurons: How many of each layer: the most and the least unbalanced at first, and evenly by rank between.
+
+    Returns:
+        layer, neuron (null for a law of the whole layer), law, step, c, predicted_c (null at most rows).
+
+    Raises:
+        InputError: A name is not one of the run's layers.
+    """
+    unknown = sorted(set(layers or ()) - set(run.layer_names))
+    if unknown:
+        raise InputError(f"layers must be names from run.layer_names, got {unknown[0]!r}")
+    frame = run.neurons
+    columns = ["layer", "neuron", "law", "step", "c", "predicted_c"]
+    if not {"c", "law"} <= set(frame.columns) or not len(frame):
+        return pd.DataFrame(columns=columns).astype({"c": np.float64})
+    chosen = _laws(frame, layers, neurons)
+    rows = frame[np.isin(frame["law"].to_numpy(), chosen)].reindex(columns=columns).sort_values(["law", "step"])
+    parts = []
+    for _, part in rows.groupby("law", sort=True):
+        kept = part.iloc[envelope(part["c"].to_numpy(np.float64), 200)]
+        shown = kept.index[spaced(len(kept), _PREDICTIONS)]
+        parts.append(kept.assign(predicted_c=kept["predicted_c"].where(kept.index.isin(shown))))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _laws(frame: pd.DataFrame, layers: Sequence[str] | None, neurons: int) -> np.ndarray:
+    """The laws to draw, chosen by the rank of c at the first step."""
+    first = frame[(frame["step"] == frame["step"].iloc[0]).to_numpy()]
+    present = first["layer"].cat.remove_unused_categories().cat.categories
+    kept = list(layers) if layers is not None else [present[i] for i in spaced(len(present), 3)]
+    chosen = []
+    for layer in kept:
+        laws = first.loc[(first["layer"] == layer).to_numpy(), ["c", "law"]].sort_values("c", kind="stable")["law"]
+        chosen.append(laws.to_numpy()[spaced(len(laws), neurons)])
+    return np.concatenate(chosen) if chosen else np.empty(0, np.int64)
+
+
+def draw(table: pd.DataFrame, figure: Canvas) -> None:
+    """A panel a layer, a line a neuron, circles where the prediction stands."""
+    if not len(table):
+        note(figure, not_recorded("neurons.c"))
+        return
+    parts = [part for _, part in table.groupby("layer", observed=True, sort=True)]
+    shape = (1, len(parts)) if is_wide(figure) else (len(parts), 1)
+    panels = figure.subplots(*shape, squeeze=False)
+    hold = (-0.1, 0.1, *table["c"][np.isfinite(table["c"])].quantile([0.02, 0.98]))
+    marks = []
+    for axes, part in zip(panels.flat, parts, strict=True):
+        marks += _draw_layer(axes, part, hold)
+        step_axis(axes, table["step"])
+        axes.set_title(plain(f"layer {part['layer'].iloc[0]}"), loc="left")
+    for axes in panels[:, 0]:
+        axes.set_ylabel(r"$c_i$")
+    entries = [Line2D([], [], color="#31446b", label="a neuron"), _prediction("predicted from the step before")]
+    legend_below(figure, entries + marks)
+
+
+def _draw_layer(axes: Axes, part: pd.DataFrame, hold: Sequence[float]) -> list[Line2D]:
+    laws = [law for _, law in part.groupby("law", sort=False)]
+    laws.sort(key=lambda law: float(law["c"].iloc[0]))
+    colours = ordered_colours(len(laws))
+    lines = [Line(law["step"], law["c"], style={"color": tuple(c)}) for law, c in zip(laws, colours, strict=True)]
+    marks = draw_lines(axes, lines, log=False, hold=hold)
+    axes.axhline(0, color="black", linewidth=0.5, zorder=1)
+    for law in laws:
+        known = law.dropna(subset=["predicted_c"])
+        mark = _prediction("_predicted")
+        axes.plot(known["step"], known["predicted_c"], linestyle="none", marker=mark.get_marker(), label="_predicted",
+                  markersize=mark.get_markersize(), color=OKABE_ITO["vermilion"], markerfacecolor="none",
+                  markeredgewidth=0.7)  # fmt: skip
+    return marks
+
+
+def _prediction(label: str) -> Line2D:
+    return Line2D([], [], linestyle="none", marker="o", markersize=3.2, color=OKABE_ITO["vermilion"],
+                  markerfacecolor="none", markeredgewidth=0.7, label=label)  # fmt: skip
+
+
+FIGURE = Figure(
+    name="balance",
+    title="Balance of single neurons over training: c and its prediction",
+    shows="For the first, a middle and the last layer with laws: c of nine neurons over training (lines), from the "
+    "most negative to the most positive at first, and what the optimiser's last step must have made of it (circles).",
+    reading="Zero is balanced. Lines that stay where they start are the conservation law at work: training cannot "
+    "repair the imbalance it was given. Circles off their line mean that something else changes the weights.",
+    equation=r"c_i = \|W^l_{i,:}\|^2 - (a^l_i)^2 - \|W^{l+1}_{:,i}\|^2, \quad "
+    r"c_{t+1} = (1 - \eta\lambda)^2 c_t + \eta^2 \Delta[\nabla_t]\ (\mathrm{SGD})",
+    paper="Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023, figures 2c and 2d",
+    group="balance",
+    needs=("neurons.c", "neurons.predicted_c"),
+    per="run",
+    data=data,
+    draw=draw,
+    height=lambda table, width: 2.2 if width > 4.5 else 0.4 + 1.5 * max(table["layer"].nunique(), 1),
+)

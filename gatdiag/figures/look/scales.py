@@ -1,0 +1,145 @@
+"""Axes: their scale, their limits, and marks for values that no scale can show.
+
+An early spike or a single infinity must not press the rest of a training into a flat line, and nothing may be dropped
+in silence: what lies beyond the limits, is zero on a logarithmic axis, or is not finite, is marked at the edge.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import ArrayLike, NDArray
+
+from gatdiag.figures.look.style import BROKEN
+from gatdiag.figures.look.text import layer_labels
+from gatdiag.summary import spaced
+
+MARKS = {  # what the eye cannot see -> marker, colour, words in the legend, height in the axis
+    "broken": ("x", BROKEN, "NaN or infinite", 0.97),
+    "zero": ("v", "#666666", "exactly 0", 0.02),
+    "above": ("^", "#000000", "beyond the axis", 0.97),
+    "below": ("v", "#000000", "beyond the axis", 0.02),
+}
+_DECADES = 1.5  # by which single values may widen a logarithmic axis
+_DECADES_SHOWN = 2.0  # at least, so that noise does not fill the axis and two powers of ten are named
+
+
+def scale_axis(axes: Axes, values: ArrayLike, *, log: bool | None = None, hold: Sequence[float] = ()) -> None:
+    """Set scale and robust limits of the vertical axis from all the values that are to be drawn on it.
+
+    Args:
+        axes: The axes.
+        values: Everything that will be drawn, any shape; NaN, infinities and zeros allowed.
+        log: Logarithmic or not; by default logarithmic if no value is negative and they span two decades.
+        hold: Values that a linear axis must show, so that noise around a constant looks constant.
+    """
+    everything = np.asarray(values, np.float64).ravel()
+    finite = everything[np.isfinite(everything)]
+    positive = finite[finite > 0]
+    if log is None:
+        log = bool(len(positive) and not (finite < 0).any() and positive.max() > 100 * positive.min())
+    if log and len(positive):
+        low, high = _robust(np.log10(positive), _DECADES)
+        axes.set_yscale("log")
+        axes.set_ylim(10.0 ** max(low, -320), 10.0 ** min(high, 307))
+        axes.yaxis.set_major_locator(LogLocator(numticks=6))
+        axes.yaxis.set_minor_locator(NullLocator())
+    elif len(finite):
+        low, high = _robust(finite, 0.0)
+        held = [low, high, *hold]
+        margin = 0.04 * (max(held) - min(held)) if hold else 0.0
+        axes.set_ylim(min(held) - margin, max(held) + margin)
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+
+
+def _robust(values: NDArray[np.float64], slack: float) -> tuple[float, float]:
+    """Limits that hold nearly all values; the outermost too, unless they would press the rest together."""
+    low, high = (float(q) for q in np.percentile(values, [1, 99]))
+    room = max(high - low, 1e-9 * max(abs(low), abs(high))) or 1.0
+    lowest, highest = float(values.min()), float(values.max())
+    low = lowest if low - lowest <= 1.5 * room + slack else low - 0.5 * room
+    high = highest if highest - high <= 1.5 * room + slack else high + 0.5 * room
+    margin = max(0.06 * (high - low), 0.02 * room, (_DECADES_SHOWN - (high - low)) / 2 if slack else 0.0)
+    return low - margin, high + margin
+
+
+def mark_hidden(axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64]) -> set[str]:
+    """Mark the values of one line that its axis cannot show, at its edge; call after `scale_axis`.
+
+    Returns:
+        The keys of `MARKS` that were needed.
+    """
+    low, high = axes.get_ylim()
+    zero = (y == 0) if axes.get_yscale() == "log" else np.zeros(len(y), bool)
+    cases = {
+        "broken": ~np.isfinite(y),
+        "zero": zero,
+        "above": np.isfinite(y) & (y > high),
+        "below": np.isfinite(y) & (y < low) & ~zero,
+    }
+    for case, hit in cases.items():
+        marker, colour, _, height = MARKS[case]
+        if hit.any():
+            places = x[hit][spaced(int(hit.sum()), 60)]
+            axes.plot(places, np.full(len(places), height), marker, color=colour, markersize=3, markeredgewidth=0.8,
+                      transform=axes.get_xaxis_transform(), label=f"_{case}", zorder=5)  # fmt: skip
+    return {case for case, hit in cases.items() if hit.any()}
+
+
+def mark_handles(cases: set[str]) -> list[Line2D]:
+    """Legend entries for the marks that were needed."""
+    chosen = [case for case in MARKS if case in cases]
+    return [
+        Line2D(
+            [], [], linestyle="none", marker=MARKS[case][0], color=MARKS[case][1], markersize=3.5, label=MARKS[case][2]
+        )
+        for case in chosen
+        if not (case == "below" and "above" in cases)
+    ]
+
+
+def step_axis(axes: Axes, steps: ArrayLike, *, label: bool = True) -> None:
+    """The axis of steps, logarithmic where they were recorded ever more sparsely."""
+    values = np.unique(np.asarray(steps, np.float64))
+    if len(values):
+        low, high = float(values[0]), float(values[-1])
+        margin = 0.01 * (high - low) or 0.5
+        axes.set_xlim(low - margin, high + margin)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    if label:
+        axes.set_xlabel("step")
+
+
+def layer_axis(axes: Axes, names: Sequence[str], *, axis: str = "x", limit: int = 12, label: bool = True) -> None:
+    """The axis of layers, at 0, 1, ...: labelled by name, at most about `limit` of them."""
+    labels, pattern = layer_labels(names, 14 if axis == "y" else 12)
+    shown = spaced(len(names), limit)
+    ticks = getattr(axes, f"{axis}axis")
+    ticks.set_major_locator(FixedLocator([float(i) for i in shown]))
+    ticks.set_major_formatter(FixedFormatter([labels[i] for i in shown]))
+    if axis == "x" and _turned([labels[i] for i in shown]):
+        axes.tick_params(axis="x", labelrotation=90)
+    if label:
+        getattr(axes, f"set_{axis}label")(f"layer ({pattern})" if pattern else "layer")
+
+
+def layer_room(table: pd.DataFrame) -> float:
+    """How many inches more a panel needs because the names of its layers stand upright below it."""
+    if "layer" not in table.columns or not len(table):
+        return 0.0
+    names = [str(name) for name in table["layer"].cat.categories]
+    labels, _ = layer_labels(names, 12)
+    shown = [labels[i] for i in spaced(len(names), 12)]
+    return 0.055 * max(map(len, shown)) if shown and _turned(shown) else 0.0
+
+
+def _turned(labels: Sequence[str]) -> bool:
+    return max((len(label) for label in labels), default=0) * len(labels) > 40
+
+
+def layer_codes(layers: pd.Series) -> NDArray[np.float64]:
+    """The place of each row's layer in the structure, from 0."""
+    return layers.cat.codes.to_numpy().astype(np.float64)

@@ -1,0 +1,139 @@
+"""Sizes, fonts and palettes as dictionaries, and the context that applies them and nothing else.
+
+Colours are those of Okabe and Ito for categories, cividis for what is ordered, and blue to orange through white for
+what has a sign: all safe for colour-blind readers. Line styles, markers and hatches differ too, so that a print in grey
+can be read.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import cycle, islice
+from typing import Any, TypeAlias
+
+import matplotlib as mpl
+from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.figure import Figure, SubFigure
+
+Canvas: TypeAlias = Figure | SubFigure
+
+SINGLE = 3.25  # inches: one column of a two-column paper
+DOUBLE = 6.75
+SIZES = {"single": SINGLE, "double": DOUBLE}
+
+FONTS = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same measure everywhere
+    "mathtext.fontset": "dejavusans",
+    "font.size": 7.0,
+    "axes.titlesize": 7.5,
+    "axes.labelsize": 7.0,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "legend.fontsize": 6.5,
+    "legend.title_fontsize": 6.5,
+}
+LINES = {
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.5,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "xtick.major.pad": 2.0,
+    "ytick.major.pad": 2.0,
+    "axes.labelpad": 2.5,
+    "axes.titlepad": 4.0,
+    "hatch.linewidth": 0.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "legend.borderaxespad": 0.3,
+    "legend.labelspacing": 0.3,
+    "legend.columnspacing": 1.2,
+}
+FILES = {
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "agg.path.chunksize": 0,
+}
+
+OKABE_ITO = {
+    "blue": "#0072B2",
+    "vermilion": "#D55E00",
+    "green": "#009E73",
+    "purple": "#CC79A7",
+    "black": "#000000",
+    "sky": "#56B4E9",
+    "orange": "#E69F00",
+}
+_LINE_STYLES = ("-", "--", "-.", ":")
+DASHES = {"-": "", "--": (3.7, 1.6), "-.": (6.4, 1.6, 1, 1.6), ":": (1, 1.65)}  # as seaborn takes them
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo")
+
+FEATURE_STYLE: dict[str, Any] = {"color": OKABE_ITO["blue"], "linestyle": "-", "marker": "o", "hatch": ""}
+ATTENTION_STYLE: dict[str, Any] = {"color": OKABE_ITO["orange"], "linestyle": "--", "marker": "^", "hatch": "////"}
+# 7 colours and 4 line styles: the same pair comes back only after 28 categories
+CATEGORIES: tuple[dict[str, Any], ...] = tuple(
+    {"color": colour, "linestyle": line, "marker": marker, "hatch": hatch}
+    for colour, line, marker, hatch in islice(
+        zip(cycle(OKABE_ITO.values()), cycle(_LINE_STYLES), cycle(_MARKERS), cycle(_HATCHES), strict=False), 28
+    )
+)
+
+_CIVIDIS = mpl.colormaps["cividis"]
+HEAT: Colormap = _CIVIDIS.with_extremes(bad="#00000000")
+ORDERED: Colormap = LinearSegmentedColormap.from_list("ordered", _CIVIDIS([i / 255 * 0.88 for i in range(256)]))
+SIGNED: Colormap = LinearSegmentedColormap.from_list(
+    "signed", ["#08306b", "#0072B2", "#9ecae1", "#f7f7f7", "#fdbe85", "#D55E00", "#6b2500"]
+).with_extremes(bad="#00000000")
+BROKEN = "#D81B60"  # NaN and infinities: in none of the palettes
+UNMEASURED = "#dcdcdc"
+ZERO = "#ffffff"
+
+
+def category(index: int) -> dict[str, Any]:
+    """Colour, line style, marker and hatch of the index-th of several things without an order.
+
+    Example:
+        >>> category(0)["color"], category(1)["linestyle"]
+        ('#0072B2', '--')
+    """
+    return CATEGORIES[index % len(CATEGORIES)]
+
+
+def inches(figure: Canvas) -> float:
+    """The width of a figure, or of a part of one."""
+    return float(figure.bbox.width / figure.dpi)
+
+
+def is_wide(figure: Canvas) -> bool:
+    """Whether there is room for panels beside each other."""
+    return inches(figure) > 4.5
+
+
+@contextmanager
+def look(salt: str = "gatdiag") -> Iterator[None]:
+    """Matplotlib's own defaults and this look on top of them; whatever was set before comes back afterwards.
+
+    Args:
+        salt: What the identifiers inside an SVG are derived from: equal input, equal file.
+    """
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        settings: dict[Any, Any] = {**FONTS, **LINES, **FILES, "svg.hashsalt": salt}
+        mpl.rcParams.update(settings)
+        yield

@@ -1,0 +1,181 @@
+"""The registry of figures, and a figure -> bytes, files, data."""
+
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import matplotlib.figure
+import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+from gatdiag.errors import InputError
+from gatdiag.figures.look import SIZES, Figure, look
+from gatdiag.run import Run
+from gatdiag.run.schema import TableName
+from gatdiag.summary import accuracies, loss_name, recorded
+
+Format = Literal["svg", "png", "pdf"]
+Width = Literal["single", "double"]
+
+_NAMES = (
+    "overview",
+    "compared_curves",
+    "gradient_evolution",
+    "accuracy_by_depth",
+    "accuracy_by_width",
+    "accuracy_by_normalisation",
+    "accuracy_by_tree_depth",
+    "training_curves",
+    "gradient_norms",
+    "chosen_layers",
+    "changed_fraction",
+    "unchanged_fraction",
+    "change_boxes",
+    "balance",
+    "conservation",
+    "smoothing_by_layer",
+    "smoothing_over_training",
+)
+FIGURES: tuple[Figure, ...] = tuple(import_module(f"gatdiag.figures.{name}").FIGURE for name in _NAMES)
+
+_CANVASES = {"svg": FigureCanvasSVG, "png": FigureCanvasAgg, "pdf": FigureCanvasPdf}
+_METADATA: dict[str, dict[str, Any]] = {  # no date: the same run gives the same file
+    "svg": {"Date": None},
+    "png": {"Software": "gatdiag"},
+    "pdf": {"CreationDate": None, "Creator": "gatdiag"},
+}
+
+
+def figures_for(runs: Run | Sequence[Run]) -> list[Figure]:
+    """The figures that apply, in reading order: for one run those of a run, for several those that compare.
+
+    A figure whose quantities were not recorded is among them; `missing` says so, and a note stands in its place.
+    """
+    several = _listed(runs)
+    per = "run" if len(several) == 1 else "comparison"
+    return [figure for figure in FIGURES if figure.per == per and figure.applies(several)]
+
+
+def table(figure: Figure | str, runs: Run | Sequence[Run], **options: Any) -> pd.DataFrame:
+    """A figure as data: the tidy table it draws.
+
+    Args:
+        figure: A figure or its name.
+        runs: One run, or several for a figure that compares.
+        **options: As the figure's own `data` takes them, for example `layers=` or `variants=`.
+
+    Raises:
+        InputError: There is no such figure, or it wants another number of runs.
+    """
+    chosen, several = _figure(figure), _listed(runs)
+    if chosen.per == "run" and len(several) != 1:
+        raise InputError(f"figure {chosen.name!r} draws one run, got {len(several)}: call it once a run")
+    if not several:
+        raise InputError(f"figure {chosen.name!r} needs at least one run, got none")
+    return chosen.data(*several, **options)
+
+
+def missing(figure: Figure | str, runs: Run | Sequence[Run]) -> tuple[str, ...]:
+    """The columns ("table.column") that a figure would draw and that none of the runs has recorded."""
+    chosen, several = _figure(figure), _listed(runs)
+    return tuple(column for column in chosen.needs if not any(_has(run, column) for run in several))
+
+
+def render(
+    figure: Figure | str,
+    runs: Run | Sequence[Run],
+    *,
+    format: Format = "svg",
+    width: Width = "double",
+    dpi: int = 300,
+    values: pd.DataFrame | None = None,
+    **options: Any,
+) -> bytes:
+    """A figure as a file's content.
+
+    Args:
+        figure: A figure or its name.
+        runs: One run, or several for a figure that compares.
+        format: "svg" (text stays text), "png" or "pdf" (fonts embedded).
+        width: "single" (3.25 inches, one column of a paper) or "double" (6.75).
+        dpi: Of a PNG, and of heat maps inside the others.
+        values: What `table` gave for this figure and these runs, if it is at hand: it is then not computed again.
+        **options: As the figure's own `data` takes them, for example `layers=` or `variants=`.
+
+    Raises:
+        InputError: There is no such figure, format or width, or the figure wants another number of runs.
+    """
+    if format not in _CANVASES or width not in SIZES:
+        raise InputError(f"format must be svg, png or pdf and width single or double, got {format!r} and {width!r}")
+    chosen = _figure(figure)
+    if values is None:
+        values = table(chosen, runs, **options)
+    content = BytesIO()
+    with look(salt=f"gatdiag {chosen.name}"):
+        size = SIZES[width], chosen.height(values, SIZES[width])
+        drawn = matplotlib.figure.Figure(figsize=size, dpi=dpi, layout="constrained")
+        _CANVASES[format](drawn)
+        chosen.draw(values, drawn)
+        drawn.savefig(content, format=format, dpi=dpi, metadata=_METADATA[format])
+    return content.getvalue()
+
+
+def save_figures(
+    runs: Run | Sequence[Run],
+    folder: Path | str,
+    *,
+    formats: Sequence[Format] = ("png", "svg", "pdf"),
+    width: Width = "double",
+) -> list[Path]:
+    """Write every figure that applies; with several runs also each run's own, in a folder of its name.
+
+    Returns:
+        The files, in reading order. Existing ones are replaced.
+    """
+    several = _listed(runs)
+    wanted = [(Path(folder), several)]
+    if len(several) > 1:
+        wanted += [(Path(folder) / f"{place + 1}-{_file_name(run.name)}", [run]) for place, run in enumerate(several)]
+    written = []
+    for into, of in wanted:
+        into.mkdir(parents=True, exist_ok=True)
+        for figure in figures_for(of):
+            for kind in formats:
+                path = into / f"{figure.name}.{kind}"
+                path.write_bytes(render(figure, of, format=kind, width=width))
+                written.append(path)
+    return written
+
+
+def _figure(figure: Figure | str) -> Figure:
+    if isinstance(figure, Figure):
+        return figure
+    found = next((one for one in FIGURES if one.name == figure), None)
+    if found is None:
+        raise InputError(f"there is no figure {figure!r}; there are {', '.join(one.name for one in FIGURES)}")
+    return found
+
+
+def _listed(runs: Run | Sequence[Run]) -> list[Run]:
+    return [runs] if isinstance(runs, Run) else list(runs)
+
+
+def _has(run: Run, column: str) -> bool:
+    where, name = column.split(".", 1)
+    if column == "steps.loss":
+        return loss_name(run) is not None
+    if where == "steps" and name.endswith("_accuracy"):
+        return name.removesuffix("_accuracy") in accuracies(run)
+    changes = ("changed_fraction", "unchanged_fraction", "relative_change", "absolute_change")
+    if name.startswith(changes) and run.snapshot("initial") and (run.snapshot("best") or run.snapshot("final")):
+        return True
+    return recorded(run, cast("TableName", where), name)
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", name)[:40].strip(".-") or "run"

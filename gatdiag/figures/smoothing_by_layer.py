@@ -1,0 +1,102 @@
+"""mu of outputs and of gradients against the layer, at a few steps (paper 3)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from gatdiag.figures.look import (
+    SMOOTHING,
+    Canvas,
+    Figure,
+    Line,
+    draw_lines,
+    is_wide,
+    layer_axis,
+    layer_codes,
+    layer_names,
+    layer_room,
+    legend_below,
+    not_recorded,
+    note,
+    note_panels,
+    ordered_colours,
+    step_bar,
+)
+from gatdiag.run import Run
+from gatdiag.summary import layer_series, spaced
+
+
+def data(run: Run, steps: Sequence[int] | None = None) -> pd.DataFrame:
+    """Absolute and relative mu, and the norm, of each layer's output and of its gradient.
+
+    Args:
+        run: The run.
+        steps: Which steps; by default five, evenly from the first to the last. The nearest recorded ones are taken.
+
+    Returns:
+        quantity (the column of `run.layers`), step, layer, value.
+    """
+    parts = []
+    for column in SMOOTHING:
+        table = layer_series(run, column)
+        known = np.unique(table["step"])
+        if len(known):
+            wanted = (
+                known[spaced(len(known), 5)] if steps is None else [known[np.abs(known - s).argmin()] for s in steps]
+            )
+            parts.append(table[table["step"].isin(wanted)].assign(quantity=column))
+    columns = ["quantity", "step", "layer", "value"]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def draw(table: pd.DataFrame, figure: Canvas) -> None:
+    """Outputs above, gradients below (beside each other's counterpart); a line a step."""
+    if not len(table):
+        note(figure, not_recorded("layers.mu", "layers.output_norm", "layers.gradient_mu"))
+        return
+    names = layer_names(table)
+    wide = is_wide(figure)
+    panels = figure.subplots(2, 3) if wide else figure.subplots(3, 2).T
+    steps = sorted(table["step"].unique())
+    colours = dict(zip(steps, ordered_colours(len(steps)), strict=True))
+    marks, absent = list[Line2D](), dict[str, Axes]()
+    for axes, (column, label) in zip(panels.flat, SMOOTHING.items(), strict=True):
+        part = table[table["quantity"] == column].sort_values("layer")
+        if not len(part):
+            absent[f"layers.{column}"] = axes
+            continue
+        marker = {"marker": ".", "markersize": 3} if len(names) <= 40 else {}
+        lines = [
+            Line(layer_codes(curve["layer"]), curve["value"], style={"color": tuple(colours[step]), **marker})
+            for step, curve in part.groupby("step")
+        ]
+        relative = column.startswith("relative")
+        marks += draw_lines(axes, lines, log=None if relative else True, hold=(0.0, 1.0) if relative else ())
+        axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
+        axes.set_ylabel(label)
+        layer_axis(axes, names, limit=6 if wide else 5)
+    step_bar(figure, list(panels.flat), [int(step) for step in steps])
+    legend_below(figure, marks)
+    note_panels(figure, absent)
+
+
+FIGURE = Figure(
+    name="smoothing_by_layer",
+    title="Oversmoothing of outputs and gradients, layer by layer",
+    shows="For each layer's output X and for its gradient, at a few steps of training: mu (how far the nodes' rows are "
+    "from their mean), mu relative to the norm, and the norm itself.",
+    reading="Relative mu that falls towards 0 with depth is oversmoothing of the outputs; one that falls towards 0 "
+    "backwards is oversmoothing of the gradients. Where mu falls only as the norm does, everything vanishes, which is "
+    "another illness. mu that grows backwards is gradient expansion.",
+    equation=r"\mu(X) = \|X - \mathbf{1}\gamma_X\|_F, \quad \gamma_X = \mathbf{1}^\top X / N",
+    paper="Park & Kim, Taming Gradient Oversmoothing and Expansion in GNNs, arXiv 2410.04824",
+    group="smoothing",
+    needs=tuple(f"layers.{column}" for column in SMOOTHING),
+    per="run",
+    data=data,
+    draw=draw,
+    height=lambda table, width: 2 * layer_room(table) + 3.4 if width > 4.5 else 3 * layer_room(table) + 4.4,
+)

@@ -1,0 +1,32 @@
+"""A series of `gatdiag.summary` (step, layer, value) -> one value a layer, late in the run."""
+
+import pandas as pd
+
+EARLY = LATE = 0.1  # the first and the last part of the recorded steps
+
+
+def last_values(series: pd.DataFrame) -> dict[str, float]:
+    """Layer -> its last value that is a number, in structure order."""
+    return _by_layer(series.dropna(subset=["value"]).groupby("layer", observed=True)["value"].last())
+
+
+def late_median(series: pd.DataFrame) -> dict[str, float]:
+    """Layer -> the median of its values over the last tenth of the recorded steps, in structure order."""
+    steps = series["step"].drop_duplicates().to_numpy()
+    if not len(steps):
+        return {}
+    start = steps[int((1 - LATE) * (len(steps) - 1))]
+    return _by_layer(series[series["step"] >= start].groupby("layer", observed=True)["value"].median().dropna())
+
+
+def early_median(series: pd.DataFrame) -> dict[str, float]:
+    """Layer -> the median of its values over the first tenth of the recorded steps, in structure order."""
+    steps = series["step"].drop_duplicates().to_numpy()
+    if not len(steps):
+        return {}
+    end = steps[int(EARLY * (len(steps) - 1))]
+    return _by_layer(series[series["step"] <= end].groupby("layer", observed=True)["value"].median().dropna())
+
+
+def _by_layer(values: "pd.Series[float]") -> dict[str, float]:
+    return {str(layer): float(value) for layer, value in zip(values.index, values.to_numpy(), strict=True)}

@@ -1,0 +1,147 @@
+"""The sheets of what was recorded: layers, parameters and laws, with their last values."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gatdiag.report.latest import last_values
+from gatdiag.report.sheet import Cell, Column, Sheet, called, value, whole, words
+from gatdiag.report.wording import TIMES
+from gatdiag.run import Run
+from gatdiag.summary import FEATURES, role_series
+
+_LABELS = {"changed_fraction_005": "changed > 5 %", "changed_fraction_050": "changed > 50 %"}
+_LAST = "Last recorded values"
+_OF_LAYERS = (
+    "output_norm", "mu", "relative_mu", "dead_fraction", "output_gradient_norm", "gradient_mu", "relative_gradient_mu",
+    "attention_entropy", "relative_attention_entropy", "dirichlet_energy", "rayleigh_quotient", "mad", "effective_rank",
+    "numerical_rank", "non_finite", "gradient_non_finite",
+)  # fmt: skip
+_OF_PARAMETERS = (
+    "norm", "gradient_norm", "relative_gradient_norm", "update_ratio", "unchanged_fraction", "changed_fraction_005",
+    "changed_fraction_050", "spectral_norm", "non_finite", "gradient_non_finite",
+)  # fmt: skip
+
+
+def layer_sheet(run: Run, anchor: str) -> Sheet:
+    """One row a layer, in order."""
+    last = _last_recorded(run.layers, "layer", _OF_LAYERS)
+    gradients = last_values(role_series(run, "relative_gradient_norm", FEATURES))
+    executed = any(layer.get("executed") is not None for layer in run.meta["structure"]["layers"])
+    columns = [Column("layer"), Column("#", True, "place of the layer"), Column("kind")]
+    columns += [Column("executed")] * executed
+    columns += [Column("rel. gradient norm", True, "of the feature weights")] * bool(gradients)
+    rows = []
+    for place, layer in enumerate(run.meta["structure"]["layers"], start=1):
+        name = layer["name"]
+        cells = [called(name), whole(layer.get("index", place)), called(layer.get("kind", ""))]
+        cells += [words({True: "yes", False: "no"}.get(layer.get("executed"), "unknown"))] * executed
+        cells += [value(gradients.get(name))] * bool(gradients)
+        rows.append((*cells, *_values(last, name)))
+    return Sheet("Layers", anchor, (*columns, *_heads(run, last)), tuple(rows), f"{_LAST} of each layer's output.")
+
+
+def parameter_sheet(run: Run, anchor: str) -> Sheet:
+    """One row a parameter, in order."""
+    last = _last_recorded(run.parameters, "parameter", _OF_PARAMETERS)
+    columns = (Column("parameter"), Column("layer"), Column("role"), Column("shape"), Column("entries", True))
+    rows = []
+    for layer in run.meta["structure"]["layers"]:
+        for parameter in layer["parameters"]:
+            shape = parameter["shape"]
+            role = parameter["role"] if parameter.get("trainable", True) else f"{parameter['role']} (frozen)"
+            cells = (
+                called(parameter["name"]),
+                called(layer["name"]),
+                words(role),
+                words(f" {TIMES} ".join(map(str, shape))),
+            )
+            entries = whole(math.prod(shape))
+            rows.append((*cells, entries, *_values(last, parameter["name"])))
+    return Sheet("Parameters", anchor, columns + _heads(run, last), tuple(rows), f"{_LAST} of each parameter.")
+
+
+def law_sheets(run: Run, anchor: str) -> tuple[Sheet, ...]:
+    """The laws layer by layer; what has no law, and why. None if laws were not looked for."""
+    laws = run.meta.get("laws") or {}
+    sheets = []
+    if laws.get("found"):
+        sheets.append(_found(run, laws["found"], anchor))
+    if laws.get("excluded"):
+        rows = tuple((words(item["what"]), words(item["reason"])) for item in laws["excluded"])
+        title, note = "What has no conservation law", "No law is claimed for these parts of the model."
+        heads = (Column("part of the model"), Column("reason"))
+        sheets.append(Sheet(title, f"{anchor}-excluded", heads, rows, note, wraps=True))
+    return tuple(sheets)
+
+
+def _found(run: Run, found: Sequence[Mapping[str, Any]], anchor: str) -> Sheet:
+    by_layer: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for law in found:
+        by_layer[str(law["layer"])].append(law)
+    last = _last_step(run)
+    heads = ["laws", "approximate", "largest residual", "largest |c|", "mean |c|", "largest |delta|"]
+    columns = (Column("layer"), Column("kind"), *(Column(head, True) for head in heads))
+    rows = []
+    for layer, laws in by_layer.items():
+        residuals = [law["residual"] for law in laws if law.get("residual") is not None]
+        kinds = words(", ".join(dict.fromkeys(str(law.get("kind", "")) for law in laws)))
+        approximate = whole(sum(not law.get("exact", True) for law in laws))
+        counts = (called(layer), kinds, whole(len(laws)), approximate, value(max(residuals, default=None)))
+        rows.append((*counts, *_magnitudes(last[last["layer"] == layer])))
+    note = "c is conserved by gradient flow; delta is zero where the law holds. Values of the last recorded step."
+    return Sheet("Conservation laws", anchor, columns, tuple(rows), note)
+
+
+def _magnitudes(rows: pd.DataFrame) -> tuple[Cell, ...]:
+    if not len(rows):
+        return (value(None),) * 3
+    c, delta = rows["c"].abs(), rows["delta"].abs()
+    return value(c.max()), value(c.mean()), value(delta.max())
+
+
+def _last_step(run: Run) -> pd.DataFrame:
+    steps = run.neurons["step"].to_numpy()
+    return run.neurons.iloc[steps.searchsorted(steps[-1]) :] if len(steps) else run.neurons
+
+
+@dataclass(frozen=True)
+class _Latest:
+    """A column at the last step at which it was measured anywhere."""
+
+    name: str
+    step: int
+    is_last: bool
+    values: Mapping[str, float]
+
+
+def _last_recorded(frame: pd.DataFrame, by: str, columns: Sequence[str]) -> list[_Latest]:
+    """The columns that hold anything, each at its own last step: some are measured at a coarser cadence."""
+    found = []
+    steps = frame["step"].to_numpy()
+    for name in columns:
+        measured = frame[name].notna().to_numpy() if name in frame.columns else np.zeros(0, bool)
+        if measured.any():
+            step = int(steps[len(measured) - 1 - measured[::-1].argmax()])
+            rows = frame.iloc[np.searchsorted(steps, step) : np.searchsorted(steps, step, side="right")]
+            values = dict(zip(rows[by].astype(str), rows[name].astype(float), strict=True))
+            found.append(_Latest(name, step, step == steps[-1], values))
+    return found
+
+
+def _heads(run: Run, latest: Sequence[_Latest]) -> tuple[Column, ...]:
+    return tuple(_head(run, column) for column in latest)
+
+
+def _head(run: Run, column: _Latest) -> Column:
+    label = _LABELS.get(column.name) or run.quantity(column.name).label
+    return Column(label if column.is_last else f"{label} (step {column.step})", True, column.name)
+
+
+def _values(latest: Sequence[_Latest], name: str) -> tuple[Cell, ...]:
+    return tuple(value(column.values.get(name)) for column in latest)

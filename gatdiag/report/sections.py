@@ -1,0 +1,158 @@
+"""The parts of a page: one run, and the comparison of several."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from gatdiag.figures import figures_for
+from gatdiag.report.balance import balance_facts
+from gatdiag.report.fact import Fact
+from gatdiag.report.gradients import gradient_facts
+from gatdiag.report.outputs import broken_facts, output_facts
+from gatdiag.report.plates import Plate, PlateGroup, plate, plate_groups
+from gatdiag.report.recorded import law_sheets, layer_sheet, parameter_sheet
+from gatdiag.report.settings import settings_sheets
+from gatdiag.report.sheet import Cell, Column, Sheet, called, value, whole, words
+from gatdiag.report.story import Tile, metric, note_facts, story, tiles, warnings
+from gatdiag.report.wording import count, names, number, short
+from gatdiag.run import Run
+from gatdiag.summary import compare, training_facts
+
+MOST_IN_FULL = 6  # runs with all their figures on one page; of more, only what comes before the figures
+
+
+@dataclass(frozen=True)
+class RunSection:
+    """One run on the page, in the order in which it is read."""
+
+    anchor: str
+    name: str
+    warnings: tuple[str, ...]
+    story: tuple[str, ...]
+    tiles: tuple[Tile, ...]
+    notable: tuple[Fact, ...]
+    plain: tuple[Fact, ...]
+    overview: Plate | None
+    groups: tuple[PlateGroup, ...]
+    remarks: tuple[str, ...]
+    tables: tuple[Sheet, ...]
+    settings: tuple[Sheet, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several runs beside each other."""
+
+    warnings: tuple[str, ...]
+    story: tuple[str, ...]
+    table: Sheet
+    overviews: tuple[tuple[str, Plate], ...]
+    groups: tuple[PlateGroup, ...]
+
+
+def run_section(run: Run, anchor: str, *, in_full: bool = True) -> RunSection:
+    """One run.
+
+    Args:
+        run: The run.
+        anchor: What the identifiers of its section begin with.
+        in_full: Whether to draw more than the overview.
+    """
+    own = [figure for figure in figures_for([run]) if figure.per == "run"]
+    overviews = [figure for figure in own if figure.group == "overview"]
+    others = [figure for figure in own if figure.group != "overview"] if in_full else []
+    facts = _facts(run)
+    skipped = f"More than {MOST_IN_FULL} runs are on this page: a report of this run alone has all its figures."
+    return RunSection(
+        anchor=anchor,
+        name=short(run.name),
+        warnings=warnings(run),
+        story=story(run),
+        tiles=tiles(run),
+        notable=tuple(fact for fact in facts if fact.notable),
+        plain=tuple(fact for fact in facts if not fact.notable),
+        overview=plate(overviews[0], [run], anchor, ("double", "single")) if overviews else None,
+        groups=plate_groups(others, [run], anchor),
+        remarks=() if in_full else (skipped,),
+        tables=_sheets(run, f"{anchor}-tables"),
+        settings=settings_sheets(run, f"{anchor}-settings"),
+    )
+
+
+def comparison(runs: Sequence[Run]) -> Comparison:
+    """What several runs show together."""
+    figures = [figure for figure in figures_for(runs) if figure.per == "comparison"]
+    unfinished = [short(run.name) for run in runs if run.status != "finished"]
+    text = f"Without a regular end: {names(unfinished)}. What was recorded of them is shown."
+    return Comparison(
+        warnings=(text,) if unfinished else (),
+        story=_contrast(runs),
+        table=comparison_sheet(runs, "comparison-table"),
+        overviews=tuple(_beside_each_other(runs)),
+        groups=plate_groups(figures, runs, "comparison"),
+    )
+
+
+def _beside_each_other(runs: Sequence[Run]) -> Iterator[tuple[str, Plate]]:
+    """The overview of each run, with the run's name."""
+    for place, run in enumerate(runs[:MOST_IN_FULL]):
+        for figure in figures_for([run]):
+            if figure.group == "overview" and figure.per == "run":
+                yield short(run.name), plate(figure, [run], f"comparison-{place}")
+
+
+def comparison_sheet(runs: Sequence[Run], anchor: str) -> Sheet:
+    """One row a run; columns without a value in any run are left out."""
+    frame = compare(runs)
+    labels = {
+        "depth": "depth", "width": "width", "steps": "recorded steps", "first_loss": "first loss",
+        "best_loss": "best loss", "last_loss": "last loss", "epochs_to_best": "epochs to best",
+        "accuracy_train": "train accuracy", "accuracy_val": "validation accuracy", "accuracy_test": "test accuracy",
+    }  # fmt: skip
+    cells = {name: [_entry(run, name, entry) for run, entry in zip(runs, frame[name], strict=True)] for name in labels}
+    kept = [name for name in labels if any(cell.text for cell in cells[name])]
+    rows = tuple(
+        (called(run.name), words(run.status), *(cells[name][place] for name in kept)) for place, run in enumerate(runs)
+    )
+    columns = (Column("run"), Column("status"), *(Column(labels[name], True) for name in kept))
+    note = "Accuracies are those at the step of the best validation accuracy." if "epochs_to_best" in kept else ""
+    return Sheet("Runs in numbers", anchor, columns, rows, note)
+
+
+def _entry(run: Run, column: str, entry: float | None) -> Cell:
+    """One number of the comparison; a loss that is NaN although it was logged is said to be that."""
+    known = float("nan") if entry is None else float(entry)
+    if math.isfinite(known) and known.is_integer():
+        return whole(int(known))
+    logged = column.endswith("loss") and training_facts(run).loss is not None
+    return value(None if math.isnan(known) and not logged else known)
+
+
+def _facts(run: Run) -> tuple[Fact, ...]:
+    """What breaks everything first, then what trains, then what becomes of the nodes."""
+    return tuple(
+        chain(*(facts(run) for facts in (broken_facts, gradient_facts, output_facts, balance_facts, note_facts)))
+    )
+
+
+def _sheets(run: Run, anchor: str) -> tuple[Sheet, ...]:
+    sheets = (layer_sheet(run, f"{anchor}-layers"), parameter_sheet(run, f"{anchor}-parameters"))
+    return tuple(sheet for sheet in (*sheets, *law_sheets(run, f"{anchor}-laws")) if sheet.rows)
+
+
+def _contrast(runs: Sequence[Run]) -> tuple[str, ...]:
+    """One sentence a run, so that the difference can be read before it is seen."""
+    return tuple(_in_short(run) for run in runs[:MOST_IN_FULL])
+
+
+def _in_short(run: Run) -> str:
+    facts = training_facts(run)
+    parts = []
+    if facts.loss and facts.steps:
+        parts.append(f"{short(facts.loss)} from {number(facts.first_loss, 4)} to {number(facts.last_loss, 4)}")
+    if facts.metric and facts.best_step is not None:
+        best = metric(facts.metric, facts.best_metric, run)
+        parts.append(f"best {short(facts.metric)} {best} at step {count(facts.best_step)}")
+    standing = [fact.heading[:1].lower() + fact.heading[1:] for fact in _facts(run) if fact.notable]
+    return f"{short(run.name)}: {', '.join(parts) or 'nothing logged'}. Stands out: {', '.join(standing) or 'nothing'}."

@@ -1,0 +1,164 @@
+"""What was trained and how the training went, in a few sentences and a few large figures."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gatdiag.report.fact import Fact
+from gatdiag.report.wording import TIMES, count, duration, names, number, one_line, percent, short
+from gatdiag.run import Run
+from gatdiag.summary import TrainingFacts, accuracies, training_facts
+
+_NOTES = 3  # of the recorder, that are told at the beginning
+HARDLY = 0.05  # of the first loss: a smaller change is called that
+_SHOWN = "The page shows what was on disk when it was made."
+_UNFINISHED = {
+    "live": "This run is still being recorded.",
+    "recording": "This run has no end: its process was killed, or it runs on another machine.",
+    "failed": "An exception ended this run: {error}.",
+    "interrupted": "This run was interrupted by hand.",
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One large figure.
+
+    Attributes:
+        label: What it is.
+        value: The figure.
+        detail: What else belongs to it, or "".
+    """
+
+    label: str
+    value: str
+    detail: str = ""
+
+
+def warnings(run: Run) -> tuple[str, ...]:
+    """What to know before believing the rest: a run without an end, rows that could not be read."""
+    known = [run.steps, run.layers, run.parameters, run.neurons]  # what cannot be read is known after reading
+    status = "live" if run.status == "recording" and run.is_live else run.status
+    texts = [f"Not everything could be read: {one_line(problem)}" for problem in run.problems]
+    if status in _UNFINISHED:
+        error = one_line(str(run.meta.get("error") or "no message"))
+        texts.insert(0, f"{_UNFINISHED[status].format(error=error)} {_SHOWN}")
+    if not any(map(len, known)):
+        texts.append("Nothing was recorded: none of its tables has a row.")
+    return tuple(texts)
+
+
+def story(run: Run) -> tuple[str, ...]:
+    """What was trained; whether it trained."""
+    facts = training_facts(run)
+    return _what(run, facts), " ".join(_how(run, facts))
+
+
+def tiles(run: Run) -> tuple[Tile, ...]:
+    """The large figures, those that are known."""
+    facts = training_facts(run)
+    total, trainable = sizes(run.meta)
+    frozen = f"{count(total - trainable)} of them frozen" if trainable < total else "all trainable"
+    found = [
+        Tile("Layers", count(len(run.layer_names)), _kinds(run.meta)),
+        Tile("Parameters", count(total), frozen if total else ""),
+        Tile("Optimiser steps", _steps(facts), f"{count(facts.steps)} recorded"),
+    ]
+    if facts.loss and facts.steps:
+        detail = f"{number(facts.first_loss, 4)} at the start, best {number(facts.best_loss, 4)}"
+        found.append(Tile(f"Last {short(facts.loss)}", number(facts.last_loss, 4), detail))
+    if facts.metric and facts.best_step is not None:
+        value = metric(facts.metric, facts.best_metric, run)
+        found.append(Tile(f"Best {short(facts.metric)}", value, f"at step {count(facts.best_step)}"))
+    test = accuracies(run).get("test")
+    if test and facts.best_step is not None:
+        found.append(Tile(f"{short(test)} then", metric(test, _at(run, test, facts.best_step), run), "at that step"))
+    return tuple(found)
+
+
+def note_facts(run: Run) -> Iterator[Fact]:
+    """What the recorder could not measure, in its own words; of many notes the first."""
+    notes = [one_line(str(note)).rstrip(".") for note in run.meta.get("notes") or []]
+    if notes:
+        rest = f" And {count(len(notes) - _NOTES)} more, under Settings." if len(notes) > _NOTES else ""
+        yield Fact("What recording could not do", f"{'; '.join(notes[:_NOTES])}.{rest}")
+
+
+def sizes(meta: Mapping[str, Any]) -> tuple[int, int]:
+    """How many numbers the recorded parameters have, and how many of them are trainable. A shared one counts once."""
+    seen: dict[str, tuple[int, bool]] = {}
+    for layer in meta["structure"]["layers"]:
+        for parameter in layer["parameters"]:
+            seen[parameter["name"]] = (math.prod(parameter["shape"]), bool(parameter.get("trainable", True)))
+    return sum(size for size, _ in seen.values()), sum(size for size, trainable in seen.values() if trainable)
+
+
+def metric(name: str, value: float, run: Run) -> str:
+    """A logged scalar; an accuracy as a percentage."""
+    return percent(value) if name in accuracies(run).values() and 0 <= value <= 1 else number(value, 4)
+
+
+def _what(run: Run, facts: TrainingFacts) -> str:
+    total, _ = sizes(run.meta)
+    layers = len(run.layer_names)
+    optimizers = [optimizer_text(optimizer) for optimizer in run.meta.get("optimizers") or []]
+    seconds = float(run.steps["time"].max()) if len(run.steps) and "time" in run.steps else 0.0
+    return (
+        f"{short(str(run.meta.get('model') or 'A model'))}: {layers} layer{'s' * (layers != 1)} with {count(total)} "
+        f"parameters, trained{f' by {names(optimizers)}' if optimizers else ''} for {_steps(facts)} optimiser "
+        f"step{'s' * (facts.last_step != 0)}{f' in {duration(seconds)}' if seconds > 0 else ''}."
+    )
+
+
+def optimizer_text(optimizer: Mapping[str, Any]) -> str:
+    """The optimiser's class with the learning rates of its groups."""
+    rates = {f"{group['lr']:g}" for group in optimizer.get("groups") or [] if isinstance(group.get("lr"), float | int)}
+    return f"{optimizer.get('class')}" + (f" with learning rate {names(sorted(rates))}" if rates else "")
+
+
+def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:
+    if not facts.steps:
+        yield "No step was recorded, so there is nothing to say about the training."
+    elif facts.loss is None:
+        yield "No loss was logged, so whether it trained cannot be said: recorder.log(loss=...) in the loop records it."
+    else:
+        yield _loss_text(short(facts.loss), facts)
+    if facts.metric and facts.best_step is not None:
+        best = metric(facts.metric, facts.best_metric, run)
+        yield f"The best {short(facts.metric)} is {best}, at step {count(facts.best_step)}."
+
+
+def _loss_text(loss: str, facts: TrainingFacts) -> str:
+    if facts.best_loss_step is None:
+        return f"The {loss} was never a number."
+    ends = f"from {number(facts.first_loss, 4)} to {number(facts.last_loss, 4)}"
+    if not math.isfinite(facts.last_loss):
+        best = f"its best value was {number(facts.best_loss, 4)}, at step {count(facts.best_loss_step)}"
+        return f"The {loss} went {ends}: it is no number any more; {best}."
+    if not math.isfinite(facts.first_loss) or not facts.first_loss or facts.steps == 1:
+        return f"The {loss} is {number(facts.last_loss, 4)}."
+    change = (facts.last_loss - facts.first_loss) / abs(facts.first_loss)
+    if not change:
+        return f"The {loss} did not move: it is {number(facts.last_loss, 4)} at the start and at the end."
+    direction = "rose" if change > 0 else "fell"
+    if abs(change) < HARDLY:
+        first, last = number(facts.first_loss, 4), number(facts.last_loss, 4)
+        moved = f"It {direction} by {percent(abs(change))}."
+        return f"The {loss} hardly moved: {first} at the start, {last} at the end. {moved}"
+    return f"The {loss} {direction} {ends}, by {percent(abs(change))} of where it began."
+
+
+def _steps(facts: TrainingFacts) -> str:
+    return "0" if facts.last_step is None else count(facts.last_step + 1)
+
+
+def _kinds(meta: Mapping[str, Any]) -> str:
+    kinds = Counter(short(str(layer.get("kind"))) for layer in meta["structure"]["layers"])
+    return ", ".join(f"{kind} {TIMES} {many}" if len(kinds) > 1 else kind for kind, many in kinds.most_common(3))
+
+
+def _at(run: Run, name: str, step: int) -> float:
+    known = run.steps[run.steps["step"] <= step][name].dropna()
+    return float(known.iloc[-1]) if len(known) else math.nan

@@ -1,0 +1,52 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const toggle = document.getElementById("theme");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const name = () => { toggle.textContent = isDark() ? "Light colours" : "Dark colours"; };
+  const keep = (theme) => { try { localStorage.setItem("gatdiag-theme", theme); } catch { /* no storage for files */ } };
+  const kept = () => { try { return localStorage.getItem("gatdiag-theme"); } catch { return null; } };
+  if (["light", "dark"].includes(kept())) root.dataset.theme = kept();
+  toggle.hidden = false;
+  name();
+  system.addEventListener("change", name);
+  toggle.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    keep(root.dataset.theme);
+    name();
+  });
+
+  const words = new Intl.Collator(undefined, { numeric: true });
+  const key = (row, column) => {
+    const cell = row.cells[column];
+    return "value" in cell.dataset ? Number(cell.dataset.value) : cell.textContent.trim();
+  };
+  const missing = (value) => value === "" || Number.isNaN(value);
+  const compare = (a, b) => {
+    if (typeof a === "number" && typeof b === "number") return a < b ? -1 : a > b ? 1 : 0;
+    return words.compare(a, b);
+  };
+  for (const table of document.querySelectorAll("table[data-sortable]")) {
+    const body = table.tBodies[0];
+    const heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...head.childNodes);
+      head.append(button);
+      head.setAttribute("aria-sort", "none");
+      button.addEventListener("click", () => {
+        const ascending = head.getAttribute("aria-sort") !== "ascending";
+        for (const other of heads) other.setAttribute("aria-sort", "none");
+        head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+        const rows = [...body.rows].map((row) => [key(row, column), row]);
+        rows.sort(([a], [b]) => {
+          if (missing(a) || missing(b)) return missing(a) - missing(b);
+          return ascending ? compare(a, b) : compare(b, a);
+        });
+        body.append(...rows.map(([, row]) => row));
+      });
+    });
+  }
+})();

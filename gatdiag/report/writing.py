@@ -1,0 +1,84 @@
+"""The page on disk: written whole or not at all, and never over somebody else's file."""
+
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from gatdiag.errors import InputError
+from gatdiag.report.page import GENERATOR, render_page
+from gatdiag.run import Run, load
+
+PathLike = str | os.PathLike[str]
+Runs = Run | PathLike | Iterable[Run | PathLike]
+_HEAD = 4096  # characters in which a page of ours has named its maker
+
+
+def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwrite: bool = False) -> Path:
+    """Writes one self-contained HTML page about one run, or about several and how they compare.
+
+    The page loads nothing from anywhere: figures, style and script are in it. It is written beside its place and then
+    put there, so that an older page stays whole until the new one is.
+
+    Args:
+        runs: A run or the folder of one, or several of either, in the order in which they are to be compared.
+        path: The file to write; its folder is made if it does not exist.
+        title: The page's heading; by default the names of the runs.
+        overwrite: Replace whatever file is there. Without it only an earlier report of gatdiag is replaced.
+
+    Returns:
+        The file.
+
+    Raises:
+        InputError: There is no run, a folder holds none, or the file is there and no report of gatdiag.
+        OSError: The file cannot be written.
+
+    Example:
+        >>> write_report("no such run", "report.html")
+        Traceback (most recent call last):
+        gatdiag.errors.InputError: ...
+    """
+    target = Path(path)
+    opened = open_runs(runs)
+    check_target(target, overwrite=overwrite)
+    text = render_page(opened, title)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _replace(target, text.encode("utf-8", "replace"))
+    return target
+
+
+def open_runs(runs: Runs) -> list[Run]:
+    """All runs opened, in order.
+
+    Raises:
+        InputError: There is none, or a folder holds none.
+    """
+    given = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
+    if not given:
+        raise InputError("A report is about at least one run, got none")
+    return [run if isinstance(run, Run) else load(run) for run in given]
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Raises InputError where writing the page would destroy something that gatdiag did not make."""
+    if target.is_dir():
+        raise InputError(f"Expected the name of a file for the report, got the folder {str(target)!r}")
+    if overwrite or not target.exists():
+        return
+    with target.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(_HEAD)
+    if f'<meta name="generator" content="{GENERATOR} ' not in head:
+        raise InputError(
+            f"{str(target)!r} exists and is no report of gatdiag: choose another name, or say to overwrite"
+        )
+
+
+def _replace(target: Path, content: bytes) -> None:
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

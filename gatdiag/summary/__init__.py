@@ -1,0 +1,58 @@
+"""Summary: run -> tables that figures, reports and diagnoses need; no drawing, no verdicts.
+
+    measured   absent values told from undefined ones
+    series     one value a step and layer: parameters of a role combined, neurons of a layer combined
+    thinning   few steps out of many, that keep every spike
+    change     how far the weights have moved, from the snapshots
+    facts      what was trained and whether the loss fell
+    comparison several runs, one row each
+
+Every function is pure: it reads a `gatdiag.run.Run` and returns a tidy pandas table, or a frozen dataclass of facts.
+"""
+
+from gatdiag.summary.change import LEVELS, SIGNIFICANT, weight_change
+from gatdiag.summary.comparison import compare, default_variant, depth, mean_by, normalisation, width
+from gatdiag.summary.facts import TrainingFacts, accuracies, logged, loss_name, split, training_facts
+from gatdiag.summary.measured import measured, recorded
+from gatdiag.summary.series import (
+    ATTENTION,
+    FEATURES,
+    layer_series,
+    neuron_series,
+    role_series,
+    some_layers,
+    without_layer,
+)
+from gatdiag.summary.thinning import bin_steps, envelope, spaced, thin, thin_groups
+
+__all__ = [
+    "ATTENTION",
+    "FEATURES",
+    "LEVELS",
+    "SIGNIFICANT",
+    "TrainingFacts",
+    "accuracies",
+    "bin_steps",
+    "compare",
+    "default_variant",
+    "depth",
+    "envelope",
+    "layer_series",
+    "logged",
+    "loss_name",
+    "mean_by",
+    "measured",
+    "neuron_series",
+    "normalisation",
+    "recorded",
+    "role_series",
+    "some_layers",
+    "spaced",
+    "split",
+    "thin",
+    "thin_groups",
+    "training_facts",
+    "weight_change",
+    "width",
+    "without_layer",
+]

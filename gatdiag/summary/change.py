@@ -1,0 +1,84 @@
+"""How far the weights have moved since initialisation, by layer, from the snapshots (paper 1, figures 3a, 4a, 8, 11).
+
+Feature weights: |(w* - w_0) / w*| over the significant weights, |w*| >= 1e-4; attention vectors: |w* - w_0| over all of
+them, because they may start at zero. w* is the best snapshot, else the final one.
+"""
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from gatdiag.run import Run
+from gatdiag.summary.series import ATTENTION, FEATURES, role_series
+
+SIGNIFICANT = 1e-4
+LEVELS = (0, 5, 25, 50, 75, 95, 100)
+THRESHOLDS = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
+
+COLUMNS = ("layer", "role", "source", "unchanged_fraction", *THRESHOLDS, *(f"q{level}" for level in LEVELS))
+
+
+def weight_change(run: Run) -> pd.DataFrame:
+    """The change of feature weights and attention vectors in each layer.
+
+    Without snapshots the last recorded row of the parameters' table is used; where a layer then has several parameters
+    of one role, its quantiles are the largest of theirs.
+
+    Returns:
+        One row a layer and role: layer (categorical), role, source ("best", "final" or "step 120"), unchanged_fraction,
+        changed_fraction_005, changed_fraction_050, and the quantiles q0, q5, ... q100. NaN where nothing counts.
+        Empty if neither snapshots nor columns were recorded.
+    """
+    rows = _from_snapshots(run) or _from_table(run)
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table["layer"] = pd.Categorical(table["layer"], categories=list(run.layer_names), ordered=True)
+    return table.sort_values(["role", "layer"], ascending=[False, True], kind="stable").reset_index(drop=True)
+
+
+def _from_snapshots(run: Run) -> list[dict[str, object]]:
+    initial = run.snapshot("initial")
+    source = next((name for name in ("best", "final") if run.snapshot(name) is not None), None)
+    trained = run.snapshot(source) if source else None
+    if initial is None or trained is None:
+        return []
+    rows: list[dict[str, object]] = []
+    for layer in run.meta["structure"]["layers"]:
+        for role in (FEATURES, ATTENTION):
+            names = [p["name"] for p in layer["parameters"] if p["role"] == role]
+            pairs = [(initial[n].ravel(), trained[n].ravel()) for n in names if n in initial and n in trained]
+            if pairs:
+                before, after = (np.concatenate(side).astype(np.float64) for side in zip(*pairs, strict=True))
+                rows.append({"layer": layer["name"], "role": role, "source": source, **_change(before, after, role)})
+    return rows
+
+
+def _change(before: NDArray[np.float64], after: NDArray[np.float64], role: str) -> dict[str, float]:
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        moved = np.abs(after - before)
+        counted = moved
+        if role == FEATURES:
+            significant = ~(np.abs(after) < SIGNIFICANT)
+            counted = moved[significant] / np.abs(after[significant])
+    if not len(counted) or np.isnan(moved).any():
+        empty = dict.fromkeys(COLUMNS[3:], np.nan)
+        return empty if np.isnan(moved).any() else empty | {"unchanged_fraction": float((moved == 0).mean())}
+    return (
+        {"unchanged_fraction": float((moved == 0).mean())}
+        | {name: float((counted > threshold).mean()) for name, threshold in THRESHOLDS.items()}
+        | {f"q{level}": float(q) for level, q in zip(LEVELS, np.percentile(counted, LEVELS), strict=True)}
+    )
+
+
+def _from_table(run: Run) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for role, kind in ((FEATURES, "relative"), (ATTENTION, "absolute")):
+        columns = {name: name for name in COLUMNS[3:6]}
+        columns |= {f"q{level}": f"{kind}_change_q{level}" for level in LEVELS}
+        found: dict[str, dict[str, object]] = {}
+        for target, column in columns.items():
+            last = role_series(run, column, role).groupby("layer", observed=True).last()
+            for layer, step, value in last.itertuples():
+                row = found.setdefault(layer, {"layer": layer, "role": role, "source": f"step {step}"})
+                row[target] = value
+        rows += found.values()
+    return rows

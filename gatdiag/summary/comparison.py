@@ -1,0 +1,108 @@
+"""Several runs, one row each: depth, width, accuracy, and how long it took to get there."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from gatdiag.run import Run
+from gatdiag.summary.facts import accuracies, logged, training_facts
+from gatdiag.summary.series import FEATURES
+
+# Student's t at 97.5 % for 1, 2, ... degrees of freedom; beyond, 2 is close enough
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
+
+
+def compare(runs: Sequence[Run], variants: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """One row a run, in the order given.
+
+    Args:
+        runs: The runs.
+        variants: The group of each run by its name, for example its initialisation; by default the run's name without
+            its numbers, so that gat-xavier-L10-seed1 and gat-xavier-L20-seed2 belong together.
+
+    Returns:
+        run, variant, depth, width, normalisation, steps, first_loss, best_loss, last_loss, best_step,
+        epochs_to_best (the step of the first best validation accuracy, counted from 1), and for each split accuracy_*
+        at that step and last_accuracy_*. NaN where nothing was logged.
+    """
+    return pd.DataFrame([_row(run, variants or {}) for run in runs])
+
+
+def _row(run: Run, variants: Mapping[str, str]) -> dict[str, object]:
+    facts = training_facts(run)
+    row: dict[str, object] = {
+        "run": run.name,
+        "variant": variants.get(run.name, default_variant(run.name)),
+        "depth": depth(run),
+        "width": width(run),
+        "normalisation": variants.get(run.name, normalisation(run)),
+        "steps": facts.steps,
+        "first_loss": facts.first_loss,
+        "best_loss": facts.best_loss,
+        "last_loss": facts.last_loss,
+        "best_step": np.nan if facts.best_step is None else facts.best_step,
+        "epochs_to_best": np.nan if facts.best_step is None else facts.best_step + 1,
+    }
+    names = accuracies(run)
+    for of in ("train", "val", "test"):
+        values = logged(run, names[of]).dropna() if of in names else pd.Series(dtype=np.float64)
+        known = values[values.index <= facts.best_step] if facts.best_step is not None else values[:0]
+        row[f"accuracy_{of}"] = float(known.iloc[-1]) if len(known) else np.nan
+        row[f"last_accuracy_{of}"] = float(values.iloc[-1]) if len(values) else np.nan
+    return row
+
+
+def depth(run: Run) -> int:
+    """How many layers have feature weights."""
+    return sum(bool(_features(layer)) for layer in run.meta["structure"]["layers"])
+
+
+def width(run: Run) -> int | None:
+    """The most common output width of the hidden layers' feature weights; None if there is no hidden layer."""
+    layers = [layer for layer in run.meta["structure"]["layers"] if _features(layer)]
+    widths = Counter(int(_features(layer)[0]["shape"][0]) for layer in layers[:-1] if _features(layer)[0]["shape"])
+    return widths.most_common(1)[0][0] if widths else None
+
+
+def normalisation(run: Run) -> str:
+    """The layer kinds that hold normalisation scales, for example "BatchNorm"; "none" if no layer does."""
+    kinds = {
+        layer["kind"]
+        for layer in run.meta["structure"]["layers"]
+        if any(p["role"] == "norm scale" for p in layer["parameters"])
+    }
+    return ", ".join(sorted(kinds)) or "none"
+
+
+def default_variant(name: str) -> str:
+    """A run's name without the words that are a number, with or without a letter or two before it.
+
+    Example:
+        >>> default_variant("gat-xavier-L10-seed1"), default_variant("gat10"), default_variant("3")
+        ('gat-xavier', 'gat', '3')
+    """
+    words = name.replace("_", "-").split("-")
+    kept = [word.rstrip("0123456789.") for word in words]
+    kept = [new for new, old in zip(kept, words, strict=True) if new == old or len(new) > 2]
+    return "-".join(word for word in kept if word and word != "seed") or name
+
+
+def mean_by(table: pd.DataFrame, value: str, by: Sequence[str]) -> pd.DataFrame:
+    """The mean of a column in each group, with the half-width of its 95 % confidence interval (Student's t).
+
+    Returns:
+        The columns of `by`, then mean, half_width (NaN for one run) and runs, in the order of first appearance.
+    """
+    known = table.dropna(subset=[value, *by])
+    grouped = known.groupby(list(by), sort=False)[value]
+    result = grouped.agg(mean="mean", spread="std", runs="count").reset_index()
+    freedom = result["runs"].to_numpy() - 1
+    t = np.array([_T[f - 1] if 1 <= f <= len(_T) else 2.0 for f in freedom])
+    half_width = t * result["spread"].to_numpy(np.float64) / np.sqrt(result["runs"].to_numpy())
+    return result.assign(half_width=half_width)[[*by, "mean", "half_width", "runs"]]
+
+
+def _features(layer: Mapping[str, list[dict[str, list[int]]]]) -> list[dict[str, list[int]]]:
+    return [p for p in layer["parameters"] if str(p["role"]) == FEATURES]

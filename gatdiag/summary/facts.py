@@ -1,0 +1,115 @@
+"""What was trained, and whether the loss fell: the facts a summary begins with."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from gatdiag.run import Run
+from gatdiag.summary.measured import measured
+
+_ACCURACY = ("accuracy", "acc", "auroc", "auc", "f1")
+_SPLITS = (("train", "training"), ("val", "valid", "validation", "dev"), ("test",))
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """The course of one training.
+
+    Attributes:
+        steps: How many steps were recorded.
+        last_step: The last recorded step; None if there is none.
+        loss: Name of the logged loss; None if none was logged.
+        first_loss: Its first recorded value, NaN included.
+        last_loss: Its last one.
+        best_loss: Its smallest finite one; NaN if none is finite.
+        best_loss_step: When that was reached first.
+        metric: Name of the logged scalar that chose the best step (as `watch(best=...)` or a validation accuracy).
+        best_metric: Its best value.
+        best_step: When that was reached first.
+        first_non_finite: As in the run's meta: step, layer, where, parameter, kind; None if all was finite.
+    """
+
+    steps: int
+    last_step: int | None
+    loss: str | None
+    first_loss: float
+    last_loss: float
+    best_loss: float
+    best_loss_step: int | None
+    metric: str | None
+    best_metric: float
+    best_step: int | None
+    first_non_finite: dict[str, object] | None
+
+
+def training_facts(run: Run) -> TrainingFacts:
+    """The facts of one run; nothing in them is a verdict."""
+    step = run.steps["step"]
+    loss = loss_name(run)
+    values = logged(run, loss) if loss else pd.Series(dtype=np.float64)
+    finite = values[np.isfinite(values)]
+    metric, mode = _chosen_by(run)
+    chosen = logged(run, metric) if metric else pd.Series(dtype=np.float64)
+    chosen = chosen[np.isfinite(chosen)]
+    best_step = (chosen.idxmin() if mode == "min" else chosen.idxmax()) if len(chosen) else None
+    return TrainingFacts(
+        steps=len(step),
+        last_step=int(step.iloc[-1]) if len(step) else None,
+        loss=loss,
+        first_loss=float(values.iloc[0]) if len(values) else np.nan,
+        last_loss=float(values.iloc[-1]) if len(values) else np.nan,
+        best_loss=float(finite.min()) if len(finite) else np.nan,
+        best_loss_step=int(finite.idxmin()) if len(finite) else None,
+        metric=metric,
+        best_metric=float(chosen[best_step]) if best_step is not None else np.nan,
+        best_step=int(best_step) if best_step is not None else None,
+        first_non_finite=run.meta.get("first_non_finite"),
+    )
+
+
+def logged(run: Run, name: str) -> pd.Series:
+    """A scalar by step, without the steps at which it was not logged; NaN where it was logged as NaN."""
+    keep = measured(run, "steps", name)
+    return pd.Series(run.steps[name].to_numpy(np.float64)[keep], index=run.steps["step"].to_numpy()[keep])
+
+
+def loss_name(run: Run) -> str | None:
+    """The logged scalar that is the training loss: "loss", else the first whose name says loss and not validation."""
+    names = [name for name in run.logged if "loss" in name.lower()]
+    training = [name for name in names if split(name) in (None, "train")]
+    exact = [name for name in names if name.lower() in ("loss", "train_loss", "training_loss")]
+    return next(iter([*exact, *training, *names]), None)
+
+
+def accuracies(run: Run) -> dict[str, str]:
+    """The logged accuracies by split: {"train": ..., "val": ..., "test": ...}, as far as they were logged."""
+    found: dict[str, str] = {}
+    for name in run.logged:
+        words = _words(name)
+        of = split(name)
+        if of is not None and any(word in _ACCURACY for word in words):
+            found.setdefault(of, name)
+    return found
+
+
+def split(name: str) -> str | None:
+    """Which part of the data a logged scalar belongs to: "train", "val" or "test"; None if its name does not say.
+
+    Example:
+        >>> split("val_accuracy"), split("accuracy/test"), split("loss")
+        ('val', 'test', None)
+    """
+    words = _words(name)
+    return next((group[0] for group in _SPLITS if any(word in words for word in group)), None)
+
+
+def _words(name: str) -> list[str]:
+    return "".join(letter if letter.isalnum() else " " for letter in name.lower()).split()
+
+
+def _chosen_by(run: Run) -> tuple[str | None, str]:
+    best = run.meta.get("best")
+    if best and best.get("name") in run.logged:
+        return best["name"], best.get("mode", "max")
+    return accuracies(run).get("val"), "max"

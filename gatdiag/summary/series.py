@@ -1,0 +1,167 @@
+"""One value a step and layer, from tables that hold one a parameter or one a neuron.
+
+The tables returned are tidy: step, layer, value; `layer` is a categorical in the order of the structure, so that its
+codes number the layers from 0.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from gatdiag.run import Run
+from gatdiag.summary.measured import measured, recorded
+from gatdiag.summary.thinning import spaced
+
+FEATURES = "feature weight"
+ATTENTION = "attention vector"
+Floats = NDArray[np.float64]
+
+_KEPT = ("step", "layer", "parameter", "norm", "gradient_norm")  # what combining needs, beside the column itself
+_NORMS = ("norm", "gradient_norm", "spectral_norm")
+_FRACTIONS = ("unchanged_fraction", "changed_fraction_005", "changed_fraction_050")
+
+
+def layer_series(run: Run, column: str) -> pd.DataFrame:
+    """A column of the layers' table, without the steps at which it was not measured (coarser cadence).
+
+    Returns:
+        step, layer, value. Empty if the column was not recorded; NaN where it was measured and is undefined.
+    """
+    keep = measured(run, "layers", column)
+    frame = run.layers.filter(["step", "layer", column]).loc[keep]
+    values = frame[column].to_numpy(np.float64) if keep.any() else np.empty(0)
+    return _tidy(run, frame["step"].to_numpy(), _codes(frame, run), values)
+
+
+def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
+    """A column of the parameters' table with the parameters of one role combined in each layer.
+
+    Norms combine as the norm of all entries together; `relative_gradient_norm` as the ratio of the combined norms
+    (its largest value where the norms were not recorded); fractions as the mean weighted by the number of entries;
+    any other column as its largest value.
+
+    Args:
+        run: The run.
+        column: A column of `run.parameters`.
+        role: For example "feature weight" or "attention vector".
+
+    Returns:
+        step, layer, value: layers without a parameter of that role have no rows, nor has a relative gradient norm
+        where all weights are zero (attention vectors at the first step, often). NaN stays NaN.
+    """
+    keep = measured(run, "parameters", column) & (run.parameters["role"] == role).to_numpy()
+    frame = run.parameters.filter([*_KEPT, *({column} - set(_KEPT))]).loc[keep]
+    if not len(frame):
+        return _tidy(run, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+    steps, place = _positions(frame["step"].to_numpy())
+    layers = len(run.layer_names)
+    cells, cell = np.unique(place * layers + _codes(frame, run), return_inverse=True)
+    value = _combined(run, frame, column, cell, len(cells))
+    kept = np.ones(len(cells), bool)
+    if column == "relative_gradient_norm":
+        kept = _combine_max(frame["norm"].to_numpy(np.float64), cell, len(cells)) != 0
+    return _tidy(run, steps[cells // layers][kept], (cells % layers)[kept], value[kept])
+
+
+def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "extreme") -> pd.DataFrame:
+    """A column of the neurons' table with the neurons of each layer combined, at every step.
+
+    Args:
+        run: The run.
+        column: "delta", "c" or "predicted_c".
+        how: "extreme" keeps the value of largest magnitude with its sign, "largest" its magnitude alone.
+
+    Returns:
+        step, layer, value. NaN where a neuron of that layer is NaN.
+    """
+    if not recorded(run, "neurons", column):
+        return _tidy(run, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+    frame = run.neurons
+    step, layer, values = frame["step"].to_numpy(), _codes(frame, run), frame[column].to_numpy(np.float64)
+    if layer.min() < 0:  # laws of layers that are not recorded
+        step, layer, values = step[layer >= 0], layer[layer >= 0], values[layer >= 0]
+    starts = np.flatnonzero(np.concatenate([[True], (np.diff(step) != 0) | (np.diff(layer) != 0)]))
+    highest, lowest = np.maximum.reduceat(values, starts), np.minimum.reduceat(values, starts)
+    extreme = np.where(np.abs(lowest) > np.abs(highest), lowest, highest)
+    table = _tidy(run, step[starts], layer[starts], extreme)
+    if table.duplicated(["step", "layer"]).any():  # laws of one layer need not stand together
+        order = table["value"].abs().sort_values(na_position="last", kind="stable").index
+        table = table.loc[order].drop_duplicates(["step", "layer"], keep="last").sort_values(["step", "layer"])
+        table = table.reset_index(drop=True)
+    return table.assign(value=table["value"].abs()) if how == "largest" else table
+
+
+def some_layers(table: pd.DataFrame, limit: int = 10) -> pd.DataFrame:
+    """The rows of at most `limit` layers: the first and last that have rows, and evenly between."""
+    present = table["layer"].cat.codes.drop_duplicates().sort_values().to_numpy()
+    kept = present[spaced(len(present), limit)]
+    return table[table["layer"].cat.codes.isin(kept).to_numpy()].reset_index(drop=True)
+
+
+def _combined(run: Run, frame: pd.DataFrame, column: str, cell: NDArray[np.int64], count: int) -> Floats:
+    values = frame[column].to_numpy(np.float64, na_value=np.nan)
+    if column in _NORMS[:2]:
+        return _combine_norms(values, cell, count)
+    if column == "relative_gradient_norm" and {"norm", "gradient_norm"} <= set(frame.columns) and count < len(values):
+        above, below = (
+            _combine_norms(frame[name].to_numpy(np.float64), cell, count) for name in ("gradient_norm", "norm")
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return above / below
+    if column in _FRACTIONS:
+        weight = _sizes(run, frame)
+        return np.bincount(cell, weight * values, count) / np.bincount(cell, weight, count)
+    return _combine_max(values, cell, count)
+
+
+def _combine_norms(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:
+    """The norm of all entries together; scaled by the largest, so that tiny gradients do not underflow."""
+    largest = _combine_max(values, cell, count)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        parts = (values / largest[cell]) ** 2
+    parts[largest[cell] == 0] = 0.0
+    total = largest * np.sqrt(np.bincount(cell, parts, count))
+    return np.where(np.isinf(largest), largest, total)
+
+
+def _combine_max(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:
+    largest = np.full(count, -np.inf)
+    with np.errstate(invalid="ignore"):  # NaN wins
+        np.maximum.at(largest, cell, values)
+    return largest
+
+
+def _sizes(run: Run, frame: pd.DataFrame) -> Floats:
+    layers: list[dict[str, Any]] = run.meta["structure"]["layers"]
+    size = {p["name"]: float(np.prod(p["shape"])) for layer in layers for p in layer["parameters"]}
+    return frame["parameter"].astype(object).map(size).fillna(1.0).to_numpy(np.float64)
+
+
+def _positions(step: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Distinct steps in order, and the place of each row among them."""
+    if len(step) and (np.diff(step) >= 0).all():  # as recorded; far quicker than sorting
+        new = np.concatenate([[True], np.diff(step) != 0])
+        return step[new], np.cumsum(new) - 1
+    return np.unique(step, return_inverse=True)
+
+
+def _codes(frame: pd.DataFrame, run: Run) -> NDArray[np.int64]:
+    layer = frame["layer"]
+    if list(layer.cat.categories) != list(run.layer_names):
+        layer = layer.cat.set_categories(list(run.layer_names))
+    return np.asarray(layer.cat.codes)
+
+
+def without_layer(run: Run, curve: pd.DataFrame) -> pd.DataFrame:
+    """Rows about the whole network, with a null `layer`, to stand beside rows of layers in one table."""
+    return curve.assign(layer=_names(run, np.full(len(curve), -1)))
+
+
+def _names(run: Run, codes: NDArray[np.int64]) -> pd.Categorical:
+    return pd.Categorical.from_codes(codes, categories=pd.Index(run.layer_names, dtype=object), ordered=True)
+
+
+def _tidy(run: Run, step: NDArray[np.int64], layer: NDArray[np.int64], value: Floats) -> pd.DataFrame:
+    return pd.DataFrame({"step": step, "layer": _names(run, layer), "value": value})

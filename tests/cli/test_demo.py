@@ -1,0 +1,168 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import gatdiag
+from gatdiag.cli import demo as demo_module
+from gatdiag.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "data"
+QUICK = ["--epochs", "3", "--layers", "3"]
+
+
+def demo(*arguments):
+    return CliRunner(env={"COLUMNS": "150"}).invoke(app, ["demo", *map(str, arguments)])
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """Without the page and the figures, which have tests of their own."""
+    monkeypatch.setattr(demo_module, "_write_page", lambda *_, **__: None)
+
+
+@pytest.mark.slow
+def test_it_trains_records_draws_and_writes_the_page(tmp_path):
+    out = tmp_path / "demo"
+    done = demo("--out", out, "--epochs", 4, "--layers", 4)
+    assert done.exit_code == 0, done.stderr
+    runs = [gatdiag.load(out / name) for name in ("xavier", "balanced-orthogonal")]
+    for run in runs:
+        assert run.status == "finished"
+        assert run.steps["step"].tolist() == [0, 1, 2, 3]
+        assert {"loss", "train_accuracy", "val_accuracy", "test_accuracy"} <= {*run.logged}
+        assert len(run.layer_names) == 4
+    c = [run.neurons[run.neurons["step"] == 0]["c"].abs().max() for run in runs]
+    assert c[0] > 0.1 > 1e-5 > c[1]
+    page = (out / "report.html").read_text()
+    assert "balanced orthogonal" in page
+    assert [*(out / "figures").rglob("*.png")]
+    assert str(out / "report.html") in done.stdout.replace("\n", "")
+    assert "epochs the loss" in done.stdout or "the loss falls" in done.stdout
+
+
+@pytest.mark.slow
+def test_one_network_trains_and_the_other_does_not(tmp_path, light):
+    done = demo("--out", tmp_path / "demo", "--epochs", 40)
+    assert done.exit_code == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "With Xavier weights the network does not train" in words
+    assert "With balanced orthogonal weights the network trains" in words
+    xavier, balanced = (gatdiag.load(tmp_path / "demo" / name).steps for name in ("xavier", "balanced-orthogonal"))
+    assert xavier["val_accuracy"].max() <= 0.5 < 0.8 <= balanced["val_accuracy"].max()
+
+
+@pytest.mark.slow
+def test_on_cora(tmp_path, light):
+    raw = SHARED / "planetoid" / "Cora"
+    if not any(path.is_file() for path in raw.rglob("raw/*")):
+        pytest.skip("no raw files in shared/data/planetoid/Cora beside the repository")
+    shutil.copytree(raw, tmp_path / "root" / "planetoid" / "Cora", copy_function=shutil.copyfile)
+    done = demo("--dataset", "Cora", "--root", tmp_path / "root", "--out", tmp_path / "demo", "--epochs", 2)
+    assert done.exit_code == 0, done.stderr
+    assert "A GAT of 10 layers on Cora (2708 nodes), seed 0, learning rate 0.1" in done.stdout
+    run = gatdiag.load(tmp_path / "demo" / "balanced-orthogonal")
+    shapes = [info["shape"] for info in run.meta["structure"]["layers"][0]["parameters"]]
+    assert [64, 1433] in shapes
+
+
+def test_the_same_seed_gives_the_same_runs_and_options_arrive(tmp_path, light):
+    options = [*QUICK, "--learning-rate", 0.5]
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        assert demo("--out", tmp_path / name, "--seed", seed, *options).exit_code == 0
+    losses = [gatdiag.load(tmp_path / name / "xavier").steps["loss"].tolist() for name in "abc"]
+    assert losses[0] == losses[1] != losses[2]
+    assert gatdiag.load(tmp_path / "a" / "xavier").steps["learning_rate"].tolist() == [0.5] * 3
+
+
+def test_what_is_there_is_replaced_only_when_told(tmp_path, light):
+    out = tmp_path / "demo"
+    assert demo("--out", out, *QUICK).exit_code == 0
+    (out / "notes.txt").write_text("mine")
+    refused = demo("--out", out, "--epochs", "5", "--layers", "3")
+    assert refused.exit_code == 2
+    assert "--overwrite" in refused.stderr
+    assert len(gatdiag.load(out / "xavier").steps) == 3
+    assert demo("--out", out, "--overwrite", "--epochs", "5", "--layers", "3").exit_code == 0
+    assert len(gatdiag.load(out / "xavier").steps) == 5
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dataset", "corn"], "no graph is called 'corn'"),
+        (["--layers", "1"], "Expected 2 layers or more, got 1"),
+        (["--epochs", "0"], "Expected epochs to be 1 or more, got 0"),
+        (["--learning-rate", "nan"], "Expected learning_rate to be positive and finite, got nan"),
+        (["--out", "file"], "file is a file: choose another --out"),
+        (["--out", "file/below"], "cannot be written to file/below/xavier"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_status_2(tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    done = demo(*options)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
+    assert message in line
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_runs_that_can_be_read(tmp_path):
+    out = tmp_path / "demo"
+    command = [sys.executable, "-m", "gatdiag", "demo", "--out", str(out), "--epochs", "100000", "--layers", "3"]
+    options = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "text": True}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+        try:
+            wait_until(lambda: (out / "xavier" / "meta.json").exists() and len(gatdiag.load(out / "xavier").steps) > 5)
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert stdout == ""
+    lines = [line for line in stderr.splitlines() if line.startswith("gatdiag: ")]
+    assert lines == [f"gatdiag: interrupted; what was recorded can be read: gatdiag report {out / 'xavier'}"]
+    assert "Traceback" not in stderr
+    run = gatdiag.load(out / "xavier")
+    assert run.status == "interrupted"
+    assert len(run.steps) > 5
+
+
+def wait_until(condition, seconds=100):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail("the demo did not begin to record")
+        time.sleep(0.2)
+
+
+def test_help_loads_nothing_heavy():
+    script = (
+        "import sys\nfrom gatdiag.cli import main\n"
+        "try: main()\nexcept SystemExit: print('LOADED', *sys.modules, file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", script, "demo", "--help"]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert "--dataset" in done.stdout
+    loaded = set(done.stderr.rpartition("LOADED")[2].split())
+    assert "typer" in loaded
+    assert not loaded & {"torch", "numpy", "pandas", "matplotlib", "gatdiag.experiments"}
+
+
+def test_threads_are_given_back(tmp_path, light):
+    before = torch.get_num_threads()
+    assert demo("--out", tmp_path / "demo", *QUICK).exit_code == 0
+    assert torch.get_num_threads() == before

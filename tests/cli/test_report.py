@@ -1,0 +1,94 @@
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from gatdiag.cli.app import app
+from gatdiag.figures import rendering
+from gatdiag.report import sections
+from tests.run.synthetic import synthetic_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return synthetic_run(tmp_path_factory.mktemp("runs") / "gat3", steps=20, layers=3, neurons=2)
+
+
+@pytest.fixture
+def report(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sections, "figures_for", lambda runs: [])
+    monkeypatch.setattr(rendering, "FIGURES", [one for one in rendering.FIGURES if one.name == "unchanged_fraction"])
+    return lambda *arguments: CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def test_a_page_is_written_into_the_current_folder(report, folder, tmp_path):
+    done = report(folder)
+    assert (done.exit_code, done.stdout) == (0, "report.html\n")
+    assert "gat3" in (tmp_path / "report.html").read_text()
+
+
+def test_a_name_and_a_title_can_be_given(report, folder, tmp_path):
+    done = report(folder, folder, "--out", "new/two.html", "--title", "<both>")
+    assert done.exit_code == 0, done.stderr
+    assert "<title>&lt;both&gt;</title>" in (tmp_path / "new" / "two.html").read_text()
+
+
+def test_pictures_stand_beside_the_page(report, folder, tmp_path):
+    done = report(folder, "--out", "page.html", "--format", "html,PNG")
+    assert done.exit_code == 0, done.stderr
+    pictures = {path.name for path in (tmp_path / "page-figures").iterdir()}
+    assert "unchanged_fraction.png" in pictures
+    assert all((tmp_path / "page-figures" / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+    assert f"{len(pictures)} files in page-figures" in done.stdout
+
+
+def test_pictures_alone_go_into_a_folder(report, folder, tmp_path):
+    assert report(folder, "--out", "pictures", "--format", "svg").exit_code == 0
+    assert {path.suffix for path in (tmp_path / "pictures").iterdir()} == {".svg"}
+    again = report(folder, "--out", "pictures", "--format", "svg")
+    assert (again.exit_code, again.stdout) == (2, "")
+    assert "exists" in again.stderr
+    assert report(folder, "--out", "pictures", "--format", "svg", "--overwrite").exit_code == 0
+
+
+def test_a_file_of_the_users_is_not_replaced_unasked(report, folder, tmp_path):
+    (tmp_path / "report.html").write_text("mine")
+    assert report(folder).exit_code == 2
+    assert (tmp_path / "report.html").read_text() == "mine"
+    assert report(folder, "--overwrite").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["no-such-run"],
+        ["."],
+        ["meta"],
+        ["{run}", "--format", "gif"],
+        ["{run}", "--format", ","],
+        ["{run}", "no-such-run"],
+        ["{run}", "--out", "file/report.html"],
+        ["{run}", "--out", "file", "--format", "png"],
+    ],
+    ids=["missing", "no run", "broken", "format", "no format", "second missing", "no folder", "file"],
+)
+def test_an_error_is_one_line_and_status_2(report, folder, tmp_path, arguments):
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "meta.json").write_text('{"schema": 1, ')
+    (tmp_path / "file").touch()
+    done = report(*(argument.format(run=folder) for argument in arguments))
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("gatdiag: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_neither_help_nor_report_import_torch(folder, tmp_path):
+    code = "import sys; from gatdiag.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    for arguments in (["report", "--help"], ["report", str(folder), "--out", str(tmp_path / "page.html")]):
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert done.stdout.splitlines()[-1] == "False"

@@ -1,0 +1,71 @@
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gatdiag
+from gatdiag.errors import InputError
+from gatdiag.experiments import initialisations
+from gatdiag.experiments.block_model import block_model
+from gatdiag.experiments.initialisations import SCHEMES, compare_initialisations, prepared_graph, settings_for
+from gatdiag.experiments.training import TrainingSettings
+
+
+def graph_of(features, *mask_shape):
+    masks = {
+        f"{split}_mask": torch.arange(8).reshape(mask_shape) % 3 == n
+        for n, split in enumerate(("train", "val", "test"))
+    }
+    return Data(x=features, y=torch.arange(len(features)) % 2, **masks)
+
+
+@pytest.fixture
+def features(monkeypatch):
+    x = torch.tensor([[1.0, 3.0], [0.0, 0.0], [2.0, 2.0], [0.0, 5.0]])
+    monkeypatch.setattr(initialisations, "load_graph", lambda name, root: graph_of(x.clone(), 4, 2))
+    return x
+
+
+def test_rows_of_citation_graphs_sum_to_one(features):
+    assert prepared_graph("cora", "data").x.tolist() == [[0.25, 0.75], [0.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
+    assert torch.equal(prepared_graph("Texas", "data").x, features)
+
+
+def test_of_several_splits_the_papers_is_taken(features):
+    graph = prepared_graph("Texas", "data")
+    for number, split in enumerate(("train", "val", "test")):
+        assert graph[f"{split}_mask"].tolist() == [place % 3 == number for place in (1, 3, 5, 7)]
+
+
+@pytest.mark.parametrize(("name", "rate"), [("sbm", 0.01), ("CiteSeer", 0.1), ("Texas", 0.01)])
+def test_learning_rates_are_those_of_the_paper(name, rate):
+    settings = settings_for(name)
+    assert (settings.optimizer, settings.learning_rate, settings.weight_decay) == ("SGD", rate, 0.0)
+
+
+def test_both_trainings_differ_in_their_weights_alone(tmp_path):
+    heard = []
+    folders = compare_initialisations(
+        block_model(nodes=160, words=16),
+        tmp_path,
+        TrainingSettings(epochs=2, seed=3),
+        layers=3,
+        width=8,
+        progress=lambda scheme, number, epoch: heard.append((scheme, number)),
+    )
+    assert folders == (tmp_path / "xavier", tmp_path / "balanced-orthogonal")
+    assert heard == [(scheme, number) for scheme in SCHEMES for number in range(2)]
+    first, second = (gatdiag.load(folder) for folder in folders)
+    assert first.meta["optimizers"] == second.meta["optimizers"]
+    assert first.meta["structure"] == second.meta["structure"]
+    assert first.snapshot("initial")["convs.0.att"].any()
+    assert not second.snapshot("initial")["convs.0.att"].any()
+    assert first.meta["best"]["name"] == "val_accuracy"
+
+
+def test_a_run_that_is_there_is_replaced_only_when_told(tmp_path):
+    graph, settings = block_model(nodes=160, words=16), TrainingSettings(epochs=1)
+    compare_initialisations(graph, tmp_path, settings, layers=2, width=4)
+    with pytest.raises(InputError):
+        compare_initialisations(graph, tmp_path, settings, layers=2, width=4)
+    compare_initialisations(graph, tmp_path, TrainingSettings(epochs=2), layers=2, width=4, overwrite=True)
+    assert len(gatdiag.load(tmp_path / "xavier").steps) == 2

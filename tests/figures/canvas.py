@@ -1,0 +1,31 @@
+"""A figure drawn in memory, to look at its artists."""
+
+from collections.abc import Sequence
+
+import matplotlib.figure
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from gatdiag.figures.look import SIZES, Figure, look
+
+
+def drawn(figure: Figure, table: pd.DataFrame, width: str = "double") -> matplotlib.figure.Figure:
+    with look():
+        size = SIZES[width], figure.height(table, SIZES[width])
+        canvas = matplotlib.figure.Figure(figsize=size, dpi=50, layout="constrained")
+        FigureCanvasAgg(canvas)
+        figure.draw(table, canvas)
+    return canvas
+
+
+def lines(axes: Axes) -> list:
+    """The lines of the data, without marks at the edge and guides."""
+    return [
+        line for line in axes.get_lines() if not str(line.get_label()).startswith("_") or line.get_label() == "_line"
+    ]
+
+
+def words(canvas: matplotlib.figure.Figure) -> str:
+    texts: Sequence = canvas.findobj(lambda artist: hasattr(artist, "get_text"))
+    return "\n".join(str(text.get_text()) for text in texts)

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from gatdiag.figures.look import Line, draw_lines, layer_axis, scale_axis
+
+
+@pytest.fixture
+def axes():
+    return Figure().subplots()
+
+
+def test_wide_spans_are_logarithmic_and_signed_ones_never(axes):
+    scale_axis(axes, [1e-3, 1.0])
+    assert axes.get_yscale() == "log"
+    other = Figure().subplots()
+    scale_axis(other, [-1e-3, 1e3])
+    assert other.get_yscale() == "linear"
+
+
+def test_limits_hold_what_is_ordinary(axes):
+    values = np.linspace(1, 2, 100)
+    scale_axis(axes, values)
+    low, high = axes.get_ylim()
+    assert 0.8 < low < 1
+    assert 2 < high < 2.2
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_a_spike_does_not_press_the_rest_flat(axes, log):
+    values = np.append(np.linspace(1, 2, 1000), 1e30)
+    scale_axis(axes, values, log=log)
+    low, high = axes.get_ylim()
+    assert high < 1e4
+    shown = np.log10([1, 2]) if log else np.array([1, 2])
+    whole = np.log10([low, high]) if log else np.array([low, high])
+    assert np.ptp(shown) > 0.1 * np.ptp(whole)
+
+
+@pytest.mark.parametrize("values", [[], [np.nan], [np.inf, -np.inf], [0.0], [5.0, 5.0], [1e-320], [1e308, 1e-308]])
+@pytest.mark.parametrize("log", [True, False, None])
+def test_degenerate_values_leave_a_usable_axis(axes, values, log):
+    scale_axis(axes, values, log=log)
+    low, high = axes.get_ylim()
+    assert np.isfinite([low, high]).all()
+    assert low < high
+
+
+def test_noise_does_not_fill_a_logarithmic_axis(axes):
+    scale_axis(axes, np.linspace(1.0, 1.2, 50), log=True)
+    low, high = axes.get_ylim()
+    assert high / low > 50
+
+
+def test_what_cannot_be_seen_is_marked(axes):
+    y = np.array([1.0, 0.0, np.nan, 3.0, np.inf, 2.0, *np.linspace(1, 3, 500), 1e30])
+    handles = draw_lines(axes, [Line(np.arange(len(y)), y, "a")], log=True)
+    marks = {line.get_label(): line.get_xdata().tolist() for line in axes.get_lines()[1:]}
+    assert marks == {"_broken": [2, 4], "_zero": [1], "_above": [506]}
+    assert [handle.get_label() for handle in handles] == ["a", "NaN or infinite", "exactly 0", "beyond the axis"]
+
+
+def test_marks_below_a_linear_axis(axes):
+    y = np.append(np.linspace(1, 2, 500), -1e9)
+    draw_lines(axes, [Line(np.arange(501), y)], log=False)
+    assert [line.get_label() for line in axes.get_lines()[1:]] == ["_below"]
+
+
+@pytest.mark.parametrize(("count", "limit"), [(3, 12), (512, 12), (1, 12), (0, 12)])
+def test_layers_are_labelled_at_most_so_many_times(axes, count, limit):
+    layer_axis(axes, [f"convs.{i}" for i in range(count)], limit=limit)
+    labels = [text.get_text() for text in axes.get_xticklabels()]
+    assert len(labels) == min(count, limit)
+    if count > 1:
+        assert (labels[0], labels[-1]) == ("0", str(count - 1))

@@ -1,0 +1,56 @@
+import itertools
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from gatdiag.figures.look import CATEGORIES, HEAT, SIGNED, category, is_wide, look, ordered_colours
+
+
+def luminance(colour):
+    return float(np.dot(mpl.colors.to_rgb(colour), [0.299, 0.587, 0.114]))
+
+
+def test_no_two_categories_share_colour_and_line():
+    assert len({(style["color"], style["linestyle"]) for style in CATEGORIES}) == 28
+    assert category(28) == category(0)
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_few_categories_differ_in_grey(count):
+    for one, other in itertools.combinations(CATEGORIES[:count], 2):
+        difference = abs(luminance(one["color"]) - luminance(other["color"]))
+        assert one["linestyle"] != other["linestyle"] or difference > 0.04
+
+
+def test_what_is_ordered_grows_lighter():
+    for colours in (ordered_colours(10), HEAT(np.linspace(0, 1, 50))):
+        brightness = [luminance(colour[:3]) for colour in colours]
+        assert brightness == sorted(brightness)
+        assert np.diff(brightness).min() > 0.005
+
+
+def test_signs_differ_in_hue_and_zero_is_lightest():
+    ends, middle = SIGNED([0.0, 1.0]), SIGNED(0.5)
+    assert ends[0][2] > ends[0][0]
+    assert ends[1][0] > ends[1][2]
+    assert luminance(middle[:3]) > 0.9 > max(luminance(end[:3]) for end in ends)
+
+
+def test_the_look_ends_with_its_context():
+    before = dict(mpl.rcParams)
+    with look("salt"):
+        assert mpl.rcParams["svg.hashsalt"] == "salt"
+        assert mpl.rcParams["pdf.fonttype"] == 42
+    assert dict(mpl.rcParams) == before
+    with pytest.raises(ZeroDivisionError), look():
+        1 / 0  # noqa: B018
+    assert dict(mpl.rcParams) == before
+
+
+def test_width_is_that_of_the_part_that_is_drawn_on():
+    whole = Figure(figsize=(6.75, 2))
+    left, _ = whole.subfigures(1, 2)
+    assert is_wide(whole)
+    assert not is_wide(left)

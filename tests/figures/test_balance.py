@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from gatdiag.figures import balance, conservation, table
+from tests.figures.canvas import drawn, lines, words
+
+
+def test_c_of_chosen_neurons(runs):
+    run = runs["ordinary"]
+    values = table(balance.FIGURE, run)
+    assert list(dict.fromkeys(values["layer"])) == ["convs.0", "convs.2", "convs.4"]
+    for law, part in values.groupby("law"):
+        rows = run.neurons[run.neurons["law"] == law].set_index("step")
+        assert part["c"].tolist() == rows.loc[part["step"], "c"].tolist()
+        assert part["layer"].nunique() == 1
+        known = part.dropna(subset=["predicted_c"])
+        assert known["predicted_c"].tolist() == rows.loc[known["step"], "predicted_c"].tolist()
+        assert 3 <= len(known) <= 12
+
+
+def test_neurons_are_chosen_by_the_rank_of_their_first_c(runs):
+    run = runs["ordinary"]
+    values = table(balance.FIGURE, run, layers=["convs.1"], neurons=3)
+    first = run.neurons[(run.neurons["step"] == 0) & (run.neurons["layer"] == "convs.1")].sort_values("c")
+    expected = set(first["law"].iloc[[0, 2, 3]])
+    assert set(values["law"]) == expected
+
+
+def test_lines_and_circles(runs):
+    canvas = drawn(balance.FIGURE, table(balance.FIGURE, runs["ordinary"]))
+    panels = [axes for axes in canvas.axes if axes.get_title("left")]
+    assert [len(lines(axes)) for axes in panels] == [4, 4, 4]
+    circles = [line for line in panels[0].get_lines() if line.get_label() == "_predicted"]
+    assert len(circles) == 4
+    assert "predicted from the step before" in words(canvas)
+
+
+def test_noise_around_zero_is_not_blown_up(runs):
+    values = table(balance.FIGURE, runs["ordinary"])
+    values["c"] *= 1e-9
+    low, high = drawn(balance.FIGURE, values).axes[0].get_ylim()
+    assert low < -0.09
+    assert high > 0.09
+
+
+@pytest.mark.parametrize("name", ["ordinary", "stuck"])
+def test_delta_is_the_largest_of_each_layer(runs, name):
+    run = runs[name]
+    values = table(conservation.FIGURE, run)
+    rows = run.neurons.assign(size=run.neurons["delta"].abs())
+    for layer, part in values.groupby("layer", observed=True):
+        largest = rows[rows["layer"] == layer].groupby("step")["size"].max()
+        assert part["high"].max() == largest.max()
+        if len(largest) <= 150:
+            assert part["value"].tolist() == largest.tolist()
+    axes = drawn(conservation.FIGURE, values).axes[0]
+    assert len(lines(axes)) == len(run.layer_names) - 1
+    assert axes.get_yscale() == "log"
+
+
+def test_delta_that_is_exactly_zero_is_marked(runs):
+    canvas = drawn(conservation.FIGURE, table(conservation.FIGURE, runs["broken"]))
+    assert "exactly 0" in words(canvas)
+    zeros = [line for line in canvas.axes[0].get_lines() if line.get_label() == "_zero"]
+    assert np.concatenate([line.get_xdata() for line in zeros]).max() == 14

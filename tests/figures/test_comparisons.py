@@ -1,0 +1,105 @@
+"""The figures that draw several runs."""
+
+import numpy as np
+import pytest
+
+from gatdiag.figures import (
+    accuracy_by_depth,
+    accuracy_by_normalisation,
+    accuracy_by_tree_depth,
+    accuracy_by_width,
+    compared_curves,
+    gradient_evolution,
+    table,
+)
+from tests.figures.canvas import drawn, lines, words
+
+
+def test_the_curves_of_each_run(grown):
+    values = table(compared_curves.FIGURE, grown)
+    for place, run in enumerate(grown):
+        part = values[values["run"] == place]
+        for quantity, column in (("loss", "loss"), ("validation accuracy", "val_accuracy")):
+            assert part[part["quantity"] == quantity]["value"].tolist() == run.steps[column].tolist()
+        assert set(part["label"]) == {run.name}
+    canvas = drawn(compared_curves.FIGURE, values)
+    assert [len(lines(axes)) for axes in canvas.axes] == [8, 8]
+    styles = {(line.get_color(), line.get_linestyle()) for line in lines(canvas.axes[0])}
+    assert len(styles) == 8
+    assert len(canvas.legends[0].get_texts()) == 8
+
+
+def test_chosen_scalars_and_labels(grown):
+    values = table(compared_curves.FIGURE, grown[:2], names=["test_accuracy"], variants={grown[0].name: "A"})
+    assert set(values["quantity"]) == {"test_accuracy"}
+    assert set(values["label"]) == {"A", grown[1].name}
+
+
+def test_one_scale_of_colours_for_all_runs(grown):
+    values = table(gradient_evolution.FIGURE, grown[2:6:2])
+    rows = grown[2].parameters
+    expected = rows[rows["role"] == "feature weight"]["gradient_norm"]
+    assert values[values["run"] == 0]["value"].tolist() == expected.tolist()
+    canvas = drawn(gradient_evolution.FIGURE, values)
+    norms = [axes.collections[0].norm for axes in canvas.axes[:2]]
+    assert (norms[0].vmin, norms[0].vmax) == (norms[1].vmin, norms[1].vmax)
+    assert [axes.get_title("left") for axes in canvas.axes[:2]] == [grown[2].name, grown[4].name]
+
+
+def test_a_run_without_gradients_beside_one_with(grown, runs):
+    canvas = drawn(gradient_evolution.FIGURE, table(gradient_evolution.FIGURE, [runs["nothing"], grown[0]]))
+    assert "not recorded: gradient_norm" in words(canvas).replace("\n", " ")
+
+
+def expected_means(runs, value, sizes):
+    found = {}
+    for run, size in zip(runs, sizes, strict=True):
+        found.setdefault((run.name.split("-")[0], size), []).append(value(run))
+    return {key: np.mean(values) for key, values in found.items()}
+
+
+def test_accuracy_and_epochs_against_depth(grown):
+    values = table(accuracy_by_depth.FIGURE, grown)
+    depths = [3, 3, 5, 5] * 2
+    best = expected_means(grown, lambda run: run.steps["val_accuracy"].idxmax() + 1, depths)
+    test = expected_means(grown, lambda run: run.steps["test_accuracy"][run.steps["val_accuracy"].idxmax()], depths)
+    for panel, expected in (("accuracy", test), ("epochs to best", best)):
+        part = values[values["panel"] == panel]
+        found = (
+            {(row.variant, row.size): row.mean for row in part.itertuples(name="Row")}
+            if False
+            else {(v, s): m for v, s, m in zip(part["variant"], part["size"], part["mean"], strict=True)}
+        )
+        assert found == pytest.approx(expected)
+    canvas = drawn(accuracy_by_depth.FIGURE, values)
+    assert [axes.get_ylabel() for axes in canvas.axes] == ["test accuracy", "epochs to best"]
+    assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["stuck", "trained"]
+    curves = [line.get_ydata() for line in canvas.axes[0].get_lines() if len(line.get_xdata()) == 2]
+    shown = values[values["panel"] == "accuracy"]
+    for curve, variant in zip(curves[:2], ("stuck", "trained"), strict=True):
+        assert list(curve) == pytest.approx(shown[shown["variant"] == variant]["mean"].tolist())
+
+
+def test_accuracy_against_width(grown, runs):
+    values = table(accuracy_by_width.FIGURE, [*grown, runs["ordinary"]])
+    assert sorted(set(values["size"])) == [3, 4]
+    assert accuracy_by_width.FIGURE.applies([*grown, runs["ordinary"]])
+    assert not accuracy_by_width.FIGURE.applies(grown)
+
+
+def test_last_accuracy_by_normalisation(grown):
+    variants = {run.name: "PairNorm" if "stuck" in run.name else "none" for run in grown}
+    values = table(accuracy_by_normalisation.FIGURE, grown, variants=variants)
+    expected = np.mean([run.steps["test_accuracy"].iloc[-1] for run in grown[:2]])
+    row = values[(values["variant"] == "PairNorm") & (values["size"] == 3)]
+    assert row["mean"].item() == pytest.approx(expected)
+    assert set(table(accuracy_by_normalisation.FIGURE, grown)["variant"]) == {"none"}
+
+
+def test_training_accuracy_by_tree_depth(grown):
+    values = table(accuracy_by_tree_depth.FIGURE, grown)
+    assert sorted(set(values["size"])) == [2, 4]
+    expected = np.mean([run.steps["train_accuracy"].max() for run in grown[:2]])
+    assert values[(values["variant"] == "stuck") & (values["size"] == 2)]["mean"].item() == pytest.approx(expected)
+    told = table(accuracy_by_tree_depth.FIGURE, grown, tree_depths={run.name: 8 for run in grown})
+    assert set(told["size"]) == {8}

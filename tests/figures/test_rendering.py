@@ -1,0 +1,146 @@
+import re
+import subprocess
+import sys
+from io import BytesIO
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import matplotlib.figure
+import pytest
+from PIL import Image
+
+from gatdiag.errors import InputError
+from gatdiag.figures import FIGURES, figures_for, render, save_figures, table
+from tests.figures.odd_runs import bare_run
+
+NAMES = {figure.name for figure in FIGURES}
+
+
+def names(figures):
+    return [figure.name for figure in figures]
+
+
+def test_the_figures_of_one_run_and_of_several(runs, grown):
+    one = names(figures_for(runs["ordinary"]))
+    assert one == [figure.name for figure in FIGURES if figure.per == "run"]
+    assert one[0] == "overview"
+    assert figures_for([runs["nothing"]]) == figures_for(runs["ordinary"])
+    assert names(figures_for(grown[::4])) == ["compared_curves", "gradient_evolution"]
+    assert names(figures_for(grown)) == ["compared_curves", "gradient_evolution", "accuracy_by_depth"]
+
+
+def test_trees_are_runs_with_training_accuracy_alone(tmp_path, grown):
+    assert "accuracy_by_tree_depth" not in names(figures_for(grown))
+    trees = [run_with(grown[0], tmp_path / "a"), run_with(grown[2], tmp_path / "b")]
+    assert "accuracy_by_tree_depth" in names(figures_for(trees))
+
+
+def run_with(run, folder):
+    bare = bare_run(folder, logged=("loss", "train_accuracy"))
+    bare._meta = {**bare.meta, "structure": run.meta["structure"]}
+    bare.steps  # noqa: B018  reads the table, which reads the meta again
+    bare._meta = {**bare.meta, "structure": run.meta["structure"]}
+    return bare
+
+
+@pytest.mark.parametrize(("width", "inches"), [("single", 3.25), ("double", 6.75)])
+def test_png_has_the_size_of_a_column_at_300_dpi(runs, width, inches):
+    image = Image.open(BytesIO(render("unchanged_fraction", runs["ordinary"], format="png", width=width)))
+    assert image.width == pytest.approx(inches * 300, abs=1)
+    assert image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
+
+
+def test_svg_keeps_text_as_text_and_is_the_same_each_time(runs):
+    first = render("balance", runs["hostile"])
+    ElementTree.fromstring(first)
+    assert b"<text" in first
+    assert b"<script" not in first
+    assert "$x_1^2$" in first.decode()
+    assert first == render("balance", runs["hostile"])
+    assert not re.search(rb"<dc:date>", first)
+
+
+def test_heat_maps_are_pictures_inside_an_svg(runs):
+    assert len(render("overview", runs["512 layers"])) < 400_000
+
+
+def test_pdf_embeds_its_fonts_and_is_the_same_each_time(runs):
+    first = render("unchanged_fraction", runs["ordinary"], format="pdf")
+    assert first.startswith(b"%PDF")
+    assert b"/FontFile2" in first
+    assert b"/Type3" not in first
+    assert first == render("unchanged_fraction", runs["ordinary"], format="pdf")
+
+
+def test_settings_of_the_user_neither_matter_nor_change(runs):
+    plain = render("training_curves", runs["ordinary"])
+    with mpl.rc_context():
+        mpl.rcParams.update({"text.usetex": True, "lines.linewidth": 9, "font.size": 30, "svg.fonttype": "path"})
+        before = dict(mpl.rcParams)
+        assert render("training_curves", runs["ordinary"]) == plain
+        assert dict(mpl.rcParams) == before
+
+
+def test_neither_torch_nor_a_backend_is_loaded():
+    code = (
+        "import sys, matplotlib, gatdiag.figures; "
+        "bad = [name for name in ('torch', 'tkinter') if name in sys.modules]; "
+        "assert not bad, bad; "
+        "assert matplotlib.rcParams._get_backend_or_none() is None"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PATH": "", "HOME": "/tmp"})
+
+
+def test_options_reach_the_data(runs):
+    chosen = table("chosen_layers", runs["ordinary"], layers=["convs.1"])
+    assert set(chosen["layer"]) == {"convs.1"}
+    for name in ("chosen_layers", "balance", "smoothing_over_training"):
+        with pytest.raises(InputError, match=r"run\.layer_names, got 'nowhere'"):
+            render(name, runs["ordinary"], layers=["nowhere"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (("pie", 1), {}, "there is no figure 'pie'; there are overview"),
+        (("overview", 2), {}, "draws one run, got 2"),
+        (("compared_curves", 0), {}, "at least one run"),
+        (("overview", 1), {"format": "gif"}, "format must be svg, png or pdf"),
+        (("overview", 1), {"width": "triple"}, "width single or double"),
+    ],
+)
+def test_errors_say_what_to_do(grown, arguments, options, message):
+    name, count = arguments
+    with pytest.raises(InputError, match=message):
+        render(name, grown[:count], **options)
+
+
+def test_everything_is_saved(tmp_path, runs):
+    both = [runs["loss only"], runs["nothing"]]
+    files = save_figures(both, tmp_path, formats=["svg"], width="single")
+    assert all(file.stat().st_size > 500 for file in files)
+    assert [file.stem for file in files if file.parent == tmp_path] == names(figures_for(both))
+    assert [file.stem for file in files if file.parent.name == "2-nothing"] == names(figures_for(both[1]))
+    assert {file.parent.name for file in files} == {tmp_path.name, "1-bare", "2-nothing"}
+
+
+def test_a_hostile_name_is_no_path(tmp_path, runs):
+    runs["nothing"]._meta["name"], kept = "../../$up", runs["nothing"].name
+    try:
+        files = save_figures([runs["nothing"]] * 2, tmp_path / "in", formats=["svg"], width="single")
+    finally:
+        runs["nothing"]._meta["name"] = kept
+    assert {file.parent.name for file in files} == {"in", "1-up", "2-up"}
+    assert {path.name for path in tmp_path.iterdir()} == {"in"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_figure_draws_on_a_part_of_ones_own_figure(runs):
+    whole = matplotlib.figure.Figure(figsize=(8, 3))
+    left, right = whole.subfigures(1, 2)
+    for part, name in ((left, "gradient_norms"), (right, "unchanged_fraction")):
+        figure = next(figure for figure in FIGURES if figure.name == name)
+        figure.draw(table(figure, runs["ordinary"]), part)
+    whole.draw_without_rendering()
+    assert left.axes
+    assert right.axes

@@ -1,0 +1,50 @@
+from gatdiag.figures import table
+from gatdiag.figures.training_curves import FIGURE
+from tests.figures.canvas import drawn, lines
+
+
+def test_the_logged_values(runs):
+    run = runs["stuck"]
+    values = table(FIGURE, run)
+    assert dict.fromkeys(zip(values["panel"], values["name"], strict=True)) == dict.fromkeys(
+        [
+            ("loss", "loss"),
+            ("accuracy", "train_accuracy"),
+            ("accuracy", "val_accuracy"),
+            ("accuracy", "test_accuracy"),
+            ("gradient norm", "gradient_norm"),
+        ]
+    )
+    for name, part in values.groupby("name"):
+        assert part["value"].tolist() == run.steps[name].tolist()
+    assert set(values["best_step"]) == {run.steps["val_accuracy"].idxmax()}
+
+
+def test_flat_curves_look_flat(runs):
+    canvas = drawn(FIGURE, table(FIGURE, runs["stuck"]))
+    assert [len(lines(axes)) for axes in canvas.axes] == [1, 3, 1]
+    assert canvas.axes[0].get_ylim()[0] <= 0
+    assert canvas.axes[1].get_ylim()[1] >= 1
+
+
+def test_a_loss_that_turns_nan_is_marked(runs):
+    canvas = drawn(FIGURE, table(FIGURE, runs["broken"]))
+    (marks,) = [line for line in canvas.axes[0].get_lines() if line.get_label() == "_broken"]
+    assert marks.get_xdata().tolist() == list(range(15, 40))
+    assert "NaN or infinite" in [text.get_text() for text in canvas.axes[0].get_legend().get_texts()]
+
+
+def test_an_early_spike_does_not_hide_the_rest(runs):
+    values = table(FIGURE, runs["ordinary"])
+    values.loc[(values["name"] == "loss") & (values["step"] == 0), ["value", "high", "low"]] = 1e12
+    axes = drawn(FIGURE, values).axes[0]
+    assert axes.get_ylim()[1] < 1e4
+    assert [line.get_xdata().tolist() for line in axes.get_lines() if line.get_label() == "_above"] == [[0]]
+
+
+def test_a_constant_is_inside_its_axis(runs):
+    values = table(FIGURE, runs["ordinary"])
+    values[["value", "low", "high"]] = 1.386
+    low, high = drawn(FIGURE, values).axes[0].get_ylim()
+    assert low < 0
+    assert high > 1.42

@@ -1,0 +1,83 @@
+import io
+import math
+
+from rich.console import Console
+
+import gatdiag
+from gatdiag.loop.progress import ProgressLine, line
+from gatdiag.recorder import Status
+from gatdiag.recorder.first_bad import FirstNonFinite
+from tests.recorder.loops import Gat, graph, loss_of, train
+
+
+def status(norms, bad=None, **scalars):
+    return Status(12, scalars, tuple(map(str, range(len(norms)))), tuple(norms), bad)
+
+
+def test_a_bar_for_each_layer():
+    shown = line(status((1.0, 1e-3, 1e-9, 0.0, math.nan, math.inf), loss=0.25, time=3.0, learning_rate=0.1))
+    assert shown == "step 12  loss 0.25  gradient/weight by layer █▅▁·!!"
+
+
+def test_the_loss_comes_first_and_there_are_not_too_many_numbers():
+    shown = line(status((), a=1, b=2, c=3, d=4, loss=5))
+    assert shown == "step 12  loss 5  a 1  b 2  c 3"
+
+
+def test_many_layers_fit_and_stuck_ones_show():
+    norms = [1e-2] * 512
+    norms[300] = 0.0
+    shown = line(status(norms))
+    assert len(shown) < 100
+    assert shown.count("·") == 1
+
+
+def test_the_first_nan_is_named():
+    bad = FirstNonFinite(7, "convs.3", "output gradient", None, "NaN")
+    assert line(status((), bad)).endswith("NaN since step 7 in the output gradient of convs.3")
+
+
+def test_it_shows_on_a_terminal_and_ends_with_the_recording():
+    out = io.StringIO()
+    shown = ProgressLine(Console(file=out, force_terminal=True, width=100))
+    shown(status((1.0,), loss=0.5))
+    shown(None)
+    shown(None)
+    assert "step 12  loss 0.5" in out.getvalue()
+    quiet = io.StringIO()
+    silent = ProgressLine(Console(file=quiet))
+    silent(status((1.0,)))
+    silent(None)
+    assert quiet.getvalue() == ""
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are():
+    out = io.StringIO()
+    shown = ProgressLine(Console(file=out, force_terminal=True, width=100))
+    shown(status((), **{"[red]x": 1.0}))
+    shown(None)
+    assert "[red]x 1" in out.getvalue()
+
+
+def test_progress_of_a_real_run(tmp_path, monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr("gatdiag.loop.progress.Console", lambda **_: Console(file=out, force_terminal=True, width=120))
+    bare = train(steps=4)
+    assert train(tmp_path / "run", steps=4, progress=True).losses == bare.losses
+    assert "gradient/weight by layer" in out.getvalue()
+
+
+def test_a_line_that_fails_is_told_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("gatdiag.loop.progress.line", lambda status: 1 / 0)
+    monkeypatch.setattr(
+        "gatdiag.loop.progress.Console", lambda **_: Console(file=io.StringIO(), force_terminal=True, width=120)
+    )
+    import torch
+
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run", progress=True):
+        loss_of(model, data).backward()
+        optimizer.step()
+    assert capsys.readouterr().err.count("division by zero") == 1
+    assert len(gatdiag.load(tmp_path / "run").steps) == 1

@@ -1,0 +1,61 @@
+"""Models that are compiled: before, inside, in place. Slow, because importing the compiler is."""
+
+import warnings
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+import gatdiag
+from tests.recorder.loops import Gat, graph, loss_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # the compiler's own, and that layers cannot be seen
+]
+
+
+@contextmanager
+def always():
+    warnings.simplefilter("always")
+    yield
+
+
+def loop(folder, how, steps=3):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    called = torch.compile(model, backend="aot_eager") if how == "before" else model
+    if how == "warm":
+        called = torch.compile(model, backend="aot_eager")
+        loss_of(called, data)
+    if how == "in place":
+        model.compile(backend="aot_eager")
+    losses = []
+    with warnings.catch_warnings(record=True) as caught, always(), gatdiag.watch(called, folder) as recorder:
+        if how == "inside":
+            called = torch.compile(model, backend="aot_eager")
+        for _ in range(steps):
+            loss = loss_of(called, data)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.log(loss=loss)
+            losses.append(loss.item())
+    return losses, gatdiag.load(folder), model, [str(item.message) for item in caught]
+
+
+@pytest.mark.parametrize("how", ["before", "warm", "inside", "in place"])
+def test_a_compiled_model_trains_as_it_does_and_its_parameters_are_recorded(tmp_path, how):
+    plain, plain_run, _, _ = loop(tmp_path / "plain", "not at all")
+    losses, run, model, messages = loop(tmp_path / "run", how)
+    assert losses == pytest.approx(plain, rel=1e-5)
+    assert run.parameters.gradient_norm.tolist() == pytest.approx(plain_run.parameters.gradient_norm.tolist(), rel=1e-4)
+    assert len(run.neurons) == (0 if how == "in place" else len(plain_run.neurons))
+    assert not [message for message in messages if "global hooks" in message]
+    if len(run.layers) == 0:
+        assert any("compiled" in note for note in run.meta["notes"])
+    assert not torch.nn.modules.module._has_any_global_hook()
+    loss_of(model, graph()).backward()

@@ -1,0 +1,60 @@
+import pytest
+
+from gatdiag.errors import InputError
+from gatdiag.recorder.groups import GROUPS, PRESETS, select
+from gatdiag.run.schema import TABLES
+from tests.recorder.loops import train
+
+
+def test_groups_are_the_measured_columns_of_the_tables():
+    for name in ("layers", "parameters", "neurons"):
+        columns = [column for group in GROUPS.values() if group.table == name for column in group.columns]
+        assert sorted(columns) == sorted(column.name for column in TABLES[name].columns)
+
+
+def test_presets_name_groups_and_grow():
+    assert all(group in GROUPS for preset in PRESETS.values() for group in preset)
+    assert set(PRESETS["fast"]) < set(PRESETS["standard"]) < set(PRESETS["full"])
+    assert all(group.price > 0 for group in GROUPS.values())
+
+
+def test_dearer_groups_are_not_measured_more_often():
+    standard = PRESETS["standard"]
+    prices = {name: GROUPS[name].price / every for name, every in standard.items()}
+    assert sum(prices.values()) < 5, "percent of a training step"
+
+
+def test_names_select_groups_and_columns():
+    chosen = select(["c", "spectra"])
+    assert chosen.every == {"balance": 1, "spectra": 1}
+    assert chosen.columns == {"c", "spectral_norm"}
+    assert select("relative_mu").columns == {"relative_mu"}
+
+
+def test_due():
+    chosen = select("standard")
+    assert [record for record in range(120) if chosen.due("ranks", record)] == [0, 50, 100]
+    assert not chosen.due("angles", 0)
+
+
+@pytest.mark.parametrize("name", ["rellative_mu", "", 3, "stanard"])
+def test_unknown_names_are_refused_with_what_is_known(name):
+    with pytest.raises(InputError, match="metrics= expects a preset"):
+        select([name])
+
+
+def test_only_what_was_selected_is_recorded(tmp_path):
+    run = train(tmp_path / "run", metrics=["c", "relative_mu", "norm"]).run
+    for table, columns in ((run.neurons, {"c"}), (run.layers, {"relative_mu"}), (run.parameters, {"norm"})):
+        measured = {column for column in table.columns[1:] if table[column].notna().any()}
+        assert measured - {"layer", "law", "neuron", "parameter", "role"} == columns
+    assert {entry["name"] for entry in run.meta["quantities"]} == {"c", "relative_mu", "norm"}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_record_what_they_say(tmp_path, preset):
+    run = train(tmp_path / "run", metrics=preset, steps=2).run
+    assert (len(run.neurons) > 0) == (preset != "fast")
+    assert run.layers.mad.notna().any() == (preset == "full")
+    assert run.parameters.gradient_norm.notna().all()
+    assert run.meta["cadence"]["metrics"] == preset

@@ -1,0 +1,119 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatdiag import metrics
+from gatdiag.recorder.rows import as_rows, measure
+
+
+def expected(x):
+    nan, positive, negative = metrics.non_finite_counts(x).tolist()
+    return [
+        metrics.frobenius_norm(x).item(),
+        metrics.mu(x).item(),
+        metrics.relative_mu(x).item(),
+        metrics.dead_fraction(x).item(),
+        nan + positive + negative,
+    ]
+
+
+def sample(kind, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 16, generator=generator, dtype=torch.float64)
+    return {
+        "plain": x,
+        "relu": x.relu(),
+        "far from zero": 0.01 * x + 5,
+        "nearly alike": 1e-4 * x + torch.linspace(-1, 1, 16).double(),
+        "alike": torch.linspace(-1, 1, 16).double().expand(300, 16).clone(),
+        "small": 1e-20 * x,
+        "tiny": 1e-37 * x,
+        "large": 1e25 * x,
+        "zero": 0 * x,
+        "dead columns": x * (torch.arange(16) > 4),
+        "dead columns, tiny": 1e-30 * x * (torch.arange(16) > 4),
+        "columns that cancel": torch.cat([x, -x]) * (torch.arange(600).unsqueeze(1) != 0),
+        "one row": x[:1],
+        "one entry": x[:1, :1],
+        "one column": x[:, :1],
+        "transposed": x.T,
+        "strided": x[::2, ::3],
+    }[kind].to(dtype)
+
+
+KINDS = [
+    *("plain", "relu", "alike", "small", "tiny", "large", "zero", "transposed", "strided", "far from zero"),
+    *(
+        "nearly alike",
+        "dead columns",
+        "dead columns, tiny",
+        "columns that cancel",
+        "one row",
+        "one entry",
+        "one column",
+    ),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_five_numbers_are_those_of_the_metrics(kind, dtype):
+    x = sample(kind, dtype)
+    before = x.clone()
+    found = measure(x)
+    assert found.dtype == torch.float64
+    tolerance = 3e-5 if dtype == torch.float32 else 1e-12
+    assert found.tolist() == pytest.approx(expected(x), rel=tolerance, abs=1e-45, nan_ok=True)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_summed_in_float64(dtype):
+    x = sample("plain", dtype)
+    assert measure(x).tolist() == pytest.approx(expected(x), rel=1e-12)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_not_finite_is_counted_and_never_dropped(value, dtype):
+    x = sample("dead columns", dtype)
+    x[3, 7] = x[5, 9] = value
+    found, wanted = measure(x).tolist(), expected(x)
+    assert found[4] == wanted[4] == 2
+    assert found[:4] == pytest.approx(wanted[:4], nan_ok=True)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_nothing_at_all(shape):
+    found = measure(torch.zeros(shape)).tolist()
+    assert found[:2] == [0, 0]
+    assert math.isnan(found[2])
+    assert found[4] == 0
+
+
+def test_large_matrices_are_taken_in_pieces(monkeypatch):
+    x = sample("far from zero", torch.float64)
+    whole = measure(x)
+    monkeypatch.setattr("gatdiag.recorder.rows._CHUNK", 100)
+    assert torch.allclose(measure(x), whole, rtol=1e-12)
+
+
+@given(st.integers(0, 10_000), st.floats(-6, 6), st.floats(-6, 2))
+@settings(max_examples=60, deadline=None)
+def test_scaling_and_shifting(seed, scale, offset):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(50, 4, generator=generator)
+    factor = 10.0**scale
+    scaled, plain = measure(x * factor), measure(x)
+    assert scaled[:2].tolist() == pytest.approx((plain[:2] * factor).tolist(), rel=1e-5)
+    shifted = measure(x + 10.0**offset)
+    assert float(shifted[1]) == pytest.approx(float(plain[1]), rel=1e-3)
+
+
+def test_rows():
+    assert as_rows(torch.zeros(2, 3, 4)).shape == (6, 4)
+    assert as_rows(torch.zeros(5)).shape == (5, 1)
+    assert as_rows(torch.zeros(())) is None

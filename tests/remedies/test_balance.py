@@ -1,0 +1,92 @@
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatdiag.errors import ModelError
+from gatdiag.laws import Term
+from gatdiag.remedies.balance import balance_
+
+
+def row(name, shape, *numbers, exponent=1):
+    return Term(name, shape, (0,), tuple((number,) for number in numbers), Fraction(exponent))
+
+
+def column(name, shape, *numbers, exponent=-1):
+    return Term(name, shape, (1,), tuple((number,) for number in numbers), Fraction(exponent))
+
+
+def neurons(*widths):
+    shapes = [(after, before) for before, after in pairwise(widths)]
+    return [
+        (row(str(layer), shape, i), column(str(layer + 1), following, i))
+        for layer, (shape, following) in enumerate(pairwise(shapes))
+        for i in range(shape[0])
+    ]
+
+
+def weights(*widths, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = zip(widths[1:], widths, strict=False)
+    return {
+        str(layer): torch.randn(shape, generator=generator, dtype=torch.float64) for layer, shape in enumerate(shapes)
+    }
+
+
+@given(st.lists(st.integers(1, 5), min_size=3, max_size=6), st.integers(0, 9), st.floats(0.1, 10))
+def test_it_is_procedure_2_6_written_out(widths, seed, squared_norm):
+    expected, balanced = weights(*widths, seed=seed), weights(*widths, seed=seed)
+    for i in range(widths[1]):
+        norm = sum(float(w) ** 2 for w in expected["0"][i]) ** 0.5
+        expected["0"][i] *= squared_norm**0.5 / norm
+    for layer in range(1, len(widths) - 1):
+        for i in range(widths[layer]):
+            norm = sum(float(w) ** 2 for w in expected[str(layer)][:, i]) ** 0.5
+            incoming = sum(float(w) ** 2 for w in expected[str(layer - 1)][i]) ** 0.5
+            expected[str(layer)][:, i] *= incoming / norm
+    balance_(balanced, neurons(*widths), squared_norm)
+    for name, weight in expected.items():
+        torch.testing.assert_close(balanced[name], weight)
+
+
+def test_exponents_and_several_rows_count():
+    tensors = weights(3, 4, 2)
+    terms = (row("0", (4, 3), 0, 2, exponent=2), column("1", (2, 4), 1, exponent=-3))
+    balance_(tensors, [terms])
+    into = 2 * tensors["0"][[0, 2]].square().sum()
+    assert float(into) == pytest.approx(2.0)
+    assert 3 * float(tensors["1"][:, 1].square().sum()) == pytest.approx(2.0)
+    assert torch.equal(tensors["1"][:, [0, 2, 3]], weights(3, 4, 2)["1"][:, [0, 2, 3]])
+
+
+def test_the_scale_of_a_normalisation_is_followed_not_changed():
+    tensors = {"scale": torch.full((2,), 3.0), "next": torch.ones(2, 2)}
+    balance_(tensors, [(row("scale", (2,), i), column("next", (2, 2), i)) for i in range(2)])
+    assert torch.equal(tensors["scale"], torch.full((2,), 3.0))
+    assert tensors["next"].square().sum(0).tolist() == pytest.approx([9.0, 9.0])
+
+
+def test_a_column_of_zeros_is_refused_without_nan():
+    tensors = weights(3, 4, 2)
+    tensors["1"][:, 2] = 0
+    with pytest.raises(
+        ModelError, match=r"neuron of \+ 0\[2, :\] has a squared norm of 2 leading in and 0 leading out"
+    ):
+        balance_(tensors, neurons(3, 4, 2))
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
+
+
+def test_a_dead_neuron_stays_dead():
+    tensors = weights(3, 4, 2)
+    tensors["0"][1] = 0
+    balance_(tensors, neurons(3, 4, 2))
+    assert not tensors["1"][:, 1].any()
+
+
+def test_weights_in_two_places_cannot_balance():
+    loop = [(row("0", (3, 3), i), column("0", (3, 3), i)) for i in range(3)]
+    with pytest.raises(ModelError, match="two layers share"):
+        balance_(weights(3, 3), loop)

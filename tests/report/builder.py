@@ -1,0 +1,107 @@
+"""Small runs whose every number is given by the test, and a reader of pages that trusts nothing."""
+
+import json
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+
+import gatdiag
+from gatdiag.run import Store
+from tests.run.synthetic import synthetic_meta
+
+VOID = {"meta", "link", "img", "br", "hr", "input", "path", "use", "rect", "circle"}
+SHAPES = {"lin_l.weight": 0, "att": 1, "bias": 2}
+
+
+def build(folder, *, layers=None, weights=None, neurons=None, logged=None, width=2, ending="finished", **meta):
+    """A run of GATv2 layers whose measurements are given; nothing else is recorded.
+
+    Args:
+        folder: New.
+        layers: Column of the layers' table -> (steps, layers).
+        weights: Column of the parameters' table -> (steps, layers), for the feature weights alone.
+        neurons: Column of the neurons' table -> (steps, laws); `width` laws a layer but the last.
+        logged: Name -> (steps,).
+        width: Neurons of a layer.
+        ending: How it ends; None leaves it open.
+        **meta: Replace what the meta data say.
+    """
+    given = [np.asarray(v, float) for table in (layers, weights, neurons, logged) for v in (table or {}).values()]
+    steps = len(given[0]) if given else 0
+    wide = [np.asarray(v, float).shape[1] for table in (layers, weights) for v in (table or {}).values()]
+    depth = wide[0] if wide else 2
+    store = Store.create(folder, {**synthetic_meta(depth, width), **meta})
+    for step in range(steps):
+        scalars = {name: values[step] for name, values in (logged or {}).items()}
+        store.append("steps", {"step": step, "time": 0.5 * step, **scalars})
+        for table, key, positions, columns in (
+            ("layers", "layer", np.arange(depth), layers),
+            ("parameters", "parameter", np.arange(depth) * len(SHAPES), weights),
+            ("neurons", "law", np.arange((depth - 1) * width), neurons),
+        ):
+            if columns:
+                rows = {name: np.asarray(values, float)[step] for name, values in columns.items()}
+                store.append(table, {"step": step, key: positions, **rows})
+    if ending is None:
+        store.close()
+    else:
+        store.seal(ending, error=meta.get("error"))
+    return gatdiag.load(folder)
+
+
+def rewrite_meta(folder, change):
+    """Let a function change what meta.json says."""
+    path = Path(folder) / "meta.json"
+    meta = json.loads(path.read_text())
+    change(meta)
+    path.write_text(json.dumps(meta))
+
+
+class Reader(HTMLParser):
+    """What is in a page: tags, identifiers, references, headings, the text a reader sees."""
+
+    def __init__(self, page):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.attributes, self.open, self.unclosed = Counter(), [], [], []
+        self.text, self.headings, self.ids, self.cells = [], [], Counter(), []
+        self.feed(page)
+        self.close()
+        self.unclosed += self.open
+
+    def handle_startendtag(self, tag, attrs):
+        self._meet(tag, attrs)
+
+    def handle_starttag(self, tag, attrs):
+        self._meet(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_endtag(self, tag):
+        if tag in VOID:
+            return
+        if not self.open or self.open.pop() != tag:
+            self.unclosed.append(tag)
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.text.append(data)
+        if {"td", "th"} & {*self.open[-2:]}:
+            self.cells[-1] += data
+
+    def _meet(self, tag, attrs):
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self.ids.update(value for name, value in attrs if name == "id")
+        if len(tag) == 2 and tag[0] == "h" and tag[1].isdigit():
+            self.headings.append(int(tag[1]))
+
+    def values(self, name):
+        return [value for _, attribute, value in self.attributes if attribute == name]
+
+    @property
+    def words(self):
+        return " ".join(" ".join(self.text).split())

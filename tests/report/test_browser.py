@@ -1,0 +1,124 @@
+"""The page in a real browser, where one is installed: no console message, nothing fetched, every script working."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from html import unescape
+
+import pytest
+
+import gatdiag
+from gatdiag.report import sections
+from tests.run.synthetic import synthetic_run
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine"),
+    pytest.mark.slow,
+]
+QUIET = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+    "--v=0",
+)
+# What a reader does, at the end of the page: sort a table twice, change the colours, look at what came of it.
+PROBE = """
+const heads = (table) => [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+const table = [...document.querySelectorAll("table[data-sortable]")].find((one) => heads(one).includes("mu"));
+const buttons = [...table.tHead.querySelectorAll("button")];
+const column = heads(table).indexOf("mu");
+const values = () => [...table.tBodies[0].rows].map((row) => Number(row.cells[column].dataset.value));
+const state = () => table.tHead.rows[0].cells[column].getAttribute("aria-sort");
+const found = { title: document.title, before: [values(), state()] };
+buttons[column].click(); found.up = [values(), state()];
+buttons[column].click(); found.down = [values(), state()];
+const toggle = document.getElementById("theme");
+const ground = () => getComputedStyle(document.body).backgroundColor;
+found.grounds = [ground()]; toggle.click(); found.grounds.push(ground()); toggle.click(); found.grounds.push(ground());
+found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+found.loaded = performance.getEntriesByType("resource").map((one) => one.name).filter((name) => !/^data:/.test(name));
+found.focusable = [...document.querySelectorAll("a, button, [tabindex='0']")].every((one) => one.tabIndex >= 0);
+found.empty = [...document.querySelectorAll("svg.plot")].filter((one) => one.getBoundingClientRect().height < 40 &&
+  one.checkVisibility()).length;
+document.body.innerHTML = "<pre id='found'></pre>";
+document.getElementById("found").textContent = JSON.stringify(found);
+"""
+
+
+def browse(page, tmp_path, *flags):
+    """Open a page; what the browser printed, and what it wrote to its console."""
+    profile = tmp_path / "profile"
+    command = [BROWSER, *QUIET, f"--user-data-dir={profile}", *flags, f"file://{page}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=os.environ)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("browser")
+    runs = [
+        synthetic_run(folder / "stuck", steps=60, layers=12, neurons=2, collapse=True, name="<img src=x onerror=1>"),
+        synthetic_run(folder / "fine", steps=60, layers=3, neurons=2, name="x" * 300),
+    ]
+    one = gatdiag.write_report(runs[0], folder / "one.html")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "figures_for", lambda runs: gatdiag.figures.figures_for(runs)[:1])
+        return one, gatdiag.write_report(runs, folder / "two.html")
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["one run", "two runs"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_page_works_and_keeps_to_itself(report, tmp_path, which, width):
+    page = tmp_path / "probe.html"
+    text = report[which].read_text(encoding="utf-8")
+    page.write_text(
+        re.sub(r"script-src 'sha256-[^']+'", "script-src 'unsafe-inline'", text) + f"<script>{PROBE}</script>"
+    )
+    printed, console = browse(page, tmp_path, f"--window-size={width},900", "--dump-dom", "--timeout=20000")
+    assert console == []
+    found = json.loads(unescape(re.search(r"<pre id=.found.>(.*?)</pre>", printed, re.DOTALL)[1]))
+    assert found["up"] == [sorted(found["before"][0]), "ascending"]
+    assert found["down"] == [sorted(found["before"][0], reverse=True), "descending"]
+    assert found["before"][1] == "none"
+    assert found["grounds"][0] == found["grounds"][2] != found["grounds"][1]
+    assert found["wide"] <= 0
+    assert found["loaded"] == []
+    assert found["focusable"]
+    assert found["empty"] == 0
+
+
+def test_its_own_policy_lets_its_script_run_and_no_other(report, tmp_path):
+    printed, console = browse(report[0], tmp_path, "--dump-dom")
+    assert console == []
+    assert '<th scope="col" aria-sort="none"><button type="button">' in printed
+    page = tmp_path / "stranger.html"
+    page.write_text(report[0].read_text(encoding="utf-8") + "<script>document.title = 'stranger'</script>")
+    printed, console = browse(page, tmp_path, "--dump-dom")
+    assert "<title>stranger" not in printed
+    assert any("Content Security Policy" in line for line in console)
+
+
+def test_without_script_everything_is_there_but_sorting_and_colours(report, tmp_path):
+    text = report[0].read_text(encoding="utf-8")
+    page = tmp_path / "silent.html"
+    page.write_text(re.sub(r"script-src 'sha256-[^']+'", "script-src 'none'", text))
+    printed, _ = browse(page, tmp_path, "--dump-dom")
+    assert '<th scope="col">layer</th>' in printed
+    assert re.search(r'<button[^>]* id="theme"[^>]* hidden', printed)
+    assert printed.count("<figure") == text.count("<figure")
+
+
+def test_it_can_be_printed(report, tmp_path):
+    target = tmp_path / "page.pdf"
+    _, console = browse(report[0], tmp_path, f"--print-to-pdf={target}", "--no-pdf-header-footer")
+    assert console == []
+    assert target.read_bytes().startswith(b"%PDF")

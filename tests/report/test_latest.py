@@ -1,0 +1,34 @@
+import numpy as np
+import pandas as pd
+
+from gatdiag.report.latest import early_median, last_values, late_median
+
+
+def series(values):
+    """(steps, layers) -> a series as `gatdiag.summary` gives it, at every third step."""
+    steps, layers = np.shape(values)
+    names = pd.Categorical([f"l{i}" for i in range(layers)] * steps, [f"l{i}" for i in range(layers)], ordered=True)
+    return pd.DataFrame({"step": np.repeat(3 * np.arange(steps), layers), "layer": names, "value": np.ravel(values)})
+
+
+def test_the_last_value_is_that_of_each_layer():
+    assert last_values(series([[1, 2], [3, 4], [np.nan, 5]])) == {"l0": 3.0, "l1": 5.0}
+
+
+def test_the_late_median_is_over_the_last_tenth_of_the_steps():
+    random = np.random.default_rng(0)
+    values = random.normal(size=(101, 3))
+    wanted = {f"l{i}": float(np.median(values[90:, i])) for i in range(3)}
+    assert late_median(series(values)) == wanted
+    assert early_median(series(values)) == {f"l{i}": float(np.median(values[:11, i])) for i in range(3)}
+
+
+def test_layers_without_a_number_are_left_out():
+    values = [[1, np.nan], [2, np.nan]]
+    assert last_values(series(values)) == {"l0": 2.0}
+    assert late_median(series(values)) == {"l0": 1.5}
+
+
+def test_nothing_recorded_gives_nothing():
+    empty = series(np.zeros((0, 2)))
+    assert last_values(empty) == late_median(empty) == early_median(empty) == {}

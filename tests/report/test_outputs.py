@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+
+from gatdiag.report.outputs import ALIKE, DEAD, broken_facts, output_facts
+from tests.report.builder import build
+
+BROKEN = {"step": 17, "layer": "convs.1", "where": "output gradient", "parameter": None, "kind": "NaN"}
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_nodes_become_alike_below_the_threshold(tmp_path, factor):
+    run = build(tmp_path / "run", layers={"mu": [[4.0, 1.0, 1.0], [2.0, 9.0, 2 * factor * ALIKE]]})
+    (fact,) = output_facts(run)
+    assert fact.notable == (factor < 1)
+    assert "from 2 at layer convs.0" in fact.text
+
+
+def test_relative_mu_is_told_beside_it(tmp_path):
+    columns = {"mu": [[2.0, 1.0]], "relative_mu": [[0.75, 0.125]]}
+    (fact,) = output_facts(build(tmp_path / "run", layers=columns))
+    assert "from 0.75 to 0.125" in fact.text
+    assert "a factor of 0.5." in fact.text
+
+
+def test_outputs_that_are_all_alike_from_the_first_layer_stand_out(tmp_path):
+    (fact,) = output_facts(build(tmp_path / "run", layers={"mu": [[0.0, 0.0]]}))
+    assert fact.notable
+
+
+@pytest.mark.parametrize("share", [0.0, DEAD - 0.01, DEAD])
+def test_dead_units_stand_out_from_the_threshold_on(tmp_path, share):
+    (fact,) = output_facts(build(tmp_path / "run", layers={"dead_fraction": [[0.0, share, 0.0]]}))
+    assert fact.notable == (share >= DEAD)
+    assert ("convs.1" in fact.text) == (share > 0)
+
+
+def test_the_first_broken_value_is_named(tmp_path):
+    run = build(tmp_path / "run", layers={"non_finite": [[0.0, 3.0]]}, first_non_finite=BROKEN)
+    (fact,) = broken_facts(run)
+    assert fact.notable
+    assert fact.text == "The first NaN appeared at step 17, in the output gradient of layer convs.1."
+
+
+def test_a_broken_parameter_is_named(tmp_path):
+    first = {**BROKEN, "where": "weight", "kind": "infinity", "parameter": "convs.1.att"}
+    (fact,) = broken_facts(build(tmp_path / "run", first_non_finite=first))
+    assert "infinity appeared at step 17, in the weight of layer convs.1, parameter convs.1.att" in fact.text
+
+
+def test_broken_values_are_told_even_if_nobody_noted_the_first(tmp_path):
+    (fact,) = broken_facts(build(tmp_path / "run", layers={"non_finite": [[0.0, 3.0], [0.0, 4.0]]}))
+    assert fact.notable
+    assert "7 recorded entries" in fact.text
+
+
+def test_clean_runs_are_said_to_be_clean(tmp_path):
+    (fact,) = broken_facts(build(tmp_path / "run", layers={"non_finite": np.zeros((2, 2))}))
+    assert not fact.notable
+
+
+def test_what_was_not_recorded_is_not_mentioned(tmp_path):
+    run = build(tmp_path / "run", logged={"loss": [1.0]})
+    assert list(output_facts(run)) == list(broken_facts(run)) == []
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_outputs_that_grow_stand_out(tmp_path, factor):
+    (fact,) = output_facts(build(tmp_path / "run", layers={"mu": [[2.0, 2.0 * factor / ALIKE]]}))
+    assert fact.notable == (factor > 1)
+    assert ("grow" in fact.heading) == (factor > 1)

@@ -1,0 +1,107 @@
+import math
+
+import pytest
+
+from gatdiag.report.story import HARDLY, note_facts, optimizer_text, sizes, story, tiles, warnings
+from tests.report.builder import build
+from tests.run.synthetic import synthetic_meta
+
+GROUP = {"lr": 0.1, "weight_decay": 0.0, "parameters": []}
+
+
+def told(folder, **given):
+    return " ".join(story(build(folder, **given)))
+
+
+def test_what_was_trained_is_told(tmp_path):
+    text = told(tmp_path / "run", logged={"loss": [2.0] * 7}, width=4)
+    assert "GATv2: 2 layers with 48 parameters, trained by SGD with learning rate 0.1 for 7 optimiser steps" in text
+    assert text.count("in 3 s") == 1  # seven steps of half a second, the first at 0
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ([2.0, 1.5, 1.0], "The loss fell from 2 to 1, by 50 % of where it began."),
+        ([2.0, 1.0, 3.0], "The loss rose from 2 to 3, by 50 %"),
+        ([2.0, 2.0 * (1 - 0.9 * HARDLY)], "The loss hardly moved: 2 at the start, 1.91 at the end. It fell by 4.5 %."),
+        ([2.0, 2.0], "The loss did not move"),
+        ([2.0, 1.0, math.nan], "it is no number any more; its best value was 1, at step 1."),
+        ([math.nan, math.nan], "The loss was never a number."),
+        ([math.inf, 1.0], "The loss is 1."),
+        ([2.0], "The loss is 2."),
+        ([-1.0, -2.0], "The loss fell from -1 to -2, by 100 %"),
+    ],
+)
+def test_what_became_of_the_loss_is_told(tmp_path, losses, words):
+    assert words.replace(" -", " \N{MINUS SIGN}") in told(tmp_path / "run", logged={"loss": losses})
+
+
+def test_a_run_without_a_loss_says_how_to_log_one(tmp_path):
+    assert "recorder.log(loss=...)" in told(tmp_path / "run", layers={"mu": [[1.0, 1.0]]})
+
+
+def test_a_run_without_a_step_says_so(tmp_path):
+    run = build(tmp_path / "run")
+    assert "No step was recorded" in story(run)[1]
+    assert any("none of its tables has a row" in text for text in warnings(run))
+    assert {tile.value for tile in tiles(run)} >= {"0"}
+
+
+def test_the_best_accuracy_and_its_step_are_told(tmp_path):
+    run = build(tmp_path / "run", logged={"val_accuracy": [0.1, 0.7, 0.7, 0.3], "test_accuracy": [0.1, 0.6, 0.9, 0.9]})
+    assert "The best val_accuracy is 70 %, at step 1." in story(run)[1]
+    found = {tile.label: (tile.value, tile.detail) for tile in tiles(run)}
+    assert found["Best val_accuracy"] == ("70 %", "at step 1")
+    assert found["test_accuracy then"][0] == "60 %"
+
+
+def test_what_chose_the_best_step_is_used(tmp_path):
+    best = {"name": "val_loss", "mode": "min", "value": 0.5, "step": 1}
+    run = build(tmp_path / "run", logged={"val_loss": [1.0, 0.5, 2.0]}, best=best)
+    assert "The best val_loss is 0.5, at step 1." in story(run)[1]
+
+
+def test_shared_parameters_count_once_and_frozen_ones_are_told_apart():
+    meta = synthetic_meta(2, 3)
+    first, second = (layer["parameters"] for layer in meta["structure"]["layers"])
+    second.append(first[0])
+    first[1]["trainable"] = False
+    assert sizes(meta) == (2 * (9 + 3 + 3), 2 * (9 + 3 + 3) - 3)
+
+
+def test_every_group_of_an_optimiser_has_its_rate():
+    groups = [GROUP, {**GROUP, "lr": 0.01}, {**GROUP, "lr": None}]
+    assert optimizer_text({"class": "Adam", "groups": groups}) == "Adam with learning rate 0.01 and 0.1"
+    assert optimizer_text({"class": "Own", "groups": []}) == "Own"
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [(None, "has no end"), ("failed", "RuntimeError: two lines"), ("interrupted", "by hand")],
+)
+def test_a_run_without_a_regular_end_says_so(tmp_path, ending, words):
+    error = "RuntimeError: two\nlines" if ending == "failed" else None
+    run = build(tmp_path / "run", logged={"loss": [1.0]}, ending=ending, error=error)
+    (text,) = warnings(run)
+    assert words in text
+
+
+def test_a_finished_run_has_nothing_to_warn_of(tmp_path):
+    assert warnings(build(tmp_path / "run", logged={"loss": [1.0]})) == ()
+
+
+def test_what_could_not_be_read_is_told(tmp_path):
+    run = build(tmp_path / "run", layers={"mu": [[1.0, 1.0]]})
+    (run.folder / "layers.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.warns(UserWarning, match="not all"):
+        texts = warnings(run)
+    assert any(text.startswith("Not everything could be read: ") for text in texts)
+
+
+def test_what_recording_could_not_do_is_told(tmp_path):
+    (fact,) = note_facts(build(tmp_path / "few", notes=["no entropy.", "two\nlines"]))
+    assert fact.text == "no entropy; two lines."
+    (fact,) = note_facts(build(tmp_path / "many", notes=list("abcde")))
+    assert fact.text == "a; b; c. And 2 more, under Settings."
+    assert list(note_facts(build(tmp_path / "none", notes=[]))) == []

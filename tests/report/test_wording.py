@@ -1,0 +1,78 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatdiag.report.wording import MINUS, TIMES, cell, count, duration, names, number, one_line, percent, short
+
+DIGITS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+
+
+def back(text):
+    """A number as it was before it was put into words."""
+    text = text.replace(MINUS, "-").replace(",", "")
+    if TIMES in text:
+        mantissa, power = text.split(TIMES)
+        return float(mantissa) * 10.0 ** float(power.strip().removeprefix("10").translate(DIGITS))
+    return float(text)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e200, max_value=1e200))
+def test_a_number_says_what_it_is_to_three_digits(value):
+    assert back(number(value)) == pytest.approx(value, rel=6e-3, abs=1e-300)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_is_short(value):
+    assert len(number(value)) <= 16
+
+
+def test_what_is_no_number_is_said():
+    assert [number(value) for value in (math.nan, math.inf, -math.inf, None)] == [
+        "NaN",
+        "∞",
+        f"{MINUS}∞",
+        "not measured",
+    ]
+    assert [cell(value) for value in (math.nan, math.inf, None, 0.0)] == ["NaN", "∞", "", "0"]
+
+
+@pytest.mark.parametrize("fraction", [1e-9, 5e-4, 0.9994, 1 - 1e-12])
+def test_a_part_is_never_called_all_or_nothing(fraction):
+    assert percent(fraction) not in ("0 %", "100 %")
+
+
+def test_percentages_of_nothing_and_all():
+    assert [percent(value) for value in (0, 1, 0.5, -0.25, math.nan)] == ["0 %", "100 %", "50 %", f"{MINUS}25 %", "NaN"]
+
+
+def test_counts_and_durations():
+    assert count(12345) == "12,345"
+    assert [duration(value) for value in (0.034, 59.9, 119.6, 3599.9)] == ["0.034 s", "60 s", "2 min 0 s", "1 h 0 min"]
+
+
+@given(st.text(max_size=400))
+def test_a_name_stays_on_its_line_and_is_short(name):
+    for text in (one_line(name), short(name)):
+        assert text
+        assert not {"\n", "\r", "\x00", "\x1b", "\u202e", "\u2028", "\u2066"} & {*text}
+    assert len(short(name)) <= 50
+
+
+def test_a_long_name_keeps_both_ends():
+    text = short("encoder." + "x" * 300 + ".weight")
+    assert text.startswith("encoder.")
+    assert text.endswith(".weight")
+
+
+def test_a_name_written_rightward_does_not_turn_the_sentence():
+    assert short("\u05d0\u05d1\u05d2") == "\u2068\u05d0\u05d1\u05d2\u2069"
+    assert short("convs.0") == "convs.0"
+
+
+def test_of_many_names_the_ends_are_told():
+    assert names(["a"]) == "a"
+    assert names(["a", "b", "c"]) == "a, b and c"
+    assert names(map(str, range(100)), most=4) == "0, 1, …, 98, 99"
+    assert names([]) == ""

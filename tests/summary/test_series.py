@@ -1,0 +1,137 @@
+import numpy as np
+import pytest
+
+from gatdiag.summary import ATTENTION, FEATURES, layer_series, neuron_series, recorded, role_series, some_layers
+from gatdiag.summary.series import without_layer
+
+SIZE = {"convs.0.lin_l.weight": 16, "convs.0.second": 8}
+
+
+def cells(run, role):
+    """{(step, layer): rows}, the slow way."""
+    found = {}
+    for row in run.parameters.to_dict("records"):
+        if row["role"] == role:
+            found.setdefault((row["step"], row["layer"]), []).append(row)
+    return found
+
+
+def values(table):
+    return {(row.step, row.layer): row.value for row in table.itertuples()}
+
+
+@pytest.mark.parametrize("role", [FEATURES, ATTENTION, "bias"])
+@pytest.mark.parametrize("column", ["norm", "gradient_norm"])
+def test_norms_combine_as_one_norm(shared, column, role):
+    expected = {key: np.linalg.norm([row[column] for row in rows]) for key, rows in cells(shared, role).items()}
+    assert values(role_series(shared, column, role)) == pytest.approx(expected)
+
+
+def test_the_relative_gradient_norm_is_a_ratio_of_combined_norms(shared):
+    expected = {
+        key: np.linalg.norm([row["gradient_norm"] for row in rows]) / np.linalg.norm([row["norm"] for row in rows])
+        for key, rows in cells(shared, FEATURES).items()
+    }
+    assert values(role_series(shared, "relative_gradient_norm", FEATURES)) == pytest.approx(expected)
+
+
+def test_a_single_parameter_keeps_the_recorded_ratio(shared):
+    expected = {key: rows[0]["relative_gradient_norm"] for key, rows in cells(shared, ATTENTION).items()}
+    assert values(role_series(shared, "relative_gradient_norm", ATTENTION)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("column", ["unchanged_fraction", "changed_fraction_005"])
+def test_fractions_are_weighted_by_the_number_of_entries(shared, column):
+    expected = {}
+    for key, rows in cells(shared, FEATURES).items():
+        sizes = [16 if row["parameter"].endswith("lin_l.weight") else 8 for row in rows]
+        expected[key] = np.average([row[column] for row in rows], weights=sizes)
+    assert values(role_series(shared, column, FEATURES)) == pytest.approx(expected)
+
+
+def test_tiny_and_huge_norms_neither_vanish_nor_overflow(shared):
+    frame = shared.parameters
+    kept = frame["norm"].copy()
+    try:
+        for scale in (1e-200, 1e200):
+            frame["norm"] = kept * scale
+            expected = {
+                key: scale * np.linalg.norm([row["norm"] / scale for row in rows])
+                for key, rows in cells(shared, FEATURES).items()
+            }
+            assert values(role_series(shared, "norm", FEATURES)) == pytest.approx(expected, rel=1e-12)
+    finally:
+        frame["norm"] = kept
+
+
+def test_layers_leave_out_steps_that_were_not_measured(shared):
+    table = layer_series(shared, "mu")
+    assert sorted(set(table["step"])) == [0, 2, 4]
+    expected = {(r["step"], r["layer"]): r["mu"] for r in shared.layers.to_dict("records") if r["step"] % 2 == 0}
+    assert values(table) == expected
+    assert len(layer_series(shared, "mad")) == 0
+    assert not recorded(shared, "layers", "mad")
+
+
+def test_what_was_measured_as_nan_is_kept(broken):
+    table = layer_series(broken, "mu")
+    assert len(table) == len(broken.layers)
+    assert table["value"].isna().sum() == 25 * 6
+    table = role_series(broken, "relative_gradient_norm", FEATURES)
+    assert table["value"].isna().sum() == 25 * 6
+    assert np.isinf(table["value"]).sum() == 1
+    assert (table["value"] == 0).sum() == 15
+
+
+@pytest.mark.parametrize("how", ["extreme", "largest"])
+def test_neurons_combine_by_magnitude(shared, how):
+    expected = {}
+    for row in shared.neurons.to_dict("records"):
+        key = row["step"], row["layer"]
+        if abs(row["c"]) >= abs(expected.get(key, 0.0)):
+            expected[key] = row["c"]
+    found = values(neuron_series(shared, "c", how))
+    assert found == (expected if how == "extreme" else {key: abs(value) for key, value in expected.items()})
+
+
+def test_laws_of_a_layer_need_not_stand_together(shared):
+    mixed = shared.neurons.sort_values(["step", "neuron"], kind="stable").reset_index(drop=True)
+    expected = values(neuron_series(shared, "c"))
+    kept = shared._frames["neurons"]
+    shared._frames["neurons"] = mixed
+    try:
+        assert values(neuron_series(shared, "c")) == expected
+    finally:
+        shared._frames["neurons"] = kept
+
+
+def test_a_nan_neuron_makes_its_layer_nan(broken):
+    table = neuron_series(broken, "c", "largest")
+    assert table[table["step"] >= 15]["value"].isna().all()
+    assert table[table["step"] < 12]["value"].notna().all()
+
+
+def test_layers_are_numbered_in_structure_order(shared):
+    table = layer_series(shared, "mu")
+    assert tuple(table["layer"].cat.categories) == shared.layer_names
+    lost = without_layer(shared, table[["step", "value"]])
+    assert lost["layer"].isna().all()
+    assert lost["layer"].dtype == table["layer"].dtype
+
+
+def test_some_layers_are_spread_evenly(shared):
+    table = layer_series(shared, "mu")
+    assert some_layers(table, 2)["layer"].unique().tolist() == ["convs.0", "convs.2"]
+    assert len(some_layers(table, 5)) == len(table)
+
+
+def test_a_ratio_to_zero_weights_has_no_row(shared):
+    frame = shared.parameters
+    kept = frame["norm"].copy()
+    try:
+        frame.loc[(frame["role"] == ATTENTION) & (frame["step"] == 0), "norm"] = 0.0
+        table = role_series(shared, "relative_gradient_norm", ATTENTION)
+        assert sorted(set(table["step"])) == [1, 2, 3, 4]
+        assert len(role_series(shared, "gradient_norm", ATTENTION)) == 15
+    finally:
+        frame["norm"] = kept

@@ -97,11 +97,27 @@ class Laws:
         weights = self.parameters if weights is None else weights
         return self._combined(self._sums(weights, weights))
 
-    def delta_and_c(self, gradients: Tensors | None = None) -> tuple[Tensor, Tensor]:
-        """Both at once, for less than the price of two: see `delta` and `c`."""
-        sources = [self.parameters, self._gradients(gradients)]
-        of_delta, of_c = self._sums.products(sources, [(0, 1), (0, 0)])
-        return self._combined(of_delta), self._combined(of_c)
+    def observe(
+        self, gradients: Tensors | None = None, optimizer: Optimizer | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """delta, c, and c as predicted from it for after the optimiser's coming step, for less than the price of three.
+
+        Args:
+            gradients: As in `delta`.
+            optimizer: As in `predict`; None: no prediction.
+
+        Raises:
+            OptimizerError: As in `predict`.
+        """
+        gradients = self._gradients(gradients)
+        steps = None if optimizer is None else self._steps(gradients, optimizer)
+        plain = None if steps is None else _plain(steps)
+        wanted = [(0, 1), (0, 0), (1, 1)] if plain is not None else [(0, 1), (0, 0)]
+        delta, c, *squares = map(self._combined, self._sums.products([self.parameters, gradients], wanted))
+        if plain is not None:
+            keep, length = plain
+            return delta, c, keep**2 * c + length**2 * squares[0]
+        return delta, c, None if steps is None else self._predicted(c, gradients, steps)
 
     def normalised_delta(self, gradients: Tensors | None = None) -> Tensor:
         """|delta| / sum over terms of |e_k <w_k, dL/dw_k>|: about 1e-6 for float32 gradients, 1e-15 for float64.
@@ -158,11 +174,17 @@ class Laws:
             Discrete counterpart of theorem 2.2 and corollary 2.3 of "Are GATs Out of Balance?"; exact, no expansion.
         """
         gradients = self._gradients(gradients)
+        return self._predicted(c, gradients, self._steps(gradients, optimizer))
+
+    def _steps(self, gradients: Tensors, optimizer: Optimizer) -> Mapping[str, Update]:
         by_id = updates(optimizer, {id(self.parameters[name]): gradient for name, gradient in gradients.items()})
-        steps = {name: by_id.get(id(tensor), Update()) for name, tensor in self.parameters.items()}
-        kinds = {(step.keep, step.step) for step in steps.values()}
-        if len(kinds) == 1 and all(step.rest is None for step in steps.values()):
-            kept, length = kinds.pop()
+        at_rest = Update()
+        return {name: by_id.get(id(tensor), at_rest) for name, tensor in self.parameters.items()}
+
+    def _predicted(self, c: Tensor, gradients: Tensors, steps: Mapping[str, Update]) -> Tensor:
+        plain = _plain(steps)
+        if plain is not None:
+            kept, length = plain
             return kept**2 * c + length**2 * self._combined(self._sums(gradients, gradients))
         weights = {name: tensor.detach().to(torch.float64) for name, tensor in self.parameters.items()}
         change: dict[str, Tensor] = {}
@@ -174,7 +196,7 @@ class Laws:
             change[name] = moved * moved + cross
         keep, product = self._reference(steps)
         result = keep**2 * c + self._combined(self._sums(change))
-        if len(kinds) > 1:
+        if len({(step.keep, step.step) for step in steps.values()}) > 1:
             result = result + self._uneven(weights, gradients, steps, keep, product)
         return result
 
@@ -215,6 +237,13 @@ class Laws:
 
 def _marginal(term: Term) -> Marginal:
     return Marginal(term.parameter, term.shape, term.axes)
+
+
+def _plain(steps: Mapping[str, Update]) -> tuple[float, float] | None:
+    """keep and step of an update that is the same everywhere and has no rest; None for any other."""
+    kinds = {id(step): step for step in steps.values()}
+    pairs = {(step.keep, step.step) for step in kinds.values()}
+    return pairs.pop() if len(pairs) == 1 and all(step.rest is None for step in kinds.values()) else None
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:

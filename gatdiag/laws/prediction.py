@@ -57,12 +57,16 @@ def updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, 
             f"Expected one of {known}, got {type(optimizer).__name__}, whose step gatdiag cannot predict. "
             "Measure c before and after the step with laws.c() instead."
         )
-    return {
-        id(parameter): rule(group, optimizer.state.get(parameter, {}), parameter.detach(), gradients[id(parameter)])
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if id(parameter) in gradients
-    }
+    found: dict[int, Update] = {}
+    for group in optimizer.param_groups:
+        moved = [parameter for parameter in group["params"] if id(parameter) in gradients]
+        if rule is _sgd and not group["momentum"] and moved:  # the same for all
+            found |= dict.fromkeys(map(id, moved), _sgd(group, {}, moved[0], gradients[id(moved[0])]))
+            continue
+        for parameter in moved:
+            state = optimizer.state.get(parameter, {})
+            found[id(parameter)] = rule(group, state, parameter.detach(), gradients[id(parameter)])
+    return found
 
 
 def _sgd(group: dict[str, Any], state: dict[str, Any], weight: Tensor, gradient: Tensor) -> Update:

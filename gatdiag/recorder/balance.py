@@ -29,38 +29,40 @@ class Balance:
         self.unpredictable = ""  # why c cannot be predicted
         self._predicted: tuple[int, Tensor] | None = None
 
-    def measure(self, step: int, unscale: Tensor | float | None) -> dict[str, Tensor]:
-        """delta and c of each wanted law, c as predicted if the step before predicted it, and `all_c`, of all laws."""
-        delta, c = self.laws.delta_and_c()
-        columns = {"delta": delta if unscale is None else delta * unscale, "c": c}
-        if self._predicted is not None and self._predicted[0] == step:
-            columns["predicted_c"] = self._predicted[1]
-        if len(self.wanted) < len(self.laws):
-            columns = {name: values[self.wanted.to(values.device)] for name, values in columns.items()}
-        return {**columns, "all_c": c}
-
-    def predict(
-        self, step: int, c: Tensor | None, optimizers: Sequence[Optimizer], unscale: Tensor | float | None
-    ) -> None:
-        """Predict c after the step that is about to be made.
+    def measure(
+        self, step: int, optimizers: Sequence[Optimizer], unscale: Tensor | float | None, *, foresee: bool
+    ) -> dict[str, Tensor]:
+        """delta and c of each wanted law, and c as predicted if the step before foresaw it.
 
         Args:
             step: The step.
-            c: Of all laws, if it was measured already.
-            optimizers: Those that make the step.
+            optimizers: Those that make it.
             unscale: What gradients are multiplied by, where a gradient scaler has not done so yet.
+            foresee: Whether the next step is recorded, so that its c is to be predicted.
         """
-        self._predicted = None
-        if len(optimizers) != 1:
-            self.unpredictable = "several optimisers take one step together, or one that is not torch's"
-            return
-        parameters = self.laws.parameters
-        gradients = {name: tensor.grad for name, tensor in parameters.items() if tensor.grad is not None}
+        before, self._predicted = self._predicted, None
+        delta, c, predicted = self._observed(optimizers if foresee else (), unscale)
+        if predicted is not None:
+            self._predicted = (step + 1, predicted)
+        columns = {"delta": delta, "c": c}
+        if before is not None and before[0] == step:
+            columns["predicted_c"] = before[1]
+        if len(self.wanted) < len(self.laws):
+            columns = {name: values[self.wanted.to(values.device)] for name, values in columns.items()}
+        return columns
+
+    def _observed(
+        self, optimizers: Sequence[Optimizer], unscale: Tensor | float | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        gradients = None
         if unscale is not None:
-            gradients = {name: gradient * unscale for name, gradient in gradients.items()}
-        try:
-            predicted = self.laws.predict(self.laws.c() if c is None else c, gradients, optimizers[0])
-        except OptimizerError as error:
-            self.unpredictable = str(error)
-            return
-        self._predicted = (step + 1, predicted)
+            parameters = self.laws.parameters.items()
+            gradients = {name: tensor.grad * unscale for name, tensor in parameters if tensor.grad is not None}
+        if len(optimizers) == 1 and not self.unpredictable:
+            try:
+                return self.laws.observe(gradients, optimizers[0])
+            except OptimizerError as error:
+                self.unpredictable = str(error)
+        elif len(optimizers) > 1:
+            self.unpredictable = "several optimisers take one step together"
+        return self.laws.observe(gradients)

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.schedule import Budget
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Clock:
@@ -37,9 +38,9 @@ class Clock:
         return max(self._first, self.step - 1)
 
     @property
-    def next_is_due(self) -> bool:
-        """Whether the step after this one will be recorded, as far as that is known now."""
-        return self._is_due(self.step + 1)
+    def next_record(self) -> int | None:
+        """Number of the record that the step after this one will be; None if it is not due, as far as is known now."""
+        return self.records + (self.record is not None) if self._is_due(self.step + 1) else None
 
     def start(self, step: int) -> None:
         """Begin at a step."""
@@ -55,9 +56,9 @@ class Clock:
         self.step += 1
         self._decide()
 
-    def recording(self) -> Any:
+    def recording(self) -> AbstractContextManager[None]:
         """A context whose time counts as recording; it costs nothing where there is no budget."""
-        return self._timed() if self._budget.limited else nullcontext()
+        return self._timed() if self._budget.limited else _NOTHING
 
     def _decide(self) -> None:
         self.record = self.records if self._is_due(self.step) and self._budget.allows() else None

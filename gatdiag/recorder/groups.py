@@ -70,9 +70,9 @@ PRESETS: Final[Mapping[str, Mapping[str, int]]] = {
     "standard": {
         "weights": 1,
         "health": 1,
-        "changes": 1,
         "outputs": 1,
         "balance": 1,
+        "changes": 1,
         "attention": 10,
         "quantiles": 50,
         "spectra": 50,
@@ -96,6 +96,10 @@ class Selection:
     name: str
     every: Mapping[str, int]
     columns: frozenset[str]
+
+    def groups_due(self, record: int) -> frozenset[str]:
+        """The groups that are measured at a record."""
+        return frozenset(name for name in self.every if self.due(name, record))
 
     def due(self, group: str, record: int) -> bool:
         """Whether a group is measured at a record, counted from 0."""

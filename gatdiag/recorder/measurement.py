@@ -76,21 +76,20 @@ class StepMeasurement:
         guard: Guard,
         optimizers: Sequence[Optimizer],
         unscale: Any,
-        next_is_due: bool,
+        next_record: int | None,
     ) -> None:
         """delta and c, and what c must become if the next step is recorded."""
         balance = plan.balance
         if balance is None:
             return
-        c = None
-        if self.record >= 0 and self.record % plan.laws_every == 0:
-            measured: Columns = guard("delta and c", balance.measure, self.step, unscale) or {}
-            c = measured.pop("all_c", None)
+        is_due = self.record >= 0 and self.record % plan.laws_every == 0
+        foresee = next_record is not None and next_record % plan.laws_every == 0 and "predicted_c" in selection.columns
+        if not is_due and not foresee:
+            return
+        measured: Columns = guard("delta and c", balance.measure, self.step, optimizers, unscale, foresee=foresee) or {}
+        if is_due and measured:
             self.neurons = {name: value for name, value in measured.items() if name in selection.columns}
             self.neurons["law"] = np.arange(len(balance.wanted), dtype=np.int32)
-        is_followed = next_is_due and (self.record + 1) % plan.laws_every == 0
-        if is_followed and "predicted_c" in selection.columns:
-            guard("predictions of c", balance.predict, self.step, c, optimizers, unscale)
 
     def close(self, plan: Plan, selection: Selection) -> None:
         """How far the weights have moved; nothing new if that was measured."""
@@ -112,30 +111,30 @@ class StepMeasurement:
             return
         columns: Columns = {}
         for found, group in ((seen.outputs, rows.COLUMNS), (seen.gradients, rows.GRADIENT_COLUMNS)):
-            table, present = _stacked([found.get(name) for name in names], len(group))
-            if table is not None:
-                columns |= {column: _partly(table[:, at], present) for at, column in enumerate(group)}
+            measured = [found[name] for name in names if name in found]
+            if measured:
+                table = _spread(rows.finished(measured), np.array([name in found for name in names]))
+                columns |= {column: _partly(table[0][:, at], table[1]) for at, column in enumerate(group)}
         for column in dict.fromkeys(column for name in names for column in seen.others.get(name, ())):
-            values, present = _stacked([seen.others.get(name, {}).get(column) for name in names], 1)
-            if values is not None:
-                columns[column] = _partly(values[:, 0], present)
+            values = [seen.others[name][column] for name in names if column in seen.others.get(name, ())]
+            present = np.array([column in seen.others.get(name, ()) for name in names])
+            columns[column] = _partly(*_spread(torch.stack(values).double(), present))
         if unscale is not None:
             _unscale(columns, unscale)
         self.layers = {name: value for name, value in columns.items() if name in selection.columns}
         self.layers["layer"] = np.array([positions[name] for name in names], dtype=np.int32)
 
 
-def _stacked(values: list[Tensor | None], width: int) -> tuple[Tensor | None, np.ndarray[Any, Any]]:
-    """Rows one below the other, zeros where there is none; and where there is one."""
-    present = np.array([value is not None for value in values])
-    example = next((value for value in values if value is not None), None)
-    if example is None:
-        return None, present
-    absent = torch.zeros(width, dtype=torch.float64, device=example.device)
-    return torch.stack([absent if value is None else value.reshape(width).to(absent) for value in values]), present
+def _spread(values: Tensor, present: np.ndarray[Any, Any]) -> tuple[Tensor, np.ndarray[Any, Any]]:
+    """One row a layer, zeros where a layer has none; and which layers have one."""
+    if bool(present.all()):
+        return values, present
+    spread = values.new_zeros(len(present), *values.shape[1:])
+    spread[torch.from_numpy(present).to(values.device)] = values
+    return spread, present
 
 
-def _partly(values: Tensor, where: np.ndarray[Any, Any]) -> Tensor | Measured:
+def _partly(values: Any, where: np.ndarray[Any, Any]) -> Any:
     return values if bool(where.all()) else Measured(values, where)
 
 

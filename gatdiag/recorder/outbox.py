@@ -24,7 +24,7 @@ _MOST = 2048  # rows waiting at a time
 class Measured:
     """A column some of whose entries were not measured."""
 
-    values: Tensor
+    values: Tensor | np.ndarray[Any, Any]
     where: np.ndarray[Any, np.dtype[np.bool_]]
 
 
@@ -88,9 +88,7 @@ def _crossed(values: list[Any]) -> Mapping[int, Tensor]:
 
 def _on_host(value: Any, arrived: Mapping[int, Tensor] | None = None) -> Any:
     tensor = _tensor(value)
-    if tensor is None:
-        return value
-    array = (arrived or {}).get(id(tensor), tensor).detach().double().numpy()
-    if isinstance(value, Measured):
-        return np.ma.masked_array(array, mask=~value.where)
-    return array if array.ndim else float(array)
+    if tensor is not None:
+        array = (arrived or {}).get(id(tensor), tensor).detach().double().numpy()
+        value = Measured(array, value.where) if isinstance(value, Measured) else array if array.ndim else float(array)
+    return np.ma.masked_array(value.values, mask=~value.where) if isinstance(value, Measured) else value

@@ -20,6 +20,7 @@ from gatdiag.recorder.groups import Selection
 
 Row = dict[str, Tensor]
 
+_DEAR = frozenset({"energies", "ranks", "angles"})
 _MOST = 1 << 16  # outputs of one step
 
 
@@ -30,8 +31,8 @@ class Pass:
     record: int
     numbers: dict[str, int] = field(default_factory=dict)
     edges: dict[str, Tensor | None] = field(default_factory=dict)
-    outputs: dict[str, Tensor] = field(default_factory=dict)  # five numbers each, as `rows.measure` gives them
-    gradients: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, rows.Measured] = field(default_factory=dict)
+    gradients: dict[str, rows.Measured] = field(default_factory=dict)
     others: dict[str, Row] = field(default_factory=dict)
     came_back: bool = False
     ended: bool = False
@@ -42,28 +43,22 @@ class Passes:
 
     Args:
         selection: What is measured.
-        keeps: Layer -> whether it is recorded.
         guarded: Runs a function with a name for what it measures, and contains its failures.
     """
 
-    def __init__(
-        self,
-        selection: Selection,
-        keeps: Callable[[str], bool],
-        guarded: Callable[..., Any],
-    ) -> None:
+    def __init__(self, selection: Selection, guarded: Callable[..., Any]) -> None:
         """No pass yet."""
         self._selection = selection
-        self._keeps = keeps
+        self._due: frozenset[str] = frozenset()  # groups that the coming record has
         self._guarded = guarded
         self._count = 0
         self._pass = Pass(-1)
+        self._dear = False
         self._by_number: dict[int, Pass] = {}
         self._task = -1
         self._handles: dict[str, Any] = {}
         self.notes: dict[str, str] = {}
         self._edge_index: Tensor | None = None
-        self._scratch = rows.Scratch()
 
     def start(self, record: int | None) -> None:
         """A new step begins.
@@ -72,6 +67,8 @@ class Passes:
             record: Number of the record it will be; None if it is not recorded.
         """
         self._pass = Pass(-1 if record is None else record)
+        self._due = frozenset() if record is None else self._selection.groups_due(record)
+        self._dear = not self._due.isdisjoint(_DEAR)
         self._by_number = {}
 
     def take(self) -> Pass:
@@ -91,9 +88,7 @@ class Passes:
 
     def call(self, layer: str, module: nn.Module) -> None:
         """A layer is about to run."""
-        if self._pass.record < 0 or not self._keeps(layer) or not self._due("attention"):
-            return
-        if not attention.shows_attention(module):
+        if "attention" not in self._due or not attention.shows_attention(module):
             return
         if attention.hidden_by_dropout(module):
             self.notes.setdefault(layer, f"attention entropy of {layer}: attention dropout hides the coefficients")
@@ -110,16 +105,16 @@ class Passes:
         """A layer has run; returns the number under which its gradient is expected."""
         if layer in self._handles:
             self._handles.pop(layer).remove()
-        if output is None or self._pass.record < 0 or not self._keeps(layer):
+        if output is None or self._pass.record < 0:
             return None
         matrix = rows.as_rows(output)
         if matrix is None or not self._is_news(layer):
             return None
-        if self._due("outputs"):
-            measured = self._guarded("layer outputs", rows.measure, matrix, self._scratch)
+        if "outputs" in self._due:
+            measured = self._guarded("layer outputs", rows.measure, matrix)
             if measured is not None:
                 self._pass.outputs[layer] = measured
-        if self._dear():
+        if self._dear:
             self._pass.edges[layer] = self._edges(inputs, len(matrix))
             self._measure_dear(layer, matrix, "", self._pass)
         return self._numbered(layer)
@@ -150,31 +145,25 @@ class Passes:
         matrix = rows.as_rows(gradient)
         if matrix is None or seen.numbers.get(layer) != number:
             return is_first
-        if self._due("outputs"):
-            measured = self._guarded("gradients of layer outputs", rows.measure, matrix, self._scratch)
+        if "outputs" in self._due:
+            measured = self._guarded("gradients of layer outputs", rows.measure, matrix)
             if measured is not None:
                 seen.gradients[layer] = measured
-        if self._dear():
+        if self._dear:
             self._measure_dear(layer, matrix, "gradient_", seen)
         return is_first
-
-    def _due(self, group: str) -> bool:
-        return self._selection.due(group, self._pass.record)
-
-    def _dear(self) -> bool:
-        return any(self._due(group) for group in ("energies", "ranks", "angles"))
 
     def _measure_dear(self, layer: str, matrix: Tensor, prefix: str, seen: Pass) -> None:
         others = seen.others.setdefault(layer, {})
         edges = seen.edges.get(layer)
-        if self._due("ranks"):
+        if "ranks" in self._due:
             ranks = self._guarded("ranks", _ranks, matrix, prefix)
             others.update(ranks or {})
         if edges is None:
             return
-        if self._due("energies"):
+        if "energies" in self._due:
             others.update(self._guarded("Dirichlet energies", _energies, matrix, edges, prefix) or {})
-        if self._due("angles"):
+        if "angles" in self._due:
             others.update(self._guarded("cosine distances", _angles, matrix, edges, prefix) or {})
 
     def _edges(self, inputs: tuple[Any, ...], nodes: int) -> Tensor | None:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from gatdiag.errors import InputError
 from gatdiag.hooks import Hooks, in_backward_pass
 from gatdiag.recorder import description
+from gatdiag.recorder.clipping import BeforeClipping
 from gatdiag.recorder.clock import Clock
 from gatdiag.recorder.groups import Metrics, select
 from gatdiag.recorder.guard import Guard
@@ -78,7 +79,7 @@ class Recorder:
         self._scaler = scaler
         self._observer = observer
         self._hooks = Hooks(model, self)
-        self._passes = Passes(self._selection, self._keeps, self._guard)
+        self._passes = Passes(self._selection, self._guard)
         self._steps = Steps(lambda: list(self._root.parameters()), self, _listed(optimizer))
         self._cadence = {
             "every": every if isinstance(every, str) else "function" if callable(every) else str(every),
@@ -93,7 +94,7 @@ class Recorder:
         self._candidate: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
         self._measured: StepMeasurement | None = None
         self._is_ahead = False  # whether training has begun to compute the coming step
-        self._unclipped: Tensor | None = None
+        self._clipping = BeforeClipping()
         self._process = os.getpid()
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -223,14 +224,14 @@ class Recorder:
 
     def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
         """A layer has run."""
-        with self._clock.recording(), torch.no_grad():
+        with self._clock.recording():
             self._is_ahead |= self._root.training
             number: int | None = self._guard("layer outputs", self._passes.output, layer, inputs, output)
         return number
 
     def on_gradient(self, layer: str, number: int, gradient: Tensor) -> None:
         """The gradient of a layer's output has been computed."""
-        with self._clock.recording(), torch.no_grad():
+        with self._clock.recording():
             self._is_ahead = True
             if self._guard("gradients of layer outputs", self._passes.gradient, layer, number, gradient):
                 self._guard("gradient norms before clipping", self._ask_for_the_end_of_the_backward_pass)
@@ -252,7 +253,7 @@ class Recorder:
     def _read_unclipped(self) -> None:
         if self._plan is not None:
             with self._clock.recording():
-                self._unclipped = torch.linalg.vector_norm(self._plan.weights.gradient_norms())
+                self._clipping.backward_ended(self._plan.weights)
 
     # --- what optimisers tell -----------------------------------------------------------------------------------------
 
@@ -274,7 +275,7 @@ class Recorder:
         with self._clock.recording(), torch.no_grad():
             self._guard("this step", self._close)
         self._measured = None
-        self._unclipped = None
+        self._clipping.forget()
         self._is_ahead = False
         self._clock.advance()
         self._passes.start(self._clock.record)
@@ -294,9 +295,12 @@ class Recorder:
             scale = _scale(self._scaler)
             self._measured.measure(plan, self._selection, self._guard, fused)
             self._measured.add_pass(self._passes.take(), plan.positions, self._selection, scale)
-            unclipped = None if self._unclipped is None else self._unclipped * (1.0 if scale is None else scale)
-            writer.step(clock.step, self._measured.gradient_norm, unclipped, _rates(optimizers))
-        self._measured.measure_laws(plan, self._selection, self._guard, optimizers, fused, clock.next_is_due)
+            norm = self._measured.gradient_norm
+            unclipped = self._clipping.norm(plan.weights, norm)
+            if unclipped is not None and unclipped is not norm and scale is not None:
+                unclipped = unclipped * scale
+            writer.step(clock.step, norm, unclipped, _rates(optimizers))
+        self._measured.measure_laws(plan, self._selection, self._guard, optimizers, fused, clock.next_record)
 
     def _close(self) -> None:
         plan, writer, measured = self._plan, self._writer, self._measured

@@ -6,6 +6,9 @@ every step.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,7 +24,6 @@ GRADIENT_COLUMNS = (
 
 _CHUNK = 1 << 22  # entries that are held in float64 at a time
 _SMALLEST, _LARGEST = 1e-28, 1e30  # squared norms between which float32 neither under- nor overflows
-_SCALE = 2.0**64  # for what is smaller: vanishing gradients
 _ALIKE = 1e-10  # below this mu^2 / norm^2 rows are alike up to what float32 can tell
 
 
@@ -32,65 +34,68 @@ def as_rows(x: Tensor) -> Tensor | None:
     return x.unsqueeze(1) if x.dim() == 1 else x.flatten(0, -2)
 
 
-class Scratch:
-    """Memory that is used over and over: fresh memory of this size costs as much as the arithmetic."""
+@dataclass(frozen=True)
+class Moments:
+    """Mean and variance of each column, of which the five numbers are made later, for all layers at once."""
 
-    def __init__(self) -> None:
-        """Nothing is held yet."""
-        self._held = torch.empty(0)
-
-    def like(self, x: Tensor) -> Tensor:
-        """Uninitialised float32 memory of this shape on the CPU, until the next call."""
-        if x.numel() > self._held.numel():
-            self._held = torch.empty(x.numel())
-        return self._held[: x.numel()].view(x.shape)
+    rows: int
+    mean: Tensor
+    variance: Tensor
 
 
-def measure(x: Tensor, scratch: Scratch | None = None) -> Tensor:
-    """Norm, mu, relative mu, fraction of dead units, and number of entries that are not finite.
+Measured: TypeAlias = Tensor | Moments
 
-    float32 on the CPU is summed in float32, where that leaves six digits: no square over- or underflows, and mu is not
-    much smaller than the norm. Everything else is summed in float64.
+
+def measure(x: Tensor) -> Measured:
+    """What the five numbers are made of.
+
+    On the CPU float32 is measured by the kernel that batch norm takes its statistics with, where that leaves five
+    digits: no square over- or underflows, and mu is not much smaller than the norm. A unit is then dead below 1e-22 of
+    what is largest. Everything else is summed in float64.
 
     Args:
         x: (N, d), floating.
-        scratch: Memory to work in.
 
     Returns:
-        (5,), float64 on the tensor's device.
+        The five numbers, (5,), float64; or moments, for `finished`.
 
     Example:
-        >>> [round(value, 6) for value in measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]])).tolist()]
+        >>> [round(value, 6) for value in finished([measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]]))])[0].tolist()]
         [3.162278, 1.414214, 0.447214, 0.5, 0.0]
     """
     if x.numel() == 0:
-        return torch.tensor([0.0, 0.0, torch.nan, torch.nan, 0.0], dtype=torch.float64, device=x.device)
-    quick = None
-    if x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous() and x.numel() <= _CHUNK:
-        quick = _in_float32(x, scratch or Scratch())
-    return _in_float64(x) if quick is None else torch.tensor(quick, dtype=torch.float64)
+        return torch.tensor([0.0, 0.0, math.nan, math.nan, 0.0], dtype=torch.float64)
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return _in_float64(x)
+    mean, variance = torch.batch_norm_update_stats(x, None, None, 0.0)
+    spread, square = float(variance.sum()), float(mean.dot(mean))
+    if _ALIKE * (spread + square) < spread < _LARGEST > square and len(x) * (spread + square) > _SMALLEST:
+        return Moments(len(x), mean, variance)
+    return _in_float64(x)
 
 
-def _in_float32(x: Tensor, scratch: Scratch, *, is_scaled: bool = False) -> tuple[float, ...] | None:
-    """The five numbers; None where float32 is not enough for them."""
-    flat = x.view(-1)
-    square = float(torch.dot(flat, flat))
-    if square <= _SMALLEST and not is_scaled:
-        scaled = _in_float32(x * _SCALE, scratch, is_scaled=True)
-        return None if scaled is None else (scaled[0] / _SCALE, scaled[1] / _SCALE, *scaled[2:])
-    if not _SMALLEST < square < _LARGEST:
-        return None
-    mean = x.mean(0)
-    centred = torch.sub(x, mean, out=scratch.like(x))
-    rest = centred.mean(0)  # what rounding left of the mean
-    spread = float(torch.dot(centred.view(-1), centred.view(-1))) - len(x) * float(torch.dot(rest, rest))
-    if spread < _ALIKE * square:
-        return None
-    norm, mu = math.sqrt(square), math.sqrt(spread)
-    empty = (mean == 0).logical_and_(x[0] == 0)
-    if bool(empty.any()):  # sums of absolute values are 0 only where every entry is
-        empty.logical_and_(centred.abs_().sum(0) == 0)
-    return norm, mu, mu / norm, float(empty.sum()) / x.shape[1], 0.0
+def finished(measured: Sequence[Measured]) -> Tensor:
+    """The five numbers of each, (layers, 5), float64: norm, mu, relative mu, dead fraction, count of not finite."""
+    found: list[Tensor | None] = [None if isinstance(item, Moments) else item for item in measured]
+    by_width: dict[int, list[int]] = {}
+    for position, item in enumerate(measured):
+        if isinstance(item, Moments):
+            by_width.setdefault(len(item.mean), []).append(position)
+    for positions in by_width.values():
+        items = [item for position in positions if isinstance(item := measured[position], Moments)]
+        for position, numbers in zip(positions, _combined(items), strict=True):
+            found[position] = numbers
+    return torch.stack([numbers for numbers in found if numbers is not None])
+
+
+def _combined(items: Sequence[Moments]) -> Tensor:
+    mean = torch.stack([item.mean for item in items]).double()
+    variance = torch.stack([item.variance for item in items]).double()
+    rows = torch.tensor([item.rows for item in items], dtype=torch.float64)
+    spread = rows * variance.sum(1)
+    mu, norm = spread.sqrt(), (spread + rows * mean.square_().sum(1)).sqrt()
+    dead = (variance + mean == 0).double().mean(1)
+    return torch.stack([norm, mu, mu / norm, dead, torch.zeros_like(norm)], 1)
 
 
 def _in_float64(x: Tensor) -> Tensor:

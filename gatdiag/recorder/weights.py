@@ -5,9 +5,11 @@ The numbers are those of `gatdiag.metrics` (`norms`, `relative_gradient_norm`, `
 device and type together: one flat copy of the initial weights is kept, a second one lives during a step.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,35 +34,45 @@ class _Batch:
     positions: list[int]
     parameters: list[nn.Parameter]
     sizes: list[int]
-    absolute: Tensor  # entries whose change is absolute: those of attention vectors
+    absolute: Tensor  # positions of the entries whose change is absolute: those of attention vectors
     initial: Tensor
     before: Tensor | None = None
+    norm: Tensor | None = None  # of what is in `before`
     starts: dict[int, Tensor] = field(default_factory=dict)  # where the next power iteration starts
 
     def flat(self) -> Tensor:
-        return torch.cat([parameter.detach().flatten() for parameter in self.parameters])
+        flat: Tensor = torch._C._nn.flatten_dense_tensors([*self.parameters]).detach()
+        return flat.clone() if len(self.parameters) == 1 else flat
 
     def norms(self, flat: Tensor) -> Tensor:
         return norms(list(flat.split(self.sizes)))
 
+    @cached_property
+    def pieces(self) -> list[slice]:
+        ends = np.cumsum(self.sizes).tolist()
+        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+
     def counts(self, chosen: Tensor) -> Tensor:
         """How many entries of each parameter are chosen, float64."""
         if chosen.device.type == "cpu":  # numpy counts many times faster
-            pieces = np.split(chosen.numpy(), np.cumsum(self.sizes)[:-1])
-            return torch.tensor([np.count_nonzero(piece) for piece in pieces], dtype=torch.float64)
+            mask = chosen.numpy()
+            return torch.tensor([np.count_nonzero(mask[piece]) for piece in self.pieces], dtype=torch.float64)
         return torch.stack([piece.sum(dtype=torch.float64) for piece in chosen.split(self.sizes)])
 
 
-def norms(tensors: list[Tensor]) -> Tensor:
+@torch.no_grad()
+def norms(tensors: Sequence[Tensor]) -> Tensor:
     """Frobenius norms, float64, of tensors of one device and type.
 
     float32 on the CPU is summed in float32 where no square can over- or underflow: that leaves six digits.
     """
     if tensors[0].dtype != torch.float32 or tensors[0].device.type != "cpu":
-        return torch.stack(torch._foreach_norm(tensors, 2, torch.float64))
-    found = torch.stack(torch._foreach_norm(tensors, 2)).double()
-    for position in ((found < _SMALLEST) | ~(found < _LARGEST)).nonzero().flatten().tolist():
-        found[position] = torch.linalg.vector_norm(tensors[position], dtype=torch.float64)
+        return torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64))
+    found = torch.stack(torch._foreach_norm(list(tensors), 2)).double()
+    doubtful = ((found < _SMALLEST) | ~(found < _LARGEST)).nonzero().flatten()
+    if len(doubtful):
+        again = torch._foreach_norm([tensors[position] for position in doubtful.tolist()], 2, torch.float64)
+        found[doubtful] = torch.stack(again)
     return found
 
 
@@ -86,12 +98,11 @@ class Weights:
     def _batch(self, positions: list[int]) -> _Batch:
         parameters = [self._parameters[position] for position in positions]
         flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
-        absolute = torch.cat(
-            [
-                torch.full((parameter.numel(),), self.names[position] in self._attention, device=flat.device)
-                for position, parameter in zip(positions, parameters, strict=True)
-            ]
-        )
+        chosen = [
+            torch.full((parameter.numel(),), self.names[position] in self._attention, device=flat.device)
+            for position, parameter in zip(positions, parameters, strict=True)
+        ]
+        absolute = torch.cat(chosen).nonzero().flatten()
         return _Batch(positions, parameters, [p.numel() for p in parameters], absolute, flat)
 
     def set_initial(self, initial: Mapping[str, Tensor]) -> None:
@@ -116,7 +127,8 @@ class Weights:
         found: Columns = {}
         for batch in self._batches:
             batch.before = batch.flat()
-            self._put(found, "norm", batch, batch.norms(batch.before))
+            batch.norm = norms(batch.parameters)
+            self._put(found, "norm", batch, batch.norm)
         gradients = self.gradient_norms()
         found["gradient_norm"] = gradients if unscale is None else gradients * unscale
         found["relative_gradient_norm"] = found["gradient_norm"] / found["norm"]
@@ -124,8 +136,12 @@ class Weights:
 
     def gradient_norms(self) -> Tensor:
         """(parameters,), float64; 0 where there is no gradient."""
+        gradients = [parameter.grad for parameter in self._parameters]
+        whole = [gradient for gradient in gradients if gradient is not None and not gradient.is_sparse]
+        if len(self._batches) == 1 and len(whole) == len(self.names):
+            return norms(whole)
         norms_of = torch.zeros(len(self.names), dtype=torch.float64)
-        present = [(position, p.grad) for position, p in enumerate(self._parameters) if p.grad is not None]
+        present = [(position, gradient) for position, gradient in enumerate(gradients) if gradient is not None]
         dense: dict[object, list[tuple[int, Tensor]]] = defaultdict(list)
         for position, gradient in present:
             values = _dense(gradient.detach())
@@ -137,6 +153,11 @@ class Weights:
             norms_of = norms_of.to(found.device)
             norms_of[[position for position, _ in items]] = found
         return norms_of
+
+    def versions(self) -> list[tuple[int, int]]:
+        """What changes when a gradient is replaced or changed in place, as by clipping."""
+        gradients = [parameter.grad for parameter in self._parameters]
+        return [(id(gradient), gradient._version) for gradient in gradients if gradient is not None]
 
     def has_gradient(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which parameters have a gradient."""
@@ -156,6 +177,8 @@ class Weights:
         """
         counts = torch.zeros_like(norms)
         if norms.device.type == "cpu":
+            if math.isfinite(float(norms.sum())):
+                return counts
             suspects = norms.isfinite().logical_not().nonzero().flatten().tolist()
         else:
             suspects = list(range(len(self.names)))  # looking at the norms would wait for the device
@@ -172,7 +195,8 @@ class Weights:
             weight = batch.flat() if batch.before is None else batch.before
             size = torch.tensor(batch.sizes, dtype=torch.float64, device=weight.device)
             unchanged, significant, *changed = (batch.counts(chosen) for chosen in _chosen(batch, weight))
-            broken = batch.norms(weight).isfinite().logical_not()
+            norm = batch.norms(weight) if batch.norm is None else batch.norm
+            broken = norm.isfinite().logical_not()
             self._put(found, "unchanged_fraction", batch, (unchanged / size).masked_fill(broken, torch.nan))
             for column, count in zip(_THRESHOLDS, changed, strict=True):
                 self._put(found, column, batch, (count / significant).masked_fill(broken, torch.nan))
@@ -210,11 +234,11 @@ class Weights:
         """How far the step moved each parameter; forgets the weights that `before` kept."""
         found: Columns = {}
         for batch in self._batches:
-            if batch.before is None:
+            if batch.before is None or batch.norm is None:
                 continue
             moved = batch.flat().sub_(batch.before)
-            self._put(found, "update_ratio", batch, batch.norms(moved) / batch.norms(batch.before))
-            batch.before = None
+            self._put(found, "update_ratio", batch, batch.norms(moved) / batch.norm)
+            batch.before = batch.norm = None
         return found
 
     def _put(self, found: Columns, column: str, batch: _Batch, values: Tensor) -> None:
@@ -242,9 +266,8 @@ def _chosen(batch: _Batch, weight: Tensor) -> list[Tensor]:
 def _masks(weight: Any, initial: Any, absolute: Any, magnitude: Callable[[Any], Any]) -> list[Any]:
     """Relative change |w - w_0| / |w| of what is significant, absolute change of attention vectors."""
     change, size = magnitude(weight - initial), magnitude(weight)
-    unchanged = change == 0
-    counted = (size >= SIGNIFICANT) | absolute
-    size[absolute] = 1.0
+    unchanged, counted = change == 0, size >= SIGNIFICANT
+    counted[absolute], size[absolute] = True, 1.0
     change /= size
     return [unchanged, counted, *((change > threshold) & counted for threshold in _THRESHOLDS.values())]
 

@@ -99,7 +99,7 @@ def test_a_metric_that_raises_is_lost_alone(tmp_path, monkeypatch, place, name, 
 
 
 def test_where_warnings_are_errors_standard_error_has_to_do(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("gatdiag.recorder.rows.measure", lambda x, scratch: 1 / 0)
+    monkeypatch.setattr("gatdiag.recorder.rows.measure", lambda x: 1 / 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trained = train(tmp_path / "run")

@@ -7,6 +7,9 @@ neighbours never:
     experiments    built-in models and data sets
     loop           watch(): a recorder around a training loop, with or without a progress line
     report         runs -> one HTML page that a stranger understands
+    figures        runs -> the papers' figures, as pictures and as data; one figure a file
+    remedies       change a model so that it trains: initialisation
+    summary        runs -> tables and facts that figures and report need
     recorder       a training loop -> a run; nothing about the training changes
     hooks          layers -> events: outputs, and the gradients that come back to them
     laws           model -> its conservation laws, found by tracing it; their values; c under real optimisers
@@ -16,10 +19,10 @@ neighbours never:
     errors         what gatdiag raises on purpose
 
 Laws and metrics are independent of each other, as each metric is of the others, and what measures never draws.
-The import contracts in pyproject.toml hold all of this, and have a place for each room to come (recording, diagnosis,
-figures, reports, remedies).
+What reads a run never imports torch. The import contracts in pyproject.toml hold all of this, and have a place for each
+room to come (diagnosis, checkpoints, integrations).
 
-The public verbs below are imported when they are first used, so that `import gatdiag` costs nothing.
+The public verbs below, and the rooms, are imported when they are first used, so that `import gatdiag` costs nothing.
 """
 
 from importlib import import_module
@@ -43,7 +46,12 @@ _HOME = {
 }
 
 
+_ROOMS = frozenset({"experiments", "figures", "metrics", "recorder", "remedies", "run", "summary"})
+
+
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"gatdiag.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'gatdiag' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

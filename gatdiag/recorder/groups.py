@@ -1,7 +1,8 @@
 """What is recorded, and how often: groups of columns that are computed together, and presets of groups by price.
 
-The price of a group is what one record of it takes on a ten-layer GATv2 of width 64 on Cora (2 CPU cores), in percent
-of a training step; `python -m tests.benchmarks.watch` measures it again. What costs more is recorded more rarely.
+The price of a group is about what one record of it takes on a ten-layer GATv2 of width 64 on Cora (2 CPU cores), in
+percent of a training step; `python -m tests.benchmarks.watch` measures it again. That of `weights` includes all that any
+recording costs. What costs more is recorded more rarely.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,29 +40,32 @@ class Group:
 GROUPS: Final[Mapping[str, Group]] = {
     group.name: group
     for group in (
-        Group("weights", "parameters", ("norm", "gradient_norm", "relative_gradient_norm", "update_ratio"), 0.0),
-        Group("health", "parameters", ("non_finite", "gradient_non_finite"), 0.0),
-        Group("changes", "parameters", ("unchanged_fraction", "changed_fraction_005", "changed_fraction_050"), 0.0),
-        Group("outputs", "layers", (*rows.COLUMNS, *rows.GRADIENT_COLUMNS), 0.0),
-        Group("balance", "neurons", ("delta", "c", "predicted_c"), 0.0),
-        Group("attention", "layers", ("attention_entropy", "relative_attention_entropy"), 0.0),
+        Group("weights", "parameters", ("norm", "gradient_norm", "relative_gradient_norm", "update_ratio"), 4.0),
+        Group("health", "parameters", ("non_finite", "gradient_non_finite"), 0.5),
+        Group("changes", "parameters", ("unchanged_fraction", "changed_fraction_005", "changed_fraction_050"), 1.0),
+        Group("outputs", "layers", (*rows.COLUMNS, *rows.GRADIENT_COLUMNS), 4.0),
+        Group("balance", "neurons", ("delta", "c", "predicted_c"), 2.0),
+        Group("attention", "layers", ("attention_entropy", "relative_attention_entropy"), 7.0),
         Group(
-            "quantiles", "parameters", tuple(f"{kind}_change_{q}" for kind in ("relative", "absolute") for q in _Q), 0.0
+            "quantiles",
+            "parameters",
+            tuple(f"{kind}_change_{q}" for kind in ("relative", "absolute") for q in _Q),
+            33.0,
         ),
-        Group("spectra", "parameters", ("spectral_norm",), 0.0),
+        Group("spectra", "parameters", ("spectral_norm",), 5.0),
         Group(
             "energies",
             "layers",
             ("dirichlet_energy", "rayleigh_quotient", "gradient_dirichlet_energy", "gradient_rayleigh_quotient"),
-            0.0,
+            160.0,
         ),
         Group(
             "ranks",
             "layers",
             ("effective_rank", "numerical_rank", "gradient_effective_rank", "gradient_numerical_rank"),
-            0.0,
+            140.0,
         ),
-        Group("angles", "layers", ("mad", "gradient_mad"), 0.0),
+        Group("angles", "layers", ("mad", "gradient_mad"), 70.0),
     )
 }
 
@@ -76,8 +80,8 @@ PRESETS: Final[Mapping[str, Mapping[str, int]]] = {
         "attention": 10,
         "quantiles": 50,
         "spectra": 50,
-        "energies": 50,
-        "ranks": 50,
+        "energies": 100,
+        "ranks": 100,
     },
     "full": dict.fromkeys(GROUPS, 1),
 }

@@ -59,6 +59,7 @@ class Steps:
         self._members: list[Optimizer] | None = None  # of the step that is open
         self._running: list[int] = []  # optimisers at work; one whose class calls its parent's step is here twice
         self._evaluating = False
+        self._own: dict[int, nn.Parameter] = {}  # the parameters as they were last listed
         self._handles: list[Any] = []
 
     @property
@@ -145,8 +146,13 @@ class Steps:
     def _counts(self, optimizer: Optimizer) -> bool:
         if self._only is not None:
             return id(optimizer) in self._only
-        own = {id(parameter) for parameter in self._parameters()}
-        return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
+        if self._holds_own(optimizer):
+            return True
+        self._own = {id(parameter): parameter for parameter in self._parameters()}  # there may be new ones
+        return self._holds_own(optimizer)
+
+    def _holds_own(self, optimizer: Optimizer) -> bool:
+        return any(id(parameter) in self._own for group in optimizer.param_groups for parameter in group["params"])
 
     def _is_complete(self) -> bool:
         """Whether every parameter with a gradient is held by an optimiser that has made its step."""
@@ -154,7 +160,7 @@ class Steps:
         if self._only is not None and len(members) < len(self._only):
             return False
         held = {id(parameter) for member in members for group in member.param_groups for parameter in group["params"]}
-        return all(parameter.grad is None or id(parameter) in held for parameter in self._parameters())
+        return all(key in held or parameter.grad is None for key, parameter in self._own.items())
 
 
 def _is_skipped(optimizer: Optimizer) -> bool:

@@ -45,9 +45,9 @@ def watch(
         folder: Where the run is written; see `gatdiag.run` for what is in it.
         every: Record steps 0, k, 2k, ...; "log": densely early, sparsely later; or a function of the step.
         metrics: "fast", "standard" or "full", or names of groups (`gatdiag.recorder.GROUPS`) and columns. "standard"
-            records everything but cosine distances: ranks and energies at every hundredth record, quantiles and spectral
-            norms at every fiftieth, attention entropy at every tenth, all else at each. "fast" leaves laws, changes and
-            all that is dear out, and has layers at every tenth.
+            records everything but cosine distances: ranks and energies at every hundredth record, quantiles and
+            spectral norms at every fiftieth, attention entropy at every tenth, all else at each. "fast" leaves laws,
+            changes and all that is dear out, and has layers at every tenth.
         budget: Share of training time, such as 0.03, that recording may take; steps are left out where it would take
             more. Which ones depends on the clock.
         optimizer: Count only the steps of this optimiser, or of these.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,22 +40,24 @@ def in_layers(columns: Mapping[str, Any], names: Sequence[str]) -> FirstNonFinit
     return None
 
 
-def in_parameters(columns: Mapping[str, Any], parameters: Sequence[tuple[str, str]]) -> FirstNonFinite | None:
-    """The first in the rows of one step of the table `parameters`: weights in order, then gradients from the last.
+def in_parameters(
+    columns: Mapping[str, Any], parameters: Sequence[tuple[str, str]], where: Literal["weight", "gradient"]
+) -> FirstNonFinite | None:
+    """The first in the rows of one step of the table `parameters`: weights in order, or gradients from the last layer.
 
     Args:
         columns: The rows.
         parameters: Layer and name of each parameter.
+        where: Which of the two.
     """
-    for where, norm, order in (("weight", "norm", 1), ("gradient", "gradient_norm", -1)):
-        values = columns.get(norm)
-        if values is None:
-            continue
-        rows = np.flatnonzero(~np.isfinite(np.ma.filled(values, 0.0)))[::order]
-        if len(rows):
-            layer, name = parameters[int(columns["parameter"][int(rows[0])])]
-            return FirstNonFinite(int(columns["step"]), layer, where, name, _kind(values[int(rows[0])]))
-    return None
+    values = columns.get("norm" if where == "weight" else "gradient_norm")
+    if values is None:
+        return None
+    rows = np.flatnonzero(~np.isfinite(np.ma.filled(values, 0.0)))[:: 1 if where == "weight" else -1]
+    if not len(rows):
+        return None
+    layer, name = parameters[int(columns["parameter"][int(rows[0])])]
+    return FirstNonFinite(int(columns["step"]), layer, where, name, _kind(values[int(rows[0])]))
 
 
 def _broken(counts: Any) -> np.ndarray[Any, np.dtype[np.intp]]:

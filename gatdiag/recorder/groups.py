@@ -1,8 +1,8 @@
 """What is recorded, and how often: groups of columns that are computed together, and presets of groups by price.
 
 The price of a group is about what one record of it takes on a ten-layer GATv2 of width 64 on Cora (2 CPU cores), in
-percent of a training step; `python -m tests.benchmarks.watch` measures it again. That of `weights` includes all that any
-recording costs. What costs more is recorded more rarely.
+percent of a training step; `python -m tests.benchmarks.watch` measures it again. That of `weights` includes all that
+any recording costs. What costs more is recorded more rarely.
 """
 
 from collections.abc import Iterable, Mapping

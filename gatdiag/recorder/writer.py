@@ -20,7 +20,7 @@ from gatdiag.recorder.plan import Plan
 from gatdiag.recorder.weights import Weights
 from gatdiag.run import Store, load
 
-_WATCH = "watch"  # gradient norms of a step that is not recorded: looked at, not written
+_WATCH = "watch"  # gradient norms that are looked at, and not written
 
 
 class Writer:
@@ -131,12 +131,14 @@ class Writer:
         """The rows of a step."""
         self._put_rows(measured.step)
         for table, columns in (
-            ("layers", measured.layers),
             ("parameters", measured.parameters),
+            ("layers", measured.layers),
             ("neurons", measured.neurons),
         ):
             if columns:
                 self._outbox.put(table, {"step": measured.step, **columns})
+        if self.first_non_finite is None and "gradient_norm" in measured.parameters:
+            self._outbox.put(_WATCH, {"step": measured.step, **measured.parameters})
         self.saw_layers |= bool(measured.layers)
 
     def watch(self, step: int, gradient_norms: Tensor) -> None:
@@ -166,10 +168,12 @@ class Writer:
             self._guard("rows that could not be written", self._store.append, table, columns)
 
     def _look(self, table: str, columns: Columns) -> None:
+        """Weights come first, for what is wrong with them shows in all that follows; gradients of weights come last."""
         if table == "layers":
             self.first_non_finite = in_layers(columns, self._layers)
         elif table in ("parameters", _WATCH):
-            self.first_non_finite = in_parameters(columns, self._parameters)
+            where: Any = "weight" if table == "parameters" else "gradient"
+            self.first_non_finite = in_parameters(columns, self._parameters, where)
         if self.first_non_finite is not None:
             self._store.update_meta(first_non_finite=asdict(self.first_non_finite))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from gatdiag.errors import InputError
-from gatdiag.run import lock, meta, parquet, snapshots, tables
+from gatdiag.run import layout, lock, meta, parquet, snapshots, tables
 from gatdiag.run.names import Names
 from gatdiag.run.schema import TABLES, TableName, is_logged
 
@@ -152,6 +152,8 @@ class Run:
                 lost.append(text)
 
         batches = list(rows.batches(report, at_once=True))
+        if not rows.has_files and any(layout.parquet(self.folder, other).exists() for other in TABLES):
+            report(f"{layout.parquet(self.folder, name).name} is missing, though the run was sealed", True)
         if lost:
             warnings.warn(f"{self.folder}: not all of the run can be read: {'; '.join(lost)}", stacklevel=4)
         return rows, Names.of(self._meta), batches

@@ -1,6 +1,8 @@
 """The writing side of a run folder."""
 
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +17,7 @@ from gatdiag.run.names import Names, check_growth
 from gatdiag.run.pending import Pending
 from gatdiag.run.schema import TABLES, TableName
 from gatdiag.run.stream import Segment
+from gatdiag.run.ticker import Ticker
 
 PathLike = str | os.PathLike[str]
 Ending = Literal["finished", "failed", "interrupted"]
@@ -61,6 +64,8 @@ class Store:
         self._numbers = dict(segments)
         self._open: dict[TableName, Segment] = {}
         self._last_write = time.monotonic()
+        self._turn = threading.RLock()  # the ticker writes from a thread of its own
+        self._ticker = Ticker(SECONDS_BETWEEN_WRITES / 2, self._tick)
 
     @classmethod
     def create(cls, folder: PathLike, meta_data: Mapping[str, Any], *, overwrite: bool = False) -> "Store":
@@ -145,11 +150,23 @@ class Store:
         self._check_open()
         if table not in self._pending:
             raise InputError(f"The tables of a run are {', '.join(TABLES)}, got {table!a}")
-        waiting = self._pending[table]
-        waiting.add(columns, self._names.count(table))
-        self.next_step = max(self.next_step, int(np.max(columns["step"], initial=-1)) + 1)
-        if waiting.size > MOST_BUFFERED or time.monotonic() - self._last_write >= SECONDS_BETWEEN_WRITES:
-            self.flush()
+        self._ticker.start()
+        with self._turn:
+            waiting = self._pending[table]
+            waiting.add(columns, self._names.count(table))
+            self.next_step = max(self.next_step, int(np.max(columns["step"], initial=-1)) + 1)
+            if waiting.size > MOST_BUFFERED or time.monotonic() - self._last_write >= SECONDS_BETWEEN_WRITES:
+                self.flush()
+
+    def _tick(self) -> None:
+        """Write what has waited for a second although no row came after it."""
+        with self._turn:
+            if self._lock.is_released or self._process != os.getpid():
+                self._ticker.stop()
+            elif time.monotonic() - self._last_write >= SECONDS_BETWEEN_WRITES:
+                # What fails here stays buffered, fails again in the next append, and is told there.
+                with contextlib.suppress(OSError):
+                    self.flush()
 
     def flush(self) -> None:
         """Hands all buffered rows to the operating system.
@@ -158,13 +175,14 @@ class Store:
             OSError: That failed for at least one table.
         """
         self._check_open()
-        self._last_write = time.monotonic()
         failure: OSError | None = None
-        for name, waiting in self._pending.items():
-            try:
-                self._write(name, waiting)
-            except OSError as error:
-                failure = failure or error
+        with self._turn:
+            self._last_write = time.monotonic()
+            for name, waiting in self._pending.items():
+                try:
+                    self._write(name, waiting)
+                except OSError as error:
+                    failure = failure or error
         if failure is not None:
             raise failure
 
@@ -252,6 +270,7 @@ class Store:
         """
         if self._lock.is_released:
             return
+        self._ticker.stop()
         try:
             self.flush()
         finally:
@@ -271,6 +290,7 @@ class Store:
         """
         if self._lock.is_released:
             return
+        self._ticker.stop()
         try:
             self.flush()
             self._close_segments()
@@ -280,8 +300,9 @@ class Store:
             self._lock.release()
 
     def _close_segments(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
+        with self._turn:
+            while self._open:
+                self._open.popitem()[1].close()
 
     def _check_open(self) -> None:
         if self._lock.is_released:

@@ -42,6 +42,11 @@ class Rows:
         return max([self.next_segment, *(start + 1 for start in starts)])
 
     @property
+    def has_files(self) -> bool:
+        """Whether there is any file of the table."""
+        return bool(self._parts or self.broken)
+
+    @property
     def is_sealed(self) -> bool:
         """Whether the rows are in a Parquet file and nowhere else, and all of them count."""
         if self.broken or len(self._parts) != 1:

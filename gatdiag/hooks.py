@@ -94,9 +94,7 @@ class Hooks:
         self._filter = None
 
     def _before(self, module: nn.Module, _: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        if not torch.is_grad_enabled():
+        if _is_traced() or not torch.is_grad_enabled():
             return
         if module is self._root:
             self._listener.on_forward_begins()
@@ -106,7 +104,7 @@ class Hooks:
 
     def _after(self, module: nn.Module, args: Any, *rest: Any) -> None:
         """`rest` is the keyword inputs and the output; after a failed call torch leaves the keyword inputs out."""
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if _is_traced() or not torch.is_grad_enabled():
             return
         known = self._layers.get(id(module))
         if len(rest) < 2:
@@ -115,13 +113,14 @@ class Hooks:
             return
         kwargs, output = rest
         if known is not None:
-            self._tell(known[0], (*args, *kwargs.values()), first_tensor(output))
+            self._tell(known[0], (*args, *kwargs.values()), _first_tensor_if_any(output))
         if module is self._root or self._is_wrapper(module):
             self._listener.on_forward(args, kwargs)
 
     def _tell(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> None:
         number = self._listener.on_output(layer, inputs, None if output is None else output.detach())
-        if number is None or output is None or not output.requires_grad:
+        # A leaf (the user's own tensor, handed through) would keep its hooks for ever.
+        if number is None or output is None or not output.requires_grad or output.is_leaf:
             return
 
         def backward(gradient: Tensor, number: int = number) -> None:
@@ -138,9 +137,23 @@ class Hooks:
 def first_tensor(output: Any) -> Tensor | None:
     """The floating tensor a layer returns: itself, or the first in a tuple, a list or a dict; None without one."""
     if isinstance(output, Tensor):
-        return output if output.is_floating_point() else None
+        is_plain = type(output) in (Tensor, nn.Parameter) and output.layout == torch.strided
+        return output if is_plain and output.is_floating_point() else None
     items = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
     return next((found for item in items if (found := first_tensor(item)) is not None), None)
+
+
+def _first_tensor_if_any(output: Any) -> Tensor | None:
+    """None also for containers that cannot be looked into: they are the user's, and so are their exceptions."""
+    try:
+        return first_tensor(output)
+    except Exception:
+        return None
+
+
+def _is_traced() -> bool:
+    """Whether the call is seen by a compiler or a tracer, which must not see anything of ours."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 def in_backward_pass() -> bool:

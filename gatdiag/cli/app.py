@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +18,24 @@ _INTERRUPTED = 130  # as a shell has it for what Ctrl-C ended
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        try:
+            known = metadata.version("gatdiag")
+        except metadata.PackageNotFoundError:  # a source tree on the path, never installed
+            known = "unknown"
+        typer.echo(f"gatdiag {known}")
+        raise typer.Exit
+
+
 @app.callback()
-def gatdiag() -> None:
+def gatdiag(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
     """Why does this graph neural network not train?"""
 
 
@@ -45,7 +62,7 @@ def demo(
     learning_rate: Annotated[
         float | None, typer.Option(metavar="RATE", help="Of gradient descent; made for the graph, if it is not given.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the weights.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the weights; from 0 to 2**63 - 1.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier demo wrote.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
@@ -135,7 +152,7 @@ def report(
 
     The page is one file that loads nothing. An earlier report of the same name is replaced.
     """
-    with _errors_in_one_line(debug):
+    with _errors_in_one_line(debug), _warnings_in_one_line():
         from gatdiag.cli.report import make_report
 
         make_report(runs, out, formats, title, overwrite=overwrite)
@@ -152,7 +169,7 @@ def export(
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
     """Write the tables of a run for other programs."""
-    with _errors_in_one_line(debug):
+    with _errors_in_one_line(debug), _warnings_in_one_line():
         from gatdiag.cli.export import export_run
 
         export_run(run, to, out, overwrite=overwrite)
@@ -178,8 +195,26 @@ def _errors_in_one_line(debug: bool) -> Iterator[None]:
     except GatdiagError as error:
         if debug:
             traceback.print_exc()
-        typer.echo(f"gatdiag: {' '.join(str(error).split())}", err=True)
+        text = str(error).replace("overwrite=True", "--overwrite")  # as one says it here, and not in Python
+        typer.echo(f"gatdiag: {' '.join(text.split())}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         typer.echo("gatdiag: interrupted", err=True)
         raise typer.Exit(_INTERRUPTED) from None
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """What the package warns of, each text once; where in the source it was said is of no use here."""
+    told: set[str] = set()
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        text = " ".join(str(message).split())
+        if text not in told:
+            told.add(text)
+            typer.echo(f"gatdiag: {text}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield

@@ -1,5 +1,6 @@
 """`gatdiag demo`: one network trained from two initialisations, watched, and compared on a page."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,8 +35,10 @@ ROWS: Final[Mapping[str, Callable[[Finding], str]]] = {
     "loss, first and lowest": lambda finding: f"{finding.first_loss:.3g}, {finding.best_loss:.3g}",
     "best validation accuracy": lambda finding: f"{finding.val_accuracy:.1%}",
     "test accuracy there": lambda finding: f"{finding.test_accuracy:.1%}",
-    "at epoch": lambda finding: f"{finding.best_epoch:.0f} of {finding.epochs}",
-    "relative gradient norm, hidden layers": lambda finding: f"{finding.hidden_gradient:.1e}",
+    "at epoch (from 1)": lambda finding: f"{finding.best_epoch:.0f} of {finding.epochs}",
+    "relative gradient norm, hidden layers": lambda finding: (
+        "" if math.isnan(finding.hidden_gradient) else f"{finding.hidden_gradient:.1e}"
+    ),
     "weights that never changed": lambda finding: f"{finding.unchanged:.1%}",
     "largest imbalance |c| at the start": lambda finding: f"{finding.imbalance:.2g}",
 }
@@ -84,7 +87,8 @@ def run_demo(
             folders = compare_initialisations(graph, out, settings, layers, overwrite=overwrite, progress=progress)
         runs = [load(folder) for folder in folders]
         subject = f"A GAT of {layers} layers on {dataset} ({graph.num_nodes} nodes), seed {seed}"
-        _print_finding([finding_of(run) for run in runs], f"{subject}, learning rate {settings.learning_rate:g}")
+        findings = [finding_of(run) for run in runs]
+        _print_finding(findings, f"{subject}, learning rate {settings.learning_rate:g}", int(graph.y.max()) + 1)
         title = f"{dataset}: {' and '.join(spoken(run.name) for run in runs)} weights"
         _write_page(runs, out, title, overwrite=overwrite)
     except KeyboardInterrupt:
@@ -141,17 +145,19 @@ def _progress(settings: TrainingSettings) -> Iterator[Callable[[Scheme, int, Epo
         yield told
 
 
-def _print_finding(findings: Sequence[Finding], subject: str) -> None:
+def _print_finding(findings: Sequence[Finding], subject: str, classes: int) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     grid = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False)
     grid.add_column("initial weights")
     for finding in findings:
         grid.add_column(spoken(finding.name), justify="right")
     for label, text in ROWS.items():
-        grid.add_row(label, *(text(finding) for finding in findings))
+        texts = [text(finding) for finding in findings]
+        if any(texts):  # a network of two layers has no hidden ones to speak of
+            grid.add_row(label, *texts)
     console.print(subject)
     console.print(grid)
-    console.print(verdict(findings))
+    console.print(verdict(findings, classes))
 
 
 def _write_page(runs: Sequence[Run], out: Path, title: str, *, overwrite: bool) -> None:

@@ -23,6 +23,7 @@ def export_run(folder: Path, to: str, out: Path | None, *, overwrite: bool) -> N
     Raises:
         InputError: The format is unknown, there is no run, or files are there already.
     """
+    to = to.lower()
     if to not in FORMATS:
         raise InputError(f"--to takes {' or '.join(FORMATS)}, got {to!r}")
     run = load(folder)

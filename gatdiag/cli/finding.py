@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, compare, neuron_series, role_series
+from gatdiag.summary import FEATURES, compare, logged, loss_name, neuron_series, role_series
 
 _FALLS = 0.05  # share of its first value by which a loss has to fall for the network to count as training
+_ENOUGH = 20  # epochs; over fewer, a loss that stays says nothing
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,15 @@ class Finding:
         name: Of the run.
         epochs: How many were recorded.
         first_loss: At the first epoch.
-        best_loss: The lowest.
+        best_loss: The lowest finite one.
         val_accuracy: The highest, in [0, 1].
         test_accuracy: After the same epoch.
         best_epoch: When that was first reached, from 1.
         hidden_gradient: Relative gradient norm ||dL/dW|| / ||W|| of the layers between the first and the last, median
-            over layers and epochs.
+            over layers and epochs; NaN if there are none.
         unchanged: Share of all weights that ended where they began, bit for bit.
         imbalance: Largest |c| of a neuron at the start.
+        broke: What the loss became where it was first no finite number, as in "NaN at epoch 3"; "" if it stayed finite.
     """
 
     name: str
@@ -40,11 +42,12 @@ class Finding:
     hidden_gradient: float
     unchanged: float
     imbalance: float
+    broke: str = ""
 
     @property
     def trained(self) -> bool:
-        """Whether the loss fell by a twentieth of its first value or more."""
-        return self.best_loss < (1 - _FALLS) * self.first_loss
+        """Whether the loss stayed finite and fell by a twentieth of its first value or more."""
+        return not self.broke and self.best_loss < (1 - _FALLS) * self.first_loss
 
 
 def finding_of(run: Run) -> Finding:
@@ -61,32 +64,51 @@ def finding_of(run: Run) -> Finding:
         hidden_gradient=_hidden_gradient(run),
         unchanged=_unchanged(run),
         imbalance=_imbalance(run),
+        broke=_broke(run),
     )
 
 
-def verdict(findings: Sequence[Finding]) -> str:
-    """The finding in two or three sentences, of the first run against the last."""
-    first, last = findings[0], findings[-1]
-    sentences = [
-        f"With {spoken(finding.name)} weights the network "
-        + (
-            f"trains: the loss falls from {finding.first_loss:.3g} to {finding.best_loss:.3g}, and the network "
-            f"classifies {finding.test_accuracy:.1%} of the test nodes rightly."
-            if finding.trained
-            else f"does not train: in {finding.epochs} epochs the loss goes from {finding.first_loss:.3g} to no less "
-            f"than {finding.best_loss:.3g}, and the network classifies {finding.test_accuracy:.1%} of the test nodes "
-            "rightly."
-        )
-        for finding in findings
-    ]
-    ratio = last.hidden_gradient / first.hidden_gradient if first.hidden_gradient else math.nan
-    if math.isfinite(ratio) and ratio > 0:
-        larger, smaller = (last, first) if ratio >= 1 else (first, last)
-        sentences.append(
-            f"Relative to the weights, the gradients of hidden layers are {max(ratio, 1 / ratio):.3g} times as large "
-            f"with {spoken(larger.name)} weights as with {spoken(smaller.name)} ones."
-        )
+def verdict(findings: Sequence[Finding], classes: int) -> str:
+    """The finding in a few sentences, of the first run against the last.
+
+    Args:
+        findings: Of two runs.
+        classes: Of the graph's nodes; one in so many is what guessing gets right.
+    """
+    stuck = all(not finding.trained and not finding.broke and finding.epochs >= _ENOUGH for finding in findings)
+    sentences = ["Neither network trains."] if stuck else []
+    sentences += [_course(finding, classes) for finding in findings]
+    if not any(finding.broke for finding in findings):
+        sentences += _gradients(findings[0], findings[-1])
     return " ".join(sentences)
+
+
+def _course(finding: Finding, classes: int) -> str:
+    weights, epochs = f"With {spoken(finding.name)} weights", f"{finding.epochs} epoch{'s' * (finding.epochs != 1)}"
+    first, best = f"{finding.first_loss:.3g}", f"{finding.best_loss:.3g}"
+    stays = f"the loss goes from {first} to no less than {best}" if finding.epochs > 1 else f"the loss is {first}"
+    classified = (
+        f"the network classifies {finding.test_accuracy:.1%} of the test nodes correctly (guessing: {1 / classes:.1%})"
+    )
+    if finding.broke:
+        return f"{weights} the loss became {finding.broke}."
+    if finding.trained:
+        return f"{weights} the network trains: the loss falls from {first} to {best}, and {classified}."
+    if finding.epochs < _ENOUGH:
+        return f"{weights} it is too early to tell whether the network trains: in {epochs} {stays}, and {classified}."
+    return f"{weights} the network does not train: in {epochs} {stays}, and {classified}."
+
+
+def _gradients(first: Finding, last: Finding) -> list[str]:
+    """Of hidden layers, compared; nothing where they cannot be."""
+    ratio = last.hidden_gradient / first.hidden_gradient if first.hidden_gradient else math.nan
+    if not (math.isfinite(ratio) and ratio > 0):
+        return []
+    larger, smaller = (last, first) if ratio >= 1 else (first, last)
+    return [
+        f"Relative to the weights, the gradients of hidden layers are {max(ratio, 1 / ratio):.3g} times as large "
+        f"with {spoken(larger.name)} weights as with {spoken(smaller.name)} ones."
+    ]
 
 
 def spoken(name: str) -> str:
@@ -97,8 +119,7 @@ def spoken(name: str) -> str:
 def _hidden_gradient(run: Run) -> float:
     series = role_series(run, "relative_gradient_norm", FEATURES)
     hidden = series[~series["layer"].isin([run.layer_names[0], run.layer_names[-1]])]
-    values = (hidden if len(hidden) else series)["value"]
-    return float(values.median()) if len(values) else math.nan
+    return float(hidden["value"].median()) if len(hidden) else math.nan
 
 
 def _unchanged(run: Run) -> float:
@@ -113,3 +134,14 @@ def _imbalance(run: Run) -> float:
     series = neuron_series(run, "c", how="largest")
     start = series[series["step"] == series["step"].min()]["value"]
     return float(start.max()) if len(start) else math.nan
+
+
+def _broke(run: Run) -> str:
+    name = loss_name(run)
+    if name is None:
+        return ""
+    losses = logged(run, name)
+    lost = losses[~np.isfinite(losses)]
+    if not len(lost):
+        return ""
+    return f"{'NaN' if math.isnan(lost.iloc[0]) else 'infinite'} at epoch {lost.index[0] + 1}"

@@ -33,7 +33,7 @@ class TrainingSettings:
         epochs: At most so many; each is one step on all training nodes.
         stop_below: Training ends once the loss is less. The paper's text says 1e-4, its code 1e-5 for citation graphs
             and 1e-3 for heterophilic ones.
-        seed: Of what is random in the forward pass (dropout).
+        seed: Of what is random in the forward pass (dropout); from 0 to 2**63 - 1.
 
     Raises:
         InputError: A value with which nothing can be trained.
@@ -54,6 +54,8 @@ class TrainingSettings:
             raise InputError(f"Expected epochs to be 1 or more, got {self.epochs}")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise InputError(f"Expected learning_rate to be positive and finite, got {self.learning_rate}")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"Expected seed to be from 0 to 2**63 - 1, got {self.seed}")
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def train(
 
 
 def accuracy(model: nn.Module, graph: Data) -> tuple[float, float, float]:
-    """Share of the training, validation and test nodes that the model classifies rightly, in evaluation mode."""
+    """Share of the training, validation and test nodes that the model classifies correctly, in evaluation mode."""
     training = model.training
     model.eval()
     try:

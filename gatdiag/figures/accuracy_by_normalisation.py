@@ -17,12 +17,15 @@ def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
     Args:
         *runs: The runs; those of the same normalisation and depth are averaged.
         variants: The normalisation of each run by its name; by default the kind of its layers with normalisation
-            scales. Normalisations without parameters (PairNorm, LipschitzNorm) must be told.
+            scales, with the run's name without numbers and its width where runs of one kind differ in them.
+            Normalisations without parameters (PairNorm, LipschitzNorm) must be told.
 
     Returns:
-        panel, column, variant, size (layers), mean, half_width (of the 95 % interval), runs.
+        panel, column, variant, size (layers), mean, half_width (of the 95 % interval), lowest, highest, runs.
     """
-    return size_table(compare(runs, variants), "depth", _PANELS, by="normalisation")
+    return size_table(
+        compare(runs, variants), "depth", _PANELS, by="normalisation", apart=() if variants else ("variant", "width")
+    )
 
 
 def draw(table: pd.DataFrame, figure: Canvas) -> None:
@@ -38,7 +41,7 @@ FIGURE = Figure(
     name="accuracy_by_normalisation",
     title="Accuracy against depth, by normalisation",
     shows="Accuracy of the last step (not of the best one) against the number of layers; one line a normalisation, "
-    "mean and 95 % interval over its runs.",
+    "the mean of its runs with its 95 % interval, or with both runs (dashes) where there are but two.",
     reading="A normalisation that makes deep networks trainable keeps its line level where the others fall.",
     equation="",
     paper="Dasoulas et al., Lipschitz Normalization for Self-Attention Layers, ICML 2021 (accuracy against depth)",

@@ -15,7 +15,7 @@ _PANELS = {"training accuracy": ("best_training_accuracy",)}
 def data(
     *runs: Run, variants: Mapping[str, str] | None = None, tree_depths: Mapping[str, int] | None = None
 ) -> pd.DataFrame:
-    """The best training accuracy, by variant and tree depth.
+    """The best training accuracy, by variant and tree depth; drawn only when asked for by name.
 
     Args:
         *runs: The runs; those of the same variant and tree depth are averaged.
@@ -24,7 +24,7 @@ def data(
             benchmark.
 
     Returns:
-        panel, column, variant, size (tree depth), mean, half_width (of the 95 % interval), runs.
+        panel, column, variant, size (tree depth), mean, half_width (of the 95 % interval), lowest, highest, runs.
     """
     table = compare(runs, variants)
     names = [accuracies(run).get("train") for run in runs]
@@ -38,15 +38,16 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     draw_size_panels(figure, table, _PANELS, size="tree depth")
 
 
-def _applies(runs: Sequence[Run]) -> bool:
-    return len({depth(run) for run in runs}) > 1 and all(set(accuracies(run)) == {"train"} for run in runs)
+def _applies(_runs: Sequence[Run]) -> bool:
+    """Never of itself: nothing in a run tells that its graphs are trees, so it is drawn when asked for by name."""
+    return False
 
 
 FIGURE = Figure(
     name="accuracy_by_tree_depth",
     title="Training accuracy against tree depth",
     shows="On trees whose root must read one leaf: the best training accuracy against the depth of the tree; one line "
-    "a variant, mean and 95 % interval over its runs.",
+    "a variant, the mean of its runs with its 95 % interval, or with both runs (dashes) where there are but two.",
     reading="The depth at which a line leaves 1 is how far information still travels through the network.",
     equation="",
     paper="Dasoulas et al., ICML 2021 (trees of increasing depth); Alon & Yahav, ICLR 2021",

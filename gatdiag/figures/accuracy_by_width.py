@@ -15,12 +15,13 @@ def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
     Args:
         *runs: The runs; those of the same variant and width are averaged.
         variants: The group of each run by its name, for example its initialisation; by default its name
-            without numbers.
+            without numbers, and the depth where runs of that name differ in it.
 
     Returns:
-        panel, column, variant, size (hidden width), mean, half_width (of the 95 % interval), runs.
+        panel, column, variant, size (hidden width), mean, half_width (of the 95 % interval), lowest, highest, runs.
     """
-    return size_table(compare(runs, variants), "width", ACCURACY_PANELS)
+    apart = () if variants else ("depth",)
+    return size_table(compare(runs, variants), "width", ACCURACY_PANELS, apart=apart)
 
 
 def draw(table: pd.DataFrame, figure: Canvas) -> None:
@@ -36,7 +37,8 @@ FIGURE = Figure(
     name="accuracy_by_width",
     title="Accuracy and speed against width",
     shows="Accuracy at the step of the best validation accuracy, and the number of epochs it took, against the hidden "
-    "width; one line a variant, mean and 95 % interval over its runs.",
+    "width; one line a variant, the mean of its runs with its 95 % interval, or with both runs (dashes) where there "
+    "are but two.",
     reading="A recipe that needs width to train at all shows as a line that rises; a balanced one is high from the "
     "start.",
     equation="",

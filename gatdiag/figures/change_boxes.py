@@ -16,6 +16,9 @@ from gatdiag.figures.look import (
     layer_names,
     layer_room,
     legend_below,
+    mark_handles,
+    mark_hidden,
+    name_change,
     not_recorded,
     note,
     scale_axis,
@@ -62,6 +65,9 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         axes.set_ylabel(label)
         layer_axis(axes, layer_names(table))
         entries += axes.get_legend_handles_labels()[0]
+        medians = part["q50"].to_numpy(np.float64)
+        entries += mark_handles(mark_hidden(axes, layer_codes(part["layer"]), medians))
+    name_change(figure.axes[0], table)
     legend_below(figure, entries)
 
 
@@ -103,7 +109,9 @@ FIGURE = Figure(
     name="change_boxes",
     title="Distribution of the change of each layer's weights",
     shows="For each layer the change since initialisation: relative to the trained weight for feature weights of at "
-    "least 1e-4, absolute for attention vectors. Box: 25 to 75 %, bar: median, whiskers: 5 to 95 %, dash: largest.",
+    "least 1e-4, absolute for attention vectors. Box: 25 to 75 %, bar: median, whiskers: 5 to 95 %, dash: largest; a "
+    "triangle on the axis: a median of exactly 0. "
+    "The title says up to when: the best model, or the final one where the best came within the first 5 % of the run.",
     reading="Compare the medians: layers decades below the others have not trained. A relative change of 2 is a weight "
     "that flipped its sign.",
     equation=r"|(w^* - w_0) / w^*|, \quad |a^* - a_0|",

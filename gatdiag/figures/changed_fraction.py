@@ -3,7 +3,17 @@
 import pandas as pd
 from matplotlib.artist import Artist
 
-from gatdiag.figures.look import Canvas, Figure, draw_fractions, is_wide, layer_room, legend_below, not_recorded, note
+from gatdiag.figures.look import (
+    Canvas,
+    Figure,
+    draw_fractions,
+    is_wide,
+    layer_room,
+    legend_below,
+    name_change,
+    not_recorded,
+    note,
+)
 from gatdiag.run import Run
 from gatdiag.summary import weight_change
 
@@ -31,6 +41,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     entries: list[Artist] = []
     for axes, (column, label) in zip(figure.subplots(*shape, sharey=True).flat, _PANELS.items(), strict=True):
         entries += draw_fractions(axes, table, column, value=label)
+    name_change(figure.axes[0], table)
     legend_below(figure, entries)
 
 
@@ -38,7 +49,8 @@ FIGURE = Figure(
     name="changed_fraction",
     title="How much of each layer has changed",
     shows="The part of the significant feature weights (at least 1e-4 in size) whose relative change since "
-    "initialisation exceeds 0.05 and 0.5, and the part of the attention entries whose absolute change does.",
+    "initialisation exceeds 0.05 and 0.5, and the part of the attention entries whose absolute change does. "
+    "The title says up to when: the best model, or the final one where the best came within the first 5 % of the run.",
     reading="Bars near zero are layers that training has not touched: they still hold their initial values. In a "
     "network that trains, all layers change, middle ones included.",
     equation=r"\#\{|(w^* - w_0) / w^*| > \tau\} / \#\{|w^*| \geq 10^{-4}\}, \quad \#\{|a^* - a_0| > \tau\} / \#\{a\}",

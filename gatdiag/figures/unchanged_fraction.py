@@ -2,7 +2,16 @@
 
 import pandas as pd
 
-from gatdiag.figures.look import Canvas, Figure, draw_fractions, layer_room, legend_below, not_recorded, note
+from gatdiag.figures.look import (
+    Canvas,
+    Figure,
+    draw_fractions,
+    layer_room,
+    legend_below,
+    name_change,
+    not_recorded,
+    note,
+)
 from gatdiag.run import Run
 from gatdiag.summary import weight_change
 
@@ -23,13 +32,15 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         return
     axes = figure.subplots()
     entries = draw_fractions(axes, table, "unchanged_fraction", value="part unchanged")
+    name_change(axes, table)
     legend_below(figure, entries)
 
 
 FIGURE = Figure(
     name="unchanged_fraction",
     title="Weights that never changed",
-    shows="For each layer the part of the weights that is exactly, to the last bit, what it was at initialisation.",
+    shows="For each layer the part of the weights that is exactly, to the last bit, what it was at initialisation. "
+    "The title says up to when: the best model, or the final one where the best came within the first 5 % of the run.",
     reading="Zero is healthy. A tall bar means that no gradient arrives: dead units, features that never occur in the "
     "training nodes, or steps too small for the number format to hold.",
     equation=r"\#\{w^* = w_0\} / \#\{w\}",

@@ -18,10 +18,18 @@ class BeforeClipping:
         self._are_changed = True
         self._norm: Tensor | None = None
         self._versions: list[tuple[int, int]] = []
+        self._earlier: list[tuple[int, int]] = []
+
+    def backward_began(self, weights: Weights) -> None:
+        """Remember the gradients as they are before a backward pass."""
+        self._earlier = weights.versions()
 
     def backward_ended(self, weights: Weights) -> None:
         """The gradients are as the backward pass left them."""
-        self._versions = weights.versions()
+        versions = weights.versions()
+        if versions == self._earlier:  # nothing was accumulated: the user asked for gradients elsewhere
+            return
+        self._versions = versions
         self._norm = torch.linalg.vector_norm(weights.gradient_norms()) if self._are_changed else None
 
     def norm(self, weights: Weights, now: Tensor | None) -> Tensor | None:
@@ -38,4 +46,4 @@ class BeforeClipping:
 
     def forget(self) -> None:
         """The step is over."""
-        self._norm, self._versions = None, []
+        self._norm, self._versions, self._earlier = None, [], []

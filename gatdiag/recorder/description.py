@@ -13,6 +13,7 @@ import torch_geometric
 from torch import nn
 from torch.optim import Optimizer
 
+from gatdiag.errors import InputError
 from gatdiag.recorder.groups import Selection
 from gatdiag.recorder.plan import Plan
 from gatdiag.recorder.quantities import described
@@ -41,6 +42,27 @@ def fixed(selection: Selection) -> dict[str, Any]:
 def of_structure(layers: Iterable[Layer], order: str) -> dict[str, Any]:
     """The layers that are recorded, with their parameters."""
     return {"order": order, "layers": [asdict(layer) for layer in layers]}
+
+
+def refuse_other_shapes(recorded: Mapping[str, Any], layers: Iterable[Layer]) -> None:
+    """A run that is resumed is of one model.
+
+    Raises:
+        InputError: A parameter had another shape when the run began.
+    """
+    shapes = {
+        info["name"]: tuple(info["shape"])
+        for layer in recorded["layers"]
+        for info in layer["parameters"]
+        if "shape" in info
+    }
+    for layer in layers:
+        for info in layer.parameters:
+            if shapes.get(info.name, info.shape) != info.shape:
+                raise InputError(
+                    f"The run that is resumed is of another model: {info.name} had shape {shapes[info.name]} and has "
+                    f"{info.shape}; give another folder"
+                )
 
 
 def of_laws(plan: Plan) -> dict[str, Any]:

@@ -55,8 +55,9 @@ class StepMeasurement:
             measured["non_finite"] = weights.non_finite(measured["norm"], gradient=False)
             counts = weights.non_finite(measured["gradient_norm"], gradient=True)
             measured["gradient_non_finite"] = _partly(counts, present)
+        measurable = weights.is_measurable()
         for column in ("gradient_norm", "relative_gradient_norm"):
-            measured[column] = _partly(measured[column], present)
+            measured[column] = _partly(measured[column], present & measurable)
         for group, what, function in (
             ("changes", "fractions of changed weights", weights.changes),
             ("quantiles", "quantiles of changes", weights.quantiles),
@@ -66,7 +67,11 @@ class StepMeasurement:
                 measured |= guard(what, function) or {}
         if "spectral_norm" in measured:
             measured["spectral_norm"] = _partly(measured["spectral_norm"], weights.is_matrix())
-        self.parameters = {name: value for name, value in measured.items() if name in selection.columns}
+        self.parameters = {
+            name: value if isinstance(value, Measured) else _partly(value, measurable)
+            for name, value in measured.items()
+            if name in selection.columns
+        }
         self.parameters["parameter"] = np.arange(len(weights.names), dtype=np.int32)
 
     def measure_laws(
@@ -94,7 +99,10 @@ class StepMeasurement:
     def close(self, plan: Plan, selection: Selection) -> None:
         """How far the weights have moved; nothing new if that was measured."""
         moved = plan.weights.after()
-        self.parameters |= {name: value for name, value in moved.items() if name in selection.columns}
+        measurable = plan.weights.is_measurable()
+        self.parameters |= {
+            name: _partly(value, measurable) for name, value in moved.items() if name in selection.columns
+        }
 
     def largest_relative_gradients(self, plan: Plan) -> tuple[float, ...]:
         """Of each recorded layer; NaN where there is none."""

@@ -70,6 +70,7 @@ class Passes:
         self._due = frozenset() if record is None else self._selection.groups_due(record)
         self._dear = not self._due.isdisjoint(_DEAR)
         self._by_number = {}
+        self._edge_index = None
 
     def take(self) -> Pass:
         """The pass that the step's row is of."""
@@ -132,6 +133,7 @@ class Passes:
         repeated = in_backward_pass()
         if self._pass.ended and not repeated:
             self._pass = Pass(self._pass.record)
+            self._edge_index = None
         return not (repeated and layer in self._pass.numbers)
 
     def gradient(self, layer: str, number: int, gradient: Tensor) -> bool:
@@ -168,6 +170,8 @@ class Passes:
 
     def _edges(self, inputs: tuple[Any, ...], nodes: int) -> Tensor | None:
         """The edges a layer was given, or those that a layer before it was given, if they fit its output."""
+        if any(isinstance(item, tuple | list | dict) for item in inputs):
+            return None  # nodes of two kinds: the edges lead from one to the other
         given = next((item for item in inputs if _is_edge_index(item)), None)
         if given is not None:
             self._edge_index = given

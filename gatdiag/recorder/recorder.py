@@ -1,5 +1,6 @@
 """The recorder: a training loop runs inside it, and the run folder fills."""
 
+import atexit
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -68,7 +69,7 @@ class Recorder:
             raise InputError(f"watch() expects a torch.nn.Module, got {type(model).__name__}")
         if overwrite and resume is not False:
             raise InputError("overwrite=True deletes the run that is there, resume=... continues it: choose one")
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         self.enabled = enabled and not _disabled() and _is_first_process()
         self._model, self._root = model, unwrapped(model)
         self._selection = select(metrics)
@@ -119,6 +120,7 @@ class Recorder:
         self._listen_to(layers)
         self._hooks.attach()
         self._steps.attach()
+        atexit.register(self.close)
         return self
 
     def __enter__(self) -> Self:
@@ -137,6 +139,7 @@ class Recorder:
         if self._writer is None or self._process != os.getpid():
             return
         writer = self._writer
+        atexit.unregister(self.close)
         self._hooks.remove()
         self._steps.remove()
         if self._steps.is_open:
@@ -171,7 +174,7 @@ class Recorder:
 
     # --- what the user calls ------------------------------------------------------------------------------------------
 
-    def log(self, **scalars: Any) -> None:
+    def log(self, /, **scalars: Any) -> None:
         """Note numbers of a step: losses, accuracies, anything.
 
         They belong to the last step that was made; or to the one that is coming, if its forward pass has been seen
@@ -247,6 +250,8 @@ class Recorder:
             self._candidate = (args, kwargs)
 
     def _ask_for_the_end_of_the_backward_pass(self) -> None:
+        if self._plan is not None:
+            self._clipping.backward_began(self._plan.weights)
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._read_unclipped))
 

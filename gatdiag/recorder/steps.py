@@ -111,16 +111,16 @@ class Steps:
             return None
         self._running.append(id(optimizer))
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if not callable(closure):
+        if not callable(closure) or isinstance(closure, nn.Module):
             self.open(optimizer)
             return None
         opened = False
 
-        def evaluated() -> Any:
+        def evaluated(*inner: Any, **named: Any) -> Any:
             nonlocal opened
             outer, self._evaluating = self._evaluating, True
             try:
-                loss = closure()
+                loss = closure(*inner, **named)
             finally:
                 self._evaluating = outer
             if not opened:

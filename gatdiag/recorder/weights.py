@@ -144,6 +144,8 @@ class Weights:
         present = [(position, gradient) for position, gradient in enumerate(gradients) if gradient is not None]
         dense: dict[object, list[tuple[int, Tensor]]] = defaultdict(list)
         for position, gradient in present:
+            if not gradient.is_floating_point():
+                continue
             values = _dense(gradient.detach())
             dense[values.device, values.dtype].append((position, values))
         for items in dense.values():
@@ -162,6 +164,10 @@ class Weights:
     def has_gradient(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which parameters have a gradient."""
         return np.array([parameter.grad is not None for parameter in self._parameters])
+
+    def is_measurable(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which parameters are real numbers in a dense tensor; nothing is measured of all others."""
+        return np.array([parameter.is_floating_point() and not parameter.is_sparse for parameter in self._parameters])
 
     def is_matrix(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which parameters have a spectral norm: not vectors, nor what stands for one."""

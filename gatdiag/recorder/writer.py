@@ -19,7 +19,9 @@ from gatdiag.recorder.outbox import Columns, Outbox
 from gatdiag.recorder.plan import Plan
 from gatdiag.recorder.weights import Weights
 from gatdiag.run import Store, load
+from gatdiag.run.pending import MOST_FURTHER_COLUMNS
 
+_MOST_NAMES = MOST_FURTHER_COLUMNS - 100  # the rest is for learning rates
 _WATCH = "watch"  # gradient norms that are looked at, and not written
 
 
@@ -53,7 +55,7 @@ class Writer:
                 self._store = Store.create(folder, about, overwrite=overwrite)
             else:
                 self._store = Store.resume(folder, None if resume is True else resume)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
             raise InputError(f"The run cannot be written to {folder}: {error}; give another folder") from error
         self._resumed = resume is not False
         self.next_step = self._store.next_step
@@ -63,6 +65,7 @@ class Writer:
         self._best: float | None = (self._store.meta.get("best") or {}).get("value")
         self._outbox = Outbox(self._write)
         self._rows: dict[int, Columns] = {}  # of the table `steps`, not put yet
+        self._logged: set[str] = set()
         self._layers: tuple[str, ...] = ()
         self._parameters: list[tuple[str, str]] = []
         self._start = time.monotonic()
@@ -77,6 +80,8 @@ class Writer:
         Raises:
             InputError: A run that is resumed has other layers or laws.
         """
+        if self._resumed:
+            description.refuse_other_shapes(self._store.meta["structure"], plan.layers)
         self._store.update_meta(
             structure=description.of_structure(plan.layers, plan.structure.order),
             laws=description.of_laws(plan),
@@ -115,7 +120,21 @@ class Writer:
             self._guard.tell(
                 "reserved", f"{', '.join(sorted(taken))} cannot be logged: gatdiag measures what has this name"
             )
-        self._row(step).update({name: value for name, value in values.items() if name not in taken})
+        values = {name: value for name, value in values.items() if name not in taken and self._can_be_named(name)}
+        self._row(step).update(values)
+
+    def _can_be_named(self, name: str) -> bool:
+        """A name that cannot be written must not cost the row that it is in."""
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            self._guard.tell(ascii(name), f"values of {name!a} are lost: the name is not valid Unicode")
+            return False
+        if name not in self._logged and len(self._logged) >= _MOST_NAMES:
+            self._guard.tell("names", f"only {_MOST_NAMES} scalars can be logged; {name!a} and others are lost")
+            return False
+        self._logged.add(name)
+        return True
 
     def step(self, step: int, gradient_norm: Any, unclipped: Any, rates: Sequence[Any]) -> None:
         """What gatdiag itself knows of a recorded step."""
@@ -190,12 +209,12 @@ class Writer:
         self._guard("the last rows", self._outbox.drain)
         every = dict.fromkeys([*self._store.meta["notes"], *notes, *self._guard.failures.values()])
         self._guard("notes on the run", self._store.update_meta, notes=list(every))
-        status, message = _ending(error)
+        status, message = self._guard("the reason why it ended", _ending, error) or ("failed", type(error).__name__)
         self._guard("the sealed form of the run", self._store.seal, status, message)
 
 
 def _ending(error: BaseException | None) -> tuple[Any, str | None]:
-    if error is None or (isinstance(error, SystemExit) and not error.code):
+    if error is None or isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and not error.code):
         return "finished", None
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", None

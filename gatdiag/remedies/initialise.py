@@ -24,7 +24,7 @@ Distribution: TypeAlias = Literal["zero", "xavier", "orthogonal", "kept"]
 
 
 def initialise_(
-    model: nn.Module, scheme: Scheme, *args: Any, generator: Generator | None = None, **kwargs: Any
+    model: nn.Module, scheme: Scheme | str, *args: Any, generator: Generator | None = None, **kwargs: Any
 ) -> nn.Module:
     """Give a model fresh weights, in place.
 
@@ -56,7 +56,7 @@ def initialise_(
 
     Args:
         model: Any module for the Xavier schemes; a stack, or a model that has laws, for the balanced ones.
-        scheme: One of the above.
+        scheme: One of the above; hyphens do for underscores.
         args: Positional inputs of the forward pass, to follow the model's own laws. Needed where it is no stack.
         generator: Source of random numbers, on the device of the model; torch's own if left out.
         kwargs: Keyword inputs of the forward pass.
@@ -65,7 +65,7 @@ def initialise_(
         The model itself. Nothing was changed if an error was raised.
 
     Raises:
-        InputError: There is no such scheme.
+        InputError: There is no such scheme, or the model is no module.
         ModelError: It is not clear which layer feeds which (give the inputs), the model's laws run along a residual
             stream, or no neuron has a law.
 
@@ -84,8 +84,9 @@ def initialise_(
         >>> torch.allclose(incoming, torch.full((4,), 2.0)), torch.allclose(incoming, outgoing)
         (True, True)
     """
-    if scheme not in SCHEMES:
-        raise InputError(f"Expected one of the schemes {', '.join(SCHEMES)}, got {scheme!r}.")
+    if not isinstance(model, nn.Module):
+        raise InputError(f"Expected a torch.nn.Module and then the name of a scheme, got {type(model).__name__} first.")
+    scheme = _known(scheme)
     user = unwrapped(model)
     structure = discover(user)
     parameters = dict(user.named_parameters())
@@ -101,6 +102,14 @@ def initialise_(
         for name, tensor in fresh.items():
             parameters[name].copy_(tensor)
     return model
+
+
+def _known(scheme: str) -> Scheme:
+    """The scheme of that name; run folders spell it with hyphens."""
+    for known in SCHEMES:
+        if known == str(scheme).replace("-", "_"):
+            return known
+    raise InputError(f"Expected one of the schemes {', '.join(SCHEMES)}, got {scheme!r}.")
 
 
 def _neurons(

@@ -2,6 +2,7 @@
 
     writing     write_report: the page on disk
     page        runs -> the text of the page
+    labels      several runs: each once, and no two called alike
     sections    one run; several compared
     story       what was trained and how it went, in sentences and large figures
     fact        Fact: something measured that should be known

@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Iterator
+from textwrap import shorten
 
 import numpy as np
 import pandas as pd
 
 from gatdiag.report.fact import Fact
 from gatdiag.report.latest import last_values
-from gatdiag.report.wording import count, number, percent, short
+from gatdiag.report.wording import count, number, one_line, percent, short
 from gatdiag.run import Run
 from gatdiag.summary import FEATURES, role_series
 
 IMBALANCED = 1.0  # |c| in units of the mean squared norm of a neuron's incoming weights
+_LONGEST_REASON = 300  # characters
 BROKEN = 1e-3  # |c - predicted c| in units of the largest |c|
 
 
@@ -21,7 +23,8 @@ def balance_facts(run: Run) -> Iterator[Fact]:
     laws = run.meta.get("laws") or {}
     found, excluded = laws.get("found") or [], laws.get("excluded") or []
     if laws.get("error"):
-        yield Fact("Conservation laws", f"They could not be found: {short(str(laws['error']))}.", "", notable=True)
+        reason = shorten(one_line(str(laws["error"])).rstrip("."), _LONGEST_REASON, placeholder=" …")
+        yield Fact("Conservation laws", f"They could not be found: {reason}.", "", notable=True)
     elif not found:
         yield Fact("Conservation laws", f"None was found. Parts of the model that were excluded: {len(excluded)}.")
     elif len(run.neurons):

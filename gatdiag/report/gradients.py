@@ -32,12 +32,24 @@ def gradient_facts(run: Run) -> Iterator[Fact]:
     pace = early_median(role_series(run, "update_ratio", FEATURES))
     if pace and 0 < max(pace.values()) < SLOW:
         yield _slowness(pace)
-    unchanged = last_values(role_series(run, "unchanged_fraction", FEATURES))
+    unchanged = _after_start(run, "unchanged_fraction")
     if unchanged:
         yield _untouched(unchanged, _entries(run))
-    changed = last_values(role_series(run, "changed_fraction_005", FEATURES))
+    changed = _after_start(run, "changed_fraction_005")
     if changed:
         yield _change(changed)
+
+
+def weakest_gradient(run: Run) -> float | None:
+    """The smallest relative gradient norm of a layer late in the run; None if it was not recorded."""
+    late = late_median(role_series(run, "relative_gradient_norm", FEATURES))
+    return min(late.values(), default=None)
+
+
+def _after_start(run: Run, column: str) -> dict[str, float]:
+    """Layer -> its last value, of those after the first recorded step: until then no weight can have moved."""
+    series = role_series(run, column, FEATURES)
+    return last_values(series[series["step"] > run.parameters["step"].min()])
 
 
 def _reach(late: dict[str, float]) -> Fact:
@@ -91,9 +103,12 @@ def _change(changed: dict[str, float]) -> Fact:
     idle = [layer for layer in changed if changed[layer] < HARDLY_CHANGED]
     low, high = _ends(changed)
     span = f"from {percent(changed[low])} in layer {short(low)} to {percent(changed[high])} in layer {short(high)}"
+    if len(changed) == 1:
+        span = f"{percent(changed[low])} in layer {short(low)}"
     text = f"Share of feature weights that changed by more than 5 % of their size: {span}."
     if idle:
-        text = f"{len(idle)} of {len(changed)} layers are nearly as initialised: {names(idle)}. {text}"
+        are = "is" if len(idle) == 1 else "are"
+        text = f"{len(idle)} of {len(changed)} layers {are} nearly as initialised: {names(idle)}. {text}"
     heading = "Layers that hardly changed" if idle else "Change of the weights"
     return Fact(
         heading, text, f"{_LAST} striking where it is less than {percent(HARDLY_CHANGED)} of a layer.", bool(idle)

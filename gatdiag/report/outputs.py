@@ -3,13 +3,15 @@
 import math
 from collections.abc import Iterator
 
+import pandas as pd
+
 from gatdiag.report.fact import Fact
-from gatdiag.report.latest import last_values
+from gatdiag.report.latest import last_whole
 from gatdiag.report.wording import count, names, number, percent, short
 from gatdiag.run import Run
 from gatdiag.summary import layer_series
 
-ALIKE = 1e-2  # of the first layer's mu: two orders of magnitude
+ALIKE = 1e-2  # two orders of magnitude: of the norm of the outputs, or of the first layer's mu
 DEAD = 0.5  # of a layer's units
 
 
@@ -44,32 +46,53 @@ def _non_finite_counts(run: Run) -> Iterator[float]:
 
 
 def _smoothing(run: Run) -> Iterator[Fact]:
-    last = last_values(layer_series(run, "mu"))
-    if len(last) < 2:
+    found = last_whole(layer_series(run, "mu"))
+    if found is None or len(found[1]) < 2:
         return
+    step, last = found
     layers, values = list(last), list(last.values())
     start, end = (f"{number(values[place])} at layer {short(layers[place])}" for place in (0, -1))
     ratio = values[-1] / values[0] if values[0] else math.nan
     text = f"The spread of the nodes' outputs, μ(X), goes from {start} to {end}: a factor of {number(ratio)}."
-    relative = list(last_values(layer_series(run, "relative_mu")).values())
+    relative = _at(run, "relative_mu", step)
     if len(relative) > 1:
         text += f" Relative to the norm of the outputs: from {number(relative[0])} to {number(relative[-1])}."
+    heading, notable = _spread(values, ratio, relative)
     threshold = (
-        f"Last step at which it is a number; striking where the last layer's is less than {percent(ALIKE)} of the "
-        f"first's, or more than {1 / ALIKE:.0f} times it."
+        f"{_place(run, step)} striking where the last layer's spread is less than {percent(ALIKE)} of its outputs' "
+        f"norm, or less than {percent(ALIKE)} of the first layer's, or more than {1 / ALIKE:.0f} times it."
     )
-    if ratio < ALIKE or not any(values):
-        yield Fact("Nodes become alike", text, threshold, notable=True)
-    elif ratio > 1 / ALIKE:
-        yield Fact("Outputs grow from layer to layer", text, threshold, notable=True)
-    else:
-        yield Fact("Nodes stay distinct", text, threshold)
+    yield Fact(heading, text, threshold, notable)
+
+
+def _spread(values: list[float], ratio: float, relative: list[float]) -> tuple[str, bool]:
+    """What mu says, and whether it is striking. Outputs that vanish as a whole have a small mu and distinct nodes."""
+    if not any(values) or (relative and relative[-1] < ALIKE):
+        return "Nodes become alike", True
+    if ratio < ALIKE:
+        return "Outputs shrink from layer to layer" if relative else "Outputs shrink, or nodes become alike", True
+    if ratio > 1 / ALIKE:
+        return "Outputs grow from layer to layer", True
+    return "Nodes stay distinct", False
+
+
+def _at(run: Run, column: str, step: int) -> list[float]:
+    """The finite values of a column at a step, in the order of the layers."""
+    series = layer_series(run, column)
+    found = last_whole(series[series["step"] == step])
+    return list(found[1].values()) if found else []
+
+
+def _place(run: Run, step: int) -> str:
+    """Where in the run something was measured: at its end, or else at which step."""
+    return "Last recorded step;" if step == run.layers["step"].max() else f"Last at step {count(step)};"
 
 
 def _dead(run: Run) -> Iterator[Fact]:
-    last = last_values(layer_series(run, "dead_fraction"))
-    if not last:
+    found = last_whole(_without_broken(run, layer_series(run, "dead_fraction")))
+    if found is None:
         return
+    step, last = found
     dead = [layer for layer in last if last[layer] >= DEAD]
     worst = max(last, key=last.__getitem__)
     text = "In no layer is there a unit that puts out 0 at every node."
@@ -78,4 +101,12 @@ def _dead(run: Run) -> Iterator[Fact]:
     if dead:
         text = f"{len(dead)} of {len(last)} layers: {names(dead)}. {text}"
     heading = "Dead units" if dead else "Units are alive"
-    yield Fact(heading, text, f"Last recorded step; striking from {percent(DEAD)} of a layer's units on.", bool(dead))
+    threshold = f"{_place(run, step)} striking from {percent(DEAD)} of a layer's units on."
+    yield Fact(heading, text, threshold, bool(dead))
+
+
+def _without_broken(run: Run, series: pd.DataFrame) -> pd.DataFrame:
+    """Without the rows at which a layer put out NaN or infinity: such a unit is neither alive nor dead."""
+    counts = layer_series(run, "non_finite")
+    broken = counts[~(counts["value"] == 0).to_numpy()].set_index(["step", "layer"]).index
+    return series[~series.set_index(["step", "layer"]).index.isin(broken)]

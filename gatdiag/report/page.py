@@ -46,12 +46,19 @@ def render_page(runs: Sequence[Run], title: str | None = None) -> str:
         .get_template("page.html")
         .render(
             page=_page(runs, title),
-            generator=f"{GENERATOR} {metadata.version('gatdiag')}",
+            generator=f"{GENERATOR} {_version()}",
             style=Markup(_asset("style.css")),
             script=Markup(script),
             script_digest=Markup(digest),
         )
     )
+
+
+def _version() -> str:
+    try:
+        return metadata.version("gatdiag")
+    except metadata.PackageNotFoundError:  # a source tree on the path, never installed
+        return "unknown"
 
 
 def _page(runs: Sequence[Run], title: str | None) -> Page:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -77,7 +77,9 @@ class PlateGroup:
     plates: tuple[Plate, ...]
 
 
-def plate(figure: Figure, runs: Sequence[Run], section: str, widths: Sequence[Width] = ("single",)) -> Plate:
+def plate(
+    figure: Figure, runs: Sequence[Run], section: str, widths: Sequence[Width] = ("single",), **options: Any
+) -> Plate:
     """A figure of one or several runs.
 
     Args:
@@ -85,13 +87,14 @@ def plate(figure: Figure, runs: Sequence[Run], section: str, widths: Sequence[Wi
         runs: What it draws.
         section: The identifier of its part of the page, in which no figure comes twice.
         widths: The first is the drawing, the second that for narrow screens.
+        **options: As the figure's own `data` takes them.
 
     Returns:
         The plate. Where drawing fails it says so in the drawing's place, and a warning says it too.
     """
     anchor = f"{section}-figure-{figure.name}"
     try:
-        data = table(figure, runs)
+        data = table(figure, runs, **options)
         computed = replace(figure, data=lambda *_: data)  # once, for every width and for the download
         drawings = [_drawing(computed, runs, width, f"{anchor}-{width}-") for width in widths]
         download = _download(data)

@@ -4,19 +4,19 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from gatdiag.report.latest import last_values
-from gatdiag.report.sheet import Cell, Column, Sheet, called, value, whole, words
+from gatdiag.report.sheet import NOT_MEASURED, Cell, Column, Sheet, called, value, whole, words
 from gatdiag.report.wording import TIMES
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, role_series
+from gatdiag.summary import FEATURES, measured, role_series
 
 _LABELS = {"changed_fraction_005": "changed > 5 %", "changed_fraction_050": "changed > 50 %"}
-_LAST = "Last recorded values"
+_DASH = "A dash: not measured, or not defined for it."
 _OF_LAYERS = (
     "output_norm", "mu", "relative_mu", "dead_fraction", "output_gradient_norm", "gradient_mu", "relative_gradient_mu",
     "attention_entropy", "relative_attention_entropy", "dirichlet_energy", "rayleigh_quotient", "mad", "effective_rank",
@@ -30,7 +30,7 @@ _OF_PARAMETERS = (
 
 def layer_sheet(run: Run, anchor: str) -> Sheet:
     """One row a layer, in order."""
-    last = _last_recorded(run.layers, "layer", _OF_LAYERS)
+    last = _last_recorded(run, "layers", "layer", _OF_LAYERS)
     gradients = last_values(role_series(run, "relative_gradient_norm", FEATURES))
     executed = any(layer.get("executed") is not None for layer in run.meta["structure"]["layers"])
     columns = [Column("layer"), Column("#", True, "place of the layer"), Column("kind")]
@@ -43,12 +43,18 @@ def layer_sheet(run: Run, anchor: str) -> Sheet:
         cells += [words({True: "yes", False: "no"}.get(layer.get("executed"), "unknown"))] * executed
         cells += [value(gradients.get(name))] * bool(gradients)
         rows.append((*cells, *_values(last, name)))
-    return Sheet("Layers", anchor, (*columns, *_heads(run, last)), tuple(rows), f"{_LAST} of each layer's output.")
+    return Sheet(
+        "Layers",
+        anchor,
+        (*columns, *_heads(run, last)),
+        tuple(rows),
+        f"Last recorded values of each layer's output. {_DASH}",
+    )
 
 
 def parameter_sheet(run: Run, anchor: str) -> Sheet:
     """One row a parameter, in order."""
-    last = _last_recorded(run.parameters, "parameter", _OF_PARAMETERS)
+    last = _last_recorded(run, "parameters", "parameter", _OF_PARAMETERS)
     columns = (Column("parameter"), Column("layer"), Column("role"), Column("shape"), Column("entries", True))
     rows = []
     for layer in run.meta["structure"]["layers"]:
@@ -63,7 +69,13 @@ def parameter_sheet(run: Run, anchor: str) -> Sheet:
             )
             entries = whole(math.prod(shape))
             rows.append((*cells, entries, *_values(last, parameter["name"])))
-    return Sheet("Parameters", anchor, columns + _heads(run, last), tuple(rows), f"{_LAST} of each parameter.")
+    return Sheet(
+        "Parameters",
+        anchor,
+        columns + _heads(run, last),
+        tuple(rows),
+        f"Last recorded values of each parameter. {_DASH}",
+    )
 
 
 def law_sheets(run: Run, anchor: str) -> tuple[Sheet, ...]:
@@ -120,16 +132,19 @@ class _Latest:
     values: Mapping[str, float]
 
 
-def _last_recorded(frame: pd.DataFrame, by: str, columns: Sequence[str]) -> list[_Latest]:
+def _last_recorded(run: Run, table: Literal["layers", "parameters"], by: str, columns: Sequence[str]) -> list[_Latest]:
     """The columns that hold anything, each at its own last step: some are measured at a coarser cadence."""
     found = []
+    frame = run.layers if table == "layers" else run.parameters
     steps = frame["step"].to_numpy()
     for name in columns:
-        measured = frame[name].notna().to_numpy() if name in frame.columns else np.zeros(0, bool)
-        if measured.any():
-            step = int(steps[len(measured) - 1 - measured[::-1].argmax()])
-            rows = frame.iloc[np.searchsorted(steps, step) : np.searchsorted(steps, step, side="right")]
-            values = dict(zip(rows[by].astype(str), rows[name].astype(float), strict=True))
+        numbers = frame[name].notna().to_numpy() if name in frame.columns else np.zeros(0, bool)
+        if numbers.any():
+            step = int(steps[len(numbers) - 1 - numbers[::-1].argmax()])
+            first, end = np.searchsorted(steps, step), np.searchsorted(steps, step, side="right")
+            rows = frame.iloc[first:end]
+            known = measured(run, table, name)[first:end]
+            values = dict(zip(rows[by].astype(str)[known], rows[name].astype(float)[known], strict=True))
             found.append(_Latest(name, step, step == steps[-1], values))
     return found
 
@@ -144,4 +159,4 @@ def _head(run: Run, column: _Latest) -> Column:
 
 
 def _values(latest: Sequence[_Latest], name: str) -> tuple[Cell, ...]:
-    return tuple(value(column.values.get(name)) for column in latest)
+    return tuple(value(column.values[name]) if name in column.values else NOT_MEASURED for column in latest)

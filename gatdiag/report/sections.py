@@ -8,13 +8,13 @@ from itertools import chain
 from gatdiag.figures import figures_for
 from gatdiag.report.balance import balance_facts
 from gatdiag.report.fact import Fact
-from gatdiag.report.gradients import gradient_facts
+from gatdiag.report.gradients import gradient_facts, weakest_gradient
 from gatdiag.report.outputs import broken_facts, output_facts
 from gatdiag.report.plates import Plate, PlateGroup, plate, plate_groups
 from gatdiag.report.recorded import law_sheets, layer_sheet, parameter_sheet
 from gatdiag.report.settings import settings_sheets
 from gatdiag.report.sheet import Cell, Column, Sheet, called, value, whole, words
-from gatdiag.report.story import Tile, metric, note_facts, story, tiles, warnings
+from gatdiag.report.story import Tile, anything, loss_text, metric, note_facts, story, tiles, warnings
 from gatdiag.report.wording import count, names, number, short
 from gatdiag.run import Run
 from gatdiag.summary import compare, training_facts
@@ -95,28 +95,33 @@ def comparison(runs: Sequence[Run]) -> Comparison:
 
 
 def _beside_each_other(runs: Sequence[Run]) -> Iterator[tuple[str, Plate]]:
-    """The overview of each run, with the run's name."""
-    for place, run in enumerate(runs[:MOST_IN_FULL]):
-        for figure in figures_for([run]):
-            if figure.group == "overview" and figure.per == "run":
-                yield short(run.name), plate(figure, [run], f"comparison-{place}")
+    """The overview of each run, with the run's name; all in the same colours."""
+    shown = runs[:MOST_IN_FULL]
+    overviews = [figure for figure in figures_for(shown[:1]) if figure.group == "overview" and figure.per == "run"]
+    shared = [figure.shared(shown) for figure in overviews]
+    for place, run in enumerate(shown):
+        for figure, options in zip(overviews, shared, strict=True):
+            yield short(run.name), plate(figure, [run], f"comparison-{place}", **options)
 
 
 def comparison_sheet(runs: Sequence[Run], anchor: str) -> Sheet:
     """One row a run; columns without a value in any run are left out."""
     frame = compare(runs)
     labels = {
-        "depth": "depth", "width": "width", "steps": "recorded steps", "first_loss": "first loss",
-        "best_loss": "best loss", "last_loss": "last loss", "epochs_to_best": "epochs to best",
         "accuracy_train": "train accuracy", "accuracy_val": "validation accuracy", "accuracy_test": "test accuracy",
+        "best_step": "best step", "first_loss": "first loss", "best_loss": "best loss", "last_loss": "last loss",
+        "depth": "depth", "width": "width", "steps": "recorded steps",
     }  # fmt: skip
+    ended = any(run.status != "finished" for run in runs)
     cells = {name: [_entry(run, name, entry) for run, entry in zip(runs, frame[name], strict=True)] for name in labels}
     kept = [name for name in labels if any(cell.text for cell in cells[name])]
     rows = tuple(
-        (called(run.name), words(run.status), *(cells[name][place] for name in kept)) for place, run in enumerate(runs)
+        (called(run.name), *[words(run.status)] * ended, *(cells[name][place] for name in kept))
+        for place, run in enumerate(runs)
     )
-    columns = (Column("run"), Column("status"), *(Column(labels[name], True) for name in kept))
-    note = "Accuracies are those at the step of the best validation accuracy." if "epochs_to_best" in kept else ""
+    columns = (Column("run"), *[Column("status")] * ended, *(Column(labels[name], True) for name in kept))
+    accuracies = any(name.startswith("accuracy") for name in kept)
+    note = "Accuracies are those at the best step. Steps are counted from 0." if accuracies else ""
     return Sheet("Runs in numbers", anchor, columns, rows, note)
 
 
@@ -131,9 +136,8 @@ def _entry(run: Run, column: str, entry: float | None) -> Cell:
 
 def _facts(run: Run) -> tuple[Fact, ...]:
     """What breaks everything first, then what trains, then what becomes of the nodes."""
-    return tuple(
-        chain(*(facts(run) for facts in (broken_facts, gradient_facts, output_facts, balance_facts, note_facts)))
-    )
+    measured = (broken_facts, gradient_facts, output_facts, balance_facts) if anything(run) else ()
+    return tuple(chain(*(facts(run) for facts in (*measured, note_facts))))
 
 
 def _sheets(run: Run, anchor: str) -> tuple[Sheet, ...]:
@@ -142,17 +146,34 @@ def _sheets(run: Run, anchor: str) -> tuple[Sheet, ...]:
 
 
 def _contrast(runs: Sequence[Run]) -> tuple[str, ...]:
-    """One sentence a run, so that the difference can be read before it is seen."""
-    return tuple(_in_short(run) for run in runs[:MOST_IN_FULL])
+    """A few sentences a run, so that the difference can be read before it is seen; then that of the gradients."""
+    left = len(runs) - MOST_IN_FULL
+    rest = [f"And {left} more run{'s' * (left != 1)}: see the table."] if left > 0 else []
+    return (*(_in_short(run) for run in runs[:MOST_IN_FULL]), *rest, *_gradient_contrast(runs))
+
+
+def _gradient_contrast(runs: Sequence[Run]) -> Iterator[str]:
+    """The runs with the smallest and the largest gradients against each other."""
+    known = {run.name: gradient for run in runs if (gradient := weakest_gradient(run)) is not None}
+    if len(known) < 2:
+        return
+    low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    if not math.isfinite(known[high]):
+        return
+    factor = f", {number(known[high] / known[low])} times as large" if known[low] else ""
+    yield (
+        f"Gradients relative to the weights, in the layer that gets least, at the end of the run: "
+        f"{number(known[low])} in {short(low)}, {number(known[high])} in {short(high)}{factor}."
+    )
 
 
 def _in_short(run: Run) -> str:
     facts = training_facts(run)
-    parts = []
-    if facts.loss and facts.steps:
-        parts.append(f"{short(facts.loss)} from {number(facts.first_loss, 4)} to {number(facts.last_loss, 4)}")
+    if not anything(run):
+        return f"{short(run.name)}: nothing was recorded."
+    parts = [loss_text(short(facts.loss), facts) if facts.loss and facts.steps else "No loss was logged."]
     if facts.metric and facts.best_step is not None:
         best = metric(facts.metric, facts.best_metric, run)
-        parts.append(f"best {short(facts.metric)} {best} at step {count(facts.best_step)}")
+        parts.append(f"Best {short(facts.metric)}: {best}, at step {count(facts.best_step)}.")
     standing = [fact.heading[:1].lower() + fact.heading[1:] for fact in _facts(run) if fact.notable]
-    return f"{short(run.name)}: {', '.join(parts) or 'nothing logged'}. Stands out: {', '.join(standing) or 'nothing'}."
+    return f"{short(run.name)}: {' '.join(parts)} Stands out: {', '.join(standing) or 'nothing'}."

@@ -77,7 +77,11 @@ def _notes(run: Run, anchor: str) -> Sheet:
 def _catalogue(run: Run, anchor: str) -> Sheet:
     heads = ("quantity", "column", "unit", "equation", "high", "low", "paper")
     rows = tuple(_entry(entry) for entry in run.meta.get("quantities") or [])
-    note = "Every recorded quantity, as the tables of the run hold it. X is a layer's output, W a parameter."
+    note = (
+        "Every recorded quantity, as the tables of the run hold it. X is a layer's output, W (or w) a parameter, "
+        "L the loss, η the learning rate, λ the weight decay. A unit says how the number scales with them: L/W, for "
+        "example, doubles with the loss and halves where the parameter doubles; no unit: it does not scale."
+    )
     return Sheet("Catalogue of quantities", anchor, tuple(map(Column, heads)), rows, note, wraps=True)
 
 

@@ -62,6 +62,10 @@ class Sheet:
     wraps: bool = False
 
 
+# Sorted behind all numbers, as NaN is.
+NOT_MEASURED = Cell("\N{EN DASH}", "NaN")
+
+
 def words(text: object) -> Cell:
     """A cell of text."""
     return Cell(one_line(str(text)) if str(text) else "")

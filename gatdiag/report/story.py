@@ -39,33 +39,39 @@ class Tile:
 
 def warnings(run: Run) -> tuple[str, ...]:
     """What to know before believing the rest: a run without an end, rows that could not be read."""
-    known = [run.steps, run.layers, run.parameters, run.neurons]  # what cannot be read is known after reading
+    empty = not anything(run)  # what cannot be read is known after reading
     status = "live" if run.status == "recording" and run.is_live else run.status
     texts = [f"Not everything could be read: {one_line(problem)}" for problem in run.problems]
     if status in _UNFINISHED:
         error = one_line(str(run.meta.get("error") or "no message"))
         texts.insert(0, f"{_UNFINISHED[status].format(error=error)} {_SHOWN}")
-    if not any(map(len, known)):
+    if empty:
         texts.append("Nothing was recorded: none of its tables has a row.")
     return tuple(texts)
 
 
+def anything(run: Run) -> bool:
+    """Whether any table of the run has a row."""
+    return sum(len(table) for table in (run.steps, run.layers, run.parameters, run.neurons)) > 0
+
+
 def story(run: Run) -> tuple[str, ...]:
-    """What was trained; whether it trained."""
+    """What was trained; whether it trained. Nothing of a run without a row: `warnings` says so."""
     facts = training_facts(run)
-    return _what(run, facts), " ".join(_how(run, facts))
+    return (_what(run, facts), " ".join(_how(run, facts))) if anything(run) else ()
 
 
 def tiles(run: Run) -> tuple[Tile, ...]:
     """The large figures, those that are known."""
+    if not anything(run):
+        return ()
     facts = training_facts(run)
     total, trainable = sizes(run.meta)
     frozen = f"{count(total - trainable)} of them frozen" if trainable < total else "all trainable"
-    found = [
-        Tile("Layers", count(len(run.layer_names)), _kinds(run.meta)),
-        Tile("Parameters", count(total), frozen if total else ""),
-        Tile("Optimiser steps", _steps(facts), f"{count(facts.steps)} recorded"),
-    ]
+    found = [Tile("Optimiser steps", _steps(facts), f"{count(facts.steps)} recorded")]
+    if run.layer_names:
+        layers = Tile("Layers", count(len(run.layer_names)), _kinds(run.meta))
+        found[:0] = [layers, Tile("Parameters", count(total), frozen if total else "")]
     if facts.loss and facts.steps:
         detail = f"{number(facts.first_loss, 4)} at the start, best {number(facts.best_loss, 4)}"
         found.append(Tile(f"Last {short(facts.loss)}", number(facts.last_loss, 4), detail))
@@ -102,12 +108,14 @@ def metric(name: str, value: float, run: Run) -> str:
 
 def _what(run: Run, facts: TrainingFacts) -> str:
     total, _ = sizes(run.meta)
-    layers = len(run.layer_names)
+    model, layers = short(str(run.meta.get("model") or "A model")), len(run.layer_names)
+    kinds = {str(layer.get("kind") or "") for layer in run.meta["structure"]["layers"]}
+    kind = f"{short(min(kinds))} " if len(kinds) == 1 and kinds != {""} else ""
+    made = f" of {layers} {kind}layer{'s' * (layers != 1)} with {count(total)} parameters" if layers else ""
     optimizers = [optimizer_text(optimizer) for optimizer in run.meta.get("optimizers") or []]
     seconds = float(run.steps["time"].max()) if len(run.steps) and "time" in run.steps else 0.0
     return (
-        f"{short(str(run.meta.get('model') or 'A model'))}: {layers} layer{'s' * (layers != 1)} with {count(total)} "
-        f"parameters, trained{f' by {names(optimizers)}' if optimizers else ''} for {_steps(facts)} optimiser "
+        f"{model}{made}, trained{f' by {names(optimizers)}' if optimizers else ''} for {_steps(facts)} optimiser "
         f"step{'s' * (facts.last_step != 0)}{f' in {duration(seconds)}' if seconds > 0 else ''}."
     )
 
@@ -124,13 +132,14 @@ def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:
     elif facts.loss is None:
         yield "No loss was logged, so whether it trained cannot be said: recorder.log(loss=...) in the loop records it."
     else:
-        yield _loss_text(short(facts.loss), facts)
+        yield loss_text(short(facts.loss), facts)
     if facts.metric and facts.best_step is not None:
         best = metric(facts.metric, facts.best_metric, run)
-        yield f"The best {short(facts.metric)} is {best}, at step {count(facts.best_step)}."
+        yield f"The best {short(facts.metric)} is {best}, at step {count(facts.best_step)} (steps count from 0)."
 
 
-def _loss_text(loss: str, facts: TrainingFacts) -> str:
+def loss_text(loss: str, facts: TrainingFacts) -> str:
+    """What became of the loss, in one sentence or two."""
     if facts.best_loss_step is None:
         return f"The {loss} was never a number."
     ends = f"from {number(facts.first_loss, 4)} to {number(facts.last_loss, 4)}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gatdiag.errors import InputError
+from gatdiag.report.labels import told_apart
 from gatdiag.report.page import GENERATOR, render_page
 from gatdiag.run import Run, load
 
@@ -48,7 +49,7 @@ def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwr
 
 
 def open_runs(runs: Runs) -> list[Run]:
-    """All runs opened, in order.
+    """All runs opened, in order, each once and under names that differ.
 
     Raises:
         InputError: There is none, or a folder holds none.
@@ -56,7 +57,7 @@ def open_runs(runs: Runs) -> list[Run]:
     given = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
     if not given:
         raise InputError("A report is about at least one run, got none")
-    return [run if isinstance(run, Run) else load(run) for run in given]
+    return told_apart([run if isinstance(run, Run) else load(run) for run in given])
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
@@ -69,7 +70,7 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         head = file.read(_HEAD)
     if f'<meta name="generator" content="{GENERATOR} ' not in head:
         raise InputError(
-            f"{str(target)!r} exists and is no report of gatdiag: choose another name, or say to overwrite"
+            f"{str(target)!r} exists and is no report of gatdiag: choose another name, or say overwrite=True"
         )
 
 

@@ -19,9 +19,9 @@ class Replica:
     """A copy of a model together with inputs to run it on. Made by `replicate`.
 
     Attributes:
-        model: The copy. Parameters that were one tensor are one tensor, forward hooks are kept (weight normalisation,
-            pruning and lazy initialisation are made of them), backward hooks are not. A hook that is a bare function
-            is shared with the user's model, so what it writes elsewhere is written.
+        model: The copy. Parameters that were one tensor are one tensor. Forward hooks of torch are kept (weight
+            normalisation, pruning and lazy initialisation are made of them); other hooks are not, for they may write
+            elsewhere. A hook that changes what the model computes is therefore not part of what is analysed.
         parameters: Name -> parameter of the copy, named and ordered as `named_parameters()` of the user's model: each
             tensor once.
         args: Positional inputs, detached. They share memory with what the user gave until they are converted.
@@ -119,6 +119,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
     with preserved_random_state(set()), torch.no_grad():
         try:
             copied = duplicate(model, omit=list(_backward_hooks(model)))
+            _drop_foreign_hooks(copied)
         except Exception as error:
             raise ModelError(
                 f"The model ({type(model).__name__}) must be copied before it is run, and copying it failed with "
@@ -163,6 +164,22 @@ def refuse_uninitialised(model: nn.Module) -> None:
                 f"{_described(path, module)} is lazy: {', '.join(lazy)} has no shape yet. Expected an initialised "
                 "model; run it once on the data, model(x, edge_index), and then call gatdiag."
             )
+
+
+def _drop_foreign_hooks(copied: nn.Module) -> None:
+    """Only the forward hooks of torch and PyG stay, of which weight normalisation and pruning are made.
+
+    Those of the user watch what the model does, and must not see what a copy of it does.
+    """
+    for module in copied.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if not _is_of_torch(hook)]:
+                del hooks[key]
+
+
+def _is_of_torch(hook: object) -> bool:
+    home = getattr(hook, "__module__", None) or type(hook).__module__
+    return home.partition(".")[0] in ("torch", "torch_geometric")
 
 
 def _backward_hooks(model: nn.Module) -> Iterator[object]:

@@ -21,6 +21,7 @@ from gatdiag.summary.series import (
     neuron_series,
     role_series,
     some_layers,
+    weight_scale,
     without_layer,
 )
 from gatdiag.summary.thinning import bin_steps, envelope, spaced, thin, thin_groups
@@ -53,6 +54,7 @@ __all__ = [
     "thin_groups",
     "training_facts",
     "weight_change",
+    "weight_scale",
     "width",
     "without_layer",
 ]

@@ -1,17 +1,22 @@
 """How far the weights have moved since initialisation, by layer, from the snapshots (paper 1, figures 3a, 4a, 8, 11).
 
 Feature weights: |(w* - w_0) / w*| over the significant weights, |w*| >= 1e-4; attention vectors: |w* - w_0| over all of
-them, because they may start at zero. w* is the best snapshot, else the final one.
+them, because they may start at zero. w* is the best snapshot; the final one if there is no best one, or if that was
+taken so early that it says nothing of training.
 """
+
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from gatdiag.run import Run
+from gatdiag.summary.facts import training_facts
 from gatdiag.summary.series import ATTENTION, FEATURES, role_series
 
 SIGNIFICANT = 1e-4
+EARLY = 0.05  # of the run; a best model from before that says nothing of what training did to the weights
 LEVELS = (0, 5, 25, 50, 75, 95, 100)
 THRESHOLDS = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
 
@@ -25,22 +30,36 @@ def weight_change(run: Run) -> pd.DataFrame:
     of one role, its quantiles are the largest of theirs.
 
     Returns:
-        One row a layer and role: layer (categorical), role, source ("best", "final" or "step 120"), unchanged_fraction,
-        changed_fraction_005, changed_fraction_050, and the quantiles q0, q5, ... q100. NaN where nothing counts.
-        Empty if neither snapshots nor columns were recorded.
+        One row a layer and role: layer (categorical), role, source ("best model, after step 120", "final model" or
+        "step 120": what is compared with the initial weights), unchanged_fraction, changed_fraction_005,
+        changed_fraction_050, and the quantiles q0, q5, ... q100. NaN where nothing counts. Empty if neither snapshots
+        nor columns were recorded.
     """
-    rows = _from_snapshots(run) or _from_table(run)
+    rows = _from_snapshots(run, _trained(run)) or _from_table(run) or _from_snapshots(run, "best")
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     table["layer"] = pd.Categorical(table["layer"], categories=list(run.layer_names), ordered=True)
     return table.sort_values(["role", "layer"], ascending=[False, True], kind="stable").reset_index(drop=True)
 
 
-def _from_snapshots(run: Run) -> list[dict[str, object]]:
-    initial = run.snapshot("initial")
-    source = next((name for name in ("best", "final") if run.snapshot(name) is not None), None)
-    trained = run.snapshot(source) if source else None
+def _trained(run: Run) -> Literal["best", "final"]:
+    """The snapshot of the trained weights: the best one, unless it is early."""
+    if run.snapshot("best") is None:
+        return "final"
+    step, last = _best_step(run), training_facts(run).last_step
+    early = step is not None and (step == 0 or (last is not None and step < EARLY * last))
+    return "final" if early else "best"
+
+
+def _best_step(run: Run) -> int | None:
+    step = (run.meta.get("best") or {}).get("step")
+    return None if step is None else int(step)
+
+
+def _from_snapshots(run: Run, name: Literal["best", "final"]) -> list[dict[str, object]]:
+    initial, trained, step = run.snapshot("initial"), run.snapshot(name), _best_step(run)
     if initial is None or trained is None:
         return []
+    source = f"{name} model" + (f", after step {step}" if name == "best" and step is not None else "")
     rows: list[dict[str, object]] = []
     for layer in run.meta["structure"]["layers"]:
         for role in (FEATURES, ATTENTION):

@@ -82,26 +82,29 @@ def default_variant(name: str) -> str:
     Example:
         >>> default_variant("gat-xavier-L10-seed1"), default_variant("gat10"), default_variant("3")
         ('gat-xavier', 'gat', '3')
+        >>> default_variant("g0"), default_variant("L10-seed1")
+        ('g', 'L-seed')
     """
     words = name.replace("_", "-").split("-")
-    kept = [word.rstrip("0123456789.") for word in words]
-    kept = [new for new, old in zip(kept, words, strict=True) if new == old or len(new) > 2]
-    return "-".join(word for word in kept if word and word != "seed") or name
+    bare = [word.rstrip("0123456789.") for word in words]
+    kept = [new for new, old in zip(bare, words, strict=True) if new == old or len(new) > 2]
+    return "-".join(word for word in kept if word and word != "seed") or "-".join(filter(None, bare)) or name
 
 
 def mean_by(table: pd.DataFrame, value: str, by: Sequence[str]) -> pd.DataFrame:
     """The mean of a column in each group, with the half-width of its 95 % confidence interval (Student's t).
 
     Returns:
-        The columns of `by`, then mean, half_width (NaN for one run) and runs, in the order of first appearance.
+        The columns of `by`, then mean, half_width (NaN for fewer than three runs: of two it would be longer than any
+        axis), lowest, highest and runs, in the order of first appearance.
     """
     known = table.dropna(subset=[value, *by])
     grouped = known.groupby(list(by), sort=False)[value]
-    result = grouped.agg(mean="mean", spread="std", runs="count").reset_index()
+    result = grouped.agg(mean="mean", spread="std", lowest="min", highest="max", runs="count").reset_index()
     freedom = result["runs"].to_numpy() - 1
-    t = np.array([_T[f - 1] if 1 <= f <= len(_T) else 2.0 for f in freedom])
+    t = np.array([np.nan if f < 2 else _T[f - 1] if f <= len(_T) else 2.0 for f in freedom])
     half_width = t * result["spread"].to_numpy(np.float64) / np.sqrt(result["runs"].to_numpy())
-    return result.assign(half_width=half_width)[[*by, "mean", "half_width", "runs"]]
+    return result.assign(half_width=half_width)[[*by, "mean", "half_width", "lowest", "highest", "runs"]]
 
 
 def _features(layer: Mapping[str, list[dict[str, list[int]]]]) -> list[dict[str, list[int]]]:

@@ -93,6 +93,27 @@ def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "e
     return table.assign(value=table["value"].abs()) if how == "largest" else table
 
 
+def weight_scale(run: Run) -> float | None:
+    """The size of a neuron's weights at first: the median over feature weights W of ||W||_F^2 / rows of W.
+
+    It is what an imbalance c = ||w_in||^2 - ||w_out||^2 is large or small beside.
+
+    Returns:
+        The scale; None if no positive, finite norm was recorded.
+    """
+    frame = run.parameters
+    keep = measured(run, "parameters", "norm") & (frame["role"] == FEATURES).to_numpy()
+    if not keep.any():
+        return None
+    first = frame[keep & (frame["step"] == frame["step"].to_numpy()[keep].min()).to_numpy()]
+    layers: list[dict[str, Any]] = run.meta["structure"]["layers"]
+    rows = {p["name"]: float(p["shape"][0]) for layer in layers for p in layer["parameters"] if p["shape"]}
+    squares = first["norm"].to_numpy(np.float64) ** 2
+    sizes = squares / first["parameter"].astype(object).map(rows).fillna(1.0).to_numpy(np.float64)
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    return float(np.median(sizes)) if len(sizes) else None
+
+
 def some_layers(table: pd.DataFrame, limit: int = 10) -> pd.DataFrame:
     """The rows of at most `limit` layers: the first and last that have rows, and evenly between."""
     present = table["layer"].cat.codes.drop_duplicates().sort_values().to_numpy()

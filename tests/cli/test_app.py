@@ -2,6 +2,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,17 @@ def test_a_reader_that_stops_early_ends_it_quietly(tmp_path, arguments):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
+
+
+def test_the_version_is_told():
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"gatdiag {metadata.version('gatdiag')}\n")
+
+
+def test_an_unknown_version_is_no_error(monkeypatch):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, "gatdiag unknown\n")

@@ -1,3 +1,4 @@
+import math
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 import gatdiag
 from gatdiag.cli import demo as demo_module
 from gatdiag.cli.app import app
+from gatdiag.cli.finding import spoken
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -46,7 +48,7 @@ def test_it_trains_records_draws_and_writes_the_page(tmp_path):
     assert "balanced orthogonal" in page
     assert [*(out / "figures").rglob("*.png")]
     assert str(out / "report.html") in done.stdout.replace("\n", "")
-    assert "epochs the loss" in done.stdout or "the loss falls" in done.stdout
+    assert "With Xavier weights it is too early to tell" in " ".join(done.stdout.split())
 
 
 @pytest.mark.slow
@@ -96,6 +98,28 @@ def test_what_is_there_is_replaced_only_when_told(tmp_path, light):
     assert (out / "notes.txt").read_text() == "mine"
 
 
+def test_without_hidden_layers_their_gradient_is_not_spoken_of(tmp_path, light):
+    two, three = (demo("--out", tmp_path / str(n), "--epochs", 3, "--layers", n).stdout for n in (2, 3))
+    assert "hidden" in three
+    assert "hidden" not in two
+    assert "nan" not in two.lower()
+
+
+def test_a_loss_that_becomes_nan_is_said_so(tmp_path, light):
+    done = demo("--out", tmp_path / "demo", "--epochs", 30, "--layers", 3, "--learning-rate", 1e9)
+    words = " ".join(done.stdout.split())
+    for name in ("xavier", "balanced-orthogonal"):
+        losses = gatdiag.load(tmp_path / "demo" / name).steps["loss"].tolist()
+        lost = next(number for number, loss in enumerate(losses, start=1) if not math.isfinite(loss))
+        assert f"With {spoken(name)} weights the loss became NaN at epoch {lost}." in words
+    assert "train:" not in words
+
+
+def test_chance_is_named(tmp_path, light):
+    done = demo("--out", tmp_path / "demo", *QUICK)
+    assert "of the test nodes correctly (guessing: 25.0%)" in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -103,6 +127,8 @@ def test_what_is_there_is_replaced_only_when_told(tmp_path, light):
         (["--layers", "1"], "Expected 2 layers or more, got 1"),
         (["--epochs", "0"], "Expected epochs to be 1 or more, got 0"),
         (["--learning-rate", "nan"], "Expected learning_rate to be positive and finite, got nan"),
+        (["--seed", "99999999999999999999999"], "Expected seed to be from 0 to 2**63 - 1, got 99999999999999999999999"),
+        (["--seed", "-1"], "Expected seed to be from 0 to 2**63 - 1, got -1"),
         (["--out", "file"], "file is a file: choose another --out"),
         (["--out", "file/below"], "cannot be written to file/below/xavier"),
     ],

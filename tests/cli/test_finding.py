@@ -3,7 +3,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import gatdiag
 from gatdiag.cli.finding import Finding, finding_of, spoken, verdict
 from gatdiag.run import load
 from tests.run.synthetic import synthetic_run
@@ -53,24 +56,77 @@ def test_imbalance_is_the_largest_c_of_the_first_step(run):
 
 
 def test_the_verdict_says_which_network_trains():
-    text = verdict([STUCK, MOVING])
+    text = verdict([STUCK, MOVING], 4)
     assert "With Xavier weights the network does not train: in 100 epochs the loss goes from 1.39 to no less" in text
     assert "With balanced orthogonal weights the network trains: the loss falls from 1.42 to 0.3" in text
-    assert "94.1% of the test nodes" in text
+    assert "94.1% of the test nodes correctly (guessing: 25.0%)" in text
     assert "are 200 times as large with balanced orthogonal weights as with Xavier ones" in text
 
 
 def test_the_verdict_follows_the_numbers():
-    text = verdict([MOVING, STUCK])
+    text = verdict([MOVING, STUCK], 4)
     assert text.index("network trains") < text.index("does not train")
     assert "are 200 times as large with balanced orthogonal weights" in text
-    assert "does not train" not in verdict([MOVING, replace(MOVING, name="xavier")])
-    assert "does not train" in verdict([STUCK, replace(STUCK, best_loss=math.nan)])
+    assert "does not train" not in verdict([MOVING, replace(MOVING, name="xavier")], 4)
+
+
+def test_two_networks_that_fail_are_neither():
+    text = verdict([STUCK, replace(STUCK, name="balanced-orthogonal", epochs=20)], 4)
+    assert text.startswith("Neither network trains. With Xavier weights the network does not train: in 100 epochs")
+    assert "With balanced orthogonal weights the network does not train: in 20 epochs" in text
+    assert "Neither" not in verdict([STUCK, MOVING], 4)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "course"), [(1, "in 1 epoch the loss is 1.39, and"), (19, "in 19 epochs the loss goes from 1.39 to")]
+)
+def test_a_few_epochs_do_not_tell(epochs, course):
+    text = verdict([replace(STUCK, epochs=epochs), replace(MOVING, epochs=epochs)], 4)
+    assert f"With Xavier weights it is too early to tell whether the network trains: {course}" in text
+    assert "With balanced orthogonal weights the network trains" in text
+    text = verdict([replace(STUCK, epochs=epochs)] * 2, 4)
+    assert text.count("too early to tell") == 2
+    assert "does not train" not in text
+    assert "Neither" not in text
+
+
+def test_a_broken_loss_is_the_finding():
+    text = verdict([replace(MOVING, name="xavier", broke="NaN at epoch 7"), STUCK], 4)
+    assert text.startswith("With Xavier weights the loss became NaN at epoch 7. With Xavier weights the network does")
+    assert "times as large" not in text
+    assert "Neither" not in text
+
+
+@pytest.mark.parametrize(
+    ("losses", "broke"),
+    [
+        ([1.4, 0.2, math.nan, math.nan], "NaN at epoch 3"),
+        ([1.4, math.inf, math.nan, math.nan], "infinite at epoch 2"),
+        ([math.nan] * 4, "NaN at epoch 1"),
+        ([1.4, 1.3, 1.2, 1.1], ""),
+    ],
+)
+def test_where_the_loss_broke_is_counted_from_1(tmp_path, losses, broke):
+    linear = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    with gatdiag.watch(linear, tmp_path / "run") as recorder:
+        for loss in losses:
+            linear(torch.ones(3, 2)).sum().backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+    finding = finding_of(load(tmp_path / "run"))
+    assert finding.broke == broke
+    assert not (broke and finding.trained)
+
+
+def test_without_hidden_layers_there_is_no_gradient_of_them(tmp_path):
+    synthetic_run(tmp_path / "run", steps=3, layers=2, neurons=4)
+    assert math.isnan(finding_of(load(tmp_path / "run")).hidden_gradient)
 
 
 @pytest.mark.parametrize("gradient", [0.0, math.nan])
 def test_what_cannot_be_compared_is_left_out(gradient):
-    assert "times as large" not in verdict([replace(STUCK, hidden_gradient=gradient), MOVING])
+    assert "times as large" not in verdict([replace(STUCK, hidden_gradient=gradient), MOVING], 4)
 
 
 def test_names_are_spoken():

@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 
@@ -30,7 +31,7 @@ def test_a_page_is_written_into_the_current_folder(report, folder, tmp_path):
 
 
 def test_a_name_and_a_title_can_be_given(report, folder, tmp_path):
-    done = report(folder, folder, "--out", "new/two.html", "--title", "<both>")
+    done = report(folder, "--out", "new/two.html", "--title", "<both>")
     assert done.exit_code == 0, done.stderr
     assert "<title>&lt;both&gt;</title>" in (tmp_path / "new" / "two.html").read_text()
 
@@ -92,3 +93,34 @@ def test_neither_help_nor_report_import_torch(folder, tmp_path):
         command = [sys.executable, "-c", code, *arguments]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_another_file_is_not_taken_for_a_folder(report, folder, tmp_path):
+    (tmp_path / "mk.py").touch()
+    assert "expected NAME.html or a folder, got the file 'mk.py'" in report(folder, "--out", "mk.py").stderr
+
+
+def test_how_to_overwrite_is_said_as_one_types_it(report, folder, tmp_path):
+    (tmp_path / "report.html").write_text("mine")
+    stderr = report(folder).stderr
+    assert "say --overwrite" in stderr
+    assert "overwrite=True" not in stderr
+
+
+def test_the_runs_in_a_folder_that_is_none_are_named(report, folder):
+    done = report(folder.parent)
+    assert done.exit_code == 2
+    assert str(folder) in done.stderr
+
+
+def test_a_warning_is_one_line_without_its_source(report, folder, tmp_path):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(folder, damaged)
+    (damaged / "layers.parquet").write_bytes(b"PAR1 and no more")
+    done = report(damaged, damaged)
+    assert done.exit_code == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("gatdiag: ") for line in lines)
+    assert "shown once" in lines[0]
+    assert "UserWarning" not in done.stderr

@@ -99,10 +99,17 @@ def network_without_drawing():
         return network(dropout=0.5)
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"optimizer": "Adadelta"}, {"learning_rate": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": 0}, {"optimizer": "Adadelta"}, {"learning_rate": -1.0}, {"seed": -1}, {"seed": 2**63}]
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         replace(SETTINGS, **wrong)
+
+
+def test_the_largest_seed_is_taken():
+    settings = replace(SETTINGS, seed=2**63 - 1, epochs=1)
+    assert len(train(network(), GRAPH, settings).epochs) == 1
 
 
 def test_the_mode_of_the_model_stays():

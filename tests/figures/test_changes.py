@@ -57,3 +57,20 @@ def test_many_boxes_are_bands(runs):
     assert [len(axes.collections) for axes in canvas.axes] == [2, 2]
     assert [text.get_text() for text in canvas.legends[0].get_texts()][-1] == "median"
     assert np.isfinite(canvas.axes[0].get_ylim()).all()
+
+
+def test_the_figure_says_which_weights_are_compared(runs):
+    step = runs["ordinary"].meta["best"]["step"]
+    for figure in (*BOTH, change_boxes.FIGURE):
+        title = drawn(figure, table(figure, runs["ordinary"])).axes[0].get_title("left")
+        assert title == f"initial → best model, after step {step}"
+
+
+def test_a_median_of_exactly_zero_is_marked(runs):
+    values = table(change_boxes.FIGURE, runs["ordinary"])
+    assert "exactly 0" not in words(drawn(change_boxes.FIGURE, values))
+    values.loc[1, ["q0", "q5", "q25", "q50"]] = 0.0
+    canvas = drawn(change_boxes.FIGURE, values)
+    marks = [line for axes in canvas.axes for line in axes.get_lines() if line.get_label() == "_zero"]
+    assert [mark.get_xdata().tolist() for mark in marks] == [[1.0]]
+    assert "exactly 0" in words(canvas)

@@ -1,7 +1,9 @@
 """The figures that draw several runs."""
 
 import numpy as np
+import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from gatdiag.figures import (
     accuracy_by_depth,
@@ -12,7 +14,11 @@ from gatdiag.figures import (
     gradient_evolution,
     table,
 )
+from gatdiag.figures.look import size_table
+from gatdiag.figures.look.size import draw_by_size
+from gatdiag.run import load
 from tests.figures.canvas import drawn, lines, words
+from tests.run.synthetic import synthetic_run
 
 
 def test_the_curves_of_each_run(grown):
@@ -93,7 +99,51 @@ def test_last_accuracy_by_normalisation(grown):
     expected = np.mean([run.steps["test_accuracy"].iloc[-1] for run in grown[:2]])
     row = values[(values["variant"] == "PairNorm") & (values["size"] == 3)]
     assert row["mean"].item() == pytest.approx(expected)
-    assert set(table(accuracy_by_normalisation.FIGURE, grown)["variant"]) == {"none"}
+    of_one = table(accuracy_by_normalisation.FIGURE, grown[:4])
+    assert set(of_one["variant"]) == {"none"}
+    assert set(table(accuracy_by_normalisation.FIGURE, grown)["variant"]) == {"none, stuck", "none, trained"}
+
+
+def test_networks_of_different_width_are_not_averaged(tmp_path):
+    made = [(3, 4), (5, 4), (3, 6), (5, 6)]
+    paths = [
+        synthetic_run(tmp_path / f"gat-L{layers}-W{width}", steps=5, layers=layers, neurons=width)
+        for layers, width in made
+    ]
+    runs = [load(path) for path in paths]
+    expected = {"gat, width 4": [3, 5], "gat, width 6": [3, 5]}
+    shown = table(accuracy_by_depth.FIGURE, runs).query("panel == 'accuracy'")
+    assert {variant: part["size"].tolist() for variant, part in shown.groupby("variant")} == expected
+    assert set(table(accuracy_by_width.FIGURE, runs)["variant"]) == {"gat, depth 3", "gat, depth 5"}
+    normalised = table(accuracy_by_normalisation.FIGURE, runs)
+    assert set(normalised["variant"]) == {"none, width 4", "none, width 6"}
+    told = table(accuracy_by_depth.FIGURE, runs, variants=dict.fromkeys((run.name for run in runs), "all"))
+    assert set(told["variant"]) == {"all"}
+
+
+def drawn_by_size(values):
+    """Accuracies of runs of one variant and depth, and of a second depth with the first of them alone."""
+    frame = pd.DataFrame({"variant": "a", "depth": [2] * len(values) + [4], "accuracy_test": [*values, values[0]]})
+    made = size_table(frame, "depth", {"accuracy": ("accuracy_test",)})
+    axes = Figure().subplots()
+    draw_by_size(axes, made, ["a"], size="layers", value="test accuracy")
+    return axes
+
+
+def test_intervals_end_where_accuracies_end():
+    axes = drawn_by_size([0.0, 0.9, 1.0])
+    (bar,) = axes.collections[0].get_segments()
+    assert bar[:, 1].tolist() == [0.0, 1.0]
+
+
+def test_there_is_room_above_the_highest_accuracy():
+    assert drawn_by_size([1.0, 1.0, 1.0]).get_ylim()[1] > 1.08
+
+
+def test_of_two_runs_both_are_drawn_and_no_interval():
+    axes = drawn_by_size([0.2, 0.9])
+    assert not axes.collections
+    assert [line.get_ydata().tolist() for line in axes.get_lines() if line.get_label() == "_run"] == [[0.2], [0.9]]
 
 
 def test_training_accuracy_by_tree_depth(grown):

@@ -58,3 +58,31 @@ def test_extreme_shapes(runs, name):
     assert cells.shape == (len(run.layer_names), len(run.steps))
     assert len(canvas.axes[1].get_yticks()) <= 8
     assert np.isfinite(canvas.axes[1].get_xlim()).all()
+
+
+def maps_of(run, **options):
+    """The limits of the colours of each map, as drawn."""
+    panels = [axes for axes in drawn(FIGURE, table(FIGURE, run, **options)).axes if axes.get_label() != "<colorbar>"]
+    return [(axes.findobj(QuadMesh)[0].norm.vmin, axes.findobj(QuadMesh)[0].norm.vmax) for axes in panels[1:]]
+
+
+def test_maps_of_several_runs_have_the_same_colours(runs):
+    both = [runs["ordinary"], runs["stuck"]]
+    options = FIGURE.shared(both)
+    first, second = (maps_of(run, **options) for run in both)
+    assert first == second
+    alone = [maps_of(run) for run in both]
+    assert alone[0] != alone[1]
+    low, high = first[0]
+    gradients = np.concatenate(
+        [run.parameters.query("role == 'feature weight'")["relative_gradient_norm"] for run in both]
+    )
+    assert (low, high) == pytest.approx(tuple(np.percentile(gradients, [1, 99])))
+
+
+def test_imbalance_that_is_small_beside_the_weights_is_pale(runs):
+    run = runs["ordinary"]
+    low, high = maps_of(run)[2]
+    norms = run.parameters.query("role == 'feature weight' and step == 0")["norm"]
+    assert high == pytest.approx(np.median(norms**2 / 4)) == -low
+    assert high > run.neurons["c"].abs().max()

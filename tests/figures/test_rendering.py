@@ -29,10 +29,18 @@ def test_the_figures_of_one_run_and_of_several(runs, grown):
     assert names(figures_for(grown)) == ["compared_curves", "gradient_evolution", "accuracy_by_depth"]
 
 
-def test_trees_are_runs_with_training_accuracy_alone(tmp_path, grown):
-    assert "accuracy_by_tree_depth" not in names(figures_for(grown))
-    trees = [run_with(grown[0], tmp_path / "a"), run_with(grown[2], tmp_path / "b")]
-    assert "accuracy_by_tree_depth" in names(figures_for(trees))
+def test_training_accuracy_alone_does_not_make_a_graph_a_tree(tmp_path, grown):
+    runs = [run_with(grown[0], tmp_path / "a"), run_with(grown[2], tmp_path / "b")]
+    assert "accuracy_by_tree_depth" not in names(figures_for(runs))
+    assert render("accuracy_by_tree_depth", runs, tree_depths={"a": 2, "b": 4}).startswith(b"<?xml")
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_an_svg_names_no_font_that_a_browser_lacks(figure, runs, grown):
+    content = render(figure, runs["ordinary"] if figure.per == "run" else grown).decode()
+    fonts = re.findall(r"font(?:-family)?: ([^;\"]*)", content)
+    assert fonts
+    assert not [font for font in fonts if "STIX" in font or "cm" in font.split("'")]
 
 
 def run_with(run, folder):

@@ -139,6 +139,55 @@ def test_values_that_cannot_be_logged(tmp_path):
     assert steps["odd name <b>"].isna().all()
 
 
+def test_names_that_cannot_be_written_cost_no_row(tmp_path):
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(), gatdiag.watch(model, tmp_path / "run") as recorder:
+        warnings.simplefilter("ignore", RecordingWarning)
+        for step in range(3):
+            loss_of(model, data).backward()
+            optimizer.step()
+            recorder.log(**{"self": step, "\udc80": 1.0, "loss": 1.0})
+            recorder.log(**{f"name {step} {number}": 1.0 for number in range(600)})
+    steps = gatdiag.load(tmp_path / "run").steps
+    assert steps.loss.tolist() == [1.0] * 3
+    assert steps["self"].tolist() == [0, 1, 2]
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, "run"):
+        for _ in range(3):
+            loss_of(model, data).backward()
+            optimizer.step()
+            monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(gatdiag.load(tmp_path / "run").steps) == 3
+
+
+def test_another_model_cannot_go_on_with_a_run(tmp_path):
+    train(tmp_path / "run", metrics="fast")
+    trained, messages = warned(tmp_path / "run", metrics="fast", resume=True, make_model=lambda: Gat(width=4))
+    assert any("is of another model" in message for message in messages)
+    assert trained.run.parameters.step.max() == 4
+
+
+def test_an_exception_that_cannot_be_described_comes_out_as_it_is(tmp_path):
+    class SilentError(Exception):
+        def __str__(self):
+            raise ValueError("no words")
+
+    error = SilentError()
+    with pytest.raises(SilentError) as caught, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecordingWarning)
+        with gatdiag.watch(Gat(), tmp_path / "run"):
+            raise error
+    assert caught.value is error
+    assert gatdiag.load(tmp_path / "run").status == "failed"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -167,6 +167,39 @@ def test_graphs_in_batches_are_pooled(tmp_path):
     assert math.isnan(energies["head"]), "its rows are graphs, to which the edges do not belong"
 
 
+def test_parameters_of_which_nothing_is_measured_are_null(tmp_path):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(3, 2)
+            self.code = nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False)
+
+        def forward(self, x):
+            return self.lin(x * self.code)
+
+    run = recorded(tmp_path / "run", Model(), torch.randn(5, 3), metrics="fast")
+    code = run.parameters[run.parameters.parameter == "code"]
+    assert code.norm.isna().all()
+    assert run.arrow("parameters").column("norm").null_count == 2
+    assert run.meta["first_non_finite"] is None
+
+
+def test_edges_of_one_pass_are_not_taken_for_those_of_the_next(tmp_path):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encode, self.conv = nn.Linear(5, 4), GCNConv(4, 2)
+
+        def forward(self, x, edge_index):
+            return self.conv(F.relu(self.encode(x)), edge_index)
+
+    data = graph()
+    run = recorded(tmp_path / "run", Model(), data.x, data.edge_index, metrics="full", steps=3)
+    energies = run.layers.set_index("layer").dirichlet_energy
+    assert energies["encode"].isna().all(), "its edges are not known when it runs"
+    assert energies["conv"].gt(0).all()
+
+
 def test_only_layers_that_are_wanted(tmp_path):
     run = train(tmp_path / "run", include="convs.*", exclude=["*.1"]).run
     assert run.layer_names == ("convs.0", "convs.2")

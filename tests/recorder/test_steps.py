@@ -96,6 +96,45 @@ def test_a_closure_is_measured_where_it_was_first_evaluated(tmp_path, named):
     assert (run.neurons.c - run.neurons.predicted_c).abs().max() < 1e-5
 
 
+def test_a_closure_may_take_arguments_and_a_model_is_no_closure(tmp_path):
+    class Asking(torch.optim.SGD):
+        def step(self, closure=None):
+            if isinstance(closure, nn.Module):
+                assert closure is model
+                return super().step()
+            closure(backward=True)
+            return super().step()
+
+    model, data = Gat(), graph()
+    optimizer = Asking(model.parameters(), lr=0.1)
+
+    def closure(backward):
+        assert backward
+        loss = loss_of(model, data)
+        loss.backward()
+        return loss
+
+    with gatdiag.watch(model, tmp_path / "run"):
+        optimizer.step(closure)
+        loss_of(model, data).backward()
+        optimizer.step(model)
+    assert len(gatdiag.load(tmp_path / "run").steps) == 2
+
+
+def test_gradients_from_elsewhere_have_no_norm_before_clipping(tmp_path):
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(3):
+            gradients = torch.autograd.grad(loss_of(model, data), list(model.parameters()))
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+    steps = gatdiag.load(tmp_path / "run").steps
+    assert steps.gradient_norm.gt(0).all()
+    assert steps.gradient_norm_before_clipping.isna().all()
+
+
 def test_an_optimiser_that_evaluates_often_makes_one_step(tmp_path):
     model, data = Gat(), graph()
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=5)

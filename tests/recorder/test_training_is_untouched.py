@@ -241,6 +241,71 @@ def test_a_no_op_records_nothing(tmp_path, monkeypatch):
     assert gatdiag.watch(Gat(), tmp_path / "on").enabled
 
 
+def test_hooks_of_the_user_see_the_users_passes_only(tmp_path):
+    model, data, seen = Gat(), graph(), []
+    model.convs[0].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(2):
+            loss = loss_of(model, data) + seen[-1].square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(seen) == 2
+
+
+def test_tensors_of_the_users_own_get_no_hooks(tmp_path):  # noqa: C901
+    class Through(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(4, 3)
+            self.lin = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.lin(self.same(x))
+
+        def same(self, x):
+            return self.table(torch.arange(4)) * 0 + x
+
+    class Given(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, 3))
+
+        def forward(self):
+            return self.weight
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.given, self.lin = Given(), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.lin(self.given() + x)
+
+    for number, model in enumerate((Through(), Model())):
+        x = torch.randn(4, 3, requires_grad=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with gatdiag.watch(model, tmp_path / str(number)):
+            for _ in range(3):
+                model(x).sum().backward()
+                optimizer.step()
+        assert not x._backward_hooks
+        assert not any(parameter._backward_hooks for parameter in model.parameters())
+
+
+def test_a_trace_inside_sees_nothing_of_ours(tmp_path):
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(), gatdiag.watch(model, tmp_path / "run"):
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced = torch.jit.trace(model, x)
+        model(x).sum().backward()
+        optimizer.step()
+        assert torch.equal(traced(x), model(x))
+    assert len(gatdiag.load(tmp_path / "run").neurons) == 4
+
+
 def test_a_module_that_is_not_watched_costs_no_event(tmp_path):
     other = nn.Linear(2, 2)
     with gatdiag.watch(Gat(), tmp_path / "run") as recorder:

@@ -292,3 +292,18 @@ def test_an_activation_without_laws_is_no_matter_in_a_stack():
 def test_an_unknown_scheme_is_answered_with_the_known_ones():
     with pytest.raises(InputError, match=r"xavier, xavier_zero_attention, balanced_xavier.*got 'kaiming'"):
         initialise_(gat(5, 3), "kaiming")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_schemes_may_be_spelled_with_hyphens(scheme):
+    first, second = (
+        initialise_(gat(5, 3, hidden_channels=6, layers=3), spelled, generator=seeded())
+        for spelled in (scheme, scheme.replace("_", "-"))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("model", ["x", None, [torch.ones(2, 2)]])
+def test_what_is_no_module_is_refused(model):
+    with pytest.raises(InputError, match=rf"Expected a torch.nn.Module.*got {type(model).__name__} first"):
+        initialise_(model, "xavier")

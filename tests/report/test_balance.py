@@ -49,3 +49,11 @@ def test_laws_without_rows_and_values_that_are_no_numbers_say_nothing(tmp_path):
     assert list(balance_facts(build(tmp_path / "rows", logged={"loss": [1.0]}))) == []
     broken = np.full((2, 2), np.nan)
     assert list(balance_facts(build(tmp_path / "nan", neurons={"c": broken, "predicted_c": broken}))) == []
+
+
+def test_a_reason_is_not_cut_inside_a_word(tmp_path):
+    reason = "the output of the model is not a tensor, nor a tuple, a list or a dict of tensors"
+    (fact,) = balance_facts(
+        build(tmp_path / "run", logged={"loss": [1.0]}, laws={"found": [], "excluded": [], "error": reason})
+    )
+    assert fact.text == f"They could not be found: {reason}."

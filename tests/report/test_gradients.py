@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import gatdiag
-from gatdiag.report.gradients import FAR_BELOW, HARDLY_CHANGED, SLOW, UNTOUCHED, gradient_facts
+from gatdiag.report.gradients import FAR_BELOW, HARDLY_CHANGED, SLOW, UNTOUCHED, gradient_facts, weakest_gradient
 from tests.report.builder import build, rewrite_meta
 
 BALANCED = [0.3, 0.1, 0.2]
@@ -48,7 +48,7 @@ def test_huge_gradients_stand_out(tmp_path):
 
 
 def test_weights_that_never_moved_are_counted_by_their_number(tmp_path):
-    run = build(tmp_path / "run", weights={"unchanged_fraction": [[0.5, 0.0, UNTOUCHED]]})
+    run = build(tmp_path / "run", weights={"unchanged_fraction": [[0.5, 0.0, UNTOUCHED]] * 2})
     (fact,) = gradient_facts(run)
     assert fact.notable
     assert "20 % of all feature weights" in fact.text
@@ -57,7 +57,7 @@ def test_weights_that_never_moved_are_counted_by_their_number(tmp_path):
 
 
 def test_large_layers_weigh_more(tmp_path):
-    run = build(tmp_path / "run", weights={"unchanged_fraction": [[1.0, 0.0]]})
+    run = build(tmp_path / "run", weights={"unchanged_fraction": [[1.0, 0.0]] * 2})
     rewrite_meta(run.folder, lambda meta: meta["structure"]["layers"][0]["parameters"][0].update(shape=[6, 2]))
     (fact,) = gradient_facts(gatdiag.load(run.folder))  # 12 weights against 4
     assert "75 % of all feature weights" in fact.text
@@ -87,3 +87,19 @@ def test_steps_that_are_tiny_from_the_start_stand_out(tmp_path, factor):
     found = list(gradient_facts(build(tmp_path / "run", weights={"update_ratio": pace})))
     assert [fact.heading for fact in found] == (["Steps are tiny"] if factor < 1 else [])
     assert all("convs.1: at that pace it takes 20,000 steps" in fact.text for fact in found)
+
+
+def test_before_the_first_update_no_weight_can_have_moved(tmp_path):
+    still = {"unchanged_fraction": [[1.0, 1.0]], "changed_fraction_005": [[0.0, 0.0]]}
+    assert list(gradient_facts(build(tmp_path / "run", weights=still))) == []
+
+
+def test_one_layer_is_no_span(tmp_path):
+    (fact,) = facts(tmp_path / "run", changed_fraction_005=[0.594])
+    assert "of their size: 59.4 % in layer convs.0." in fact.text
+
+
+def test_the_weakest_gradient_is_that_of_the_middle_layer(tmp_path):
+    run = build(tmp_path / "run", weights={"relative_gradient_norm": np.tile(BALANCED, (20, 1))})
+    assert weakest_gradient(run) == 0.1
+    assert weakest_gradient(build(tmp_path / "none", logged={"loss": [1.0]})) is None

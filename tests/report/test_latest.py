@@ -1,7 +1,7 @@
 import numpy as np
 import pandas as pd
 
-from gatdiag.report.latest import early_median, last_values, late_median
+from gatdiag.report.latest import early_median, last_values, last_whole, late_median
 
 
 def series(values):
@@ -32,3 +32,8 @@ def test_layers_without_a_number_are_left_out():
 def test_nothing_recorded_gives_nothing():
     empty = series(np.zeros((0, 2)))
     assert last_values(empty) == late_median(empty) == early_median(empty) == {}
+
+
+def test_the_last_whole_step_has_a_number_in_every_layer():
+    assert last_whole(series([[1, 2], [3, 4], [5, np.nan], [6, np.inf]])) == (3, {"l0": 3.0, "l1": 4.0})
+    assert last_whole(series([[np.nan, np.nan]])) is None

@@ -68,3 +68,36 @@ def test_outputs_that_grow_stand_out(tmp_path, factor):
     (fact,) = output_facts(build(tmp_path / "run", layers={"mu": [[2.0, 2.0 * factor / ALIKE]]}))
     assert fact.notable == (factor > 1)
     assert ("grow" in fact.heading) == (factor > 1)
+
+
+@pytest.mark.parametrize(
+    ("relative", "heading"),
+    [([0.835, 0.226], "Outputs shrink from layer to layer"), ([0.8, 0.9 * ALIKE], "Nodes become alike")],
+)
+def test_outputs_that_vanish_are_not_called_alike(tmp_path, relative, heading):
+    (fact,) = output_facts(build(tmp_path / "run", layers={"mu": [[4.0, 0.001]], "relative_mu": [relative]}))
+    assert fact.notable
+    assert fact.heading == heading
+
+
+def test_nodes_can_become_alike_while_their_outputs_grow(tmp_path):
+    (fact,) = output_facts(build(tmp_path / "run", layers={"mu": [[1.0, 1.0]], "relative_mu": [[0.8, 0.001]]}))
+    assert fact.heading == "Nodes become alike"
+
+
+def test_units_of_a_layer_that_puts_out_nan_are_not_called_alive(tmp_path):
+    columns = {"dead_fraction": [[0.0, 0.0]], "non_finite": [[9.0, 9.0]]}
+    assert list(output_facts(build(tmp_path / "run", layers=columns))) == []
+
+
+def test_layers_are_compared_at_one_step_and_the_step_is_named(tmp_path):
+    columns = {
+        "mu": [[2.0, 1.0], [8.0, np.nan], [np.nan, np.nan]],
+        "dead_fraction": [[0.0, 0.25], [0.0, 0.0], [0.0, 0.0]],
+        "non_finite": [[0.0, 0.0], [0.0, 4.0], [4.0, 4.0]],
+    }
+    spread, dead = output_facts(build(tmp_path / "run", layers=columns))
+    assert "a factor of 0.5." in spread.text
+    assert "25 %" in dead.text
+    assert spread.threshold.startswith("Last at step 0;")
+    assert dead.threshold.startswith("Last at step 0;")

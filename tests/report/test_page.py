@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def few_figures(monkeypatch):
 
 def test_the_page_is_sound_and_says_what_it_is(page, run):
     reader = checked(page)
-    assert "GATv2: 4 layers" in reader.words
+    assert "GATv2 of 4 GATv2Conv layers" in reader.words
     assert all(name in reader.words for name in run.layer_names)
     order = [
         page.index(f'id="run-1-{part}"') for part in ("summary", "facts", "overview", "figures", "tables", "settings")
@@ -254,3 +255,17 @@ def test_every_text_has_the_contrast_that_accessibility_asks_for(page, theme):
         for ground in ("paper", "raised", "alarm-ground"):
             low, high = sorted((luminance(ink), luminance(ground)))
             assert (high + 0.05) / (low + 0.05) >= 4.5, (ink, ground)
+
+
+def test_without_an_installed_package_the_version_is_unknown(tmp_path, few_figures, monkeypatch):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert "Made by gatdiag unknown on" in render_page([build(tmp_path / "run", logged={"loss": [1.0]})])
+
+
+def test_units_are_explained_and_what_was_not_measured_is_a_dash(run, few_figures):
+    words = checked(render_page([run])).words
+    assert "λ the weight decay" in words
+    assert "A dash: not measured" in words

@@ -34,7 +34,7 @@ def test_every_parameter_has_its_row(tmp_path):
     sheet = parameter_sheet(build(tmp_path / "run", weights={"norm": [[1.5, 2.5]]}, width=3), "parameters")
     assert column(sheet, "parameter")[:3] == ["convs.0.lin_l.weight", "convs.0.att", "convs.0.bias"]
     assert column(sheet, "entries") == ["9", "3", "3"] * 2
-    assert column(sheet, "norm") == ["1.5", "", "", "2.5", "", ""]
+    assert column(sheet, "norm") == ["1.5", "\N{EN DASH}", "\N{EN DASH}", "2.5", "\N{EN DASH}", "\N{EN DASH}"]
 
 
 def test_laws_are_counted_by_layer_with_their_largest_values(tmp_path):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import gatdiag
+from gatdiag.figures import figures_for
 from gatdiag.report import sections
 from gatdiag.report.sections import comparison, comparison_sheet, run_section
 from tests.report.builder import build
@@ -41,7 +42,7 @@ def test_runs_are_compared_in_numbers(tmp_path):
     table = {row[0].text: dict(zip(labels, (cell.text for cell in row), strict=True)) for row in sheet.rows}
     assert table["a"]["first loss"] == "3"
     assert (table["a"]["best loss"], table["a"]["last loss"]) == ("2", "2.5")
-    assert (table["a"]["epochs to best"], table["b"]["epochs to best"]) == ("2", "3")
+    assert (table["a"]["best step"], table["b"]["best step"]) == ("1", "2")
     assert (table["a"]["validation accuracy"], table["b"]["validation accuracy"]) == ("0.5", "0.9")
     assert (table["a"]["depth"], table["a"]["width"]) == ("2", "2")
     assert "test accuracy" not in labels
@@ -56,7 +57,9 @@ def test_a_loss_that_is_no_number_is_not_called_unknown(tmp_path):
 
 def test_a_comparison_begins_with_one_sentence_a_run(runs):
     found = comparison(runs)
-    assert [sentence.split(":")[0] for sentence in found.story] == ["stuck", "fine"]
+    assert [sentence.split(":")[0] for sentence in found.story[:2]] == ["stuck", "fine"]
+    assert "The loss fell from" in found.story[1]
+    assert len(found.story) == 3
     assert "gradients do not reach every layer" in found.story[0]
     assert [name for name, _ in found.overviews] == ["stuck", "fine"]
     assert found.warnings == ()
@@ -66,3 +69,53 @@ def test_a_comparison_names_runs_without_an_end(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(sections, "figures_for", lambda runs: [])
     found = comparison([runs[0], build(tmp_path / "open", logged={"loss": [1.0]}, ending=None)])
     assert "open" in found.warnings[0]
+
+
+def test_overviews_beside_each_other_have_the_same_colours(runs, monkeypatch):
+    met = []
+    monkeypatch.setattr(sections, "plate", lambda figure, of, anchor, **options: met.append((figure.name, options)))
+    list(sections._beside_each_other(runs))
+    assert [name for name, _ in met] == ["overview", "overview"]
+    assert met[0] == met[1]
+    assert met[0][1] == figures_for(runs[0])[0].shared(runs)
+
+
+def test_a_comparison_says_how_far_the_gradients_are_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(sections, "figures_for", lambda runs: [])
+    runs = [
+        build(tmp_path / name, name=name, weights={"relative_gradient_norm": np.full((20, 3), size)})
+        for name, size in {"weak": 0.002, "strong": 0.5}.items()
+    ]
+    assert comparison(runs).story[-1].endswith(": 0.002 in weak, 0.5 in strong, 250 times as large.")
+
+
+def test_runs_beyond_the_sixth_are_pointed_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(sections, "figures_for", lambda runs: [])
+    runs = [build(tmp_path / str(place), name=str(place), logged={"loss": [2.0, 1.0]}) for place in range(8)]
+    story = comparison(runs).story
+    assert len(story) == 7
+    assert story[0].startswith("0: The loss fell from 2 to 1, by 50 %")
+    assert story[-1] == "And 2 more runs: see the table."
+
+
+def test_accuracies_come_first_and_a_status_that_all_share_not_at_all(tmp_path):
+    logged = {"loss": [2.0, 1.0], "val_accuracy": [0.5, 0.6]}
+    runs = [build(tmp_path / name, name=name, logged=logged) for name in "ab"]
+    assert [column.label for column in comparison_sheet(runs, "here").columns][:2] == ["run", "validation accuracy"]
+    runs.append(build(tmp_path / "c", logged=logged, ending=None))
+    assert [column.label for column in comparison_sheet(runs, "here").columns][:2] == ["run", "status"]
+
+
+def test_of_an_empty_run_nothing_is_claimed(tmp_path):
+    empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
+    section = run_section(build(tmp_path / "run", notes=["no forward"], **empty), "run-1")
+    assert (section.story, section.tiles, section.notable) == ((), (), ())
+    assert [fact.text for fact in section.plain] == ["no forward."]
+    assert "Nothing was recorded" in section.warnings[0]
+
+
+def test_layers_that_are_not_known_are_not_counted(tmp_path):
+    empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
+    section = run_section(build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, **empty), "run-1")
+    assert section.story[0].startswith("GATv2, trained by SGD")
+    assert {"Layers", "Parameters"}.isdisjoint(tile.label for tile in section.tiles)

@@ -134,16 +134,17 @@ def test_rewritten_weights_follow_the_parameters_of_the_replica(rewrite: Callabl
     assert torch.allclose(replica.run(), model(X))
 
 
-def test_backward_hooks_are_dropped_and_forward_hooks_kept():
+def test_hooks_of_the_user_are_dropped_and_those_of_torch_kept():
     model, calls = nn.Linear(8, 4), []
+    torch.nn.utils.spectral_norm(model)
     model.register_full_backward_hook(lambda *_: calls.append("backward"))
-    model.register_forward_hook(lambda module, inputs, output: output * 2)
+    model.register_forward_hook(lambda *_: calls.append("forward"))
+    model.register_forward_pre_hook(lambda *_: calls.append("before"))
     replica = replicate(model, (X,))
-    output = replica.run()
-    output.sum().backward()
+    replica.run().sum().backward()
     assert not calls
-    assert torch.allclose(output, 2 * nn.functional.linear(X, model.weight, model.bias))
-    assert len(model._backward_hooks) == 1
+    assert len(replica.model._forward_pre_hooks) == 1
+    assert (len(model._backward_hooks), len(model._forward_hooks), len(model._forward_pre_hooks)) == (1, 1, 2)
 
 
 class Insisting(nn.Module):
@@ -232,8 +233,12 @@ def test_failure_of_the_call_itself():
 
 def test_interrupts_and_own_errors_pass_unchanged():
     for error in (KeyboardInterrupt(), InputError("mine")):
-        model = nn.Linear(8, 2)
-        model.register_forward_pre_hook(lambda *_, error=error: (_ for _ in ()).throw(error))
+
+        class Raising(nn.Linear):
+            def forward(self, x):
+                raise error
+
+        model = Raising(8, 2)
         with pytest.raises(type(error)) as caught:
             replicate(model, (X,)).run()
         assert caught.value is error

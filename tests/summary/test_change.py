@@ -30,7 +30,7 @@ def test_change_by_the_papers_definitions(tmp_path):
     run, initial, trained = snapshots(tmp_path)
     table = weight_change(run)
     assert table["role"].tolist() == [FEATURES] * 2 + [ATTENTION] * 2
-    assert set(table["source"]) == {"best"}
+    assert set(table["source"]) == {"best model"}
     for row in table.to_dict("records"):
         name = f"{row['layer']}.{'lin_l.weight' if row['role'] == FEATURES else 'att'}"
         moved, counted = [], []
@@ -49,9 +49,33 @@ def test_change_by_the_papers_definitions(tmp_path):
 def test_without_a_best_snapshot_the_final_one_counts(tmp_path):
     run, initial, trained = snapshots(tmp_path, best=False)
     table = weight_change(run)
-    assert set(table["source"]) == {"final"}
+    assert set(table["source"]) == {"final model"}
     expected = np.abs(2 * trained["convs.0.att"] - initial["convs.0.att"]).max()
     assert table[table["role"] == ATTENTION]["q100"].iloc[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("best", "last", "source"),
+    [
+        (0, 100, "final model"),
+        (4, 100, "final model"),
+        (5, 100, "best model, after step 5"),
+        (100, 100, "best model, after step 100"),
+        (0, 0, "final model"),
+        (1, 2, "best model, after step 1"),
+    ],
+)
+def test_a_best_model_from_the_start_says_nothing_of_training(tmp_path, best, last, source):
+    store = Store.create(tmp_path / "run", synthetic_meta(2, 3))
+    for step in range(last + 1):
+        store.append("steps", {"step": step})
+    for name, factor in (("initial", 1.0), ("best", 2.0), ("final", 4.0)):
+        store.save_snapshot(name, {"convs.0.att": np.full((1, 1, 3), factor, np.float32)})
+    store.update_meta(best={"name": "val_accuracy", "mode": "max", "value": 0.5, "step": best})
+    store.seal("finished")
+    table = weight_change(load(tmp_path / "run"))
+    assert table["source"].tolist() == [source]
+    assert table["q50"].tolist() == [1.0 if source.startswith("best") else 3.0]
 
 
 def test_broken_weights_are_undefined(broken):

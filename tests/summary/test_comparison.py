@@ -63,7 +63,14 @@ def test_width_is_the_most_common_hidden_one_and_norms_are_found(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "variant"),
-    [("gat-xavier-L10-seed1", "gat-xavier"), ("gcn_64_run3", "gcn-run"), ("BalO", "BalO"), ("10", "10"), ("", "")],
+    [
+        ("gat-xavier-L10-seed1", "gat-xavier"),
+        ("gcn_64_run3", "gcn-run"),
+        ("BalO", "BalO"),
+        ("10", "10"),
+        ("", ""),
+        ("g7", "g"),
+    ],
 )
 def test_default_variants(name, variant):
     assert default_variant(name) == variant
@@ -77,3 +84,9 @@ def test_means_and_intervals():
     assert result.loc["a", "half_width"] == pytest.approx(4.303 * np.std([1, 2, 4], ddof=1) / math.sqrt(3))
     assert result.loc["b", "mean"] == 5
     assert math.isnan(result.loc["b", "half_width"])
+
+
+def test_two_runs_have_ends_and_no_interval():
+    row = mean_by(pd.DataFrame({"who": "a", "x": [1.0, 2.0]}), "x", ["who"]).iloc[0]
+    assert (row["mean"], row["lowest"], row["highest"], row["runs"]) == (1.5, 1.0, 2.0, 2)
+    assert math.isnan(row["half_width"])

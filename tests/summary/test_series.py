@@ -1,8 +1,18 @@
 import numpy as np
 import pytest
 
-from gatdiag.summary import ATTENTION, FEATURES, layer_series, neuron_series, recorded, role_series, some_layers
+from gatdiag.summary import (
+    ATTENTION,
+    FEATURES,
+    layer_series,
+    neuron_series,
+    recorded,
+    role_series,
+    some_layers,
+    weight_scale,
+)
 from gatdiag.summary.series import without_layer
+from tests.figures.odd_runs import bare_run
 
 SIZE = {"convs.0.lin_l.weight": 16, "convs.0.second": 8}
 
@@ -135,3 +145,9 @@ def test_a_ratio_to_zero_weights_has_no_row(shared):
         assert len(role_series(shared, "gradient_norm", ATTENTION)) == 15
     finally:
         frame["norm"] = kept
+
+
+def test_the_size_of_a_neurons_weights(shared, tmp_path):
+    first = shared.parameters.query("step == 0 and role == 'feature weight'")
+    assert weight_scale(shared) == pytest.approx(np.median([norm**2 / 4 for norm in first["norm"]]))
+    assert weight_scale(bare_run(tmp_path / "bare")) is None

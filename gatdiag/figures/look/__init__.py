@@ -27,8 +27,16 @@ from gatdiag.figures.look.lines import (
     ordered_colours,
     step_bar,
 )
-from gatdiag.figures.look.notes import not_recorded, note, note_panels
-from gatdiag.figures.look.scales import layer_axis, layer_codes, layer_room, scale_axis, step_axis
+from gatdiag.figures.look.notes import name_change, not_recorded, note, note_panels
+from gatdiag.figures.look.scales import (
+    layer_axis,
+    layer_codes,
+    layer_room,
+    mark_handles,
+    mark_hidden,
+    scale_axis,
+    step_axis,
+)
 from gatdiag.figures.look.size import ACCURACY_PANELS, draw_size_panels, size_table
 from gatdiag.figures.look.style import (
     ATTENTION_STYLE,
@@ -86,6 +94,9 @@ __all__ = [
     "legend_height",
     "log_bar",
     "look",
+    "mark_handles",
+    "mark_hidden",
+    "name_change",
     "not_recorded",
     "note",
     "note_panels",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -14,6 +14,10 @@ Group = Literal["overview", "training", "gradients", "changes", "balance", "smoo
 
 def _always(_runs: Sequence[Run]) -> bool:
     return True
+
+
+def _nothing(_runs: Sequence[Run]) -> dict[str, Any]:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Figure:
         draw: That table -> drawn on a matplotlib Figure or SubFigure; nothing is computed here.
         height: The table and a width in inches -> the height in inches that suits them.
         applies: Whether runs of the right number differ in what the figure compares.
+        shared: Runs -> the options of `data` with which drawings of them, one each, can be compared by eye.
     """
 
     name: str
@@ -50,3 +55,4 @@ class Figure:
     draw: Callable[[pd.DataFrame, Canvas], None]
     height: Callable[[pd.DataFrame, float], float]
     applies: Callable[[Sequence[Run]], bool] = _always
+    shared: Callable[[Sequence[Run]], dict[str, Any]] = _nothing

@@ -58,15 +58,15 @@ class _Cells:
     measured: NDArray[np.bool_]
 
 
-def shared_limits(values: NDArray[np.float64], kind: HeatKind) -> tuple[float, float]:
-    """Limits of the colours that hold 98 % of the values; symmetric, and at least 0.1, for what has a sign."""
+def shared_limits(values: NDArray[np.float64], kind: HeatKind, least: float = _SIGNED) -> tuple[float, float]:
+    """Limits of the colours that hold 98 % of the values; symmetric, and `least` or more, for what has a sign."""
     finite = values[np.isfinite(values)]
     if kind == "log":
         finite = finite[finite > 0]
     if not len(finite):
-        return (0.1, 1.0) if kind == "log" else (-1.0, 1.0)
+        return (0.1, 1.0) if kind == "log" else (-max(least, 1.0), max(least, 1.0)) if kind == "signed" else (-1.0, 1.0)
     if kind == "signed":
-        bound = max(float(np.percentile(np.abs(finite), 99)), _SIGNED)
+        bound = max(float(np.percentile(np.abs(finite), 99)), least)
         return -bound, bound
     low, high = (float(q) for q in np.percentile(finite, [1, 99]))
     if kind == "log" and high < 10 * low:

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 
 from gatdiag.figures.look.style import Canvas, inches
@@ -40,6 +41,11 @@ def note(place: Axes | Canvas, text: str) -> None:
     width = share * inches(place.get_figure())  # type: ignore[arg-type]
     words = place.text(0.5, 0.5, _wrapped(plain(text, 300), width), transform=place.transAxes, **_STYLE)
     words.set_in_layout(False)
+
+
+def name_change(axes: Axes, table: pd.DataFrame) -> None:
+    """Say above an axis which weights are compared: a table as from `gatdiag.summary.weight_change`."""
+    axes.set_title(plain(f"initial → {table['source'].iloc[0]}"), loc="left")
 
 
 def note_panels(figure: Canvas, absent: Mapping[str, Axes]) -> None:

@@ -108,7 +108,7 @@ def step_axis(axes: Axes, steps: ArrayLike, *, label: bool = True) -> None:
         low, high = float(values[0]), float(values[-1])
         margin = 0.01 * (high - low) or 0.5
         axes.set_xlim(low - margin, high + margin)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
     if label:
         axes.set_xlabel("step")
 
@@ -116,7 +116,7 @@ def step_axis(axes: Axes, steps: ArrayLike, *, label: bool = True) -> None:
 def layer_axis(axes: Axes, names: Sequence[str], *, axis: str = "x", limit: int = 12, label: bool = True) -> None:
     """The axis of layers, at 0, 1, ...: labelled by name, at most about `limit` of them."""
     labels, pattern = layer_labels(names, 14 if axis == "y" else 12)
-    shown = spaced(len(names), limit)
+    shown = _shown(len(names), limit)
     ticks = getattr(axes, f"{axis}axis")
     ticks.set_major_locator(FixedLocator([float(i) for i in shown]))
     ticks.set_major_formatter(FixedFormatter([labels[i] for i in shown]))
@@ -126,13 +126,18 @@ def layer_axis(axes: Axes, names: Sequence[str], *, axis: str = "x", limit: int 
         getattr(axes, f"set_{axis}label")(f"layer ({pattern})" if pattern else "layer")
 
 
+def _shown(count: int, limit: int) -> range:
+    """Which of so many layers are labelled: all, or every so many from the first on."""
+    return range(0, count, max(-(-count // limit), 1))
+
+
 def layer_room(table: pd.DataFrame) -> float:
     """How many inches more a panel needs because the names of its layers stand upright below it."""
     if "layer" not in table.columns or not len(table):
         return 0.0
     names = [str(name) for name in table["layer"].cat.categories]
     labels, _ = layer_labels(names, 12)
-    shown = [labels[i] for i in spaced(len(names), 12)]
+    shown = [labels[i] for i in _shown(len(names), 12)]
     return 0.055 * max(map(len, shown)) if shown and _turned(shown) else 0.0
 
 

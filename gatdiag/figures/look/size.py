@@ -19,11 +19,16 @@ ACCURACY_PANELS = {
     "accuracy": ("accuracy_test", "accuracy_val", "accuracy_train"),
     "epochs to best": ("epochs_to_best",),
 }
+_COLUMNS = ["panel", "column", "variant", "size", "mean", "half_width", "lowest", "highest", "runs"]
 _WORDS = {"test": "test accuracy", "val": "validation accuracy", "train": "training accuracy"}
 
 
 def size_table(
-    table: pd.DataFrame, size: str, values: Mapping[str, Sequence[str]], by: str = "variant"
+    table: pd.DataFrame,
+    size: str,
+    values: Mapping[str, Sequence[str]],
+    by: str = "variant",
+    apart: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Means over the runs of the same variant and size.
 
@@ -32,10 +37,12 @@ def size_table(
         size: "depth" or "width".
         values: For each panel the columns it may show, the best choice first; the first that holds values is taken.
         by: The column that groups the runs.
+        apart: Columns in which runs of one group may differ; if they do, what they hold is part of the group's name.
 
     Returns:
-        panel, column, variant, size, mean, half_width, runs.
+        panel, column, variant, size, mean, half_width, lowest, highest, runs.
     """
+    table = _apart(table, by, apart)
     parts = []
     for panel, columns in values.items():
         column = next((name for name in columns if table[name].notna().any()), None)
@@ -43,17 +50,26 @@ def size_table(
             means = mean_by(table, column, [by, size]).rename(columns={by: "variant", size: "size"})
             parts.append(means.assign(panel=panel, column=column).sort_values("size", kind="stable"))
     if not parts:
-        return pd.DataFrame(columns=["panel", "column", "variant", "size", "mean", "half_width", "runs"])
-    result = pd.concat(parts, ignore_index=True)
-    return result[["panel", "column", "variant", "size", "mean", "half_width", "runs"]]
+        return pd.DataFrame(columns=_COLUMNS)
+    return pd.concat(parts, ignore_index=True)[_COLUMNS]
+
+
+def _apart(table: pd.DataFrame, by: str, columns: Sequence[str]) -> pd.DataFrame:
+    names = table[by].astype(str)
+    for column in columns:
+        if (table.groupby(by)[column].nunique() > 1).any():
+            shown = table[column].map(lambda held, of=column: held if isinstance(held, str) else f"{of} {held:g}")
+            names = names + ", " + shown
+    return table.assign(**{by: names})
 
 
 def draw_by_size(axes: Axes, table: pd.DataFrame, order: Sequence[str], *, size: str, value: str) -> None:
     """Draw one panel of `size_table`: a line a variant of `order`, each with its own colour, style and marker."""
-    half = table["half_width"].fillna(0.0).to_numpy()
-    mean = table["mean"].to_numpy(np.float64)
-    most = 1.0 if "accuracy" in value and mean.max() <= 1 else 1.6 * mean.max()  # an interval of two runs is huge
-    scale_axis(axes, np.clip(np.concatenate([mean, mean - half, mean + half]), 0.0, most), log=False, hold=(0.0,))
+    most = np.inf if "accuracy" not in value else 1.0 if table["highest"].max() <= 1 else 100.0
+    half, mean = table["half_width"].fillna(0.0), table["mean"]
+    table = table.assign(low=(mean - half).clip(lower=0.0), high=(mean + half).clip(upper=most))
+    drawn = table[["mean", "low", "high", "lowest", "highest"]].to_numpy(np.float64)
+    scale_axis(axes, drawn, log=False, hold=(0.0, 1.05 * float(np.nanmax(drawn))))
     _draw_means(axes, table, order)
     sizes = sorted(table["size"].unique())
     if len(sizes) > 2 and sizes[0] > 0 and sizes[-1] > 8 * sizes[0]:
@@ -86,9 +102,12 @@ def _draw_means(axes: Axes, table: pd.DataFrame, order: Sequence[str]) -> None:
     )
     for variant, part in table.dropna(subset=["half_width"]).groupby("variant", sort=False):
         colour = styles[str(variant)]["color"]
-        axes.errorbar(
-            part["size"], part["mean"], part["half_width"], fmt="none", ecolor=colour, elinewidth=0.6, capsize=1.5
-        )
+        ends = part["mean"] - part["low"], part["high"] - part["mean"]
+        axes.errorbar(part["size"], part["mean"], ends, fmt="none", ecolor=colour, elinewidth=0.6, capsize=1.5)
+    for variant, part in table[table["runs"] == 2].groupby("variant", sort=False):
+        colour = styles[str(variant)]["color"]
+        for column in ("lowest", "highest"):
+            axes.plot(part["size"], part[column], "_", color=colour, markersize=4, label="_run")
 
 
 def draw_size_panels(figure: Canvas, table: pd.DataFrame, panels: Mapping[str, Sequence[str]], *, size: str) -> None:

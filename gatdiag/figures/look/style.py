@@ -81,7 +81,7 @@ OKABE_ITO = {
 }
 _LINE_STYLES = ("-", "--", "-.", ":")
 DASHES = {"-": "", "--": (3.7, 1.6), "-.": (6.4, 1.6, 1, 1.6), ":": (1, 1.65)}  # as seaborn takes them
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")  # one more than colours: no pair comes back soon
 _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo")
 
 FEATURE_STYLE: dict[str, Any] = {"color": OKABE_ITO["blue"], "linestyle": "-", "marker": "o", "hatch": ""}

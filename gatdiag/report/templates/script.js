@@ -17,6 +17,15 @@
     name();
   });
 
+  const hint = () => {
+    for (const line of document.querySelectorAll(".hint")) {
+      const frame = line.nextElementSibling;
+      line.hidden = frame.scrollWidth <= frame.clientWidth;
+    }
+  };
+  hint();
+  addEventListener("resize", hint);
+
   const words = new Intl.Collator(undefined, { numeric: true });
   const key = (row, column) => {
     const cell = row.cells[column];

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from gatdiag.figures.look import Line, draw_lines, layer_axis, scale_axis
+from gatdiag.figures.look import Line, draw_lines, layer_axis, scale_axis, step_axis
 
 
 @pytest.fixture
@@ -72,4 +72,20 @@ def test_layers_are_labelled_at_most_so_many_times(axes, count, limit):
     labels = [text.get_text() for text in axes.get_xticklabels()]
     assert len(labels) == min(count, limit)
     if count > 1:
-        assert (labels[0], labels[-1]) == ("0", str(count - 1))
+        assert labels[0] == "0"
+
+
+@pytest.mark.parametrize("count", [*range(1, 30), 512])
+@pytest.mark.parametrize("limit", [5, 8, 12])
+def test_layers_are_labelled_at_an_even_stride(axes, count, limit):
+    layer_axis(axes, [f"convs.{i}" for i in range(count)], axis="y", limit=limit)
+    ticks = axes.get_yticks()
+    assert limit / 2 <= len(ticks) <= limit or len(ticks) == count
+    assert len(set(np.diff(ticks))) <= 1
+
+
+@pytest.mark.parametrize("steps", [[0], [7], [0, 1]])
+def test_ticks_of_few_steps_are_steps(axes, steps):
+    step_axis(axes, steps)
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == steps

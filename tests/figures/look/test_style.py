@@ -15,6 +15,8 @@ def luminance(colour):
 def test_no_two_categories_share_colour_and_line():
     assert len({(style["color"], style["linestyle"]) for style in CATEGORIES}) == 28
     assert category(28) == category(0)
+    assert len({(style["color"], style["marker"]) for style in CATEGORIES}) == 28
+    assert len({style["marker"] for style in CATEGORIES[:8]}) == 8
 
 
 @pytest.mark.parametrize("count", [2, 8])

@@ -53,7 +53,6 @@ class Hooks:
 
     def __init__(self, model: nn.Module, listener: Listener) -> None:
         """Nothing is hooked yet."""
-        self._given = model
         self._root = unwrapped(model)
         self._listener = listener
         self._layers: dict[int, tuple[str, nn.Module]] = {}

@@ -31,6 +31,7 @@ class Clock:
         self._first = self.step = 0
         self.record: int | None = None
         self.steps = self.records = 0
+        self._answer: tuple[int, bool] | None = None  # the last step asked about, and whether it is due
 
     @property
     def last_step(self) -> int:
@@ -64,7 +65,9 @@ class Clock:
         self.record = self.records if self._is_due(self.step) and self._budget.allows() else None
 
     def _is_due(self, step: int) -> bool:
-        return bool(self._guard("the steps that every= chooses", self._due, step))
+        if self._answer is None or self._answer[0] != step:
+            self._answer = step, bool(self._guard("the steps that every= chooses", self._due, step))
+        return self._answer[1]
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -17,7 +17,16 @@ Preset: TypeAlias = Literal["fast", "standard", "full"]
 Metrics: TypeAlias = Preset | Iterable[str]
 
 LEVELS: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_Q = tuple(f"q{round(100 * level)}" for level in LEVELS)
+
+
+def change_quantile(kind: str, level: float) -> str:
+    """The column of a quantile of the relative or the absolute change.
+
+    Example:
+        >>> change_quantile("relative", 0.05)
+        'relative_change_q5'
+    """
+    return f"{kind}_change_q{round(100 * level)}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ GROUPS: Final[Mapping[str, Group]] = {
         Group(
             "quantiles",
             "parameters",
-            tuple(f"{kind}_change_{q}" for kind in ("relative", "absolute") for q in _Q),
+            tuple(change_quantile(kind, level) for kind in ("relative", "absolute") for level in LEVELS),
             33.0,
         ),
         Group("spectra", "parameters", ("spectral_norm",), 5.0),

@@ -55,7 +55,7 @@ class StepMeasurement:
             measured["non_finite"] = weights.non_finite(measured["norm"], gradient=False)
             counts = weights.non_finite(measured["gradient_norm"], gradient=True)
             measured["gradient_non_finite"] = _partly(counts, present)
-        measurable = weights.is_measurable()
+        measurable = weights.is_measurable
         for column in ("gradient_norm", "relative_gradient_norm"):
             measured[column] = _partly(measured[column], present & measurable)
         for group, what, function in (
@@ -66,7 +66,7 @@ class StepMeasurement:
             if selection.due(group, self.record):
                 measured |= guard(what, function) or {}
         if "spectral_norm" in measured:
-            measured["spectral_norm"] = _partly(measured["spectral_norm"], weights.is_matrix())
+            measured["spectral_norm"] = _partly(measured["spectral_norm"], weights.is_matrix)
         self.parameters = {
             name: value if isinstance(value, Measured) else _partly(value, measurable)
             for name, value in measured.items()
@@ -99,7 +99,7 @@ class StepMeasurement:
     def close(self, plan: Plan, selection: Selection) -> None:
         """How far the weights have moved; nothing new if that was measured."""
         moved = plan.weights.after()
-        measurable = plan.weights.is_measurable()
+        measurable = plan.weights.is_measurable
         self.parameters |= {
             name: _partly(value, measurable) for name, value in moved.items() if name in selection.columns
         }

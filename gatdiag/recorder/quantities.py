@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from gatdiag.metrics import QUANTITIES, Quantity, of_gradient
-from gatdiag.recorder.groups import GROUPS, LEVELS
+from gatdiag.recorder.groups import GROUPS, LEVELS, change_quantile
 
 _PAPER = "Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023"
 _KEPT = ("name", "label", "unit", "equation", "paper", "high", "low")
@@ -56,7 +56,7 @@ def _further() -> list[Quantity]:
             percent = round(100 * level)
             label = f"{kind} change, {percent} % quantile"
             high, low = "weights have moved far", "weights are as they were initialised"
-            quantities.append(_parameter(f"{kind}_change_q{percent}", label, unit, equation, high, low, _PAPER))
+            quantities.append(_parameter(change_quantile(kind, level), label, unit, equation, high, low, _PAPER))
     return quantities
 
 

@@ -71,7 +71,7 @@ class Recorder:
             raise InputError("overwrite=True deletes the run that is there, resume=... continues it: choose one")
         self.folder = Path(folder).absolute()
         self.enabled = enabled and not _disabled() and _is_first_process()
-        self._model, self._root = model, unwrapped(model)
+        self._root = unwrapped(model)
         self._selection = select(metrics)
         self._keeps = filter_of(include, exclude)
         self._guard = Guard()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gatdiag import metrics
 from gatdiag.metrics.change import SIGNIFICANT
-from gatdiag.recorder.groups import LEVELS
+from gatdiag.recorder.groups import LEVELS, change_quantile
 
 Columns = dict[str, Tensor]
 
@@ -82,6 +82,11 @@ class Weights:
     Args:
         parameters: Name -> parameter, in the order of the table's rows.
         attention: Names of the attention vectors: their change is absolute, for they may start at zero.
+
+    Attributes:
+        names: Of the parameters, in order.
+        is_measurable: Which parameters are real numbers in a dense tensor; nothing is measured of all others.
+        is_matrix: Which parameters have a spectral norm: not vectors, nor what stands for one.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], attention: Sequence[str]) -> None:
@@ -89,9 +94,11 @@ class Weights:
         self.names = tuple(parameters)
         self._parameters = list(parameters.values())
         self._attention = set(attention)
+        self.is_measurable = np.array([p.is_floating_point() and not p.is_sparse for p in self._parameters])
+        self.is_matrix = np.array([p.dim() > 1 and name not in self._attention for name, p in parameters.items()])
         alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for position, parameter in enumerate(self._parameters):
-            if parameter.is_floating_point() and not parameter.is_sparse:
+            if self.is_measurable[position]:
                 alike[parameter.device, parameter.dtype].append(position)
         self._batches = [self._batch(positions) for positions in alike.values()]
 
@@ -150,8 +157,6 @@ class Weights:
             dense[values.device, values.dtype].append((position, values))
         for items in dense.values():
             found = norms([values for _, values in items])
-            if len(items) == len(self.names):
-                return found
             norms_of = norms_of.to(found.device)
             norms_of[[position for position, _ in items]] = found
         return norms_of
@@ -164,15 +169,6 @@ class Weights:
     def has_gradient(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which parameters have a gradient."""
         return np.array([parameter.grad is not None for parameter in self._parameters])
-
-    def is_measurable(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which parameters are real numbers in a dense tensor; nothing is measured of all others."""
-        return np.array([parameter.is_floating_point() and not parameter.is_sparse for parameter in self._parameters])
-
-    def is_matrix(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which parameters have a spectral norm: not vectors, nor what stands for one."""
-        pairs = zip(self.names, self._parameters, strict=True)
-        return np.array([parameter.dim() > 1 and name not in self._attention for name, parameter in pairs])
 
     def non_finite(self, norms: Tensor, gradient: bool) -> Tensor:
         """How many entries of each weight, or of each gradient, are not finite; none where the norm is finite.
@@ -218,8 +214,7 @@ class Weights:
             table = torch.stack(rows)
             for kind, name in enumerate(("relative", "absolute")):
                 for number, level in enumerate(LEVELS):
-                    column = f"{name}_change_q{round(100 * level)}"
-                    self._put(found, column, batch, table[:, kind, number])
+                    self._put(found, change_quantile(name, level), batch, table[:, kind, number])
         return found
 
     def spectral_norms(self) -> Columns:
@@ -227,7 +222,7 @@ class Weights:
         found: Columns = {}
         for batch in self._batches:
             for position, parameter in zip(batch.positions, batch.parameters, strict=True):
-                if not self.is_matrix()[position]:
+                if not self.is_matrix[position]:
                     continue
                 start = batch.starts.get(position)
                 sigma, batch.starts[position] = metrics.spectral_norm(

@@ -83,6 +83,17 @@ def test_recorded_steps_are_those_of_the_schedule(tmp_path):
     assert (run.neurons.c - run.neurons.predicted_c).abs().max() < 1e-6
 
 
+def test_a_function_is_asked_once_about_each_step(tmp_path):
+    asked = []
+
+    def every(step):
+        asked.append(step)
+        return step % 2 == 0
+
+    train(tmp_path / "run", steps=6, every=every)
+    assert asked == list(range(7))
+
+
 def test_a_run_is_resumed_at_a_step(tmp_path):
     first = train(tmp_path / "run", steps=6, seed=1).run
     initial = first.snapshot("initial")

@@ -49,6 +49,9 @@ class Hooks:
     Args:
         model: The model, with or without wrappers of compilation and data parallelism.
         listener: Hears the events.
+
+    Attributes:
+        parts: Layer that returns a mapping of several tensors -> which of them its events are of.
     """
 
     def __init__(self, model: nn.Module, listener: Listener) -> None:
@@ -58,6 +61,7 @@ class Hooks:
         self._layers: dict[int, tuple[str, nn.Module]] = {}
         self._handles: list[Any] = []
         self._filter: Any = None
+        self.parts: dict[str, str] = {}
 
     @property
     def attached(self) -> bool:
@@ -112,6 +116,8 @@ class Hooks:
             return
         kwargs, output = rest
         if known is not None:
+            if not isinstance(output, Tensor) and known[0] not in self.parts:
+                self._note_part(known[0], output)
             self._tell(known[0], (*args, *kwargs.values()), _first_tensor_if_any(output))
         if module is self._root or self._is_wrapper(module):
             self._listener.on_forward(args, kwargs)
@@ -128,6 +134,11 @@ class Hooks:
 
         output.register_hook(backward)
 
+    def _note_part(self, layer: str, output: Any) -> None:
+        found = _tensors_by_key(output)
+        if len(found) > 1:
+            self.parts[layer] = f"{layer} returns {', '.join(found)}: its output is recorded for {found[0]} alone"
+
     def _is_wrapper(self, module: nn.Module) -> bool:
         """Whether this is the model compiled, whose own call cannot be seen."""
         return getattr(module, "_orig_mod", None) is self._root
@@ -140,6 +151,14 @@ def first_tensor(output: Any) -> Tensor | None:
         return output if is_plain and output.is_floating_point() else None
     items = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
     return next((found for item in items if (found := first_tensor(item)) is not None), None)
+
+
+def _tensors_by_key(output: Any) -> list[str]:
+    """The keys of a mapping that have a floating tensor, such as the types of nodes."""
+    try:
+        return [repr(key) for key, item in output.items() if first_tensor(item) is not None]
+    except Exception:  # no mapping, or one that cannot be looked into
+        return []
 
 
 def _first_tensor_if_any(output: Any) -> Tensor | None:
@@ -158,3 +177,30 @@ def _is_traced() -> bool:
 def in_backward_pass() -> bool:
     """Whether this runs inside a backward pass, as the forward passes that activation checkpointing repeats do."""
     return torch._C._current_graph_task_id() != -1
+
+
+class BackwardCounter:
+    """Tells whether there was a backward pass: torch numbers them, and says the number inside of one only."""
+
+    def __init__(self) -> None:
+        """A scalar whose own backward pass is asked for the number."""
+        self._probe, self._one = torch.zeros((), requires_grad=True), torch.ones(())
+        self._probe.register_hook(self._read)
+        self._number = -1
+
+    def count(self) -> int:
+        """A number that grows by one with each backward pass of the process, of which this call makes one.
+
+        Example:
+            >>> counter = BackwardCounter()
+            >>> first = counter.count()
+            >>> torch.ones(1, requires_grad=True).sum().backward()
+            >>> counter.count() - first
+            2
+        """
+        engine: Any = torch.autograd.Variable._execution_engine  # `backward()` would take four times as long
+        engine.run_backward((self._probe,), (self._one,), False, False, (), accumulate_grad=True)
+        return self._number
+
+    def _read(self, _: Tensor) -> None:
+        self._number = torch._C._current_graph_task_id()

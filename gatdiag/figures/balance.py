@@ -121,7 +121,8 @@ FIGURE = Figure(
     reading="Zero is balanced. Lines that stay where they start are the conservation law at work: training cannot "
     "repair the imbalance it was given. Circles off their line mean that something else changes the weights.",
     equation=r"c_i = \|W^l_{i,:}\|^2 - (a^l_i)^2 - \|W^{l+1}_{:,i}\|^2, \quad "
-    r"c_{t+1} = (1 - \eta\lambda)^2 c_t + \eta^2 \Delta[\nabla_t]\ (\mathrm{SGD})",
+    r"c_{t+1} = (1 - \eta\lambda)^2 c_t + \eta^2 (\|\nabla W^l_{i,:}\|^2 - (\nabla a^l_i)^2 - "
+    r"\|\nabla W^{l+1}_{:,i}\|^2)\ (\mathrm{SGD},\ \delta_i = 0)",
     paper="Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023, figures 2c and 2d",
     group="balance",
     needs=("neurons.c", "neurons.predicted_c"),

@@ -134,6 +134,8 @@ def save_figures(
 ) -> list[Path]:
     """Write every figure that applies; with several runs also each run's own, in a folder of its name.
 
+    Colours mean the same in all of the runs' folders.
+
     Returns:
         The files, in reading order. Existing ones are replaced.
     """
@@ -141,13 +143,15 @@ def save_figures(
     wanted = [(Path(folder), several)]
     if len(several) > 1:
         wanted += [(Path(folder) / f"{place + 1}-{_file_name(run.name)}", [run]) for place, run in enumerate(several)]
+    shared = {figure.name: figure.shared(several) for figure in FIGURES if several and figure.per == "run"}
     written = []
     for into, of in wanted:
         into.mkdir(parents=True, exist_ok=True)
         for figure in figures_for(of):
+            values = table(figure, of, **(shared[figure.name] if len(of) == 1 else {}))
             for kind in formats:
                 path = into / f"{figure.name}.{kind}"
-                path.write_bytes(render(figure, of, format=kind, width=width))
+                path.write_bytes(render(figure, of, format=kind, width=width, values=values))
                 written.append(path)
     return written
 

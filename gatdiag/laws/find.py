@@ -25,6 +25,7 @@ from gatdiag.laws.outputs import floating_tensors
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
 from gatdiag.structure.discovery import discover
+from gatdiag.structure.isolation import leaving_no_mode
 from gatdiag.structure.layers import Structure
 from gatdiag.structure.replica import Replica, replicate, unwrapped
 
@@ -37,6 +38,7 @@ _WITHOUT_EPSILON = 1e-6
 _POINTS = 5
 
 
+@leaving_no_mode
 def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     """Find every conservation law of a model by tracing one forward pass.
 
@@ -75,11 +77,28 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     """
     user = unwrapped(model)
     with _untouched_buffers(user):
-        return _found(user, args, kwargs)
+        structure = discover(user, *args, **kwargs)
+    return find_laws_within(structure, user, args, kwargs)
 
 
-def _found(user: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
-    structure = discover(user, *args, **kwargs)
+def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
+    """As `find_laws`, of a model whose structure was discovered from these inputs already.
+
+    Args:
+        structure: Of the model.
+        model: The model.
+        args: Positional inputs of its forward pass.
+        kwargs: Keyword inputs of its forward pass.
+
+    Raises:
+        ModelError: The model cannot be copied, or its forward pass fails on the inputs.
+    """
+    user = unwrapped(model)
+    with _untouched_buffers(user):
+        return _found(structure, user, args, kwargs)
+
+
+def _found(structure: Structure, user: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
     places = _places(structure)
     replica, evidence, tolerance = _evidence(user, args, kwargs, {name: place.layer for name, place in places.items()})
     exponents = Exponents()

@@ -37,7 +37,16 @@ def watch(
 
     A step is what an optimiser of torch's makes that holds parameters of the model; row t of each table belongs to the
     parameters before step t, and to the gradients that step used: after accumulation, after `clip_grad_norm_`, and
-    unscaled. Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded all the same.
+    unscaled. Optimisers that follow each other without a forward or a backward pass between them make one step, and so
+    do those that step inside one backward pass; of these, delta is not recorded, for their gradients never exist
+    together. Where two losses share a forward pass and each has its own step, the second has no rows of layers. Where
+    several backward passes go through one forward pass before a step, dLoss/dX is that of the last.
+
+    Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded all the same. Of a layer
+    that returns a dict, such as one entry a type of node, the first entry is recorded. Parameters and layers that are
+    replaced by others of the same names and shapes are followed from the next step on, whose row has no outputs of a
+    layer that is new; parameters that `torch.func.functional_call` lends are not looked at. The run's notes say which
+    of these happened.
 
     Args:
         model: Any module, also wrapped by `torch.compile` or data parallelism. Its conservation laws are found at the
@@ -45,18 +54,20 @@ def watch(
         folder: Where the run is written; see `gatdiag.run` for what is in it.
         every: Record steps 0, k, 2k, ...; "log": densely early, sparsely later; or a function of the step.
         metrics: "fast", "standard" or "full", or names of groups (`gatdiag.recorder.GROUPS`) and columns. "standard"
-            records everything but cosine distances: ranks and energies at every hundredth record, quantiles and
-            spectral norms at every fiftieth, attention entropy at every tenth, all else at each. "fast" leaves laws,
-            changes and all that is dear out, and has layers at every tenth.
+            records everything but cosine distances: ranks and energies at every hundredth record, spectral norms at
+            every fiftieth, quantiles of change and attention entropy at every tenth, all else at each. "fast" leaves
+            laws, changes and all that is dear out, and has layers at every tenth.
         budget: Share of training time, such as 0.03, that recording may take; steps are left out where it would take
             more. Which ones depends on the clock.
         optimizer: Count only the steps of this optimiser, or of these.
-        scaler: The `torch.amp.GradScaler`, so that gradients of layer outputs are unscaled, too.
+        scaler: What scales the loss, so that gradients of layer outputs are unscaled, too. A `torch.amp.GradScaler`
+            is noticed by itself when its `step` calls the optimiser; any other scaler with `is_enabled` and
+            `get_scale` has to be given.
         best: Name of a logged scalar; when it improves, the parameters are kept as `best.safetensors`. Smaller is
             better if its name holds loss, error, perplexity, mse or mae; "max:..." and "min:..." say it themselves.
         overwrite: Delete the run that is in the folder. Without it, a folder that holds anything is refused.
         resume: True: go on after the last step of the run in the folder. A number: go on at that step; later rows are
-            superseded.
+            superseded. The model must have the recorded layers, in the recorded shapes.
         include: Shell patterns of layer names ("convs.*"); only these layers are recorded.
         exclude: Shell patterns of layer names that are not.
         name: What the run is called in reports; the folder's name if left out.
@@ -70,7 +81,7 @@ def watch(
         `recorder.start()` and `recorder.close()` do the same.
 
     Raises:
-        InputError: An argument is wrong, or (on entering) the folder holds something.
+        InputError: An argument is wrong, or (on entering) the folder holds something, or a run of another model.
         ModelError: The model has no parameters (on entering).
 
     Example:

@@ -2,11 +2,13 @@
 
 - `recorder`: the recorder itself, which brings the others together
 - `steps`: notices the steps of optimisers; `clock`: counts them; `schedule`: which of them are recorded
-- `plan`: what is recorded of one model, settled at its first training forward
+- `plan`: what is recorded of one model; `subject`: when that is settled, and what becomes of it when parts of the model
+  are replaced, which `binding` notices
 - `groups`: what can be recorded, in presets by price; `quantities`: facts about each column
 - `passes`: events of layers -> rows of `layers`, with `rows` and `attention`
 - `weights`: parameters -> rows of `parameters`; `balance`: laws -> rows of `neurons`; `measurement`: one step of all
 - `scalars`: what the user logs
+- `scaling`: what undoes a gradient scaler
 - `outbox`: from the device to the host; `writer`: from there to the run folder; `first_bad`: the first NaN
 - `description`: what meta.json says; `status`: what a progress line shows
 - `guard`: contains what fails

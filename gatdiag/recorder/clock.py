@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+from gatdiag.errors import InputError
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.schedule import Budget
 
@@ -56,6 +57,16 @@ class Clock:
             self._budget.spend(0.0, records=1)
         self.step += 1
         self._decide()
+
+    def skip_to(self, step: int) -> None:
+        """Give the coming step a later number; whether it is recorded was decided before.
+
+        Raises:
+            InputError: It is not a later one.
+        """
+        if isinstance(step, bool) or not isinstance(step, int) or step < self.step:
+            raise InputError(f"The number of the coming step should be a whole number from {self.step}, got {step!r}")
+        self.step = step
 
     def recording(self) -> AbstractContextManager[None]:
         """A context whose time counts as recording; it costs nothing where there is no budget."""

@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -14,8 +14,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
+from gatdiag.laws import Exclusion, Law
 from gatdiag.recorder.groups import Selection
-from gatdiag.recorder.plan import Plan
 from gatdiag.recorder.quantities import described
 from gatdiag.structure import Layer
 
@@ -44,12 +44,23 @@ def of_structure(layers: Iterable[Layer], order: str) -> dict[str, Any]:
     return {"order": order, "layers": [asdict(layer) for layer in layers]}
 
 
-def refuse_other_shapes(recorded: Mapping[str, Any], layers: Iterable[Layer]) -> None:
-    """A run that is resumed is of one model.
+def refuse_another_model(recorded: Mapping[str, Any], layers: Sequence[Layer]) -> None:
+    """A run that is resumed is of one model; more layers may be recorded than before.
+
+    Args:
+        recorded: What meta.json says of the structure; without layers, if the run ended before it had any.
+        layers: Those that would be recorded now; none if they are not known yet.
 
     Raises:
-        InputError: A parameter had another shape when the run began.
+        InputError: A recorded layer is missing, or a parameter had another shape when the run began.
     """
+    names = {layer.name for layer in layers}
+    missing = [layer["name"] for layer in recorded["layers"] if layer["name"] not in names]
+    if names and missing:
+        raise InputError(
+            f"The run that is resumed is of another model, or include= and exclude= were others: it has the layer "
+            f"{missing[0]}, and this one has not; give another folder, or overwrite=True"
+        )
     shapes = {
         info["name"]: tuple(info["shape"])
         for layer in recorded["layers"]
@@ -65,9 +76,14 @@ def refuse_other_shapes(recorded: Mapping[str, Any], layers: Iterable[Layer]) ->
                 )
 
 
-def of_laws(plan: Plan) -> dict[str, Any]:
-    """The laws that are recorded, in the order of their positions in the table `neurons`."""
-    found = [] if plan.balance is None or plan.laws is None else [plan.laws[n] for n in plan.balance.wanted.tolist()]
+def of_laws(found: Iterable[Law], excluded: Iterable[Exclusion], error: str | None) -> dict[str, Any]:
+    """The laws that are recorded, in the order of their positions in the table `neurons`.
+
+    Args:
+        found: The laws.
+        excluded: What has none, and why.
+        error: Why there are none at all.
+    """
     return {
         "found": [
             {
@@ -80,19 +96,50 @@ def of_laws(plan: Plan) -> dict[str, Any]:
             }
             for law in found
         ],
-        "excluded": [] if plan.laws is None else [asdict(exclusion) for exclusion in plan.laws.excluded],
-        "error": plan.error,
+        "excluded": [asdict(exclusion) for exclusion in excluded],
+        "error": error,
     }
 
 
-def of_optimizers(optimizers: Iterable[Optimizer], names: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Class and settings of each optimiser, and the parameters of the model that each of its groups holds.
+def of_optimizer(optimizer: Optimizer, names: Mapping[int, str], step: int) -> dict[str, Any]:
+    """Class and settings of an optimiser, and the parameters of the model that each of its groups holds.
 
     Args:
-        optimizers: The optimisers.
+        optimizer: The optimiser.
         names: id of parameter -> name.
+        step: The first that it made.
     """
-    return [{"class": type(optimizer).__name__, "groups": _groups(optimizer, names)} for optimizer in optimizers]
+    return {"class": type(optimizer).__name__, "groups": _groups(optimizer, names), "from_step": step}
+
+
+def joined(known: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The optimisers with a new one; one that differs from another of that step in its parameters alone adds those.
+
+    One that says nothing new, as after resuming or where one is made at every step, is left out.
+
+    Example:
+        >>> ones = [{"class": "SGD", "groups": [{"lr": 1.0, "parameters": [name]}], "from_step": 0} for name in "ab"]
+        >>> joined(ones[:1], ones[1])[0]["groups"][0]["parameters"]
+        ['a', 'b']
+    """
+    for at, old in enumerate(known):
+        if _but(old, "from_step") == _but(new, "from_step"):
+            return list(known)
+        if _settings(old) == _settings(new):
+            groups = [
+                {**mine, "parameters": [*mine["parameters"], *theirs["parameters"]]}
+                for mine, theirs in zip(old["groups"], new["groups"], strict=True)
+            ]
+            return [*known[:at], {**old, "groups": groups}, *known[at + 1 :]]
+    return [*known, new]
+
+
+def _settings(optimizer: Mapping[str, Any]) -> dict[str, Any]:
+    return {**optimizer, "groups": [_but(group, "parameters") for group in optimizer["groups"]]}
+
+
+def _but(entries: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in entries.items() if name != key}
 
 
 def _groups(optimizer: Optimizer, names: Mapping[int, str]) -> list[dict[str, Any]]:

@@ -59,7 +59,7 @@ GROUPS: Final[Mapping[str, Group]] = {
             "quantiles",
             "parameters",
             tuple(change_quantile(kind, level) for kind in ("relative", "absolute") for level in LEVELS),
-            33.0,
+            7.0,
         ),
         Group("spectra", "parameters", ("spectral_norm",), 5.0),
         Group(
@@ -87,7 +87,7 @@ PRESETS: Final[Mapping[str, Mapping[str, int]]] = {
         "balance": 1,
         "changes": 1,
         "attention": 10,
-        "quantiles": 50,
+        "quantiles": 10,
         "spectra": 50,
         "energies": 100,
         "ranks": 100,

@@ -14,7 +14,7 @@ class Guard:
     """Runs functions, and tells of each kind of failure once.
 
     Attributes:
-        failures: What failed -> the message, for the run's notes.
+        failures: What failed, or is to be known -> the message, for the run's notes.
     """
 
     def __init__(self) -> None:
@@ -35,6 +35,10 @@ class Guard:
         except Exception as error:
             self.tell(what, f"{what} are lost: {type(error).__name__}: {error}")
             return None
+
+    def note(self, what: str, message: str) -> None:
+        """Keep a message for the run's notes, once for each `what`, without a warning."""
+        self.failures.setdefault(what, message)
 
     def tell(self, what: str, message: str) -> None:
         """Warn, once for each `what`. Where warnings are errors, standard error has to do."""

@@ -32,6 +32,8 @@ class StepMeasurement:
         neurons: Columns of the table `neurons`.
         gradient_norm: Of all recorded parameters together.
         relative_gradients: Relative gradient norm of each.
+        is_piecewise: Whether the step is made inside the backward pass, where each optimiser moves its weights as soon
+            as their gradients are there: all of these never exist together.
     """
 
     step: int
@@ -41,6 +43,9 @@ class StepMeasurement:
     neurons: Columns = field(default_factory=dict)
     gradient_norm: Tensor | None = None
     relative_gradients: Tensor | None = None
+    is_piecewise: bool = False
+    _norms: Tensor | None = None  # of weights, and of gradients, a parameter each
+    _gradients: Tensor | None = None
 
     def measure(self, plan: Plan, selection: Selection, guard: Guard, unscale: Any) -> None:
         """Weights and gradients, before the weights move."""
@@ -49,7 +54,8 @@ class StepMeasurement:
         if measured is None:
             return
         present = weights.has_gradient()
-        self.gradient_norm = torch.linalg.vector_norm(measured["gradient_norm"])
+        self._norms, self._gradients = measured["norm"], measured["gradient_norm"]
+        self.gradient_norm = torch.linalg.vector_norm(self._gradients)
         self.relative_gradients = measured["relative_gradient_norm"]
         if selection.due("health", self.record):
             measured["non_finite"] = weights.non_finite(measured["norm"], gradient=False)
@@ -74,6 +80,26 @@ class StepMeasurement:
         }
         self.parameters["parameter"] = np.arange(len(weights.names), dtype=np.int32)
 
+    def measure_joined(self, plan: Plan, guard: Guard, optimizer: Optimizer, unscale: Any) -> None:
+        """Gradients that were not there when a piecewise step began; another optimiser has them now."""
+        if self._norms is None or self._gradients is None:
+            return  # measuring failed when the step began
+        weights = plan.weights
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        norms = guard("norms of gradients", weights.gradient_norms, held)
+        if norms is None:
+            return
+        here = np.array([id(tensor) in held and tensor.grad is not None for tensor in weights.tensors])
+        here &= weights.is_measurable
+        norms = norms if unscale is None else norms * unscale
+        found = {"gradient_norm": norms, "relative_gradient_norm": norms / self._norms}
+        found["gradient_non_finite"] = weights.non_finite(norms, gradient=True)
+        for name in found.keys() & self.parameters.keys():
+            self.parameters[name] = _joined(self.parameters[name], found[name], here)
+        self._gradients = _joined(self._gradients, norms, here)
+        self.relative_gradients = _joined(self.relative_gradients, found["relative_gradient_norm"], here)
+        self.gradient_norm = torch.linalg.vector_norm(self._gradients)
+
     def measure_laws(
         self,
         plan: Plan,
@@ -89,11 +115,13 @@ class StepMeasurement:
             return
         is_due = self.record >= 0 and self.record % plan.laws_every == 0
         foresee = next_record is not None and next_record % plan.laws_every == 0 and "predicted_c" in selection.columns
+        foresee &= not self.is_piecewise
         if not is_due and not foresee:
             return
         measured: Columns = guard("delta and c", balance.measure, self.step, optimizers, unscale, foresee=foresee) or {}
         if is_due and measured:
-            self.neurons = {name: value for name, value in measured.items() if name in selection.columns}
+            lost = {"delta"} if self.is_piecewise else set()
+            self.neurons = {name: value for name, value in measured.items() if name in selection.columns - lost}
             self.neurons["law"] = np.arange(len(balance.wanted), dtype=np.int32)
 
     def close(self, plan: Plan, selection: Selection) -> None:
@@ -140,6 +168,13 @@ def _spread(values: Tensor, present: np.ndarray[Any, Any]) -> tuple[Tensor, np.n
     spread = values.new_zeros(len(present), *values.shape[1:])
     spread[torch.from_numpy(present).to(values.device)] = values
     return spread, present
+
+
+def _joined(earlier: Any, later: Tensor, here: np.ndarray[Any, Any]) -> Any:
+    """The later values where they are, the earlier ones elsewhere."""
+    if isinstance(earlier, Measured):
+        return Measured(_joined(earlier.values, later, here), earlier.where | here)
+    return torch.where(torch.from_numpy(here).to(later.device), later, earlier)
 
 
 def _partly(values: Any, where: np.ndarray[Any, Any]) -> Any:

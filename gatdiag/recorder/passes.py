@@ -3,7 +3,9 @@
 Everything is reduced at once, so that no activation outlives its own event. A step may see several forward passes
 (gradient accumulation, evaluation, a second loss): its row is of the last one that a gradient came back to, or simply
 of the last one if no gradient ever comes to a layer's output. Of a layer that runs several times in one pass it is the
-last run; a pass that activation checkpointing repeats during the backward pass is not one.
+last run; a pass that activation checkpointing repeats during the backward pass is not one. Where several backward
+passes go through one forward pass, gradients are of the last. A step without a forward pass of its own, as where two
+losses share one and each has its own step, has no row: the outputs were those of other weights.
 """
 
 from collections.abc import Callable
@@ -22,6 +24,10 @@ Row = dict[str, Tensor]
 
 _DEAR = frozenset({"energies", "ranks", "angles"})
 _MOST = 1 << 16  # outputs of one step
+_OF_THE_LAST = (
+    "gradients of layer outputs: several backward passes went through one forward pass, and those of the last are "
+    "recorded; gradients of parameters are the sum of all"
+)
 
 
 @dataclass
@@ -36,6 +42,7 @@ class Pass:
     others: dict[str, Row] = field(default_factory=dict)
     came_back: bool = False
     ended: bool = False
+    taken: bool = False  # a step's row was made of it
 
 
 class Passes:
@@ -44,6 +51,10 @@ class Passes:
     Args:
         selection: What is measured.
         guarded: Runs a function with a name for what it measures, and contains its failures.
+
+    Attributes:
+        notes: What could not be recorded, in plain words.
+        saw_half: Whether an output was float16, whose gradients are hardly ever computed without a scaler.
     """
 
     def __init__(self, selection: Selection, guarded: Callable[..., Any]) -> None:
@@ -58,6 +69,7 @@ class Passes:
         self._task = -1
         self._handles: dict[str, Any] = {}
         self.notes: dict[str, str] = {}
+        self.saw_half = False
         self._edge_index: Tensor | None = None
 
     def start(self, record: int | None) -> None:
@@ -75,7 +87,9 @@ class Passes:
     def take(self) -> Pass:
         """The pass that the step's row is of."""
         came_back = [seen for seen in self._by_number.values() if seen.came_back]
-        return came_back[-1] if came_back else self._pass
+        seen = came_back[-1] if came_back else self._pass
+        seen.taken = True
+        return seen
 
     def bound(self) -> None:
         """A forward pass of the whole model begins or has ended: what comes next belongs to another one."""
@@ -111,6 +125,7 @@ class Passes:
         matrix = rows.as_rows(output)
         if matrix is None or not self._is_news(layer):
             return None
+        self.saw_half |= matrix.dtype is torch.float16
         if "outputs" in self._due:
             measured = self._guarded("layer outputs", rows.measure, matrix)
             if measured is not None:
@@ -139,7 +154,7 @@ class Passes:
     def gradient(self, layer: str, number: int, gradient: Tensor) -> bool:
         """The gradient of an output has been computed; returns whether it is the first of its backward pass."""
         seen = self._by_number.get(number)
-        if seen is None:
+        if seen is None or seen.taken:
             return False
         seen.came_back = True
         task = torch._C._current_graph_task_id()
@@ -147,6 +162,8 @@ class Passes:
         matrix = rows.as_rows(gradient)
         if matrix is None or seen.numbers.get(layer) != number:
             return is_first
+        if layer in seen.gradients:
+            self.notes.setdefault("backward passes", _OF_THE_LAST)
         if "outputs" in self._due:
             measured = self._guarded("gradients of layer outputs", rows.measure, matrix)
             if measured is not None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -10,11 +10,13 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import GatdiagError, InputError
-from gatdiag.laws import Laws, find_laws
+from gatdiag.laws import Exclusion, Law, Laws
+from gatdiag.laws.find import find_laws_within
 from gatdiag.recorder.balance import Balance
 from gatdiag.recorder.groups import Selection
 from gatdiag.recorder.weights import Weights
 from gatdiag.structure import Layer, Structure, discover
+from gatdiag.structure.isolation import leaving_no_mode
 
 _MOST_LAWS = 4096  # recorded at each recorded step; with more of them, at a fraction of the steps
 
@@ -42,6 +44,16 @@ class Plan:
     laws: Laws | None
     laws_every: int
     error: str | None
+
+    @property
+    def recorded_laws(self) -> list[Law]:
+        """The laws that are recorded, in order."""
+        return [] if self.balance is None else [self.balance.laws[number] for number in self.balance.wanted.tolist()]
+
+    @property
+    def excluded(self) -> tuple[Exclusion, ...]:
+        """What has no law, and why."""
+        return () if self.laws is None else self.laws.excluded
 
     @property
     def positions(self) -> dict[str, int]:
@@ -97,16 +109,16 @@ def kept_layers(structure: Structure, keeps: Callable[[str], bool]) -> tuple[Lay
     return layers
 
 
-def static_layers(model: nn.Module, keeps: Callable[[str], bool]) -> list[str]:
-    """Names of the layers as far as they are known before a forward pass; none of a model that is lazy.
+def static_layers(model: nn.Module, keeps: Callable[[str], bool]) -> tuple[Layer, ...]:
+    """The layers as far as they are known before a forward pass; none of a model that is lazy.
 
     Raises:
         ModelError: The model has no parameters.
         InputError: No layer is left to record.
     """
     if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
-        return []
-    return [layer.name for layer in kept_layers(discover(model), keeps)]
+        return ()
+    return kept_layers(discover(model), keeps)
 
 
 def settle(
@@ -134,16 +146,55 @@ def settle(
     infos = [info for layer in layers for info in layer.parameters]
     attention = [info.name for info in infos if info.role == "attention vector"]
     weights = Weights({info.name: parameters[info.name] for info in infos}, attention)
-    laws: Laws | None = None
-    if "balance" in selection.every:
-        laws, error = _laws(model, inputs, error)
-    names = {layer.name for layer in layers}
+    plan = Plan(structure, layers, weights, None, None, 1, error)
+    if "balance" not in selection.every:
+        return plan
+    return _with_laws(plan, *_laws(model, structure, inputs, error), selection)
+
+
+def settle_laws(
+    plan: Plan, model: nn.Module, inputs: tuple[tuple[Any, ...], Mapping[str, Any]], selection: Selection
+) -> Plan:
+    """The plan with the laws, of a model whose inputs were not known when all else was settled."""
+    structure, error = _structure(model, *inputs)
+    return _with_laws(plan, *_laws(model, structure, inputs, error), selection)
+
+
+def rebound(plan: Plan, model: nn.Module) -> Plan:
+    """The plan for the parameters that the model has now, under the names and in the shapes that it had before.
+
+    Raises:
+        InputError: A parameter is gone, or has another shape.
+    """
+    named = dict(model.named_parameters(remove_duplicate=False))
+    present = {id(parameter) for parameter in named.values()}
+    old = dict(zip(plan.weights.names, plan.weights.tensors, strict=True))
+    of_laws = {} if plan.laws is None else dict(plan.laws.parameters)
+    new: dict[str, Any] = {}
+    for name, tensor in (of_laws | old).items():
+        new[name] = named.get(name, tensor if id(tensor) in present else None)  # or it was only renamed, as by pruning
+        if new[name] is None:
+            raise InputError(f"{name} is gone")
+        if is_lazy(new[name]) or new[name].shape != tensor.shape:
+            raise InputError(f"{name} had shape {tuple(tensor.shape)} and is replaced by one of another")
+    if all(new[name] is tensor for name, tensor in (of_laws | old).items()):
+        return plan
+    plan = replace(plan, weights=plan.weights.rebound(new))
+    if plan.laws is None or plan.balance is None:
+        return plan
+    laws = Laws(list(plan.laws), {name: new[name] for name in of_laws}, plan.laws.excluded)
+    return replace(plan, laws=laws, balance=Balance(laws, plan.balance.wanted.tolist()))
+
+
+def _with_laws(plan: Plan, laws: Laws | None, error: str | None, selection: Selection) -> Plan:
+    names = plan.positions
     wanted = [] if laws is None else [number for number, law in enumerate(laws) if law.layer in names]
-    every = selection.every.get("balance", 1) * max(1, math.ceil(len(wanted) / _MOST_LAWS))
+    every = selection.every["balance"] * max(1, math.ceil(len(wanted) / _MOST_LAWS))
     balance = Balance(laws, wanted) if laws is not None and wanted else None
-    return Plan(structure, layers, weights, balance, laws, every, error)
+    return replace(plan, balance=balance, laws=laws, laws_every=every, error=error)
 
 
+@leaving_no_mode
 def _structure(model: nn.Module, args: Any, kwargs: Any) -> tuple[Structure, str | None]:
     """In execution order if the model can be run for it, else in module order, with what was wrong."""
     try:
@@ -152,7 +203,8 @@ def _structure(model: nn.Module, args: Any, kwargs: Any) -> tuple[Structure, str
         return discover(model), str(error) if isinstance(error, GatdiagError) else f"{type(error).__name__}: {error}"
 
 
-def _laws(model: nn.Module, inputs: Any, error: str | None) -> tuple[Laws | None, str | None]:
+@leaving_no_mode
+def _laws(model: nn.Module, structure: Structure, inputs: Any, error: str | None) -> tuple[Laws | None, str | None]:
     if inputs is None:
         return None, (
             "no training forward of the model itself was seen: its forward must be called through the model, as in "
@@ -161,7 +213,7 @@ def _laws(model: nn.Module, inputs: Any, error: str | None) -> tuple[Laws | None
     if error is not None:
         return None, error
     try:
-        laws = find_laws(model, *inputs[0], **inputs[1])
+        laws = find_laws_within(structure, model, *inputs)
     except GatdiagError as failure:
         return None, str(failure)
     except Exception as failure:  # the user's own code runs in there; all else can be recorded without laws

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,23 +15,33 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
 from gatdiag.hooks import Hooks, in_backward_pass
-from gatdiag.recorder import description
+from gatdiag.recorder import description, scaling
 from gatdiag.recorder.clipping import BeforeClipping
 from gatdiag.recorder.clock import Clock
 from gatdiag.recorder.groups import Metrics, select
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.measurement import StepMeasurement
 from gatdiag.recorder.passes import Passes
-from gatdiag.recorder.plan import Patterns, Plan, filter_of, settle, static_layers
+from gatdiag.recorder.plan import Patterns, Plan, filter_of, static_layers
 from gatdiag.recorder.scalars import best_of, scalar
 from gatdiag.recorder.schedule import Budget, Every, schedule
 from gatdiag.recorder.status import Observer, Status
 from gatdiag.recorder.steps import Moving, Steps
+from gatdiag.recorder.subject import Subject
 from gatdiag.recorder.writer import Writer
-from gatdiag.structure import Structure
+from gatdiag.structure import Layer, Structure
 from gatdiag.structure.replica import unwrapped
 
 DISABLED = "GATDIAG_DISABLE"
+
+_PIECEWISE = (
+    "the optimiser steps inside the backward pass, so that gradients never exist together: each is measured when its "
+    "own weights move, and delta, predicted c and the norm before clipping are not recorded"
+)
+_PERHAPS_SCALED = (
+    "layers return float16, and no torch.amp.GradScaler is known: if the loss is scaled, so are the recorded gradients "
+    "of layer outputs. Give the scaler to watch(..., scaler=...)"
+)
 
 
 class Recorder:
@@ -90,12 +101,13 @@ class Recorder:
         }
         self._name, self._overwrite, self._resume = name, overwrite, resume
         self._writer: Writer | None = None
-        self._plan: Plan | None = None
-        self._is_settled = False  # whether the plan was made, or failed
-        self._candidate: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+        self._subject = Subject(
+            self._root, self._selection, self._keeps, self._guard, self._begin_recording, self._follow
+        )
         self._measured: StepMeasurement | None = None
         self._is_ahead = False  # whether training has begun to compute the coming step
         self._clipping = BeforeClipping()
+        self._known = weakref.WeakSet[Optimizer]()  # optimisers that meta.json tells of
         self._process = os.getpid()
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -104,7 +116,8 @@ class Recorder:
         """Begin to record.
 
         Raises:
-            InputError: The folder holds something, or no layer is left to record; or it was started before.
+            InputError: The folder holds something, or no layer is left to record; or the run to be resumed is of
+                another model; or it was started before.
             ModelError: The model has no parameters.
         """
         if not self.enabled:
@@ -114,7 +127,9 @@ class Recorder:
         layers = static_layers(self._root, self._keeps)
         about = {**description.of_model(self._root), "cadence": self._cadence, **description.fixed(self._selection)}
         about |= {} if self._name is None else {"name": self._name}
-        self._writer = Writer(self.folder, about, self._guard, overwrite=self._overwrite, resume=self._resume)
+        self._writer = Writer(
+            self.folder, about, self._guard, overwrite=self._overwrite, resume=self._resume, layers=layers
+        )
         self._clock.start(self._writer.next_step)
         self._passes.start(self._clock.record)
         self._listen_to(layers)
@@ -145,7 +160,6 @@ class Recorder:
         if self._steps.is_open:
             self._guard("the last step", self._steps.close)
         self._passes.stop()
-        self._candidate = None
         if not self._clock.steps and error is None:
             self._guard.tell(
                 "steps",
@@ -158,19 +172,24 @@ class Recorder:
                 "no output of a layer was seen: inside compiled code, and where layers are not called as modules, "
                 "nothing can be read without changing the computation. Parameters and laws are recorded",
             )
+        self._subject.tell_of_laws()
         if self._plan is not None:
             self._guard("final parameters", writer.save_snapshot, "final", self._plan.weights)
         writer.end(error, self._notes())
         if self._observer is not None:
             self._guard("the progress line", self._observer, None)
-        self._plan = None
+        self._subject.forget()
+
+    @property
+    def _plan(self) -> Plan | None:
+        return self._subject.plan
 
     def _notes(self) -> list[str]:
         balance = None if self._plan is None else self._plan.balance
         unpredictable = (
             [] if balance is None or not balance.unpredictable else [f"predicted c: {balance.unpredictable}"]
         )
-        return [*self._passes.notes.values(), *unpredictable]
+        return [*self._passes.notes.values(), *self._hooks.parts.values(), *unpredictable]
 
     # --- what the user calls ------------------------------------------------------------------------------------------
 
@@ -178,7 +197,9 @@ class Recorder:
         """Note numbers of a step: losses, accuracies, anything.
 
         They belong to the last step that was made; or to the one that is coming, if its forward pass has been seen
-        already. Tensors on an accelerator are not waited for.
+        already. Any forward pass of the model in training mode with gradients enabled counts as one of the coming
+        step: so evaluate with `model.eval()` or under `torch.no_grad()`, or log before, for what is logged after such
+        a pass and before the step belongs to the step that is coming. Tensors on an accelerator are not waited for.
 
         Args:
             scalars: Name -> number, tensor or array with one element, or torchmetrics metric. "loss" is what the
@@ -194,11 +215,15 @@ class Recorder:
             value = float(values[self._best[0]])
             self._guard("best parameters", self._writer.offer_best, *self._best, value, step, self._plan.weights)
 
-    def step(self) -> AbstractContextManager[None]:
+    def step(self, number: int | None = None) -> AbstractContextManager[None]:
         """Say that a step is about to be made by something that is not an optimiser of torch's.
 
         Gradients must be there, and the weights must not have moved. The weights after the step are read when the
         context that this returns is left, or, if it is not used as one, at the next forward pass.
+
+        Args:
+            number: Which step it is, if steps were made that were not seen; else it is the one after the last. A
+                number that was there already is warned of, and not used.
 
         Example::
 
@@ -207,6 +232,9 @@ class Recorder:
                 my_update(model)
         """
         if self._writer is not None and self._hooks.attached:
+            if number is not None:
+                self._steps.close()
+                self._guard("numbers of steps", self._clock.skip_to, number)
             self._is_ahead = False
             self._guard("this step", self._steps.open)
         return Moving(lambda: self._guard("this step", self._steps.close))
@@ -242,12 +270,8 @@ class Recorder:
     def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The model's forward pass has ended."""
         self._passes.bound()
-        if self._is_settled or self._process != os.getpid():
-            return
-        if self._root.training:
-            self._settle((args, kwargs))
-        else:  # perhaps an evaluation with gradients enabled; a step will tell
-            self._candidate = (args, kwargs)
+        if self._process == os.getpid():
+            self._subject.on_forward((args, kwargs))
 
     def _ask_for_the_end_of_the_backward_pass(self) -> None:
         if self._plan is not None:
@@ -264,10 +288,14 @@ class Recorder:
 
     def on_step(self, optimizers: Sequence[Optimizer]) -> None:
         """Gradients are there, and weights have not moved."""
-        if not self._is_settled:
-            self._settle(self._candidate)
+        self._subject.on_step(self._clock.step, optimizers)
         with self._clock.recording(), torch.no_grad():
             self._guard("this step", self._open, optimizers)
+
+    def on_joined(self, optimizer: Optimizer) -> None:
+        """A further optimiser takes part in the step."""
+        with self._clock.recording(), torch.no_grad():
+            self._guard("this step", self._join, optimizer)
 
     def on_moved(self, complete: bool) -> None:
         """Weights have moved."""
@@ -289,28 +317,57 @@ class Recorder:
         plan, writer, clock = self._plan, self._writer, self._clock
         if plan is None or writer is None:
             return
-        if not clock.steps:
-            names = {id(parameter): name for name, parameter in self._root.named_parameters()}
-            writer.describe(optimizers=description.of_optimizers(optimizers, names))
-        fused = _fused_scale(optimizers)
-        self._measured = StepMeasurement(clock.step, -1 if clock.record is None else clock.record)
+        for optimizer in optimizers:
+            self._meet(optimizer, writer)
+        fused = scaling.of_parameters(optimizers)
+        record = -1 if clock.record is None else clock.record
+        measured = self._measured = StepMeasurement(clock.step, record, is_piecewise=in_backward_pass())
         if clock.record is None:
             writer.watch(clock.step, plan.weights.gradient_norms())
         else:
-            scale = _scale(self._scaler)
-            self._measured.measure(plan, self._selection, self._guard, fused)
-            self._measured.add_pass(self._passes.take(), plan.positions, self._selection, scale)
-            norm = self._measured.gradient_norm
-            unclipped = self._clipping.norm(plan.weights, norm)
-            if unclipped is not None and unclipped is not norm and scale is not None:
-                unclipped = unclipped * scale
-            writer.step(clock.step, norm, unclipped, _rates(optimizers))
-        self._measured.measure_laws(plan, self._selection, self._guard, optimizers, fused, clock.next_record)
+            measured.measure(plan, self._selection, self._guard, fused)
+            writer.step_rates(clock.step, _rates(optimizers))
+            if measured.is_piecewise:
+                self._guard.note("gradients", _PIECEWISE)
+            else:
+                self._add_gradients(plan, writer, measured)
+        measured.measure_laws(plan, self._selection, self._guard, optimizers, fused, clock.next_record)
+
+    def _join(self, optimizer: Optimizer) -> None:
+        if self._plan is None or self._writer is None:
+            return
+        self._meet(optimizer, self._writer)
+        if self._measured is not None and self._measured.record >= 0 and self._measured.is_piecewise:
+            self._measured.measure_joined(self._plan, self._guard, optimizer, scaling.of_parameters([optimizer]))
+
+    def _meet(self, optimizer: Optimizer, writer: Writer) -> None:
+        """What is done once for each optimiser."""
+        if optimizer in self._known:
+            return
+        self._known.add(optimizer)
+        names = {id(parameter): name for name, parameter in self._root.named_parameters()}
+        self._guard("descriptions of the run", writer.add_optimizer, optimizer, names, self._clock.step)
+        if self._scaler is None:
+            self._scaler = scaling.calling_scaler()
+
+    def _add_gradients(self, plan: Plan, writer: Writer, measured: StepMeasurement) -> None:
+        """What is known when the backward pass is over."""
+        scale = scaling.of_outputs(self._scaler)
+        measured.add_pass(self._passes.take(), plan.positions, self._selection, scale)
+        if self._passes.saw_half and self._scaler is None:
+            self._guard.tell("gradients of float16 outputs", _PERHAPS_SCALED)
+        norm = measured.gradient_norm
+        unclipped = None if measured.is_piecewise else self._clipping.norm(plan.weights, norm)
+        if unclipped is not None and unclipped is not norm and scale is not None:
+            unclipped = unclipped * scale
+        writer.step(measured.step, norm, unclipped)
 
     def _close(self) -> None:
         plan, writer, measured = self._plan, self._writer, self._measured
         if plan is None or writer is None or measured is None or measured.record < 0:
             return
+        if measured.is_piecewise:
+            self._add_gradients(plan, writer, measured)
         measured.close(plan, self._selection)
         writer.write(measured)
         if self._observer is not None:
@@ -327,26 +384,26 @@ class Recorder:
 
     # --- the beginning ------------------------------------------------------------------------------------------------
 
-    def _settle(self, inputs: tuple[tuple[Any, ...], Mapping[str, Any]] | None) -> None:
-        """Layers in order of execution, laws, initial weights: once, at the first training forward."""
-        self._is_settled, self._candidate = True, None
+    def _begin_recording(self, plan: Plan) -> bool:
+        """Say what is recorded, and keep the initial weights."""
+        self._listen_to(plan.layers)
         writer = self._writer
-        if writer is None:
-            return
-        plan: Plan | None = self._guard("all measurements", settle, self._root, inputs, self._selection, self._keeps)
-        if plan is None:
-            return
-        self._listen_to([layer.name for layer in plan.layers])
-        if self._guard("all measurements", writer.begin, plan) is not True:
-            return
-        self._plan = plan
-        if plan.error is not None:
-            self._guard.tell("laws", f"no conservation laws are recorded: {plan.error}")
+        if writer is None or self._guard("all measurements", writer.begin, plan) is not True:
+            return False
         self._guard("changes since the beginning", writer.first_snapshot, plan.weights)
+        return True
 
-    def _listen_to(self, names: Iterable[str]) -> None:
-        modules = dict(self._root.named_modules())
-        self._hooks.listen_to({name: modules["" if name == Structure.ROOT else name] for name in names})
+    def _follow(self) -> None:
+        """What is recorded of the model has changed."""
+        self._steps.refresh()
+        plan = self._plan
+        if plan is not None and self._writer is not None:
+            self._listen_to(plan.layers)
+            self._writer.describe(laws=description.of_laws(plan.recorded_laws, plan.excluded, plan.error))
+
+    def _listen_to(self, layers: Iterable[Layer]) -> None:
+        modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}
+        self._hooks.listen_to({layer.name: modules[layer.name] for layer in layers if layer.name in modules})
 
 
 def _listed(optimizer: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer] | None:
@@ -370,20 +427,6 @@ def _is_first_process() -> bool:
     """In distributed training only the first process writes."""
     distributed = torch.distributed
     return not (distributed.is_available() and distributed.is_initialized() and distributed.get_rank() != 0)
-
-
-def _fused_scale(optimizers: Sequence[Optimizer]) -> Tensor | None:
-    """What the gradients of a fused optimiser are still to be multiplied by: it unscales them inside its step."""
-    scales = [scale for optimizer in optimizers if (scale := getattr(optimizer, "grad_scale", None)) is not None]
-    return 1.0 / scales[0].double() if scales else None
-
-
-def _scale(scaler: Any) -> Tensor | float | None:
-    """What gradients of layer outputs are to be multiplied by; a tensor where that spares waiting for the device."""
-    if scaler is None or not scaler.is_enabled():
-        return None
-    scale = getattr(scaler, "_scale", None)
-    return 1.0 / (scale.double() if isinstance(scale, Tensor) else float(scaler.get_scale()))
 
 
 def _rates(optimizers: Sequence[Optimizer]) -> list[Any]:

@@ -1,8 +1,9 @@
 """Notices the steps of optimisers, through torch's hooks for all of them; nothing is planted on an optimiser.
 
-One step of training may take several optimisers: those that follow each other without a forward pass between them
-share a step. An optimiser that wraps another shares its step, too. Where `step(closure)` computes the gradients
-itself, the step opens after the first evaluation, when the weights are still those before it.
+One step of training may take several optimisers: those that follow each other without a forward or a backward pass
+between them share a step, and so do those that step inside one backward pass, each as soon as its own gradients are
+there. An optimiser that wraps another shares its step, too. Where `step(closure)` computes the gradients itself, the
+step opens after the first evaluation, when the weights are still those before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +14,17 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from gatdiag.hooks import BackwardCounter, in_backward_pass
+
 
 class Steady(Protocol):
     """Hears of steps."""
 
     def on_step(self, optimizers: Sequence[Optimizer]) -> None:
         """A step is about to be made: the gradients are there, the weights have not moved."""
+
+    def on_joined(self, optimizer: Optimizer) -> None:
+        """A further optimiser is about to take part in the step."""
 
     def on_moved(self, complete: bool) -> None:
         """An optimiser has moved weights; `complete`: no other is expected to in this step."""
@@ -59,6 +65,8 @@ class Steps:
         self._members: list[Optimizer] | None = None  # of the step that is open
         self._running: list[int] = []  # optimisers at work; one whose class calls its parent's step is here twice
         self._evaluating = False
+        self._counter = BackwardCounter()
+        self._backward_passes: int | None = None  # how many there had been when the open step had to stay open
         self._own: dict[int, nn.Parameter] = {}  # the parameters as they were last listed
         self._handles: list[Any] = []
 
@@ -92,19 +100,33 @@ class Steps:
 
     def open(self, optimizer: Optimizer | None = None) -> None:
         """A step is about to be made, by an optimiser or by something that is not one of torch's."""
-        if self._members is not None and (optimizer is None or optimizer in self._members) and len(self._running) < 2:
+        if len(self._running) < 2 and self._is_another(optimizer):
             self.close()
         if self._members is None:
             self._members = [] if optimizer is None else [optimizer]
             self._listener.on_step(self._members)
         elif optimizer is not None and optimizer not in self._members:
             self._members.append(optimizer)
+            self._listener.on_joined(optimizer)
+
+    def _is_another(self, optimizer: Optimizer | None) -> bool:
+        """Whether what is about to be made is not part of the open step."""
+        if self._members is None:
+            return False
+        if optimizer is None or optimizer in self._members:
+            return True
+        counted = self._backward_passes
+        return counted is not None and not in_backward_pass() and self._counter.count() > counted + 1
 
     def close(self) -> None:
         """The open step is over."""
         if self._members is not None:
             self._listener.on_done()
-            self._members = None
+            self._members = self._backward_passes = None
+
+    def refresh(self) -> None:
+        """The model has other parameters than before."""
+        self._own = {id(parameter): parameter for parameter in self._parameters()}
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if not self._counts(optimizer) or _is_skipped(optimizer):
@@ -138,17 +160,20 @@ class Steps:
         self._running.remove(id(optimizer))
         if self._members is None:
             return
-        complete = not self._running and self._is_complete()
+        inside = in_backward_pass()
+        complete = not self._running and not inside and self._is_complete()
         self._listener.on_moved(complete)
         if complete:
             self.close()
+        elif not inside:
+            self._backward_passes = self._counter.count()
 
     def _counts(self, optimizer: Optimizer) -> bool:
         if self._only is not None:
             return id(optimizer) in self._only
         if self._holds_own(optimizer):
             return True
-        self._own = {id(parameter): parameter for parameter in self._parameters()}  # there may be new ones
+        self.refresh()  # there may be new ones
         return self._holds_own(optimizer)
 
     def _holds_own(self, optimizer: Optimizer) -> bool:

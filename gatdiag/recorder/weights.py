@@ -7,7 +7,7 @@ device and type together: one flat copy of the initial weights is kept, a second
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gatdiag import metrics
 from gatdiag.metrics.change import SIGNIFICANT
 from gatdiag.recorder.groups import LEVELS, change_quantile
+from gatdiag.recorder.quantiles import change_quantiles
 
 Columns = dict[str, Tensor]
 
@@ -85,6 +86,7 @@ class Weights:
 
     Attributes:
         names: Of the parameters, in order.
+        tensors: The parameters.
         is_measurable: Which parameters are real numbers in a dense tensor; nothing is measured of all others.
         is_matrix: Which parameters have a spectral norm: not vectors, nor what stands for one.
     """
@@ -92,18 +94,18 @@ class Weights:
     def __init__(self, parameters: Mapping[str, nn.Parameter], attention: Sequence[str]) -> None:
         """Copies the parameters."""
         self.names = tuple(parameters)
-        self._parameters = list(parameters.values())
+        self.tensors = list(parameters.values())
         self._attention = set(attention)
-        self.is_measurable = np.array([p.is_floating_point() and not p.is_sparse for p in self._parameters])
+        self.is_measurable = np.array([p.is_floating_point() and not p.is_sparse for p in self.tensors])
         self.is_matrix = np.array([p.dim() > 1 and name not in self._attention for name, p in parameters.items()])
         alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for position, parameter in enumerate(self._parameters):
+        for position, parameter in enumerate(self.tensors):
             if self.is_measurable[position]:
                 alike[parameter.device, parameter.dtype].append(position)
         self._batches = [self._batch(positions) for positions in alike.values()]
 
     def _batch(self, positions: list[int]) -> _Batch:
-        parameters = [self._parameters[position] for position in positions]
+        parameters = [self.tensors[position] for position in positions]
         flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
         chosen = [
             torch.full((parameter.numel(),), self.names[position] in self._attention, device=flat.device)
@@ -111,6 +113,13 @@ class Weights:
         ]
         absolute = torch.cat(chosen).nonzero().flatten()
         return _Batch(positions, parameters, [p.numel() for p in parameters], absolute, flat)
+
+    def rebound(self, parameters: Mapping[str, nn.Parameter]) -> "Weights":
+        """The same for other tensors of these names and shapes; changes are measured against the old initial values."""
+        bound = Weights({name: parameters[name] for name in self.names}, sorted(self._attention))
+        pieces = ((batch.positions, batch.initial.split(batch.sizes)) for batch in self._batches)
+        bound.set_initial({self.names[at]: piece for all_of in pieces for at, piece in zip(*all_of, strict=True)})
+        return bound
 
     def set_initial(self, initial: Mapping[str, Tensor]) -> None:
         """Measure changes against these values instead, as a run does that is continued."""
@@ -123,7 +132,7 @@ class Weights:
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """The parameters as they are, on the host; types that numpy lacks become float32."""
-        return {name: _array(parameter) for name, parameter in zip(self.names, self._parameters, strict=True)}
+        return {name: _array(parameter) for name, parameter in zip(self.names, self.tensors, strict=True)}
 
     def before(self, unscale: Tensor | float | None = None) -> Columns:
         """Norms of weights and gradients; the weights are kept until `after`.
@@ -141,9 +150,9 @@ class Weights:
         found["relative_gradient_norm"] = found["gradient_norm"] / found["norm"]
         return found
 
-    def gradient_norms(self) -> Tensor:
-        """(parameters,), float64; 0 where there is no gradient."""
-        gradients = [parameter.grad for parameter in self._parameters]
+    def gradient_norms(self, only: Container[int] | None = None) -> Tensor:
+        """(parameters,), float64; 0 where there is no gradient, and for parameters whose id is not among these."""
+        gradients = [parameter.grad if only is None or id(parameter) in only else None for parameter in self.tensors]
         whole = [gradient for gradient in gradients if gradient is not None and not gradient.is_sparse]
         if len(self._batches) == 1 and len(whole) == len(self.names):
             return norms(whole)
@@ -163,12 +172,12 @@ class Weights:
 
     def versions(self) -> list[tuple[int, int]]:
         """What changes when a gradient is replaced or changed in place, as by clipping."""
-        gradients = [parameter.grad for parameter in self._parameters]
+        gradients = [parameter.grad for parameter in self.tensors]
         return [(id(gradient), gradient._version) for gradient in gradients if gradient is not None]
 
     def has_gradient(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which parameters have a gradient."""
-        return np.array([parameter.grad is not None for parameter in self._parameters])
+        return np.array([parameter.grad is not None for parameter in self.tensors])
 
     def non_finite(self, norms: Tensor, gradient: bool) -> Tensor:
         """How many entries of each weight, or of each gradient, are not finite; none where the norm is finite.
@@ -185,7 +194,7 @@ class Weights:
         else:
             suspects = list(range(len(self.names)))  # looking at the norms would wait for the device
         for position in suspects:
-            tensor = self._parameters[position].grad if gradient else self._parameters[position]
+            tensor = self.tensors[position].grad if gradient else self.tensors[position]
             if tensor is not None:
                 counts[position] = (~_dense(tensor.detach()).isfinite()).sum()
         return counts
@@ -210,8 +219,7 @@ class Weights:
         for batch in self._batches:
             weight = batch.before if batch.before is not None else batch.flat()
             pairs = zip(weight.split(batch.sizes), batch.initial.split(batch.sizes), strict=True)
-            rows = [torch.stack(_quantiles(initial, trained)) for trained, initial in pairs]
-            table = torch.stack(rows)
+            table = torch.stack([change_quantiles(initial, trained) for trained, initial in pairs])
             for kind, name in enumerate(("relative", "absolute")):
                 for number, level in enumerate(LEVELS):
                     self._put(found, change_quantile(name, level), batch, table[:, kind, number])
@@ -282,9 +290,3 @@ def _array(parameter: nn.Parameter) -> np.ndarray[Any, Any]:
     values = parameter.detach().cpu()
     values = values.to_dense() if values.is_sparse else values
     return (values.float() if values.dtype in _WITHOUT_NUMPY else values).numpy()
-
-
-def _quantiles(initial: Tensor, trained: Tensor) -> tuple[Tensor, Tensor]:
-    significant = trained.double().abs() >= SIGNIFICANT
-    relative = metrics.quantiles(metrics.relative_change(initial, trained), LEVELS, where=significant)
-    return relative, metrics.quantiles(metrics.absolute_change(initial, trained), LEVELS)

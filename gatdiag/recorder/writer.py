@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
 from gatdiag.recorder import description
@@ -20,8 +22,10 @@ from gatdiag.recorder.plan import Plan
 from gatdiag.recorder.weights import Weights
 from gatdiag.run import Store, load
 from gatdiag.run.pending import MOST_FURTHER_COLUMNS
+from gatdiag.structure import Layer
 
 _MOST_NAMES = MOST_FURTHER_COLUMNS - 100  # the rest is for learning rates
+_MOST_OPTIMIZERS = 100  # a loop may make a new one at each step
 _WATCH = "watch"  # gradient norms that are looked at, and not written
 
 
@@ -34,6 +38,7 @@ class Writer:
         guard: Contains failures.
         overwrite: Delete the run that is there.
         resume: True: continue the run that is there; a number: from this step on.
+        layers: Those that will be recorded, as far as they are known.
 
     Attributes:
         next_step: The first step to be recorded.
@@ -42,11 +47,18 @@ class Writer:
         saw_layers: Whether an output of a layer was ever recorded.
 
     Raises:
-        InputError: The folder cannot be written to, holds something else, or no run to resume.
+        InputError: The folder cannot be written to, holds something else, or no run of this model to resume.
     """
 
     def __init__(
-        self, folder: Path, about: Mapping[str, Any], guard: Guard, *, overwrite: bool, resume: bool | int
+        self,
+        folder: Path,
+        about: Mapping[str, Any],
+        guard: Guard,
+        *,
+        overwrite: bool,
+        resume: bool | int,
+        layers: Sequence[Layer] = (),
     ) -> None:
         """Makes the folder, or opens it again."""
         self._guard = guard
@@ -54,6 +66,7 @@ class Writer:
             if resume is False:
                 self._store = Store.create(folder, about, overwrite=overwrite)
             else:
+                description.refuse_another_model(load(folder).meta["structure"], layers)
                 self._store = Store.resume(folder, None if resume is True else resume)
         except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
             raise InputError(f"The run cannot be written to {folder}: {error}; give another folder") from error
@@ -68,11 +81,24 @@ class Writer:
         self._logged: set[str] = set()
         self._layers: tuple[str, ...] = ()
         self._parameters: list[tuple[str, str]] = []
-        self._start = time.monotonic()
+        self._start = time.monotonic() - (_last_time(folder) if self._resumed else 0.0)
 
     def describe(self, **changes: Any) -> None:
         """Change what meta.json says."""
         self._guard("descriptions of the run", self._store.update_meta, **changes)
+
+    def add_optimizer(self, optimizer: Optimizer, names: Mapping[int, str], step: int) -> None:
+        """Say that an optimiser makes its first step.
+
+        Args:
+            optimizer: The optimiser.
+            names: id of parameter -> name.
+            step: The step.
+        """
+        known = self._store.meta["optimizers"]
+        listed = description.joined(known, description.of_optimizer(optimizer, names, step))
+        if listed != known and len(listed) <= _MOST_OPTIMIZERS:
+            self._store.update_meta(optimizers=listed)
 
     def begin(self, plan: Plan) -> bool:
         """Say what is recorded.
@@ -81,10 +107,10 @@ class Writer:
             InputError: A run that is resumed has other layers or laws.
         """
         if self._resumed:
-            description.refuse_other_shapes(self._store.meta["structure"], plan.layers)
+            description.refuse_another_model(self._store.meta["structure"], plan.layers)
         self._store.update_meta(
             structure=description.of_structure(plan.layers, plan.structure.order),
-            laws=description.of_laws(plan),
+            laws=description.of_laws(plan.recorded_laws, plan.excluded, plan.error),
         )
         self._layers = tuple(layer.name for layer in plan.layers)
         self._parameters = plan.parameters
@@ -136,11 +162,15 @@ class Writer:
         self._logged.add(name)
         return True
 
-    def step(self, step: int, gradient_norm: Any, unclipped: Any, rates: Sequence[Any]) -> None:
-        """What gatdiag itself knows of a recorded step."""
+    def step(self, step: int, gradient_norm: Any, unclipped: Any) -> None:
+        """Norms of the gradients of a recorded step."""
         row = self._row(step)
         row["gradient_norm"] = gradient_norm
         row["gradient_norm_before_clipping"] = unclipped
+
+    def step_rates(self, step: int, rates: Sequence[Any]) -> None:
+        """Learning rates of a recorded step."""
+        row = self._row(step)
         for number, rate in enumerate(rates):
             row["learning_rate" if number == 0 else f"learning_rate_{number}"] = (
                 rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
@@ -219,6 +249,12 @@ def _ending(error: BaseException | None) -> tuple[Any, str | None]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", None
     return "failed", " ".join(f"{type(error).__name__}: {error}".split())[:2000]
+
+
+def _last_time(folder: Path) -> float:
+    """Seconds since the start, at the last step that counts."""
+    seconds = load(folder).steps.get("time", pd.Series(dtype=float)).max()
+    return 0.0 if pd.isna(seconds) else float(seconds)
 
 
 def _read_first(found: Any) -> FirstNonFinite | None:

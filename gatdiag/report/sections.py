@@ -48,6 +48,7 @@ class Comparison:
     story: tuple[str, ...]
     table: Sheet
     overviews: tuple[tuple[str, Plate], ...]
+    left_out: str
     groups: tuple[PlateGroup, ...]
 
 
@@ -90,6 +91,7 @@ def comparison(runs: Sequence[Run]) -> Comparison:
         story=_contrast(runs),
         table=comparison_sheet(runs, "comparison-table"),
         overviews=tuple(_beside_each_other(runs)),
+        left_out=_left_out(runs),
         groups=plate_groups(figures, runs, "comparison"),
     )
 
@@ -102,6 +104,15 @@ def _beside_each_other(runs: Sequence[Run]) -> Iterator[tuple[str, Plate]]:
     for place, run in enumerate(shown):
         for figure, options in zip(overviews, shared, strict=True):
             yield short(run.name), plate(figure, [run], f"comparison-{place}", **options)
+
+
+def _left_out(runs: Sequence[Run]) -> str:
+    """How many overviews are not shown; "" if all are."""
+    left = runs[MOST_IN_FULL:]
+    if not left:
+        return ""
+    where = f"{names(run.name for run in left)} {'has its overview' if len(left) == 1 else 'have theirs'} below"
+    return f"The first {MOST_IN_FULL} of {len(runs)} runs are shown; {where}."
 
 
 def comparison_sheet(runs: Sequence[Run], anchor: str) -> Sheet:

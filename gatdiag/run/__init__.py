@@ -38,7 +38,8 @@ meta.json is one JSON object in UTF-8, replaced as a whole, without NaN or infin
                         "excluded": [{"what", "reason"}], "error"}
     quantities          [{"name", "table", "label", "unit", "equation" (LaTeX), "paper", "high", "low"}] of the columns
     cadence             {"every", "budget", "metrics", "groups"}: which steps were sampled, and what at which of them
-    optimizers          [{"class", "groups": [{"lr", ..., "parameters": [names]}]}]
+    optimizers          [{"class", "groups": [{"lr", ..., "parameters": [names]}], "from_step"}], in the order in which
+                        they made their first step; those of one step that differ in their parameters alone are one
     versions            of gatdiag, python, torch, torch_geometric, numpy, and the platform
     first_non_finite    null, or {"step", "layer", "where", "parameter", "kind"} of the first NaN or infinity
     best                null, or {"name", "mode", "value", "step"} of best.safetensors

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
 
+from gatdiag.structure.isolation import leaving_no_mode
+
 T = TypeVar("T")
 Memo: TypeAlias = dict[int, Any]
 Change: TypeAlias = Callable[[Tensor, Memo], Tensor]
@@ -46,8 +48,7 @@ def duplicate(value: T, omit: Sequence[object] = ()) -> T:
         omit: Mappings inside `value` that are empty in the copy (backward hooks).
     """
     memo: Memo = {id(mapping): type(mapping)() for mapping in omit}
-    with _Copying(_duplicate_tensor):
-        return copy.deepcopy(value, memo)
+    return _copied(value, memo, _duplicate_tensor)
 
 
 def changed(value: T, change: Callable[[Tensor], Tensor]) -> T:
@@ -56,8 +57,7 @@ def changed(value: T, change: Callable[[Tensor], Tensor]) -> T:
     A `Parameter` among the inputs stays one (its class belongs to it) but no longer asks for a gradient.
     """
     memo: Memo = {}
-    with _Copying(lambda tensor, _: change(tensor)):
-        result = copy.deepcopy(value, memo)
+    result = _copied(value, memo, lambda tensor, _: change(tensor))
     for parameter in {id(copied): copied for copied in memo.values() if isinstance(copied, Parameter)}.values():
         parameter.requires_grad_(False)
         parameter.data = change(parameter.data)
@@ -68,12 +68,17 @@ def tensors(value: object) -> list[Tensor]:
     """Every tensor that can be reached from an object, each once; none is copied but the parameters outside modules."""
     parameters = list(value.parameters()) if isinstance(value, Module) else []
     memo: Memo = {id(parameter): parameter for parameter in parameters}
-    with _Copying(lambda tensor, _: tensor):
-        copy.deepcopy(value, memo)
+    _copied(value, memo, lambda tensor, _: tensor)
     copied = memo.get(id(memo), [])  # what deepcopy keeps alive: the originals of all that it copied
     found = [original for original in [*memo.values(), *copied] if isinstance(original, Tensor)]
     originals = {id(original): original for original in found}
     return [originals[key] for key in memo if key in originals]
+
+
+@leaving_no_mode
+def _copied(value: T, memo: Memo, change: Change) -> T:
+    _Copying(change).__enter__()  # type: ignore[no-untyped-call]
+    return copy.deepcopy(value, memo)
 
 
 def _duplicate_tensor(tensor: Tensor, memo: Memo) -> Tensor:

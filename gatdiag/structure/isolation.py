@@ -4,13 +4,68 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from functools import wraps
+from traceback import clear_frames
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import _C, Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch
+
+Inputs = ParamSpec("Inputs")
+Output = TypeVar("Output")
+
+
+def leaving_no_mode(function: Callable[Inputs, Output]) -> Callable[Inputs, Output]:
+    """The function, after which torch's modes are as they were before, whatever interrupted it.
+
+    A mode is entered and left by functions in Python. An interrupt (Ctrl-C) that falls into one of them, or just before
+    the `with` takes hold, leaves the mode active for the rest of the process. So the modes are put back here, in two
+    `finally`, since the interrupt may also fall into the first. A mode that the function enters it need not leave.
+    """
+
+    @wraps(function)
+    def leaving(*args: Inputs.args, **kwargs: Inputs.kwargs) -> Output:
+        before = _Modes()
+        try:
+            try:
+                return function(*args, **kwargs)
+            except KeyboardInterrupt as interrupt:
+                clear_frames(
+                    interrupt.__traceback__
+                )  # what is suspended in there ends now, not after the modes are back
+                raise
+            finally:
+                before.restore()
+        finally:
+            before.restore()
+
+    return leaving
+
+
+class _Modes:
+    """The modes that are active, whether gradients are recorded, and what torch notes of dispatch modes."""
+
+    def __init__(self) -> None:
+        self.functions = [_C._get_function_stack_at(at) for at in range(_C._len_torch_function_stack())]
+        self.dispatches = [_C._get_dispatch_stack_at(at) for at in range(_C._len_torch_dispatch_stack())]
+        self.gradients = torch.is_grad_enabled()
+        self.flags = {name: value for name, value in vars(_python_dispatch).items() if name.startswith("_is_in_")}
+
+    def restore(self) -> None:
+        while _C._len_torch_function_stack() > len(self.functions):
+            _C._pop_torch_function_stack()
+        for mode in self.functions[_C._len_torch_function_stack() :]:  # torch takes one off while it answers
+            _C._push_on_torch_function_stack(mode)
+        while _C._len_torch_dispatch_stack() > len(self.dispatches):
+            _C._pop_torch_dispatch_stack(None)
+        for mode in self.dispatches[_C._len_torch_dispatch_stack() :]:
+            _C._push_on_torch_dispatch_stack(mode)
+        _C._set_grad_enabled(self.gradients)
+        vars(_python_dispatch).update(self.flags)
 
 
 @contextmanager
@@ -68,12 +123,13 @@ def working_precision(dtype: torch.dtype | None) -> Iterator[None]:
     if dtype is None:
         yield
         return
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
+    default, modes = torch.get_default_dtype(), _Modes()
     try:
-        with _Precision(dtype):
-            yield
+        torch.set_default_dtype(dtype)
+        _Precision(dtype).__enter__()  # type: ignore[no-untyped-call]
+        yield
     finally:
+        modes.restore()  # not by leaving the mode, which fails where an interrupt has left it already
         torch.set_default_dtype(default)
 
 

@@ -132,6 +132,16 @@ def test_everything_is_saved(tmp_path, runs):
     assert {file.parent.name for file in files} == {tmp_path.name, "1-bare", "2-nothing"}
 
 
+def test_colours_mean_the_same_in_all_folders(tmp_path, runs):
+    both = [runs["ordinary"], runs["512 layers"]]
+    overview = next(figure for figure in FIGURES if figure.name == "overview")
+    limits = overview.shared(both)
+    files = save_figures(both, tmp_path, formats=["svg"], width="single")
+    saved = [file.read_bytes() for file in files if file.stem == "overview" and file.parent != tmp_path]
+    assert saved == [render(overview, run, width="single", **limits) for run in both]
+    assert saved != [render(overview, run, width="single") for run in both]
+
+
 def test_a_hostile_name_is_no_path(tmp_path, runs):
     runs["nothing"]._meta["name"], kept = "../../$up", runs["nothing"].name
     try:

@@ -17,9 +17,9 @@ import gatdiag
 class Gat(nn.Module):
     """Three layers of GATv2 with separate weights and biases, as PyG makes them."""
 
-    def __init__(self, width: int = 6, layers: int = 3, dropout: float = 0.0, **options: Any) -> None:
+    def __init__(self, width: int = 6, layers: int = 3, dropout: float = 0.0, inputs: int = 5, **options: Any) -> None:
         super().__init__()
-        sizes = [5, *[width] * (layers - 1), 3]
+        sizes = [inputs, *[width] * (layers - 1), 3]
         self.convs = nn.ModuleList(GATv2Conv(a, b, dropout=dropout, **options) for a, b in pairwise(sizes))
         self.dropout = dropout
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
 from pathlib import Path
 
@@ -169,9 +170,36 @@ def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
 
 def test_another_model_cannot_go_on_with_a_run(tmp_path):
     train(tmp_path / "run", metrics="fast")
-    trained, messages = warned(tmp_path / "run", metrics="fast", resume=True, make_model=lambda: Gat(width=4))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    for other, what in (
+        (Gat(width=4), "convs.0.att had shape"),
+        (Gat(layers=2), "the layer convs.2"),
+        (nn.Linear(5, 3), "the layer convs.0"),
+    ):
+        with pytest.raises(InputError, match=f"is of another model.*{what}"):
+            gatdiag.watch(other, tmp_path / "run", resume=True).start()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def test_another_lazy_model_cannot_go_on_with_a_run_either(tmp_path):
+    train(tmp_path / "run", metrics="fast")
+    trained, messages = warned(
+        tmp_path / "run", metrics="fast", resume=True, make_model=lambda: Gat(width=4, inputs=-1)
+    )
     assert any("is of another model" in message for message in messages)
     assert trained.run.parameters.step.max() == 4
+
+
+def test_time_goes_on_where_the_run_that_is_resumed_had_ended(tmp_path):
+    train(tmp_path / "run", metrics="fast", before_step=lambda step, model: time.sleep(0.02))
+    first = gatdiag.load(tmp_path / "run").steps.time
+    train(tmp_path / "run", metrics="fast", resume=True)
+    train(tmp_path / "run", metrics="fast", resume=3)
+    times = gatdiag.load(tmp_path / "run").steps.time
+    assert times.is_monotonic_increasing
+    assert len(times) == 8
+    assert times[3] > first[2] > 0.03
+    assert times[:3].tolist() == first[:3].tolist()
 
 
 def test_an_exception_that_cannot_be_described_comes_out_as_it_is(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from torch_geometric.nn import GAT, GATConv, GCNConv, GINConv, GraphSAGE, global_mean_pool
+from torch_geometric.nn import GAT, GATConv, GCNConv, GINConv, GraphSAGE, HGTConv, global_mean_pool
 from torch_geometric.nn.conv import MessagePassing
 
 import gatdiag
@@ -324,3 +324,26 @@ def test_messages_without_parameters_are_layers(tmp_path):
     data = graph()
     run = recorded(tmp_path / "run", Model(), data.x, data.edge_index)
     assert run.layers.layer.tolist()[:2] == ["lin", "mean"]
+
+
+def test_of_a_layer_that_returns_a_dict_the_part_that_is_recorded_is_named_once(tmp_path):
+    written = torch.tensor([[0, 1, 2], [0, 1, 1]])
+    kinds, edges = (
+        ["author", "paper"],
+        {("author", "writes", "paper"): written, ("paper", "by", "author"): written.flip(0)},
+    )
+    conv = HGTConv(4, 6, (kinds, list(edges)), heads=2)
+    model = nn.Sequential(conv)
+    x = {"author": torch.randn(3, 4), "paper": torch.randn(2, 4)}
+    optimizer, norms = torch.optim.SGD(model.parameters(), lr=0.01), []
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(2):
+            out = conv(x, edges)
+            norms.append(out["author"].detach().double().norm().item())
+            sum(values.square().sum() for values in out.values()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.layers[run.layers.layer == "0"].output_norm.tolist() == pytest.approx(norms, rel=1e-5)
+    notes = [note for note in run.meta["notes"] if "is recorded for" in note]
+    assert notes == ["0 returns 'author', 'paper': its output is recorded for 'author' alone"]

@@ -1,5 +1,8 @@
 """What counts as a step, and which gradients and weights a row is of."""
 
+import copy
+
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -343,6 +346,174 @@ def test_the_generator_of_an_adversarial_pair(tmp_path):
     assert run.layers.output_gradient_norm.notna().all()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("every", [1, 3])
+def test_two_losses_of_one_forward_pass_make_two_steps(tmp_path, shared, every):
+    """The second step has the gradients of the second loss, and no layers: its outputs were those of other weights."""
+    body, heads, x = nn.Linear(4, 5), [nn.Linear(5, 2), nn.Linear(5, 3)], torch.randn(6, 4)
+    model = nn.ModuleList([body, *heads])
+    first, second = sgd(heads[0]), sgd(nn.ModuleList([body, heads[1]]))
+    optimizers = [first, second]  # shared, the first loss also has gradients for what the second optimiser holds
+    expected, moved = [], []
+    with gatdiag.watch(model, tmp_path / "run", every=every) as recorder:
+        for _ in range(3):
+            hidden = body(x).tanh()
+            losses = [head(hidden if shared else hidden.detach()).square().sum() for head in heads]
+            for loss, optimizer in zip(losses, optimizers, strict=True):
+                model.zero_grad()
+                loss.backward(retain_graph=True)
+                expected.append(norms_of(model))
+                before = heads[1].weight.detach().clone()
+                optimizer.step()
+                moved.append(not torch.equal(before, heads[1].weight))
+                recorder.log(loss=loss)
+    run = gatdiag.load(tmp_path / "run")
+    recorded = range(0, 6, every)
+    assert run.steps.step.tolist() == list(range(6))
+    assert run.steps.gradient_norm.dropna().tolist() == pytest.approx([expected[step] for step in recorded], rel=1e-5)
+    ratios = run.parameters[run.parameters.parameter == "2.weight"].update_ratio
+    assert [ratio > 0 for ratio in ratios] == [moved[step] for step in recorded]
+    assert set(run.layers.step) == {step for step in recorded if step % 2 == 0}
+
+
+def test_the_layers_of_a_step_are_not_those_of_a_later_backward_pass(tmp_path):
+    model, data = Gat(), graph()
+    optimizer, other = sgd(model), torch.optim.SGD([model.convs[2].bias], lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run"):
+        output = model(data.x, data.edge_index)
+        F.cross_entropy(output, data.y).backward(retain_graph=True)
+        other.step()
+        (1000 * F.cross_entropy(output, data.y)).backward()
+        optimizer.step()
+    run = gatdiag.load(tmp_path / "run")
+    assert set(run.layers.step) == {0}
+    assert run.layers.output_gradient_norm.max() < 10
+    assert run.steps.gradient_norm.tolist()[1] > 100 * run.steps.gradient_norm.tolist()[0]
+
+
+def test_gradients_through_one_forward_pass_several_times_are_noted(tmp_path):
+    model, data = Gat(), graph()
+    optimizer, gradients = sgd(model), []
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(2):
+            output = model(data.x, data.edge_index)
+            output.register_hook(lambda gradient: gradients.append(gradient.double().norm().item()))
+            F.cross_entropy(output, data.y).backward(retain_graph=True)
+            output.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    run = gatdiag.load(tmp_path / "run")
+    last = run.layers[run.layers.layer == "convs.2"]
+    assert last.output_gradient_norm.tolist() == pytest.approx(gradients[1::2], rel=1e-5)
+    assert len([note for note in run.meta["notes"] if "those of the last are recorded" in note]) == 1
+
+
+@pytest.mark.parametrize("zeroes", [True, False])
+def test_optimisers_inside_the_backward_pass_make_one_step(tmp_path, zeroes):
+    """One optimiser a parameter, called as soon as its gradient is there: the twin shows what is to be recorded."""
+    torch.manual_seed(0)
+    model, data = Gat(), graph()
+    twin = copy.deepcopy(model)
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()}
+
+    def step_at_once(parameter):
+        optimizers[parameter].step()
+        if zeroes:
+            optimizers[parameter].zero_grad()
+
+    handles = [parameter.register_post_accumulate_grad_hook(step_at_once) for parameter in model.parameters()]
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        for step in range(3):
+            if not zeroes:
+                model.zero_grad()
+            loss_of(model, data).backward()
+            recorder.log(loss=step)
+    for handle in handles:
+        handle.remove()
+    optimizer = sgd(twin)
+    with gatdiag.watch(twin, tmp_path / "twin"):
+        for _ in range(3):
+            loss_of(twin, data).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    run, expected = gatdiag.load(tmp_path / "run"), gatdiag.load(tmp_path / "twin")
+    assert run.steps.loss.tolist() == [0, 1, 2]
+    assert run.steps.learning_rate.tolist() == [0.1] * 3
+    assert run.steps.gradient_norm.tolist() == pytest.approx(expected.steps.gradient_norm.tolist(), rel=1e-5)
+    same = {"rtol": 1e-5, "check_categorical": False}
+    pd.testing.assert_frame_equal(run.parameters, expected.parameters, **same)
+    pd.testing.assert_frame_equal(run.layers, expected.layers, **same)
+    assert "delta" not in run.neurons or run.neurons.delta.isna().all()
+    assert run.neurons.c.tolist() == pytest.approx(expected.neurons.c.tolist(), rel=1e-4, abs=1e-6)
+    assert len([note for note in run.meta["notes"] if "inside the backward pass" in note]) == 1
+    held = run.meta["optimizers"][0]["groups"][0]["parameters"]
+    assert len(run.meta["optimizers"]) == 1
+    assert sorted(held) == sorted(name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_step_before_the_first_forward_pass_does_not_cost_the_laws(tmp_path, gradients):
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+    if gradients:
+        loss_of(model, data).backward()
+    with gatdiag.watch(model, tmp_path / "run"):
+        optimizer.step()
+        optimizer.zero_grad()
+        for _ in range(3):
+            loss_of(model, data).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.parameters.step.unique().tolist() == [0, 1, 2, 3]
+    assert run.neurons.step.unique().tolist() == [1, 2, 3]
+    laws = gatdiag.find_laws(model, data.x, data.edge_index)
+    assert [law["name"] for law in run.meta["laws"]["found"]] == [law.name for law in laws]
+    assert run.meta["laws"]["error"] is None
+    assert run.neurons.delta.abs().max() < 1e-5
+
+
+def test_each_optimiser_is_described_from_its_first_step_on(tmp_path):
+    model, data = Gat(), graph()
+
+    def steps(optimizer, count):
+        for _ in range(count):
+            loss_of(model, data).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with gatdiag.watch(model, tmp_path / "run"):
+        steps(torch.optim.Adam(model.parameters(), lr=0.01), 2)
+        for _ in range(3):
+            steps(torch.optim.SGD(model.parameters(), lr=0.1), 1)
+    with gatdiag.watch(model, tmp_path / "run", resume=True):
+        steps(torch.optim.SGD(model.parameters(), lr=0.1), 1)
+        steps(torch.optim.SGD(model.parameters(), lr=0.2), 1)
+    described = gatdiag.load(tmp_path / "run").meta["optimizers"]
+    known = [(entry["class"], entry["groups"][0]["lr"], entry["from_step"]) for entry in described]
+    assert known == [("Adam", 0.01, 0), ("SGD", 0.1, 2), ("SGD", 0.2, 6)]
+
+
+def test_what_is_logged_after_an_evaluation_in_training_mode_belongs_to_the_coming_step(tmp_path):
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        for step in range(3):
+            loss_of(model, data).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.log(before=step)
+            with torch.no_grad():
+                loss_of(model, data)
+            recorder.log(without_gradients=step)
+            loss_of(model, data)
+            recorder.log(with_gradients=step)
+    steps = gatdiag.load(tmp_path / "run").steps.set_index("step")
+    assert steps.before.dropna().to_dict() == {0: 0, 1: 1, 2: 2}
+    assert steps.without_gradients.dropna().to_dict() == {0: 0, 1: 1, 2: 2}
+    assert steps.with_gradients.dropna().to_dict() == {1: 0, 2: 1, 3: 2}
+
+
 def test_a_scaler_unscales(tmp_path):
     model, data = Gat(), graph()
     optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -392,3 +563,28 @@ def test_a_loss_that_is_not_the_models_own(tmp_path):
         optimizer.step()
     layers = gatdiag.load(tmp_path / "run").layers.set_index("layer")
     assert layers.output_gradient_norm.notna().to_dict() == {"convs.0": True}
+
+
+def test_a_step_made_by_hand_has_the_number_it_is_given(tmp_path):
+    model, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        for number in (3, None, 10):
+            model.zero_grad()
+            model(x).sum().backward()
+            recorder.step(number)
+            with torch.no_grad():
+                model.weight -= 0.1
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.step.tolist() == [3, 4, 10]
+    assert sorted(set(run.parameters.step)) == sorted(set(run.layers.step)) == [3, 4, 10]
+    assert (run.parameters.update_ratio[run.parameters.parameter == "weight"] > 0).all()
+
+
+def test_a_number_that_was_there_already_is_told_of_and_not_used(tmp_path):
+    model, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        model(x).sum().backward()
+        recorder.step(5)
+        with pytest.warns(gatdiag.recorder.RecordingWarning, match="from 6, got 5"):
+            recorder.step(5)
+    assert gatdiag.load(tmp_path / "run").steps.step.tolist() == [5, 6]

@@ -92,7 +92,11 @@ def test_a_comparison_says_how_far_the_gradients_are_apart(tmp_path, monkeypatch
 def test_runs_beyond_the_sixth_are_pointed_to(tmp_path, monkeypatch):
     monkeypatch.setattr(sections, "figures_for", lambda runs: [])
     runs = [build(tmp_path / str(place), name=str(place), logged={"loss": [2.0, 1.0]}) for place in range(8)]
-    story = comparison(runs).story
+    found = comparison(runs)
+    story = found.story
+    assert found.left_out == "The first 6 of 8 runs are shown; 6 and 7 have theirs below."
+    assert comparison(runs[:7]).left_out == "The first 6 of 7 runs are shown; 6 has its overview below."
+    assert comparison(runs[:6]).left_out == ""
     assert len(story) == 7
     assert story[0].startswith("0: The loss fell from 2 to 1, by 50 %")
     assert story[-1] == "And 2 more runs: see the table."

@@ -102,8 +102,8 @@ def _draw_means(axes: Axes, table: pd.DataFrame, order: Sequence[str]) -> None:
     )
     for variant, part in table.dropna(subset=["half_width"]).groupby("variant", sort=False):
         colour = styles[str(variant)]["color"]
-        ends = part["mean"] - part["low"], part["high"] - part["mean"]
-        axes.errorbar(part["size"], part["mean"], ends, fmt="none", ecolor=colour, elinewidth=0.6, capsize=1.5)
+        size, mean, low, high = (part[column].to_numpy() for column in ("size", "mean", "low", "high"))
+        axes.errorbar(size, mean, (mean - low, high - mean), fmt="none", ecolor=colour, elinewidth=0.6, capsize=1.5)
     for variant, part in table[table["runs"] == 2].groupby("variant", sort=False):
         colour = styles[str(variant)]["color"]
         for column in ("lowest", "highest"):

@@ -8,7 +8,8 @@ neighbours never:
     loop           watch(): a recorder around a training loop, with or without a progress line
     report         runs -> one HTML page that a stranger understands
     figures        runs -> the papers' figures, as pictures and as data; one figure a file
-    remedies       change a model so that it trains: initialisation
+    checkpoint     saved checkpoints -> a run, without ever executing what is in a file
+    remedies       change a model so that it trains: initialisation, rebalancing
     summary        runs -> tables and facts that figures and report need
     recorder       a training loop -> a run; nothing about the training changes
     hooks          layers -> events: outputs, and the gradients that come back to them
@@ -20,7 +21,7 @@ neighbours never:
 
 Laws and metrics are independent of each other, as each metric is of the others, and what measures never draws.
 What reads a run never imports torch. The import contracts in pyproject.toml hold all of this, and have a place for each
-room to come (diagnosis, checkpoints, integrations).
+room to come (diagnosis, integrations).
 
 The public verbs below, and the rooms, are imported when they are first used, so that `import gatdiag` costs nothing.
 """
@@ -46,7 +47,7 @@ _HOME = {
 }
 
 
-_ROOMS = frozenset({"experiments", "figures", "metrics", "recorder", "remedies", "run", "summary"})
+_ROOMS = frozenset({"checkpoint", "experiments", "figures", "metrics", "recorder", "remedies", "run", "summary"})
 
 
 def __getattr__(name: str) -> Any:

@@ -159,6 +159,157 @@ def report(
 
 
 @app.command()
+def inspect(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Saved checkpoints, patterns such as 'ckpt/*.pt', or folders of them: torch (.pt, .pth, Lightning's "
+            ".ckpt), safetensors, torch.distributed.checkpoint. Several are a series, in order of their steps.",
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PACKAGE.MODULE:FACTORY",
+            help="The model they are of, so that its own laws are found. Arguments called in_channels and "
+            "out_channels get the widths that the checkpoint shows.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Graph to run the model on, forward and backward, with the weights of each checkpoint: sbm, Cora, "
+            "CiteSeer, PubMed, Actor, Chameleon, Squirrel, Cornell, Texas or Wisconsin.",
+        ),
+    ] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PACKAGE.MODULE:FUNCTION", help="Function that returns the model's inputs, to find its laws with."
+        ),
+    ] = None,
+    root: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the data sets. What it lacks is downloaded into it.")
+    ] = Path("data"),
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Checkpoint that changes are measured from; the first if it is not given."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the run made of them, its page and its figures.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
+    spectral: Annotated[
+        bool, typer.Option("--spectral/--no-spectral", help="Estimate spectral norms, which takes most of the time.")
+    ] = True,
+    fail_on: Annotated[
+        str,
+        typer.Option(metavar="LEVEL", help="End with status 1 at a finding that is this bad: note, warning, error."),
+    ] = "error",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier inspection wrote.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+) -> None:
+    """Read saved checkpoints, without running anything that is in them, and say what stands out.
+
+    Ends with status 0 if nothing is as bad as --fail-on, 1 if something is, 2 if a file could not be read.
+    """
+    with _errors_in_one_line(debug), _warnings_in_one_line():
+        from gatdiag.cli.inspect import inspect_files
+
+        inspect_files(
+            files,
+            model=model,
+            data=data,
+            inputs=inputs,
+            root=root,
+            reference=reference,
+            out=out,
+            as_json=as_json,
+            spectral=spectral,
+            fail_on=fail_on,
+            overwrite=overwrite,
+        )
+
+
+@app.command()
+def rebalance(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Saved checkpoint: torch, Lightning or safetensors.")],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="OUT", help="File to write: the same, with other weights.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PACKAGE.MODULE:FACTORY",
+            help="The model it is of, so that its own laws are used and its outputs compared. Without it the laws are "
+            "those that names and shapes show.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Graph to run the model on, as for `gatdiag inspect`."),
+    ] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option(metavar="PACKAGE.MODULE:FUNCTION", help="Function that returns the model's inputs instead."),
+    ] = None,
+    root: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the data sets. What it lacks is downloaded into it.")
+    ] = Path("data"),
+    towards: Annotated[
+        str, typer.Option(metavar="GOAL", help="c: weights in balance; relative-gradients (with --data): gradients.")
+    ] = "c",
+    moments: Annotated[
+        str, typer.Option(metavar="HOW", help="The optimiser's state: rescale it along, or drop it.")
+    ] = "rescale",
+    include_approximate: Annotated[
+        bool, typer.Option("--include-approximate", help="Use laws that hold only up to an epsilon in the model, too.")
+    ] = False,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Write over IN itself.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+) -> None:
+    """Rescale the weights of a checkpoint until its neurons balance; the function it computes stays the same.
+
+    Epoch, scheduler and all else in the file are carried over. The new file is written whole or not at all.
+    """
+    with _errors_in_one_line(debug), _warnings_in_one_line():
+        from gatdiag.cli.rebalance import rebalance_file
+
+        rebalance_file(
+            source,
+            target,
+            model=model,
+            data=data,
+            inputs=inputs,
+            root=root,
+            towards=towards,
+            moments=moments,
+            include_approximate=include_approximate,
+            in_place=in_place,
+        )
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="Folder of a recorded run, or a saved checkpoint.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with.")],
+    most: Annotated[int, typer.Option(metavar="N", min=0, help="How many differences to show; 0 for all.")] = 30,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+) -> None:
+    """Put two runs or two checkpoints side by side, what differs most first.
+
+    A difference is a share of what it could be at most. Of runs, medians over all steps are compared.
+    """
+    with _errors_in_one_line(debug), _warnings_in_one_line():
+        from gatdiag.cli.compare import print_comparison
+
+        print_comparison(first, second, most=most, as_json=as_json)
+
+
+@app.command()
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a recorded run.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help="csv or parquet.")],

@@ -12,8 +12,6 @@ The JSON document has these keys; numbers that are not finite, or that do not ex
 - ``excluded``: for each exclusion ``what`` and ``reason``
 """
 
-import json
-import math
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -26,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gatdiag.cli.overview import Row, rows
+from gatdiag.cli.printing import print_document
 from gatdiag.cli.subject import Subject, load_subject
 from gatdiag.laws import Laws, Term, find_laws
 from gatdiag.structure import discover
@@ -46,7 +45,7 @@ def print_laws(factory: str, data: str | None, inputs: str | None, root: Path, a
         structure = discover(subject.model, *subject.args, **subject.kwargs)
     table = rows(laws, [(layer.name, [p.name for p in layer.parameters]) for layer in structure])
     if as_json:
-        print(json.dumps(_finite(_document(factory, subject, laws, table)), allow_nan=False))  # noqa: T201
+        print_document(_document(factory, subject, laws, table))
     else:
         _print_table(factory, subject, laws, table)
 
@@ -84,18 +83,6 @@ def _term(term: Term) -> dict[str, Any]:
         "indices": term.indices,
         "exponent": float(term.exponent),
     }
-
-
-def _finite(value: Any) -> Any:
-    """Strict JSON has no token for NaN and infinity."""
-    match value:
-        case dict():
-            return {key: _finite(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_finite(item) for item in value]
-        case float() if not math.isfinite(value):
-            return None
-    return value
 
 
 def _print_table(factory: str, subject: Subject, laws: Laws, table: Sequence[Row]) -> None:

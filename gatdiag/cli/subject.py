@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from gatdiag.cli.target import described, load_target
@@ -25,6 +26,7 @@ class Subject:
         model: The model.
         args: Positional inputs.
         kwargs: Keyword inputs.
+        loss: The model's output -> cross-entropy over the training nodes; None where no classes are known.
         source: Where the inputs come from: the name of a data set or a target.
     """
 
@@ -32,10 +34,21 @@ class Subject:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     source: str = DEFAULT_DATA
+    loss: Callable[[Any], Tensor] | None = None
 
 
-def load_subject(factory: str, data: str | None, inputs: str | None, root: Path) -> Subject:
+def load_subject(
+    factory: str, data: str | None, inputs: str | None, root: Path, sizes: Mapping[str, int] | None = None
+) -> Subject:
     """Build the model that `factory` names and the inputs that `data` or `inputs` name.
+
+    Args:
+        factory: The target that makes the model.
+        data: Name of a graph.
+        inputs: The target that makes inputs instead.
+        root: Folder of the data sets.
+        sizes: in_channels and out_channels of the model, where these are known and no graph is named: it then runs on
+            the edges of the built-in one, with features drawn at random.
 
     Raises:
         InputError: A name leads nowhere, both kinds of input are given, or the inputs have another form.
@@ -46,12 +59,15 @@ def load_subject(factory: str, data: str | None, inputs: str | None, root: Path)
     made = load_target(factory)
     torch.manual_seed(0)
     if inputs is not None:
-        return Subject(_model(factory, made, {}), *_inputs(inputs), source=inputs)
+        return Subject(_model(factory, made, sizes or {}), *_inputs(inputs), source=inputs)
     name = data if data is not None else DEFAULT_DATA
     graph = load_graph(name, root=root)
-    sizes = {"in_channels": graph.num_features, "out_channels": int(graph.y.max()) + 1}
-    model = _model(factory, made, sizes)
-    return Subject(model, _graph_inputs(model, graph), source=name)
+    if sizes is not None and data is None:
+        graph.x = torch.randn(graph.num_nodes, sizes["in_channels"])
+        model = _model(factory, made, sizes)
+        return Subject(model, _graph_inputs(model, graph), source=f"the edges of {name} and random features")
+    model = _model(factory, made, {"in_channels": graph.num_features, "out_channels": int(graph.y.max()) + 1})
+    return Subject(model, _graph_inputs(model, graph), source=name, loss=_classification(graph))
 
 
 def _model(target: str, made: Any, sizes: Mapping[str, int]) -> nn.Module:
@@ -86,6 +102,14 @@ def _fitting(target: str, made: Callable[..., Any], sizes: Mapping[str, int]) ->
 def _graph_inputs(model: nn.Module, graph: Data) -> tuple[Any, ...]:
     first = next(iter(inspect.signature(model.forward).parameters), None)
     return (graph,) if first == "data" else (graph.x, graph.edge_index)
+
+
+def _classification(graph: Data) -> Callable[[Any], Tensor]:
+    def loss(output: Any) -> Tensor:
+        logits = output[0] if isinstance(output, tuple) else output
+        return F.cross_entropy(logits[graph.train_mask], graph.y[graph.train_mask])
+
+    return loss
 
 
 def _inputs(target: str) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

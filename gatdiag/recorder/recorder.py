@@ -94,7 +94,7 @@ class Recorder:
         self._passes = Passes(self._selection, self._guard)
         self._steps = Steps(lambda: list(self._root.parameters()), self, _listed(optimizer))
         self._cadence = {
-            "every": every if isinstance(every, str) else "function" if callable(every) else str(every),
+            "every": getattr(every, "__name__", "function") if callable(every) else str(every),
             "budget": budget,
             "metrics": self._selection.name,
             "groups": dict(self._selection.every),

@@ -49,7 +49,8 @@ def _optimizers(run: Run, anchor: str) -> Iterator[Sheet]:
         rows = [tuple(words(cell) for cell in (key, *(group.get(key, "") for group in groups))) for key in settings]
         counts = (len(group.get("parameters") or []) for group in groups)
         rows.append((words("parameter tensors"), *(words(count) for count in counts)))
-        title = f"Optimiser: {short(str(optimizer.get('class')))}"
+        start = optimizer.get("from_step")
+        title = f"Optimiser: {short(str(optimizer.get('class')))}" + (f" from step {start} on" if start else "")
         yield Sheet(title, f"{anchor}-optimizer-{place}", heads, tuple(rows), sortable=False)
 
 

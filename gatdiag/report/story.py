@@ -112,6 +112,9 @@ def _what(run: Run, facts: TrainingFacts) -> str:
     kinds = {str(layer.get("kind") or "") for layer in run.meta["structure"]["layers"]}
     kind = f"{short(min(kinds))} " if len(kinds) == 1 and kinds != {""} else ""
     made = f" of {layers} {kind}layer{'s' * (layers != 1)} with {count(total)} parameters" if layers else ""
+    if (run.meta.get("cadence") or {}).get("every") == "checkpoint":
+        saved = f"{facts.steps} saved checkpoint{'s' * (facts.steps != 1)}"
+        return f"{model}{made}, read off {saved}, the last of step {count(facts.last_step or 0)}."
     optimizers = [optimizer_text(optimizer) for optimizer in run.meta.get("optimizers") or []]
     seconds = float(run.steps["time"].max()) if len(run.steps) and "time" in run.steps else 0.0
     return (
@@ -121,9 +124,11 @@ def _what(run: Run, facts: TrainingFacts) -> str:
 
 
 def optimizer_text(optimizer: Mapping[str, Any]) -> str:
-    """The optimiser's class with the learning rates of its groups."""
+    """The optimiser's class with the learning rates of its groups, and from when on if it was not the first."""
+    start = optimizer.get("from_step")
+    since = f" from step {start} on" if start else ""
     rates = {f"{group['lr']:g}" for group in optimizer.get("groups") or [] if isinstance(group.get("lr"), float | int)}
-    return f"{optimizer.get('class')}" + (f" with learning rate {names(sorted(rates))}" if rates else "")
+    return f"{optimizer.get('class')}" + (f" with learning rate {names(sorted(rates))}" if rates else "") + since
 
 
 def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:

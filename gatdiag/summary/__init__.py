@@ -6,12 +6,14 @@
     change     how far the weights have moved, from the snapshots
     facts      what was trained and whether the loss fell
     comparison several runs, one row each
+    differences where two runs differ most
 
 Every function is pure: it reads a `gatdiag.run.Run` and returns a tidy pandas table, or a frozen dataclass of facts.
 """
 
 from gatdiag.summary.change import LEVELS, SIGNIFICANT, weight_change
 from gatdiag.summary.comparison import compare, default_variant, depth, mean_by, normalisation, width
+from gatdiag.summary.differences import differences, only_in
 from gatdiag.summary.facts import TrainingFacts, accuracies, logged, loss_name, split, training_facts
 from gatdiag.summary.measured import measured, recorded
 from gatdiag.summary.series import (
@@ -37,6 +39,7 @@ __all__ = [
     "compare",
     "default_variant",
     "depth",
+    "differences",
     "envelope",
     "layer_series",
     "logged",
@@ -45,6 +48,7 @@ __all__ = [
     "measured",
     "neuron_series",
     "normalisation",
+    "only_in",
     "recorded",
     "role_series",
     "some_layers",

@@ -1,5 +1,4 @@
 import json
-import math
 import sys
 from types import ModuleType
 
@@ -9,7 +8,6 @@ from torch import nn
 from typer.testing import CliRunner
 
 from gatdiag.cli.app import app
-from gatdiag.cli.laws import _finite
 from gatdiag.laws import find_laws
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
@@ -53,8 +51,3 @@ def test_the_document_has_the_values_of_the_laws(document):
     assert [law["name"] for law in document["laws"]] == [law.name for law in find_laws(model, X)]
     assert document["layers"][0]["normalised_c"] == max(abs(law["normalised_c"]) for law in document["laws"])
     assert [row["laws"] for row in document["layers"]] == [3, 0]
-
-
-def test_numbers_that_are_not_finite_are_null():
-    made = _finite({"a": [math.nan, (math.inf, 1.5)], "b": {"c": -math.inf}, "d": True, "e": None})
-    assert made == {"a": [None, [None, 1.5]], "b": {"c": None}, "d": True, "e": None}

@@ -1,0 +1,50 @@
+"""Saved checkpoints: what is in the files, without ever executing it, and what it says of the network.
+
+From files:
+
+- `open_checkpoint`: any format -> `Checkpoint`; `series`: files, globs and folders -> paths in order of the step
+- `write_checkpoint`: the same file with other tensors, and all else as it was
+- `formats`: one file a format; told apart by content, checked before they are loaded
+- `state_dict`, `naming`, `optimizer`, `progress`: what the entries of a checkpoint mean
+
+From tensors:
+
+- `layers`, with `signatures` and `modules`: names and shapes -> layers and roles
+- `stacking`, with `links`: which layer feeds which -> c of each neuron
+- `measures`, with `blocks`: norms, dead and broken weights; `change`: how far two state dicts are apart
+- `recognition`: the initialisation that a weight still shows
+
+Together:
+
+- `inspect`: checkpoints -> a run folder; `weight_record` from weights alone, `pass_record` with the model and data
+- `fitting`: the tensors of a checkpoint -> the weights of a model
+- `overview`: one row a layer; `findings`: what stands out
+"""
+
+from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState
+from gatdiag.checkpoint.findings import Finding, findings
+from gatdiag.checkpoint.inspection import Inspection, inspect
+from gatdiag.checkpoint.layers import find_layers
+from gatdiag.checkpoint.opening import open_checkpoint
+from gatdiag.checkpoint.overview import LayerRow, layer_rows
+from gatdiag.checkpoint.pass_record import Subject
+from gatdiag.checkpoint.series import series
+from gatdiag.checkpoint.stacking import find_stacking
+from gatdiag.checkpoint.writing import write_checkpoint
+
+__all__ = [
+    "Checkpoint",
+    "Finding",
+    "Inspection",
+    "LayerRow",
+    "OptimizerState",
+    "Subject",
+    "find_layers",
+    "find_stacking",
+    "findings",
+    "inspect",
+    "layer_rows",
+    "open_checkpoint",
+    "series",
+    "write_checkpoint",
+]

@@ -1,0 +1,168 @@
+"""Folders of torch.distributed.checkpoint, read without a process group.
+
+The folder's `.metadata` is a pickle of dataclasses; it is read as data. It says at which bytes of which file each part
+of each tensor was written by torch.save.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatdiag.checkpoint.formats.contents import Contents
+from gatdiag.checkpoint.formats.machine import Global, Rules
+from gatdiag.checkpoint.formats.pickled import read_pickle
+from gatdiag.checkpoint.formats.torch_file import read_bytes
+from gatdiag.checkpoint.naming import shown
+from gatdiag.errors import InputError
+
+METADATA = ".metadata"
+_LARGEST = 256 << 20  # bytes of .metadata
+_MODULE = "torch.distributed.checkpoint"
+_CLASSES = {
+    *(f"{_MODULE}.metadata.{name}" for name in ("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties")),
+    *(f"{_MODULE}.metadata.{name}" for name in ("TensorStorageMetadata", "BytesStorageMetadata")),
+    *(f"{_MODULE}.metadata.{name}" for name in ("ChunkStorageMetadata", "_MEM_FORMAT_ENCODING")),
+    *(f"{_MODULE}.filesystem.{name}" for name in ("_StorageInfo", "_StoragePrefix")),
+    *("torch.Size", "torch.serialization._get_layout", "pathlib.PosixPath", "pathlib.WindowsPath"),
+    *("pathlib._local.PosixPath", "pathlib._local.WindowsPath", "collections.OrderedDict"),
+}
+_DTYPES = {f"torch.{name}" for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+
+
+class _Object:
+    """Stands for an object: its class and what the pickle says of it."""
+
+    def __init__(self, kind: str, arguments: tuple[Any, ...]) -> None:
+        self.kind, self.arguments = kind.rpartition(".")[2], arguments
+        self.state: Mapping[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.state.get(name)
+
+
+class _MetadataRules(Rules):
+    protocols = (2, 3, 4, 5)
+
+    def allows(self, name: str) -> bool:
+        return name in _CLASSES or name in _DTYPES
+
+    def call(self, function: str, arguments: tuple[Any, ...]) -> Any:
+        if function == "collections.OrderedDict" and not arguments:
+            return OrderedDict()
+        return arguments[0] if function == "torch.Size" else _Object(function, arguments)
+
+    def build(self, target: Any, state: Any) -> None:
+        if type(target) is not _Object:
+            raise InputError("it sets the state of what is no object")
+        target.state = state if isinstance(state, dict) else {}
+
+    def persistent(self, identifier: Any) -> Any:
+        raise InputError("it refers to objects elsewhere")
+
+    def key(self, key: Any) -> Any:
+        return key if type(key) in (_Object, Global) else super().key(key)
+
+
+def read_distributed(folder: Path, *, mapped: bool = True) -> Contents:
+    """Reads all tensors and other objects of a folder, the optimiser's too, into memory.
+
+    Raises:
+        InputError: The description or a part is damaged or missing, or needs more than weights-only loading.
+    """
+    described = _metadata(folder / METADATA)
+    entries, paths = described["state_dict_metadata"], described["planner_data"]
+    parts = _parts(described["storage_data"])
+    if not isinstance(entries, dict):
+        raise InputError("its .metadata lists no tensors")
+    reader = _Reader(folder)
+    data: dict[Any, Any] = {}
+    for name, entry in entries.items():
+        value = _value(reader, name, entry, parts.get(name, []))
+        path = paths.get(name) if isinstance(paths, dict) else None
+        _place(data, path if isinstance(path, tuple) and path else (name,), value)
+    return Contents("distributed", data)
+
+
+def _metadata(path: Path) -> _Object:
+    if path.stat().st_size > _LARGEST:
+        raise InputError(f"expected a .metadata of at most {_LARGEST:,} bytes")
+    described, _ = read_pickle(path.read_bytes(), _MetadataRules())
+    if type(described) is not _Object or described.kind != "Metadata":
+        raise InputError("its .metadata does not describe a distributed checkpoint")
+    return described
+
+
+def _parts(stored: Any) -> dict[str, list[tuple[_Object, _Object]]]:
+    """Name -> (index, place) of each of its parts."""
+    parts: dict[str, list[tuple[_Object, _Object]]] = {}
+    for index, place in stored.items():
+        if type(index) is not _Object or type(place) is not _Object or not isinstance(index["fqn"], str):
+            raise InputError("its .metadata does not say where the tensors are")
+        parts.setdefault(index["fqn"], []).append((index, place))
+    return parts
+
+
+class _Reader:
+    """Reads parts of the folder's files, no more bytes of them in all than they have."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._left = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+    def read(self, place: _Object) -> Any:
+        name, offset, length = place["relative_path"], place["offset"], place["length"]
+        if type(name) is not str or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
+            raise InputError(f"its .metadata names {shown(name)}: expected a file in the same folder")
+        if place["transform_descriptors"]:
+            raise InputError("its tensors are compressed: save them without extensions")
+        path = self._folder / name
+        if not path.is_file():
+            raise InputError(f"its file {shown(name)} is missing")
+        if not (type(offset) is type(length) is int and 0 <= offset <= offset + length <= path.stat().st_size):
+            raise InputError(f"its file {shown(name)} was cut off: a part of it is missing")
+        self._left -= length
+        if self._left < 0:
+            raise InputError("its .metadata puts several tensors at the same place")
+        with path.open("rb") as file:
+            file.seek(offset)
+            return read_bytes(file.read(length))
+
+
+def _value(reader: _Reader, name: Any, entry: Any, parts: list[tuple[_Object, _Object]]) -> Any:
+    kind = entry.kind if type(entry) is _Object else None
+    if kind == "BytesStorageMetadata" and len(parts) == 1:
+        return reader.read(parts[0][1])
+    if kind != "TensorStorageMetadata" or not parts:
+        raise InputError(f"{shown(name)} is nowhere in its files")
+    return _tensor(reader, name, entry["size"], parts)
+
+
+def _tensor(reader: _Reader, name: Any, size: Any, parts: list[tuple[_Object, _Object]]) -> Tensor:
+    pieces = [(index["offset"] or (), reader.read(place)) for index, place in parts]
+    if not all(isinstance(piece, Tensor) for _, piece in pieces):
+        raise InputError(f"{shown(name)} is not a tensor where it should be one")
+    first: Tensor = pieces[0][1].detach()
+    if len(pieces) == 1 and tuple(first.shape) == size:
+        return first
+    held = sum(piece.numel() for _, piece in pieces)
+    if prod(size) != held or len({offset for offset, _ in pieces}) < len(pieces):
+        raise InputError(f"the parts of {shown(name)} hold {held:,} numbers: expected those of shape {shown(size)}")
+    whole = torch.zeros(size, dtype=first.dtype)
+    for offset, piece in pieces:
+        place = tuple(slice(begin, begin + length) for begin, length in zip(offset, piece.shape, strict=True))
+        whole[place].copy_(piece.detach())
+    return whole
+
+
+def _place(data: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:
+    """Puts a value where its path leads; positions in lists become keys."""
+    for key in path[:-1]:
+        data = data.setdefault(key, {})
+        if not isinstance(data, dict):
+            raise InputError(f"its .metadata puts {shown(path)} into what is no dictionary")
+    data[path[-1]] = value

@@ -1,0 +1,222 @@
+"""Saved checkpoints -> a run folder, so that every figure and report of a run works on them."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState
+from gatdiag.checkpoint.fitting import fit, load_weights_, plain
+from gatdiag.checkpoint.formats import shown_path
+from gatdiag.checkpoint.layers import find_layers
+from gatdiag.checkpoint.measures import Measured
+from gatdiag.checkpoint.opening import open_checkpoint
+from gatdiag.checkpoint.pass_record import PassRecord, Subject
+from gatdiag.checkpoint.series import series
+from gatdiag.checkpoint.stacking import ASSUMED, Stacking, find_stacking
+from gatdiag.checkpoint.weight_record import Values, WeightRecord
+from gatdiag.errors import InputError
+from gatdiag.laws import Laws, find_laws
+from gatdiag.run import Run, load
+from gatdiag.run.meta import LARGEST_STEP
+from gatdiag.structure import Structure, discover
+
+PathLike = str | os.PathLike[str]
+Tensors: TypeAlias = Mapping[str, Tensor]
+
+
+class Record(Protocol):
+    """Writes a step of a run for each checkpoint; leaving its context ends the run.
+
+    Attributes:
+        measured: Parameter -> what it measures in the last checkpoint.
+    """
+
+    measured: Mapping[str, Measured]
+
+    def __enter__(self) -> Any:
+        """Begin."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        """End the run."""
+
+    def start(self, reference: Tensors) -> None:
+        """Measure changes from these weights on."""
+
+    def add(self, step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
+        """Write one checkpoint."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What saved checkpoints say.
+
+    Attributes:
+        run: The run made of them, a step for each.
+        checkpoints: Their paths, in order.
+        structure: The layers.
+        tensors: The weights of the last one, under the names of the run; read from its file when they are used.
+        measured: Parameter -> what it measures in the last one.
+        optimizer: The optimiser's state in the last one.
+        notes: What a reader should know.
+    """
+
+    run: Run
+    checkpoints: tuple[Path, ...]
+    structure: Structure
+    tensors: Tensors
+    measured: Mapping[str, Measured]
+    optimizer: OptimizerState | None
+    notes: tuple[str, ...]
+
+
+def inspect(
+    sources: PathLike | Iterable[PathLike],
+    folder: PathLike,
+    *,
+    subject: Subject | None = None,
+    reference: PathLike | None = None,
+    spectral: bool = True,
+    overwrite: bool = False,
+    told: Callable[[int, int], object] = lambda _done, _of: None,
+) -> Inspection:
+    """Ask saved checkpoints what `gatdiag.watch` asks of a training loop.
+
+    From the weights alone: norms, what is not finite, changes, and c where the stacking of layers is plain from names
+    and shapes. With a model, c is that of its own laws. With inputs and a loss, one forward and one backward pass for
+    each checkpoint give all that a step of training shows.
+
+    Args:
+        sources: Files, globs and folders (`gatdiag.checkpoint.series`). One checkpoint is in memory at a time, beside
+            the one that changes are measured from.
+        folder: Of the run that is made of them.
+        subject: The model, its inputs and its loss.
+        reference: The checkpoint that changes are measured from; the first one if left out.
+        spectral: Also estimate spectral norms, which takes many times as long as all else that is read off weights.
+        overwrite: Delete the run that is in the folder.
+        told: Called after each checkpoint with how many are done, and of how many.
+
+    Raises:
+        InputError: A checkpoint cannot be read or is not of the model, or the folder cannot be written.
+        ModelError: The model fails.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from torch_geometric.nn import GCN
+        >>> with tempfile.TemporaryDirectory() as at:
+        ...     torch.save(GCN(5, 4, 2, out_channels=3).state_dict(), f"{at}/model.pt")
+        ...     inspection = inspect(f"{at}/model.pt", f"{at}/run")
+        ...     inspection.run.parameter_names
+        ('convs.0.bias', 'convs.0.lin.weight', 'convs.1.bias', 'convs.1.lin.weight')
+    """
+    paths = series(sources)
+    notes: dict[str, None] = {}
+    first = _opened(paths[0] if reference is None else Path(reference), subject, notes)
+    compared = len(paths) > 1 or reference is not None
+    structure = _structure(subject, first)
+    options = {"compared": compared, "spectral": spectral, "overwrite": overwrite}
+    record = _record(subject, first, structure, Path(folder), notes, **options)
+    with record:
+        record.start(first.tensors)
+        last, step = first, -1
+        for done, path in enumerate(paths, 1):
+            last = first if done == 1 and reference is None else _opened(path, subject, notes)
+            step = _step(last, step, notes)
+            _tell_of_differences(first, last, notes)
+            record.add(step, last.tensors, {} if last.epoch is None else {"epoch": last.epoch})
+            told(done, len(paths))
+    return Inspection(
+        load(folder), tuple(paths), structure, last.tensors, record.measured, last.optimizer, tuple(notes)
+    )
+
+
+def _structure(subject: Subject | None, first: Checkpoint) -> Structure:
+    if subject is None:
+        structure = find_layers(first.tensors)
+    else:
+        load_weights_(subject.model, first.tensors)
+        structure = discover(subject.model, *subject.args, **subject.kwargs)
+    if not structure.parameters:
+        raise InputError(f"{shown_path(first.path)} holds no parameters of a layer, only {_some(first.tensors)}")
+    return structure
+
+
+def _record(
+    subject: Subject | None,
+    first: Checkpoint,
+    structure: Structure,
+    folder: Path,
+    notes: dict[str, None],
+    **options: bool,
+) -> Record:
+    """What writes the run: the most that model, inputs and loss allow."""
+    if subject is None:
+        stacking = find_stacking(first.tensors, structure)
+        if stacking.pairs:
+            notes[f"c supposes that {'; that '.join(ASSUMED)}. A state dict does not tell; a model does"] = None
+        return WeightRecord(
+            folder, "state dict", structure, stacking.laws(first.tensors), _stacked(stacking), **options
+        )
+    if subject.loss is not None:
+        return PassRecord(subject, structure, folder, compared=options["compared"], overwrite=options["overwrite"])
+    laws = find_laws(subject.model, *subject.args, **subject.kwargs)
+    return WeightRecord(folder, type(subject.model).__name__, structure, laws, _traced(laws), **options)
+
+
+def _stacked(stacking: Stacking) -> Values:
+    return lambda _, measured: torch.cat(list(stacking.c(measured).values()))
+
+
+def _traced(laws: Laws) -> Values:
+    return lambda tensors, _: laws.c({name: plain(tensors[name]) for name in laws.parameters})
+
+
+def _opened(path: Path, subject: Subject | None, notes: dict[str, None]) -> Checkpoint:
+    """A checkpoint, under the model's own names if there is a model."""
+    checkpoint = open_checkpoint(path)
+    notes |= dict.fromkeys(checkpoint.notes)
+    if subject is None:
+        return checkpoint
+    found = fit(subject.model, checkpoint.tensors, checkpoint.keys)
+    for what, names in (
+        ("missing in the checkpoint, so that the model keeps its own", found.missing),
+        ("unexpected in the checkpoint, and not used", found.unexpected),
+        ("of another shape in the checkpoint, and not used", found.reshaped),
+    ):
+        if names:
+            notes[f"{what}: {_some(names, 20)}"] = None
+    return replace(checkpoint, tensors=found.tensors)
+
+
+def _step(checkpoint: Checkpoint, before: int, notes: dict[str, None]) -> int:
+    """The step of a checkpoint: what it says itself, if that is after the one before; else the next."""
+    says = checkpoint.step if checkpoint.step is not None else checkpoint.epoch
+    if says is not None and before < says <= LARGEST_STEP:
+        return says
+    if says is not None or before >= 0:
+        notes[
+            f"{shown_path(checkpoint.path)} tells no step after the one before it, and is counted as {before + 1}"
+        ] = None
+    return before + 1
+
+
+def _tell_of_differences(first: Checkpoint, last: Checkpoint, notes: dict[str, None]) -> None:
+    for name, tensor in first.tensors.items():
+        if name not in last.tensors:
+            notes[f"{shown_path(last.path)} lacks {name!a}"] = None
+        elif last.tensors[name].shape != tensor.shape:
+            shapes = f"{list(last.tensors[name].shape)} instead of {list(tensor.shape)}"
+            notes[f"{shown_path(last.path)} has {name!a} of shape {shapes}: its change is not measured"] = None
+    for name in last.tensors:
+        if name not in first.tensors:
+            notes[f"{shown_path(last.path)} has {name!a}, which the first does not"] = None
+
+
+def _some(names: Iterable[str], most: int = 5) -> str:
+    names = list(names)
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(ascii(name) for name in names[:most]) + rest

@@ -1,0 +1,57 @@
+"""Opens a saved checkpoint of any format, without running anything that hides in it."""
+
+import os
+from pathlib import Path
+
+from gatdiag.checkpoint.checkpoint import Checkpoint
+from gatdiag.checkpoint.formats import read_contents, reading
+from gatdiag.checkpoint.optimizer import optimizer_state
+from gatdiag.checkpoint.progress import epoch_of, step_of
+from gatdiag.checkpoint.state_dict import find_weights
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Opens a saved checkpoint.
+
+    Reads files of torch.save (Lightning's too), old and new, safetensors in one file or several, and folders of
+    torch.distributed.checkpoint. What a pickle asks for is read before anything is loaded; a file that asks for more
+    than tensors and plain values is refused, and so is one that claims more than it holds.
+
+    Args:
+        path: The file; or the folder, or the index, of a checkpoint in several files.
+
+    Returns:
+        The checkpoint. Tensors stay on disk until they are used where the format allows it.
+
+    Raises:
+        InputError: It cannot be read, is damaged, needs more than weights-only loading, or holds no model.
+
+    Example:
+        >>> import tempfile, torch
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "gat.pt")
+        ...     torch.save({"model": {"module.lin.weight": torch.eye(2)}, "epoch": 3}, path)
+        ...     checkpoint = open_checkpoint(path)
+        ...     list(checkpoint.tensors), checkpoint.within, checkpoint.epoch
+        (['lin.weight'], ('model',), 3)
+    """
+    path = Path(path)
+    contents = read_contents(path)
+    with reading(path):
+        weights = find_weights(contents.data)
+        tensors = {name: t.detach() if t.requires_grad else t for name, t in weights.tensors.items()}
+        for tensor in tensors.values():
+            if tensor.is_quantized:
+                tensor.dequantize()  # fails on zero points that are out of range
+        optimizer, notes = optimizer_state(contents.data, tensors)
+        return Checkpoint(
+            path=path,
+            format=contents.format,
+            tensors=tensors,
+            keys=weights.keys,
+            within=weights.within,
+            step=step_of(contents.data, optimizer, path),
+            epoch=epoch_of(contents.data, path),
+            optimizer=optimizer,
+            notes=(*contents.notes, *weights.notes, *notes),
+        )

@@ -1,0 +1,130 @@
+"""An inspection -> one row a layer: what a table on a terminal or a JSON document shows of the last checkpoint."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pandas as pd
+
+from gatdiag.checkpoint.inspection import Inspection
+from gatdiag.checkpoint.measures import Measured
+from gatdiag.checkpoint.recognition import recognise
+from gatdiag.run import Run
+from gatdiag.structure import Layer
+from gatdiag.summary import ATTENTION, FEATURES, role_series
+
+_BALANCED: Final = 1e-6  # of |c| to the squared norm of a whole layer: the rounding of single precision
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One layer in the last checkpoint; NaN where something was not measured.
+
+    Attributes:
+        layer: Its name.
+        kind: Its class.
+        parameters: How many numbers it holds.
+        norm: Frobenius norm of its feature weights.
+        spectral_norm: Largest of its feature weights: a Lipschitz bound of the linear map.
+        c: Largest |c| of its neurons.
+        c_drift: Largest |c - c_0| of its neurons since the first step.
+        changed: Share of feature weights that changed by more than 5 %.
+        changed_attention: Share of attention vectors that moved by more than 0.05.
+        unchanged: Share of feature weights that did not change at all.
+        relative_gradient: Relative gradient norm of its feature weights.
+        relative_mu: Relative mu of its output.
+        initialisation: What its largest weight still shows of one, and "balanced" if each neuron is; "" if nothing.
+        non_finite: How many entries are NaN or infinite.
+        dead_rows: Rows of feature weights that are zero: neurons that nothing leads into.
+        dead_columns: Columns that are zero: inputs that are not read.
+    """
+
+    layer: str
+    kind: str
+    parameters: int
+    norm: float
+    spectral_norm: float
+    c: float
+    c_drift: float
+    changed: float
+    changed_attention: float
+    unchanged: float
+    relative_gradient: float
+    relative_mu: float
+    initialisation: str
+    non_finite: int
+    dead_rows: int
+    dead_columns: int
+
+
+def layer_rows(inspection: Inspection) -> tuple[LayerRow, ...]:
+    """One row a layer.
+
+    Args:
+        inspection: The checkpoints.
+    """
+    run, measured = inspection.run, inspection.measured
+    columns = {
+        "norm": _last(run, "norm", FEATURES),
+        "spectral_norm": _last(run, "spectral_norm", FEATURES),
+        "changed": _last(run, "changed_fraction_005", FEATURES),
+        "changed_attention": _last(run, "changed_fraction_005", ATTENTION),
+        "unchanged": _last(run, "unchanged_fraction", FEATURES),
+        "relative_gradient": _last(run, "relative_gradient_norm", FEATURES),
+        "relative_mu": _of_outputs(run),
+        **_of_laws(run),
+    }
+    return tuple(
+        LayerRow(
+            layer=layer.name,
+            kind=layer.kind,
+            parameters=sum(math.prod(info.shape) for info in layer.parameters),
+            initialisation=_initialisation(layer, inspection, columns["c"], columns["norm"]),
+            non_finite=sum(measured[info.name].non_finite for info in layer.parameters if info.name in measured),
+            dead_rows=sum(found.dead_rows for found in _features(layer, measured)),
+            dead_columns=sum(found.dead_columns for found in _features(layer, measured)),
+            **{name: values.get(layer.name, math.nan) for name, values in columns.items()},
+        )
+        for layer in inspection.structure
+    )
+
+
+def _features(layer: Layer, measured: Mapping[str, Measured]) -> list[Measured]:
+    return [measured[info.name] for info in layer.parameters if info.role == FEATURES and info.name in measured]
+
+
+def _last(run: Run, column: str, role: str) -> dict[str, float]:
+    series = role_series(run, column, role)
+    return _by_layer(series[series["step"] == series["step"].max()], "value")
+
+
+def _of_outputs(run: Run) -> dict[str, float]:
+    return _by_layer(run.layers[run.layers["step"] == run.layers["step"].max()], "relative_mu")
+
+
+def _of_laws(run: Run) -> dict[str, dict[str, float]]:
+    table = run.neurons.dropna(subset=["layer"])
+    last = table[table["step"] == table["step"].max()].set_index("law")
+    first = table[table["step"] == table["step"].min()].set_index("law")
+    drift = (last["c"] - first["c"]).abs() if table["step"].nunique() > 1 else math.nan
+    last = last.assign(size=last["c"].abs(), drift=drift)
+    return {
+        "c": _by_layer(last.groupby("layer", observed=True)["size"].max().reset_index(), "size"),
+        "c_drift": _by_layer(last.groupby("layer", observed=True)["drift"].max().reset_index(), "drift"),
+    }
+
+
+def _by_layer(table: pd.DataFrame, column: str) -> dict[str, float]:
+    return {str(name): float(value) for name, value in zip(table["layer"], table[column], strict=True)}
+
+
+def _initialisation(layer: Layer, inspection: Inspection, c: Mapping[str, float], norm: Mapping[str, float]) -> str:
+    """Of the largest feature weight; and whether all neurons of the layer balance."""
+    weights = [info for info in layer.parameters if info.role == FEATURES and info.name in inspection.tensors]
+    if not weights:
+        return ""
+    largest = max(weights, key=lambda info: math.prod(info.shape))
+    found = recognise(inspection.tensors[largest.name])
+    balances = c.get(layer.name, math.inf) <= _BALANCED * norm.get(layer.name, 0.0) ** 2
+    return " or ".join(["balanced"] * balances + [name for name in found if name != "trained or unknown"])

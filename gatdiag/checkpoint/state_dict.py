@@ -1,0 +1,143 @@
+"""Finds the state dict of the model in what was saved, under the keys that people use."""
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from gatdiag.checkpoint.naming import clean_names, shown
+from gatdiag.errors import InputError
+
+# In order of preference: the weights being trained come before their averages.
+_KEYS = (
+    *("state_dict", "model_state_dict", "model_state", "model", "module", "net", "network", "model_dict", "weights"),
+    *("params", "state", "app"),
+)
+_AVERAGES = ("ema_state_dict", "state_dict_ema", "model_ema", "ema_model", "ema", "averaged_model", "swa_state_dict")
+_NOT_THE_MODEL = ("optim", "sched", "scaler", "callback", "loop", "rng", "hyper", "hparams", "args", "config", "extra")
+_DEPTH = 4  # of dictionaries within each other
+_LISTED = 4  # names in a note
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where the weights of a model are in what was saved.
+
+    Attributes:
+        holder: The dictionary that holds them.
+        within: Keys that lead to it.
+        keys: Name -> key in it.
+        notes: How they were found.
+    """
+
+    holder: MutableMapping[Any, Any]
+    within: tuple[str, ...]
+    keys: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Name -> tensor."""
+        return {name: self.holder[key] for name, key in self.keys.items()}
+
+
+def find_weights(data: Any) -> Weights:
+    """Finds the one state dict that a tool for the model is about.
+
+    A dictionary with tensors of its own is a state dict. Otherwise it is looked for under the usual keys, the weights
+    being trained before averages of them; then under any key, if it is the only one that leads to tensors and does not
+    belong to the optimiser or other parts of the training loop.
+
+    Raises:
+        InputError: There is none, or several and nothing says which is the model.
+    """
+    if not isinstance(data, MutableMapping):
+        raise InputError(f"expected a state dict, or a dictionary that holds one, got {_kind(data)}")
+    within = _path(data, _DEPTH, set())
+    if within is None:
+        keys = ", ".join(shown(key) for key in list(data)[:_LISTED]) or "nothing at all"
+        raise InputError(f"there is no state dict in it: expected tensors by name, or the usual keys, got {keys}")
+    holder = data
+    for key in within:
+        holder = holder[key]
+    lightning = any(isinstance(key, str) and key.startswith("pytorch-lightning") for key in data)
+    usable = [key for key, value in holder.items() if _is_weight(key, value)]
+    names, taken = clean_names(usable, modules=("model", "net") if lightning else ())
+    notes = [*_choice(data, within), *_left_out(holder)]
+    if taken:
+        notes.append(f"Prefixes taken off the names: {', '.join(taken)}")
+    return Weights(holder, tuple(map(str, within)), names, tuple(notes))
+
+
+def _path(data: Any, depth: int, seen: set[int]) -> tuple[Any, ...] | None:
+    """Keys that lead to a state dict; no dictionary is looked at twice, for a file can make them contain each other."""
+    if not isinstance(data, MutableMapping) or depth == 0 or id(data) in seen:
+        return None
+    seen.add(id(data))
+    if "param_groups" in data:  # an optimiser's state
+        return None
+    # A few tensors beside a state dict (class weights, say) do not make the whole one.
+    if (usual := _below(data, depth, seen)) is not None:
+        return usual
+    if any(_is_weight(key, value) for key, value in data.items()):
+        return ()
+    return _below_any(data, depth, seen)
+
+
+def _below(data: Mapping[Any, Any], depth: int, seen: set[int]) -> tuple[Any, ...] | None:
+    for key in (*_KEYS, *_AVERAGES):
+        if (rest := _path(data.get(key), depth - 1, seen)) is not None:
+            return (key, *rest)
+    return None
+
+
+def _below_any(data: Mapping[Any, Any], depth: int, seen: set[int]) -> tuple[Any, ...] | None:
+    found = {
+        key: rest
+        for key, value in data.items()
+        if not any(part in str(key).lower() for part in _NOT_THE_MODEL)
+        and (rest := _path(value, depth - 1, seen)) is not None
+    }
+    if len(found) > 1:
+        names = ", ".join(shown(key) for key in list(found)[:_LISTED])
+        raise InputError(f"it holds several state dicts ({names}): save the one that is meant by itself")
+    return next(((key, *rest) for key, rest in found.items()), None)
+
+
+def _is_weight(key: Any, value: Any) -> bool:
+    return isinstance(key, str) and isinstance(value, Tensor) and not value.is_meta and key != "n_averaged"
+
+
+def _choice(data: Mapping[Any, Any], within: tuple[Any, ...]) -> Iterator[str]:
+    if not within:
+        return
+    others = [
+        key
+        for key, value in data.items()
+        if key != within[0] and key in (*_KEYS, *_AVERAGES) and _path(value, _DEPTH - 1, set()) is not None
+    ]
+    what = "the average of the weights" if within[0] in _AVERAGES else "the weights"
+    if others:
+        yield f"Read {what} under {shown(within[0])}; not those under {', '.join(map(shown, others))}"
+    elif within[0] in _AVERAGES:
+        yield f"Only {what} over training is in the file, under {shown(within[0])}"
+
+
+def _left_out(holder: Mapping[Any, Any]) -> Iterator[str]:
+    if "n_averaged" in holder:
+        yield "These weights are an average over training (they come with n_averaged)"
+    without = [key for key, value in holder.items() if isinstance(value, Tensor) and value.is_meta]
+    if without:
+        yield f"{len(without)} tensors have a shape but no data and are left out: {_some(without)}"
+    other = [key for key, value in holder.items() if not isinstance(value, Tensor)]
+    if other:
+        yield f"{len(other)} entries beside the tensors are left out: {_some(other)}"
+
+
+def _some(keys: list[Any]) -> str:
+    return ", ".join(shown(key) for key in keys[:_LISTED]) + (", ..." if len(keys) > _LISTED else "")
+
+
+def _kind(data: Any) -> str:
+    return f"an object of type {type(data).__name__}" if not isinstance(data, Tensor) else "a single tensor"

@@ -1,0 +1,136 @@
+"""Writes a checkpoint again with other tensors, and everything else in it as it was."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatdiag.checkpoint.checkpoint import Checkpoint
+from gatdiag.checkpoint.formats import read_contents, reading, shown_path
+from gatdiag.checkpoint.formats.safetensors_file import positions
+from gatdiag.checkpoint.naming import shown
+from gatdiag.checkpoint.optimizer import named_states, optimizers
+from gatdiag.checkpoint.state_dict import find_weights
+from gatdiag.errors import InputError
+from gatdiag.run.layout import replacing
+
+Moments = Mapping[str, Mapping[str, Tensor]]
+
+
+def write_checkpoint(
+    checkpoint: Checkpoint,
+    tensors: Mapping[str, Tensor],
+    out: str | os.PathLike[str],
+    *,
+    moments: Moments | None = None,
+    drop_optimizer: bool = False,
+    in_place: bool = False,
+) -> Path:
+    """Writes a checkpoint again with some tensors replaced.
+
+    All else is carried over: other keys, the epoch, the scheduler, averages of the weights, metadata; and of the
+    tensors the dtype, the layout in memory, and which of them share it. The file is written beside its place and then
+    put there: it is whole, or what was there before stays.
+
+    Args:
+        checkpoint: As it was opened; its file is read again.
+        tensors: Name -> new values of the same shape, for the tensors to replace.
+        out: The file to write. One that exists is replaced, unless it is the checkpoint's own.
+        moments: Parameter's name -> {"exp_avg": ..., ...}: new values for the first optimiser's state.
+        drop_optimizer: Leave all optimisers without state, as they are before their first step; settings stay.
+        in_place: Allow `out` to be the checkpoint's own file.
+
+    Returns:
+        The file written.
+
+    Raises:
+        InputError: A name or a shape does not fit, the format cannot be written, or `out` is the checkpoint's own file.
+        OSError: It could not be written.
+    """
+    target = Path(out)
+    _check_target(checkpoint, target, in_place=in_place)
+    with reading(checkpoint.path):
+        for name, new in tensors.items():
+            _check_fit(name, checkpoint.tensors.get(name), new)
+        if moments and checkpoint.optimizer is None:
+            raise InputError("there is no optimiser in it whose state could be replaced")
+    if checkpoint.format == "safetensors":
+        with replacing(target, durable=True) as part:
+            _write_safetensors(checkpoint, tensors, part)
+        return target
+    data = read_contents(checkpoint.path, mapped=False).data
+    with reading(checkpoint.path), torch.no_grad():
+        _replace(find_weights(data).tensors, tensors)
+        _replace_moments(data, checkpoint, moments or {})
+        for optimizer in optimizers(data) if drop_optimizer else ():
+            optimizer["state"] = {}
+    with replacing(target, durable=True) as part:
+        torch.save(data, part, _use_new_zipfile_serialization=checkpoint.format == "torch")
+        shutil.copymode(checkpoint.path, part)
+    return target
+
+
+def _check_target(checkpoint: Checkpoint, target: Path, *, in_place: bool) -> None:
+    if checkpoint.format not in ("torch", "torch (legacy)", "safetensors"):
+        raise InputError(
+            f"{shown_path(checkpoint.path)} is a checkpoint in several files ({checkpoint.format}), which is read but "
+            "not written: save it as one file first"
+        )
+    if target.is_dir() or not target.parent.is_dir():
+        raise InputError(f"Expected the name of a file in a folder that exists, got {shown_path(target)}")
+    if target.exists() and target.samefile(checkpoint.path) and not in_place:
+        raise InputError(f"{shown_path(target)} is the checkpoint itself: give another name, or ask to write in place")
+
+
+def _check_fit(name: str, old: Any, new: Tensor) -> Tensor:
+    """The tensor to replace."""
+    if not isinstance(old, Tensor):
+        raise InputError(f"there is no tensor {shown(name)} in it to replace")
+    if old.shape != new.shape:
+        raise InputError(f"expected {shown(name)} of shape {tuple(old.shape)}, got {tuple(new.shape)}")
+    if old.is_quantized or old.layout != torch.strided:
+        raise InputError(f"{shown(name)} is quantised or sparse, which is read but not written")
+    return old
+
+
+def _replace(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
+    """Writes into the memory of the old ones, so that what shares it still does."""
+    for name, tensor in new.items():
+        old[name].detach().copy_(tensor)
+    for name, tensor in new.items():
+        if not torch.equal(_raw(old[name], old[name].dtype), _raw(tensor, old[name].dtype)):
+            raise InputError(f"{shown(name)} shares its memory with another tensor, and got other values than that one")
+
+
+def _replace_moments(data: Any, checkpoint: Checkpoint, moments: Moments) -> None:
+    if not moments:
+        return
+    found = optimizers(data)
+    states = named_states(found[0], checkpoint.tensors) if found else None
+    for name, key, new in _flat(moments):
+        old = (states or {}).get(name, {}).get(key)
+        _check_fit(f"{key} of {name}", old, new).copy_(new)
+
+
+def _flat(moments: Moments) -> Iterator[tuple[str, str, Tensor]]:
+    return ((name, key, new) for name, state in moments.items() for key, new in state.items())
+
+
+def _write_safetensors(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], part: Path) -> None:
+    """Copies the file and writes over the bytes of the tensors, so that no other byte of it changes."""
+    shutil.copy(checkpoint.path, part)
+    places = positions(part)
+    with part.open("r+b") as file:
+        for name, new in tensors.items():
+            file.seek(places[checkpoint.keys[name]])
+            file.write(_raw(new, checkpoint.tensors[name].dtype).numpy().data)
+
+
+def _raw(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bytes of a tensor, row by row."""
+    plain = tensor.detach().resolve_conj().resolve_neg().to("cpu", dtype)
+    return plain.contiguous().reshape(-1).view(torch.uint8)

@@ -1,0 +1,32 @@
+"""What goes to standard output: documents for programs, and text that may hold names from anywhere."""
+
+import json
+import math
+from typing import Any
+
+
+def print_document(document: Any) -> None:
+    """Print one strict JSON document on a line; numbers that are not finite become null."""
+    print(json.dumps(_finite(document), allow_nan=False))  # noqa: T201
+
+
+def printable(text: str) -> str:
+    r"""The text, with what a terminal would obey instead of showing it written out.
+
+    Example:
+        >>> print(printable("conv" + chr(27) + "[31m1"))
+        conv\x1b[31m1
+    """
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _finite(value: Any) -> Any:
+    """Strict JSON has no token for NaN and infinity."""
+    match value:
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value

@@ -1,0 +1,204 @@
+"""`gatdiag rebalance`: a checkpoint -> the same function with weights in balance."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, cast, get_args
+
+from rich.console import Console
+from torch import Tensor, nn
+from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, Optimizer, RMSprop
+
+from gatdiag.checkpoint import Checkpoint, open_checkpoint, write_checkpoint
+from gatdiag.checkpoint.fitting import fit, load_weights_, plain
+from gatdiag.checkpoint.layers import find_layers
+from gatdiag.checkpoint.stacking import ASSUMED, find_stacking
+from gatdiag.cli.inspect import sizes_of
+from gatdiag.cli.printing import printable
+from gatdiag.cli.subject import Subject, load_subject
+from gatdiag.errors import InputError, OptimizerError
+from gatdiag.laws import Exclusion
+from gatdiag.remedies import rebalance_
+from gatdiag.remedies.moments import powers_of, rescale_moments_
+from gatdiag.remedies.orbit import multiply_
+from gatdiag.remedies.rebalance import Moments, Towards
+from gatdiag.remedies.rescaling import balancing
+
+# What a saved state holds -> an optimiser that holds the same; the first that fits.
+_KINDS: Final[Sequence[tuple[str, Callable[..., Optimizer]]]] = (
+    ("exp_avg_sq", Adam),
+    ("exp_inf", Adamax),
+    ("acc_delta", Adadelta),
+    ("square_avg", RMSprop),
+    ("sum", Adagrad),
+    ("momentum_buffer", SGD),
+)
+
+
+@dataclass(frozen=True)
+class _Balanced:
+    """A checkpoint in balance.
+
+    Attributes:
+        parameters: The checkpoint's name -> parameter, rescaled.
+        optimizer: Holds the state, which followed; None if there is none, or it is to be dropped.
+        lines: What was done, in words.
+    """
+
+    parameters: Mapping[str, nn.Parameter]
+    optimizer: Optimizer | None
+    lines: Sequence[str]
+
+
+def rebalance_file(
+    source: Path,
+    target: Path | None,
+    *,
+    model: str | None,
+    data: str | None,
+    inputs: str | None,
+    root: Path,
+    towards: str,
+    moments: str,
+    include_approximate: bool,
+    in_place: bool,
+) -> None:
+    """Balance a checkpoint, write it, and print what was done.
+
+    Raises:
+        InputError: The file cannot be read or written, or an option does not fit.
+        ModelError: The model fails, or its outputs would change.
+        OptimizerError: The optimiser's state is not known.
+    """
+    for name, value, known in (("--towards", towards, get_args(Towards)), ("--moments", moments, get_args(Moments))):
+        if value not in known:
+            raise InputError(f"{name}: expected {' or '.join(known)}, got {value!r}")
+    if (target is None) != in_place:
+        raise InputError("Say where to: the name of a new file, or --in-place for the checkpoint itself")
+    checkpoint = open_checkpoint(source)
+    if moments == "drop":
+        checkpoint = replace(checkpoint, optimizer=None)
+    if model is None:
+        if towards != "c" or data is not None or inputs is not None or include_approximate:
+            raise InputError("Names and shapes alone allow for balancing c: for all else give --model")
+        balanced = _by_stacking(checkpoint)
+    else:
+        with redirect_stdout(sys.stderr):  # the model's own code may print
+            subject = load_subject(model, data, inputs, root, sizes_of(checkpoint))
+            balanced = _by_model(checkpoint, subject, towards, include_approximate=include_approximate)
+    written = _write(checkpoint, balanced, source if target is None else target, moments, in_place=in_place)
+    console = Console(highlight=False, markup=False, emoji=False)
+    for line in (*balanced.lines, f"written: {written}"):
+        console.print(printable(line), soft_wrap=True)
+
+
+def _write(checkpoint: Checkpoint, balanced: _Balanced, target: Path, moments: str, *, in_place: bool) -> Path:
+    drop = moments == "drop"
+    try:
+        return write_checkpoint(
+            checkpoint,
+            balanced.parameters,
+            target,
+            moments=_states(balanced),
+            drop_optimizer=drop,
+            in_place=in_place,
+        )
+    except OSError as error:
+        raise InputError(f"Cannot write {str(target)!r}: {error.strerror or error}") from error
+
+
+def _by_stacking(checkpoint: Checkpoint) -> _Balanced:
+    """Along the laws that names and shapes show; there is no output to compare."""
+    structure = find_layers(checkpoint.tensors)
+    stacking = find_stacking(checkpoint.tensors, structure)
+    laws = stacking.laws({info.name: plain(checkpoint.tensors[info.name]) for info in structure.parameters})
+    if not len(laws):
+        reasons = "; ".join(f"{excluded.what}: {excluded.reason}" for excluded in laws.excluded[:3])
+        raise InputError(f"Names and shapes show no laws ({reasons}): give --model, whose laws can be found")
+    rescaling = balancing(laws, laws.parameters)
+    parameters = {name: nn.Parameter(laws.parameters[name].clone()) for name in rescaling.factors}
+    optimizer = _holding(checkpoint, parameters)
+    for name, factor in rescaling.factors.items():
+        multiply_(parameters[name], factor)
+        if optimizer is not None:
+            rescale_moments_(optimizer.state[parameters[name]], factor, powers_of(optimizer))
+    chosen = list(rescaling.balanced)
+    before, after = (of.abs()[chosen].max() for of in (laws.c(), laws.c({**laws.parameters, **parameters})))
+    factors = [law.factor for law in rescaling.by_law]
+    lines = [
+        f"{len(chosen)} laws balanced: largest |c| {before:.3g} before, {after:.1e} after; factors from "
+        f"{min(factors):.3g} to {max(factors):.3g}",
+        f"no output was compared, for that needs --model; outputs stay if {', '.join(ASSUMED)}",
+    ]
+    return _Balanced(parameters, optimizer, [*lines, *_alone(rescaling.left_alone)])
+
+
+def _by_model(checkpoint: Checkpoint, subject: Subject, towards: str, *, include_approximate: bool) -> _Balanced:
+    model = subject.model
+    found = fit(model, checkpoint.tensors, checkpoint.keys)
+    if found.missing or found.reshaped:
+        names = ", ".join([*found.missing, *found.reshaped][:5])
+        raise InputError(f"The checkpoint is of another model: that has {names}, which the checkpoint lacks")
+    load_weights_(model, found.tensors)
+    own = dict(model.named_parameters())
+    parameters = {found.names[name]: own[name] for name in found.names if name in own}
+    optimizer = _holding(checkpoint, parameters)
+    loss = subject.loss if towards == "relative-gradients" else None
+    if towards == "relative-gradients" and loss is None:
+        raise InputError("--towards relative-gradients needs a loss: give --data")
+    done = rebalance_(
+        model,
+        *subject.args,
+        towards=cast("Towards", towards),
+        loss=loss,
+        optimizer=optimizer,
+        include_approximate=include_approximate,
+        **subject.kwargs,
+    )
+    lines = [
+        f"{len(done.factors)} laws balanced: largest |c| {done.c_before:.3g} before, {done.c_after:.1e} after; largest "
+        f"imbalance {done.imbalance_before:.3g} before, {done.imbalance_after:.1e} after; factors from "
+        f"{done.smallest_factor:.3g} to {done.largest_factor:.3g}",
+        *(
+            f"largest difference of outputs in {precision}: {of.absolute:.1e}, relative {of.relative:.1e}"
+            for precision, of in (("float64", done.double), ("the model's own precision", done.own))
+            if of is not None
+        ),
+    ]
+    return _Balanced(parameters, optimizer, [*lines, *_alone(done.left_alone)])
+
+
+def _holding(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> Optimizer | None:
+    """An optimiser of torch's with copies of the saved state, as far as that is of these parameters.
+
+    Raises:
+        OptimizerError: What is saved is of no optimiser that is known.
+    """
+    saved = {} if checkpoint.optimizer is None else checkpoint.optimizer.moments
+    states = {name: state for name, state in saved.items() if name in parameters and state}
+    if not states:
+        return None
+    held = {key for state in states.values() for key in state}
+    kind = next((kind for key, kind in _KINDS if key in held), None)
+    if kind is None:
+        raise OptimizerError(f"The optimiser's state ({', '.join(sorted(held))}) is of none that is known: drop it")
+    optimizer = kind(list(parameters.values()))
+    for name, state in states.items():
+        optimizer.state[parameters[name]] = {key: tensor.clone() for key, tensor in state.items()}
+    return optimizer
+
+
+def _states(balanced: _Balanced) -> dict[str, dict[str, Tensor]] | None:
+    if balanced.optimizer is None:
+        return None
+    state = balanced.optimizer.state
+    return {name: dict(state[parameter]) for name, parameter in balanced.parameters.items() if parameter in state}
+
+
+def _alone(exclusions: Sequence[Exclusion]) -> list[str]:
+    """Reasons, and how many laws they keep from being balanced."""
+    reasons = Counter(exclusion.reason for exclusion in exclusions)
+    return [f"left alone, {count} of them: {reason}" for reason, count in reasons.most_common()]

@@ -1,0 +1,93 @@
+"""What an optimiser remembers of past gradients, carried along when weights are rescaled."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from torch import Tensor
+from torch.optim import (
+    ASGD,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Muon,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSprop,
+    Rprop,
+    SparseAdam,
+)
+
+from gatdiag.errors import OptimizerError
+from gatdiag.remedies.orbit import multiply_
+
+_ADAM = MappingProxyType({"exp_avg": -1, "exp_avg_sq": -2})
+
+POWERS: Final[Mapping[type[Optimizer], Mapping[str, int]]] = MappingProxyType(
+    {
+        SGD: {"momentum_buffer": -1},
+        Muon: {"momentum_buffer": -1},
+        ASGD: {"ax": 1},
+        Adam: {**_ADAM, "max_exp_avg_sq": -2},
+        AdamW: {**_ADAM, "max_exp_avg_sq": -2},
+        NAdam: _ADAM,
+        RAdam: _ADAM,
+        SparseAdam: _ADAM,
+        Adamax: {"exp_avg": -1, "exp_inf": -1},
+        Adagrad: {"sum": -2},
+        Adadelta: {"square_avg": -2, "acc_delta": 2},
+        RMSprop: {"square_avg": -2, "grad_avg": -1, "momentum_buffer": 0},
+        Rprop: {"prev": -1, "step_size": 1},
+    }
+)
+"""Optimiser -> name of a state tensor -> the power of s it scales with, where weights are multiplied by s.
+
+A gradient goes with s^-1, its square with s^-2, a weight or a step of weights with s; RMSprop's momentum is of
+gradients that are normalised already. State with one value a parameter (step counts) stays.
+"""
+
+
+def powers_of(optimizer: Optimizer) -> Mapping[str, int]:
+    """How the state of an optimiser scales with the weights.
+
+    Raises:
+        OptimizerError: Its state is not known. A subclass may keep other things under the same names.
+    """
+    try:
+        return POWERS[type(optimizer)]
+    except KeyError:
+        known = ", ".join(kind.__name__ for kind in POWERS)
+        raise OptimizerError(
+            f"Expected one of {known}, got {type(optimizer).__name__}, whose state gatdiag does not know how to "
+            'rescale. Drop it: moments="drop".'
+        ) from None
+
+
+def rescale_moments_(state: Mapping[str, Any], factor: Tensor, powers: Mapping[str, int]) -> None:
+    """Bring the state of one parameter, in place, to what it would be had the weights always been s times as large.
+
+    That is: had each past gradient been taken at the weights rescaled by this same s, where it is g / s. What follows
+    is the training of the rescaled model, not the old one seen through other eyes: no optimiser but those whose step
+    has the unit of the weights (Adadelta, Rprop, up to their epsilons) goes on along the same functions. With
+    ``v' = v / s`` the next step of SGD is 1 / s times what it was, so relative to the weights 1 / s^2 times; that of
+    Adam, Adamax, Adagrad and RMSprop is what it was, up to epsilon, so relative to the weights 1 / s times.
+
+    Args:
+        state: Name -> tensor or number, as `optimizer.state` holds it for one parameter, or a saved optimiser.
+        factor: s, broadcasting against the parameter.
+        powers: From `POWERS`. Names that the state lacks are passed over.
+
+    Example:
+        >>> import torch
+        >>> state = {"step": 3, "momentum_buffer": torch.tensor([1.0, 1.0])}
+        >>> rescale_moments_(state, torch.tensor([2.0, 0.5]), POWERS[SGD])
+        >>> state["momentum_buffer"]
+        tensor([0.5000, 2.0000])
+    """
+    for name, power in powers.items():
+        if isinstance(state.get(name), Tensor):
+            multiply_(state[name], factor, power)

@@ -1,0 +1,197 @@
+"""Pickles that were made to run something, or to fill the memory, are refused, and nothing of it happens."""
+
+import pickle
+
+import pytest
+import torch
+
+from gatdiag.checkpoint import open_checkpoint
+from gatdiag.errors import InputError
+from tests.checkpoint.formats.assembly import archive, call, legacy, mapping, name, program, storage, tensor, value
+
+TRILLION = 10**12
+TENSOR, REBUILD = "torch._tensor.", "torch._utils._rebuild"
+
+
+def refusal(path):
+    with pytest.raises(InputError) as caught:
+        open_checkpoint(path)
+    assert str(caught.value).isprintable()
+    assert str(path) in str(caught.value)
+    assert "weights_only=False" not in str(caught.value)
+    assert "safe_globals" not in str(caught.value)
+    return str(caught.value)
+
+
+def payloads(marker):
+    touch = f"touch {marker}"
+    python = f"open({str(marker)!r}, 'w').close()"
+    return {
+        "os.system": call("os.system", touch),
+        "posix.system": call("posix.system", touch),
+        "subprocess.getoutput": call("subprocess.getoutput", touch),
+        "builtins.eval": call("builtins.eval", python),
+        "__builtin__.eval": call("__builtin__.eval", python),
+        "builtins.exec": call("builtins.exec", python),
+        "builtins.__import__": call("builtins.__import__", "antigravity"),
+        "importlib.import_module": call("importlib.import_module", "antigravity"),
+        "builtins.getattr": call("builtins.getattr", name("os"), "system"),
+        "socket.create_connection": call("socket.create_connection", ("127.0.0.1", 9)),
+        "torch.load": call("torch.load", str(marker)),
+        "torch.hub.load": call("torch.hub.load", "a/b", "c"),
+        "builtins.open": call("builtins.open", str(marker), "w"),
+        "torch.nn.modules.linear.Linear": call("torch.nn.modules.linear.Linear", 3, 3),
+        "pathlib.Path.touch": call("pathlib.Path.touch", str(marker)),
+    }
+
+
+KINDS = list(payloads(""))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("write", [archive, legacy], ids=["zip", "legacy"])
+def test_code_is_named_and_never_run(tmp_path, kind, write):
+    marker, path = tmp_path / "ran", tmp_path / "model.pt"
+    path.write_bytes(write(mapping({"weight": payloads(marker)[kind]})))
+    assert f"asks for '{kind}'" in refusal(path)
+    assert not marker.exists()
+
+
+def test_the_payloads_run_where_nothing_guards(tmp_path):
+    marker = tmp_path / "ran"
+    for kind in ("os.system", "builtins.eval", "builtins.exec", "builtins.open", "subprocess.getoutput"):
+        made = pickle.loads(program(payloads(marker)[kind]))
+        getattr(made, "close", int)()
+        assert marker.exists()
+        marker.unlink()
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+def test_a_bare_pickle_is_not_read_at_all(tmp_path, protocol):
+    path = tmp_path / "model.pt"
+    path.write_bytes(pickle.dumps({"weight": print}, protocol))
+    assert "pickle" in refusal(path) or "no checkpoint" in refusal(path)
+
+
+def test_metadata_of_a_distributed_checkpoint_is_never_run(tmp_path):
+    marker = tmp_path / "ran"
+    for kind, body in payloads(marker).items():
+        (tmp_path / ".metadata").write_bytes(program(body))
+        assert f"asks for '{kind}'" in refusal(tmp_path)
+    modern = b"\x80\x04" + b"".join(b"\x8c" + bytes([len(t)]) + t for t in (b"os", b"system")) + b"\x93."
+    (tmp_path / ".metadata").write_bytes(modern)
+    assert "asks for 'os.system'" in refusal(tmp_path)
+    assert not marker.exists()
+
+
+def test_all_that_is_asked_for_is_named(tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(archive(mapping({f"{i}": name(f"mine.Class{i}") for i in range(7)})))
+    assert "'mine.Class0', 'mine.Class1', 'mine.Class2', 'mine.Class3', 'mine.Class4' and 2 more" in refusal(path)
+
+
+def good():
+    return tensor(storage(4), (2, 2), (2, 1))
+
+
+def deep(levels, instruction):
+    return b")" + instruction * levels
+
+
+CLAIMS = {
+    "a terabyte of bytes": (call("builtins.bytearray", TRILLION), "makes bytes of what is no text"),
+    "a tensor class": (call("torch.FloatTensor", TRILLION), "torch.FloatTensor"),
+    "a class of storages": (call("torch.FloatStorage", TRILLION), "which a saved tensor never does"),
+    "a storage": (tensor(storage(TRILLION), (2, 2), (2, 1)), "claims 4,000,000,000,000 bytes"),
+    "a negative storage": (tensor(storage(-4), (2, 2), (2, 1)), "no storage"),
+    "a storage that is not there": (tensor(storage(4, "1"), (2, 2), (2, 1)), "holds 0"),
+    "a shape": (tensor(storage(4), (TRILLION, 2), (2, 1)), "needs"),
+    "an offset": (tensor(storage(4), (2, 2), (2, 1), TRILLION), "needs"),
+    "a negative offset": (tensor(storage(4), (2, 2), (2, 1), -1), "no offset"),
+    "a negative shape": (tensor(storage(4), (-2, -2), (2, 1)), "shape that no tensor can have"),
+    "a negative stride": (tensor(storage(4), (2, 2), (-2, 1)), "shape that no tensor can have"),
+    "strides": (tensor(storage(4), (2, 2), (TRILLION, 1)), "needs"),
+    "no stride at all": (tensor(storage(4), (TRILLION,), (0,)), "repeats"),
+    "an overflowing shape": (tensor(storage(4), (2**62, 2**62), (0, 0)), "shape that no tensor can have"),
+    "a product that overflows": (tensor(storage(4), (2**40, 2**40), (0, 0)), "repeats"),
+    "too many axes": (tensor(storage(4), (1,) * 70, (1,) * 70), "shape that no tensor can have"),
+    "fewer strides than axes": (tensor(storage(4), (2, 2), (1,)), "another number of strides"),
+    "a tensor of what is no storage": (tensor(value(3), (2,), (1,)), "no storage"),
+    "an empty shape of a storage that is not there": (tensor(storage(4, "x"), (), ()), "holds 0"),
+    "a call hidden in a tensor's class": (
+        call(f"{TENSOR}_rebuild_from_type_v2", name("builtins.bytearray"), name("torch.Tensor"), (TRILLION,), None),
+        "makes bytes of what is no text",
+    ),
+    "an attribute that is a method": (
+        call("torch._utils._rebuild_parameter_with_state", good(), True, call("collections.OrderedDict"), {"numel": 1}),
+        "replaces the attribute 'numel'",
+    ),
+    "hooks": (
+        call("torch._utils._rebuild_parameter", good(), True, mapping({"0": name("builtins.bytearray")})),
+        "hooks, which are code",
+    ),
+    "a dictionary whose methods are replaced": (
+        call("collections.OrderedDict") + mapping({"items": value(1)}) + b"b",
+        "replaces the attribute 'items'",
+    ),
+    "a key whose hash never ends": (b"}" + deep(60, b"q\0h\0\x86") + b"Ns", "has a key of type tuple"),
+    "a key whose hash overflows the stack": (b"}" + deep(100_000, b"\x85") + b"Ns", "has a key of type tuple"),
+    "elements that never end": (call("builtins.set", b"](" + deep(60, b"q\0h\0\x86") + b"e"), "key of type tuple"),
+    "keys that all collide": (b"}" + value((2**61 - 1) * 9) + b"Ns", "too large"),
+    "copies of copies": (
+        b"](" + b"NN\x86" * 2000 + b"eq\0" + (name("collections.OrderedDict") + b"h\0\x85R") * 99,
+        "over and over",
+    ),
+    "views of views": (
+        storage(4) + b"q\0" + b"".join(tensor(b"h\0", (2**18,), (0,)) for _ in range(9)),
+        "repeat",
+    ),
+    "a text longer than the file": (b"X" + (2**31).to_bytes(4, "little") + b"a", "in the middle of a value"),
+    "a number of instructions without end": (b"N" * 5_000_001, "longer than 5,000,000 instructions"),
+    "objects without end": (
+        b"(" + name("collections.OrderedDict") + b"q\0)R" + b"h\0)R" * 500_000 + b"t",
+        "more than 500,000 objects",
+    ),
+    "a long number": (b"\x8b" + (2**31 - 1).to_bytes(4, "little"), "weights-only loader refuses"),
+    "a distant place of the memo": (b"Nr\xff\xff\xff\xff" + b"a", "damaged|appends"),
+    "codecs": (call("_codecs.encode", "a" * 99, "punycode"), "makes bytes"),
+    "a loop": (b"]q\0h\0a", "expected a state dict"),
+    "a sparse tensor of nothing": (
+        call(f"{REBUILD}_sparse_tensor", call("torch.serialization._get_layout", "torch.sparse_coo"), (1, 2, 3)),
+        "not made of dense ones",
+    ),
+    "a quantised tensor": (
+        call(f"{REBUILD}_qtensor", storage(TRILLION, kind="torch.QInt8Storage"), 0, (1,), (1,), (), False, None),
+        "claims",
+    ),
+    "another class of tensors": (call(f"{REBUILD}_wrapper_subclass", 1), f"asks for '{REBUILD}_wrapper_subclass'"),
+    "attributes twice": (
+        call(f"{TENSOR}_rebuild_from_type_v2", name(f"{TENSOR}_rebuild_from_type_v2"), name("torch.Tensor"), (), {}),
+        "attributes twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_what_a_file_claims_is_checked_before_it_is_made(tmp_path, claim):
+    body, reason = CLAIMS[claim]
+    path = tmp_path / "model.pt"
+    path.write_bytes(archive(body))
+    with pytest.raises(InputError, match=reason):
+        open_checkpoint(path)
+
+
+def test_the_assembler_writes_what_torch_reads(tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(archive(mapping({"weight": good()}), {"0": torch.arange(4.0).numpy().tobytes()}))
+    assert torch.equal(open_checkpoint(path).tensors["weight"], torch.arange(4.0).reshape(2, 2))
+    assert torch.equal(torch.load(path, weights_only=True)["weight"], torch.arange(4.0).reshape(2, 2))
+
+
+def test_names_with_escapes_are_kept_in_the_data_and_shown_escaped(tmp_path):
+    path = tmp_path / "model.pt"
+    nasty = "lin\x1b[2J\n<script>alert(1)</script>\u202e.weight"
+    torch.save({nasty: torch.ones(1)}, path)
+    assert list(open_checkpoint(path).tensors) == [nasty]
+    torch.save({nasty: 1}, path)
+    assert "\\x1b[2J\\n<script>" in refusal(path)

@@ -1,0 +1,244 @@
+"""A series of checkpoints as a run, against the same numbers computed from the models that were saved."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch_geometric.nn import GCN
+
+import gatdiag
+from gatdiag.checkpoint.findings import findings
+from gatdiag.checkpoint.inspection import inspect
+from gatdiag.checkpoint.overview import layer_rows
+from gatdiag.checkpoint.pass_record import Subject
+from gatdiag.errors import InputError, ModelError
+from gatdiag.experiments.data import load_graph
+from gatdiag.experiments.models import gat
+
+STEPS = (0, 3, 10)
+
+
+def built(data, seed=0):
+    torch.manual_seed(seed)
+    return gat(data.num_features, 5, hidden_channels=8, layers=3)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_graph("sbm")
+
+
+@pytest.fixture(scope="module")
+def saved(data, tmp_path_factory):
+    """Folder of checkpoints of a training, and the models as they were."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    model = built(data)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    models = {}
+    for step in range(max(STEPS) + 1):
+        if step in STEPS:
+            models[step] = copy.deepcopy(model)
+            states = {"model_state_dict": model.state_dict(), "optimizer_state_dict": optimizer.state_dict()}
+            torch.save({"epoch": step, **states}, folder / f"epoch{step}.pt")
+        optimizer.zero_grad()
+        F.cross_entropy(model(data.x, data.edge_index), data.y).backward()
+        optimizer.step()
+    return folder, models
+
+
+def loss_on(data):
+    return lambda output: F.cross_entropy(output[data.train_mask], data.y[data.train_mask])
+
+
+def subject_of(data, *, with_loss):
+    return Subject(built(data, seed=9), (data.x, data.edge_index), loss=loss_on(data) if with_loss else None)
+
+
+@pytest.fixture(scope="module", params=["state dict", "model", "model and data"])
+def inspected(request, saved, data, tmp_path_factory):
+    subject = None if request.param == "state dict" else subject_of(data, with_loss="data" in request.param)
+    return inspect(saved[0], tmp_path_factory.mktemp("run") / "run", subject=subject), request.param
+
+
+def test_a_step_for_each_checkpoint(inspected):
+    inspection, _ = inspected
+    assert inspection.run.steps.step.tolist() == list(STEPS)
+    assert inspection.run.steps.epoch.tolist() == list(STEPS)
+    assert [path.name for path in inspection.checkpoints] == [f"epoch{step}.pt" for step in STEPS]
+    assert inspection.run.meta["status"] == "finished"
+
+
+def test_weights(inspected, saved):
+    table = inspected[0].run.parameters.set_index(["step", "parameter"])
+    first = dict(saved[1][0].named_parameters())
+    for step, model in saved[1].items():
+        for name, weight in model.named_parameters():
+            row = table.loc[step, name]
+            assert row.norm == pytest.approx(weight.double().norm().item(), rel=1e-5)
+            assert row.unchanged_fraction == pytest.approx((weight == first[name]).double().mean().item())
+            change = (weight - first[name]).abs().double()
+            assert row.absolute_change_q50 == pytest.approx(change.median().item(), rel=0.3, abs=1e-6)
+            assert row.absolute_change_q100 == pytest.approx(change.max().item(), rel=1e-5, abs=1e-12)
+            assert row.non_finite == 0
+            if weight.dim() == 2:
+                sigma = torch.linalg.matrix_norm(weight.double(), 2).item()
+                assert 0.9 * sigma <= row.spectral_norm <= 1.0001 * sigma
+
+
+def test_c_is_that_of_the_models_laws(inspected, saved, data):
+    neurons = inspected[0].run.neurons
+    for step, model in saved[1].items():
+        laws = gatdiag.find_laws(model, data.x, data.edge_index)
+        expected = {(law.layer, law.neuron): c for law, c in zip(laws, laws.c().tolist(), strict=True)}
+        rows = neurons[neurons.step == step]
+        found = {(row.layer, row.neuron): row.c for row in rows.itertuples()}
+        assert found.keys() == expected.keys()
+        for key, c in expected.items():
+            assert found[key] == pytest.approx(c, abs=1e-5)
+
+
+def test_gradients_are_those_of_a_training_step(inspected, saved, data):
+    inspection, how = inspected
+    table = inspection.run.parameters.set_index(["step", "parameter"])
+    if how != "model and data":
+        assert "gradient_norm" not in table or table.gradient_norm.isna().all()
+        assert not len(inspection.run.layers)
+        return
+    outputs = inspection.run.layers.set_index(["step", "layer"])
+    for step, model in saved[1].items():
+        model.train()
+        torch.manual_seed(0)
+        seen = []
+        handles = [layer.register_forward_hook(lambda _m, _i, out: seen.append(out)) for layer in model.convs]
+        model.zero_grad()
+        loss = loss_on(data)(model(data.x, data.edge_index))
+        loss.backward()
+        for handle in handles:
+            handle.remove()
+        assert inspection.run.steps.set_index("step").loss[step] == pytest.approx(loss.item(), rel=1e-5)
+        for name, weight in model.named_parameters():
+            assert table.loc[step, name].gradient_norm == pytest.approx(weight.grad.norm().item(), rel=1e-4)
+        for layer, out in zip(("convs.0", "convs.1", "convs.2"), seen, strict=True):
+            mu = (out - out.mean(0)).norm().item()
+            assert outputs.loc[step, layer].mu == pytest.approx(mu, rel=1e-4)
+    assert inspection.run.neurons.delta.abs().max() < 1e-5
+    assert table.update_ratio.isna().all()
+
+
+def test_changes_from_another_checkpoint(saved, tmp_path):
+    folder, models = saved
+    run = inspect(folder / "epoch10.pt", tmp_path / "run", reference=folder / "epoch3.pt").run
+    row = run.parameters[run.parameters.parameter == "convs.1.lin_l.weight"].iloc[0]
+    weights = [dict(models[step].named_parameters())["convs.1.lin_l.weight"] for step in (3, 10)]
+    assert row.absolute_change_q100 == pytest.approx((weights[1] - weights[0]).abs().max().item(), rel=1e-5)
+    assert run.steps.step.tolist() == [10]
+
+
+def test_one_checkpoint_has_changed_from_nothing(saved, tmp_path):
+    inspection = inspect(saved[0] / "epoch10.pt", tmp_path / "run")
+    assert inspection.run.parameters.unchanged_fraction.isna().all()
+    assert all(math.isnan(row.changed) and math.isnan(row.c_drift) for row in layer_rows(inspection))
+
+
+def test_checkpoints_without_a_step_are_counted(data, tmp_path):
+    model = built(data)
+    for name in ("first", "second", "third"):
+        torch.save(model.state_dict(), tmp_path / f"{name}.pt")
+    inspection = inspect([tmp_path / f"{name}.pt" for name in ("first", "second", "third")], tmp_path / "run")
+    assert inspection.run.steps.step.tolist() == [0, 1, 2]
+    assert sum("tells no step" in note for note in inspection.notes) == 2
+
+
+def test_names_that_do_not_fit_the_model_are_told(saved, data, tmp_path):
+    state = dict(saved[1][0].state_dict())
+    del state["convs.1.att"]
+    state["extra.weight"] = torch.ones(2, 2)
+    state["convs.2.att"] = torch.ones(1, 1, 17)
+    torch.save(state, tmp_path / "other.pt")
+    notes = " ".join(inspect(tmp_path / "other.pt", tmp_path / "run", subject=subject_of(data, with_loss=False)).notes)
+    assert "missing in the checkpoint" in notes
+    assert "'convs.1.att'" in notes
+    assert "unexpected in the checkpoint" in notes
+    assert "'extra.weight'" in notes
+    assert "another shape" in notes
+    assert "'convs.2.att'" in notes
+
+
+def test_a_prefix_on_one_side_is_no_obstacle(saved, data, tmp_path):
+    torch.save({f"net.{name}": value for name, value in saved[1][3].state_dict().items()}, tmp_path / "net.pt")
+    inspection = inspect(tmp_path / "net.pt", tmp_path / "run", subject=subject_of(data, with_loss=False))
+    assert set(inspection.measured) == {name for name, _ in saved[1][3].named_parameters()}
+
+
+def test_a_checkpoint_of_another_model_is_refused(saved, tmp_path):
+    with pytest.raises(InputError, match="knows no tensor"):
+        inspect(saved[0], tmp_path / "run", subject=Subject(nn.Sequential(nn.Linear(2, 2)), (torch.ones(1, 2),)))
+
+
+def test_a_loss_that_fails_ends_the_run(saved, data, tmp_path):
+    def broken(output):
+        raise ValueError("no such thing")
+
+    subject = Subject(built(data), (data.x, data.edge_index), loss=broken)
+    with pytest.raises(ModelError, match="no such thing"):
+        inspect(saved[0], tmp_path / "run", subject=subject)
+    assert gatdiag.load(tmp_path / "run").meta["status"] == "failed"
+
+
+def test_a_layer_that_grew_has_no_change(tmp_path):
+    torch.manual_seed(0)
+    for step, width in ((1, 4), (2, 6)):
+        torch.save(GCN(3, width, 2, out_channels=2).state_dict(), tmp_path / f"step{step}.pt")
+    inspection = inspect(tmp_path, tmp_path / "run")
+    last = inspection.run.parameters[inspection.run.parameters.step == 2].set_index("parameter")
+    assert np.isnan(last.loc["convs.0.lin.weight"].unchanged_fraction)
+    assert not np.isnan(last.loc["convs.1.bias"].unchanged_fraction)
+    assert any("of shape [6, 3] instead of [4, 3]" in note for note in inspection.notes)
+    assert set(inspection.run.neurons.step) == {1}
+
+
+class TestFindings:
+    def of(self, state, folder, **further):
+        torch.save({"state_dict": state, **further}, folder / "x.pt")
+        return {finding.code: finding for finding in findings(inspect(folder / "x.pt", folder / "run"))}
+
+    def test_a_sound_checkpoint_has_none(self, saved, tmp_path):
+        assert self.of(saved[1][10].state_dict(), tmp_path) == {}
+
+    def test_nan(self, saved, tmp_path):
+        state = copy.deepcopy(saved[1][10].state_dict())
+        state["convs.1.att"][0, 0, 2] = math.nan
+        found = self.of(state, tmp_path)["non-finite-weights"]
+        assert found.level == "error"
+        assert found.where == ("convs.1.att",)
+        assert found.text.startswith("1 weight")
+
+    def test_dead_neurons(self, saved, tmp_path):
+        state = copy.deepcopy(saved[1][10].state_dict())
+        state["convs.1.lin_l.weight"][:3] = 0
+        found = self.of(state, tmp_path)["dead-weights"]
+        assert found.where == ("convs.1",)
+        assert "3 neurons" in found.text
+
+    def test_parameters_that_no_gradient_reached(self, tmp_path):
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(4, 2))
+        optimizer = torch.optim.Adam(model.parameters())
+        model[1](model[0](torch.ones(1, 3))).sum().backward()
+        for parameter in model[2].parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        found = self.of(model.state_dict(), tmp_path, optimizer=optimizer.state_dict())["no-gradient"]
+        assert found.where == ("2.weight", "2.bias")
+
+    def test_layers_that_never_trained(self, tmp_path):
+        torch.manual_seed(0)
+        state = GCN(3, 8, 3, out_channels=2).state_dict()
+        for step in (0, 100):
+            state["convs.0.lin.weight"] = state["convs.0.lin.weight"] + step
+            torch.save(state, tmp_path / f"step{step}.pt")
+        found = {finding.code: finding for finding in findings(inspect(tmp_path, tmp_path / "run"))}["still-layers"]
+        assert found.where == ("convs.1", "convs.2")

@@ -1,0 +1,224 @@
+"""Layers read off a state dict, against those that `discover` reads off the model."""
+
+import pytest
+import torch
+import torch_geometric.nn as gnn
+from torch import nn
+
+from gatdiag.checkpoint.layers import find_layers
+from gatdiag.structure import Structure, discover
+from tests.laws.zoo import ZOO, build
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")
+
+# Where names tell less than classes do (kind that the model has, kind that its state dict shows); roles agree.
+SAME_NAMES = {
+    ("BatchNorm2d", "BatchNorm1d"),
+    ("DenseGATConv", "Module"),
+    ("DenseGCNConv", "GCNConv"),
+    ("FastRGCNConv", "RGCNConv"),
+    ("GroupNorm", "LayerNorm"),
+    ("HypergraphConv", "GCNConv"),
+    ("InstanceNorm1d", "LayerNorm"),
+    ("MemPooling", "Module"),
+    ("MixHopConv", "ChebConv"),
+    ("RGCNConv", "Conv1d"),  # without root weight, where the last layer has as many inputs as relations
+    ("RGCNConv", "Module"),  # with block-diagonal weights: four axes
+    ("SGConv", "Linear"),
+    ("SSGConv", "Linear"),
+    ("SelectTopK", "Linear"),
+    ("SoftmaxAggregation", "Module"),
+    ("SparseLinear", "GCNConv"),
+    ("StandardisedLinear", "Linear"),
+    ("SuperGATConv", "GCNConv"),
+    ("TAGConv", "ChebConv"),
+    ("PReLU", "RMSNorm"),
+    ("Bilinear", "Conv1d"),
+    ("ConvTranspose1d", "Conv1d"),
+    ("Embedding", "Linear"),
+}
+# What only a running program knows is a parameter.
+BUFFERS = ("eps", "scaler", "beta", "alpha", "readout.q")
+# A vector of slopes looks like that of a normalisation.
+ROLES = {"architectures: prelu channelwise": {"1.weight"}}
+CUSTOM = ("operations", "architectures: lora", "attention: lipschitz", "attention: omega", "attention: several")
+
+
+@pytest.mark.parametrize("name", list(ZOO))
+def test_parameters_names_and_roles_are_those_of_the_model(name):
+    model = build(name).model
+    of_model, of_dict = discover(model), find_layers(model.state_dict())
+    known = {info.name: (info.names, info.role, info.shape) for info in of_model.parameters}
+    found = {info.name: (info.names, info.role, info.shape) for info in of_dict.parameters}
+    differing = {key for key in known if known[key] != found.get(key)}
+    assert differing == ROLES.get(name, set())
+    assert all(key.endswith(BUFFERS) for key in found.keys() - known.keys())
+    assert [key for key in found if key in known] == list(known)
+    assert [layer.index for layer in of_dict] == list(range(1, len(of_dict) + 1))
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if not name.startswith(CUSTOM)])
+def test_layers_and_kinds_are_those_of_the_model(name):
+    model = build(name).model
+    of_model, of_dict = discover(model), find_layers(model.state_dict())
+    for info in of_model.parameters:
+        real, shown = of_model.layer_of(info.name), of_dict.layer_of(info.name)
+        library = type(model.get_submodule("" if real.name == Structure.ROOT else real.name)).__module__
+        if not library.startswith(("torch.", "torch_geometric.")) or real.kind not in dir(gnn) + dir(nn):
+            continue
+        nested = shown.name.startswith(real.name) or real.name.startswith(shown.name)
+        assert (real.name, real.kind) == (shown.name, shown.kind) or (
+            nested and ({(real.kind, shown.kind)} & SAME_NAMES or real.name != shown.name)
+        ), info.name
+
+
+CONVOLUTIONS = {
+    "GCNConv": lambda: gnn.GCNConv(4, 3),
+    "GATConv": lambda: gnn.GATConv(4, 3, heads=2, edge_dim=2, residual=True),
+    "GATv2Conv": lambda: gnn.GATv2Conv(4, 3, heads=2, edge_dim=2, residual=True),
+    "SAGEConv": lambda: gnn.SAGEConv(4, 3, project=True),
+    "GINConv": lambda: gnn.GINConv(gnn.MLP([4, 5, 3]), train_eps=True),
+    "GINEConv": lambda: gnn.GINEConv(nn.Sequential(nn.Linear(4, 3)), train_eps=True, edge_dim=2),
+    "TransformerConv": lambda: gnn.TransformerConv(4, 3, heads=2, edge_dim=2, beta=True),
+    "GraphConv": lambda: gnn.GraphConv(4, 3),
+    "GCN2Conv": lambda: gnn.GCN2Conv(4, 0.1, 0.5, 1, shared_weights=False),
+    "RGCNConv": lambda: gnn.RGCNConv(4, 3, 2, num_bases=2),
+    "ChebConv": lambda: gnn.ChebConv(4, 3, 2),
+    "SGConv": lambda: gnn.SGConv(4, 3),
+    "EdgeConv": lambda: gnn.EdgeConv(nn.Sequential(nn.Linear(8, 3))),
+    "PNAConv": lambda: gnn.PNAConv(4, 3, ["mean"], ["identity"], torch.tensor([0, 2])),
+    "GENConv": lambda: gnn.GENConv(4, 3, edge_dim=2),
+    "ResGatedGraphConv": lambda: gnn.ResGatedGraphConv(4, 3),
+    "ARMAConv": lambda: gnn.ARMAConv(4, 3, num_layers=2),
+    "LEConv": lambda: gnn.LEConv(4, 3),
+    "ClusterGCNConv": lambda: gnn.ClusterGCNConv(4, 3),
+    "NNConv": lambda: gnn.NNConv(4, 3, nn.Linear(2, 12)),
+    "PANConv": lambda: gnn.PANConv(4, 3, 2),
+    "PDNConv": lambda: gnn.PDNConv(4, 3, 2, 5),
+    "CGConv": lambda: gnn.CGConv(4, 2, batch_norm=True),
+    "GMMConv": lambda: gnn.GMMConv(4, 3, 2, 2),
+    "FiLMConv": lambda: gnn.FiLMConv(4, 3),
+    "FeaStConv": lambda: gnn.FeaStConv(4, 3, 2),
+    "FAConv": lambda: gnn.FAConv(4),
+    "EGConv": lambda: gnn.EGConv(4, 8, num_heads=2),
+    "GeneralConv": lambda: gnn.GeneralConv(4, 3, attention=True),
+    "GatedGraphConv": lambda: gnn.GatedGraphConv(4, 2),
+    "SuperGATConv": lambda: gnn.SuperGATConv(4, 3),
+    "HypergraphConv": lambda: gnn.HypergraphConv(4, 3, use_attention=True),
+    "MFConv": lambda: gnn.MFConv(4, 3, 2),
+    "SignedConv": lambda: gnn.SignedConv(4, 3, first_aggr=True),
+    "DNAConv": lambda: gnn.DNAConv(4, 2),
+    "PointTransformerConv": lambda: gnn.PointTransformerConv(4, 3),
+    "PointNetConv": lambda: gnn.PointNetConv(nn.Linear(7, 3), nn.Linear(3, 3)),
+    "AGNNConv": lambda: gnn.AGNNConv(),
+    "RGATConv": lambda: gnn.RGATConv(4, 3, 2, edge_dim=2),
+    "HEATConv": lambda: gnn.HEATConv(4, 3, 2, 2, 2, 2, 2),
+    "DirGNNConv": lambda: gnn.DirGNNConv(gnn.SAGEConv(4, 3, root_weight=False)),
+    "AntiSymmetricConv": lambda: gnn.AntiSymmetricConv(4),
+    "MultiheadAttention": lambda: nn.MultiheadAttention(4, 2),
+    "GraphNorm": lambda: gnn.GraphNorm(4),
+    "BatchNorm": lambda: gnn.BatchNorm(4),
+    "LayerNorm": lambda: gnn.LayerNorm(4),
+    "DiffGroupNorm": lambda: gnn.DiffGroupNorm(4, 2),
+    "Embedding": lambda: nn.ModuleDict({"emb": nn.Embedding(5, 4)}),
+    "LSTM": lambda: nn.LSTM(4, 3, bidirectional=True),
+    "GRUCell": lambda: nn.GRUCell(4, 3),
+    "Conv2d": lambda: nn.Conv2d(3, 2, 3),
+}
+
+
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_each_kind_by_its_names(kind):
+    model = nn.ModuleDict({"conv": CONVOLUTIONS[kind]()})
+    known, found = discover(model), find_layers(model.state_dict())
+    assert [(layer.name, layer.kind) for layer in found] == [(layer.name, layer.kind) for layer in known]
+    assert [(info.name, info.role, info.module) for info in found.parameters] == [
+        (info.name, info.role, info.module) for info in known.parameters
+    ]
+
+
+@pytest.mark.parametrize("kind", ["GCNConv", "GATConv", "GATv2Conv", "GraphConv", "LEConv", "RGCNConv"])
+def test_a_bare_layer_is_the_root(kind):
+    layer = CONVOLUTIONS[kind]()
+    assert [(found.name, found.kind) for found in find_layers(layer.state_dict())] == [(Structure.ROOT, kind)]
+
+
+def zeros(**shapes):
+    return {name.replace("__", "."): torch.zeros(shape) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensors", "roles"),
+    [
+        ("GCNConv", zeros(conv1__weight=(5, 4), conv1__bias=(4,)), ["feature weight", "bias"]),
+        ("GCNConv", zeros(conv1__weight=(4, 4), conv1__bias=(4,)), ["feature weight", "bias"]),
+        ("Linear", zeros(lin1__weight=(4, 4), lin1__bias=(4,)), ["feature weight", "bias"]),
+        (
+            "GATConv",
+            zeros(c__weight=(5, 8), c__att=(1, 2, 8), c__bias=(8,)),
+            ["feature weight", "attention vector", "bias"],
+        ),
+        (
+            "GATConv",
+            zeros(
+                c__att_l=(1, 2, 4), c__att_r=(1, 2, 4), c__bias=(8,), c__lin_l__weight=(8, 5), c__lin_r__weight=(8, 5)
+            ),
+            ["attention vector", "attention vector", "bias", "feature weight", "feature weight"],
+        ),
+        (
+            "SplineConv",
+            zeros(c__weight=(2, 4, 3), c__bias=(3,), c__lin__weight=(3, 4)),
+            ["feature weight", "bias", "feature weight"],
+        ),
+        ("GATv2Conv", zeros(c__att=(1, 1, 4), c__lin_l__weight=(4, 5)), ["attention vector", "feature weight"]),
+        (
+            "GraphConv",
+            zeros(c__weight=(5, 4), c__lin__weight=(4, 5), c__lin__bias=(4,)),
+            ["feature weight"] * 2 + ["bias"],
+        ),
+    ],
+)
+def test_names_of_older_versions_and_of_formats_that_drop_what_is_shared(kind, tensors, roles):
+    (layer,) = find_layers(tensors)
+    assert (layer.kind, [info.role for info in layer.parameters]) == (kind, roles)
+
+
+def test_shared_weights_are_one_parameter_even_where_the_format_stores_both():
+    conv = gnn.GATv2Conv(4, 3, share_weights=True)
+    copied = {name: tensor.clone() for name, tensor in conv.state_dict().items()}
+    for tensors in (conv.state_dict(), copied):
+        assert [info.names for info in find_layers(tensors).parameters] == [
+            info.names for info in discover(conv).parameters
+        ]
+    apart = gnn.GATv2Conv(4, 3).state_dict()
+    assert all(len(info.names) == 1 for info in find_layers(apart).parameters)
+
+
+def test_names_without_sense_are_layers_of_their_own():
+    tensors = {name: torch.zeros(2, 2) for name in ("", ".", "a..b", "a", "a.b.c", "0", "weight_ih", "\x1b[31m<b>")}
+    tensors |= {"c.weight_ih": torch.zeros(()), "c.weight_hh": torch.zeros(0), "." * 100_000: torch.zeros(1)}
+    structure = find_layers(tensors)
+    assert {info.name for info in structure.parameters} == set(tensors)
+    assert len(find_layers({})) == 0
+
+
+def test_buffers_and_integers_are_no_parameters():
+    tensors = nn.ModuleDict({"bn": nn.BatchNorm1d(3), "lin": nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2))})
+    found = {info.name for info in find_layers(tensors.state_dict()).parameters}
+    assert found == dict(tensors.named_parameters()).keys()
+    assert not find_layers({"index": torch.arange(3), "mask": torch.ones(3, dtype=torch.bool)}).layers
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per:UserWarning")
+def test_every_number_type_is_read():
+    weight = torch.ones(3, 4)
+    kinds = [weight.to(dtype) for dtype in (torch.float8_e4m3fn, torch.bfloat16, torch.complex64)]
+    for tensor in (
+        *kinds,
+        torch.quantize_per_tensor(weight, 0.1, 0, torch.quint8),
+        weight.to_sparse(),
+        weight.to("meta"),
+    ):
+        names = ("c.att", "c.lin_l.weight", "c.lin_r.weight")
+        tensors = dict(zip(names, (torch.ones(1, 1, 3), tensor, tensor.clone()), strict=True))
+        assert [layer.kind for layer in find_layers(tensors)] == ["GATv2Conv"]

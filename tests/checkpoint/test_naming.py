@@ -1,0 +1,69 @@
+"""What wrappers put into the names of parameters is taken out, and nothing else."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.parallel import DataParallel
+
+from gatdiag.checkpoint.naming import clean_names, shown
+from tests.checkpoint.saved import GAT
+
+KEYS = list(GAT().state_dict())
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda key: f"module.{key}",
+        lambda key: f"_orig_mod.{key}",
+        lambda key: f"module._orig_mod.{key}",
+        lambda key: f"_orig_mod.module.{key}",
+        lambda key: f"module.module.{key}",
+        lambda key: key.replace("convs.0.", "convs.0._checkpoint_wrapped_module."),
+        lambda key: f"_fsdp_wrapped_module.{key}".replace("convs.1.", "convs.1._fsdp_wrapped_module._orig_mod."),
+    ],
+)
+def test_prefixes_of_wrappers(wrap):
+    names, taken = clean_names(map(wrap, KEYS))
+    assert names == {key: wrap(key) for key in KEYS}
+    assert taken
+
+
+def test_prefixes_of_real_wrappers():
+    model = GAT()
+    compiled = torch.compile(model, backend="eager")
+    for wrapped in (DataParallel(model), compiled, DataParallel(compiled)):
+        assert list(clean_names(wrapped.state_dict())[0]) == KEYS
+
+
+def test_a_prefix_that_some_lack_stays():
+    assert clean_names(["module.a", "b"])[0] == {"module.a": "module.a", "b": "b"}
+    assert clean_names(["model.a", "loss"], modules=("model",))[1] == ()
+
+
+def test_a_models_own_module_stays():
+    assert clean_names(["model.a", "model.b"])[0] == {"model.a": "model.a", "model.b": "model.b"}
+    assert clean_names(["module", "module.a"])[0] == {"module": "module", "module.a": "module.a"}
+
+
+def test_originals_of_parametrisations_stay():
+    keys = ["lin.parametrizations.weight.original0", "lin.parametrizations.weight.original1"]
+    assert list(clean_names(keys)[0]) == keys
+
+
+def test_names_that_would_collide_stay():
+    keys = ["lin._orig_mod.weight", "lin.weight"]
+    assert clean_names(keys) == ({key: key for key in keys}, ())
+
+
+@given(st.lists(st.text(st.sampled_from("ab._") | st.characters(), max_size=9), unique=True))
+def test_no_key_is_lost(keys):
+    assert list(clean_names(keys)[0].values()) == keys
+
+
+@given(st.text())
+def test_what_is_shown_is_one_short_printable_line(text):
+    assert shown(text).isprintable()
+    assert shown(text).isascii()
+    assert len(shown(text)) < 900

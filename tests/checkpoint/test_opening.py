@@ -1,0 +1,264 @@
+"""Checkpoints as people save them: what is read is what was saved."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from gatdiag.checkpoint import open_checkpoint
+from gatdiag.errors import InputError
+from tests.checkpoint.saved import FORMATS, GAT, dense_tensors, lightning, packed_tensors, save, trained
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of torch, where it saves
+
+
+def plain(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_same(tensors, expected):
+    assert list(tensors) == list(expected)
+    for name, tensor in expected.items():
+        assert tensors[name].dtype == tensor.dtype
+        assert torch.equal(tensors[name], tensor)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_gives_the_same_tensors(tmp_path, kind):
+    model, _ = trained()
+    checkpoint = open_checkpoint(save(kind, plain(model), tmp_path))
+    assert checkpoint.format == kind
+    assert checkpoint.optimizer is None
+    assert set(checkpoint.tensors) == set(plain(model))
+    assert_same({name: checkpoint.tensors[name] for name in plain(model)}, plain(model))
+
+
+@pytest.mark.parametrize("kind", ["torch", "torch (legacy)", "distributed"])
+def test_the_order_is_that_of_the_file(tmp_path, kind):
+    model, _ = trained()
+    assert list(open_checkpoint(save(kind, plain(model), tmp_path)).tensors) == list(plain(model))
+
+
+def test_numbers_order_the_names_of_safetensors(tmp_path):
+    tensors = {f"convs.{i}.weight": torch.zeros(1) for i in range(12)}
+    assert list(open_checkpoint(save("safetensors", tensors, tmp_path)).tensors) == list(tensors)
+
+
+@pytest.mark.parametrize("kind", FORMATS[:3])
+def test_the_suffix_does_not_matter(tmp_path, kind):
+    path = save(kind, {"a": torch.ones(2)}, tmp_path)
+    for suffix in (".safetensors", ".pt", ".ckpt", ""):
+        path = path.rename(tmp_path / f"model{suffix}")
+        assert open_checkpoint(path).format == kind
+
+
+@pytest.mark.parametrize(
+    "keys", [("state_dict",), ("model_state_dict",), ("model",), ("module",), ("net",), ("weights",), ("gnn",)]
+)
+def test_usual_keys_and_the_only_one(tmp_path, keys):
+    model, optimizer = trained()
+    path = tmp_path / "a.pt"
+    torch.save({"epoch": 3, keys[0]: model.state_dict(), "optimizer": optimizer.state_dict(), "loss": 0.5}, path)
+    checkpoint = open_checkpoint(path)
+    assert_same(checkpoint.tensors, plain(model))
+    assert (checkpoint.within, checkpoint.epoch, checkpoint.step, checkpoint.notes) == (keys, 3, 2, ())
+    assert set(checkpoint.optimizer.moments) == {name for name, _ in model.named_parameters()}
+
+
+def test_dictionaries_within_each_other(tmp_path):
+    torch.save({"train": {"model": {"a": torch.ones(1)}}, "args": {"a": torch.ones(1)}}, tmp_path / "a.pt")
+    assert open_checkpoint(tmp_path / "a.pt").within == ("train", "model")
+
+
+def test_lightning(tmp_path):
+    model, optimizer = trained()
+    path = tmp_path / "last.ckpt"
+    torch.save(lightning(model, optimizer), path)
+    checkpoint = open_checkpoint(path)
+    assert_same(checkpoint.tensors, plain(model))
+    assert checkpoint.keys["convs.0.att"] == "model.convs.0.att"
+    assert (checkpoint.step, checkpoint.epoch) == (250, 4)
+    assert torch.equal(
+        checkpoint.optimizer.moments["norm.bias"]["exp_avg"], optimizer.state[model.norm.bias]["exp_avg"]
+    )
+    assert checkpoint.notes == ("Prefixes taken off the names: model.",)
+
+
+def test_the_optimiser_of_a_distributed_checkpoint(tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    model, optimizer = trained()
+    dcp.save({"model": model.state_dict(), "optim": optimizer.state_dict(), "epoch": 3}, checkpoint_id=tmp_path / "a")
+    checkpoint = open_checkpoint(tmp_path / "a")
+    assert (checkpoint.step, checkpoint.epoch) == (2, 3)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(checkpoint.optimizer.moments[name]["exp_avg_sq"], optimizer.state[parameter]["exp_avg_sq"])
+
+
+def test_trained_weights_come_before_their_average(tmp_path):
+    path = tmp_path / "a.pt"
+    torch.save({"ema_state_dict": {"a": torch.zeros(1)}, "model": {"a": torch.ones(1)}}, path)
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.tensors["a"] == 1
+    assert checkpoint.notes == ("Read the weights under 'model'; not those under 'ema_state_dict'",)
+    torch.save({"ema_state_dict": {"a": torch.zeros(1)}, "epoch": 3}, path)
+    assert open_checkpoint(path).notes == (
+        "Only the average of the weights over training is in the file, under 'ema_state_dict'",
+    )
+
+
+def test_an_averaged_model(tmp_path):
+    model, _ = trained()
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    torch.save(averaged.state_dict(), tmp_path / "a.pt")
+    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    assert_same(checkpoint.tensors, plain(model))
+    assert "average" in checkpoint.notes[0]
+
+
+def test_several_models_are_not_guessed_between(tmp_path):
+    torch.save({"generator": {"a": torch.ones(1)}, "critic": {"a": torch.ones(1)}}, tmp_path / "a.pt")
+    with pytest.raises(InputError, match="several state dicts \\('generator', 'critic'\\)"):
+        open_checkpoint(tmp_path / "a.pt")
+
+
+def test_entries_that_are_no_tensors_are_told_of(tmp_path):
+    torch.save(
+        {"a": torch.ones(1), "conv._extra_state": {"x": 1}, "m": torch.ones(3, device="meta")}, tmp_path / "a.pt"
+    )
+    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    assert list(checkpoint.tensors) == ["a"]
+    assert "'m'" in checkpoint.notes[0]
+    assert "'conv._extra_state'" in checkpoint.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({}, "got nothing at all"),
+        ({"epoch": 3}, "got 'epoch'"),
+        ([torch.ones(1)], "type list"),
+        (torch.ones(1), "a single tensor"),
+        (3, "type int"),
+        (None, "type NoneType"),
+        ({"optimizer": {"state": {0: {"exp_avg": torch.ones(1)}}}}, "no state dict"),
+        ({"state": {0: {"exp_avg": torch.ones(1)}}, "param_groups": []}, "got 'state', 'param_groups'"),
+        ({0: torch.ones(1)}, "no state dict"),
+    ],
+)
+@pytest.mark.parametrize("new", [True, False])
+def test_what_is_no_model_is_refused(tmp_path, data, reason, new):
+    torch.save(data, tmp_path / "a.pt", _use_new_zipfile_serialization=new)
+    with pytest.raises(InputError, match=reason):
+        open_checkpoint(tmp_path / "a.pt")
+
+
+def test_a_whole_model_is_refused_by_what_it_asks_for(tmp_path):
+    torch.save(GAT(), tmp_path / "a.pt")
+    with pytest.raises(InputError, match=r"asks for 'tests\.checkpoint\.saved\.GAT'.* and .* more"):
+        open_checkpoint(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "no such file"),
+        (b"", "empty"),
+        (b"PK\3\4", "zip"),
+        (b"hello", "no checkpoint"),
+        (b"\x80\x02K\1.", "pickle"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(tmp_path, content, reason):
+    path = tmp_path / "a\x1b.pt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=reason) as caught:
+        open_checkpoint(path)
+    assert "a\\x1b.pt" in str(caught.value)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.pt")
+    with pytest.raises(InputError, match="no regular file"):
+        open_checkpoint(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_all_kinds_of_tensors(tmp_path, new):
+    tensors = dense_tensors()
+    if not new:  # torch does not read these back itself
+        tensors = {name: tensor for name, tensor in tensors.items() if name != "uint16" and "float8" not in name}
+    torch.save(tensors, tmp_path / "a.pt", _use_new_zipfile_serialization=new)
+    read = open_checkpoint(tmp_path / "a.pt").tensors
+    for name, tensor in tensors.items():
+        assert (read[name].dtype, read[name].shape, read[name].stride()) == (
+            tensor.dtype,
+            tensor.shape,
+            tensor.stride(),
+        )
+        assert str(read[name]) == str(tensor.detach())
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_quantised_and_sparse_tensors(tmp_path, new):
+    tensors = packed_tensors()
+    torch.save(tensors, tmp_path / "a.pt", _use_new_zipfile_serialization=new)
+    read = open_checkpoint(tmp_path / "a.pt").tensors
+    for name in ("tensor", "channel"):
+        assert torch.equal(read[name].dequantize(), tensors[name].dequantize())
+    for name in ("coo", "csr"):
+        assert read[name].layout == tensors[name].layout
+        assert torch.equal(read[name].to_dense(), tensors[name].to_dense())
+
+
+def test_indices_of_a_sparse_tensor_are_checked(tmp_path):
+    outside = torch.sparse_coo_tensor(torch.tensor([[5]]), torch.ones(1), (9,), check_invariants=False)
+    torch.save({"a": outside}, tmp_path / "a.pt")
+    data = (tmp_path / "a.pt").read_bytes()
+    (tmp_path / "a.pt").write_bytes(data.replace((5).to_bytes(8, "little"), (99).to_bytes(8, "little"), 1))
+    with pytest.raises(InputError, match="damaged"):
+        open_checkpoint(tmp_path / "a.pt")
+
+
+def test_ten_thousand_keys(tmp_path):
+    tensors = {f"layers.{i}.weight": torch.full((2,), float(i)) for i in range(10_000)}
+    torch.save(tensors, tmp_path / "a.pt")
+    assert_same(open_checkpoint(tmp_path / "a.pt").tensors, tensors)
+
+
+def test_two_gigabytes_are_not_read(tmp_path):
+    """A file with a hole of 2 GB in it, opened by a process that may not have half as much memory of its own."""
+    program = f"""
+import torch, resource, sys
+path = {str(tmp_path / "big.pt")!r}
+big = torch.UntypedStorage.from_file(path + ".0", True, 2 << 30)
+with torch.serialization.skip_data():
+    torch.save({{"weight": torch.empty(0).set_(big).reshape(1 << 14, 1 << 15)}}, path)
+from gatdiag.checkpoint import open_checkpoint
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+weight = open_checkpoint(path).tensors["weight"]
+assert weight.shape == (1 << 14, 1 << 15) and weight[5, 5] == 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 100_000  # kilobytes
+    assert (tmp_path / "big.pt").stat().st_size > 2 << 30
+
+
+def test_nothing_in_the_file_changes(tmp_path):
+    path = save("torch", {"a": torch.ones(3)}, tmp_path)
+    before = path.read_bytes()
+    open_checkpoint(path).tensors["a"].zero_()
+    assert path.read_bytes() == before
+
+
+def test_the_contents_tell_of_themselves(tmp_path):
+    checkpoint = open_checkpoint(str(save("torch", {"a": torch.ones(3)}, tmp_path)))
+    assert isinstance(checkpoint.path, Path)
+    assert checkpoint.keys == {"a": "a"}

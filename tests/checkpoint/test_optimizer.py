@@ -1,0 +1,125 @@
+"""Moments are given to the parameters they belong to, or to none."""
+
+import pytest
+import torch
+from torch import nn
+
+from gatdiag.checkpoint.optimizer import optimizer_state
+from tests.checkpoint.saved import trained
+
+
+def moments(optimizer, model):
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {names[id(parameter)]: state for parameter, state in optimizer.state.items()}
+
+
+def check(data, model, optimizer):
+    state, notes = optimizer_state(data, model.state_dict())
+    expected = moments(optimizer, model)
+    assert state.moments.keys() == expected.keys()
+    for name, entries in expected.items():
+        assert state.moments[name].keys() == entries.keys()
+        assert all(torch.equal(state.moments[name][key], value) for key, value in entries.items())
+    return state, notes
+
+
+@pytest.mark.parametrize("key", ["optimizer", "optimizer_state_dict", "optim", "opt"])
+def test_moments_by_order(key):
+    model, optimizer = trained()
+    state, notes = check({key: optimizer.state_dict()}, model, optimizer)
+    assert notes == ()
+    assert state.groups[0]["lr"] == 0.01
+    assert "params" not in state.groups[0]
+
+
+def test_the_first_of_several():
+    model, optimizer = trained()
+    other = torch.optim.SGD(model.parameters(), lr=1.0).state_dict()
+    for several in ([optimizer.state_dict(), other], {"a": optimizer.state_dict(), "b": other}):
+        assert check({"optimizers": several}, model, optimizer)[1] == ("Used the first of 2 optimisers",)
+
+
+def test_names_in_the_file_decide():
+    model, _ = trained()
+    optimizer = torch.optim.Adam(reversed(list(model.named_parameters())))
+    sum(p.square().sum() for p in model.parameters()).backward()
+    optimizer.step()
+    assert "param_names" in optimizer.state_dict()["param_groups"][0]
+    check({"optimizer": optimizer.state_dict()}, model, optimizer)
+
+
+def test_states_by_name_as_fsdp_writes_them():
+    model, optimizer = trained()
+    state = {f"module.{name}": dict(entries) for name, entries in moments(optimizer, model).items()}
+    check({"optim": {"state": state, "param_groups": [{"params": list(state), "lr": 0.01}]}}, model, optimizer)
+
+
+def test_names_within_a_lightning_module():
+    model, _ = trained()
+    optimizer = torch.optim.Adam([(f"model.{name}", parameter) for name, parameter in model.named_parameters()])
+    sum(p.square().sum() for p in model.parameters()).backward()
+    optimizer.step()
+    check({"optimizer": optimizer.state_dict()}, model, optimizer)
+
+
+def test_two_groups_and_a_frozen_layer():
+    model, _ = trained()
+    model.convs[0].att.requires_grad_(False)
+    optimizer = torch.optim.Adam(
+        [{"params": list(model.convs.parameters())}, {"params": list(model.norm.parameters()), "lr": 1.0}]
+    )
+    optimizer.zero_grad()
+    sum(p.square().sum() for p in model.parameters() if p.requires_grad).backward()
+    optimizer.step()
+    state, _ = check({"optimizer": optimizer.state_dict()}, model, optimizer)
+    assert [group["lr"] for group in state.groups] == [0.001, 1.0]
+
+
+def test_unknown_buffers_are_told_by_their_shapes():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
+    model[0].register_buffer("scale", torch.ones(7))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    sum(p.sum() for p in model.parameters()).backward()
+    optimizer.step()
+    check({"optimizer": optimizer.state_dict()}, model, optimizer)
+
+
+def test_where_shapes_do_not_tell_nothing_is_guessed():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[0].register_buffer("scale", torch.ones(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    sum(p.sum() for p in model.parameters()).backward()
+    optimizer.step()
+    state, notes = optimizer_state({"optimizer": optimizer.state_dict()}, model.state_dict())
+    assert state.moments == {}
+    assert state.groups[0]["momentum"] == 0.9
+    assert "do not tell" in notes[0]
+
+
+def test_tied_weights_count_once():
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False), nn.Linear(3, 2))
+    model[1].weight = model[0].weight
+    optimizer = torch.optim.Adam(model.parameters())
+    sum(p.sum() for p in model.parameters()).backward()
+    optimizer.step()
+    check({"optimizer": optimizer.state_dict()}, model, optimizer)
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"optimizer": {"state": {}, "param_groups": []}},
+        {"optimizer": {"state": {0: None, "a": {"exp_avg": 3}, (1, 2): {}}, "param_groups": [{"params": [[]]}]}},
+        {"optimizer": {"state": {0: {}, (1, 2): {}, None: {}}, "param_groups": [{"params": [[], {}]}]}},
+        {"optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": 3}},
+        {"optimizer": {"state": {5: {}}, "param_groups": [{"params": [5, 5, 5]}]}},
+    ],
+)
+def test_strange_states_have_no_moments(strange):
+    state, _ = optimizer_state(strange, {"a": torch.ones(3)})
+    assert not any(state.moments.values())
+
+
+def test_no_optimiser():
+    for data in ({}, [], {"optimizer": None}, {"optimizer": "adam"}, {"optim": [1, 2]}):
+        assert optimizer_state(data, {}) == (None, ())

@@ -1,0 +1,79 @@
+"""Files, globs and folders become checkpoints in order of the step."""
+
+import pytest
+import torch
+
+from gatdiag.checkpoint import series
+from gatdiag.errors import InputError
+from tests.checkpoint.saved import save
+
+
+def write(folder, names, steps=None):
+    folder.mkdir(exist_ok=True)
+    for name, step in zip(names, steps or [None] * len(names), strict=True):
+        torch.save({"model": {"a": torch.ones(1)}, **({} if step is None else {"global_step": step})}, folder / name)
+
+
+def names(paths):
+    return [path.name for path in paths]
+
+
+def test_numbers_in_names(tmp_path):
+    write(tmp_path, ["gat_10.pt", "gat_9.pt", "gat_100.pt"])
+    assert names(series(tmp_path)) == ["gat_9.pt", "gat_10.pt", "gat_100.pt"]
+
+
+def test_epochs_in_names(tmp_path):
+    write(tmp_path, ["epoch=10.ckpt", "epoch=9.ckpt"])
+    assert names(series(str(tmp_path / "*.ckpt"))) == ["epoch=9.ckpt", "epoch=10.ckpt"]
+
+
+def test_steps_in_the_files_where_names_tell_none(tmp_path):
+    write(tmp_path, ["a.pt", "b.pt", "last.pt", "step_15.pt"], [20, 10, None, None])
+    assert names(series([tmp_path])) == ["b.pt", "step_15.pt", "a.pt", "last.pt"]
+
+
+def test_each_once_and_only_checkpoints(tmp_path):
+    write(tmp_path, ["a_2.pt", "a_1.pt"])
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "logs").mkdir()
+    write(tmp_path, [".hidden_3.pt"])
+    (tmp_path / "last.pt").symlink_to(tmp_path / "a_2.pt")
+    found = series([tmp_path, tmp_path / "a_1.pt", tmp_path / "*_1.pt"])
+    assert [path.resolve().name for path in found] == ["a_1.pt", "a_2.pt"]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_folders_that_are_checkpoints(tmp_path):
+    for step in (10, 9):
+        save("distributed", {"a": torch.ones(1)}, tmp_path / "all").rename(tmp_path / "all" / f"step_{step}")
+    assert names(series(tmp_path / "all")) == ["step_9", "step_10"]
+    assert names(series(tmp_path / "all" / "step_10")) == ["step_10"]
+    assert len(series(save("safetensors (sharded)", {"a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "s"))) == 1
+
+
+def test_a_named_file_is_not_passed_over(tmp_path):
+    (tmp_path / "a.pt").write_bytes(b"hello")
+    assert series(tmp_path / "a.pt") == [tmp_path / "a.pt"]
+    assert series(tmp_path / "missing.pt") == [tmp_path / "missing.pt"]
+
+
+def test_brackets_in_a_name_are_no_pattern(tmp_path):
+    write(tmp_path, ["a[1].pt"])
+    assert names(series(tmp_path / "a[1].pt")) == ["a[1].pt"]
+
+
+@pytest.mark.parametrize("what", ["empty", "*.pt"])
+def test_nothing_there(tmp_path, what):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="Expected checkpoints"):
+        series(tmp_path / what)
+    with pytest.raises(InputError, match="got no paths"):
+        series([])
+
+
+def test_a_damaged_file_that_has_to_be_opened(tmp_path):
+    write(tmp_path, ["a.pt", "b.pt"])
+    (tmp_path / "b.pt").write_bytes((tmp_path / "b.pt").read_bytes()[:-10])
+    with pytest.raises(InputError, match=r"b\.pt.*cut off"):
+        series(tmp_path)

@@ -1,0 +1,310 @@
+"""Which layer feeds which, and c from the state dict alone, against the laws that tracing the model finds."""
+
+import random
+import re
+from itertools import pairwise
+
+import pytest
+import torch
+import torch_geometric.nn as gnn
+from torch import nn
+
+from gatdiag import find_laws
+from gatdiag.checkpoint.layers import find_layers
+from gatdiag.checkpoint.measures import measure
+from gatdiag.checkpoint.stacking import ASSUMED, find_stacking
+from gatdiag.experiments import models
+from tests.laws.models.graph import edge_features
+from tests.laws.zoo import ZOO, build
+
+X = torch.linspace(-1, 1, 60).view(12, 5).sin()
+EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 5, 9]])
+
+
+def stacking_of(model):
+    tensors = model.state_dict()
+    return tensors, find_stacking(tensors, find_layers(tensors))
+
+
+def entries(term):
+    """Which entries of its parameter a term adds up."""
+    mask = torch.zeros(term.shape, dtype=torch.bool)
+    for index in term.indices:
+        place = [slice(None)] * len(term.shape)
+        for axis, position in zip(term.axes, index, strict=True):
+            place[axis] = position
+        mask[tuple(place)] = True
+    return term.parameter, term.exponent, tuple(mask.flatten().tolist())
+
+
+def by_terms(laws):
+    """What a law adds up -> c."""
+    values = laws.c().tolist()
+    return {frozenset(map(entries, law.terms)): value for law, value in zip(laws, values, strict=True)}
+
+
+def neurons(laws):
+    return sum(law.kind in ("neuron", "product", "stream") for law in laws)
+
+
+def assert_same(model, *args, complete=True, **kwargs):
+    tensors, stacking = stacking_of(model)
+    traced = find_laws(model, *args, **kwargs)
+    laws = stacking.laws(tensors)
+    known, found = by_terms(traced), by_terms(laws)
+    assert len(laws) > 0
+    assert found.keys() <= known.keys()
+    for terms, value in found.items():
+        assert value == pytest.approx(known[terms], abs=1e-6)
+    if complete:
+        assert len(laws) == neurons(traced)
+    measured = {name: measure(tensor) for name, tensor in tensors.items()}
+    of_layers = torch.cat(list(stacking.c(measured).values()))
+    torch.testing.assert_close(of_layers, laws.c(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: models.gat(5, 3, hidden_channels=4, layers=4),
+        lambda: models.gat(5, 3, hidden_channels=4, layers=3, heads=2),
+        lambda: models.gcn(5, 3, hidden_channels=4, layers=4),
+        lambda: gnn.GAT(5, 4, 3, out_channels=3, heads=2),
+        lambda: gnn.GAT(5, 4, 3, out_channels=3, heads=2, v2=True),
+        lambda: gnn.GAT(5, 4, 3, out_channels=3, v2=True, residual=True),
+        lambda: gnn.GCN(5, 4, 3, out_channels=3),
+        lambda: gnn.GraphSAGE(5, 4, 3, out_channels=3),
+        lambda: gnn.GIN(5, 4, 3, out_channels=3),
+        lambda: gnn.GCN(5, 4, 3, out_channels=3, jk="last"),
+    ],
+)
+def test_c_is_that_of_the_traced_model(make):
+    torch.manual_seed(0)
+    assert_same(make(), X, EDGES)
+
+
+ZOO_STACKS = (
+    "plain: mlp",
+    "plain: mlp no bias",
+    "plain: mlp leaky",
+    "convolutions: gcn",
+    "convolutions: sage mean",
+    "convolutions: sage no root",
+    "convolutions: graph conv",
+    "convolutions: gin",
+    "convolutions: appnp",
+    "attention: gatv1 residual",
+    "attention: gatv1 heads concat",
+    "attention: gatv1 heads mean",
+    "attention: gatv2 shared bias",
+    "attention: gatv2 unshared bias",
+    "attention: gatv2 residual",
+    "attention: gatv2 edge features",
+    "attention: gatv2 heads concat unshared",
+    "attention: gatv2 heads mean unshared",
+    "attention: gatv2 heads mixed",
+    "more_convolutions: cheb",
+    "more_convolutions: tag",
+    "more_convolutions: sg",
+    "more_convolutions: le",
+    "more_convolutions: cluster gcn",
+)
+
+
+@pytest.mark.parametrize("name", ZOO_STACKS)
+def test_c_of_each_kind_of_layer(name):
+    case = build(name)
+    assert_same(case.model, *case.args, **(case.kwargs or {}))
+
+
+def test_batch_norm_inside_ends_the_chain_there_alone():
+    case = build("convolutions: gin batch norm")
+    assert_same(case.model, *case.args, complete=False)
+    _, stacking = stacking_of(case.model)
+    assert [link.path for link, _ in stacking.pairs] == ["layers.0.nn.3", "layers.1.nn.3"]
+    assert "layers.0.nn.1 normalises" in stacking.excluded[0].reason
+
+
+# Models that break what is assumed, because no tensor of the file shows it, by the line of ASSUMED they fall under.
+BROKEN = (
+    r"\b(elu|gelu|tanh|hardtanh|softplus|silu|softshrink)\b",
+    r"\b(softmax|power mean|var|mul) aggregation$",
+    r"\b(jk|GCN|GraphSAGE|GIN|GAT) max$",
+    r"\b(pair|instance|mean_subtraction).norm|normalize$|pmlp$",
+    r"weight standardisation|supergat SD$",  # SuperGAT without attention vectors has the names of a GCN
+)
+UNBROKEN = [name for name in ZOO if not any(re.search(words, name) for words in BROKEN)]
+
+
+def false_laws(name):
+    """How many of the laws that the state dict shows are none that tracing finds, by their values."""
+    case = build(name)
+    tensors, stacking = stacking_of(case.model)
+    if not stacking.pairs:
+        return 0
+    known = sorted(find_laws(case.model, *case.args, **(case.kwargs or {})).c().tolist())
+    values = stacking.laws(tensors).c().tolist()
+    return sum(min((abs(value - other) for other in known), default=1) > 1e-9 for value in values)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", UNBROKEN)
+def test_no_false_law_unless_an_assumption_is_broken(name):
+    assert false_laws(name) == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "convolutions: gcn elu",
+        "pooling: softmax aggregation",
+        "convolutions: jk max",
+        "convolutions: gcn pair norm individually",
+        "language: weight standardisation",
+    ],
+)
+def test_each_assumption_is_needed(name):
+    assert len(ASSUMED) == len(BROKEN)
+    assert false_laws(name) > 0
+
+
+class Named(nn.Module):
+    def __init__(self, **layers):
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+
+def stack(*widths, make=gnn.GCNConv):
+    return nn.ModuleList(make(before, after) for before, after in pairwise(widths))
+
+
+def fed(model):
+    return [(link.path, following.path) for link, following in stacking_of(model)[1].pairs]
+
+
+def reasons(model):
+    return {exclusion.what: exclusion.reason for exclusion in stacking_of(model)[1].excluded}
+
+
+def test_equal_widths_follow_their_numbers():
+    assert fed(Named(convs=stack(8, 8, 8, 8))) == [("convs.0", "convs.1"), ("convs.1", "convs.2")]
+    assert fed(Named(conv1=gnn.GCNConv(8, 8), conv2=gnn.GCNConv(8, 8), lin=nn.Linear(8, 2))) == [
+        ("conv1", "conv2"),
+        ("conv2", "lin"),
+    ]
+    assert fed(Named(conv1=gnn.GCNConv(8, 8), lin=nn.Linear(8, 8))) == [("conv1", "lin")]
+    many = Named(convs=stack(*[4] * 13))
+    assert fed(many)[8:11] == [("convs.8", "convs.9"), ("convs.9", "convs.10"), ("convs.10", "convs.11")]
+
+
+def test_the_order_of_definition_does_not_matter_where_widths_tell():
+    assert fed(Named(decoder=nn.Linear(4, 2), convs=stack(8, 6, 4))) == [("convs.0", "convs.1"), ("convs.1", "decoder")]
+
+
+@pytest.mark.parametrize(
+    ("model", "what", "reason"),
+    [
+        (Named(a=nn.Linear(5, 4), b=nn.Linear(4, 4), c=nn.Linear(4, 2)), "a", "b and c take 4 inputs each"),
+        (Named(a=nn.Linear(5, 4), mu=nn.Linear(4, 2), logstd=nn.Linear(4, 2)), "a", "mu and logstd take 4 inputs"),
+        (Named(a=nn.Linear(5, 4), b=nn.Linear(3, 4), c=nn.Linear(4, 2)), "a", "a and b may all feed c"),
+        (Named(convs=stack(5, 4, 4), lin=nn.Linear(8, 2)), "convs.0", "what feeds lin is not known"),
+        (Named(convs=stack(5, 4, 3), norms=nn.ModuleList([nn.LayerNorm(4)])), "convs.0", "norms.0 normalises"),
+        (Named(convs=stack(5, 4, 3), bn=nn.BatchNorm1d(4, affine=False)), "convs.0", "bn normalises"),
+        (Named(convs=stack(5, 4, 3), skip=nn.Linear(5, 4)), "skip", "leads around"),
+        (Named(convs=stack(5, 4, 3), skip=nn.Linear(5, 4)), "convs.0", "skip (Linear) may read it"),
+        (Named(convs=stack(5, 4, 3), rnn=nn.LSTM(4, 4)), "rnn", "how a layer of its kind (LSTM)"),
+        (Named(emb=nn.Embedding(9, 4), convs=stack(5, 4, 3)), "convs.0", "emb (Embedding)"),
+        (Named(convs=stack(5, 4, 3)), "convs.1", "no layer takes its 3 outputs"),
+        (Named(convs=stack(5, 4, 3, make=gnn.TransformerConv)), "convs.0", "(TransformerConv)"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), "(root)", "is no weight itself"),
+        (Named(convs=stack(5, 4, 3, make=gnn.SAGEConv)).half(), "convs.1", "no layer takes its 3"),
+    ],
+)
+def test_what_is_ambiguous_has_no_law_and_a_reason(model, what, reason):
+    assert reason in reasons(model)[what]
+
+
+def test_a_weight_of_two_layers_has_no_law():
+    model = Named(convs=stack(4, 4, 4, 4))
+    model.convs[1].lin.weight = model.convs[0].lin.weight
+    assert "convs.1.lin.weight too" in reasons(model)["convs.0"]
+    assert not fed(model)
+
+
+def test_weights_of_the_first_versions_of_pyg_are_transposed():
+    now = gnn.GAT(5, 4, 2, out_channels=3, heads=2).state_dict()
+    then = {}
+    for number in "01":
+        then[f"conv{number}.weight"] = now[f"convs.{number}.lin.weight"].T
+        parts = [now[f"convs.{number}.att_{side}"] for side in ("dst", "src")]
+        then[f"conv{number}.att"] = torch.cat(parts, dim=2)
+        then[f"conv{number}.bias"] = now[f"convs.{number}.bias"]
+    values = []
+    for tensors in (now, then):
+        stacking = find_stacking(tensors, find_layers(tensors))
+        values.append(stacking.laws(tensors).c())
+        measured = {name: measure(tensor) for name, tensor in tensors.items()}
+        values += stacking.c(measured).values()
+    assert len(values) == 4
+    for value in values[1:]:
+        torch.testing.assert_close(value, values[0], rtol=1e-5, atol=1e-6)
+
+
+def test_c_of_a_model_with_edge_features_is_that_of_the_traced_one():
+    class Edged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList([gnn.GATConv(4, 3, heads=2, edge_dim=3), gnn.GATConv(6, 2, edge_dim=3)])
+
+        def forward(self, x, edge_index, edge_attr):
+            return self.convs[1](self.convs[0](x, edge_index, edge_attr).relu(), edge_index, edge_attr)
+
+    case = build("attention: gatv1 edge features")
+    torch.manual_seed(0)
+    assert edge_features().shape[1] == 3
+    assert_same(Edged(), *case.args, complete=False)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_hidden_quantised_layers_are_told_of():
+    tensors = gnn.GCN(5, 4, 2, out_channels=3).state_dict()
+    tensors["convs.0.lin.weight"] = torch.quantize_per_tensor(tensors["convs.0.lin.weight"], 0.1, 0, torch.qint8)
+    stacking = find_stacking(tensors, find_layers(tensors))
+    assert not stacking.pairs
+    assert "quantised" in stacking.excluded[0].reason
+
+
+MUTATIONS = (
+    lambda name, tensor, rng: {},
+    lambda name, tensor, rng: {name: torch.zeros([rng.randint(0, 3) for _ in range(rng.randint(0, 4))])},
+    lambda name, tensor, rng: {name.replace("weight", "bias"): tensor},
+    lambda name, tensor, rng: {name: tensor, f"x.{name}": tensor},
+    lambda name, tensor, rng: {name: tensor.reshape(-1)},
+    lambda name, tensor, rng: {name: tensor.unsqueeze(0)},
+    lambda name, tensor, rng: {name: torch.full_like(tensor, torch.nan, dtype=torch.float32)},
+)
+
+
+def mutated(tensors, rng):
+    """The state dict with a few entries removed, renamed, emptied, flattened or made NaN."""
+    tensors = dict(tensors)
+    for name in rng.sample(list(tensors), rng.randint(1, 4)):
+        tensors |= rng.choice(MUTATIONS)(name, tensors.pop(name), rng)
+    return tensors
+
+
+@pytest.mark.parametrize("name", ["library: GCN", "library: GIN", "library: GAT v1", "attention: gatv2 heads mean"])
+def test_whatever_the_shapes_there_is_an_answer_and_both_ways_to_c_agree(name):
+    rng = random.Random(0)
+    whole = build(name).model.state_dict()
+    found = 0
+    for _ in range(150):
+        tensors = mutated(whole, rng)
+        stacking = find_stacking(tensors, find_layers(tensors))
+        c = stacking.c({key: measure(tensor) for key, tensor in tensors.items()})
+        found += len(c)
+        values = torch.cat([torch.zeros(0, dtype=torch.float64), *c.values()])
+        torch.testing.assert_close(values, stacking.laws(tensors).c(), rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert found > 0

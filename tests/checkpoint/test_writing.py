@@ -1,0 +1,212 @@
+"""A checkpoint written again holds the new tensors and everything else as it was."""
+
+import errno
+import hashlib
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from gatdiag.checkpoint import open_checkpoint, write_checkpoint
+from gatdiag.checkpoint.formats import torch_file
+from gatdiag.errors import InputError
+from tests.checkpoint.saved import FORMATS, GAT, lightning, save, trained
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of torch, where it saves
+WRITTEN = FORMATS[:3]
+
+
+def doubled(checkpoint):
+    return {name: tensor * 2 for name, tensor in checkpoint.tensors.items() if tensor.is_floating_point()}
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and type(a) is type(b) and a.stride() == b.stride() and torch.equal(a, b)
+    if isinstance(a, dict):
+        return type(a) is type(b) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_new_tensors_in_every_format(tmp_path, kind):
+    source = save(kind, trained()[0].state_dict(), tmp_path)
+    before, checkpoint = source.read_bytes(), open_checkpoint(source)
+    new = doubled(checkpoint)
+    out = write_checkpoint(checkpoint, new, tmp_path / "out.pt")
+    written = open_checkpoint(out)
+    assert written.format == kind
+    assert list(written.tensors) == list(checkpoint.tensors)
+    for name, tensor in written.tensors.items():
+        assert torch.equal(tensor, new.get(name, checkpoint.tensors[name]))
+    assert source.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source.name, "out.pt"])
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_everything_else_is_carried_over(tmp_path, new):
+    model, optimizer = trained()
+    data = lightning(model, optimizer) | {
+        "rng": torch.get_rng_state(),
+        "parameter": nn.Parameter(torch.ones(2)),
+        "ema": {"w": torch.ones(2)},
+        "odd": [1, (2.5, None), {"x": {3: "y"}}, b"bytes", 1 + 2j, torch.float16, torch.Size([2])],
+    }
+    torch.save(data, tmp_path / "in.ckpt", _use_new_zipfile_serialization=new)
+    checkpoint = open_checkpoint(tmp_path / "in.ckpt")
+    write_checkpoint(checkpoint, {"convs.0.att": torch.zeros(1, 1, 4)}, tmp_path / "out.ckpt")
+    before, after = (torch.load(tmp_path / name, weights_only=True) for name in ("in.ckpt", "out.ckpt"))
+    assert not after["state_dict"]["model.convs.0.att"].any()
+    after["state_dict"]["model.convs.0.att"] = before["state_dict"]["model.convs.0.att"]
+    assert same(before, after)
+
+
+def test_the_versions_of_a_state_dict_stay(tmp_path):
+    torch.save(trained()[0].state_dict(), tmp_path / "a.pt")
+    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    write_checkpoint(checkpoint, doubled(checkpoint), tmp_path / "b.pt")
+    state = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert state._metadata["norm"] == {"version": 2}
+    GAT().load_state_dict(state)
+
+
+def test_metadata_and_all_other_bytes_of_safetensors_stay(tmp_path):
+    tensors = {"a": torch.ones(2, 2), "b": torch.ones(3, dtype=torch.bfloat16), "c": torch.arange(3)}
+    source = save("safetensors", tensors, tmp_path)
+    checkpoint = open_checkpoint(source)
+    out = write_checkpoint(checkpoint, {"b": torch.full((3,), 2.0)}, tmp_path / "out.safetensors")
+    with safe_open(out, "pt") as file:
+        assert file.metadata() == {"format": "pt", "who": "me"}
+        assert torch.equal(file.get_tensor("b"), torch.full((3,), 2.0, dtype=torch.bfloat16))
+    assert write_checkpoint(checkpoint, {}, tmp_path / "same").read_bytes() == source.read_bytes()
+
+
+def test_dtype_and_layout_stay(tmp_path):
+    half, strided = torch.ones(4, dtype=torch.float16), torch.arange(6.0).reshape(2, 3).t()
+    torch.save({"half": half, "strided": strided, "parameter": nn.Parameter(torch.ones(2))}, tmp_path / "a.pt")
+    new = {"half": torch.full((4,), 0.1, dtype=torch.float64), "strided": torch.zeros(3, 2), "parameter": torch.ones(2)}
+    write_checkpoint(open_checkpoint(tmp_path / "a.pt"), new, tmp_path / "b.pt")
+    read = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert torch.equal(read["half"], torch.full((4,), 0.1, dtype=torch.float16))
+    assert read["strided"].stride() == (1, 3)
+    assert isinstance(read["parameter"], nn.Parameter)
+
+
+def test_tied_weights_stay_tied(tmp_path):
+    tied = torch.ones(3)
+    torch.save({"a": tied, "b": tied}, tmp_path / "in.pt")
+    checkpoint = open_checkpoint(tmp_path / "in.pt")
+    write_checkpoint(checkpoint, {"a": torch.zeros(3)}, tmp_path / "out.pt")
+    read = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert read["a"].data_ptr() == read["b"].data_ptr()
+    with pytest.raises(InputError, match="shares its memory"):
+        write_checkpoint(checkpoint, {"a": torch.zeros(3), "b": torch.ones(3)}, tmp_path / "out.pt")
+
+
+def test_nan_can_be_written(tmp_path):
+    torch.save({"a": torch.ones(2)}, tmp_path / "in.pt")
+    write_checkpoint(open_checkpoint(tmp_path / "in.pt"), {"a": torch.full((2,), float("nan"))}, tmp_path / "out.pt")
+    assert open_checkpoint(tmp_path / "out.pt").tensors["a"].isnan().all()
+
+
+def test_moments_are_replaced(tmp_path):
+    model, optimizer = trained()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "in.pt")
+    checkpoint = open_checkpoint(tmp_path / "in.pt")
+    new = {"norm.bias": {"exp_avg": torch.full((4,), 7.0)}}
+    write_checkpoint(checkpoint, {}, tmp_path / "out.pt", moments=new)
+    optimizer.load_state_dict(torch.load(tmp_path / "out.pt", weights_only=True)["optimizer"])
+    for name, parameter in model.named_parameters():
+        before = checkpoint.optimizer.moments[name]
+        assert torch.equal(optimizer.state[parameter]["exp_avg"], new.get(name, before)["exp_avg"])
+        assert torch.equal(optimizer.state[parameter]["exp_avg_sq"], before["exp_avg_sq"])
+    with pytest.raises(InputError, match="'exp_avg of nobody'"):
+        write_checkpoint(checkpoint, {}, tmp_path / "out.pt", moments={"nobody": {"exp_avg": torch.ones(4)}})
+
+
+def test_a_dropped_optimiser_starts_anew(tmp_path):
+    model, optimizer = trained()
+    torch.save(lightning(model, optimizer), tmp_path / "in.ckpt")
+    checkpoint = open_checkpoint(tmp_path / "in.ckpt")
+    write_checkpoint(checkpoint, doubled(checkpoint), tmp_path / "out.ckpt", drop_optimizer=True)
+    state = torch.load(tmp_path / "out.ckpt", weights_only=True)["optimizer_states"][0]
+    assert state["param_groups"] == optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict(state)
+    assert not optimizer.state
+    model.convs[0].att.sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_the_file_itself_only_when_asked(tmp_path, kind):
+    source = save(kind, {"a": torch.ones(2)}, tmp_path)
+    other = tmp_path / "other"
+    other.hardlink_to(source)
+    checkpoint, before = open_checkpoint(source), source.read_bytes()
+    for path in (source, other):
+        with pytest.raises(InputError, match="is the checkpoint itself"):
+            write_checkpoint(checkpoint, {"a": torch.zeros(2)}, path)
+    assert source.read_bytes() == before
+    write_checkpoint(checkpoint, {"a": torch.zeros(2)}, source, in_place=True)
+    assert not open_checkpoint(source).tensors["a"].any()
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+@pytest.mark.parametrize(
+    ("tensors", "reason"),
+    [({"b": torch.ones(2)}, "no tensor 'b'"), ({"a": torch.ones(3)}, r"shape \(2,\), got \(3,\)")],
+)
+def test_what_does_not_fit_is_refused(tmp_path, kind, tensors, reason):
+    source = save(kind, {"a": torch.ones(2)}, tmp_path)
+    with pytest.raises(InputError, match=reason):
+        write_checkpoint(open_checkpoint(source), tensors, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_written_is_refused(tmp_path):
+    torch.save({"a": torch.ones(1).expand(3), "b": torch.eye(2).to_sparse()}, tmp_path / "a.pt")
+    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    for name, shape in (("a", (3,)), ("b", (2, 2))):
+        with pytest.raises(InputError):
+            write_checkpoint(checkpoint, {name: torch.zeros(shape)}, tmp_path / "out.pt")
+    for out in (tmp_path, tmp_path / "missing" / "out.pt"):
+        with pytest.raises(InputError, match="name of a file"):
+            write_checkpoint(checkpoint, {}, out)
+
+
+@pytest.mark.parametrize("kind", FORMATS[3:])
+def test_several_files_are_not_written(tmp_path, kind):
+    checkpoint = open_checkpoint(save(kind, {"a": torch.ones(2), "b": torch.ones(2)}, tmp_path))
+    with pytest.raises(InputError, match="read but not written"):
+        write_checkpoint(checkpoint, {}, tmp_path / "out.pt")
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    torch.save({"a": torch.ones(2)}, tmp_path / "in.pt")
+    (tmp_path / "out.pt").write_bytes(b"before")
+    checkpoint = open_checkpoint(tmp_path / "in.pt")
+
+    def full(data, path, **options):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        write_checkpoint(checkpoint, {"a": torch.zeros(2)}, tmp_path / "out.pt")
+    assert (tmp_path / "out.pt").read_bytes() == b"before"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_user_who_maps_files_shared_loses_nothing(tmp_path):
+    import mmap
+
+    source = save("torch", {"a": torch.ones(2000)}, tmp_path)
+    digest = hashlib.sha256(source.read_bytes()).digest()
+    with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
+        checkpoint = open_checkpoint(source)
+        write_checkpoint(checkpoint, {"a": torch.zeros(2000)}, tmp_path / "out.pt")
+    assert hashlib.sha256(source.read_bytes()).digest() == digest
+    assert torch_file.read_torch(tmp_path / "out.pt").data["a"].sum() == 0

@@ -1,0 +1,216 @@
+"""`gatdiag inspect`, `rebalance` and `compare` on files, as one calls them."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+from typer.testing import CliRunner
+
+import gatdiag
+from gatdiag.cli.app import app
+from gatdiag.experiments.data import load_graph
+from gatdiag.experiments.models import gat
+
+FACTORY = "gatdiag.experiments.models:gat"
+NAMES = [name for name, _ in gat(64, 4).named_parameters()]
+
+
+def run(*arguments, width=200):
+    return CliRunner(env={"COLUMNS": str(width)}).invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return load_graph("sbm")
+
+
+@pytest.fixture(scope="module")
+def saved(graph, tmp_path_factory):
+    """A folder with three checkpoints of a ten-layer network in training."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    torch.manual_seed(0)
+    model = gat(graph.num_features, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    for step in range(5):
+        if step % 2 == 0:
+            states = {"model_state_dict": model.state_dict(), "optimizer_state_dict": optimizer.state_dict()}
+            torch.save({"epoch": step, "note": "kept", **states}, folder / f"epoch{step}.pt")
+        optimizer.zero_grad()
+        F.cross_entropy(model(graph.x, graph.edge_index), graph.y).backward()
+        optimizer.step()
+    return folder
+
+
+def outputs(path, graph):
+    model = gat(graph.num_features, 4).double()
+    model.load_state_dict(torch.load(path, weights_only=True)["model_state_dict"])
+    return model(graph.x.double(), graph.edge_index)
+
+
+class TestInspect:
+    def test_the_table_has_a_line_for_each_layer(self, saved):
+        done = run("inspect", saved)
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout.startswith("3 checkpoints from step 0 to 4")
+        assert [line.split()[0] for line in done.stdout.splitlines() if "GATv2Conv" in line] == [
+            f"convs.{number}" for number in range(10)
+        ]
+        assert "nothing stands out" in done.stdout
+
+    @pytest.mark.parametrize("further", [(), ("--model", FACTORY), ("--model", FACTORY, "--data", "sbm")])
+    def test_the_document(self, saved, further):
+        done = run("inspect", saved, "--json", *further)
+        assert done.exit_code == 0, done.stderr
+        document = json.loads(done.stdout)
+        assert [*document] == [
+            "version", "checkpoints", "model", "layers", "parameters", "findings", "notes", "run",
+        ]  # fmt: skip
+        assert [item["step"] for item in document["checkpoints"]] == [0, 2, 4]
+        assert len(document["layers"]) == 10
+        assert len(document["parameters"]) == 20
+        assert (document["layers"][3]["relative_gradient"] is not None) == ("--data" in further)
+
+    def test_the_run_can_be_read_and_reported(self, saved, tmp_path):
+        done = run("inspect", saved, "--model", FACTORY, "--data", "sbm", "--out", tmp_path / "out")
+        assert done.exit_code == 0, done.stderr
+        assert gatdiag.load(tmp_path / "out" / "run").steps.step.tolist() == [0, 2, 4]
+        assert "<html" in (tmp_path / "out" / "report.html").read_text()
+        assert (tmp_path / "out" / "figures" / "overview.png").stat().st_size > 10_000
+        again = run("inspect", saved, "--out", tmp_path / "out")
+        assert again.exit_code == 2
+        assert "--overwrite" in again.stderr
+        assert run("inspect", saved, "--out", tmp_path / "out", "--overwrite").exit_code == 0
+
+    def test_status_tells_how_bad_it_is(self, saved, tmp_path):
+        state = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
+        state["convs.3.att"][0, 0, 0] = math.inf
+        torch.save(state, tmp_path / "broken.pt")
+        done = run("inspect", tmp_path / "broken.pt")
+        assert done.exit_code == 1
+        assert "non-finite-weights" in done.stdout
+        assert run("inspect", tmp_path / "broken.pt", "--fail-on", "never").exit_code == 0
+        assert run("inspect", saved, "--fail-on", "note").exit_code == 0
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["nowhere.pt"], "nowhere.pt"),
+            (["*.nothing"], "nothing matches"),
+            (["README.md"], "README.md"),
+            (["FILE", "--data", "sbm"], "--model"),
+            (["FILE", "--model", "json:dumps"], "json:dumps"),
+            (["FILE", "--model", "gatdiag.experiments.models:gcn"], "knows no tensor"),
+            (["FILE", "--fail-on", "sometimes"], "sometimes"),
+            (["FILE", "--reference", "nowhere.pt"], "nowhere.pt"),
+        ],
+    )
+    def test_bad_input_is_told_in_one_line(self, saved, tmp_path, arguments, says):
+        (tmp_path / "README.md").write_text("no checkpoint")
+        places = {"FILE": saved / "epoch4.pt", "README.md": tmp_path / "README.md"}
+        done = run("inspect", *(places.get(argument, argument) for argument in arguments))
+        assert done.exit_code == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert says in done.stderr
+
+    def test_names_are_not_obeyed(self, tmp_path):
+        torch.save({"\x1b[31mred.<b>.weight": torch.eye(3), "conv.weight": torch.eye(3)}, tmp_path / "x.pt")
+        done = run("inspect", tmp_path / "x.pt", "--out", tmp_path / "out")
+        assert done.exit_code == 0, done.stderr
+        assert "\x1b" not in done.stdout
+        assert "\\x1b[31mred" in done.stdout
+        assert "<b>.weight" not in (tmp_path / "out" / "report.html").read_text()
+
+
+class TestRebalance:
+    @pytest.mark.parametrize("further", [(), ("--model", FACTORY)])
+    def test_the_function_stays_and_c_is_zero(self, saved, graph, tmp_path, further):
+        done = run("rebalance", saved / "epoch4.pt", tmp_path / "out.pt", *further)
+        assert done.exit_code == 0, done.stderr
+        torch.testing.assert_close(
+            outputs(tmp_path / "out.pt", graph), outputs(saved / "epoch4.pt", graph), rtol=1e-5, atol=1e-6
+        )
+        layers = json.loads(run("inspect", tmp_path / "out.pt", "--json").stdout)["layers"]
+        assert max(layer["c"] for layer in layers[:-1]) < 1e-6
+        assert ("largest difference of outputs in float64" in done.stdout) == bool(further)
+
+    def test_all_else_is_carried_over_and_moments_follow(self, saved, tmp_path):
+        before = torch.load(saved / "epoch4.pt", weights_only=True)
+        assert run("rebalance", saved / "epoch4.pt", tmp_path / "out.pt").exit_code == 0
+        after = torch.load(tmp_path / "out.pt", weights_only=True)
+        assert (after["epoch"], after["note"]) == (4, "kept")
+        states = [content["optimizer_state_dict"]["state"] for content in (before, after)]
+        for index, name in enumerate(NAMES):
+            old, new = (content["model_state_dict"][name].double() for content in (before, after))
+            factor = new / old
+            known = factor.isfinite()
+            for moment, power in (("exp_avg", 1), ("exp_avg_sq", 2)):
+                a, b = (state[index][moment].double() for state in states)
+                torch.testing.assert_close(b[known], (a / factor**power)[known], rtol=1e-4, atol=1e-12)
+            assert states[0][index]["step"] == states[1][index]["step"]
+
+    def test_moments_can_be_dropped(self, saved, tmp_path):
+        assert run("rebalance", saved / "epoch4.pt", tmp_path / "out.pt", "--moments", "drop").exit_code == 0
+        assert torch.load(tmp_path / "out.pt", weights_only=True)["optimizer_state_dict"]["state"] == {}
+
+    def test_relative_gradients(self, saved, graph, tmp_path):
+        target = tmp_path / "out.pt"
+        arguments = ["--model", FACTORY, "--data", "sbm", "--towards", "relative-gradients"]
+        done = run("rebalance", saved / "epoch4.pt", target, *arguments)
+        assert done.exit_code == 0, done.stderr
+        torch.testing.assert_close(outputs(target, graph), outputs(saved / "epoch4.pt", graph), rtol=1e-4, atol=1e-5)
+
+    def test_the_source_is_only_replaced_when_told(self, saved, tmp_path):
+        source = tmp_path / "x.pt"
+        source.write_bytes((saved / "epoch4.pt").read_bytes())
+        done = run("rebalance", source, source)
+        assert done.exit_code == 2
+        assert source.read_bytes() == (saved / "epoch4.pt").read_bytes()
+        assert run("rebalance", source).exit_code == 2
+        assert run("rebalance", source, "--in-place").exit_code == 0
+        assert source.read_bytes() != (saved / "epoch4.pt").read_bytes()
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["IN", "OUT", "--towards", "elsewhere"], "elsewhere"),
+            (["IN", "OUT", "--moments", "keep"], "keep"),
+            (["IN", "OUT", "--towards", "relative-gradients"], "--model"),
+            (["IN", "OUT", "--model", FACTORY, "--towards", "relative-gradients"], "--data"),
+            (["IN", "missing/out.pt"], "missing"),
+            (["nowhere.pt", "OUT"], "nowhere.pt"),
+        ],
+    )
+    def test_bad_input_is_told_in_one_line(self, saved, tmp_path, arguments, says):
+        places = {"IN": saved / "epoch4.pt", "OUT": tmp_path / "out.pt", "missing/out.pt": tmp_path / "missing/out.pt"}
+        done = run("rebalance", *(places.get(argument, argument) for argument in arguments))
+        assert done.exit_code == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert says in done.stderr
+        assert not (tmp_path / "out.pt").exists()
+
+
+class TestCompare:
+    def test_two_checkpoints(self, saved):
+        done = run("compare", saved / "epoch0.pt", saved / "epoch4.pt", "--json")
+        assert done.exit_code == 0, done.stderr
+        rows = json.loads(done.stdout)["differences"]
+        assert [row["difference"] for row in rows] == sorted((row["difference"] for row in rows), reverse=True)
+        assert {row["layer"] for row in rows if row["quantity"] == "changed_fraction_005"} == set(NAMES)
+
+    def test_a_checkpoint_and_itself(self, saved):
+        assert "No measured quantity differs" in run("compare", saved / "epoch0.pt", saved / "epoch0.pt").stdout
+
+    def test_two_runs(self, saved, tmp_path):
+        for name in ("epoch0.pt", "epoch4.pt"):
+            assert run("inspect", saved / name, "--out", tmp_path / name).exit_code == 0
+        done = run("compare", tmp_path / "epoch0.pt" / "run", tmp_path / "epoch4.pt" / "run", "--most", "3")
+        assert done.exit_code == 0, done.stderr
+        assert "smaller differences are not shown" in done.stdout
+        assert "%" in done.stdout
+
+    def test_what_is_neither(self, tmp_path):
+        done = run("compare", tmp_path / "a", tmp_path / "b")
+        assert done.exit_code == 2
+        assert len(done.stderr.splitlines()) == 1

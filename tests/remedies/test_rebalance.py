@@ -1,0 +1,360 @@
+import copy
+import math
+
+import pytest
+import torch
+import torch_geometric.nn as gnn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+import gatdiag
+from gatdiag.errors import InputError, ModelError, OptimizerError
+from gatdiag.experiments.block_model import block_model
+from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
+from gatdiag.experiments.training import TrainingSettings, train
+from gatdiag.laws.outputs import floating_tensors
+from gatdiag.remedies import initialise_, rebalance_
+from gatdiag.remedies.orbit import Orbit, multiply_
+from tests.laws.zoo import ZOO, build
+from tests.remedies.stacks import EDGES, STACKS, X
+
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def loss(output):
+    return F.cross_entropy(output, LABELS)
+
+
+def roughened(model, spread=0.5, seed=0):
+    """Every weight multiplied by a random factor, so that nothing balances."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.mul_((spread * torch.randn(parameter.shape, generator=generator)).exp().to(parameter))
+    return model
+
+
+def unbalanced(model, *inputs, spread, seed=0):
+    """Another point on the orbit: the same function, out of balance."""
+    laws = gatdiag.find_laws(model, *inputs)
+    generator = torch.Generator().manual_seed(seed)
+    aside = spread * torch.randn(len(laws), generator=generator, dtype=torch.float64)
+    for name, factor in Orbit(list(laws)).factors(aside).items():
+        multiply_(laws.parameters[name], factor)
+    return model
+
+
+def assert_balanced(model, done, *args, **kwargs):
+    """By laws found anew: c is zero wherever it is not said to have been left alone."""
+    laws = gatdiag.find_laws(model, *args, **kwargs)
+    left = {exclusion.what for exclusion in done.left_alone}
+    chosen = torch.tensor([law.name not in left for law in laws])
+    assert int(chosen.sum()) == len(done.factors)
+    if chosen.any():
+        assert float(laws.normalised_c()[chosen].abs().max()) == pytest.approx(done.imbalance_after, abs=1e-9)
+
+
+MODELS = {
+    **STACKS,
+    "residual gcn": lambda: residual_gcn(5, 3, hidden_channels=6, layers=5),
+    "sage": lambda: Stack([gnn.SAGEConv(5, 4), gnn.SAGEConv(4, 6), gnn.SAGEConv(6, 3)]),
+    "gin": lambda: Stack([gnn.GINConv(gnn.MLP([5, 6, 4])), gnn.GINConv(gnn.MLP([4, 6, 3]))]),
+    "transformer": lambda: Stack([gnn.TransformerConv(5, 4, heads=2), gnn.TransformerConv(8, 4), gnn.GCNConv(4, 3)]),
+    "residual gatv2": lambda: Stack([gnn.GATv2Conv(5, 4), gnn.GATv2Conv(4, 4), gnn.GATv2Conv(4, 3)], residual=True),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_c_comes_to_zero_and_the_outputs_stay(name):
+    torch.manual_seed(0)
+    model = roughened(MODELS[name]().double())
+    with torch.no_grad():
+        for bias in (p for n, p in model.named_parameters() if "bias" in n):
+            bias.normal_()
+    x = X.double()
+    model.eval()
+    before, norm = model(x, EDGES), sum(p.square().sum() for p in model.parameters())
+    done = rebalance_(model, x, EDGES)
+    assert (model(x, EDGES) - before).abs().max() <= 1e-12 * before.abs().max()
+    assert sum(p.square().sum() for p in model.parameters()) < norm
+    assert done.imbalance_before > 0.1
+    assert done.imbalance_after < 1e-12
+    assert done.c_after < 1e-11 < done.c_before
+    assert len(done.factors) >= 4
+    assert done.double.relative < 1e-12
+    assert done.smallest_factor == min(law.factor for law in done.factors) < 1
+    assert done.largest_factor == max(law.factor for law in done.factors)
+    assert_balanced(model, done, x, EDGES)
+
+
+# Families of the zoo on which balancing differs: skips, tied weights, normalisations, edges, heads, jumping knowledge.
+LIBRARY = [
+    *(f"library: {kind}{more}" for kind in ("GCN", "GraphSAGE", "GIN", "GAT", "PNA") for more in ("", " cat", " max")),
+    *(f"library: {kind} {norm}" for kind in ("GCN", "GAT") for norm in ("batch_norm", "layer_norm", "pair_norm")),
+    *(f"plain: {kind}" for kind in ("mlp tied", "autoencoder tied", "weight norm", "cnn", "transformer encoder layer")),
+    *(f"convolutions: {kind}" for kind in ("gcnii", "gcn tied", "gine", "gps", "rgcn bases", "hetero", "appnp")),
+    *(f"attention: {kind}" for kind in ("gatv1 edge features", "transformer beta", "gatv2 heads mixed", "gatv2 elu")),
+]
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_models_of_every_kind_keep_their_function(name):
+    assert name in ZOO
+    case = build(name)
+    model = roughened(case.model)
+    replica = copy.deepcopy(model).eval() if "weight norm" not in name else None
+    done = rebalance_(model, *case.args, **case.kwargs)
+    assert done.double.relative < 1e-9
+    assert done.imbalance_after < 1e-6
+    assert all(math.isfinite(law.factor) and law.factor > 0 for law in done.factors)
+    assert_balanced(model, done, *case.args, **case.kwargs)
+    if replica is not None:
+        with torch.no_grad():
+            outputs, expected = (list(floating_tensors(m(*case.args, **case.kwargs))) for m in (model.eval(), replica))
+        size = max(float(tensor.abs().max()) for tensor in expected)
+        torch.testing.assert_close(outputs, expected, rtol=1e-3, atol=1e-4 * size)
+
+
+@given(seed=st.integers(0, 2**31), spread=st.floats(0, 2))
+@settings(max_examples=15, deadline=None)
+def test_the_balanced_weights_do_not_depend_on_where_on_the_orbit_a_model_is(seed, spread):
+    torch.manual_seed(0)
+    models = [gat(5, 3, hidden_channels=4, layers=3, heads=2).double() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    unbalanced(models[1], X.double(), EDGES, spread=spread, seed=seed)
+    for model in models:
+        rebalance_(model, X.double(), EDGES)
+    for first, second in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-11)
+
+
+def test_twice_is_once():
+    torch.manual_seed(0)
+    model = roughened(gat(5, 3, hidden_channels=4, layers=3).double())
+    rebalance_(model, X.double(), EDGES)
+    again = rebalance_(model, X.double(), EDGES)
+    assert [law.factor for law in again.factors] == pytest.approx([1.0] * 8, abs=1e-10)
+
+
+def test_nothing_but_weights_and_gradients_changes():
+    torch.manual_seed(0)
+    model = roughened(gat(5, 3, hidden_channels=4, layers=3, dropout=0.5))
+    loss(model(X, EDGES)).backward()
+    before = {
+        name: (id(p), id(p.grad), p.dtype, p.requires_grad, p.clone(), p.grad.clone()) for name, p in named(model)
+    }
+    state, modes = torch.get_rng_state(), [module.training for module in model.modules()]
+    hooks = [len(module._forward_hooks) for module in model.modules()]
+    done = rebalance_(model, X, EDGES)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in model.modules()] == modes
+    assert [len(module._forward_hooks) for module in model.modules()] == hooks
+    for name, p in named(model):
+        *same, weight, gradient = before[name]
+        assert [id(p), id(p.grad), p.dtype, p.requires_grad] == same
+        assert p.is_leaf
+        torch.testing.assert_close(p * p.grad, weight * gradient)
+    assert not torch.equal(model.convs[0].lin_l.weight, before["convs.0.lin_l.weight"][4])
+    assert done.left_alone == ()
+
+
+def named(model):
+    return list(model.named_parameters())
+
+
+def test_gradients_are_those_of_the_rescaled_model():
+    torch.manual_seed(0)
+    model = roughened(gat(5, 3, hidden_channels=4, layers=3).double())
+    loss(model(X.double(), EDGES)).backward()
+    rebalance_(model, X.double(), EDGES)
+    carried = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    loss(model(X.double(), EDGES)).backward()
+    for parameter, gradient in zip(model.parameters(), carried, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_a_backward_pass_of_before_is_refused_by_autograd():
+    model = gat(5, 3, hidden_channels=4, layers=3)
+    waiting = loss(model(X, EDGES))
+    rebalance_(model, X, EDGES)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        waiting.backward()
+
+
+class Embedded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(6, 4, sparse=True), nn.Linear(4, 3)
+
+    def forward(self, nodes):
+        return self.out(self.table(nodes).relu())
+
+
+def test_sparse_gradients_are_carried_along():
+    torch.manual_seed(0)
+    model, nodes = roughened(Embedded().double()), torch.tensor([0, 2, 2, 5, 1, 0])
+    loss(model(nodes)).backward()
+    rebalance_(model, nodes)
+    carried = model.table.weight.grad
+    assert carried.is_sparse
+    model.zero_grad()
+    loss(model(nodes)).backward()
+    torch.testing.assert_close(carried.to_dense(), model.table.weight.grad.to_dense())
+
+
+@pytest.mark.parametrize("given_loss", [True, False], ids=["loss", "gradients left"])
+def test_relative_gradients_balance(given_loss):
+    torch.manual_seed(0)
+    model = roughened(gat(5, 3, hidden_channels=4, layers=4).double())
+    x = X.double()
+    before = model(x, EDGES)
+    if given_loss:
+        done = rebalance_(model, x, EDGES, towards="relative-gradients", loss=loss)
+        assert all(parameter.grad is None for parameter in model.parameters())
+    else:
+        loss(before).backward()
+        done = rebalance_(model, x, EDGES, towards="relative-gradients")
+    torch.testing.assert_close(model(x, EDGES), before)
+    assert done.towards == "relative-gradients"
+    assert done.imbalance_before > 0.1
+    assert done.imbalance_after < 1e-12
+    assert done.factors
+    model.zero_grad()
+    loss(model(x, EDGES)).backward()
+    laws = gatdiag.find_laws(model, x, EDGES)
+    relative = {name: p.grad / p.detach() for name, p in named(model)}
+    left = {exclusion.what for exclusion in done.left_alone}
+    imbalance = laws.normalised_c(relative).abs()
+    assert max(float(value) for law, value in zip(laws, imbalance, strict=True) if law.name not in left) < 1e-7
+
+
+def test_moments_follow_or_are_dropped():
+    torch.manual_seed(0)
+    model = roughened(gat(5, 3, hidden_channels=4, layers=3).double())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss(model(X.double(), EDGES)).backward()
+        optimizer.step()
+    before = {name: (p.detach().clone(), copy.deepcopy(optimizer.state[p])) for name, p in named(model)}
+    rebalance_(model, X.double(), EDGES, optimizer=optimizer)
+    for name, p in named(model):
+        weight, state = before[name]
+        now = optimizer.state[p]
+        torch.testing.assert_close(now["exp_avg"] * p, state["exp_avg"] * weight)
+        torch.testing.assert_close(now["exp_avg_sq"] * p**2, state["exp_avg_sq"] * weight**2)
+        assert now["step"] == state["step"]
+    rebalance_(model, X.double(), EDGES, optimizer=optimizer, moments="drop")
+    assert not optimizer.state
+    loss(model(X.double(), EDGES)).backward()
+    optimizer.step()
+
+
+def test_unknown_optimisers_change_nothing_unless_their_state_is_dropped():
+    model = roughened(gat(5, 3, hidden_channels=4, layers=3))
+    optimizer = torch.optim.LBFGS(model.parameters())
+    before = [parameter.clone() for parameter in model.parameters()]
+    with pytest.raises(OptimizerError, match="drop"):
+        rebalance_(model, X, EDGES, optimizer=optimizer)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+    assert rebalance_(model, X, EDGES, optimizer=optimizer, moments="drop").imbalance_after < 1e-6
+
+
+def test_frozen_parameters_stay_and_are_named():
+    model = roughened(gcn(5, 3, hidden_channels=4, layers=4))
+    frozen = model.convs[1].lin.weight.requires_grad_(False)
+    before = frozen.clone()
+    done = rebalance_(model, X, EDGES)
+    assert torch.equal(frozen, before)
+    reasons = {exclusion.what: exclusion.reason for exclusion in done.left_alone}
+    assert "frozen" in reasons["convs.1.lin.weight"]
+    between, *behind = done.factors
+    assert (between.layer, between.neuron) == ("convs.0", None)  # from the first to the last, past the frozen one
+    assert {law.layer for law in behind} == {"convs.2"}
+    assert len(behind) == 4
+
+
+def test_dead_neurons_are_left_alone():
+    torch.manual_seed(0)
+    model = roughened(gcn(5, 3, hidden_channels=4, layers=3))
+    with torch.no_grad():
+        model.convs[0].lin.weight[1] = 0
+    done = rebalance_(model, X, EDGES)
+    (left,) = done.left_alone
+    assert "neuron 1" in left.what
+    assert "leads into it is zero" in left.reason
+    assert len(done.factors) == 7
+    assert done.imbalance_after < 1e-6
+
+
+def test_a_model_without_laws_is_left_as_it_is():
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    before = [parameter.clone() for parameter in model.parameters()]
+    done = rebalance_(model, X)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+    assert (done.factors, done.c_before, done.imbalance_after, done.largest_factor) == ((), 0.0, 0.0, 1.0)
+    assert any("tanh" in exclusion.reason for exclusion in done.left_alone)
+
+
+def test_low_precision_and_wrappers():
+    torch.manual_seed(0)
+    model = roughened(gcn(5, 3, hidden_channels=4, layers=3)).bfloat16()
+    done = rebalance_(nn.DataParallel(model), X.bfloat16(), EDGES)
+    assert done.imbalance_after < 0.02 < 0.1 < done.imbalance_before
+    assert done.double.relative < 1e-12
+    assert done.own.relative < done.own.epsilon**0.5
+
+
+def shared_memory():
+    model = gcn(4, 4, hidden_channels=4, layers=3)
+    model.convs[1].lin.weight = nn.Parameter(model.convs[0].lin.weight.detach())
+    return model
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda m: rebalance_("model", X), InputError, r"Expected a torch.nn.Module.*got str"),
+        (lambda m: rebalance_(m, X, EDGES, towards="delta"), InputError, r"c, relative-gradients, got 'delta'"),
+        (lambda m: rebalance_(m, X, EDGES, moments="keep"), InputError, r"rescale, drop, got 'keep'"),
+        (lambda m: rebalance_(m, X, EDGES, loss=loss), InputError, r"Give no loss to balance c"),
+        (lambda m: rebalance_(m, X, EDGES, towards="relative-gradients"), InputError, r"Give loss="),
+        (lambda m: rebalance_(m, X, EDGES, optimizer="SGD"), InputError, r"torch.optim.Optimizer, got str"),
+        (
+            lambda m: rebalance_(m, X, EDGES, optimizer=torch.optim.SGD([nn.Parameter(X)])),
+            InputError,
+            "none of its parameters",
+        ),
+        (lambda m: rebalance_(m, X * math.nan, EDGES), ModelError, "not finite"),
+        (lambda m: rebalance_(m), ModelError, "forward pass failed"),
+        (lambda m: rebalance_(shared_memory(), X[:, :4], EDGES), ModelError, r"convs.0.lin.weight and convs.1.lin"),
+    ],
+)
+def test_misfits_are_refused_and_nothing_changed(call, error, message):
+    model = roughened(gat(5, 3, hidden_channels=4, layers=3))
+    before = [parameter.clone() for parameter in model.parameters()]
+    with pytest.raises(error, match=message):
+        call(model)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+def test_a_network_that_imbalance_keeps_from_training_trains_as_if_it_had_none():
+    graph = block_model(nodes=80, words=16)
+    settings_ = TrainingSettings(learning_rate=0.2, epochs=60)
+
+    def made():
+        return initialise_(
+            gat(16, 4, hidden_channels=16, layers=6), "balanced_orthogonal", generator=torch.Generator().manual_seed(0)
+        )
+
+    inputs = (graph.x, graph.edge_index)
+    stuck, cured = (unbalanced(made(), *inputs, spread=2.0) for _ in range(2))
+    assert rebalance_(cured, *inputs).imbalance_after < 1e-6
+    losses = [train(model, graph, settings_).epochs[-1].loss for model in (made(), stuck, cured)]
+    assert losses[2] == pytest.approx(losses[0], rel=0.05)
+    assert losses[2] < 0.5 * math.log(4)
+    assert not losses[1] < 0.9 * math.log(4)

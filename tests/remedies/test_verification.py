@@ -1,0 +1,134 @@
+import pytest
+import torch
+from torch import nn
+
+import gatdiag
+from gatdiag.errors import ModelError
+from gatdiag.laws import Laws
+from gatdiag.remedies.verification import verified_balancing
+
+X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+
+
+class Threshold(nn.Module):
+    """Counts what is small as zero, as `StdAggregation` does; no derivative tells of it."""
+
+    def forward(self, x):
+        return torch.where(x.detach().abs() < 0.05, 0.0, 1.0) * x
+
+
+def network(middle=nn.ReLU):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5), middle(), nn.Linear(5, 2))
+
+
+def laws_of_plain(model):
+    """The laws of the same network with ReLU throughout."""
+    found = gatdiag.find_laws(network(), X)
+    return Laws(list(found), dict(model.named_parameters()))
+
+
+def test_where_nothing_moves_all_is_balanced():
+    model = network()
+    laws = laws_of_plain(model)
+    verified = verified_balancing(model, laws, None, (X,), {})
+    assert verified.rescaling.balanced == tuple(range(9))
+    assert verified.double.relative < 1e-14
+    assert verified.own.relative < 1e-6
+
+
+def test_a_layer_that_crosses_a_threshold_is_left_alone():
+    model = network(Threshold)
+    with torch.no_grad():
+        model[2].weight *= 0.2
+        model[2].bias *= 0.2
+    laws = laws_of_plain(model)
+    verified = verified_balancing(model, laws, None, (X,), {})
+    assert verified.rescaling.balanced == (0, 1, 2, 3)
+    assert [exclusion.what for exclusion in verified.rescaling.left_alone] == [laws[n].name for n in range(4, 9)]
+    assert all("outputs move by" in exclusion.reason for exclusion in verified.rescaling.left_alone)
+    assert verified.double.relative < 1e-14
+    balanced = {name: p.detach() * verified.rescaling.factors.get(name, 1) for name, p in model.named_parameters()}
+    c = laws.normalised_c(balanced).abs()
+    assert c[:4].max() < 1e-12
+    assert c[4:].max() > 0.1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_outputs_that_are_not_finite_are_refused(value):
+    model = network()
+    with pytest.raises(ModelError, match=r"nothing was changed.*finite"):
+        verified_balancing(model, laws_of_plain(model), None, (X * value,), {})
+
+
+class Together(nn.Module):
+    """Moves once both of its layers are rescaled, and with neither alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = network()
+        self.own = [self.net[0].bias[0].item(), self.net[2].bias[0].item()]
+
+    def forward(self, x):
+        both = all(float(self.net[n].bias[0].detach()) != own for n, own in zip((0, 2), self.own, strict=True))
+        return self.net(x) + both
+
+
+def test_a_change_no_layer_makes_alone_is_refused():
+    model = Together().double()
+    model.own = [float(model.net[n].bias[0].detach()) for n in (0, 2)]
+    laws = gatdiag.find_laws(network(), X)
+    renamed = Laws(
+        [type(law)(**{**vars(law), "terms": tuple(renamed_term(t) for t in law.terms)}) for law in laws],
+        dict(model.named_parameters()),
+    )
+    with pytest.raises(ModelError, match="would move"):
+        verified_balancing(model, renamed, None, (X.double(),), {})
+
+
+def renamed_term(term):
+    return type(term)(**{**vars(term), "parameter": f"net.{term.parameter}"})
+
+
+class Single(nn.Module):
+    """Runs in single precision only."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x):
+        if x.dtype != torch.float32:
+            raise TypeError("a kernel for single precision")
+        return self.net(x)
+
+
+def test_a_model_that_does_not_run_in_double_is_checked_in_its_own_precision():
+    model = Single()
+    laws = gatdiag.find_laws(model, X)
+    verified = verified_balancing(model, laws, None, (X,), {})
+    assert verified.double is None
+    assert 0 < verified.own.relative < 1e-5
+    assert len(verified.rescaling.balanced) == 9
+
+
+class Faint(nn.Module):
+    """Weights of which half precision knows a digit or two."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        nn.init.constant_(self.first.weight, 1.2e-7)
+        nn.init.constant_(self.second.weight, 2.4e-7)
+
+    def forward(self, x):
+        return self.second((self.first(x * 6e4) * 6e4).relu()) * 6e4
+
+
+def test_what_the_models_own_precision_cannot_hold_is_refused():
+    x = torch.ones(2, 1)
+    model = Faint()
+    assert verified_balancing(model, gatdiag.find_laws(model, x), None, (x,), {}).own.relative < 1e-6
+    with pytest.raises(ModelError, match="the model's own precision and evaluation mode they would move"):
+        half = model.half()
+        verified_balancing(half, gatdiag.find_laws(half, x.half()), None, (x.half(),), {})

@@ -1,0 +1,89 @@
+"""Where two runs differ, against differences that were planted."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gatdiag
+from gatdiag.summary import differences, only_in
+
+
+def recorded(folder, *, scale=1.0, freeze=None, steps=4, hidden=5):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+    with torch.no_grad():
+        model[0].weight *= scale
+    if freeze is not None:
+        model[freeze].requires_grad_(False)
+    x = torch.randn(8, 4)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    with gatdiag.watch(model, folder) as recorder:
+        for _ in range(steps):
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.log(loss=loss)
+    return gatdiag.load(folder)
+
+
+def row(table, layer, quantity, role="feature weight"):
+    found = table[(table.layer == layer) & (table.quantity == quantity) & (table.role == role)]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def test_a_run_does_not_differ_from_its_repetition(tmp_path):
+    table = differences(recorded(tmp_path / "a"), recorded(tmp_path / "b"))
+    assert len(table) > 20
+    assert (table.difference == 0).all()
+
+
+@pytest.mark.parametrize("when", ["last", "median"])
+def test_values_are_those_of_the_tables(tmp_path, when):
+    runs = recorded(tmp_path / "a"), recorded(tmp_path / "b", scale=3.0)
+    table = differences(*runs, when=when)
+    found = row(table, "0", "norm")
+    for run, value in zip(runs, (found["first"], found["second"]), strict=True):
+        norms = run.parameters[run.parameters.parameter == "0.weight"].norm
+        assert value == (norms.iloc[-1] if when == "last" else norms.median())
+    a, b = found["first"], found["second"]
+    assert found.difference == pytest.approx(abs(a - b) / (a + b))
+    assert 0 <= table.difference.min() <= table.difference.max() <= 1
+    assert table.difference.is_monotonic_decreasing
+
+
+def test_shares_differ_by_themselves(tmp_path):
+    table = differences(recorded(tmp_path / "a"), recorded(tmp_path / "b", freeze=0), when="last")
+    found = row(table, "0", "unchanged_fraction")
+    assert found["second"] == 1
+    assert found.difference == pytest.approx(1 - found["first"])
+
+
+def test_c_is_compared_with_the_weights_of_a_neuron(tmp_path):
+    first, second = recorded(tmp_path / "a"), recorded(tmp_path / "b", scale=1.5)
+    table = differences(first, second, when="last")
+    found = row(table, "0", "c", role="")
+    squares = sum(
+        run.parameters[run.parameters.parameter == "0.weight"].norm.iloc[-1] ** 2 / 5 for run in (first, second)
+    )
+    assert found.difference == pytest.approx(min(1, abs(found["first"] - found["second"]) / squares))
+
+
+def test_what_is_not_finite_in_one_run_alone_differs_most(tmp_path):
+    broken = recorded(tmp_path / "b", scale=math.inf)
+    table = differences(recorded(tmp_path / "a"), broken, when="last")
+    assert row(table, "0", "norm").difference == 1
+    assert not np.isnan(table.difference).any()
+
+
+def test_layers_of_one_run_alone_are_named(tmp_path):
+    first = recorded(tmp_path / "a")
+    with gatdiag.watch(nn.Sequential(nn.Linear(4, 4)), tmp_path / "b") as recorder:
+        recorder.step()
+    second = gatdiag.load(tmp_path / "b")
+    assert only_in(first, second) == (("2",), ())
+    assert set(differences(first, second).layer) <= {"0", ""}

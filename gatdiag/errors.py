@@ -17,4 +17,4 @@ class InputError(GatdiagError):
 
 
 class OptimizerError(GatdiagError):
-    """The optimiser is not one whose update gatdiag can predict."""
+    """The optimiser is not one whose update gatdiag can predict, or whose state it can rescale."""

@@ -6,21 +6,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-import torch
 from torch import Tensor
 
 from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState
-from gatdiag.checkpoint.fitting import fit, load_weights_, plain
+from gatdiag.checkpoint.fitting import fit, load_weights_
 from gatdiag.checkpoint.formats import shown_path
 from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.measures import Measured
 from gatdiag.checkpoint.opening import open_checkpoint
 from gatdiag.checkpoint.pass_record import PassRecord, Subject
 from gatdiag.checkpoint.series import series
-from gatdiag.checkpoint.stacking import ASSUMED, Stacking, find_stacking
-from gatdiag.checkpoint.weight_record import Values, WeightRecord
+from gatdiag.checkpoint.stacking import ASSUMED, find_stacking
+from gatdiag.checkpoint.weight_record import WeightRecord, stacked_balance, traced_balance
 from gatdiag.errors import InputError
-from gatdiag.laws import Laws, find_laws
+from gatdiag.laws import find_laws
 from gatdiag.run import Run, load
 from gatdiag.run.meta import LARGEST_STEP
 from gatdiag.structure import Structure, discover
@@ -80,7 +79,7 @@ def inspect(
     *,
     subject: Subject | None = None,
     reference: PathLike | None = None,
-    spectral: bool = True,
+    quick: bool = False,
     overwrite: bool = False,
     told: Callable[[int, int], object] = lambda _done, _of: None,
 ) -> Inspection:
@@ -96,7 +95,8 @@ def inspect(
         folder: Of the run that is made of them.
         subject: The model, its inputs and its loss.
         reference: The checkpoint that changes are measured from; the first one if left out.
-        spectral: Also estimate spectral norms, which takes many times as long as all else that is read off weights.
+        quick: Leave out spectral norms and quantiles of change, which take many times as long as all else that is read
+            off weights. With a loss it makes no difference.
         overwrite: Delete the run that is in the folder.
         told: Called after each checkpoint with how many are done, and of how many.
 
@@ -118,7 +118,7 @@ def inspect(
     first = _opened(paths[0] if reference is None else Path(reference), subject, notes)
     compared = len(paths) > 1 or reference is not None
     structure = _structure(subject, first)
-    options = {"compared": compared, "spectral": spectral, "overwrite": overwrite}
+    options = {"compared": compared, "quick": quick, "overwrite": overwrite}
     record = _record(subject, first, structure, Path(folder), notes, **options)
     with record:
         record.start(first.tensors)
@@ -158,21 +158,11 @@ def _record(
         stacking = find_stacking(first.tensors, structure)
         if stacking.pairs:
             notes[f"c supposes that {'; that '.join(ASSUMED)}. A state dict does not tell; a model does"] = None
-        return WeightRecord(
-            folder, "state dict", structure, stacking.laws(first.tensors), _stacked(stacking), **options
-        )
+        return WeightRecord(folder, "state dict", structure, stacked_balance(stacking), **options)
     if subject.loss is not None:
         return PassRecord(subject, structure, folder, compared=options["compared"], overwrite=options["overwrite"])
     laws = find_laws(subject.model, *subject.args, **subject.kwargs)
-    return WeightRecord(folder, type(subject.model).__name__, structure, laws, _traced(laws), **options)
-
-
-def _stacked(stacking: Stacking) -> Values:
-    return lambda _, measured: torch.cat(list(stacking.c(measured).values()))
-
-
-def _traced(laws: Laws) -> Values:
-    return lambda tensors, _: laws.c({name: plain(tensors[name]) for name in laws.parameters})
+    return WeightRecord(folder, type(subject.model).__name__, structure, traced_balance(laws), **options)
 
 
 def _opened(path: Path, subject: Subject | None, notes: dict[str, None]) -> Checkpoint:

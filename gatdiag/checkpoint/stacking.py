@@ -24,6 +24,7 @@ from torch import Tensor
 from gatdiag.checkpoint.links import Link, links_of
 from gatdiag.checkpoint.measures import Measured
 from gatdiag.laws import Exclusion, Law, Laws
+from gatdiag.laws.law import Kind
 from gatdiag.structure import Layer, Structure
 
 ASSUMED: Final = (
@@ -61,6 +62,17 @@ class Stacking:
             link.path: link.written_squares(measured, following.inputs) - following.read_squares(measured)
             for link, following in self.pairs
         }
+
+    @property
+    def names(self) -> tuple[tuple[str, Kind, str, int], ...]:
+        """Name, kind, layer and neuron of each law, in the order of `laws` and of the values of `c`."""
+        return tuple(_name(link, following, i) for link, following in self.pairs for i in range(following.inputs))
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Names of the parameters that laws are of."""
+        sides = ((*link.read, *link.written, *link.scores, *following.read) for link, following in self.pairs)
+        return frozenset(info.name for infos in sides for info in infos)
 
     def laws(self, tensors: Mapping[str, Tensor]) -> Laws:
         """The same as laws with names and terms; `laws.c()` takes some 0.1 ms a neuron to prepare.
@@ -225,10 +237,15 @@ def _norms(tensors: Mapping[str, Tensor], structure: Structure) -> Iterator[tupl
 
 def _law(link: Link, following: Link, neuron: int) -> Law:
     terms = (*link.incoming(neuron, following.inputs), *following.outgoing(neuron))
+    name, kind, layer, _ = _name(link, following, neuron)
+    ordered = tuple(sorted(terms, key=lambda term: term.exponent < 0))
+    return Law(name, kind, layer, neuron, ordered, exact=True, residual=math.nan)
+
+
+def _name(link: Link, following: Link, neuron: int) -> tuple[str, Kind, str, int]:
     inner = link.layer is following.layer
     name = f"layer {link.layer.index} ({link.layer.name}), {'product channel' if inner else 'neuron'} {neuron}"
-    ordered = tuple(sorted(terms, key=lambda term: term.exponent < 0))
-    return Law(name, "product" if inner else "neuron", link.layer.name, neuron, ordered, exact=True, residual=math.nan)
+    return name, "product" if inner else "neuron", link.layer.name, neuron
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -2,14 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from gatdiag.checkpoint.change import compare
+from gatdiag.checkpoint.fitting import plain
 from gatdiag.checkpoint.measures import Measured, measure
+from gatdiag.checkpoint.stacking import Stacking
 from gatdiag.laws import Laws
 from gatdiag.recorder import description
 from gatdiag.recorder.groups import select
@@ -17,10 +21,46 @@ from gatdiag.run import Store
 from gatdiag.structure import Structure
 
 Tensors: TypeAlias = Mapping[str, Tensor]
-Values: TypeAlias = Callable[[Tensors, Mapping[str, Measured]], Tensor]
 
 _ALWAYS: Final = ("norm", "non_finite", "spectral_norm", "c")
 _OF_TWO: Final = ("changes", "quantiles")
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The laws whose values c are.
+
+    Attributes:
+        described: As meta.json has them.
+        parameters: Names of those that the laws are of.
+        c: A checkpoint's tensors, and what each of them measures -> value of each law.
+    """
+
+    described: Mapping[str, Any]
+    parameters: frozenset[str]
+    c: Callable[[Tensors, Mapping[str, Measured]], Tensor]
+
+
+def traced_balance(laws: Laws) -> Balance:
+    """The laws of a model."""
+    return Balance(
+        description.of_laws(laws, laws.excluded, None),
+        frozenset(laws.parameters),
+        lambda tensors, _: laws.c({name: plain(tensors[name]) for name in laws.parameters}),
+    )
+
+
+def stacked_balance(stacking: Stacking) -> Balance:
+    """The laws that names and shapes show."""
+    found = [
+        {"name": name, "kind": kind, "layer": layer, "neuron": neuron, "exact": True, "residual": None}
+        for name, kind, layer, neuron in stacking.names
+    ]
+    return Balance(
+        description.of_laws([], stacking.excluded, None) | {"found": found},
+        stacking.parameters,
+        lambda _, measured: torch.cat(list(stacking.c(measured).values())),
+    )
 
 
 class WeightRecord:
@@ -30,10 +70,9 @@ class WeightRecord:
         folder: The run's.
         model: What the model is called.
         structure: The layers.
-        laws: Whose values c are.
-        c: A checkpoint's tensors, and what each of them measures -> value of each law.
+        balance: Its laws.
         compared: Whether there is something to measure changes from.
-        spectral: Also estimate spectral norms, which takes many times as long as all the rest.
+        quick: Leave out spectral norms and quantiles of change, which take many times as long as all the rest.
         overwrite: Delete the run that is there.
 
     Attributes:
@@ -48,16 +87,15 @@ class WeightRecord:
         folder: Path,
         model: str,
         structure: Structure,
-        laws: Laws,
-        c: Values,
+        balance: Balance,
         *,
         compared: bool,
-        spectral: bool,
+        quick: bool,
         overwrite: bool,
     ) -> None:
         """Begins the run."""
-        self._infos, self._compared, self._spectral = structure.parameters, compared, spectral
-        self._laws, self._c = laws, c
+        self._infos, self._compared, self._quick = structure.parameters, compared, quick
+        self._balance = balance
         self._reference: Tensors = {}
         self.measured: Mapping[str, Measured] = {}
         metrics = (*_ALWAYS, *_OF_TWO) if compared else _ALWAYS
@@ -66,7 +104,7 @@ class WeightRecord:
             "device": "cpu",
             "cadence": {"every": "checkpoint", "budget": None, "metrics": ", ".join(metrics), "groups": {}},
             "structure": description.of_structure(structure, structure.order),
-            "laws": description.of_laws(laws, laws.excluded, None),
+            "laws": balance.described,
             **description.fixed(select(metrics)),
         }
         self._store = Store.create(folder, about, overwrite=overwrite)
@@ -78,23 +116,23 @@ class WeightRecord:
     def add(self, step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
         """Write one checkpoint. c is left out if a parameter of a law is missing or has another shape."""
         held = [(at, info) for at, info in enumerate(self._infos) if info.name in tensors]
-        measured = {info.name: measure(tensors[info.name], spectral=self._spectral) for _, info in held}
+        measured = {info.name: measure(tensors[info.name], spectral=not self._quick) for _, info in held}
         self.measured = measured
         rows = [_numbers(measured[info.name]) for _, info in held]
         if self._compared:
-            change = compare(self._reference, tensors, [info for _, info in held], quantiles=True).columns
+            change = compare(self._reference, tensors, [info for _, info in held], quantiles=not self._quick).columns
             rows = [{**row, **change.get(info.name, {})} for row, (_, info) in zip(rows, held, strict=True)]
         self._store.append("steps", {"step": step, **scalars})
         if rows:
             positions = np.array([at for at, _ in held], dtype=np.int32)
             self._store.append("parameters", {"step": step, "parameter": positions, **_columns(rows)})
-        if self._has_laws_of(tensors):
-            c = self._c(tensors, measured).numpy()
+        if self._balance.parameters and self._has_balance(tensors):
+            c = self._balance.c(tensors, measured).numpy()
             self._store.append("neurons", {"step": step, "law": np.arange(len(c), dtype=np.int32), "c": c})
 
-    def _has_laws_of(self, tensors: Tensors) -> bool:
-        weights = self._laws.parameters.items()
-        return len(self._laws) > 0 and all(n in tensors and tensors[n].shape == weight.shape for n, weight in weights)
+    def _has_balance(self, tensors: Tensors) -> bool:
+        shapes = {info.name: info.shape for info in self._infos if info.name in self._balance.parameters}
+        return all(name in tensors and tuple(tensors[name].shape) == shape for name, shape in shapes.items())
 
     def __enter__(self) -> Self:
         """The run has begun already."""

@@ -201,9 +201,10 @@ def inspect(
         Path | None, typer.Option(metavar="DIR", help="Folder for the run made of them, its page and its figures.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
-    spectral: Annotated[
-        bool, typer.Option("--spectral/--no-spectral", help="Estimate spectral norms, which takes most of the time.")
-    ] = True,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Leave out spectral norms and quantiles of change, which take most of the time."),
+    ] = False,
     fail_on: Annotated[
         str,
         typer.Option(metavar="LEVEL", help="End with status 1 at a finding that is this bad: note, warning, error."),
@@ -227,7 +228,7 @@ def inspect(
             reference=reference,
             out=out,
             as_json=as_json,
-            spectral=spectral,
+            quick=quick,
             fail_on=fail_on,
             overwrite=overwrite,
         )

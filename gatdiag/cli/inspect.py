@@ -73,7 +73,7 @@ def inspect_files(
     reference: str | None,
     out: Path | None,
     as_json: bool,
-    spectral: bool,
+    quick: bool,
     fail_on: str,
     overwrite: bool,
 ) -> None:
@@ -92,7 +92,7 @@ def inspect_files(
     with redirect_stdout(sys.stderr), _folder(out) as folder, _progress() as told:  # the user's own code may print
         subject = None if model is None else _subject(model, data, inputs, root, files)
         inspection = inspect(
-            files, folder, subject=subject, reference=reference, spectral=spectral, overwrite=overwrite, told=told
+            files, folder, subject=subject, reference=reference, quick=quick, overwrite=overwrite, told=told
         )
         found, rows = findings(inspection), layer_rows(inspection)
         written = [] if out is None else _write(inspection, out, overwrite=overwrite)

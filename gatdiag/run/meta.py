@@ -198,6 +198,8 @@ def _check(value: Any, shape: Any, where: str, path: str) -> None:
             _check(value[key], inner, where, f"{path}{key}.")
     elif isinstance(shape, list):
         _check(value, list, where, path)
+        if _are_of(value, shape[0]):
+            return
         for position, inner in enumerate(value):
             _check(inner, shape[0], where, f"{path}{position}.")
     else:
@@ -205,6 +207,18 @@ def _check(value: Any, shape: Any, where: str, path: str) -> None:
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             expected = " or ".join(_WORDS[kind] for kind in types)
             raise InputError(f'{where}: "{path.rstrip(".")}" should be {expected}, got {_short(value)}')
+
+
+def _are_of(values: list[Any], shape: Any) -> bool:
+    """Whether all are objects of a flat shape, found out at once: a wide model has tens of thousands of laws."""
+    if not isinstance(shape, dict) or not all(isinstance(kinds, type | tuple) for kinds in shape.values()):
+        return False
+    if not all(type(value) is dict and value.keys() >= shape.keys() for value in values):
+        return False
+    return all(
+        {type(value[key]) for value in values} <= {*(kinds if isinstance(kinds, tuple) else (kinds,))}
+        for key, kinds in shape.items()
+    )
 
 
 def _check_values(meta: Meta, where: str) -> None:

@@ -308,3 +308,10 @@ def test_whatever_the_shapes_there_is_an_answer_and_both_ways_to_c_agree(name):
         values = torch.cat([torch.zeros(0, dtype=torch.float64), *c.values()])
         torch.testing.assert_close(values, stacking.laws(tensors).c(), rtol=1e-4, atol=1e-5, equal_nan=True)
     assert found > 0
+
+
+def test_names_and_parameters_are_those_of_the_laws():
+    tensors, stacking = stacking_of(gnn.GIN(5, 4, 3, out_channels=2))
+    laws = stacking.laws(tensors)
+    assert stacking.names == tuple((law.name, law.kind, law.layer, law.neuron) for law in laws)
+    assert stacking.parameters == frozenset(laws.parameters)

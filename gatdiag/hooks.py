@@ -97,19 +97,24 @@ class Hooks:
         self._filter = None
 
     def _before(self, module: nn.Module, _: Any) -> None:
-        if _is_traced() or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling():
+            return
+        known = self._layers.get(id(module))
+        if (known is None and module is not self._root) or _is_unheard():
             return
         if module is self._root:
             self._listener.on_forward_begins()
-        known = self._layers.get(id(module))
         if known is not None:
             self._listener.on_call(known[0], module)
 
     def _after(self, module: nn.Module, args: Any, *rest: Any) -> None:
         """`rest` is the keyword inputs and the output; after a failed call torch leaves the keyword inputs out."""
-        if _is_traced() or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling():
             return
         known = self._layers.get(id(module))
+        is_model = module is self._root or self._is_compiled_model(module)
+        if (known is None and not is_model) or _is_unheard():
+            return
         if len(rest) < 2:
             if known is not None:
                 self._listener.on_output(known[0], args, None)
@@ -119,7 +124,7 @@ class Hooks:
             if not isinstance(output, Tensor) and known[0] not in self.parts:
                 self._note_part(known[0], output)
             self._tell(known[0], (*args, *kwargs.values()), _first_tensor_if_any(output))
-        if module is self._root or self._is_wrapper(module):
+        if is_model:
             self._listener.on_forward(args, kwargs)
 
     def _tell(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> None:
@@ -134,14 +139,14 @@ class Hooks:
 
         output.register_hook(backward)
 
+    def _is_compiled_model(self, module: nn.Module) -> bool:
+        """Whether this is the model compiled, whose own call cannot be seen. By name, for importing the class is slow."""
+        return type(module).__name__ == "OptimizedModule" and getattr(module, "_orig_mod", None) is self._root
+
     def _note_part(self, layer: str, output: Any) -> None:
         found = _tensors_by_key(output)
         if len(found) > 1:
             self.parts[layer] = f"{layer} returns {', '.join(found)}: its output is recorded for {found[0]} alone"
-
-    def _is_wrapper(self, module: nn.Module) -> bool:
-        """Whether this is the model compiled, whose own call cannot be seen."""
-        return getattr(module, "_orig_mod", None) is self._root
 
 
 def first_tensor(output: Any) -> Tensor | None:
@@ -169,9 +174,9 @@ def _first_tensor_if_any(output: Any) -> Tensor | None:
         return None
 
 
-def _is_traced() -> bool:
-    """Whether the call is seen by a compiler or a tracer, which must not see anything of ours."""
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+def _is_unheard() -> bool:
+    """Whether nothing is trained by this call, or a tracer sees it, which as a compiler must see nothing of ours."""
+    return not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None
 
 
 def in_backward_pass() -> bool:

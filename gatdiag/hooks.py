@@ -140,7 +140,7 @@ class Hooks:
         output.register_hook(backward)
 
     def _is_compiled_model(self, module: nn.Module) -> bool:
-        """Whether this is the model compiled, whose own call cannot be seen. By name, for importing the class is slow."""
+        """Whether this is the model compiled, whose own call cannot be seen; by name: the class is slow to import."""
         return type(module).__name__ == "OptimizedModule" and getattr(module, "_orig_mod", None) is self._root
 
     def _note_part(self, layer: str, output: Any) -> None:

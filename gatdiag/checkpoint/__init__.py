@@ -18,7 +18,7 @@ Together:
 
 - `inspect`: checkpoints -> a run folder; `weight_record` from weights alone, `pass_record` with the model and data
 - `fitting`: the tensors of a checkpoint -> the weights of a model
-- `overview`: one row a layer; `findings`: what stands out
+- `overview`: one row a layer; `findings`: what stands out; `notes`: what a reader should know besides
 """
 
 from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState

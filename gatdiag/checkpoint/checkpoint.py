@@ -16,10 +16,12 @@ class OptimizerState:
         moments: Parameter's name -> {"exp_avg", "exp_avg_sq", "momentum_buffer", "step", ...} -> tensor; empty where
             the file does not tell which state belongs to which parameter.
         groups: The settings of each parameter group (lr, betas, ...), without the parameters.
+        matched: Whether the file tells which state belongs to which parameter.
     """
 
     moments: Mapping[str, Mapping[str, Tensor]]
     groups: Sequence[Mapping[str, Any]]
+    matched: bool = True
 
 
 @dataclass(frozen=True)

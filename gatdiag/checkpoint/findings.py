@@ -94,7 +94,7 @@ def _still(inspection: Inspection) -> Iterator[Finding]:
     table = run.parameters[run.parameters["role"] == FEATURES]
     if "changed_fraction_005" not in table or len(run.steps) < 2:
         return
-    last = table[table["step"] == table["step"].max()].set_index("layer")
+    last = table[table["step"] == run.steps["step"].max()].set_index("layer")
     largest = last.groupby(level=0, observed=True)[["changed_fraction_005"]].max()["changed_fraction_005"].dropna()
     still = tuple(str(name) for name in largest[largest < _STILL].index)
     if still:
@@ -107,7 +107,8 @@ def _still(inspection: Inspection) -> Iterator[Finding]:
 
 def _vanishing(inspection: Inspection) -> Iterator[Finding]:
     table = inspection.run.parameters
-    table = table[(table["step"] == table["step"].max()) & (table["role"] == FEATURES)]
+    last = inspection.run.steps["step"].max()
+    table = table[(table["step"] == last) & (table["role"] == FEATURES)]
     by_layer = table.groupby("layer", observed=True)["relative_gradient_norm"].max().dropna()
     if len(by_layer) < 2 or not by_layer.max() > 0:
         return
@@ -123,7 +124,7 @@ def _alike(inspection: Inspection) -> Iterator[Finding]:
     table = inspection.run.layers
     if not len(table):
         return
-    last = table[table["step"] == table["step"].max()].set_index("layer")["relative_mu"].dropna()
+    last = table[table["step"] == inspection.run.steps["step"].max()].set_index("layer")["relative_mu"].dropna()
     alike = last[last < _ALIKE]
     if len(alike):
         text = f"the outputs of all nodes are nearly the same: relative mu is down to {alike.min():.1e}"

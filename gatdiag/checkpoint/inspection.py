@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -13,19 +13,25 @@ from gatdiag.checkpoint.fitting import fit, load_weights_
 from gatdiag.checkpoint.formats import shown_path
 from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.measures import Measured
+from gatdiag.checkpoint.naming import shown
+from gatdiag.checkpoint.notes import Notes, listed, names
 from gatdiag.checkpoint.opening import open_checkpoint
 from gatdiag.checkpoint.pass_record import PassRecord, Subject
 from gatdiag.checkpoint.series import series
-from gatdiag.checkpoint.stacking import ASSUMED, find_stacking
+from gatdiag.checkpoint.stacking import ASSUMED, Stacking, find_stacking
 from gatdiag.checkpoint.weight_record import WeightRecord, stacked_balance, traced_balance
 from gatdiag.errors import InputError
 from gatdiag.laws import find_laws
 from gatdiag.run import Run, load
 from gatdiag.run.meta import LARGEST_STEP
 from gatdiag.structure import Structure, discover
+from gatdiag.summary import FEATURES
 
 PathLike = str | os.PathLike[str]
 Tensors: TypeAlias = Mapping[str, Tensor]
+
+_REASONS: Final = 3  # of layers without laws, that are told
+_RESHAPED: Final = 3  # tensors of another shape, that are named
 
 
 class Record(Protocol):
@@ -62,6 +68,7 @@ class Inspection:
         measured: Parameter -> what it measures in the last one.
         optimizer: The optimiser's state in the last one.
         notes: What a reader should know.
+        has_steps: Whether any of them tells its step; if none does, steps are counted.
     """
 
     run: Run
@@ -71,6 +78,7 @@ class Inspection:
     measured: Mapping[str, Measured]
     optimizer: OptimizerState | None
     notes: tuple[str, ...]
+    has_steps: bool
 
 
 def inspect(
@@ -114,7 +122,7 @@ def inspect(
         ('convs.0.bias', 'convs.0.lin.weight', 'convs.1.bias', 'convs.1.lin.weight')
     """
     paths = series(sources)
-    notes: dict[str, None] = {}
+    notes = Notes()
     first = _opened(paths[0] if reference is None else Path(reference), subject, notes)
     compared = len(paths) > 1 or reference is not None
     structure = _structure(subject, first)
@@ -122,15 +130,23 @@ def inspect(
     record = _record(subject, first, structure, Path(folder), notes, **options)
     with record:
         record.start(first.tensors)
-        last, step = first, -1
+        last, step, has_steps = first, -1, False
         for done, path in enumerate(paths, 1):
             last = first if done == 1 and reference is None else _opened(path, subject, notes)
+            has_steps |= _says(last) is not None
             step = _step(last, step, notes)
             _tell_of_differences(first, last, notes)
             record.add(step, last.tensors, {} if last.epoch is None else {"epoch": last.epoch})
             told(done, len(paths))
     return Inspection(
-        load(folder), tuple(paths), structure, last.tensors, record.measured, last.optimizer, tuple(notes)
+        run=load(folder),
+        checkpoints=tuple(paths),
+        structure=structure,
+        tensors=last.tensors,
+        measured=record.measured,
+        optimizer=last.optimizer,
+        notes=notes.texts(),
+        has_steps=has_steps,
     )
 
 
@@ -141,7 +157,7 @@ def _structure(subject: Subject | None, first: Checkpoint) -> Structure:
         load_weights_(subject.model, first.tensors)
         structure = discover(subject.model, *subject.args, **subject.kwargs)
     if not structure.parameters:
-        raise InputError(f"{shown_path(first.path)} holds no parameters of a layer, only {_some(first.tensors)}")
+        raise InputError(f"{shown_path(first.path)} holds no parameters of a layer, only {names(first.tensors, 5)}")
     return structure
 
 
@@ -150,63 +166,92 @@ def _record(
     first: Checkpoint,
     structure: Structure,
     folder: Path,
-    notes: dict[str, None],
+    notes: Notes,
     **options: bool,
 ) -> Record:
     """What writes the run: the most that model, inputs and loss allow."""
     if subject is None:
         stacking = find_stacking(first.tensors, structure)
         if stacking.pairs:
-            notes[f"c supposes that {'; that '.join(ASSUMED)}. A state dict does not tell; a model does"] = None
+            notes.add(f"c supposes that {'; that '.join(ASSUMED)}. A state dict does not tell; a model does")
+        _tell_of_layers_without_laws(stacking, structure, notes)
         return WeightRecord(folder, "state dict", structure, stacked_balance(stacking), **options)
     if subject.loss is not None:
         return PassRecord(subject, structure, folder, compared=options["compared"], overwrite=options["overwrite"])
     laws = find_laws(subject.model, *subject.args, **subject.kwargs)
+    if not len(laws):
+        reasons = dict.fromkeys(excluded.reason for excluded in laws.excluded)
+        notes.add(f"no c, for the model has no laws: {listed(reasons, _REASONS)}")
     return WeightRecord(folder, type(subject.model).__name__, structure, traced_balance(laws), **options)
 
 
-def _opened(path: Path, subject: Subject | None, notes: dict[str, None]) -> Checkpoint:
+def _opened(path: Path, subject: Subject | None, notes: Notes) -> Checkpoint:
     """A checkpoint, under the model's own names if there is a model."""
     checkpoint = open_checkpoint(path)
-    notes |= dict.fromkeys(checkpoint.notes)
+    for note in checkpoint.notes:
+        notes.add(note)
     if subject is None:
         return checkpoint
     found = fit(subject.model, checkpoint.tensors, checkpoint.keys)
-    for what, names in (
+    for what, held in (
         ("missing in the checkpoint, so that the model keeps its own", found.missing),
         ("unexpected in the checkpoint, and not used", found.unexpected),
         ("of another shape in the checkpoint, and not used", found.reshaped),
     ):
-        if names:
-            notes[f"{what}: {_some(names, 20)}"] = None
+        if held:
+            notes.add(f"{what}: {names(held, 20)}")
     return replace(checkpoint, tensors=found.tensors)
 
 
-def _step(checkpoint: Checkpoint, before: int, notes: dict[str, None]) -> int:
+def _says(checkpoint: Checkpoint) -> int | None:
+    return checkpoint.step if checkpoint.step is not None else checkpoint.epoch
+
+
+def _step(checkpoint: Checkpoint, before: int, notes: Notes) -> int:
     """The step of a checkpoint: what it says itself, if that is after the one before; else the next."""
-    says = checkpoint.step if checkpoint.step is not None else checkpoint.epoch
+    says = _says(checkpoint)
     if says is not None and before < says <= LARGEST_STEP:
         return says
     if says is not None or before >= 0:
-        notes[
-            f"{shown_path(checkpoint.path)} tells no step after the one before it, and is counted as {before + 1}"
-        ] = None
+        notes.add("tells no step after the one before it, and is counted as the next", checkpoint.path)
     return before + 1
 
 
-def _tell_of_differences(first: Checkpoint, last: Checkpoint, notes: dict[str, None]) -> None:
-    for name, tensor in first.tensors.items():
-        if name not in last.tensors:
-            notes[f"{shown_path(last.path)} lacks {name!a}"] = None
-        elif last.tensors[name].shape != tensor.shape:
-            shapes = f"{list(last.tensors[name].shape)} instead of {list(tensor.shape)}"
-            notes[f"{shown_path(last.path)} has {name!a} of shape {shapes}: its change is not measured"] = None
-    for name in last.tensors:
-        if name not in first.tensors:
-            notes[f"{shown_path(last.path)} has {name!a}, which the first does not"] = None
+def _tell_of_layers_without_laws(stacking: Stacking, structure: Structure, notes: Notes) -> None:
+    """Why layers have no c, other than the last one, whose outputs are those of the model."""
+    mapping = [layer.name for layer in structure if any(info.role == FEATURES for info in layer.parameters)]
+    layers: dict[str, list[str]] = {}
+    for excluded in stacking.excluded:
+        if not f"{excluded.what}.".startswith(f"{mapping[-1]}." if mapping else "."):
+            layers.setdefault(excluded.reason, []).append(excluded.what)
+    for reason, held in list(layers.items())[:_REASONS]:
+        notes.add(f"no c for {names(held, 3)}: {reason}; a model tells more")
+    if len(layers) > _REASONS:
+        count = sum(map(len, list(layers.values())[_REASONS:]))
+        notes.add(f"no c for {count} more layers, for reasons of this kind")
 
 
-def _some(names: Iterable[str], most: int = 5) -> str:
-    names = list(names)
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(ascii(name) for name in names[:most]) + rest
+def _tell_of_differences(first: Checkpoint, last: Checkpoint, notes: Notes) -> None:
+    """What the last checkpoint has that the first has not, and the other way round.
+
+    Raises:
+        InputError: They have nothing in common.
+    """
+    before, after = ({name: list(tensor.shape) for name, tensor in of.tensors.items()} for of in (first, last))
+    reshaped = [name for name in before if name in after and before[name] != after[name]]
+    if not any(after.get(name) == shape for name, shape in before.items()):
+        raise InputError(
+            f"{shown_path(last.path)} is of another model than {shown_path(first.path)}: they share no tensor of the "
+            f"same name and shape ({names(after, 3)}; {names(before, 3)}). Inspect them one by one"
+        )
+    lacking = [name for name in before if name not in after]
+    further = [name for name in after if name not in before]
+    if lacking:
+        notes.add(f"lacks {names(lacking, 3)} of {shown_path(first.path)}", last.path)
+    if further:
+        notes.add(f"has {names(further, 3)}, which {shown_path(first.path)} has not", last.path)
+    for name in reshaped[:_RESHAPED]:
+        shapes = f"{after[name]} instead of {before[name]}"
+        notes.add(f"has {shown(name)} of shape {shapes}: its change is not measured", last.path)
+    if len(reshaped) > _RESHAPED:
+        notes.add(f"has {len(reshaped) - _RESHAPED} more of other shapes than {shown_path(first.path)}", last.path)

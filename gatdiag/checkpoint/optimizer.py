@@ -46,7 +46,7 @@ def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[Optimizer
         for name, state in (named or {}).items()
     }
     groups = [{key: value for key, value in group.items() if _is_setting(key)} for group in _groups(found[0])]
-    return OptimizerState(moments, groups), tuple(notes)
+    return OptimizerState(moments, groups, matched=named is not None), tuple(notes)
 
 
 def named_states(optimizer: State, tensors: Mapping[str, Tensor]) -> dict[str, State] | None:
@@ -117,9 +117,12 @@ def _candidates(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _shape(state: Any) -> tuple[int, ...] | None:
-    """Of the parameter that a state belongs to, as far as its tensors tell."""
-    tensors = (value for key, value in (state or {}).items() if isinstance(value, Tensor) and key != "step")
-    return next((tuple(tensor.shape) for tensor in tensors), None)
+    """Of the parameter that a state belongs to, as far as its tensors tell: some hold one value, a row or a column."""
+    shapes = [value.shape for key, value in (state or {}).items() if isinstance(value, Tensor) and key != "step"]
+    try:
+        return tuple(torch.broadcast_shapes(*shapes)) if shapes else None
+    except RuntimeError:  # shapes that do not go together, of which none need be the parameter's
+        return None
 
 
 def _order(optimizer: State) -> tuple[list[Any], list[str]]:

@@ -96,16 +96,16 @@ def _features(layer: Layer, measured: Mapping[str, Measured]) -> list[Measured]:
 
 def _last(run: Run, column: str, role: str) -> dict[str, float]:
     series = role_series(run, column, role)
-    return _by_layer(series[series["step"] == series["step"].max()], "value")
+    return _by_layer(series[series["step"] == run.steps["step"].max()], "value")
 
 
 def _of_outputs(run: Run) -> dict[str, float]:
-    return _by_layer(run.layers[run.layers["step"] == run.layers["step"].max()], "relative_mu")
+    return _by_layer(run.layers[run.layers["step"] == run.steps["step"].max()], "relative_mu")
 
 
 def _of_laws(run: Run) -> dict[str, dict[str, float]]:
     table = run.neurons.dropna(subset=["layer"])
-    last = table[table["step"] == table["step"].max()].set_index("law")
+    last = table[table["step"] == run.steps["step"].max()].set_index("law")
     first = table[table["step"] == table["step"].min()].set_index("law")
     drift = (last["c"] - first["c"]).abs() if table["step"].nunique() > 1 else math.nan
     last = last.assign(size=last["c"].abs(), drift=drift)

@@ -20,6 +20,7 @@ _STEP_IN_NAME = re.compile(_AFTER.format("global_step|step|steps|iteration|iter|
 _EPOCH_IN_NAME = re.compile(_AFTER.format("epoch|ep|e"), re.IGNORECASE)
 _STEP_IN_FOLDER = re.compile(_AFTER.format("checkpoint|ckpt|global_step|step|iteration|iter"), re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\d.vV])(\d{1,15})(?![\d.]*\d)")
+_NUMBER_TYPE = re.compile(r"(?<![a-z])(?:b?float|b?fp|u?int|bf|complex)\d+", re.IGNORECASE)
 _LARGEST = 2**53
 
 
@@ -39,13 +40,13 @@ def epoch_of(data: Any, path: Path) -> int | None:
 
 
 def step_in_name(path: Path) -> int | None:
-    """The step that a name tells: after a word for it, else its last number, if that is no epoch.
+    """The step that a name tells: after a word for it, else its last number, if that is no epoch and no number type.
 
     Example:
         >>> step_in_name(Path("epoch=3-step=500.ckpt")), step_in_name(Path("gat_100.pt")), step_in_name(Path("e3.pt"))
         (500, 100, None)
     """
-    name = _stem(path)
+    name = _NUMBER_TYPE.sub("-", _stem(path))
     found = _STEP_IN_NAME.findall(name) or _NUMBER.findall(_EPOCH_IN_NAME.sub("-", name))
     if not found and not _EPOCH_IN_NAME.search(name):
         found = _STEP_IN_FOLDER.findall(path.parent.name)  # checkpoint-500/model.safetensors

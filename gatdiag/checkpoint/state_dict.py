@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gatdiag.checkpoint.formats.contents import NoModelError
 from gatdiag.checkpoint.naming import clean_names, shown
 from gatdiag.errors import InputError
 
@@ -50,14 +51,15 @@ def find_weights(data: Any) -> Weights:
     belong to the optimiser or other parts of the training loop.
 
     Raises:
-        InputError: There is none, or several and nothing says which is the model.
+        NoModelError: There is none.
+        InputError: There are several, and nothing says which is the model.
     """
     if not isinstance(data, MutableMapping):
-        raise InputError(f"expected a state dict, or a dictionary that holds one, got {_kind(data)}")
+        raise NoModelError(f"expected a state dict, or a dictionary that holds one, got {_kind(data)}")
     within = _path(data, _DEPTH, set())
     if within is None:
         keys = ", ".join(shown(key) for key in list(data)[:_LISTED]) or "nothing at all"
-        raise InputError(f"there is no state dict in it: expected tensors by name, or the usual keys, got {keys}")
+        raise NoModelError(f"there is no state dict in it: expected tensors by name, or the usual keys, got {keys}")
     holder = data
     for key in within:
         holder = holder[key]

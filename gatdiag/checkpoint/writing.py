@@ -39,7 +39,8 @@ def write_checkpoint(
     Args:
         checkpoint: As it was opened; its file is read again.
         tensors: Name -> new values of the same shape, for the tensors to replace.
-        out: The file to write. One that exists is replaced, unless it is the checkpoint's own.
+        out: The file to write. One that exists is replaced, unless it is the checkpoint's own; of a link, the file that
+            it leads to.
         moments: Parameter's name -> {"exp_avg": ..., ...}: new values for the first optimiser's state.
         drop_optimizer: Leave all optimisers without state, as they are before their first step; settings stay.
         in_place: Allow `out` to be the checkpoint's own file.
@@ -48,18 +49,20 @@ def write_checkpoint(
         The file written.
 
     Raises:
-        InputError: A name or a shape does not fit, the format cannot be written, or `out` is the checkpoint's own file.
+        InputError: A name or a shape does not fit, a value is too large for the number type in the file, the format
+            cannot be written, or `out` is the checkpoint's own file, or none at all: a folder, a device, a pipe.
         OSError: It could not be written.
     """
     target = Path(out)
     _check_target(checkpoint, target, in_place=in_place)
+    place = target.resolve()
     with reading(checkpoint.path):
         for name, new in tensors.items():
             _check_fit(name, checkpoint.tensors.get(name), new)
         if moments and checkpoint.optimizer is None:
             raise InputError("there is no optimiser in it whose state could be replaced")
     if checkpoint.format == "safetensors":
-        with replacing(target, durable=True) as part:
+        with replacing(place, durable=True) as part:
             _write_safetensors(checkpoint, tensors, part)
         return target
     data = read_contents(checkpoint.path, mapped=False).data
@@ -68,10 +71,18 @@ def write_checkpoint(
         _replace_moments(data, checkpoint, moments or {})
         for optimizer in optimizers(data) if drop_optimizer else ():
             optimizer["state"] = {}
-    with replacing(target, durable=True) as part:
-        torch.save(data, part, _use_new_zipfile_serialization=checkpoint.format == "torch")
+    with replacing(place, durable=True) as part:
+        _save(data, part, legacy=checkpoint.format == "torch (legacy)")
         shutil.copymode(checkpoint.path, part)
     return target
+
+
+def _save(data: Any, part: Path, *, legacy: bool) -> None:
+    try:
+        torch.save(data, part, _use_new_zipfile_serialization=not legacy)
+    except RuntimeError as error:  # what torch makes of a disk that is full
+        line = str(error).partition("\n")[0]
+        raise OSError(f"the disk is full, or no file may be written there (torch.save: {line})") from error
 
 
 def _check_target(checkpoint: Checkpoint, target: Path, *, in_place: bool) -> None:
@@ -82,8 +93,10 @@ def _check_target(checkpoint: Checkpoint, target: Path, *, in_place: bool) -> No
         )
     if target.is_dir() or not target.parent.is_dir():
         raise InputError(f"Expected the name of a file in a folder that exists, got {shown_path(target)}")
+    if target.exists() and not target.is_file():  # a file would take the place of the device
+        raise InputError(f"{shown_path(target)} is no regular file: give another name")
     if target.exists() and target.samefile(checkpoint.path) and not in_place:
-        raise InputError(f"{shown_path(target)} is the checkpoint itself: give another name, or ask to write in place")
+        raise InputError(f"{shown_path(target)} is the checkpoint itself: give another name, or in_place=True")
 
 
 def _check_fit(name: str, old: Any, new: Tensor) -> Tensor:
@@ -94,7 +107,17 @@ def _check_fit(name: str, old: Any, new: Tensor) -> Tensor:
         raise InputError(f"expected {shown(name)} of shape {tuple(old.shape)}, got {tuple(new.shape)}")
     if old.is_quantized or old.layout != torch.strided:
         raise InputError(f"{shown(name)} is quantised or sparse, which is read but not written")
+    if _is_too_large(new.detach(), old.dtype):
+        raise InputError(f"the new values of {shown(name)} are too large for {old.dtype}, as which it is in the file")
     return old
+
+
+def _is_too_large(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a finite value would become an infinite one, or be held at the largest there is."""
+    if not (tensor.is_floating_point() and dtype.is_floating_point) or tensor.dtype.itemsize <= dtype.itemsize:
+        return False
+    size = tensor.abs()
+    return bool((size.isfinite() & (size > torch.finfo(dtype).max)).any())
 
 
 def _replace(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:

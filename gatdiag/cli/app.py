@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from gatdiag.cli.printing import as_options, printable
 from gatdiag.errors import GatdiagError
 
 _INTERRUPTED = 130  # as a shell has it for what Ctrl-C ended
@@ -333,11 +334,20 @@ def main() -> None:
         try:
             app(prog_name="gatdiag")
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it may be closed from the beginning
+                sys.stdout.flush()
     except BrokenPipeError:
-        # Whatever is still buffered has nowhere to go when the interpreter flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         raise SystemExit(1) from None
+    except OSError as error:  # standard output leads to a disk that is full
+        _discard_output()
+        typer.echo(f"gatdiag: cannot print: {error.strerror or error}", err=True)
+        raise SystemExit(2) from None
+
+
+def _discard_output() -> None:
+    """Whatever is still buffered has nowhere to go when the interpreter flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -347,8 +357,15 @@ def _errors_in_one_line(debug: bool) -> Iterator[None]:
     except GatdiagError as error:
         if debug:
             traceback.print_exc()
-        text = str(error).replace("overwrite=True", "--overwrite")  # as one says it here, and not in Python
-        typer.echo(f"gatdiag: {' '.join(text.split())}", err=True)
+        typer.echo(f"gatdiag: {printable(' '.join(as_options(str(error)).split()))}", err=True)
+        raise typer.Exit(2) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        place = "" if error.filename is None else f" {error.filename!r}"
+        typer.echo(f"gatdiag: cannot read or write{place}: {error.strerror or error}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         typer.echo("gatdiag: interrupted", err=True)

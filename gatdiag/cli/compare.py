@@ -9,6 +9,7 @@ The JSON document has these keys; numbers that are not finite are null:
 - ``notes``: texts
 """
 
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +21,16 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from gatdiag.checkpoint.inspection import inspect
+from gatdiag.checkpoint import change
+from gatdiag.checkpoint.inspection import Inspection, inspect
+from gatdiag.checkpoint.notes import names as some_names
 from gatdiag.cli.printing import print_document, printable
 from gatdiag.run import Run, load
 from gatdiag.run.layout import META
 from gatdiag.summary import differences, only_in
 
 _VERSIONS: Final = "versions"
+_LISTED: Final = 6  # layers in a note
 
 
 @dataclass(frozen=True)
@@ -36,14 +40,17 @@ class _Side:
     Attributes:
         name: As it was given.
         run: The run, or the one made of a checkpoint.
-        is_checkpoint: Whether it is one.
-        notes: What a reader should know.
+        inspection: What a checkpoint says; None of a run.
     """
 
     name: str
     run: Run
-    is_checkpoint: bool
-    notes: tuple[str, ...] = ()
+    inspection: Inspection | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know."""
+        return () if self.inspection is None else self.inspection.notes
 
 
 def print_comparison(first: Path, second: Path, *, most: int, as_json: bool) -> None:
@@ -59,11 +66,10 @@ def print_comparison(first: Path, second: Path, *, most: int, as_json: bool) -> 
         InputError: One of them cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
-        one = _side(first, Path(scratch) / "first", None)
-        other = _side(second, Path(scratch) / "second", first if one.is_checkpoint else None)
-        table = differences(one.run, other.run, "last" if one.is_checkpoint or other.is_checkpoint else "median")
-        if one.is_checkpoint and other.is_checkpoint:
-            table = _with_changes(table, other.run)
+        one, other = _side(first, Path(scratch) / "first"), _side(second, Path(scratch) / "second")
+        table = differences(one.run, other.run, "last" if one.inspection or other.inspection else "median")
+        if one.inspection and other.inspection:
+            table = _with_changes(table, one.inspection, other.inspection)
         settings = list(_settings(one.run.meta, other.run.meta))
         notes = [*dict.fromkeys([*one.notes, *other.notes, *_missing(one, other)])]
     if as_json:
@@ -81,35 +87,38 @@ def print_comparison(first: Path, second: Path, *, most: int, as_json: bool) -> 
         _print(one, other, table, settings, notes, most)
 
 
-def _side(path: Path, scratch: Path, reference: Path | None) -> _Side:
+def _side(path: Path, scratch: Path) -> _Side:
     if path.is_dir() and (path / META).exists():
-        return _Side(str(path), load(path), is_checkpoint=False)
-    inspection = inspect(path, scratch, reference=reference)
-    return _Side(str(path), inspection.run, is_checkpoint=True, notes=inspection.notes)
+        return _Side(str(path), load(path))
+    inspection = inspect(path, scratch)
+    return _Side(str(path), inspection.run, inspection)
 
 
-def _with_changes(table: pd.DataFrame, second: Run) -> pd.DataFrame:
+def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd.DataFrame:
     """How much of each parameter changed between two checkpoints; where nothing did, that is no difference."""
-    columns = ["changed_fraction_005", "unchanged_fraction"]
-    changes = second.parameters[["parameter", "role", *columns]].dropna(subset=columns)
-    rows = pd.DataFrame(
+    infos = other.structure.parameters
+    changes = change.compare(one.tensors, other.tensors, infos).columns
+    rows = [
         {
-            "layer": changes["parameter"].astype(str),
-            "role": changes["role"].astype(str),
+            "layer": info.name,
+            "role": info.role,
             "quantity": "changed_fraction_005",
             "first": 0.0,
-            "second": changes["changed_fraction_005"],
-            "difference": changes["changed_fraction_005"],
+            "second": changes[info.name]["changed_fraction_005"],
+            "difference": changes[info.name]["changed_fraction_005"],
         }
-    )
+        for info in infos
+        if info.name in changes and not math.isnan(changes[info.name]["changed_fraction_005"])
+    ]
     table = table[~table["quantity"].str.contains("changed_fraction")]
-    return pd.concat([rows, table]).sort_values("difference", ascending=False, kind="stable", ignore_index=True)
+    table = pd.concat([pd.DataFrame(rows), table]) if rows else table
+    return table.sort_values("difference", ascending=False, kind="stable", ignore_index=True)
 
 
 def _missing(one: _Side, other: _Side) -> Iterator[str]:
     for side, names in zip((one, other), only_in(one.run, other.run), strict=True):
         if names:
-            yield f"only {side.name} has the layers {', '.join(names)}"
+            yield f"only {side.name} has the layers {some_names(names, _LISTED)}"
 
 
 def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[dict[str, str]]:
@@ -148,7 +157,7 @@ def _print(
     if len(shown):
         console.print(_grid(shown))
     else:
-        console.print("No measured quantity differs.")
+        console.print("No measured quantity differs." if any(table["layer"]) else "They have no layer in common.")
     left = len(differing) - len(shown)
     if left:
         console.print(f"{left} smaller differences are not shown; --most 0 shows all")

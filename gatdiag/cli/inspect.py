@@ -34,6 +34,7 @@ from gatdiag.checkpoint.findings import LEVELS, Finding, findings
 from gatdiag.checkpoint.inspection import Inspection, inspect
 from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.measures import Measured
+from gatdiag.checkpoint.notes import listed
 from gatdiag.checkpoint.overview import LayerRow, layer_rows
 from gatdiag.checkpoint.pass_record import Subject
 from gatdiag.cli.printing import print_document, printable
@@ -48,6 +49,10 @@ _FINDINGS: Final = 1  # exit status where a finding is at or above --fail-on
 RUN: Final = "run"  # the run's folder inside --out
 _COLUMN: Final = 10  # characters that a terminal gives to a number
 _LISTED: Final = 6  # layers or parameters that a finding names
+_ROWS: Final = 40  # layers at each end of a table; in a terminal nobody reads thousands
+_NAME: Final = 40  # characters of a layer's name
+_NOTES: Final = 12  # on a terminal, and how many characters of each
+_NOTE: Final = 800
 
 # Heading, attribute, format; those further right go first where the terminal is narrow.
 _COLUMNS: Final[Sequence[tuple[str, str, str]]] = (
@@ -157,13 +162,20 @@ def _write(inspection: Inspection, out: Path, *, overwrite: bool) -> list[str]:
 def _print(inspection: Inspection, rows: Sequence[LayerRow], found: Sequence[Finding], written: Sequence[str]) -> None:
     console = Console(highlight=False, markup=False, emoji=False)  # a layer may be called [red]
     console.print(printable(_title(inspection)))
-    console.print(_table(rows, console.width))
+    between = max(0, len(rows) - 2 * _ROWS)
+    console.print(_table([*rows[:_ROWS], *rows[_ROWS + between :]], console.width))
+    if between:
+        console.print(
+            f"{between} layers after {printable(_short(rows[_ROWS - 1].layer))} are not shown; --json has all"
+        )
     for finding in found:
         console.print(printable(f"{finding.level}: {_places(finding.where)}: {finding.text} [{finding.code}]"))
     if not found:
         console.print("nothing stands out")
-    for note in inspection.notes:
-        console.print(printable(f"note: {note}"))
+    for note in inspection.notes[:_NOTES]:
+        console.print(printable(f"note: {_short(note, _NOTE)}"))
+    if len(inspection.notes) > _NOTES:
+        console.print(f"{len(inspection.notes) - _NOTES} more notes are not shown; --json has all")
     for line in written:
         console.print(printable(f"written: {line}"), soft_wrap=True)
 
@@ -171,7 +183,7 @@ def _print(inspection: Inspection, rows: Sequence[LayerRow], found: Sequence[Fin
 def _title(inspection: Inspection) -> str:
     steps, paths = inspection.run.steps["step"].tolist(), inspection.checkpoints
     if len(paths) == 1:
-        return f"{paths[0]}, step {steps[0]}"
+        return f"{paths[0]}, step {steps[0]}" if inspection.has_steps else str(paths[0])
     return f"{len(paths)} checkpoints from step {steps[0]} to {steps[-1]}; below the last, {paths[-1]}"
 
 
@@ -180,22 +192,29 @@ def _table(rows: Sequence[LayerRow], width: int) -> Table:
     grid.add_column("layer", overflow="fold")
     grid.add_column("kind", overflow="fold")
     shown = [column for column in _COLUMNS if any(not math.isnan(getattr(row, column[1])) for row in rows)]
-    names = sum(max(len(getattr(row, name)) for row in rows) + 1 for name in ("layer", "kind", "initialisation"))
+    texts = [(printable(_short(row.layer)), printable(row.kind), row.initialisation) for row in rows]
+    names = sum(max(map(len, column)) + 1 for column in zip(*texts, strict=True))
     shown = shown[: max(1, (width - names) // _COLUMN)]
     for heading, _, _ in shown:
         grid.add_column(heading, justify="right")
     tells = any(row.initialisation for row in rows)
     if tells:
         grid.add_column("initialisation", overflow="fold")
-    for row in rows:
-        numbers = [getattr(row, name) for _, name, _ in shown]
+    for row, (name, kind, initialisation) in zip(rows, texts, strict=True):
+        numbers = [getattr(row, attribute) for _, attribute, _ in shown]
         cells = ["" if math.isnan(x) else format(x, form) for x, (_, _, form) in zip(numbers, shown, strict=True)]
-        grid.add_row(printable(row.layer), printable(row.kind), *cells, *[row.initialisation] * tells)
+        grid.add_row(name, kind, *cells, *[initialisation] * tells)
     return grid
 
 
+def _short(name: str, most: int = _NAME) -> str:
+    """A name without its middle, if it is long: the ends tell layers apart."""
+    half = most // 2
+    return name if len(name) <= most else f"{name[: half - 1]}…{name[-half:]}"
+
+
 def _places(names: Sequence[str]) -> str:
-    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+    return listed(map(_short, names), _LISTED)
 
 
 def _document(

@@ -2,7 +2,15 @@
 
 import json
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
+
+_OPTIONS: Final[Mapping[str, str]] = {
+    "overwrite=True": "--overwrite",
+    "in_place=True": "--in-place",
+    "include_approximate=True": "--include-approximate",
+    'moments="drop"': "--moments drop",
+}
 
 
 def print_document(document: Any) -> None:
@@ -18,6 +26,18 @@ def printable(text: str) -> str:
         conv\x1b[31m1
     """
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def as_options(text: str) -> str:
+    """The text, with arguments as one gives them on the command line, and not in Python.
+
+    Example:
+        >>> as_options("give another folder, or overwrite=True")
+        'give another folder, or --overwrite'
+    """
+    for argument, option in _OPTIONS.items():
+        text = text.replace(argument, option)
+    return text
 
 
 def _finite(value: Any) -> Any:

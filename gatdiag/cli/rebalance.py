@@ -2,38 +2,43 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast, get_args
 
+import torch
 from rich.console import Console
 from torch import Tensor, nn
-from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, Optimizer, RMSprop
+from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, Optimizer, RMSprop, Rprop
 
 from gatdiag.checkpoint import Checkpoint, open_checkpoint, write_checkpoint
 from gatdiag.checkpoint.fitting import fit, load_weights_, plain
 from gatdiag.checkpoint.layers import find_layers
+from gatdiag.checkpoint.naming import shown
 from gatdiag.checkpoint.stacking import ASSUMED, find_stacking
 from gatdiag.cli.inspect import sizes_of
-from gatdiag.cli.printing import printable
+from gatdiag.cli.printing import as_options, printable
 from gatdiag.cli.subject import Subject, load_subject
 from gatdiag.errors import InputError, OptimizerError
 from gatdiag.laws import Exclusion
 from gatdiag.remedies import rebalance_
-from gatdiag.remedies.moments import powers_of, rescale_moments_
+from gatdiag.remedies.moments import POWERS, powers_of, rescale_moments_
 from gatdiag.remedies.orbit import multiply_
+from gatdiag.remedies.output_difference import OutputDifference, output_difference
 from gatdiag.remedies.rebalance import Moments, Towards
 from gatdiag.remedies.rescaling import balancing
 
 # What a saved state holds -> an optimiser that holds the same; the first that fits.
-_KINDS: Final[Sequence[tuple[str, Callable[..., Optimizer]]]] = (
+_KINDS: Final[Sequence[tuple[str, type[Optimizer]]]] = (
     ("exp_avg_sq", Adam),
     ("exp_inf", Adamax),
     ("acc_delta", Adadelta),
     ("square_avg", RMSprop),
     ("sum", Adagrad),
+    ("step_size", Rprop),
+    ("ax", ASGD),
     ("momentum_buffer", SGD),
 )
 
@@ -91,7 +96,8 @@ def rebalance_file(
             balanced = _by_model(checkpoint, subject, towards, include_approximate=include_approximate)
     written = _write(checkpoint, balanced, source if target is None else target, moments, in_place=in_place)
     console = Console(highlight=False, markup=False, emoji=False)
-    for line in (*balanced.lines, f"written: {written}"):
+    notes = [f"note: {note}" for note in checkpoint.notes]
+    for line in (*balanced.lines, *_rounded(checkpoint, balanced.parameters), *notes, f"written: {written}"):
         console.print(printable(line), soft_wrap=True)
 
 
@@ -116,7 +122,7 @@ def _by_stacking(checkpoint: Checkpoint) -> _Balanced:
     stacking = find_stacking(checkpoint.tensors, structure)
     laws = stacking.laws({info.name: plain(checkpoint.tensors[info.name]) for info in structure.parameters})
     if not len(laws):
-        reasons = "; ".join(f"{excluded.what}: {excluded.reason}" for excluded in laws.excluded[:3])
+        reasons = "; ".join(f"{shown(excluded.what)}: {excluded.reason}" for excluded in laws.excluded[:3])
         raise InputError(f"Names and shapes show no laws ({reasons}): give --model, whose laws can be found")
     rescaling = balancing(laws, laws.parameters)
     parameters = {name: nn.Parameter(laws.parameters[name].clone()) for name in rescaling.factors}
@@ -131,7 +137,7 @@ def _by_stacking(checkpoint: Checkpoint) -> _Balanced:
     lines = [
         f"{len(chosen)} laws balanced: largest |c| {before:.3g} before, {after:.1e} after; factors from "
         f"{min(factors):.3g} to {max(factors):.3g}",
-        f"no output was compared, for that needs --model; outputs stay if {', '.join(ASSUMED)}",
+        f"outputs were not compared, which needs --model: they stay as they are only if {'; '.join(ASSUMED)}",
     ]
     return _Balanced(parameters, optimizer, [*lines, *_alone(rescaling.left_alone)])
 
@@ -158,17 +164,43 @@ def _by_model(checkpoint: Checkpoint, subject: Subject, towards: str, *, include
         include_approximate=include_approximate,
         **subject.kwargs,
     )
+    if not done.factors:
+        return _Balanced({}, None, ["no law was balanced: all weights stay as they are", *_alone(done.left_alone)])
     lines = [
         f"{len(done.factors)} laws balanced: largest |c| {done.c_before:.3g} before, {done.c_after:.1e} after; largest "
         f"imbalance {done.imbalance_before:.3g} before, {done.imbalance_after:.1e} after; factors from "
         f"{done.smallest_factor:.3g} to {done.largest_factor:.3g}",
-        *(
-            f"largest difference of outputs in {precision}: {of.absolute:.1e}, relative {of.relative:.1e}"
-            for precision, of in (("float64", done.double), ("the model's own precision", done.own))
-            if of is not None
-        ),
+        *([] if done.double is None else [_moved("in float64", done.double)]),
+        _moved("in the model's own precision", done.own),
     ]
+    factors = _rounding_factors(own, found.tensors)
+    if factors:
+        rounding = output_difference(model, factors, subject.args, subject.kwargs)
+        lines.append(_moved("as the weights are rounded to the number type in the file", rounding))
     return _Balanced(parameters, optimizer, [*lines, *_alone(done.left_alone)])
+
+
+def _moved(when: str, difference: OutputDifference) -> str:
+    return f"largest difference of outputs {when}: {difference.absolute:.1e}, relative {difference.relative:.1e}"
+
+
+def _rounding_factors(own: Mapping[str, nn.Parameter], saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What rounding multiplies a model's weights by, where the file holds them in a coarser number type."""
+    found = {}
+    for name, parameter in own.items():
+        if name in saved and saved[name].dtype.itemsize < parameter.dtype.itemsize:
+            weight = parameter.detach().double()
+            rounded = weight.to(saved[name].dtype).double()
+            found[name] = torch.where(weight == 0, 1.0, rounded / weight)
+    return found
+
+
+def _rounded(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> Iterator[str]:
+    """What a coarse number type in the file does to each weight."""
+    types = {checkpoint.tensors[name].dtype for name in parameters}
+    for dtype in sorted((dtype for dtype in types if dtype.is_floating_point and dtype.itemsize < 4), key=str):
+        name, error = str(dtype).removeprefix("torch."), torch.finfo(dtype).eps / 2
+        yield f"weights are rounded to {name} in the file, each by up to {error:.1e} of its size"
 
 
 def _holding(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> Optimizer | None:
@@ -177,18 +209,35 @@ def _holding(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> 
     Raises:
         OptimizerError: What is saved is of no optimiser that is known.
     """
-    saved = {} if checkpoint.optimizer is None else checkpoint.optimizer.moments
-    states = {name: state for name, state in saved.items() if name in parameters and state}
+    if checkpoint.optimizer is None:
+        return None
+    if not checkpoint.optimizer.matched:
+        raise OptimizerError(
+            "The file does not tell which of the optimiser's moments belong to which weight, so that they cannot "
+            'follow: drop them, moments="drop"'
+        )
+    states = {name: state for name, state in checkpoint.optimizer.moments.items() if name in parameters and state}
     if not states:
         return None
-    held = {key for state in states.values() for key in state}
-    kind = next((kind for key, kind in _KINDS if key in held), None)
-    if kind is None:
-        raise OptimizerError(f"The optimiser's state ({', '.join(sorted(held))}) is of none that is known: drop it")
-    optimizer = kind(list(parameters.values()))
+    kind = _kind(states, parameters)
+    optimizer = cast("Callable[..., Optimizer]", kind)(list(parameters.values()))
     for name, state in states.items():
         optimizer.state[parameters[name]] = {key: tensor.clone() for key, tensor in state.items()}
     return optimizer
+
+
+def _kind(states: Mapping[str, Mapping[str, Tensor]], parameters: Mapping[str, nn.Parameter]) -> type[Optimizer]:
+    """The optimiser whose state holds what these hold beside single numbers, such as counts of steps."""
+    held = {key for state in states.values() for key in state}
+    kind = next((kind for key, kind in _KINDS if key in held), None)
+    of_weights = [(name, key, t.shape) for name, state in states.items() for key, t in state.items() if t.dim() > 0]
+    fits = all(shape == parameters[name].shape for name, _, shape in of_weights)
+    if kind is None or not fits or not {key for _, key, _ in of_weights} <= POWERS[kind].keys():
+        raise OptimizerError(
+            f"The optimiser's state ({', '.join(map(shown, sorted(held)))}) is not of a known optimiser of "
+            'these weights: drop it, moments="drop"'
+        )
+    return kind
 
 
 def _states(balanced: _Balanced) -> dict[str, dict[str, Tensor]] | None:
@@ -199,6 +248,6 @@ def _states(balanced: _Balanced) -> dict[str, dict[str, Tensor]] | None:
 
 
 def _alone(exclusions: Sequence[Exclusion]) -> list[str]:
-    """Reasons, and how many laws they keep from being balanced."""
+    """Reasons, and how much they keep from being balanced."""
     reasons = Counter(exclusion.reason for exclusion in exclusions)
-    return [f"left alone, {count} of them: {reason}" for reason, count in reasons.most_common()]
+    return [f"left alone, {count} of them: {as_options(reason)}" for reason, count in reasons.most_common()]

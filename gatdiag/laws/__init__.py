@@ -4,7 +4,8 @@
 - `rules`: the table from aten operations to equations
 - `trace`: one forward pass, each operation handed to its rule
 - `solver`: the equations' solutions, as a local basis
-- `check`: gradients at a random point, which every law must pass
+- `check`: gradients at a random point (`point`), which every law must pass
+- `annihilation` and `kinks`: what the output does not depend on, told from what is dead or saturated by chance
 - `assembly` and `find`: laws with names
 - `law` and `laws`: what the user holds: delta, c, and c after the next optimiser step (`prediction`, `sums`)
 """

@@ -227,7 +227,7 @@ class Exponents:
         """Demand one exponent along each axis, as a sum over it does; the axes are left with length one."""
         label = self.resolve(label)
         if label.is_vacant:
-            return label.map(lambda array: array.narrow(0, 0, 1) if array.ndim else array)
+            return Label((), torch.ones((1,) * label.ndim, dtype=torch.bool))
         for axis in axes:
             if label.changes_along([axis]):
                 label = self._uniform_along(label, axis)

@@ -15,13 +15,14 @@ from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import ModelError
 from gatdiag.laws.assembly import Place, assemble
-from gatdiag.laws.check import Evidence, Point, further_points, gather
+from gatdiag.laws.check import Evidence, further_points, gather
 from gatdiag.laws.epsilon import WithoutEpsilon
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
 from gatdiag.laws.law import Exclusion, Law
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.outputs import floating_tensors
+from gatdiag.laws.point import Point
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
 from gatdiag.structure.discovery import discover
@@ -49,7 +50,13 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     inputs and loss. No layer type is known to the method.
 
     The laws are those of the function the model computes in the mode it is in (dropout is covered: a law holds for
-    every mask), of its trainable parameters, and of everything its forward pass returns.
+    every mask), of its trainable parameters, of everything its forward pass returns, and of the branch it takes on
+    these inputs, if it takes one by their values.
+
+    A law speaks of the gradient at a point, so it may be exact although the function jumps: `StdAggregation`, in PNA,
+    takes deviations below a constant for zero, on either side of which delta is zero and c conserved. The rescaling is
+    then without effect only as long as nothing crosses the constant; `gatdiag.remedies.rebalance_` verifies that. A
+    guard that is a lower bound (`clamp(min=1e-12)`) is taken to be inactive.
 
     Args:
         model: Any module that was run at least once if it has lazy layers. It is not changed in any way.

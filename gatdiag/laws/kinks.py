@@ -1,8 +1,11 @@
 """Where a forward pass has kinks: ReLU, maxima and other operations that are only piecewise smooth.
 
 A parameter without effect near one point may be without effect by chance (a dead ReLU) or for good (a bias before batch
-norm). Up to the first kink the network is analytic, and what an analytic function does not depend on near one generic
-point it does not depend on anywhere. So the inputs of kinks, cut off from what follows, tell the two apart.
+norm). Between kinks the network is analytic, and what an analytic function does not depend on near one generic point it
+does not depend on anywhere. So the inputs of kinks, cut off from what follows, tell the two apart, provided that what
+follows starts from a generic point as well: a layer all of whose units are dead feeds zeros to the next one, whose
+attention then weighs equal rows and seems to be without effect. What leaves a kink is therefore moved into general
+position.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
+
+from gatdiag.structure.perturbation import perturbed
 
 _KINKS = frozenset(
     [
@@ -92,7 +97,7 @@ _SMOOTH_REDUCTIONS = ("sum", "mean", "add")
 
 
 class Kinks(TorchFunctionMode):
-    """Looks at what goes into kinks and cuts the graph behind them.
+    """Looks at what goes into kinks, cuts the graph behind them, and goes on from a point in general position.
 
     Attributes:
         projections: For each tensor with a gradient history that went into a kink, a random linear function of it.
@@ -107,18 +112,40 @@ class Kinks(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Let everything through; at a kink, project the inputs and detach the outputs."""
+        """Let everything through; at a kink, project the inputs, and move and cut off the outputs.
+
+        Without gradients (a checkpointed segment, before it is computed again) nobody can tell what depends on a
+        parameter, and all is moved.
+        """
         kwargs = kwargs or {}
         values = (*args, *kwargs.values())
         name = getattr(func, "__name__", "").strip("_")
         smooth = any(isinstance(value, str) and value in _SMOOTH_REDUCTIONS for value in values)
-        if name not in _KINKS or smooth or not torch.is_grad_enabled():
+        floating = [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+        bent = [value for value in floating if value.requires_grad]
+        if name not in _KINKS or smooth or not (bent or (floating and not torch.is_grad_enabled())):
             return func(*args, **kwargs)
-        for value in values:
-            if isinstance(value, Tensor) and value.requires_grad and value.is_floating_point():
+        if torch.is_grad_enabled():
+            for value in bent:
                 weights = torch.randn(value.shape, generator=self._generator, dtype=value.dtype).to(value.device)
                 self.projections.append((value * weights).sum())
-        out = func(*args, **kwargs)
-        if isinstance(out, Tensor) and any(out is value for value in args):
-            return out if out._is_view() else out.detach_()
-        return tree_map_only(Tensor, Tensor.detach, out)
+        seed = _seed(floating)
+        with torch.no_grad():
+            out = func(*args, **kwargs)
+        if isinstance(out, Tensor) and any(out is value for value in values):
+            return out.copy_(_restarted(out, seed))
+        return tree_map_only(Tensor, lambda tensor: _restarted(tensor, seed), out)
+
+
+def _seed(inputs: Sequence[Tensor]) -> int:
+    """A number that depends on nothing but the inputs, so that what is computed twice, or recomputed, stays equal."""
+    total = sum(float(value.detach().nan_to_num(posinf=0.0, neginf=0.0).sum()) for value in inputs)
+    return hash(total)
+
+
+def _restarted(tensor: Tensor, seed: int) -> Tensor:
+    """The tensor near its values, without its history; it has one of its own, so that the next kink knows it."""
+    if not tensor.is_floating_point():
+        return tensor
+    moved = perturbed(tensor.detach(), torch.Generator().manual_seed(seed))
+    return moved.clone().requires_grad_().clone()

@@ -67,7 +67,8 @@ class Law:
         terms: What is scaled, incoming weights with positive exponents.
         exact: False if it holds only up to an epsilon in the model (such as batch norm's).
         residual: |delta| / sum_k |e_k| sum |w_k dL/dw_k| that the numerical check measured in float64; rounding
-            (about 1e-15) where the law holds. NaN if no gradient reached its weights at any point tried.
+            (about 1e-15) where the law holds. NaN if no gradient reached its weights at any point tried; 0 for what is
+            annihilated, whose gradient is told from rounding by other means.
     """
 
     name: str

@@ -64,6 +64,8 @@ def check_target(target: Path, *, overwrite: bool) -> None:
     """Raises InputError where writing the page would destroy something that gatdiag did not make."""
     if target.is_dir():
         raise InputError(f"Expected the name of a file for the report, got the folder {str(target)!r}")
+    if target.exists() and not target.is_file():  # a file would take the place of the device
+        raise InputError(f"Expected the name of a file for the report, got {str(target)!r}, which is no regular file")
     if overwrite or not target.exists():
         return
     with target.open(encoding="utf-8", errors="replace") as file:

@@ -1,6 +1,7 @@
 """The files of a run folder: their names, and writing one so that it is there whole or not at all."""
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -56,7 +57,12 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     Args:
         path: The file to replace.
         durable: Wait until it is on the disk, so that it also outlives a power cut.
+
+    Raises:
+        OSError: There is something else than a file, such as a device, whose place a file would take.
     """
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "it is there already, and no regular file", str(path))
     part = path.with_name(path.name + _PART)
     try:
         yield part

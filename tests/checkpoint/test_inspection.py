@@ -150,7 +150,11 @@ def test_checkpoints_without_a_step_are_counted(data, tmp_path):
         torch.save(model.state_dict(), tmp_path / f"{name}.pt")
     inspection = inspect([tmp_path / f"{name}.pt" for name in ("first", "second", "third")], tmp_path / "run")
     assert inspection.run.steps.step.tolist() == [0, 1, 2]
-    assert sum("tells no step" in note for note in inspection.notes) == 2
+    told = [note for note in inspection.notes if "tells no step" in note]
+    assert len(told) == 1
+    assert "second.pt" in told[0]
+    assert "third.pt" in told[0]
+    assert not inspection.has_steps
 
 
 def test_names_that_do_not_fit_the_model_are_told(saved, data, tmp_path):
@@ -199,6 +203,44 @@ def test_a_layer_that_grew_has_no_change(tmp_path):
     assert not np.isnan(last.loc["convs.1.bias"].unchanged_fraction)
     assert any("of shape [6, 3] instead of [4, 3]" in note for note in inspection.notes)
     assert set(inspection.run.neurons.step) == {1}
+
+
+def test_a_long_series_is_not_told_of_file_by_file(tmp_path):
+    for step in range(6):
+        state = GCN(3, 4, 2, out_channels=2).state_dict() | ({"more.weight": torch.eye(3)} if step else {})
+        torch.save(state, tmp_path / f"step{step}.pt")
+    told = [note for note in inspect(tmp_path, tmp_path / "run").notes if "more.weight" in note]
+    assert len(told) == 1
+    assert "and 3 more" in told[0]
+
+
+def test_a_series_of_two_models_is_refused(tmp_path):
+    torch.save(GCN(3, 4, 2, out_channels=2).state_dict(), tmp_path / "step1.pt")
+    torch.save({"other.weight": torch.eye(3)}, tmp_path / "step2.pt")
+    with pytest.raises(InputError, match="of another model"):
+        inspect(tmp_path, tmp_path / "run")
+
+
+def test_a_row_says_nothing_of_earlier_checkpoints(tmp_path):
+    state = GCN(3, 4, 3, out_channels=2).state_dict()
+    torch.save(state, tmp_path / "step1.pt")
+    torch.save({name: value for name, value in state.items() if "convs.2" not in name}, tmp_path / "step2.pt")
+    last = layer_rows(inspect(tmp_path, tmp_path / "run"))[-1]
+    assert last.layer == "convs.2"
+    assert math.isnan(last.norm)
+    assert math.isnan(last.changed)
+    assert math.isnan(last.c)
+
+
+def test_why_a_layer_has_no_c_is_told(tmp_path):
+    model = GCN(3, 4, 2, out_channels=2, norm="batch")
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    assert any("no c for 'convs.0'" in note for note in inspect(tmp_path / "model.pt", tmp_path / "run").notes)
+    plain, graph = GCN(3, 4, 2, out_channels=2, act="elu"), torch.tensor([[0, 1], [1, 0]])
+    torch.save(plain.state_dict(), tmp_path / "elu.pt")
+    subject = Subject(plain, (torch.ones(2, 3), graph))
+    notes = inspect(tmp_path / "elu.pt", tmp_path / "elu", subject=subject).notes
+    assert any("no laws" in note and "elu" in note for note in notes)
 
 
 class TestFindings:

@@ -123,3 +123,24 @@ def test_strange_states_have_no_moments(strange):
 def test_no_optimiser():
     for data in ({}, [], {"optimizer": None}, {"optimizer": "adam"}, {"optim": [1, 2]}):
         assert optimizer_state(data, {}) == (None, ())
+
+
+@pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.RAdam, torch.optim.ASGD, torch.optim.Adafactor])
+def test_state_that_holds_single_numbers_rows_and_columns(kind):
+    model, _ = trained()
+    optimizer = kind(model.parameters())
+    sum(p.square().sum() for p in model.parameters()).backward()
+    optimizer.step()
+    state, notes = check({"optimizer": optimizer.state_dict()}, model, optimizer)
+    assert state.matched
+    assert notes == ()
+
+
+def test_state_of_other_shapes_is_not_matched():
+    model, _ = trained()
+    other = torch.optim.Adam([torch.nn.Parameter(torch.ones(2, 9))])
+    other.param_groups[0]["params"][0].grad = torch.ones(2, 9)
+    other.step()
+    state, _ = optimizer_state({"optimizer": other.state_dict()}, model.state_dict())
+    assert not state.matched
+    assert not state.moments

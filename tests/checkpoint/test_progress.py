@@ -28,6 +28,9 @@ from gatdiag.checkpoint.progress import epoch_in_name, epoch_of, step_in_name, s
         ("global_step40/model.pt", 40, None),
         ("99999999999999999999999.pt", None, None),
         ("loss-0.25.pt", None, None),
+        ("model.fp16.safetensors", None, None),
+        ("gat_bfloat16.pt", None, None),
+        ("gat_int8_70.pt", 70, None),
     ],
 )
 def test_names(name, step, epoch):

@@ -91,6 +91,17 @@ def test_one_small_step_is_seen(scheme, draw):
     assert recognise(trained(weight, steps=1)) == ("trained or unknown",)
 
 
+@pytest.mark.parametrize("shape", [(8, 8), (16, 8), (16, 16)])
+def test_small_trained_weights_are_not_named(shape):
+    named = [recognise(trained(fresh(nn.init.xavier_uniform_, seed, shape))) for seed in range(100)]
+    assert sum(names != ("trained or unknown",) for names in named) <= 5
+
+
+def test_small_fresh_weights_are_named_mostly():
+    named = ["Xavier normal" in recognise(fresh(nn.init.xavier_normal_, seed, (16, 16))) for seed in range(100)]
+    assert sum(named) >= 90
+
+
 @pytest.mark.parametrize("draw", [nn.init.xavier_uniform_, nn.init.xavier_normal_])
 def test_other_number_types_are_judged_by_their_distribution(draw):
     for dtype in (torch.float16, torch.bfloat16, torch.float64):

@@ -77,3 +77,28 @@ def test_a_damaged_file_that_has_to_be_opened(tmp_path):
     (tmp_path / "b.pt").write_bytes((tmp_path / "b.pt").read_bytes()[:-10])
     with pytest.raises(InputError, match=r"b\.pt.*cut off"):
         series(tmp_path)
+
+
+def test_the_first_by_name(tmp_path):
+    write(tmp_path, ["gat.pt", "gat_fresh.pt", "final.pt", "refreshed.pt"], [20, None, None, None])
+    assert names(series(tmp_path)) == ["gat_fresh.pt", "gat.pt", "final.pt", "refreshed.pt"]
+
+
+def test_what_holds_no_model_is_passed_over_in_a_folder(tmp_path):
+    write(tmp_path, ["model.pt"])
+    parameter = torch.nn.Parameter(torch.ones(1))
+    torch.save(torch.optim.SGD([parameter]).state_dict(), tmp_path / "optimizer.pt")
+    torch.save({"arguments": torch.nn.ReLU}, tmp_path / "arguments.bin")
+    with pytest.warns(UserWarning, match=r"Passed over.*(optimizer\.pt|arguments\.bin)") as told:
+        assert names(series(tmp_path)) == ["model.pt"]
+    assert len(told) == 2
+    (tmp_path / "model.pt").unlink()
+    with pytest.raises(InputError, match=r"arguments\.bin"):
+        series(tmp_path)
+
+
+def test_what_is_damaged_is_not_passed_over(tmp_path):
+    write(tmp_path, ["a.pt", "b.pt"])
+    (tmp_path / "b.pt").write_bytes((tmp_path / "b.pt").read_bytes()[:300])
+    with pytest.raises(InputError, match=r"b\.pt"):
+        series(tmp_path)

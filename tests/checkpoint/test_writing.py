@@ -2,6 +2,9 @@
 
 import errno
 import hashlib
+import os
+import resource
+import signal
 
 import pytest
 import torch
@@ -210,3 +213,47 @@ def test_a_user_who_maps_files_shared_loses_nothing(tmp_path):
         write_checkpoint(checkpoint, {"a": torch.zeros(2000)}, tmp_path / "out.pt")
     assert hashlib.sha256(source.read_bytes()).digest() == digest
     assert torch_file.read_torch(tmp_path / "out.pt").data["a"].sum() == 0
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_only_a_file_is_replaced(tmp_path, kind):
+    checkpoint = open_checkpoint(save(kind, {"a": torch.ones(2)}, tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="no regular file"):
+        write_checkpoint(checkpoint, {"a": torch.zeros(2)}, tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_a_link_stays_one(tmp_path, kind):
+    source = save(kind, {"a": torch.ones(2)}, tmp_path)
+    link = tmp_path / "last"
+    link.symlink_to(source)
+    write_checkpoint(open_checkpoint(link), {"a": torch.zeros(2)}, link, in_place=True)
+    assert link.is_symlink()
+    assert not open_checkpoint(source).tensors["a"].any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [*((kind, torch.float16) for kind in WRITTEN), ("torch", torch.float8_e5m2), ("safetensors", torch.float8_e4m3fn)],
+)
+def test_a_value_too_large_for_its_number_type_is_refused(tmp_path, kind, dtype):
+    source = save(kind, {"a": torch.ones(2).to(dtype)}, tmp_path)
+    with pytest.raises(InputError, match="too large"):
+        write_checkpoint(open_checkpoint(source), {"a": torch.tensor([1.0, 1e6])}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_disk_that_refuses_torch_is_no_runtime_error(tmp_path):
+    checkpoint = open_checkpoint(save("torch", {"a": torch.ones(100_000)}, tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, limits[1]))
+    try:
+        with pytest.raises(OSError, match="disk is full"):
+            write_checkpoint(checkpoint, {"a": torch.zeros(100_000)}, tmp_path / "out.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]

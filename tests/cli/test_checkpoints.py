@@ -1,17 +1,20 @@
 """`gatdiag inspect`, `rebalance` and `compare` on files, as one calls them."""
 
+import copy
 import json
 import math
 
 import pytest
 import torch
 from torch.nn import functional as F
+from torch_geometric.nn import GCN
 from typer.testing import CliRunner
 
 import gatdiag
 from gatdiag.cli.app import app
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import gat
+from gatdiag.remedies.moments import POWERS
 
 FACTORY = "gatdiag.experiments.models:gat"
 NAMES = [name for name, _ in gat(64, 4).named_parameters()]
@@ -122,6 +125,20 @@ class TestInspect:
         assert "\\x1b[31mred" in done.stdout
         assert "<b>.weight" not in (tmp_path / "out" / "report.html").read_text()
 
+    def test_thousands_of_layers_are_not_printed(self, tmp_path):
+        torch.save({f"l{number}.weight": torch.eye(2) for number in range(200)}, tmp_path / "x.pt")
+        done = run("inspect", tmp_path / "x.pt")
+        assert sum("Linear" in line for line in done.stdout.splitlines()) == 80
+        assert "120 layers after l39 are not shown" in done.stdout
+        assert "l199" in done.stdout
+        assert len(json.loads(run("inspect", tmp_path / "x.pt", "--json").stdout)["layers"]) == 200
+
+    def test_long_names_fit_and_no_step_is_made_up(self, tmp_path):
+        torch.save({f"{'a' * 5000}.weight": torch.eye(3)}, tmp_path / "x.pt")
+        done = run("inspect", tmp_path / "x.pt", width=80)
+        assert len(done.stdout.splitlines()) < 40
+        assert "step" not in done.stdout.splitlines()[0]
+
 
 class TestRebalance:
     @pytest.mark.parametrize("further", [(), ("--model", FACTORY)])
@@ -190,8 +207,74 @@ class TestRebalance:
         assert says in done.stderr
         assert not (tmp_path / "out.pt").exists()
 
+    @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.Rprop, torch.optim.ASGD, torch.optim.RMSprop])
+    def test_moments_of_other_optimisers_follow(self, graph, tmp_path, kind):
+        content = self.content(graph, kind)
+        torch.save(content, tmp_path / "in.pt")
+        assert run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt").exit_code == 0
+        after = torch.load(tmp_path / "out.pt", weights_only=True)
+        powers = POWERS[kind]
+        for index, name in enumerate(NAMES):
+            old, new = (of["optimizer"]["state"][index] for of in (content, after))
+            factor = after["model"][name].double() / content["model"][name].double()
+            known = factor.isfinite()
+            for key in powers.keys() & old.keys():
+                if isinstance(old[key], torch.Tensor):
+                    expected = old[key].double() * factor ** powers[key]
+                    torch.testing.assert_close(new[key].double()[known], expected[known], rtol=1e-4, atol=1e-12)
+
+    def test_moments_that_cannot_follow_are_not_left_behind(self, graph, tmp_path):
+        unknown = self.content(graph, torch.optim.Adafactor)
+        unmatched = self.content(graph, torch.optim.Adam)
+        for state in unmatched["optimizer"]["state"].values():
+            state["exp_avg"] = torch.ones(5, 7)
+        for content in (unknown, unmatched):
+            torch.save(content, tmp_path / "in.pt")
+            done = run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt")
+            assert done.exit_code == 2
+            assert "--moments drop" in done.stderr
+            assert run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt", "--moments", "drop").exit_code == 0
+            (tmp_path / "out.pt").unlink()
+
+    def content(self, graph, kind):
+        torch.manual_seed(0)
+        model = gat(graph.num_features, 4)
+        optimizer = kind(model.parameters())
+        F.cross_entropy(model(graph.x, graph.edge_index), graph.y).backward()
+        optimizer.step()
+        return copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+
+    @pytest.mark.parametrize("further", [(), ("--model", FACTORY)])
+    def test_rounding_in_the_file_is_told(self, saved, tmp_path, further):
+        state = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
+        torch.save({name: tensor.half() for name, tensor in state.items()}, tmp_path / "half.pt")
+        done = run("rebalance", tmp_path / "half.pt", tmp_path / "out.pt", *further)
+        assert done.exit_code == 0, done.stderr
+        assert "rounded to float16 in the file, each by up to 4.9e-04" in done.stdout
+        if further:
+            line = next(line for line in done.stdout.splitlines() if "rounded to the number type" in line)
+            assert 1e-5 < float(line.rpartition(" ")[2]) < 1e-1
+
+    def test_a_model_without_laws_is_said_to_have_none(self, tmp_path, monkeypatch):
+        (tmp_path / "without_laws.py").write_text(
+            "from torch_geometric.nn import GCN\n"
+            "def make(in_channels, out_channels): return GCN(in_channels, 8, 2, out_channels, act='elu')\n"
+        )
+        monkeypatch.chdir(tmp_path)
+        torch.save(GCN(6, 8, 2, 3).state_dict(), tmp_path / "in.pt")
+        done = run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt", "--model", "without_laws:make")
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout.startswith("no law was balanced")
+
 
 class TestCompare:
+    def test_two_models(self, saved, tmp_path):
+        torch.save({"other.weight": torch.eye(3)}, tmp_path / "x.pt")
+        done = run("compare", saved / "epoch0.pt", tmp_path / "x.pt")
+        assert done.exit_code == 0, done.stderr
+        assert "no layer in common" in done.stdout
+        assert "has the layers 'other'" in done.stdout
+
     def test_two_checkpoints(self, saved):
         done = run("compare", saved / "epoch0.pt", saved / "epoch4.pt", "--json")
         assert done.exit_code == 0, done.stderr

@@ -106,6 +106,14 @@ def test_a_reduction_demands_one_exponent_along_its_axes(axes: list[int]) -> Non
     assert freedom(exponents, label(ids) - result) == 0
 
 
+@pytest.mark.parametrize("axes", [[0], [2], [1, 2]])
+def test_a_reduction_of_vacant_entries_is_vacant_and_of_length_one(axes: list[int]) -> None:
+    result = Exponents().uniform(Label((), torch.ones(1, 4, 3, dtype=torch.bool)), axes)
+
+    assert result.is_vacant
+    assert all(result.shape[axis] == 1 for axis in axes)
+
+
 def test_a_product_under_a_reduction_binds_the_weight_to_row_minus_column() -> None:
     exponents = Exponents()
     features, weight = exponents.fresh((1, 3)), exponents.fresh((4, 3), "w", is_entry=True)

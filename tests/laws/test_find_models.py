@@ -1,6 +1,7 @@
 """Every way a model can be given, and models that cannot be analysed."""
 
 import math
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from gatdiag.errors import ModelError
 from gatdiag.laws import find_laws
 from tests.laws.models.graph import HID, HID2, IN, NODES, OUT, Stack, edges, features, undirected
 from tests.laws.stacks import assert_laws_hold, gcn, mlp
+from tests.laws.zoo import build
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +56,70 @@ def test_dropout_keeps_every_law() -> None:
     )
 
     assert len(find_laws(model, features(), edges())) == HID
+
+
+def scatter(model: nn.Module, strength: float, *, signs: bool = False) -> None:
+    """Multiply each weight by a random factor, of either sign if wanted."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= (strength * torch.randn_like(parameter)).exp()
+            if signs:
+                parameter *= torch.randn_like(parameter).sign()
+
+
+@pytest.mark.parametrize(
+    ("name", "strength", "seed"),
+    [
+        ("library: GAT lstm", 0.3, 0),
+        ("library: GAT lstm", 0.5, 0),
+        ("attention: gatv2 heads mixed", 1.0, 1),
+        ("pooling: set transformer aggregation", 0.3, 0),
+        ("pooling: set transformer aggregation", 0.3, 1),
+        ("library: PNA", 1.0, 0),
+    ],
+)
+def test_laws_found_at_one_point_hold_at_others(name: str, strength: float, seed: int) -> None:
+    """At these weights whole layers are dead, and what reads them seems to be without effect."""
+    model, args, kwargs = build(name)
+    torch.manual_seed(seed)
+    scatter(model, strength)
+    laws = find_laws(model, *args, **kwargs)
+    assert laws
+
+    model.double()
+    own = deepcopy(model.state_dict())
+    for _ in range(5):
+        model.load_state_dict(own)
+        scatter(model, 0.5, signs=True)
+        model.zero_grad()
+        assert_laws_hold(laws, model, *(a.double() if a.is_floating_point() else a for a in args), **kwargs)
+
+
+def test_attention_over_rows_that_depth_has_made_alike_is_part_of_its_law() -> None:
+    """After 30 layers the rows are equal to rounding, and so is what each attention vector seems to do."""
+    laws = find_laws(gnn.GAT(8, 8, 32, out_channels=8, v2=True), features(8), edges())
+
+    assert [law.kind for law in laws] == ["neuron"] * 31 * 8
+    assert all(f"- {law.layer}.att[0, 0, {law.neuron}] " in str(law) for law in laws)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3])
+def test_laws_hold_on_both_sides_of_the_constant_below_which_pna_takes_deviations_for_zero(size: float) -> None:
+    model, args, kwargs = build("library: PNA")
+    laws = find_laws(model, *args, **kwargs)
+    assert all(law.exact for law in laws)
+
+    model.double()
+    inputs = [a.double() if a.is_floating_point() else a for a in args]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= size
+    for aggregation in [module for module in model.modules() if isinstance(module, gnn.StdAggregation)]:
+        aggregation.register_forward_hook(lambda *call: zeros.append(float((call[-1] == 0).double().mean())))
+    zeros: list[float] = []
+    assert_laws_hold(laws, model, *inputs, **kwargs)
+
+    assert (min(zeros) == 1) == (size < 1)
 
 
 class OnData(nn.Module):

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.report import sections, writing
-from gatdiag.report.writing import write_report
+from gatdiag.report.writing import check_target, write_report
 from tests.report.builder import build
 
 
@@ -100,3 +101,12 @@ def test_torch_is_never_imported(run, tmp_path):
     code = "import sys, gatdiag; gatdiag.write_report(sys.argv[1], sys.argv[2]); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code, run.folder, tmp_path / "page.html"], check=True)
     assert (tmp_path / "page.html").stat().st_size < 5e6
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_pipe_keeps_its_place(tmp_path, overwrite):
+    pipe = tmp_path / "pipe.html"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="no regular file"):
+        check_target(pipe, overwrite=overwrite)
+    assert pipe.is_fifo()

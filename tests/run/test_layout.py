@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from gatdiag.run import layout
@@ -51,3 +53,11 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, durable):
         fail()
     assert [found.name for found in tmp_path.iterdir()] == ["meta.json"]
     assert path.read_text() == "second"
+
+
+def test_what_is_no_regular_file_keeps_its_place(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="no regular file"), layout.replacing(pipe):
+        pass
+    assert pipe.is_fifo()

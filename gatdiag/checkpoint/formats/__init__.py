@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gatdiag.checkpoint.formats import distributed, safetensors_file, torch_file
-from gatdiag.checkpoint.formats.contents import Contents, reading, shown_path
+from gatdiag.checkpoint.formats.contents import Contents, NoModelError, reading, shown_path
 from gatdiag.errors import InputError
 
-__all__ = ["Contents", "is_checkpoint", "read_contents", "reading", "shown_path"]
+__all__ = ["Contents", "NoModelError", "is_checkpoint", "read_contents", "reading", "shown_path"]
 
 _HEAD = 64  # bytes that tell the formats apart
 _FILES: tuple[tuple[Callable[[bytes], bool], Callable[..., Contents]], ...] = (

@@ -25,6 +25,10 @@ class Contents:
     notes: tuple[str, ...] = ()
 
 
+class NoModelError(InputError):
+    """A file is whole, but holds no model that is read: an optimiser's state alone, say, or objects of Python's."""
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Names the file in whatever goes wrong while it is read, on one line.
@@ -36,7 +40,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"Cannot read {shown_path(path)}: {error}") from error
+        raise type(error)(f"Cannot read {shown_path(path)}: {error}") from error
     except OSError as error:
         raise InputError(f"Cannot read {shown_path(path)}: {error.strerror or shown(error)}") from error
     except MemoryError as error:

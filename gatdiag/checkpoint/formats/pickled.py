@@ -9,6 +9,7 @@ import struct
 from itertools import islice
 from typing import Any
 
+from gatdiag.checkpoint.formats.contents import NoModelError
 from gatdiag.checkpoint.formats.machine import Data, Machine, NotAllowedError, Rules
 from gatdiag.checkpoint.formats.operations import OPERATIONS
 from gatdiag.checkpoint.naming import shown
@@ -30,7 +31,8 @@ def read_pickle(data: Data, rules: Rules, start: int = 0) -> tuple[Any, int]:
         What it holds, with stand-ins for objects as `rules` made them, and where it ends.
 
     Raises:
-        InputError: It is damaged, too long, or asks for what the rules do not allow; the message names that.
+        InputError: It is damaged or too long.
+        NoModelError: It asks for what the rules do not allow; the message names that.
 
     Example:
         >>> import pickle
@@ -41,7 +43,7 @@ def read_pickle(data: Data, rules: Rules, start: int = 0) -> tuple[Any, int]:
         {'a': [1, 2.5]}
         >>> read_pickle(pickle.dumps(print, protocol=2), Nothing())
         Traceback (most recent call last):
-        gatdiag.errors.InputError: it asks for '__builtin__.print', and only tensors and plain values are read: ...
+        gatdiag...NoModelError: it asks for '__builtin__.print', and only tensors and plain values are read: ...
     """
     machine = Machine(data, start, rules)
     try:
@@ -49,7 +51,7 @@ def read_pickle(data: Data, rules: Rules, start: int = 0) -> tuple[Any, int]:
         return machine.stack.pop(), machine.position
     except NotAllowedError:
         asked = _asked_for(data, rules, start)
-        raise InputError(
+        raise NoModelError(
             f"it asks for {asked}, and only tensors and plain values are read: save the model's state_dict() by itself"
         ) from None
     except (IndexError, KeyError, TypeError, ValueError, AttributeError, struct.error) as error:

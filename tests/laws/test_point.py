@@ -1,0 +1,85 @@
+"""Gradients of a random loss, whatever stands in the way of a backward pass, against autograd's own."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from gatdiag.laws.point import flipped, gradients, place
+from gatdiag.structure.replica import Replica, replicate
+
+
+class Segmented(nn.Module):
+    """A segment that is checkpointed, with layers on both sides."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.enter, self.within, self.leave = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.enter(x).tanh()
+        if self.kind != "plain":
+            h = checkpoint(self.segment, h, use_reentrant=self.kind == "reentrant")
+        else:
+            h = self.segment(h)
+        return self.leave(h)
+
+    def segment(self, h: Tensor) -> Tensor:
+        return self.within(h).tanh()
+
+
+def replica(kind: str) -> Replica:
+    torch.manual_seed(0)
+    return replicate(Segmented(kind), (torch.randn(5, 3),)).to(torch.float64)
+
+
+@pytest.mark.parametrize("kind", ["plain", "reentrant", "recomputed"])
+def test_gradients_are_those_of_a_linear_loss_whose_coefficients_are_nudged(kind: str) -> None:
+    run = replica(kind)
+    first, second = gradients(run, dict(run.parameters), [0.0, 1e-3], [])
+
+    plain = replica("plain")
+    output = plain.run()
+    slopes = torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=output.dtype)
+    (output * slopes).sum().backward()
+    for name, parameter in plain.parameters.items():
+        assert parameter.grad is not None
+        torch.testing.assert_close(first[name], parameter.grad)
+        change = (second[name] - first[name]).norm() / first[name].norm()
+        assert 1e-5 < change < 1e-2
+    assert all(parameter.grad is None for parameter in run.parameters.values())
+
+
+@pytest.mark.parametrize("kind", ["plain", "reentrant", "recomputed"])
+def test_further_tensors_count_once_however_often_the_pass_is_begun(kind: str) -> None:
+    """What the run adds belongs to the loss; what an earlier run left behind, or a recomputation adds, does not."""
+    run = replica(kind)
+    also: list[Tensor] = [torch.ones(3, dtype=torch.float64, requires_grad=True)]
+    forward = run.model.forward
+
+    def noting(x: Tensor) -> Tensor:
+        also.append(x.sum() * run.parameters["enter.bias"].sum())
+        return forward(x)  # type: ignore[no-any-return]
+
+    run.model.forward = noting  # type: ignore[method-assign]
+    (found,) = gradients(run, dict(run.parameters), [0.0], also)
+
+    assert len(also) == 1
+    plain = replica("plain")
+    (alone,) = gradients(plain, dict(plain.parameters), [0.0], [])
+    generator = torch.Generator().manual_seed(1)
+    torch.randn(plain.run().shape, generator=generator, dtype=torch.float64)
+    slope = torch.randn((), generator=generator, dtype=torch.float64)
+    expected = alone["enter.bias"] + slope * run.args[0].sum()
+    torch.testing.assert_close(found["enter.bias"], expected)
+
+
+def test_a_replica_is_moved_and_signs_are_flipped() -> None:
+    run = replica("plain")
+    before = run.parameters["within.weight"].detach().clone()
+    place(run, {"within.weight": flipped(before, torch.Generator().manual_seed(0))})
+
+    after = run.parameters["within.weight"].detach()
+    assert torch.equal(after.abs(), before.abs())
+    assert 0 < int((after != before).sum()) < before.numel()

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 
@@ -33,6 +33,8 @@ class LayerRow:
         changed_attention: Share of attention vectors that moved by more than 0.05.
         unchanged: Share of feature weights that did not change at all.
         relative_gradient: Relative gradient norm of its feature weights.
+        remembered_gradient: The same of the gradients that Adam remembers, as root mean square over its last steps:
+            sqrt(sum v / (1 - beta2^t)) / ||W||.
         relative_mu: Relative mu of its output.
         initialisation: What its largest weight still shows of one, and "balanced" if each neuron is; "" if nothing.
         non_finite: How many entries are NaN or infinite.
@@ -51,6 +53,7 @@ class LayerRow:
     changed_attention: float
     unchanged: float
     relative_gradient: float
+    remembered_gradient: float
     relative_mu: float
     initialisation: str
     non_finite: int
@@ -80,6 +83,7 @@ def layer_rows(inspection: Inspection) -> tuple[LayerRow, ...]:
             layer=layer.name,
             kind=layer.kind,
             parameters=sum(math.prod(info.shape) for info in layer.parameters),
+            remembered_gradient=_remembered(layer, inspection),
             initialisation=_initialisation(layer, inspection, columns["c"], columns["norm"]),
             non_finite=sum(measured[info.name].non_finite for info in layer.parameters if info.name in measured),
             dead_rows=sum(found.dead_rows for found in _features(layer, measured)),
@@ -92,6 +96,29 @@ def layer_rows(inspection: Inspection) -> tuple[LayerRow, ...]:
 
 def _features(layer: Layer, measured: Mapping[str, Measured]) -> list[Measured]:
     return [measured[info.name] for info in layer.parameters if info.role == FEATURES and info.name in measured]
+
+
+def _remembered(layer: Layer, inspection: Inspection) -> float:
+    """NaN without Adam's second moment of a feature weight, or where its settings are not in the file."""
+    optimizer = inspection.optimizer
+    groups = [] if optimizer is None else optimizer.groups
+    decays = {float(group["betas"][1]) for group in groups if _has_betas(group)}
+    if optimizer is None or len(decays) != 1:
+        return math.nan
+    (decay,) = decays
+    squares = weights = 0.0
+    for info in layer.parameters:
+        state = optimizer.moments.get(info.name, {})
+        if info.role == FEATURES and {"exp_avg_sq", "step"} <= state.keys() and info.name in inspection.measured:
+            kept = 1 - decay ** float(state["step"])
+            squares += float(state["exp_avg_sq"].double().sum()) / kept if kept > 0 else math.nan
+            weights += inspection.measured[info.name].norm ** 2
+    return math.sqrt(squares / weights) if weights > 0 else math.nan
+
+
+def _has_betas(group: Mapping[str, Any]) -> bool:
+    betas = group.get("betas")
+    return isinstance(betas, list | tuple) and len(betas) == 2 and isinstance(betas[1], float)
 
 
 def _last(run: Run, column: str, role: str) -> dict[str, float]:

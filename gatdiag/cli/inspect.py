@@ -60,6 +60,7 @@ _COLUMNS: Final[Sequence[tuple[str, str, str]]] = (
     ("largest\n|c|", "c", ".2g"),
     ("changed\n> 5 %", "changed", ".0%"),
     ("relative\ngradient", "relative_gradient", ".1e"),
+    ("gradient\n(Adam)", "remembered_gradient", ".1e"),
     ("relative\nmu", "relative_mu", ".1e"),
     ("drift\nof c", "c_drift", ".2g"),
     ("un-\nchanged", "unchanged", ".0%"),

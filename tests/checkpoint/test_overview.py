@@ -1,0 +1,33 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from gatdiag.checkpoint import inspect, layer_rows
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+def test_adam_remembers_a_constant_gradient(tmp_path, steps):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.99))
+    gradients = {name: torch.randn_like(parameter) for name, parameter in model.named_parameters()}
+    for _ in range(steps):
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradients[name].clone()
+        optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "x.pt")
+    for row in layer_rows(inspect(tmp_path / "x.pt", tmp_path / "run")):
+        name = f"{row.layer}.weight"
+        expected = gradients[name].norm() / dict(model.named_parameters())[name].norm()
+        assert row.remembered_gradient == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_other_optimisers_remember_no_gradient(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "x.pt")
+    assert all(math.isnan(row.remembered_gradient) for row in layer_rows(inspect(tmp_path / "x.pt", tmp_path / "run")))

@@ -4,10 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-import torch
-
 from gatdiag.checkpoint.inspection import Inspection
-from gatdiag.checkpoint.measures import Measured
+from gatdiag.checkpoint.measures import Measured, measure
 from gatdiag.summary import FEATURES
 
 Level: TypeAlias = Literal["note", "warning", "error"]
@@ -69,7 +67,7 @@ def _never_reached(inspection: Inspection) -> Iterator[Finding]:
     """Adam's second moment is a sum of squares: where it is zero, no gradient ever was."""
     moments = {} if inspection.optimizer is None else inspection.optimizer.moments
     second = {name: of.get("exp_avg_sq") for name, of in moments.items() if name in inspection.tensors}
-    never = tuple(name for name, moment in second.items() if moment is not None and not bool(torch.any(moment)))
+    never = tuple(name for name, moment in second.items() if moment is not None and measure(moment).norm == 0)
     if never:
         text = f"no gradient ever reached {len(never)} of {len(second)} parameters: Adam's second moment is zero"
         yield Finding("no-gradient", "warning", never, text)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pandas as pd
+from torch import Tensor
 
 from gatdiag.checkpoint.inspection import Inspection
 from gatdiag.checkpoint.measures import Measured
@@ -99,26 +100,32 @@ def _features(layer: Layer, measured: Mapping[str, Measured]) -> list[Measured]:
 
 
 def _remembered(layer: Layer, inspection: Inspection) -> float:
-    """NaN without Adam's second moment of a feature weight, or where its settings are not in the file."""
+    """NaN without Adam's second moment of every feature weight, or where its settings are not in the file."""
     optimizer = inspection.optimizer
-    groups = [] if optimizer is None else optimizer.groups
-    decays = {float(group["betas"][1]) for group in groups if _has_betas(group)}
+    decays = set() if optimizer is None else {_decay(group) for group in optimizer.groups}
     if optimizer is None or len(decays) != 1:
         return math.nan
     (decay,) = decays
-    squares = weights = 0.0
-    for info in layer.parameters:
-        state = optimizer.moments.get(info.name, {})
-        if info.role == FEATURES and {"exp_avg_sq", "step"} <= state.keys() and info.name in inspection.measured:
-            kept = 1 - decay ** float(state["step"])
-            squares += float(state["exp_avg_sq"].double().sum()) / kept if kept > 0 else math.nan
-            weights += inspection.measured[info.name].norm ** 2
-    return math.sqrt(squares / weights) if weights > 0 else math.nan
+    names = [info.name for info in layer.parameters if info.role == FEATURES and info.name in inspection.measured]
+    squares = sum(_mean_square(optimizer.moments.get(name, {}), decay) for name in names)
+    weights = sum(inspection.measured[name].norm ** 2 for name in names)
+    return math.sqrt(squares / weights) if weights > 0 and squares >= 0 else math.nan
 
 
-def _has_betas(group: Mapping[str, Any]) -> bool:
+def _decay(group: Mapping[str, Any]) -> float:
+    """beta2; NaN where there is none, or none that makes an average."""
     betas = group.get("betas")
-    return isinstance(betas, list | tuple) and len(betas) == 2 and isinstance(betas[1], float)
+    known = isinstance(betas, list | tuple) and len(betas) == 2 and isinstance(betas[1], float) and 0 <= betas[1] < 1
+    return betas[1] if known and betas is not None else math.nan
+
+
+def _mean_square(state: Mapping[str, Tensor], decay: float) -> float:
+    """Of all entries of a gradient together, without the bias towards zero of the first steps."""
+    square, step = state.get("exp_avg_sq"), state.get("step")
+    if square is None or step is None or step.numel() != 1 or not square.is_floating_point():
+        return math.nan
+    kept = 1 - decay ** float(step)
+    return float(square.double().sum()) / kept if kept > 0 else math.nan
 
 
 def _last(run: Run, column: str, role: str) -> dict[str, float]:

@@ -31,3 +31,25 @@ def test_other_optimisers_remember_no_gradient(tmp_path):
     optimizer.step()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "x.pt")
     assert all(math.isnan(row.remembered_gradient) for row in layer_rows(inspect(tmp_path / "x.pt", tmp_path / "run")))
+
+
+@pytest.mark.parametrize(
+    ("moment", "step", "betas"),
+    [
+        (-torch.ones(4, 3), torch.tensor(3.0), (0.9, 0.99)),
+        (torch.ones(4, 3), torch.ones(2), (0.9, 0.99)),
+        (torch.ones(4, 3), torch.tensor(-3.5), (0.9, 0.99)),
+        (torch.ones(4, 3), torch.tensor(0.0), (0.9, 0.99)),
+        (torch.ones(4, 3), torch.tensor(2.5), (0.9, -0.5)),
+        (torch.ones(4, 3), torch.tensor(2.5), (0.9, math.inf)),
+        (torch.ones(4, 3), torch.tensor(2.5), ("a", "b")),
+        (torch.full((4, 3), math.nan), torch.tensor(2.5), (0.9, 0.99)),
+        (torch.ones(4, 3).to(torch.complex64), torch.tensor(2.5), (0.9, 0.99)),
+    ],
+)
+def test_moments_that_make_no_sense(tmp_path, moment, step, betas):
+    state = {0: {"exp_avg": torch.ones(4, 3), "exp_avg_sq": moment, "step": step}}
+    optimizer = {"state": state, "param_groups": [{"params": [0], "betas": betas}]}
+    torch.save({"model": {"0.weight": torch.ones(4, 3)}, "optimizer": optimizer}, tmp_path / "x.pt")
+    (row,) = layer_rows(inspect(tmp_path / "x.pt", tmp_path / "run"))
+    assert math.isnan(row.remembered_gradient)

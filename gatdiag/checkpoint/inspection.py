@@ -1,7 +1,7 @@
 """Saved checkpoints -> a run folder, so that every figure and report of a run works on them."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
@@ -127,7 +127,7 @@ def inspect(
     compared = len(paths) > 1 or reference is not None
     structure = _structure(subject, first)
     options = {"compared": compared, "quick": quick, "overwrite": overwrite}
-    record = _record(subject, first, structure, Path(folder), notes, **options)
+    record = _record(subject, first, structure, Path(folder), _name(paths), notes, **options)
     with record:
         record.start(first.tensors)
         last, step, has_steps = first, -1, False
@@ -161,11 +161,18 @@ def _structure(subject: Subject | None, first: Checkpoint) -> Structure:
     return structure
 
 
+def _name(paths: Sequence[Path]) -> str:
+    """What the run is called: a lone checkpoint's own name, or that of the folder that the first of many is in."""
+    name = paths[0].stem if len(paths) == 1 else paths[0].absolute().parent.name
+    return name.encode(errors="replace").decode() or "checkpoints"
+
+
 def _record(
     subject: Subject | None,
     first: Checkpoint,
     structure: Structure,
     folder: Path,
+    name: str,
     notes: Notes,
     **options: bool,
 ) -> Record:
@@ -175,14 +182,16 @@ def _record(
         if stacking.pairs:
             notes.add(f"c supposes that {'; that '.join(ASSUMED)}. A state dict does not tell; a model does")
         _tell_of_layers_without_laws(stacking, structure, notes)
-        return WeightRecord(folder, "state dict", structure, stacked_balance(stacking), **options)
+        return WeightRecord(folder, name, "state dict", structure, stacked_balance(stacking), **options)
     if subject.loss is not None:
-        return PassRecord(subject, structure, folder, compared=options["compared"], overwrite=options["overwrite"])
+        return PassRecord(
+            subject, structure, folder, name, compared=options["compared"], overwrite=options["overwrite"]
+        )
     laws = find_laws(subject.model, *subject.args, **subject.kwargs)
     if not len(laws):
         reasons = dict.fromkeys(excluded.reason for excluded in laws.excluded)
         notes.add(f"no c, for the model has no laws: {listed(reasons, _REASONS)}")
-    return WeightRecord(folder, type(subject.model).__name__, structure, traced_balance(laws), **options)
+    return WeightRecord(folder, name, type(subject.model).__name__, structure, traced_balance(laws), **options)
 
 
 def _opened(path: Path, subject: Subject | None, notes: Notes) -> Checkpoint:

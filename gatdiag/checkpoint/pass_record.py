@@ -51,6 +51,7 @@ class PassRecord:
         subject: The model, with a loss.
         structure: Its layers.
         folder: The run's.
+        name: What the run is called.
         compared: Whether there is something to measure changes from.
         overwrite: Delete the run that is there.
 
@@ -62,14 +63,16 @@ class PassRecord:
     """
 
     def __init__(
-        self, subject: Subject, structure: Structure, folder: Path, *, compared: bool, overwrite: bool
+        self, subject: Subject, structure: Structure, folder: Path, name: str, *, compared: bool, overwrite: bool
     ) -> None:
         """Begins the run."""
         self._subject = subject
         self._names = [info.name for info in structure.parameters]
         self.measured: Mapping[str, Measured] = {}
         metrics = RECORDED if compared else [name for name in RECORDED if name not in _CHANGES]
-        self._recorder = Recorder(subject.model, folder, every=checkpoint, metrics=metrics, overwrite=overwrite)
+        self._recorder = Recorder(
+            subject.model, folder, every=checkpoint, metrics=metrics, overwrite=overwrite, name=name
+        )
         if not self._recorder.enabled:
             raise InputError("GATDIAG_DISABLE is set, so nothing can be recorded: unset it")
         subject.model.train()

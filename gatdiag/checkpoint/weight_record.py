@@ -68,6 +68,7 @@ class WeightRecord:
 
     Args:
         folder: The run's.
+        name: What the run is called.
         model: What the model is called.
         structure: The layers.
         balance: Its laws.
@@ -85,6 +86,7 @@ class WeightRecord:
     def __init__(
         self,
         folder: Path,
+        name: str,
         model: str,
         structure: Structure,
         balance: Balance,
@@ -100,6 +102,7 @@ class WeightRecord:
         self.measured: Mapping[str, Measured] = {}
         metrics = (*_ALWAYS, *_OF_TWO) if compared else _ALWAYS
         about = {
+            "name": name,
             "model": model,
             "device": "cpu",
             "cadence": {"every": "checkpoint", "budget": None, "metrics": ", ".join(metrics), "groups": {}},

@@ -112,7 +112,7 @@ def _what(run: Run, facts: TrainingFacts) -> str:
     kinds = {str(layer.get("kind") or "") for layer in run.meta["structure"]["layers"]}
     kind = f"{short(min(kinds))} " if len(kinds) == 1 and kinds != {""} else ""
     made = f" of {layers} {kind}layer{'s' * (layers != 1)} with {count(total)} parameters" if layers else ""
-    if (run.meta.get("cadence") or {}).get("every") == "checkpoint":
+    if _is_of_checkpoints(run):
         saved = f"{facts.steps} saved checkpoint{'s' * (facts.steps != 1)}"
         return f"{model}{made}, read off {saved}, the last of step {count(facts.last_step or 0)}."
     optimizers = [optimizer_text(optimizer) for optimizer in run.meta.get("optimizers") or []]
@@ -121,6 +121,10 @@ def _what(run: Run, facts: TrainingFacts) -> str:
         f"{model}{made}, trained{f' by {names(optimizers)}' if optimizers else ''} for {_steps(facts)} optimiser "
         f"step{'s' * (facts.last_step != 0)}{f' in {duration(seconds)}' if seconds > 0 else ''}."
     )
+
+
+def _is_of_checkpoints(run: Run) -> bool:
+    return bool((run.meta.get("cadence") or {}).get("every") == "checkpoint")
 
 
 def optimizer_text(optimizer: Mapping[str, Any]) -> str:
@@ -134,6 +138,8 @@ def optimizer_text(optimizer: Mapping[str, Any]) -> str:
 def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:
     if not facts.steps:
         yield "No step was recorded, so there is nothing to say about the training."
+    elif facts.loss is None and _is_of_checkpoints(run):
+        yield "Checkpoints hold no loss; gatdiag inspect measures it if it is given the model and the data."
     elif facts.loss is None:
         yield "No loss was logged, so whether it trained cannot be said: recorder.log(loss=...) in the loop records it."
     else:

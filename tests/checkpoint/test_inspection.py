@@ -70,6 +70,7 @@ def test_a_step_for_each_checkpoint(inspected):
     assert inspection.run.steps.epoch.tolist() == list(STEPS)
     assert [path.name for path in inspection.checkpoints] == [f"epoch{step}.pt" for step in STEPS]
     assert inspection.run.meta["status"] == "finished"
+    assert inspection.run.name.startswith("checkpoints")
 
 
 def test_weights(inspected, saved):
@@ -136,6 +137,7 @@ def test_changes_from_another_checkpoint(saved, tmp_path):
     weights = [dict(models[step].named_parameters())["convs.1.lin_l.weight"] for step in (3, 10)]
     assert row.absolute_change_q100 == pytest.approx((weights[1] - weights[0]).abs().max().item(), rel=1e-5)
     assert run.steps.step.tolist() == [10]
+    assert run.name == "epoch10"
 
 
 def test_one_checkpoint_has_changed_from_nothing(saved, tmp_path):

@@ -1,7 +1,8 @@
 """Which initialisation a weight still shows: named where a test says so, "trained or unknown" otherwise.
 
-A fresh weight is not named in one case of a thousand (`FALSE_REJECTION`), for so the tests are set; normal ones of 256
-entries in three of a hundred, of 128 in one of four. How often a trained one is taken for fresh depends on the scheme:
+A fresh weight is not named in one case of a thousand (`FALSE_REJECTION`), for so the tests are set; normal ones of 448
+entries in one of a hundred, of 256 in one of nine, of 128 in one of two. How often a trained one is taken for fresh
+depends on the scheme:
 
 - A draw in single precision leaves a fingerprint, which one gradient step destroys, however small. On a CPU torch draws
   multiples of 2^-24. Stretched to [-b, b], entries near zero still show it; of normal ones it shows in the largest of
@@ -44,7 +45,7 @@ _UNKNOWN: Final[tuple[Initialisation, ...]] = ("trained or unknown",)
 _TYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SAMPLE: Final = 1 << 12  # entries that the distribution is judged by, evenly spaced
 _PAIRED: Final = 1 << 13  # entries that are searched for the fingerprint of a normal draw
-_BY_CHANCE: Final = 0.1  # of all that a trained weight can pass for, this is but the last test
+_BY_CHANCE: Final = 0.02  # of all that a trained weight can pass for, this is but the last test
 _SMALLEST: Final = 32  # entries below which no distribution can be told
 _EXACT: Final = 1e-5  # relative: what rounding leaves of orthogonality and symmetry in single precision
 _BALANCED: Final = 1e-4  # of c relative to its terms

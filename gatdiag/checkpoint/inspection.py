@@ -55,6 +55,9 @@ class Record(Protocol):
     def add(self, step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
         """Write one checkpoint."""
 
+    def tell(self, notes: Iterable[str]) -> None:
+        """Keep remarks with the run."""
+
 
 @dataclass(frozen=True)
 class Inspection:
@@ -138,6 +141,7 @@ def inspect(
             _tell_of_differences(first, last, notes)
             record.add(step, last.tensors, {} if last.epoch is None else {"epoch": last.epoch})
             told(done, len(paths))
+        record.tell(notes.texts())
     return Inspection(
         run=load(folder),
         checkpoints=tuple(paths),

@@ -1,6 +1,6 @@
 """Checkpoints -> rows of a run, by a forward and a backward pass of the model with the weights of each."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -100,6 +100,11 @@ class PassRecord:
         with self._recorder.step(step):
             self._recorder.log(loss=loss, **scalars)
         self.measured = {name: measure(tensors[name]) for name in self._names if name in tensors}
+
+    def tell(self, notes: Iterable[str]) -> None:
+        """Keep remarks with the run."""
+        for note in notes:
+            self._recorder.note(note)
 
     def __enter__(self) -> Self:
         """The run has begun already."""

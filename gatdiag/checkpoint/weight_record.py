@@ -137,6 +137,10 @@ class WeightRecord:
         shapes = {info.name: info.shape for info in self._infos if info.name in self._balance.parameters}
         return all(name in tensors and tuple(tensors[name].shape) == shape for name, shape in shapes.items())
 
+    def tell(self, notes: Iterable[str]) -> None:
+        """Keep remarks with the run."""
+        self._store.update_meta(notes=[*self._store.meta["notes"], *notes])
+
     def __enter__(self) -> Self:
         """The run has begun already."""
         return self

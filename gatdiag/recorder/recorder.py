@@ -215,6 +215,10 @@ class Recorder:
             value = float(values[self._best[0]])
             self._guard("best parameters", self._writer.offer_best, *self._best, value, step, self._plan.weights)
 
+    def note(self, text: str) -> None:
+        """Keep a remark with the run; the report shows it among the run's notes."""
+        self._guard.note(text, text)
+
     def step(self, number: int | None = None) -> AbstractContextManager[None]:
         """Say that a step is about to be made by something that is not an optimiser of torch's.
 

@@ -71,6 +71,7 @@ def test_a_step_for_each_checkpoint(inspected):
     assert [path.name for path in inspection.checkpoints] == [f"epoch{step}.pt" for step in STEPS]
     assert inspection.run.meta["status"] == "finished"
     assert inspection.run.name.startswith("checkpoints")
+    assert set(inspection.notes) <= set(inspection.run.meta["notes"])
 
 
 def test_weights(inspected, saved):

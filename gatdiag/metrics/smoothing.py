@@ -33,8 +33,8 @@ def mu(x: Tensor, *, batch: Tensor | None = None, num_graphs: int | None = None,
         Networks", NeurIPS 2023.
 
     Example:
-        >>> mu(torch.tensor([[1.0, 0.0], [1.0, 2.0]])).item() ** 2
-        2.0000000000000004
+        >>> mu(torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 2.0], [1.0, 2.0]])).item()
+        2.0
     """
     rows = _rows(x)
     shifted = rows - _minimum(rows, batch, num_graphs, mask)  # equal rows become exact zeros

@@ -16,6 +16,7 @@ from torch import Tensor
 from gatdiag.checkpoint.blocks import blocks, stored
 from gatdiag.metrics.change import SIGNIFICANT
 from gatdiag.recorder.groups import LEVELS, change_quantile
+from gatdiag.recorder.quantiles import sorted_quantiles
 from gatdiag.structure import ParameterInfo, Role
 
 _THRESHOLDS: Final[Mapping[str, float]] = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
@@ -165,16 +166,5 @@ def _quantiles(moved: NDArray[Any], size: NDArray[Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     for kind, values in (("relative", relative), ("absolute", moved)):
         columns = (change_quantile(kind, level) for level in LEVELS)
-        found |= dict(zip(columns, _levels(values), strict=True))
+        found |= dict(zip(columns, sorted_quantiles(values).tolist(), strict=True))
     return found
-
-
-def _levels(values: NDArray[Any]) -> list[float]:
-    """Quantile q of n values is at position q (n - 1) of their order, interpolated; NaN for none, or where one is."""
-    if not values.size or np.isnan(values).any():
-        return [math.nan] * len(LEVELS)
-    positions = [level * (values.size - 1) for level in LEVELS]
-    low, high = ([round_(position) for position in positions] for round_ in (math.floor, math.ceil))
-    values.partition(sorted({*low, *high}))
-    pairs = zip(values[low].tolist(), values[high].tolist(), positions, strict=True)
-    return [a if a == b or position % 1 == 0 else a + position % 1 * (b - a) for a, b, position in pairs]

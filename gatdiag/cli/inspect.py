@@ -38,10 +38,7 @@ from gatdiag.checkpoint.notes import listed
 from gatdiag.checkpoint.overview import LayerRow, layer_rows
 from gatdiag.checkpoint.pass_record import Subject
 from gatdiag.cli.printing import print_document, printable
-from gatdiag.cli.subject import load_subject
 from gatdiag.errors import InputError
-from gatdiag.figures import save_figures
-from gatdiag.report import write_report
 from gatdiag.structure import ParameterInfo
 from gatdiag.summary import FEATURES
 
@@ -137,6 +134,8 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 
 def _subject(model: str, data: str | None, inputs: str | None, root: Path, files: Sequence[str]) -> Subject:
+    from gatdiag.cli.subject import load_subject  # PyG and the drawing libraries are loaded where they are needed
+
     first = open_checkpoint(series(files)[0])
     made = load_subject(model, data, inputs, root, sizes_of(first))
     return Subject(made.model, made.args, made.kwargs, made.loss)
@@ -152,6 +151,9 @@ def sizes_of(checkpoint: Checkpoint) -> dict[str, int]:
 
 
 def _write(inspection: Inspection, out: Path, *, overwrite: bool) -> list[str]:
+    from gatdiag.figures import save_figures
+    from gatdiag.report import write_report
+
     page = write_report(inspection.run, out / "report.html", overwrite=overwrite)
     figures = save_figures([inspection.run], out / "figures", formats=["png"])
     return [str(page), f"{len(figures)} figures in {out / 'figures'}", f"the run in {out / RUN}"]

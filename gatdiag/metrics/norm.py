@@ -81,7 +81,7 @@ def spectral_norm(weight: Tensor, start: Tensor | None = None, *, iterations: in
     """
     if weight.dim() < 2:
         raise InputError(f"a weight with two axes or more was expected, got shape {tuple(weight.shape)}; pass a matrix")
-    matrix = weight.double().flatten(1)
+    matrix = weight.flatten(1).to(torch.float64 if weight.dtype == torch.float64 else torch.float32)
     if start is None:
         generator = torch.Generator().manual_seed(0)
         start = torch.randn(matrix.shape[1], generator=generator, dtype=torch.float64).to(matrix.device)
@@ -92,11 +92,11 @@ def spectral_norm(weight: Tensor, start: Tensor | None = None, *, iterations: in
         )
     largest = matrix.abs().amax() if matrix.numel() else matrix.new_zeros(())
     matrix = matrix / torch.where(largest == 0, 1.0, largest)  # so that no square overflows or vanishes
-    vector = start.double()
+    direction = start.to(matrix.dtype)  # an error in it makes one in sigma of its square: single precision is enough
     for _ in range(iterations):
-        vector = _unit(matrix.T @ (matrix @ vector), otherwise=vector)
-    vector = _unit(vector, otherwise=vector)
-    return largest * torch.linalg.vector_norm(matrix @ vector), vector
+        direction = _unit(matrix.T @ (matrix @ direction), otherwise=direction)
+    vector = _unit(direction.double(), otherwise=start.double())
+    return largest.double() * torch.linalg.vector_norm(matrix.double() @ vector), vector
 
 
 def _unit(vector: Tensor, otherwise: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch_geometric
 from torch import nn
 from torch.optim import Optimizer
 
@@ -32,11 +31,7 @@ def of_model(model: nn.Module) -> dict[str, str]:
 
 def fixed(selection: Selection) -> dict[str, Any]:
     """What does not depend on the model: the quantities that are recorded, and the versions of what records them."""
-    try:
-        own = version("gatdiag")
-    except PackageNotFoundError:
-        own = "unknown"
-    return {"quantities": described(selection.columns), "versions": _versions(own)}
+    return {"quantities": described(selection.columns), "versions": _versions()}
 
 
 def of_structure(layers: Iterable[Layer], order: str) -> dict[str, Any]:
@@ -160,12 +155,20 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
 
 
-def _versions(gatdiag: str) -> dict[str, str]:
+def _versions() -> dict[str, str]:
     return {
-        "gatdiag": gatdiag,
+        "gatdiag": _installed("gatdiag"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torch_geometric": torch_geometric.__version__,
+        "torch_geometric": _installed("torch_geometric"),
         "numpy": np.__version__,
         "platform": platform.platform(),
     }
+
+
+def _installed(distribution: str) -> str:
+    """Its version, without importing it: PyG takes as long as torch, and a model may do without."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "unknown"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag import metrics
@@ -45,15 +46,25 @@ def _by_numpy(initial: Any, weight: Any) -> Any:
         relative = np.where(change == 0, change, change / size)
         if not significant.all():
             relative = relative[significant]
-        return np.stack([_quantiles(relative), _quantiles(change)])
+        return np.stack([sorted_quantiles(relative), sorted_quantiles(change)])
 
 
-def _quantiles(values: Any) -> Any:
-    """As `metrics.quantiles`; sorts in place."""
+def sorted_quantiles(values: NDArray[Any]) -> NDArray[Any]:
+    """The quantiles of an array at `LEVELS`, as `metrics.quantiles` has them. Sorts it in place.
+
+    numpy sorts whole arrays with vector instructions, several times faster than it finds a few places in them.
+
+    Example:
+        >>> sorted_quantiles(np.array([4.0, 0.0, 2.0])).tolist()
+        [0.0, 0.2, 1.0, 2.0, 3.0, 3.8, 4.0]
+    """
     values.sort()
     if not len(values) or np.isnan(values[-1]):  # NaN sorts last
         return np.full(len(LEVELS), np.nan)
     position = np.array(LEVELS) * (len(values) - 1)
     below = np.floor(position)
     low, high = values[below.astype(np.int64)].astype(np.float64), values[np.ceil(position).astype(np.int64)]
-    return np.where((low == high) | (position == below), low, low + (position - below) * (high - low))
+    with np.errstate(invalid="ignore"):  # between two infinities, where the first branch is taken
+        between = low + (position - below) * (high - low)
+    found: NDArray[Any] = np.where((low == high) | (position == below), low, between)
+    return found

@@ -9,7 +9,7 @@ import pyarrow.csv as pc
 
 from gatdiag.errors import InputError
 from gatdiag.run import layout, meta, parquet, tables
-from gatdiag.run.names import Names
+from gatdiag.run.legend import Legend
 from gatdiag.run.run import Run
 from gatdiag.run.schema import TABLES
 
@@ -41,14 +41,15 @@ def export(run: Run, folder: str | os.PathLike[str], format: Format, *, overwrit
     folder = Path(folder)
     _check_free(run, folder, [layout.META, *(f"{name}.{format}" for name in TABLES)], overwrite=overwrite)
     folder.mkdir(parents=True, exist_ok=True)
+    legend = Legend.read(run.folder)
     for name, table in TABLES.items():
-        rows, contents = tables.open_table(run.folder, name)
-        names, path = Names.of(contents), folder / f"{name}.{format}"
+        rows = tables.open_table(run.folder, name, legend)
+        legend, path = rows.legend, folder / f"{name}.{format}"
         if format == "parquet":
-            parquet.write(path, table, rows.schema, rows.batches(_ignore), names, rows.covers)
+            parquet.write(path, table, rows.schema, rows.batches(_ignore), legend.names, rows.covers)
         else:
-            _write_csv(path, rows, names)
-    meta.write(folder, {key: meta.encode(value) for key, value in contents.items()})
+            _write_csv(path, rows)
+    meta.write(folder, {key: meta.encode(value) for key, value in legend.contents.items()})
     return folder
 
 
@@ -62,7 +63,8 @@ def _check_free(run: Run, folder: Path, files: list[str], *, overwrite: bool) ->
         raise InputError(f"{folder} already holds {', '.join(there)}; say overwrite=True to replace them")
 
 
-def _write_csv(path: Path, rows: tables.Rows, names: Names) -> None:
+def _write_csv(path: Path, rows: tables.Rows) -> None:
+    names = rows.legend.names
     out = pa.schema([_plain(field) for field in parquet.named_schema(rows.schema, rows.table, names)])
     with layout.replacing(path) as part, pc.CSVWriter(part, out) as writer:
         for batch in rows.batches(_ignore):

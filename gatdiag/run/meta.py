@@ -19,6 +19,7 @@ LARGEST_STEP = 2**63 - 1
 _LARGEST_POSITION = 2**31 - 1
 _LARGEST_FILE = 2**28
 _NULL = type(None)
+_PLAIN = frozenset({str, int, bool, _NULL})
 
 # A shape is: a type or a tuple of types; [shape] for a list; {key: shape} for an object with at least these keys.
 _PARAMETER = {"name": str, "role": str}
@@ -102,9 +103,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): inner if type(inner) in _PLAIN else plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(inner) for inner in value]
+        return [inner if type(inner) in _PLAIN else plain(inner) for inner in value]
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     raise InputError(f"Meta data may hold text, numbers, lists and mappings of them, got {type(value).__name__}")
@@ -116,6 +117,15 @@ def read(folder: Path) -> Meta:
     Raises:
         InputError: The folder holds no run, or one of a newer schema, or meta.json is damaged.
     """
+    return decode(read_text(folder), folder)
+
+
+def read_text(folder: Path) -> bytes:
+    """The meta.json of a run folder as it stands there.
+
+    Raises:
+        InputError: The folder holds no run, or its meta.json is of no plausible size.
+    """
     path = folder / META
     if not folder.exists():
         raise InputError(f"Expected the folder of a run, but {folder} does not exist")
@@ -125,8 +135,18 @@ def read(folder: Path) -> Meta:
         raise InputError(f"{folder} is not the folder of a run: it has no {META}. Did you mean a folder inside it?")
     if path.stat().st_size > _LARGEST_FILE:
         raise InputError(f"{path} is larger than {_LARGEST_FILE} bytes, which no run's {META} is")
+    return path.read_bytes()
+
+
+def decode(text: bytes, folder: Path) -> Meta:
+    """The checked meta data in the text of a run folder's meta.json.
+
+    Raises:
+        InputError: It is of a newer schema, or damaged.
+    """
+    path = folder / META
     try:
-        meta = json.loads(path.read_bytes().decode(), parse_constant=_refuse_constant)
+        meta = json.loads(text.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path} is damaged: it is no JSON that can be read ({str(error) or type(error).__name__}). The tables "

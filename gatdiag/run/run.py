@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gatdiag.errors import InputError
 from gatdiag.run import layout, lock, meta, parquet, snapshots, tables
-from gatdiag.run.names import Names
+from gatdiag.run.legend import Legend
 from gatdiag.run.schema import TABLES, TableName, is_logged
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         """For `load`."""
         self.folder = folder
-        self._meta = meta.read(folder)
+        self._legend = Legend.read(folder)
         self._frames: dict[str, pd.DataFrame] = {}
         self._problems: dict[str, None] = {}
 
@@ -64,18 +64,18 @@ class Run:
 
     @property
     def meta(self) -> meta.Meta:
-        """What stands in meta.json. Read again with each table, because the tables refer to it."""
-        return self._meta
+        """What stands in meta.json. As it was when the last table was read, because the tables refer to it."""
+        return self._legend.contents
 
     @property
     def name(self) -> str:
         """What the run is called."""
-        return str(self._meta["name"])
+        return str(self.meta["name"])
 
     @property
     def status(self) -> str:
         """Either "recording", also if its process was killed (see `is_live`); "finished", "failed" or "interrupted"."""
-        return str(self._meta["status"])
+        return str(self.meta["status"])
 
     @property
     def is_live(self) -> bool:
@@ -90,12 +90,12 @@ class Run:
     @property
     def layer_names(self) -> tuple[str, ...]:
         """Names of the recorded layers, in structure order."""
-        return meta.layer_names(self._meta)
+        return meta.layer_names(self.meta)
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
         """Names of the recorded parameters, in structure order."""
-        return meta.parameter_names(self._meta)
+        return meta.parameter_names(self.meta)
 
     @property
     def steps(self) -> "pd.DataFrame":
@@ -126,8 +126,8 @@ class Run:
         if name not in self._frames:
             from gatdiag.run.frames import to_frame  # pandas is slow to load, and recording does not need it
 
-            rows, names, batches = self._read(name)
-            self._frames[name] = to_frame(batches, rows.schema, rows.table, names)
+            rows, batches = self._read(name)
+            self._frames[name] = to_frame(batches, rows.schema, rows.table, rows.legend.names)
         return self._frames[name]
 
     def arrow(self, table: TableName) -> pa.Table:
@@ -138,12 +138,14 @@ class Run:
         """
         if table not in TABLES:
             raise InputError(f"The tables of a run are {', '.join(TABLES)}, got {table!a}")
-        rows, names, batches = self._read(table)
+        rows, batches = self._read(table)
+        names = rows.legend.names
         schema = parquet.named_schema(rows.schema, rows.table, names)
         return pa.Table.from_batches([parquet.named(batch, rows.table, names) for batch in batches], schema)
 
-    def _read(self, name: TableName) -> tuple[tables.Rows, Names, list[pa.RecordBatch]]:
-        rows, self._meta = tables.open_table(self.folder, name)
+    def _read(self, name: TableName) -> tuple[tables.Rows, list[pa.RecordBatch]]:
+        rows = tables.open_table(self.folder, name, self._legend)
+        self._legend = rows.legend
         lost: list[str] = []
 
         def report(text: str, is_loss: bool) -> None:
@@ -156,11 +158,11 @@ class Run:
             report(f"{layout.parquet(self.folder, name).name} is missing, though the run was sealed", True)
         if lost:
             warnings.warn(f"{self.folder}: not all of the run can be read: {'; '.join(lost)}", stacklevel=4)
-        return rows, Names.of(self._meta), batches
+        return rows, batches
 
     def quantity(self, column: str) -> Quantity:
         """What is known about a column; for a logged scalar its name alone."""
-        known = next((entry for entry in self._meta["quantities"] if entry["name"] == column), {"name": column})
+        known = next((entry for entry in self.meta["quantities"] if entry["name"] == column), {"name": column})
         rest = {key: str(known.get(key) or "") for key in ("unit", "equation", "paper", "high", "low")}
         return Quantity(column, str(known.get("label") or column), **rest)
 

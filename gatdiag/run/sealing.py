@@ -5,7 +5,6 @@ from pathlib import Path
 
 from gatdiag.run import layout, meta, parquet, tables
 from gatdiag.run.lock import Lock
-from gatdiag.run.names import Names
 from gatdiag.run.schema import TABLES
 
 _KILLED = "the process ended without closing the run"
@@ -19,8 +18,10 @@ def seal_tables(folder: Path) -> list[str]:
     """
     problems: list[str] = []
     replaced: list[Path] = []
+    legend = None
     for name, table in TABLES.items():
-        rows, contents = tables.open_table(folder, name)
+        rows = tables.open_table(folder, name, legend)
+        legend = rows.legend
         path = layout.parquet(folder, name)
         replaced += layout.streams(folder, name).values()
         if rows.is_sealed:
@@ -28,7 +29,7 @@ def seal_tables(folder: Path) -> list[str]:
         if rows.broken:
             path.replace(layout.damaged(path))
         batches = rows.batches(lambda text, _: problems.append(text))
-        parquet.write(path, table, rows.schema, batches, Names.of(contents), rows.covers)
+        parquet.write(path, table, rows.schema, batches, legend.names, rows.covers)
     for path in replaced:
         path.unlink(missing_ok=True)
     return problems

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gatdiag.run import layout, meta
-from gatdiag.run.names import Names
+from gatdiag.run.legend import Legend
 from gatdiag.run.parquet import ParquetReader
 from gatdiag.run.schema import TABLES, Table, TableName
 from gatdiag.run.stream import Report, StreamReader
@@ -23,22 +23,22 @@ class Rows:
     Attributes:
         table: Which table.
         schema: Of its batches: positions in place of names, every column of the schema and every logged scalar.
+        legend: The meta data that go with them.
         next_segment: The number of the segment that would be written next.
         broken: Why the Parquet file of the table cannot be read at all; "" if it can, or there is none.
     """
 
     table: Table
     schema: pa.Schema
+    legend: Legend
     next_segment: int
     broken: str
     _parts: tuple[tuple[int, ParquetReader | StreamReader], ...]
-    _contents: meta.Meta
-    _names: Names
 
     @property
     def covers(self) -> int:
         """A Parquet file of these rows takes the place of the segments below this number."""
-        starts: list[int] = [start[self.table.name] for start in self._contents["segment_starts"]]
+        starts: list[int] = [start[self.table.name] for start in self.legend.contents["segment_starts"]]
         return max([self.next_segment, *(start + 1 for start in starts)])
 
     @property
@@ -64,7 +64,7 @@ class Rows:
         if self.broken:
             report(self.broken, True)
         for number, part in self._parts:
-            end = _superseded_from(self._contents, self.table.name, number)
+            end = _superseded_from(self.legend.contents, self.table.name, number)
             for batch in part.batches(report, at_once=at_once):
                 uniform = _uniform(batch, self.schema, report, f"{self.table.name}, segment {number}")
                 if uniform is None:
@@ -79,7 +79,7 @@ class Rows:
             return batch
         column = batch.column(self.table.position)
         limits = pc.min_max(column)
-        count = self._names.count(self.table.name)
+        count = self.legend.names.count(self.table.name)
         if limits["min"].as_py() >= 0 and limits["max"].as_py() < count:
             return batch
         kept = batch.filter(pc.and_(pc.greater_equal(column, 0), pc.less(column, count)))
@@ -90,8 +90,13 @@ class Rows:
         return kept
 
 
-def open_table(folder: Path, name: TableName) -> tuple[Rows, meta.Meta]:
+def open_table(folder: Path, name: TableName, known: Legend | None = None) -> Rows:
     """Opens the files of one table, with the meta data that go with them.
+
+    Args:
+        folder: Of the run.
+        name: Of the table.
+        known: The meta data as they were read before.
 
     Raises:
         InputError: The meta data cannot be read.
@@ -99,33 +104,32 @@ def open_table(folder: Path, name: TableName) -> tuple[Rows, meta.Meta]:
     """
     for _ in range(_TRIES):
         try:
-            return _open(folder, TABLES[name])
+            return _open(folder, TABLES[name], known)
         except FileNotFoundError:  # the run was sealed or begun anew in between
             continue
-    return _open(folder, TABLES[name])
+    return _open(folder, TABLES[name], known)
 
 
-def _open(folder: Path, table: Table) -> tuple[Rows, meta.Meta]:
+def _open(folder: Path, table: Table, known: Legend | None) -> Rows:
     # Streams first, meta data last: a segment must not be seen without the entry that says what it supersedes.
     streams = {number: StreamReader(path) for number, path in layout.streams(folder, table.name).items()}
-    contents = meta.read(folder)
-    names = Names.of(contents)
+    legend = Legend.read(folder, known)
     parts: list[tuple[int, ParquetReader | StreamReader]] = []
     broken, covered = "", 0
     path = layout.parquet(folder, table.name)
     try:
         if path.exists():
-            sealed = ParquetReader(path, table, names)
+            sealed = ParquetReader(path, table, legend.names)
             covered = sealed.segments
             parts.append((covered - 1, sealed))
     except ValueError as error:
         broken = str(error)
     parts += [(number, reader) for number, reader in streams.items() if number >= covered]
-    known = {*table.stream_schema().names}
-    further = dict.fromkeys(c for _, part in parts for c in part.columns if c not in known) if table.is_open else {}
+    own = {*table.stream_schema().names}
+    further = dict.fromkeys(c for _, part in parts for c in part.columns if c not in own) if table.is_open else {}
     following = max([covered, *(number + 1 for number in streams)])
     schema = table.stream_schema(list(further))
-    return Rows(table, schema, following, broken, tuple(parts), contents, names), contents
+    return Rows(table, schema, legend, following, broken, tuple(parts))
 
 
 def _superseded_from(contents: meta.Meta, table: str, number: int) -> int | None:
@@ -155,14 +159,15 @@ def _uniform(batch: pa.RecordBatch, schema: pa.Schema, report: Report, where: st
 
 def next_segment(folder: Path, name: TableName) -> int:
     """The number of the segment that would be written next."""
-    return open_table(folder, name)[0].next_segment
+    return open_table(folder, name).next_segment
 
 
 def next_step(folder: Path) -> int:
     """The step after the last one of which any row can be read."""
-    last = -1
+    last, legend = -1, None
     for name in TABLES:
-        rows, _ = open_table(folder, name)
+        rows = open_table(folder, name, legend)
+        legend = rows.legend
         for batch in rows.batches(lambda *_: None):
             last = max(last, pc.max(batch.column("step")).as_py())
     return last + 1

@@ -79,7 +79,10 @@ def write_checkpoint(
 
 def _save(data: Any, part: Path, *, legacy: bool) -> None:
     try:
-        torch.save(data, part, _use_new_zipfile_serialization=not legacy)
+        with part.open("wb") as file:  # torch would write the name of a path into the archive
+            torch.save(data, file, _use_new_zipfile_serialization=not legacy)
+    except RecursionError as error:
+        raise InputError("what is in it is nested too deeply to be written again") from error
     except RuntimeError as error:  # what torch makes of a disk that is full
         line = str(error).partition("\n")[0]
         raise OSError(f"the disk is full, or no file may be written there (torch.save: {line})") from error

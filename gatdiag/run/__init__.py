@@ -16,8 +16,8 @@ A run is a folder. Its format is a public interface, and this is its description
     TABLE.N.arrows              while it is recorded: segment N = 0, 1, ... of a table, an Arrow IPC stream
     .lock                       locked (flock) by the process that is recording; empty
 
-Other names a run folder may hold for a moment or after an accident: NAME.part (not complete yet, of no use after a
-kill) and TABLE.parquet.damaged (a table that could not be read when the run was sealed again).
+Other names a run folder may hold for a moment or after an accident: .NAME.XXXXXXXX.part (not complete yet, of no use
+after a kill) and TABLE.parquet.damaged (a table that could not be read when the run was sealed again).
 
 Meta data
 ---------

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,8 @@ LOCK = ".lock"
 SNAPSHOTS = ("initial", "best", "final")
 _STREAM = re.compile(rf"({'|'.join(TABLES)})\.(\d{{1,9}})\.arrows")
 _WHOLE = {META, *(f"{table}.parquet" for table in TABLES), *(f"{name}.safetensors" for name in SNAPSHOTS)}
-_PART, _DAMAGED = ".part", ".damaged"
+_DAMAGED = ".damaged"
+_PART = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part")
 
 
 def parquet(folder: Path, table: str) -> Path:
@@ -43,11 +45,17 @@ def streams(folder: Path, table: str) -> dict[int, Path]:
     return dict(sorted((int(m[2]), path) for m, path in matches if m and m[1] == table))
 
 
+def abandoned(folder: Path) -> list[Path]:
+    """What a killed process left of files of a run that it had not written whole. To be asked under the run's lock."""
+    parts = ((_PART.fullmatch(path.name), path) for path in folder.iterdir())
+    return [path for part, path in parts if part is not None and part[1] in _WHOLE]
+
+
 def belongs_to_a_run(name: str) -> bool:
     """Whether a file of this name is one that gatdiag writes."""
-    return (
-        name == LOCK or name.removesuffix(_PART).removesuffix(_DAMAGED) in _WHOLE or _STREAM.fullmatch(name) is not None
-    )
+    part = _PART.fullmatch(name)
+    whole = name.removesuffix(_DAMAGED) if part is None else part[1]
+    return name == LOCK or whole in _WHOLE or _STREAM.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
@@ -63,7 +71,7 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "it is there already, and no regular file", str(path))
-    part = path.with_name(path.name + _PART)
+    part = _new_part(path)
     try:
         yield part
         if durable:
@@ -75,6 +83,15 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+
+
+def _new_part(path: Path) -> Path:
+    """An empty file beside it that was not there before: what stands under any name is the user's."""
+    while True:
+        part = path.with_name(f".{path.name[:60]}.{secrets.token_hex(4)}.part")
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            return part
 
 
 def _synchronise(path: Path) -> None:

@@ -17,7 +17,7 @@ def seal_tables(folder: Path) -> list[str]:
     folder that reads the same and can be sealed again.
     """
     problems: list[str] = []
-    replaced: list[Path] = []
+    replaced = layout.abandoned(folder)
     legend = None
     for name, table in TABLES.items():
         rows = tables.open_table(folder, name, legend)

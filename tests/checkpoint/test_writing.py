@@ -192,8 +192,8 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     (tmp_path / "out.pt").write_bytes(b"before")
     checkpoint = open_checkpoint(tmp_path / "in.pt")
 
-    def full(data, path, **options):
-        path.write_bytes(b"half")
+    def full(data, file, **options):
+        file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(torch, "save", full)

@@ -1,8 +1,10 @@
 import os
+from pathlib import Path
 
 import pytest
 
 from gatdiag.run import layout
+from gatdiag.run.layout import replacing
 
 
 @pytest.mark.parametrize(
@@ -11,15 +13,16 @@ from gatdiag.run import layout
         ("meta.json", True),
         (".lock", True),
         ("steps.parquet", True),
-        ("steps.parquet.part", True),
+        (".steps.parquet.0a1b2c3d.part", True),
         ("steps.parquet.damaged", True),
         ("neurons.12.arrows", True),
         ("best.safetensors", True),
-        ("best.safetensors.part", True),
+        (".best.safetensors.0a1b2c3d.part", True),
+        ("best.safetensors.part", False),
         ("model.safetensors", False),
         ("units.parquet", False),
         ("layers.x.arrows", False),
-        ("layers.1.arrows.part", False),
+        (".layers.1.arrows.0a1b2c3d.part", False),
         ("layers.99999999999.arrows", False),
         ("xlayers.1.arrows", False),
         ("meta.json.bak", False),
@@ -61,3 +64,26 @@ def test_what_is_no_regular_file_keeps_its_place(tmp_path):
     with pytest.raises(OSError, match="no regular file"), layout.replacing(pipe):
         pass
     assert pipe.is_fifo()
+
+
+def test_nothing_that_stands_beside_a_file_is_touched_by_replacing_it(tmp_path: Path) -> None:
+    target, precious = tmp_path / "model.pt", tmp_path / "precious.txt"
+    precious.write_text("mine")
+    (tmp_path / "model.pt.part").symlink_to(precious)
+
+    with replacing(target) as part:
+        part.write_text("new")
+    with pytest.raises(RuntimeError), replacing(target) as part:
+        part.write_text("half")
+        raise RuntimeError
+
+    assert (target.read_text(), precious.read_text()) == ("new", "mine")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt", "model.pt.part", "precious.txt"]
+
+
+def test_a_long_name_can_be_replaced(tmp_path: Path) -> None:
+    target = tmp_path / ("ä" * 125 + ".pt")
+    with replacing(target) as part:
+        part.write_text("new")
+
+    assert target.read_text() == "new"

@@ -77,7 +77,7 @@ def test_a_run_killed_while_it_idles_has_all_its_rows(tmp_path):
         [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "done\n"
-        time.sleep(2)
+        wait_for(lambda: len(gatdiag.load(tmp_path / "run").steps) == 18)  # nothing but the ticker writes them
         process.kill()
     assert len(gatdiag.load(tmp_path / "run").steps) == 18
 

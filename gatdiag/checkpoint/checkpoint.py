@@ -17,11 +17,13 @@ class OptimizerState:
             the file does not tell which state belongs to which parameter.
         groups: The settings of each parameter group (lr, betas, ...), without the parameters.
         matched: Whether the file tells which state belongs to which parameter.
+        others: How many other optimisers in the file hold moments, too.
     """
 
     moments: Mapping[str, Mapping[str, Tensor]]
     groups: Sequence[Mapping[str, Any]]
     matched: bool = True
+    others: int = 0
 
 
 @dataclass(frozen=True)

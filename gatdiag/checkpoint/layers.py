@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from gatdiag.checkpoint.blocks import blocks
 from gatdiag.checkpoint.measures import measure
 from gatdiag.checkpoint.modules import Modules
+from gatdiag.checkpoint.naming import by_number
 from gatdiag.structure import Layer, ParameterInfo, Role, Structure
 from gatdiag.structure.adapters import role_of
 
@@ -105,10 +106,18 @@ def find_layers(tensors: Mapping[str, Tensor]) -> Structure:
                 parameters=tuple(_info(entry, path, modules, names[entry.key]) for entry in held if entry.key in names),
                 executed=None,
             )
-            for index, (path, held) in enumerate(layers.items(), 1)
+            for index, (path, held) in enumerate(_in_order(layers, tensors), 1)
         ),
         "module",
     )
+
+
+def _in_order(layers: dict[str, list[_Entry]], keys: Iterable[str]) -> Iterable[tuple[str, list[_Entry]]]:
+    """As in the file, which has the order of the modules; if it is sorted like text, numbers in names count instead."""
+    keys = list(keys)
+    if keys != sorted(keys) or keys == sorted(keys, key=by_number):
+        return layers.items()
+    return sorted(layers.items(), key=lambda item: by_number(item[0]))
 
 
 def _meant(key: str) -> str:

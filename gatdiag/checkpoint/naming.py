@@ -1,8 +1,10 @@
 """Names of parameters: as wrappers leave them in a file, as the model has them, and as a message may show them."""
 
+import re
 from collections.abc import Iterable
 
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}  # torch.compile, FSDP, checkpointing
+_NUMBER = re.compile(r"([0-9]+)")
 _SHOWN = 80  # characters
 
 
@@ -51,3 +53,13 @@ def clean_names(keys: Iterable[str], *, modules: tuple[str, ...] = ()) -> tuple[
 
 def _leads(first: str, split: list[str]) -> bool:
     return len(split) > 1 and split[0] == first
+
+
+def by_number(name: str) -> list[tuple[int, str]]:
+    """What names are sorted by so that their numbers count.
+
+    Example:
+        >>> sorted(["convs.10", "convs.2"], key=by_number)
+        ['convs.2', 'convs.10']
+    """
+    return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(_NUMBER.split(name))]

@@ -2,12 +2,19 @@
 
 import os
 from pathlib import Path
+from typing import Final
+
+from torch import Tensor
 
 from gatdiag.checkpoint.checkpoint import Checkpoint
 from gatdiag.checkpoint.formats import read_contents, reading
+from gatdiag.checkpoint.naming import shown
 from gatdiag.checkpoint.optimizer import optimizer_state
 from gatdiag.checkpoint.progress import epoch_of, step_of
 from gatdiag.checkpoint.state_dict import find_weights
+from gatdiag.errors import InputError
+
+_LONGEST_EMPTY: Final = 1 << 24  # an axis beside one of length 0 costs the file nothing, and its reader a number each
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
@@ -40,9 +47,8 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     with reading(path):
         weights = find_weights(contents.data)
         tensors = {name: t.detach() if t.requires_grad else t for name, t in weights.tensors.items()}
-        for tensor in tensors.values():
-            if tensor.is_quantized:
-                tensor.dequantize()  # fails on zero points that are out of range
+        for name, tensor in tensors.items():
+            _check_readable(name, tensor)
         optimizer, notes = optimizer_state(contents.data, tensors)
         return Checkpoint(
             path=path,
@@ -55,3 +61,17 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             optimizer=optimizer,
             notes=(*contents.notes, *weights.notes, *notes),
         )
+
+
+def _check_readable(name: str, tensor: Tensor) -> None:
+    """Raises where a tensor that was loaded cannot be worked with."""
+    if not tensor.numel() and max(tensor.shape, default=0) > _LONGEST_EMPTY:
+        raise InputError(f"{shown(name)} holds no numbers, and claims the shape {list(tensor.shape)}")
+    if tensor.is_quantized:
+        tensor.dequantize()  # fails on zero points that are out of range
+    elif tensor.dtype.itemsize == 1 and not tensor.is_meta:
+        try:
+            tensor.flatten()[:1].double()
+        except (RuntimeError, NotImplementedError) as error:  # such as two numbers of four bits in a byte
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise InputError(f"{shown(name)} is of the type {kind}, which torch cannot convert on the CPU") from error

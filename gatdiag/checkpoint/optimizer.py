@@ -13,6 +13,7 @@ _KEYS = ("optimizer_state_dict", "optimizer_states", "optimizer", "optimizers", 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 State = MutableMapping[Any, Any]
+Shapes = list[tuple[int, ...] | None]  # None where a state does not tell
 
 
 def optimizers(data: Any) -> list[State]:
@@ -46,14 +47,16 @@ def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[Optimizer
         for name, state in (named or {}).items()
     }
     groups = [{key: value for key, value in group.items() if _is_setting(key)} for group in _groups(found[0])]
-    return OptimizerState(moments, groups, matched=named is not None), tuple(notes)
+    others = sum(map(_holds_moments, found[1:]))
+    return OptimizerState(moments, groups, matched=named is not None, others=others), tuple(notes)
 
 
 def named_states(optimizer: State, tensors: Mapping[str, Tensor]) -> dict[str, State] | None:
     """Parameter's name -> its state, as it lies in the file.
 
     By the names in the file where it has them. Otherwise by order, which is that of the state dict without its buffers:
-    buffers are known by name and dtype, or else because only one way to leave tensors out fits all shapes.
+    buffers are known by name and dtype, or else because only one way to leave tensors out fits all shapes. Groups
+    can be in any order, so that the shapes have to tell which of them has which parameters, too.
 
     Returns:
         The states, by name; None where several parameters could be meant.
@@ -64,7 +67,8 @@ def named_states(optimizer: State, tensors: Mapping[str, Tensor]) -> dict[str, S
         order, given = list(states), [str(key) for key in states]
     if not given:
         order = order or sorted(key for key in states if type(key) is int)
-    shapes = [_shape(states.get(key)) for key in order]
+    members = _members(optimizer) if any(_members(optimizer)) else [order]
+    shapes = [[_shape(states.get(key)) for key in group] for group in members]
     names = _by_name(given, tensors) if given else _by_order(shapes, tensors)
     if names is None:
         return None
@@ -78,17 +82,42 @@ def _by_name(given: list[str], tensors: Mapping[str, Tensor]) -> list[str]:
     return inner if all(name in tensors for name in inner) and len(set(inner)) == len(inner) else names
 
 
-def _by_order(shapes: list[tuple[int, ...] | None], tensors: Mapping[str, Tensor]) -> list[str] | None:
+def _by_order(groups: list[Shapes], tensors: Mapping[str, Tensor]) -> list[str] | None:
     candidates = _candidates(tensors)
     sizes = [tuple(tensors[name].shape) for name in candidates]
+    if all(shape is None for group in groups for shape in group):  # no moments that could go to the wrong ones
+        groups = [[shape for group in groups for shape in group]]
+    found = _by_group(groups, sizes)
+    places = None if found is None else [place for group in found for place in group]
+    # Who made groups of another order may have changed the order within them, too.
+    return None if places is None or places != sorted(places) else [candidates[place] for place in places]
+
+
+def _by_group(groups: list[Shapes], sizes: list[tuple[int, ...]]) -> list[list[int]] | None:
+    """Places of each group's sizes, group by group that only some fit, of those the others left; None if many do."""
+    free = list(range(len(sizes)))
+    found: dict[int, list[int]] = {}
+    while len(found) < len(groups):
+        rest = [sizes[place] for place in free]
+        matches = ((number, _only_match(groups[number], rest)) for number in range(len(groups)) if number not in found)
+        number, match = next(((number, match) for number, match in matches if match is not None), (0, None))
+        if match is None:
+            return None
+        found[number] = [free[place] for place in match]
+        taken = set(found[number])
+        free = [place for place in free if place not in taken]
+    return [found[number] for number in range(len(groups))]
+
+
+def _only_match(shapes: Shapes, sizes: list[tuple[int, ...]]) -> list[int] | None:
     first = _match(shapes, sizes)
     last = _match(shapes[::-1], sizes[::-1])
     if first is None or last is None or first != [len(sizes) - 1 - place for place in reversed(last)]:
         return None
-    return [candidates[place] for place in first]
+    return first
 
 
-def _match(shapes: list[tuple[int, ...] | None], sizes: list[tuple[int, ...]]) -> list[int] | None:
+def _match(shapes: Shapes, sizes: list[tuple[int, ...]]) -> list[int] | None:
     """Places of the earliest sizes that fit the shapes in order; None if there are none."""
     places, place = [], 0
     for shape in shapes:
@@ -129,14 +158,24 @@ def _order(optimizer: State) -> tuple[list[Any], list[str]]:
     """Keys of the parameters in order, and their names where the file has them."""
     order: list[Any] = []
     names: list[str] = []
-    for group in _groups(optimizer):
-        members = [key for key in _listed(group.get("params")) if isinstance(key, int | str)]
+    for group, members in zip(_groups(optimizer), _members(optimizer), strict=True):
         order += members
         named = _listed(group.get("param_names"))
         names += named if len(named) == len(members) and all(isinstance(name, str) for name in named) else []
     if order and all(isinstance(key, str) for key in order):
         return order, order
     return order, names if len(names) == len(order) else []
+
+
+def _members(optimizer: State) -> list[list[Any]]:
+    """Keys of the parameters in each group."""
+    groups = (_listed(group.get("params")) for group in _groups(optimizer))
+    return [[key for key in params if isinstance(key, int | str)] for params in groups]
+
+
+def _holds_moments(optimizer: State) -> bool:
+    states = (state for state in optimizer["state"].values() if isinstance(state, Mapping))
+    return any(isinstance(value, Tensor) and key != "step" for state in states for key, value in state.items())
 
 
 def _key(key: Any) -> Any:

@@ -33,7 +33,7 @@ def series(sources: PathLike | Iterable[PathLike]) -> list[Path]:
         InputError: There is none, or one that has to be opened cannot be read.
     """
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    found = {path.resolve(): path for source in given for path in _entries(source)}
+    found = {os.path.realpath(path): path for source in given for path in _entries(source)}
     paths = sorted(found.values(), key=str)
     if not paths:
         raise InputError("Expected checkpoints, got no paths")

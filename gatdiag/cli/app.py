@@ -14,6 +14,7 @@ import typer
 from gatdiag.cli.printing import as_options, printable
 from gatdiag.errors import GatdiagError
 
+_LONGEST = 300  # characters of a message that was not written for a person
 _INTERRUPTED = 130  # as a shell has it for what Ctrl-C ended
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -354,22 +355,29 @@ def _discard_output() -> None:
 def _errors_in_one_line(debug: bool) -> Iterator[None]:
     try:
         yield
-    except GatdiagError as error:
-        if debug:
-            traceback.print_exc()
-        typer.echo(f"gatdiag: {printable(' '.join(as_options(str(error)).split()))}", err=True)
-        raise typer.Exit(2) from None
-    except BrokenPipeError:
+    except (typer.Exit, typer.Abort, BrokenPipeError):
         raise
-    except OSError as error:
-        if debug:
+    except (Exception, KeyboardInterrupt) as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if debug and not interrupted:
             traceback.print_exc()
-        place = "" if error.filename is None else f" {error.filename!r}"
-        typer.echo(f"gatdiag: cannot read or write{place}: {error.strerror or error}", err=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        typer.echo("gatdiag: interrupted", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        typer.echo(f"gatdiag: {_one_line(error)}", err=True)
+        raise typer.Exit(_INTERRUPTED if interrupted else 2) from None
+
+
+def _one_line(error: BaseException) -> str:
+    text = printable(" ".join(as_options(str(error)).split()))
+    match error:
+        case GatdiagError():
+            return text
+        case OSError():
+            place = "" if error.filename is None else f" {error.filename!r}"
+            return f"cannot read or write{place}: {error.strerror or error}"
+        case KeyboardInterrupt():
+            return "interrupted"
+        case MemoryError():
+            return "there is not enough memory for this"
+    return f"this is a defect of gatdiag ({type(error).__name__}: {text[:_LONGEST]}); --debug shows where"
 
 
 @contextmanager

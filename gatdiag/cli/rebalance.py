@@ -15,9 +15,12 @@ from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, Optimizer, R
 
 from gatdiag.checkpoint import Checkpoint, open_checkpoint, write_checkpoint
 from gatdiag.checkpoint.fitting import fit, load_weights_, plain
+from gatdiag.checkpoint.formats import read_contents, reading
 from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.naming import shown
+from gatdiag.checkpoint.notes import listed
 from gatdiag.checkpoint.stacking import ASSUMED, find_stacking
+from gatdiag.checkpoint.state_dict import copies, find_weights
 from gatdiag.cli.inspect import sizes_of
 from gatdiag.cli.printing import as_options, printable
 from gatdiag.cli.subject import Subject, load_subject
@@ -94,9 +97,10 @@ def rebalance_file(
         with redirect_stdout(sys.stderr):  # the model's own code may print
             subject = load_subject(model, data, inputs, root, sizes_of(checkpoint))
             balanced = _by_model(checkpoint, subject, towards, include_approximate=include_approximate)
+    left_behind = [*_left_behind(checkpoint)] if balanced.parameters else []
     written = _write(checkpoint, balanced, source if target is None else target, moments, in_place=in_place)
     console = Console(highlight=False, markup=False, emoji=False)
-    notes = [f"note: {note}" for note in checkpoint.notes]
+    notes = [f"note: {note}" for note in (*checkpoint.notes, *left_behind)]
     for line in (*balanced.lines, *_rounded(checkpoint, balanced.parameters), *notes, f"written: {written}"):
         console.print(printable(line), soft_wrap=True)
 
@@ -114,6 +118,18 @@ def _write(checkpoint: Checkpoint, balanced: _Balanced, target: Path, moments: s
         )
     except OSError as error:
         raise InputError(f"Cannot write {str(target)!r}: {error.strerror or error}") from error
+
+
+def _left_behind(checkpoint: Checkpoint) -> Iterator[str]:
+    """Copies of the weights, such as averages, which stay as they were."""
+    with reading(checkpoint.path):
+        data = read_contents(checkpoint.path).data
+        found = copies(data, find_weights(data))
+    for place in found:
+        yield (
+            f"The copy of the weights under {shown(place)} is not rescaled: it no longer belongs to the rebalanced "
+            "weights"
+        )
 
 
 def _by_stacking(checkpoint: Checkpoint) -> _Balanced:
@@ -145,9 +161,18 @@ def _by_stacking(checkpoint: Checkpoint) -> _Balanced:
 def _by_model(checkpoint: Checkpoint, subject: Subject, towards: str, *, include_approximate: bool) -> _Balanced:
     model = subject.model
     found = fit(model, checkpoint.tensors, checkpoint.keys)
-    if found.missing or found.reshaped:
-        names = ", ".join([*found.missing, *found.reshaped][:5])
+    if found.missing:
+        names = listed(map(shown, found.missing), 5)
         raise InputError(f"The checkpoint is of another model: that has {names}, which the checkpoint lacks")
+    if found.reshaped:
+        pairs = [
+            f"{shown(name)} {list(own)}, and {list(held)} in the checkpoint"
+            for name, (own, held) in found.reshaped.items()
+        ]
+        raise InputError(
+            f"The model has other shapes than the checkpoint: {listed(pairs, 3)}. If they follow from the graph, "
+            "name the one it was trained on: --data NAME --root FOLDER, or --inputs"
+        )
     load_weights_(model, found.tensors)
     own = dict(model.named_parameters())
     parameters = {found.names[name]: own[name] for name in found.names if name in own}
@@ -211,6 +236,11 @@ def _holding(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> 
     """
     if checkpoint.optimizer is None:
         return None
+    if checkpoint.optimizer.others:
+        raise OptimizerError(
+            "Several optimisers in the file hold moments, and only those of a single one can follow: drop them, "
+            'moments="drop"'
+        )
     if not checkpoint.optimizer.matched:
         raise OptimizerError(
             "The file does not tell which of the optimiser's moments belong to which weight, so that they cannot "

@@ -63,6 +63,8 @@ def load_subject(
     name = data if data is not None else DEFAULT_DATA
     graph = load_graph(name, root=root)
     if sizes is not None and data is None:
+        if "in_channels" not in sizes:
+            raise InputError("No feature weight of the checkpoint shows how wide inputs are: give --data or --inputs")
         graph.x = torch.randn(graph.num_nodes, sizes["in_channels"])
         model = _model(factory, made, sizes)
         return Subject(model, _graph_inputs(model, graph), source=f"the edges of {name} and random features")

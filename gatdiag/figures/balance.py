@@ -35,7 +35,8 @@ def data(run: Run, layers: Sequence[str] | None = None, neurons: int = _NEURONS)
     Args:
         run: The run.
         layers: Their names; by default the first, the middle and the last that have laws.
-        neurons: How many of each layer: the most and the least unbalanced at first, and evenly by rank between.
+        neurons: How many laws of each layer: those with the largest and the smallest c at the end, and evenly by rank
+            between.
 
     Returns:
         layer, neuron (null for a law of the whole layer), law, step, c, predicted_c (null at most rows).
@@ -61,13 +62,15 @@ def data(run: Run, layers: Sequence[str] | None = None, neurons: int = _NEURONS)
 
 
 def _laws(frame: pd.DataFrame, layers: Sequence[str] | None, neurons: int) -> np.ndarray:
-    """The laws to draw, chosen by the rank of c at the first step."""
-    first = frame[(frame["step"] == frame["step"].iloc[0]).to_numpy()]
-    present = first["layer"].cat.remove_unused_categories().cat.categories
+    """The laws to draw, chosen by the rank of c at the last step at which it is a number."""
+    known = frame[np.isfinite(frame["c"].to_numpy(np.float64))]
+    known = known if len(known) else frame
+    last = known[(known["step"] == known["step"].iloc[-1]).to_numpy()]
+    present = last["layer"].cat.remove_unused_categories().cat.categories
     kept = list(layers) if layers is not None else [present[i] for i in spaced(len(present), 3)]
     chosen = []
     for layer in kept:
-        laws = first.loc[(first["layer"] == layer).to_numpy(), ["c", "law"]].sort_values("c", kind="stable")["law"]
+        laws = last.loc[(last["layer"] == layer).to_numpy(), ["c", "law"]].sort_values("c", kind="stable")["law"]
         chosen.append(laws.to_numpy()[spaced(len(laws), neurons)])
     return np.concatenate(chosen) if chosen else np.empty(0, np.int64)
 
@@ -116,10 +119,11 @@ def _prediction(label: str) -> Line2D:
 FIGURE = Figure(
     name="balance",
     title="Balance of single neurons over training: c and its prediction",
-    shows="For the first, a middle and the last layer with laws: c of nine neurons over training (lines), from the "
-    "most negative to the most positive at first, and what the optimiser's last step must have made of it (circles).",
-    reading="Zero is balanced. Lines that stay where they start are the conservation law at work: training cannot "
-    "repair the imbalance it was given. Circles off their line mean that something else changes the weights.",
+    shows="For the first, a middle and the last layer with laws: c of up to nine laws over training (lines), from the "
+    "most negative to the most positive at the end, and what the optimiser's last step must have made of it (circles).",
+    reading="Zero is balanced. Lines that stay where they start are the conservation law at work: gradient descent "
+    "with small steps cannot repair the imbalance it was given. Large steps, weight decay and optimisers such as Adam "
+    "move c. Circles off their line mean that something else changes the weights.",
     equation=r"c_i = \|W^l_{i,:}\|^2 - (a^l_i)^2 - \|W^{l+1}_{:,i}\|^2, \quad "
     r"c_{t+1} = (1 - \eta\lambda)^2 c_t + \eta^2 (\|\nabla W^l_{i,:}\|^2 - (\nabla a^l_i)^2 - "
     r"\|\nabla W^{l+1}_{:,i}\|^2)\ (\mathrm{SGD},\ \delta_i = 0)",

@@ -57,7 +57,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         if not len(part):
             note(axes, f"{' '.join(label.split())}: undefined in every layer (NaN weights, or none large enough)")
             continue
-        inner = part[_QUANTILES[1:-1]].to_numpy(np.float64)
+        inner = part[_QUANTILES[1:]].to_numpy(np.float64)
         scale_axis(axes, inner[inner > 0] if (inner > 0).any() else inner, log=bool((inner > 0).any()))
         (_boxes if len(layer_names(table)) <= _BOXES else _bands)(axes, part, str(style["color"]))
         axes.set_xlim(-0.7, len(layer_names(table)) - 0.3)
@@ -111,7 +111,8 @@ FIGURE = Figure(
     shows="For each layer the change since initialisation: relative to the trained weight for feature weights of at "
     "least 1e-4, absolute for attention vectors. Box: 25 to 75 %, bar: median, whiskers: 5 to 95 %, dash: largest; a "
     "triangle on the axis: a median of exactly 0. "
-    "The title says up to when: the best model, or the final one where the best came within the first 5 % of the run.",
+    "The title says up to when: the best model where watch(best=...) kept one, unless it came within the first 5 % of "
+    "the run; else the final one.",
     reading="Compare the medians: layers decades below the others have not trained. A relative change of 2 is a weight "
     "that flipped its sign.",
     equation=r"|(w^* - w_0) / w^*|, \quad |a^* - a_0|",

@@ -131,7 +131,7 @@ FIGURE = Figure(
     "scale): every layer moves at a similar pace. A dark band in it is a layer that hardly trains. A second map that "
     "darkens downwards is oversmoothing or vanishing outputs. In the third map pale is balanced: its colours reach at "
     "least the size of a neuron's weights. Strong colours are neurons whose incoming weights (positive) or outgoing "
-    "weights (negative) are too large, and they stay so, because training conserves c.",
+    "weights (negative) are too large; gradient descent with small steps keeps them so, Adam and weight decay do not.",
     equation=r"\|\nabla_W\mathcal{L}\|_F / \|W\|_F, \quad \mu(X) = \|X - \mathbf{1}\gamma_X\|_F, \quad "
     r"c_i = \|W^l_{i,:}\|^2 - (a^l_i)^2 - \|W^{l+1}_{:,i}\|^2",
     paper="Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023; Park & Kim, arXiv 2410.04824",

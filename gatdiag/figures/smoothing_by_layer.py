@@ -29,6 +29,9 @@ from gatdiag.run import Run
 from gatdiag.summary import layer_series, spaced
 
 
+_LETTERS = 20  # that fit side by side below a panel
+
+
 def data(run: Run, steps: Sequence[int] | None = None) -> pd.DataFrame:
     """Absolute and relative mu, and the norm, of each layer's output and of its gradient.
 
@@ -77,7 +80,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         marks += draw_lines(axes, lines, log=None if relative else True, hold=(0.0, 1.0) if relative else ())
         axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
         axes.set_ylabel(label)
-        layer_axis(axes, names, limit=6 if wide else 5)
+        layer_axis(axes, names, limit=6 if wide else 5, letters=_LETTERS)
     step_bar(figure, list(panels.flat), [int(step) for step in steps])
     legend_below(figure, marks)
     note_panels(figure, absent)
@@ -98,5 +101,7 @@ FIGURE = Figure(
     per="run",
     data=data,
     draw=draw,
-    height=lambda table, width: 2 * layer_room(table) + 3.4 if width > 4.5 else 3 * layer_room(table) + 4.4,
+    height=lambda table, width: (
+        2 * layer_room(table, _LETTERS) + 3.4 if width > 4.5 else 3 * layer_room(table, _LETTERS) + 4.4
+    ),
 )

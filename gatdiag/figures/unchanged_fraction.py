@@ -40,7 +40,8 @@ FIGURE = Figure(
     name="unchanged_fraction",
     title="Weights that never changed",
     shows="For each layer the part of the weights that is exactly, to the last bit, what it was at initialisation. "
-    "The title says up to when: the best model, or the final one where the best came within the first 5 % of the run.",
+    "The title says up to when: the best model where watch(best=...) kept one, unless it came within the first 5 % of "
+    "the run; else the final one.",
     reading="Zero is healthy. A tall bar means that no gradient arrives: dead units, features that never occur in the "
     "training nodes, or steps too small for the number format to hold.",
     equation=r"\#\{w^* = w_0\} / \#\{w\}",

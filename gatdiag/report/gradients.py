@@ -41,9 +41,12 @@ def gradient_facts(run: Run) -> Iterator[Fact]:
 
 
 def weakest_gradient(run: Run) -> float | None:
-    """The smallest relative gradient norm of a layer late in the run; None if it was not recorded."""
-    late = late_median(role_series(run, "relative_gradient_norm", FEATURES))
-    return min(late.values(), default=None)
+    """The smallest relative gradient norm of a layer early in the run; None if it was not recorded.
+
+    Late in the run that of a network that has learnt is small because its loss is.
+    """
+    early = early_median(role_series(run, "relative_gradient_norm", FEATURES))
+    return min(early.values(), default=None)
 
 
 def _after_start(run: Run, column: str) -> dict[str, float]:

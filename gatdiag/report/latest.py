@@ -30,7 +30,7 @@ def late_median(series: pd.DataFrame) -> dict[str, float]:
     steps = series["step"].drop_duplicates().to_numpy()
     if not len(steps):
         return {}
-    start = steps[int((1 - LATE) * (len(steps) - 1))]
+    start = steps[-_share(len(steps), LATE)]
     return _by_layer(series[series["step"] >= start].groupby("layer", observed=True)["value"].median().dropna())
 
 
@@ -39,8 +39,13 @@ def early_median(series: pd.DataFrame) -> dict[str, float]:
     steps = series["step"].drop_duplicates().to_numpy()
     if not len(steps):
         return {}
-    end = steps[int(EARLY * (len(steps) - 1))]
+    end = steps[_share(len(steps), EARLY) - 1]
     return _by_layer(series[series["step"] <= end].groupby("layer", observed=True)["value"].median().dropna())
+
+
+def _share(steps: int, part: float) -> int:
+    """How many of the steps that part is; at least one."""
+    return max(1, round(part * steps))
 
 
 def _by_layer(values: "pd.Series[float]") -> dict[str, float]:

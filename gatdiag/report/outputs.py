@@ -93,11 +93,16 @@ def _dead(run: Run) -> Iterator[Fact]:
     if found is None:
         return
     step, last = found
+    untrained = _without_gradient(run, step)
+    last = {layer: max(share, untrained.get(layer, 0.0)) for layer, share in last.items()}
     dead = [layer for layer in last if last[layer] >= DEAD]
     worst = max(last, key=last.__getitem__)
-    text = "In no layer is there a unit that puts out 0 at every node."
+    what = "0 at every node, or that no gradient comes back to" if untrained else "0 at every node"
+    text = f"In no layer is there a unit that puts out {what}."
     if last[worst]:
-        text = f"Units that put out 0 at every node: at most {percent(last[worst])}, in layer {short(worst)}."
+        text = f"Units that put out {what}: at most {percent(last[worst])}, in layer {short(worst)}."
+    if not untrained:
+        text += " An activation that follows a layer is not seen."
     if dead:
         text = f"{len(dead)} of {len(last)} layers: {names(dead)}. {text}"
     heading = "Dead units" if dead else "Units are alive"
@@ -105,8 +110,18 @@ def _dead(run: Run) -> Iterator[Fact]:
     yield Fact(heading, text, threshold, bool(dead))
 
 
-def _without_broken(run: Run, series: pd.DataFrame) -> pd.DataFrame:
+def _without_gradient(run: Run, step: int) -> dict[str, float]:
+    """Share of each layer's units that no gradient comes back to at a step, as where an activation kills them.
+
+    Empty where that was not recorded, and where no layer gets any gradient: that says nothing of units.
+    """
+    series = _without_broken(run, layer_series(run, "gradient_dead_fraction"), "gradient_non_finite")
+    found = last_whole(series[series["step"] == step])
+    return found[1] if found is not None and min(found[1].values()) < 1 else {}
+
+
+def _without_broken(run: Run, series: pd.DataFrame, counted: str = "non_finite") -> pd.DataFrame:
     """Without the rows at which a layer put out NaN or infinity: such a unit is neither alive nor dead."""
-    counts = layer_series(run, "non_finite")
+    counts = layer_series(run, counted)
     broken = counts[~(counts["value"] == 0).to_numpy()].set_index(["step", "layer"]).index
     return series[~series.set_index(["step", "layer"]).index.isin(broken)]

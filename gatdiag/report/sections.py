@@ -9,13 +9,14 @@ from gatdiag.figures import figures_for
 from gatdiag.report.balance import balance_facts
 from gatdiag.report.fact import Fact
 from gatdiag.report.gradients import gradient_facts, weakest_gradient
+from gatdiag.report.latest import EARLY
 from gatdiag.report.outputs import broken_facts, output_facts
 from gatdiag.report.plates import Plate, PlateGroup, plate, plate_groups
 from gatdiag.report.recorded import law_sheets, layer_sheet, parameter_sheet
 from gatdiag.report.settings import settings_sheets
 from gatdiag.report.sheet import Cell, Column, Sheet, called, value, whole, words
 from gatdiag.report.story import Tile, anything, loss_text, metric, note_facts, story, tiles, warnings
-from gatdiag.report.wording import count, names, number, short
+from gatdiag.report.wording import count, names, number, percent, short
 from gatdiag.run import Run
 from gatdiag.summary import compare, training_facts
 
@@ -173,8 +174,8 @@ def _gradient_contrast(runs: Sequence[Run]) -> Iterator[str]:
         return
     factor = f", {number(known[high] / known[low])} times as large" if known[low] else ""
     yield (
-        f"Gradients relative to the weights, in the layer that gets least, at the end of the run: "
-        f"{number(known[low])} in {short(low)}, {number(known[high])} in {short(high)}{factor}."
+        f"Gradients relative to the weights, in the layer that gets least, over the first {percent(EARLY)} of the "
+        f"steps: {number(known[low])} in {short(low)}, {number(known[high])} in {short(high)}{factor}."
     )
 
 

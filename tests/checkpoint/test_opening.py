@@ -1,10 +1,13 @@
 """Checkpoints as people save them: what is read is what was saved."""
 
+import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -262,3 +265,36 @@ def test_the_contents_tell_of_themselves(tmp_path):
     checkpoint = open_checkpoint(str(save("torch", {"a": torch.ones(3)}, tmp_path)))
     assert isinstance(checkpoint.path, Path)
     assert checkpoint.keys == {"a": "a"}
+
+
+def safetensors_of(kind, shape, size):
+    header = json.dumps({"a": {"dtype": kind, "shape": shape, "data_offsets": [0, size]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (safetensors_of("F32", [2**28, 0], 0), r"'a' holds no numbers, and claims the shape \[268435456, 0\]"),
+        (safetensors_of("F32", [2**60, 0], 0), "'a' holds no numbers, and claims the shape"),
+        (safetensors_of("F4", [2, 4], 4), "'a' is of the type float4_e2m1fn_x2, which torch cannot convert"),
+    ],
+)
+def test_what_could_not_be_worked_with_is_refused(content, message, tmp_path):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        open_checkpoint(path)
+
+
+def test_an_empty_tensor_of_a_usual_shape_is_read(tmp_path):
+    assert open_checkpoint(save("torch", {"a": torch.empty(0, 64)}, tmp_path)).tensors["a"].shape == (0, 64)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
+def test_archives_of_others_are_called_by_their_names(tmp_path):
+    np.savez(tmp_path / "arrays.npz", **{"convs.0.weight": np.ones(2), "convs.1.weight": np.ones(2)})
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "script.pt")
+    for name, called in (("arrays.npz", "NumPy"), ("script.pt", "TorchScript")):
+        with pytest.raises(InputError, match=called):
+            open_checkpoint(tmp_path / name)

@@ -75,6 +75,52 @@ def test_two_groups_and_a_frozen_layer():
     assert [group["lr"] for group in state.groups] == [0.001, 1.0]
 
 
+def stepped(model, groups):
+    optimizer = torch.optim.Adam(groups)
+    sum(p.square().sum() for p in model.parameters()).backward()
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("order", [[(2,), (1,), (0,)], [(1,), (0, 2)], [(2, 0), (1,)], [(0,), (1,), (2,)]])
+def test_groups_of_the_same_shapes_are_not_told_apart_by_order(order):
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+    groups = [{"params": [p for number in of for p in model[number].parameters()]} for of in order]
+    state, notes = optimizer_state({"optimizer": stepped(model, groups).state_dict()}, model.state_dict())
+    assert not state.matched
+    assert state.moments == {}
+    assert "do not tell" in notes[0]
+
+
+def test_a_group_that_fits_in_the_place_of_another_is_not_guessed():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+    groups = [{"params": model[1].parameters()}, {"params": [*model[0].parameters(), *model[2].parameters()]}]
+    state, _ = optimizer_state({"optimizer": stepped(model, groups).state_dict()}, model.state_dict())
+    assert not state.matched
+
+
+def test_groups_that_only_fit_in_one_way_are_told_apart():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+    optimizer = stepped(model, [{"params": model[:2].parameters()}, {"params": model[2].parameters(), "lr": 1.0}])
+    check({"optimizer": optimizer.state_dict()}, model, optimizer)
+
+
+def test_groups_without_moments_cannot_be_mistaken():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    optimizer = torch.optim.SGD([{"params": layer.parameters()} for layer in model], lr=0.1)
+    state, notes = optimizer_state({"optimizer": optimizer.state_dict()}, model.state_dict())
+    assert state.matched
+    assert notes == ()
+
+
+def test_other_optimisers_count_if_they_hold_moments():
+    model, optimizer = trained()
+    fresh = torch.optim.Adam(model.parameters())
+    several = [optimizer.state_dict(), fresh.state_dict(), optimizer.state_dict()]
+    state, _ = optimizer_state({"optimizer_states": several}, model.state_dict())
+    assert state.others == 1
+
+
 def test_unknown_buffers_are_told_by_their_shapes():
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
     model[0].register_buffer("scale", torch.ones(7))

@@ -17,16 +17,21 @@ def test_the_last_value_is_that_of_each_layer():
 
 def test_the_late_median_is_over_the_last_tenth_of_the_steps():
     random = np.random.default_rng(0)
-    values = random.normal(size=(101, 3))
-    wanted = {f"l{i}": float(np.median(values[90:, i])) for i in range(3)}
+    values = random.normal(size=(200, 3))
+    wanted = {f"l{i}": float(np.median(values[180:, i])) for i in range(3)}
     assert late_median(series(values)) == wanted
-    assert early_median(series(values)) == {f"l{i}": float(np.median(values[:11, i])) for i in range(3)}
+    assert early_median(series(values)) == {f"l{i}": float(np.median(values[:20, i])) for i in range(3)}
+
+
+def test_of_few_steps_it_is_the_last_and_the_first():
+    assert late_median(series([[1], [2]])) == {"l0": 2.0}
+    assert early_median(series([[1], [2]])) == {"l0": 1.0}
 
 
 def test_layers_without_a_number_are_left_out():
     values = [[1, np.nan], [2, np.nan]]
     assert last_values(series(values)) == {"l0": 2.0}
-    assert late_median(series(values)) == {"l0": 1.5}
+    assert late_median(series(values)) == {"l0": 2.0}
 
 
 def test_nothing_recorded_gives_nothing():

@@ -54,6 +54,7 @@ def read_archive(file: IO[bytes], data: memoryview) -> Archive:
         raise InputError(f"its zip directory is damaged: cut off, or still being written ({shown(error)})") from error
     if not records or len(records) > _RECORDS or comment:
         raise InputError(f"expected from 1 to {_RECORDS:,} records and no comment in the archive, got {len(records):,}")
+    _refuse_other_archives({record.filename for record in records})
     folder = records[0].filename.split("/", 1)[0]
     places: dict[str, tuple[int, int]] = {}
     for record in records:
@@ -62,11 +63,16 @@ def read_archive(file: IO[bytes], data: memoryview) -> Archive:
             raise InputError(f"its record {shown(record.filename)} is there twice, or not where torch.save puts it")
         places[name] = _place(record, data)
     _check_overlap(places)
-    if "constants.pkl" in places:
-        raise InputError("it is a TorchScript archive, which holds code: save the model's state_dict() instead")
     if _PICKLE not in places:
         raise InputError(f"it is a zip archive without {_PICKLE}, so not a checkpoint of torch.save")
     return Archive(folder, places)
+
+
+def _refuse_other_archives(names: set[str]) -> None:
+    if any(name.endswith("/constants.pkl") for name in names):
+        raise InputError("it is a TorchScript archive, which holds code: save the model's state_dict() instead")
+    if all(name.endswith(".npy") for name in names):
+        raise InputError("it is an archive of NumPy (.npz): save its arrays as tensors, with torch.save or safetensors")
 
 
 def _place(record: zipfile.ZipInfo, data: memoryview) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """safetensors: one file, or several shards with an index that says which tensor is in which."""
 
 import json
-import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from gatdiag.checkpoint.formats.contents import Contents
-from gatdiag.checkpoint.naming import shown
+from gatdiag.checkpoint.naming import by_number, shown
 from gatdiag.errors import InputError
 
 INDEX = "model.safetensors.index.json"
 _LENGTH = struct.Struct("<Q")
 _HEADER = 64 << 20  # bytes; about half a million tensors
-_NUMBER = re.compile(r"(\d+)")
 
 
 def looks_like(head: bytes) -> bool:
@@ -92,8 +90,4 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 def _in_order(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """convs.2 before convs.10: the format keeps no order of its own."""
-    return dict(sorted(tensors.items(), key=lambda item: _natural(item[0])))
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(_NUMBER.split(name))]
+    return dict(sorted(tensors.items(), key=lambda item: by_number(item[0])))

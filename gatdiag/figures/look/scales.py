@@ -113,14 +113,19 @@ def step_axis(axes: Axes, steps: ArrayLike, *, label: bool = True) -> None:
         axes.set_xlabel("step")
 
 
-def layer_axis(axes: Axes, names: Sequence[str], *, axis: str = "x", limit: int = 12, label: bool = True) -> None:
-    """The axis of layers, at 0, 1, ...: labelled by name, at most about `limit` of them."""
+def layer_axis(
+    axes: Axes, names: Sequence[str], *, axis: str = "x", limit: int = 12, label: bool = True, letters: int = 40
+) -> None:
+    """The axis of layers, at 0, 1, ...: labelled by name, at most about `limit` of them.
+
+    Names stand upright where more than so many letters would have to stand side by side.
+    """
     labels, pattern = layer_labels(names, 14 if axis == "y" else 12)
     shown = _shown(len(names), limit)
     ticks = getattr(axes, f"{axis}axis")
     ticks.set_major_locator(FixedLocator([float(i) for i in shown]))
     ticks.set_major_formatter(FixedFormatter([labels[i] for i in shown]))
-    if axis == "x" and _turned([labels[i] for i in shown]):
+    if axis == "x" and _turned([labels[i] for i in shown], letters):
         axes.tick_params(axis="x", labelrotation=90)
     if label:
         getattr(axes, f"set_{axis}label")(f"layer ({pattern})" if pattern else "layer")
@@ -131,18 +136,18 @@ def _shown(count: int, limit: int) -> range:
     return range(0, count, max(-(-count // limit), 1))
 
 
-def layer_room(table: pd.DataFrame) -> float:
+def layer_room(table: pd.DataFrame, letters: int = 40) -> float:
     """How many inches more a panel needs because the names of its layers stand upright below it."""
     if "layer" not in table.columns or not len(table):
         return 0.0
     names = [str(name) for name in table["layer"].cat.categories]
     labels, _ = layer_labels(names, 12)
     shown = [labels[i] for i in _shown(len(names), 12)]
-    return 0.055 * max(map(len, shown)) if shown and _turned(shown) else 0.0
+    return 0.055 * max(map(len, shown)) if shown and _turned(shown, letters) else 0.0
 
 
-def _turned(labels: Sequence[str]) -> bool:
-    return max((len(label) for label in labels), default=0) * len(labels) > 40
+def _turned(labels: Sequence[str], letters: int = 40) -> bool:
+    return max((len(label) for label in labels), default=0) * len(labels) > letters
 
 
 def layer_codes(layers: pd.Series) -> NDArray[np.float64]:

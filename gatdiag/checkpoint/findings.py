@@ -6,6 +6,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from gatdiag.checkpoint.inspection import Inspection
 from gatdiag.checkpoint.measures import Measured, measure
+from gatdiag.checkpoint.overview import neuron_weights
 from gatdiag.summary import FEATURES
 
 Level: TypeAlias = Literal["note", "warning", "error"]
@@ -77,8 +78,9 @@ def _dead(inspection: Inspection) -> Iterator[Finding]:
     measured = inspection.measured
     for layer in inspection.structure.layers:
         weights = [measured[info.name] for info in layer.parameters if info.role == FEATURES and info.name in measured]
-        rows = sum(found.dead_rows for found in weights if found.norm > 0)
-        columns = sum(found.dead_columns for found in weights if found.norm > 0)
+        matrices = [found for found in neuron_weights(layer, measured) if found.norm > 0]
+        rows = sum(found.dead_rows for found in matrices)
+        columns = sum(found.dead_columns for found in matrices)
         zero = sum(found.norm == 0 for found in weights)
         what = [f"{rows} neurons that nothing leads into"] * (rows > 0)
         what += [f"{columns} inputs that are not read"] * (columns > 0)

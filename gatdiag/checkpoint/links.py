@@ -88,7 +88,11 @@ class Link:
 
     def row_axis(self, info: ParameterInfo) -> int:
         """The axis of a matrix that counts rows: 1 for what PyG stored as (in, out) in its first versions."""
-        return int(self.layer.kind in _TRANSPOSED and info.module == self.layer.name and len(info.shape) == 2)
+        return int(self.layer.kind in _TRANSPOSED and self._holds(info) and len(info.shape) == 2)
+
+    def _holds(self, info: ParameterInfo) -> bool:
+        """Whether a parameter is the layer's own, of no module inside it."""
+        return info.module == self.layer.name.replace(Structure.ROOT, "")
 
     def incoming(self, neuron: int, width: int) -> Iterator[Term]:
         """The terms of what leads into a neuron, of `width` there are; attention scores it with the opposite sign."""

@@ -1,6 +1,7 @@
 """An inspection -> one row a layer: what a table on a terminal or a JSON document shows of the last checkpoint."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,10 +13,14 @@ from gatdiag.checkpoint.inspection import Inspection
 from gatdiag.checkpoint.measures import Measured
 from gatdiag.checkpoint.recognition import recognise
 from gatdiag.run import Run
-from gatdiag.structure import Layer
+from gatdiag.structure import Layer, ParameterInfo
 from gatdiag.summary import ATTENTION, FEATURES, role_series
 
+_TABLES: Final = ("Embedding", "EmbeddingBag")  # rows are entries, of which that of the padding is zero by intent
 _BALANCED: Final = 1e-6  # of |c| to the squared norm of a whole layer: the rounding of single precision
+_COMPUTED_FROM: Final = re.compile(r"(^|\.)parametrizations\.|_orig$|_[gv]$")  # tensors that make up a weight
+_MAGNITUDE: Final = re.compile(r"weight_g$|parametrizations\.weight\.original0$")  # g of g v / ||v||
+_DIRECTION: Final = re.compile(r"weight_v$|parametrizations\.weight\.original1$")
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,9 @@ class LayerRow:
         layer: Its name.
         kind: Its class.
         parameters: How many numbers it holds.
-        norm: Frobenius norm of its feature weights.
-        spectral_norm: Largest of its feature weights: a Lipschitz bound of the linear map.
+        norm: Frobenius norm of its feature weights; NaN where they are computed from what is stored, but for a
+            weight normalisation, whose g v / ||v|| has the norm of g.
+        spectral_norm: Largest of its feature weights: a Lipschitz bound of the linear map; NaN where they are computed.
         c: Largest |c| of its neurons.
         c_drift: Largest |c - c_0| of its neurons since the first step.
         changed: Share of feature weights that changed by more than 5 %.
@@ -79,6 +85,10 @@ def layer_rows(inspection: Inspection) -> tuple[LayerRow, ...]:
         "relative_mu": _of_outputs(run),
         **_of_laws(run),
     }
+    for layer in inspection.structure:
+        if any(_is_computed_from(info) for info in layer.parameters if info.role == FEATURES):
+            columns["spectral_norm"][layer.name] = math.nan
+            columns["norm"][layer.name] = _computed_norm(layer, measured)
     return tuple(
         LayerRow(
             layer=layer.name,
@@ -87,16 +97,38 @@ def layer_rows(inspection: Inspection) -> tuple[LayerRow, ...]:
             remembered_gradient=_remembered(layer, inspection),
             initialisation=_initialisation(layer, inspection, columns["c"], columns["norm"]),
             non_finite=sum(measured[info.name].non_finite for info in layer.parameters if info.name in measured),
-            dead_rows=sum(found.dead_rows for found in _features(layer, measured)),
-            dead_columns=sum(found.dead_columns for found in _features(layer, measured)),
+            dead_rows=sum(found.dead_rows for found in neuron_weights(layer, measured)),
+            dead_columns=sum(found.dead_columns for found in neuron_weights(layer, measured)),
             **{name: values.get(layer.name, math.nan) for name, values in columns.items()},
         )
         for layer in inspection.structure
     )
 
 
-def _features(layer: Layer, measured: Mapping[str, Measured]) -> list[Measured]:
-    return [measured[info.name] for info in layer.parameters if info.role == FEATURES and info.name in measured]
+def neuron_weights(layer: Layer, measured: Mapping[str, Measured]) -> list[Measured]:
+    """The feature weights whose rows are neurons: not those of an embedding, nor what a weight is computed from.
+
+    Args:
+        layer: Of the inspected structure.
+        measured: Name -> `measure(tensor)`.
+    """
+    if layer.kind in _TABLES:
+        return []
+    infos = (info for info in layer.parameters if info.role == FEATURES and "parametrizations." not in info.name)
+    return [measured[info.name] for info in infos if info.name in measured]
+
+
+def _is_computed_from(info: ParameterInfo) -> bool:
+    return _COMPUTED_FROM.search(info.name) is not None
+
+
+def _computed_norm(layer: Layer, measured: Mapping[str, Measured]) -> float:
+    """Norm of weights of which some are computed; that of g v / ||v|| is the norm of g."""
+    names = [info.name for info in layer.parameters if info.role == FEATURES and info.name in measured]
+    magnitudes = {_MAGNITUDE.sub("", name) for name in names if _MAGNITUDE.search(name)}
+    rest = [name for name in names if _DIRECTION.sub("", name) not in magnitudes]
+    known = all(_MAGNITUDE.search(name) or not _COMPUTED_FROM.search(name) for name in rest)
+    return math.hypot(*(measured[name].norm for name in rest)) if known else math.nan
 
 
 def _remembered(layer: Layer, inspection: Inspection) -> float:
@@ -160,5 +192,6 @@ def _initialisation(layer: Layer, inspection: Inspection, c: Mapping[str, float]
         return ""
     largest = max(weights, key=lambda info: math.prod(info.shape))
     found = recognise(inspection.tensors[largest.name])
-    balances = c.get(layer.name, math.inf) <= _BALANCED * norm.get(layer.name, 0.0) ** 2
+    length, largest_c = norm.get(layer.name, 0.0), c.get(layer.name, math.inf)
+    balances = math.isfinite(largest_c) and math.isfinite(length) and largest_c <= _BALANCED * length * length
     return " or ".join(["balanced"] * balances + [name for name in found if name != "trained or unknown"])

@@ -127,7 +127,11 @@ def balanced(stacking: Stacking, measured: Mapping[str, Measured]) -> tuple[str,
     for link, following in stacking.pairs:
         outgoing = following.read_squares(measured)
         c = values[link.path]
-        if bool((c.abs() <= _BALANCED * (c + 2 * outgoing)).all()) and bool(outgoing.any()):
+        if (
+            bool(c.isfinite().all())
+            and bool((c.abs() <= _BALANCED * (c + 2 * outgoing)).all())
+            and bool(outgoing.any())
+        ):
             found.append(link.path)
     return tuple(found)
 
@@ -136,6 +140,8 @@ def _constant(flat: Tensor) -> tuple[Initialisation, ...]:
     if not bool((flat == flat[0]).all()):
         return _UNKNOWN
     value = float(flat[0])
+    if not math.isfinite(value):
+        return _UNKNOWN
     return ("zeros",) if value == 0 else ("ones",) if value == 1 else ("constant",)
 
 
@@ -146,6 +152,7 @@ def _structured(matrix: Tensor) -> tuple[Initialisation, ...]:
     if min(short.shape) < 4 or matrix.dtype not in (torch.float32, torch.float64):
         return ()
     probe = torch.randn(len(short), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(matrix.dtype)
+    short = short / short.abs().max()  # so that squares of very small or large entries are numbers still
     image = short @ (short.T @ probe)  # W W^T v = g^2 v for every v
     gain = image @ probe / (probe @ probe)
     return ("orthogonal",) if bool((image - gain * probe).norm() <= _EXACT * image.norm()) else ()

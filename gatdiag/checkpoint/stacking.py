@@ -12,8 +12,7 @@ not in the file at all is assumed, as `ASSUMED` says. With a model, `gatdiag.fin
 """
 
 import math
-import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -23,9 +22,11 @@ from torch import Tensor
 
 from gatdiag.checkpoint.links import Link, links_of
 from gatdiag.checkpoint.measures import Measured
+from gatdiag.checkpoint.modules import numbered, output_axes
 from gatdiag.laws import Exclusion, Law, Laws
 from gatdiag.laws.law import Kind
 from gatdiag.structure import Layer, Structure
+from gatdiag.summary import FEATURES
 
 ASSUMED: Final = (
     "activations are positively homogeneous (ReLU, LeakyReLU), not ELU, GELU or tanh",
@@ -34,6 +35,8 @@ ASSUMED: Final = (
     "no normalisation without weights (PairNorm, L2) stands between layers",
     "weights are used as they are, each once, and numbered layers run in the order of their numbers",
 )
+
+_EITHER_WAY: Final = ("Linear", "GCNConv")  # kinds of a lone matrix, by the axis that counts outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +146,7 @@ class _Stack:
             else:
                 self.links += found
         self._order = {name: number for number, name in enumerate(tensors)}
+        self._unclear = _unclear(structure)
         self._norms = list(_norms(tensors, structure))
         paths = [link.path.rpartition(".") for link in self.links]
         self._sequences = {parent for parent, _, number in paths if number.isdigit()}
@@ -199,7 +203,11 @@ class _Stack:
         for layer, _ in self.opaque:
             if layer.kind != "Embedding" or width in layer.parameters[0].shape[1:]:
                 return f"{layer.name} ({layer.kind}) may read it, or be added to it"
-        return self._normalised(link, following)
+        return self._normalised(link, following) or self._unclear_of(link) or self._unclear_of(following)
+
+    def _unclear_of(self, link: Link) -> str:
+        name = self._unclear.get(link.path, "")
+        return name and f"whether rows or columns of {name} count outputs is not known: it may be stored transposed"
 
     def _normalised(self, link: Link, following: Link) -> str:
         """Whether a normalisation may stand between; in a Sequential its number says where it stands."""
@@ -214,15 +222,22 @@ class _Stack:
 
 def _series(links: Sequence[Link]) -> dict[Link, Link]:
     """Link -> the next one of the series whose paths differ in numbers alone."""
-    series: dict[str, list[Link]] = {}
-    for link in links:
-        series.setdefault(re.sub(r"\d+", "#", link.path), []).append(link)
-    pairs = (pairwise(sorted(members, key=_numbers)) for members in series.values())
-    return dict(chain.from_iterable(pairs))
+    return dict(chain.from_iterable(map(pairwise, numbered(links, lambda link: link.path))))
 
 
-def _numbers(link: Link) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d{1,18}", link.path)))
+def _unclear(structure: Structure) -> dict[str, str]:
+    """Layer -> its matrix, where neither a bias nor other layers tell which way round it is stored."""
+    leaves: dict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for info in structure.parameters:
+        leaves[info.module][info.name.removeprefix(f"{info.module}.")] = info.shape
+    axes = output_axes(leaves)
+    return {
+        layer.name: info.name
+        for layer in structure
+        for info in layer.parameters
+        if layer.kind in _EITHER_WAY and info.module == layer.name.replace(Structure.ROOT, "") and info.role == FEATURES
+        if axes.get(info.module) != _EITHER_WAY.index(layer.kind)
+    }
 
 
 def _norms(tensors: Mapping[str, Tensor], structure: Structure) -> Iterator[tuple[str, str, int]]:

@@ -222,3 +222,12 @@ def test_every_number_type_is_read():
         names = ("c.att", "c.lin_l.weight", "c.lin_r.weight")
         tensors = dict(zip(names, (torch.ones(1, 1, 3), tensor, tensor.clone()), strict=True))
         assert [layer.kind for layer in find_layers(tensors)] == ["GATv2Conv"]
+
+
+def test_names_that_are_sorted_like_text_are_put_in_the_order_of_their_numbers():
+    tensors = {f"convs.{i}.lin.weight": torch.ones(2, 2) for i in range(12)}
+    in_file = {name: tensors[name] for name in sorted(tensors)}
+    assert [layer.name for layer in find_layers(in_file)] == [f"convs.{i}" for i in range(12)]
+
+    reversed_ = dict(reversed(tensors.items()))
+    assert [layer.name for layer in find_layers(reversed_)] == [f"convs.{i}" for i in reversed(range(12))]

@@ -129,6 +129,7 @@ def test_every_number_type_gets_an_answer():
         (torch.empty(0), "trained or unknown"),
         (torch.tensor([[1.0, math.nan], [2.0, 3.0]]), "trained or unknown"),
         (torch.full((4, 4), math.nan), "trained or unknown"),
+        (torch.full((4, 4), math.inf), "trained or unknown"),
         (torch.arange(5), "trained or unknown"),
         (torch.eye(40).to_sparse(), "trained or unknown"),
         (torch.tensor([1.0, 2.0]), "trained or unknown"),
@@ -137,6 +138,15 @@ def test_every_number_type_gets_an_answer():
 )
 def test_exact_and_odd_tensors(tensor, name):
     assert recognise(tensor) == (name,)
+
+
+@pytest.mark.parametrize("size", [1e-42, 1e-35, 1e-25, 1e-20, 1e18, 1e25, 1e35])
+def test_orthogonality_at_extreme_sizes(size):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(16, 16, generator=generator)
+    assert recognise(weight * size) == ("trained or unknown",)
+    if size > 1e-38:  # below, single precision keeps too few digits
+        assert recognise(nn.init.orthogonal_(weight, generator=generator) * size) == ("orthogonal",)
 
 
 def test_a_whole_model_fresh_from_pyg_and_once_trained():

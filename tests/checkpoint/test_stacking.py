@@ -252,6 +252,52 @@ def test_weights_of_the_first_versions_of_pyg_are_transposed():
         torch.testing.assert_close(value, values[0], rtol=1e-5, atol=1e-6)
 
 
+class Right(nn.Module):
+    """X W + b, as Kipf's and DGL's GCNs store it."""
+
+    def __init__(self, before, after):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(before, after) / 8)
+        self.bias = nn.Parameter(torch.randn(after) / 8)
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+class Stack(nn.Module):
+    def __init__(self, pattern, *layers):
+        super().__init__()
+        self.paths = [pattern.replace("#", str(number)) for number in range(len(layers))]
+        for path, layer in zip(self.paths, layers, strict=True):
+            at = self
+            *parents, last = path.split(".")
+            for name in parents:
+                at.add_module(name, getattr(at, name, nn.Module()))
+                at = getattr(at, name)
+            at.add_module(last, layer)
+
+    def forward(self, x):
+        *hidden, last = (self.get_submodule(path) for path in self.paths)
+        for layer in hidden:
+            x = layer(x).relu()
+        return last(x)
+
+
+@pytest.mark.parametrize("make", [nn.Linear, Right])
+@pytest.mark.parametrize("pattern", ["conv#", "conv_mlp.#", "convs.#.fc", "layers.#"])
+def test_the_way_round_of_square_matrices_is_that_of_their_series(make, pattern):
+    torch.manual_seed(0)
+    assert_same(Stack(pattern, *stack(5, 8, 8, 8, 3, make=make)), X)
+
+
+@pytest.mark.parametrize("pattern", ["conv#", "layers.#"])
+def test_square_matrices_of_which_nothing_tells_the_way_round_have_no_law(pattern):
+    model = Stack(pattern, *stack(8, 8, 8, make=nn.Linear))
+    assert not fed(model)
+    assert "may be stored transposed" in reasons(model)[model.paths[0]]
+    assert len(fed(Stack("lin#", *stack(8, 8, 8, make=nn.Linear)))) == 1
+
+
 def test_c_of_a_model_with_edge_features_is_that_of_the_traced_one():
     class Edged(nn.Module):
         def __init__(self):

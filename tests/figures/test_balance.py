@@ -18,12 +18,24 @@ def test_c_of_chosen_neurons(runs):
         assert 3 <= len(known) <= 12
 
 
-def test_neurons_are_chosen_by_the_rank_of_their_first_c(runs):
+def test_neurons_are_chosen_by_the_rank_of_their_last_c(runs):
     run = runs["ordinary"]
     values = table(balance.FIGURE, run, layers=["convs.1"], neurons=3)
-    first = run.neurons[(run.neurons["step"] == 0) & (run.neurons["layer"] == "convs.1")].sort_values("c")
-    expected = set(first["law"].iloc[[0, 2, 3]])
+    last = run.neurons[
+        (run.neurons["step"] == run.neurons["step"].max()) & (run.neurons["layer"] == "convs.1")
+    ].sort_values("c")
+    expected = set(last["law"].iloc[[0, 2, 3]])
     assert set(values["law"]) == expected
+
+
+def test_a_neuron_that_drifts_away_is_shown(runs, monkeypatch):
+    run = runs["ordinary"]
+    frame = run.neurons.copy()
+    of = frame[(frame["step"] == 0) & (frame["layer"] == "convs.1")].sort_values("c")
+    drifting = of["law"].iloc[1]  # neither the largest nor the smallest at first
+    frame.loc[(frame["law"] == drifting) & (frame["step"] > 50), "c"] = 1e3
+    monkeypatch.setattr(type(run), "neurons", frame)
+    assert drifting in set(table(balance.FIGURE, run, layers=["convs.1"], neurons=2)["law"])
 
 
 def test_lines_and_circles(runs):

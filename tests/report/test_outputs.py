@@ -101,3 +101,19 @@ def test_layers_are_compared_at_one_step_and_the_step_is_named(tmp_path):
     assert "25 %" in dead.text
     assert spread.threshold.startswith("Last at step 0;")
     assert dead.threshold.startswith("Last at step 0;")
+
+
+def test_a_unit_that_gets_no_gradient_is_dead_whatever_it_puts_out(tmp_path):
+    columns = {"dead_fraction": [[0.0, 0.0]], "gradient_dead_fraction": [[1.0, 0.0]], "non_finite": [[0.0, 0.0]]}
+    columns |= {"gradient_non_finite": [[0.0, 0.0]]}
+    (fact,) = output_facts(build(tmp_path / "run", layers=columns))
+    assert fact.notable
+    assert "no gradient comes back to: at most 100 %, in layer convs.0" in fact.text
+
+
+def test_where_no_layer_gets_a_gradient_nothing_is_said_of_units(tmp_path):
+    columns = {"dead_fraction": [[0.0, 0.0]], "gradient_dead_fraction": [[1.0, 1.0]], "non_finite": [[0.0, 0.0]]}
+    columns |= {"gradient_non_finite": [[0.0, 0.0]]}
+    (fact,) = output_facts(build(tmp_path / "run", layers=columns))
+    assert not fact.notable
+    assert fact.text.endswith("An activation that follows a layer is not seen.")

@@ -1,6 +1,6 @@
 """The state of the optimiser in a checkpoint, by the names of the parameters it belongs to."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, TypeGuard
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from gatdiag.checkpoint.checkpoint import OptimizerState
 from gatdiag.checkpoint.naming import clean_names
 
+_DEPTH = 5  # of containers that an optimiser's state is looked for in
 _KEYS = ("optimizer_state_dict", "optimizer_states", "optimizer", "optimizers", "optimizer_state", "optim", "opt")
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -17,12 +18,28 @@ Shapes = list[tuple[int, ...] | None]  # None where a state does not tell
 
 
 def optimizers(data: Any) -> list[State]:
-    """All optimisers' state dicts in what was saved, in order: under the usual keys, alone or in a list or by name."""
+    """All optimisers' state dicts in what was saved: first those under the usual keys, then those anywhere else."""
     found: list[State] = []
+    seen: set[int] = set()
     for key in _KEYS:
         given = data.get(key) if isinstance(data, Mapping) else None
-        found += [state for state in ([given] if _is_state(given) else _listed(given)) if _is_state(state)]
-    return found
+        for state in [given] if _is_state(given) else _listed(given):
+            if _is_state(state) and id(state) not in seen:
+                seen.add(id(state))
+                found.append(state)
+    return [*found, *_further(data, _DEPTH, seen)]
+
+
+def _further(data: Any, depth: int, seen: set[int]) -> Iterator[State]:
+    """Those with groups of parameters, under whatever key; a file can make containers hold each other."""
+    if not isinstance(data, Mapping | list | tuple) or not depth or id(data) in seen:
+        return
+    seen.add(id(data))
+    if _is_state(data) and "param_groups" in data:
+        yield data
+        return
+    for value in _listed(data):
+        yield from _further(value, depth - 1, seen)
 
 
 def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[OptimizerState | None, tuple[str, ...]]:

@@ -28,7 +28,6 @@ from gatdiag.figures.look import (
 from gatdiag.run import Run
 from gatdiag.summary import layer_series, spaced
 
-
 _LETTERS = 20  # that fit side by side below a panel
 
 

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 
 from gatdiag.report.fact import Fact
 from gatdiag.report.latest import last_whole
 from gatdiag.report.wording import count, names, number, percent, short
 from gatdiag.run import Run
-from gatdiag.summary import layer_series
+from gatdiag.summary import layer_series, training_facts
 
 ALIKE = 1e-2  # two orders of magnitude: of the norm of the outputs, or of the first layer's mu
 DEAD = 0.5  # of a layer's units
@@ -29,12 +30,22 @@ def broken_facts(run: Run) -> Iterator[Fact]:
         parameter = f", parameter {short(str(first['parameter']))}" if first.get("parameter") else ""
         place = f"the {first['where']} of layer {short(str(first['layer']))}{parameter}"
         text = f"The first {first['kind']} appeared at step {count(int(first['step']))}, in {place}."
+        if "gradient" in str(first["where"]) and _loss_is_broken(run, int(first["step"])):
+            text += " The loss was no finite number at that step, and whatever is computed back from it is none."
         yield Fact("Values that are no numbers", text, "Striking from the first one on.", notable=True)
     elif any(counts):
         text = f"{count(int(sum(counts)))} recorded entries of outputs, gradients and weights are NaN or infinite."
         yield Fact("Values that are no numbers", text, "Striking from the first one on.", notable=True)
     elif counts:
         yield Fact("All values are numbers", "No NaN and no infinity in outputs, gradients or weights.")
+
+
+def _loss_is_broken(run: Run, step: int) -> bool:
+    name = training_facts(run).loss
+    if name is None:
+        return False
+    values = run.steps.loc[run.steps["step"] == step, name].to_numpy(np.float64)
+    return bool(len(values)) and not bool(np.isfinite(values).any())
 
 
 def _non_finite_counts(run: Run) -> Iterator[float]:

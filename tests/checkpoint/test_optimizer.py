@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gatdiag.checkpoint.optimizer import optimizer_state
+from gatdiag.checkpoint.optimizer import optimizer_state, optimizers
 from tests.checkpoint.saved import trained
 
 
@@ -190,3 +190,23 @@ def test_state_of_other_shapes_is_not_matched():
     state, _ = optimizer_state({"optimizer": other.state_dict()}, model.state_dict())
     assert not state.matched
     assert not state.moments
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda state: {"optimizer_G": state},
+        lambda state: {"train": {"optim_g": state}},
+        lambda state: {"everything": [0, {"adam": state}]},
+    ],
+)
+def test_an_optimiser_is_found_under_any_key(place):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    assert [id(found) for found in optimizers({"model": model.state_dict(), **place(state)})] == [id(state)]
+    data = {"optimizer": state, "again": state}
+    data["itself"] = data
+    assert [id(found) for found in optimizers(data)] == [id(state)]

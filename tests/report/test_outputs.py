@@ -117,3 +117,10 @@ def test_where_no_layer_gets_a_gradient_nothing_is_said_of_units(tmp_path):
     (fact,) = output_facts(build(tmp_path / "run", layers=columns))
     assert not fact.notable
     assert fact.text.endswith("An activation that follows a layer is not seen.")
+
+
+@pytest.mark.parametrize("loss", [1.0, np.nan])
+def test_a_loss_that_was_broken_before_its_gradients_is_told_of(tmp_path, loss):
+    first = {**BROKEN, "step": 1}
+    (fact,) = broken_facts(build(tmp_path / "run", logged={"loss": [2.0, loss]}, first_non_finite=first))
+    assert ("The loss was no finite number at that step" in fact.text) == np.isnan(loss)

@@ -239,7 +239,7 @@ class TestRebalance:
     @pytest.mark.parametrize("key", ["optimizers", "optimizer_states"])
     def test_moments_of_several_optimisers_are_not_left_behind(self, graph, tmp_path, key):
         content = self.content(graph, torch.optim.Adam)
-        content[key] = [content.pop("optimizer")] * 2
+        content[key] = [content["optimizer"], copy.deepcopy(content.pop("optimizer"))]
         torch.save(content, tmp_path / "in.pt")
         done = run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt")
         assert done.exit_code == 2

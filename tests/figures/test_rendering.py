@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from io import BytesIO
 from xml.etree import ElementTree
 
@@ -45,9 +46,7 @@ def test_an_svg_names_no_font_that_a_browser_lacks(figure, runs, grown):
 
 def run_with(run, folder):
     bare = bare_run(folder, logged=("loss", "train_accuracy"))
-    bare._meta = {**bare.meta, "structure": run.meta["structure"]}
-    bare.steps  # noqa: B018  reads the table, which reads the meta again
-    bare._meta = {**bare.meta, "structure": run.meta["structure"]}
+    bare._legend = replace(bare._legend, contents={**bare.meta, "structure": run.meta["structure"]})
     return bare
 
 
@@ -143,11 +142,11 @@ def test_colours_mean_the_same_in_all_folders(tmp_path, runs):
 
 
 def test_a_hostile_name_is_no_path(tmp_path, runs):
-    runs["nothing"]._meta["name"], kept = "../../$up", runs["nothing"].name
+    runs["nothing"].meta["name"], kept = "../../$up", runs["nothing"].name
     try:
         files = save_figures([runs["nothing"]] * 2, tmp_path / "in", formats=["svg"], width="single")
     finally:
-        runs["nothing"]._meta["name"] = kept
+        runs["nothing"].meta["name"] = kept
     assert {file.parent.name for file in files} == {"in", "1-up", "2-up"}
     assert {path.name for path in tmp_path.iterdir()} == {"in"}
 

@@ -72,6 +72,6 @@ def _check_readable(name: str, tensor: Tensor) -> None:
     elif tensor.dtype.itemsize == 1 and not tensor.is_meta:
         try:
             tensor.flatten()[:1].double()
-        except (RuntimeError, NotImplementedError) as error:  # such as two numbers of four bits in a byte
+        except RuntimeError as error:  # such as two numbers of four bits in a byte
             kind = str(tensor.dtype).removeprefix("torch.")
             raise InputError(f"{shown(name)} is of the type {kind}, which torch cannot convert on the CPU") from error

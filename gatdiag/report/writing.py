@@ -1,7 +1,6 @@
 """The page on disk: written whole or not at all, and never over somebody else's file."""
 
 import os
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from gatdiag.errors import InputError
 from gatdiag.report.labels import told_apart
 from gatdiag.report.page import GENERATOR, render_page
 from gatdiag.run import Run, load
+from gatdiag.run.layout import replacing
 
 PathLike = str | os.PathLike[str]
 Runs = Run | PathLike | Iterable[Run | PathLike]
@@ -44,7 +44,8 @@ def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwr
     check_target(target, overwrite=overwrite)
     text = render_page(opened, title)
     target.parent.mkdir(parents=True, exist_ok=True)
-    _replace(target, text.encode("utf-8", "replace"))
+    with replacing(target) as part:
+        part.write_bytes(text.encode("utf-8", "replace"))
     return target
 
 
@@ -74,14 +75,3 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         raise InputError(
             f"{str(target)!r} exists and is no report of gatdiag: choose another name, or say overwrite=True"
         )
-
-
-def _replace(target: Path, content: bytes) -> None:
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -159,15 +159,18 @@ class Draws:
         """`add(1)` as often as that, all at once where torch can vectorise the model."""
         if self.vectorises is not False:
             try:
-                self.add_at_once(draws)
-                return
+                rows, trusted = self.at_once(draws)
             except RuntimeError:  # no rule for an operation, or the first draw came out otherwise
                 self.vectorises = False
+                self.set_eps(self.eps)
+            else:
+                self.keep(rows[trusted], int(trusted.sum()), int((~trusted).sum()))
+                return
         for _ in range(draws):
             self.add(1)
 
-    def add_at_once(self, draws: int) -> None:
-        """Draw all that `add` draws; the first of the very first ones must be what the model gives by itself."""
+    def at_once(self, draws: int) -> tuple[Tensor, Tensor]:
+        """What `add` draws, and which rows can be trusted; the very first must be what the model gives by itself."""
         weights = dict(zip(self.named, generic(self.parameters, draws), strict=True))
         inputs = [(redraw(self.args), redraw(self.kwargs)) for _ in range(draws)]
         args, kwargs = inputs[0]
@@ -197,11 +200,10 @@ class Draws:
         trusted = rows.isfinite().all(1)
         if self.guarded and self.eps <= TINY_EPS:
             torch.set_rng_state(state)
-            torch.set_rng_state(state)
             self.set_eps(100 * self.eps)
             trusted &= ((rows - rows_of()).abs() <= ALIKE).all(1)
             self.set_eps(self.eps)
-        self.keep(rows[trusted], int(trusted.sum()), int((~trusted).sum()))
+        return rows, trusted
 
     def one_draw(self, args: tuple[Any, ...], kwargs: dict[str, Any], losses: int) -> Tensor:
         """One row a random smooth loss of all outputs, each of unit length unless it vanishes."""

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from gatdiag.run import layout
-from gatdiag.run.layout import replacing
 
 
 @pytest.mark.parametrize(
@@ -71,9 +70,9 @@ def test_nothing_that_stands_beside_a_file_is_touched_by_replacing_it(tmp_path: 
     precious.write_text("mine")
     (tmp_path / "model.pt.part").symlink_to(precious)
 
-    with replacing(target) as part:
+    with layout.replacing(target) as part:
         part.write_text("new")
-    with pytest.raises(RuntimeError), replacing(target) as part:
+    with pytest.raises(RuntimeError), layout.replacing(target) as part:
         part.write_text("half")
         raise RuntimeError
 
@@ -83,7 +82,7 @@ def test_nothing_that_stands_beside_a_file_is_touched_by_replacing_it(tmp_path: 
 
 def test_a_long_name_can_be_replaced(tmp_path: Path) -> None:
     target = tmp_path / ("ä" * 125 + ".pt")
-    with replacing(target) as part:
+    with layout.replacing(target) as part:
         part.write_text("new")
 
     assert target.read_text() == "new"

@@ -11,6 +11,7 @@ from tests.laws.models import (
     library,
     more_convolutions,
     operations,
+    ordinary,
     plain,
     pooling,
 )
@@ -23,7 +24,7 @@ LISTED: dict[str, Factory] = {
 }
 UNLISTED: dict[str, Factory] = {
     f"{room.__name__.rpartition('.')[2]}: {name}": factory
-    for room in (more_convolutions, pooling, architectures, language, operations)
+    for room in (more_convolutions, pooling, architectures, language, operations, ordinary)
     for name, factory in room.ZOO.items()
 }
 ZOO = LISTED | UNLISTED

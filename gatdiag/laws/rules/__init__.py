@@ -83,11 +83,13 @@ RULES: dict[str, Rule] = {
     "index_select": arrangement.selected,
     "gather": arrangement.gathered,
     **_each(arrangement.indexed, "index _unsafe_index"),
-    "masked_select": reduction.lumped_first,
+    "masked_select": arrangement.masked_select,
+    "masked_scatter": arrangement.masked_from,
     "index_copy": arrangement.replaced,
     "cat": arrangement.joined,
     "stack": arrangement.stacked,
     "constant_pad_nd": arrangement.padded,
+    **_each(arrangement.embedded, "diag_embed"),
     **_each(arrangement.inserted, "slice_scatter select_scatter"),
     "embedding": arrangement.looked_up,
     # exact zeros and constants
@@ -143,9 +145,8 @@ RULES: dict[str, Rule] = {
         "scatter scatter_add scatter_reduce index_add index_reduce index_fill",
     ),
     **_each(scatter.placed, "index_put _unsafe_index_put"),
-    "masked_scatter": scatter.masked_from,
     **_each(scatter.segmented, "segment_reduce"),
-    "_embedding_bag": scatter.bagged,
+    **_each(scatter.bagged, "_embedding_bag _embedding_bag_forward_only"),
     **_each(scatter.sparse_from_values, "_sparse_coo_tensor_with_dims_and_tensors sparse_compressed_tensor"),
     # normalisation
     **_each(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from gatdiag.laws.label import VACANT, Label, shrink
+from gatdiag.laws.label import VACANT, Arrange, Label, shrink
 from gatdiag.laws.rules.call import Call, Labels
 
 _ONE = Fraction(1)
@@ -134,15 +134,34 @@ def _without(shape: torch.Size, axis: int) -> tuple[int, ...]:
 
 def padded(call: Call) -> Label:
     """constant_pad_nd: zeros around the tensor fit every exponent, another constant does not."""
-    label, tensor = call.label("self"), call["self"]
     if call["value"] not in (0, float("inf"), -float("inf")):
-        call.exponents.vanish(label)
-        return Label()
-    pads = call["pad"]
-    ids = call.exponents.collapse(label.present())
-    mask = label.vacant if label.vacant is not None else torch.zeros((), dtype=torch.bool)
-    grown = torch.ops.aten.constant_pad_nd(mask.expand(tensor.shape), pads, True)
-    return Label(((_ONE, torch.ops.aten.constant_pad_nd(ids.expand(tensor.shape), pads, 0)),), grown)
+        return call.vanish()
+    return _among_zeros(call, lambda array: torch.ops.aten.constant_pad_nd(array, call["pad"], 0))
+
+
+def embedded(call: Call) -> Label:
+    """diag_embed, and what the backward pass makes of slices: the entries, and exact zeros everywhere else."""
+    rest = [argument.name for argument in call.function._schema.arguments[1:]]
+    return _among_zeros(call, lambda array: call.function(array, **{name: call[name] for name in rest}))
+
+
+def _among_zeros(call: Call, arrange: Arrange) -> Label:
+    """The label after the first tensor's entries were placed among zeros."""
+    ids, vacant = _written_out(call, call.function._schema.arguments[0].name)
+    return _written(arrange(ids), ~arrange(~vacant))
+
+
+def masked_select(call: Call) -> Label:
+    """masked_select: entries in order, wherever the mask is true; tensor and mask broadcast against each other."""
+    mask, tensor = call["mask"].cpu(), call["self"]
+    return call.label("self").arranged(tensor.shape, lambda array: array.masked_select(mask))
+
+
+def masked_from(call: Call) -> Label:
+    """masked_scatter: entries of the source in order, wherever the mask is true; the same replacement in the label."""
+    mask = call["mask"].cpu()
+    (ids, vacant), (new, gone) = _written_out(call, "self"), _written_out(call, "source")
+    return _written(ids.masked_scatter(mask, new), vacant.masked_scatter(mask, gone))
 
 
 def inserted(call: Call) -> Label:

@@ -13,6 +13,8 @@ from gatdiag.laws.label import VACANT, Label
 
 # A constant up to this size that is added to a scaled quantity is taken for a guard against division by zero.
 EPSILON = 1e-3
+# Masks are written with numbers beyond this as often as with infinity.
+HUGE = 1e4
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,10 @@ import torch
 from torch import Tensor
 
 from gatdiag.laws.label import Label
-from gatdiag.laws.rules.call import EPSILON, Call, Labels, Rule, fraction
+from gatdiag.laws.rules.call import EPSILON, HUGE, Call, Labels, Rule, fraction
 
 # PyG's standard deviation is compared with the square root of its guard.
 _SQRT_EPSILON = EPSILON**0.5
-
-
-# Masks are written with numbers beyond this as often as with infinity.
-_HUGE = 1e4
 
 
 def same(call: Call) -> Label:
@@ -145,11 +141,15 @@ def gated(call: Call) -> Label:
 
 
 def compared(call: Call) -> Label:
-    """A comparison sees no common positive scale: both sides must scale alike. Zero and tiny guards fit all."""
+    """A comparison sees no common positive scale: both sides must scale alike. Zero and tiny guards fit all.
+
+    What has a scale is never equal to a number but zero, before and after.
+    """
     constant = call.number("other")
+    equality = call.function._schema.name.removeprefix("aten::").rstrip("_") in ("eq", "ne")
     if constant is None:
         call.exponents.equal(call.label("self"), call.label("other"))
-    elif abs(constant) > _SQRT_EPSILON and abs(constant) != float("inf"):
+    elif not equality and abs(constant) > _SQRT_EPSILON and abs(constant) != float("inf"):
         call.vanish("self")
     return Label()
 
@@ -162,7 +162,7 @@ def chosen(call: Call) -> Label:
 def masked(call: Call) -> Label:
     """masked_fill: the filling must scale like what stays. A hugely negative number stands for minus infinity."""
     number = call.number("value")
-    if number is not None and number <= -_HUGE:
+    if number is not None and number <= -HUGE:
         return call.label("self")
     return call.exponents.equal(call.label("self"), call.label("value"))
 

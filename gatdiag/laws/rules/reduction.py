@@ -3,6 +3,8 @@
 import re
 from fractions import Fraction
 
+from torch import Tensor
+
 from gatdiag.laws.label import Label
 from gatdiag.laws.rules.call import Call, Labels, Rule
 
@@ -75,11 +77,22 @@ def positions(call: Call) -> Labels:
 
 
 def multiplied(call: Call) -> Label:
-    """prod: as many times the exponent as there are factors."""
-    count = 1
+    """prod: the exponents of the factors add up."""
+    label = _label(call)
     for axis in call.axes():
-        count *= call.first.shape[axis]
-    return reduced(call).scaled(count)
+        label = call.exponents.resolve(_added_along(label, axis, call.first.shape[axis]))
+    return _squeezed(call, label)
+
+
+def _added_along(label: Label, axis: int, length: int) -> Label:
+    """The sum of the exponents along an axis, which is left with length one."""
+    terms: list[tuple[Fraction, Tensor]] = []
+    for coefficient, ids in label.terms:
+        if ids.shape[axis] == 1:
+            terms.append((coefficient * length, ids))
+        else:
+            terms += [(coefficient, piece) for piece in ids.split(1, axis)]
+    return Label(tuple(terms), None if label.vacant is None else label.vacant.any(axis, keepdim=True))
 
 
 def lumped_first(call: Call) -> Label:

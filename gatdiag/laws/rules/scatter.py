@@ -1,16 +1,13 @@
 """Rules of operations that send entries to places given by an index: message passing."""
 
+from fractions import Fraction
+
 import torch
 from torch import Tensor
 
-from gatdiag.laws.label import Label
+from gatdiag.laws.label import Label, shrink
 from gatdiag.laws.rules import arrangement
-from gatdiag.laws.rules.call import Call, Labels
-
-
-def _sent(call: Call, source: Label, ndim: int, axis: int) -> Label:
-    """The label of what arrives: entries along the axis end up together or side by side, so they must scale alike."""
-    return call.exponents.uniform(source.aligned(ndim), [axis % ndim])
+from gatdiag.laws.rules.call import HUGE, Call, Labels
 
 
 def scattered(call: Call) -> Label:
@@ -21,9 +18,59 @@ def scattered(call: Call) -> Label:
     name = "src" if "src" in call.arguments else "source"
     if name not in call.arguments or not isinstance(call[name], Tensor):
         return call.exponents.equal(call.label("self"), call.label("value"))
-    source = _sent(call, call.label(name), target.ndim, call["dim"])
+    source = call.exponents.uniform(_used(call, name), [call["dim"] % target.ndim])
+    replaces = call.function._schema.name in ("aten::scatter", "aten::scatter_") and call.get("reduce") is None
+    if not call.get("include_self", not replaces):
+        return _over(call, source)
     base = call.exponents.uniform(call.label("self").aligned(target.ndim), [call["dim"] % target.ndim])
     return call.exponents.equal(base, source)
+
+
+def _used(call: Call, name: str) -> Label:
+    """The part of the source that an index tensor covers; beside it, nothing arrives."""
+    source, target, axis = call[name], call["self"], call["dim"] % call["self"].ndim
+    label = call.label(name).aligned(source.ndim)
+    if name == "source":
+        return label
+    covered = call["index"].shape
+    wanted = torch.Size((*target.shape[:axis], covered[axis], *target.shape[axis + 1 :]))
+    if covered == source.shape and (covered == wanted or not label.changes_along(range(target.ndim))):
+        return label
+    beside = [pad for have, want in zip(covered[::-1], wanted[::-1], strict=True) for pad in (0, want - have)]
+    ids = call.exponents.collapse(label.present()).expand(source.shape)
+    absent = _vacancy(label).expand(source.shape)
+    for dim, length in enumerate(covered):
+        ids, absent = ids.narrow(dim, 0, length), absent.narrow(dim, 0, length)
+    absent = torch.ops.aten.constant_pad_nd(absent, beside, True)
+    return Label(((Fraction(1), torch.ops.aten.constant_pad_nd(ids, beside, 0)),), absent).map(shrink)
+
+
+def _over(call: Call, source: Label) -> Label:
+    """What arrives replaces what was there; where nothing arrives the target stays."""
+    target, untouched = call["self"], _untouched(call)
+    if not bool(untouched.any()):
+        return source
+    base = call.label("self").aligned(target.ndim)
+    is_infinite = bool((target.detach().cpu()[untouched].abs() >= HUGE).all())  # a number that stands for infinity
+    ids, vacant = (
+        torch.where(shrink(untouched), old, new)
+        for old, new in (
+            (call.exponents.collapse(base.present()), call.exponents.collapse(source.present())),
+            (_vacancy(base) | is_infinite, _vacancy(source)),
+        )
+    )
+    return Label(((Fraction(1), ids),), vacant if bool(vacant.any()) else None).map(shrink)
+
+
+def _untouched(call: Call) -> Tensor:
+    """Where nothing arrives."""
+    untouched = torch.ones(call["self"].shape, dtype=torch.bool)
+    spread = untouched.scatter_ if "src" in call.arguments else untouched.index_fill_
+    return spread(call["dim"], call["index"].cpu(), False)
+
+
+def _vacancy(label: Label) -> Tensor:
+    return torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant
 
 
 def placed(call: Call) -> Label:
@@ -46,12 +93,6 @@ def placed(call: Call) -> Label:
     return call.exponents.equal(call.exponents.uniform(base, range(used[0], used[0] + len(flat))), source)
 
 
-def masked_from(call: Call) -> Label:
-    """masked_scatter: entries of the source in order, wherever the mask is true."""
-    source = call.exponents.uniform(call.label("source").aligned(call["source"].ndim), range(call["source"].ndim))
-    return call.exponents.equal(call.label("self"), source.map(lambda array: array.reshape(())))
-
-
 def segmented(call: Call) -> Labels:
     """segment_reduce and library kernels that reduce runs of rows: the first axis must scale alike."""
     first = call.first
@@ -64,10 +105,13 @@ def segmented(call: Call) -> Labels:
 
 
 def bagged(call: Call) -> Labels:
-    """embedding_bag: sums of rows of the table."""
-    weight = call["weight"]
-    label = call.exponents.uniform(call.label("weight").aligned(weight.ndim), [0])
-    return [label, None, None, None]
+    """embedding_bag: sums or maxima of rows of the table, each perhaps times a factor."""
+    weight, indices, factors = call["weight"], call["indices"].cpu(), call.get("per_sample_weights")
+    used = indices != call.get("padding_idx", -1)
+    rows = call.exponents.tabulated(call.label("weight")).arranged(weight.shape, lambda array: array[indices[used]])
+    if factors is not None:
+        rows = rows + call.label_of(factors).arranged(factors.shape, lambda array: array[used].unsqueeze(1))
+    return [call.exponents.uniform(rows.aligned(2), [0]), None, None, None]
 
 
 def sparse_from_values(call: Call) -> Label:

@@ -66,6 +66,9 @@ CASES: dict[str, Case] = {
     "_unsafe_index": case(lambda x: aten._unsafe_index(x, [None, INDEX]), X),
     "cat": case(lambda x, w: aten.cat([x, w], 1), X, W),
     "stack": case(lambda x, y: aten.stack([x, y], 1), X, Y),
+    "diag_embed": case(lambda x: aten.diag_embed(x, 1), X),
+    "masked_select": case(lambda x: aten.masked_select(x, torch.tensor([[True, False, True]])), X),
+    "masked_scatter": case(lambda x, y: aten.masked_scatter(x, torch.tensor([[True, False, True]]), y), X, Y),
     "constant_pad_nd": case(lambda x: aten.constant_pad_nd(x, [1, 2], 0), X),
     "slice_scatter": case(lambda x, y: aten.slice_scatter(x, y, 1, 1, 3), X, signed(2, 2)),
     "select_scatter": case(written, X, signed(3)),
@@ -94,6 +97,10 @@ CASES: dict[str, Case] = {
     "scalar_tensor": case(lambda x: torch.maximum(x, aten.scalar_tensor(0.0, dtype=x.dtype)), X),
 }
 FURTHER: dict[str, Case] = {
+    "diag_embed of a matrix times another": case(lambda x, w: aten.diag_embed(x) @ w, X, signed(3, 2)),
+    "masked_select of a row": case(lambda x: aten.masked_select(x, MASK), signed(3)),
+    "masked_scatter of a vector": case(lambda x, y: aten.masked_scatter(x, MASK, y), X, signed(4)),
+    "masked_scatter into zeros": case(lambda y: aten.masked_scatter(torch.zeros(2, 3).double(), MASK, y), signed(3)),
     "as_strided of a transpose": case(lambda x: aten.as_strided(x.t(), [2, 2], [3, 1], 1), X, missed=6),
     "index by a mask": case(lambda x: x[MASK], X),
     "index by two": case(lambda x: x[torch.tensor([1, 0]), torch.tensor([2, 2])], X),

@@ -213,6 +213,7 @@ FURTHER: dict[str, Case] = {
     "compare with zero": case(lambda x: aten.gt(x, 0), X),
     "compare with infinity": case(lambda x: aten.eq(x, float("inf")), X),
     "compare with one": case(lambda x: aten.gt(x, 1.0), X, counted=False),
+    "equal to one": case(lambda x: aten.eq(x, 1.0), X),
     "masked by zero": case(lambda x: aten.masked_fill(x, MASK, 0.0), X),
     "masked by minus infinity": case(lambda x: aten.masked_fill(x, MASK, -float("inf")), X),
     "masked by one": case(lambda x: aten.masked_fill(x, MASK, 1.0), X, counted=False),

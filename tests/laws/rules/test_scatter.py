@@ -10,6 +10,7 @@ aten = torch.ops.aten
 torch.manual_seed(4)
 X, MESSAGES = signed(2, 3), signed(4, 3)
 PLACES = torch.tensor([1, 0, 1, 1])
+WORDS, BAGS = torch.tensor([0, 1, 2, 2]), torch.tensor([0, 2])
 WIDE = PLACES.unsqueeze(1).expand(4, 3)
 
 
@@ -27,20 +28,48 @@ CASES: dict[str, Case] = {
     "index_fill": case(lambda x: aten.index_fill(x, 0, PLACES[:1], 0.0), X),
     "index_put": case(lambda x, m: aten.index_put(x, [PLACES], m, True), X, MESSAGES, missed=3),
     "_unsafe_index_put": case(lambda x, m: aten._unsafe_index_put(x, [PLACES], m, True), X, MESSAGES, missed=3),
-    "masked_scatter": case(
-        lambda x, y: aten.masked_scatter(x, torch.tensor([[True, False, True]]), y), X, X, missed=11
-    ),
     "segment_reduce": case(
         lambda m: aten.segment_reduce(m, "sum", lengths=torch.tensor([1, 3]), axis=0, unsafe=True), MESSAGES, missed=3
     ),
-    "_embedding_bag": case(
-        lambda x: aten._embedding_bag(x, torch.tensor([0, 1, 2, 2]), torch.tensor([0, 2]))[0], signed(3, 2), missed=2
-    ),
+    **{
+        name: case(lambda x, name=name: getattr(aten, name)(x, WORDS, BAGS)[0], signed(3, 2), missed=2)
+        for name in ("_embedding_bag", "_embedding_bag_forward_only")
+    },
     "_sparse_coo_tensor_with_dims_and_tensors": case(
         lambda x: torch.sparse_coo_tensor(PLACES[None, :3], x, (2,), check_invariants=True), signed(3), missed=1
     ),
 }
 FURTHER: dict[str, Case] = {
+    "embedding_bag with factors": case(
+        lambda x, w: aten._embedding_bag(x, WORDS, BAGS, False, 0, False, w)[0], signed(3, 2), signed(4), missed=2
+    ),
+    "embedding_bag with padding": case(
+        lambda x, w: aten._embedding_bag(x, WORDS, BAGS, False, 0, False, w, False, 1)[0],
+        signed(3, 2),
+        signed(4),
+        missed=3,
+    ),
+    **{
+        f"scatter of the {reduce} over {fill}": case(
+            lambda m, r=reduce, f=fill: aten.scatter_reduce(zeros(m) + f, 0, WIDE, m, r, include_self=False),
+            MESSAGES,
+            missed=3,
+            points=40,
+        )
+        for reduce, fill in (("sum", 1.0), ("amax", -1e9), ("mean", 7.0))
+    },
+    "scatter over a scaled target": case(lambda x, m: aten.scatter(x, 0, WIDE[1:2], m), X, MESSAGES[:1]),
+    "scatter over some of a constant": case(lambda m: aten.scatter(zeros(m) + 1.0, 1, WIDE[1:2, :1], m), MESSAGES),
+    "scatter of some columns": case(lambda m: aten.scatter_add(zeros(m), 0, WIDE[:3, :2], m), MESSAGES, missed=2),
+    "scatter of some columns onto others": case(
+        lambda x, m: aten.scatter_add(x, 0, WIDE[:3, :2], m), X, MESSAGES, missed=3
+    ),
+    "index_reduce over sevens": case(
+        lambda m: aten.index_reduce(zeros(m) + 7, 0, PLACES, m, "amax", include_self=False),
+        MESSAGES,
+        missed=3,
+        points=60,
+    ),
     "scatter of a number": case(lambda x: aten.scatter(x, 0, WIDE[:1], 0.0), X),
     "scatter that multiplies": case(
         lambda x, m: aten.scatter_reduce(x, 0, WIDE, m, "prod"), X, MESSAGES, counted=False

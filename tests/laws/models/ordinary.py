@@ -1,0 +1,96 @@
+"""Ordinary code whose laws are easily missed: the same operation in at least two places and shapes."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.laws.models.graph import HID, HID2, IN, OUT, ROWS, Case, Factory
+from tests.laws.models.operations import written
+
+COLUMNS = torch.tensor([[True, False, True, True, False]])
+BY_ENTRY = (torch.arange(ROWS * HID) % 3 > 0).view(ROWS, HID)
+EVERY_OTHER_ROW = (torch.arange(ROWS) % 2 == 0)[:, None]
+GROUPS = torch.tensor([0, 1, 2, 0, 1, 2, 1])
+WITH_HOLES = torch.tensor([0, 1, 2, 0, 1, 4, 1])
+WORDS, BAGS = torch.tensor([0, 1, 2, 2, 4, 5, 6, 7, 3, 1]), torch.tensor([0, 3, 5])
+
+
+def hidden(combine: object, middle: int = HID, **more: tuple[int, ...]) -> Case:
+    """combine(x @ a^T, b, ...) with one weight on each side."""
+    return written(
+        lambda x, a, b, **w: combine(x @ a.t(), b, **w),  # type: ignore[operator]
+        a=(middle, IN),
+        b=(OUT, HID),
+        **more,
+    )
+
+
+def reduced(reduce: str, fill: float, index: Tensor = GROUPS) -> Case:
+    """Rows reduced by group into a target that is full of a number."""
+
+    def forward(h: Tensor, b: Tensor) -> Tensor:
+        target = torch.full((int(index.max()) + 1, HID), fill, dtype=h.dtype)
+        out = target.scatter_reduce(0, index[:, None].expand(ROWS, HID), h.relu(), reduce, include_self=False)
+        return out.masked_fill(out == fill, 0.0) @ b.t()
+
+    return hidden(forward)
+
+
+class Bags(nn.Module):
+    """Words in bags, weighted by a table of their own or by a net of their features."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.words, self.last = nn.EmbeddingBag(8, HID, mode="sum"), nn.Linear(HID, OUT)
+        self.by = nn.Embedding(8, 1) if by == "table" else nn.Linear(3, 1, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        weights = self.by(WORDS if isinstance(self.by, nn.Embedding) else features).squeeze(-1)
+        return self.last(self.words(WORDS, BAGS, per_sample_weights=weights).relu())
+
+
+ZOO: dict[str, Factory] = {
+    "diagonal between two": lambda: hidden(lambda h, b, d: h.relu() @ torch.diag_embed(d) @ b.t(), d=(HID,)),
+    "diagonals of a batch": lambda: hidden(lambda h, b: torch.diag_embed(h.relu()) @ b.t()),
+    "diagonals plus low rank": lambda: hidden(
+        lambda h, b, d, u, v: h @ (torch.diag_embed(d) + u @ v) @ b.t(), d=(2, HID), u=(HID, 2), v=(2, HID)
+    ),
+    "diagonal of a vector": lambda: hidden(lambda h, b, d: h @ torch.diag(d) @ b.t(), d=(HID,)),
+    "product of two channels": lambda: hidden(lambda h, b: h.view(-1, HID, 2).prod(-1) @ b.t(), middle=2 * HID),
+    "product of three channels": lambda: hidden(
+        lambda h, b: F.leaky_relu(h).view(-1, 3, HID).prod(1, keepdim=True).squeeze(1) @ b.t(), middle=3 * HID
+    ),
+    "product of two branches": lambda: hidden(
+        lambda h, b, c: torch.stack([h.relu(), h @ c]).prod(0) @ b.t(), c=(HID, HID)
+    ),
+    "product of all weights": lambda: hidden(lambda h, b, d: h @ b.t() * d.prod(), d=(3,)),
+    "masked scatter of weights by column": lambda: hidden(
+        lambda h, b, c, d: h.masked_scatter(COLUMNS, c) @ b.t() + h.relu() @ d, c=(ROWS * 3,), d=(HID, OUT)
+    ),
+    "masked scatter by row": lambda: hidden(
+        lambda h, b, c: h.masked_scatter(EVERY_OTHER_ROW, h.relu() @ c.t()) @ b.t(), c=(HID, HID)
+    ),
+    "masked scatter of what was selected": lambda: hidden(
+        lambda h, b: torch.zeros_like(h).masked_scatter(BY_ENTRY, h.relu().masked_select(BY_ENTRY)) @ b.t()
+    ),
+    "mean over what arrives at ones": lambda: reduced("mean", 1.0),
+    "largest of what arrives at a number for minus infinity": lambda: reduced("amax", -1e9, WITH_HOLES),
+    "smallest of what arrives at sevens": lambda: reduced("amin", 7.0),
+    "index reduce": lambda: hidden(
+        lambda h, b: torch.full_like(h[:3], 7.0).index_reduce(0, GROUPS, h.relu(), "amax", include_self=False) @ b.t()
+    ),
+    "scatter over a constant": lambda: hidden(
+        lambda h, b: torch.ones_like(h).scatter(0, torch.arange(ROWS)[:, None].expand_as(h), h.relu()) @ b.t()
+    ),
+    "scatter over some rows": lambda: hidden(
+        lambda h, b, c: (h @ c).scatter(0, torch.tensor([[0], [3]]).expand(2, HID), h.relu()[:2]) @ b.t(), c=(HID, HID)
+    ),
+    "bags weighted by a table": lambda: Case(Bags("table"), (torch.randn(10, 3),)),
+    "bags weighted by a net": lambda: Case(Bags("net"), (torch.randn(10, 3),)),
+    "bags of one length": lambda: written(
+        lambda x, t, w, b: F.embedding_bag(WORDS.view(2, 5), t, mode="sum", per_sample_weights=w.expand(2, 5)) @ b.t(),
+        t=(8, HID2),
+        w=(5,),
+        b=(OUT, HID2),
+    ),
+}

@@ -7,43 +7,31 @@ from gatdiag.recorder.weights import Weights
 
 
 class BeforeClipping:
-    """Remembers the gradients' norm at the end of each backward pass, which is before anything can clip them.
+    """Measures the gradients' norm at the end of each backward pass, which is before anything can clip them.
 
-    Whether they were changed afterwards is told by the version counters of the tensors. As long as they never are, the
-    norm that the step measures anyway will do; the first step always measures both.
+    It is measured even where nothing clips them, for that cannot be known: what goes through `.data` leaves no trace.
     """
 
     def __init__(self) -> None:
         """No gradient has been seen."""
-        self._are_changed = True
         self._norm: Tensor | None = None
-        self._versions: list[tuple[int, int]] = []
+        self._task = -1
         self._earlier: list[tuple[int, int]] = []
 
-    def backward_began(self, weights: Weights) -> None:
-        """Remember the gradients as they are before a backward pass."""
-        self._earlier = weights.versions()
+    def backward_runs(self, weights: Weights) -> bool:
+        """Remember the gradients as they are before a backward pass; returns whether this is its first call in it."""
+        task = torch._C._current_graph_task_id()
+        if task == self._task:
+            return False
+        self._task, self._earlier = task, weights.versions()
+        return True
 
     def backward_ended(self, weights: Weights) -> None:
         """The gradients are as the backward pass left them."""
-        versions = weights.versions()
-        if versions == self._earlier:  # nothing was accumulated: the user asked for gradients elsewhere
-            return
-        self._versions = versions
-        self._norm = torch.linalg.vector_norm(weights.gradient_norms()) if self._are_changed else None
+        if weights.versions() != self._earlier:  # else nothing was accumulated: gradients were asked for elsewhere
+            self._norm = torch.linalg.vector_norm(weights.gradient_norms())
 
-    def norm(self, weights: Weights, now: Tensor | None) -> Tensor | None:
-        """The norm before clipping; None where it is not known.
-
-        Args:
-            weights: Those that the gradients are of.
-            now: Norm of the gradients as the optimiser gets them.
-        """
-        if not self._versions:
-            return None
-        self._are_changed = weights.versions() != self._versions
-        return self._norm if self._are_changed else now
-
-    def forget(self) -> None:
-        """The step is over."""
-        self._norm, self._versions, self._earlier = None, [], []
+    def take(self) -> Tensor | None:
+        """The norm before clipping of a step that begins; None where no backward pass was seen since the last one."""
+        norm, self._norm = self._norm, None
+        return norm

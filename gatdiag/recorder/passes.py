@@ -66,7 +66,6 @@ class Passes:
         self._pass = Pass(-1)
         self._dear = False
         self._by_number: dict[int, Pass] = {}
-        self._task = -1
         self._handles: dict[str, Any] = {}
         self.notes: dict[str, str] = {}
         self.saw_half = False
@@ -151,17 +150,15 @@ class Passes:
             self._edge_index = None
         return not (repeated and layer in self._pass.numbers)
 
-    def gradient(self, layer: str, number: int, gradient: Tensor) -> bool:
-        """The gradient of an output has been computed; returns whether it is the first of its backward pass."""
+    def gradient(self, layer: str, number: int, gradient: Tensor) -> None:
+        """The gradient of an output has been computed."""
         seen = self._by_number.get(number)
         if seen is None or seen.taken:
-            return False
+            return
         seen.came_back = True
-        task = torch._C._current_graph_task_id()
-        is_first, self._task = task != self._task, task
         matrix = rows.as_rows(gradient)
         if matrix is None or seen.numbers.get(layer) != number:
-            return is_first
+            return
         if layer in seen.gradients:
             self.notes.setdefault("backward passes", _OF_THE_LAST)
         if "outputs" in self._due:
@@ -170,7 +167,6 @@ class Passes:
                 seen.gradients[layer] = measured
         if self._dear:
             self._measure_dear(layer, matrix, "gradient_", seen)
-        return is_first
 
     def _measure_dear(self, layer: str, matrix: Tensor, prefix: str, seen: Pass) -> None:
         others = seen.others.setdefault(layer, {})

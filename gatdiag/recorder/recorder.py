@@ -268,8 +268,8 @@ class Recorder:
         """The gradient of a layer's output has been computed."""
         with self._clock.recording():
             self._is_ahead = True
-            if self._guard("gradients of layer outputs", self._passes.gradient, layer, number, gradient):
-                self._guard("gradient norms before clipping", self._ask_for_the_end_of_the_backward_pass)
+            self._guard("gradients of layer outputs", self._passes.gradient, layer, number, gradient)
+            self._guard("gradient norms before clipping", self._ask_for_the_end_of_the_backward_pass)
 
     def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The model's forward pass has ended."""
@@ -278,14 +278,14 @@ class Recorder:
             self._subject.on_forward((args, kwargs))
 
     def _ask_for_the_end_of_the_backward_pass(self) -> None:
-        if self._plan is not None:
-            self._clipping.backward_began(self._plan.weights)
+        if self._plan is None or self._clock.record is None or not self._clipping.backward_runs(self._plan.weights):
+            return
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._read_unclipped))
 
     def _read_unclipped(self) -> None:
         if self._plan is not None:
-            with self._clock.recording():
+            with self._clock.recording(), torch.no_grad():
                 self._clipping.backward_ended(self._plan.weights)
 
     # --- what optimisers tell -----------------------------------------------------------------------------------------
@@ -312,7 +312,6 @@ class Recorder:
         with self._clock.recording(), torch.no_grad():
             self._guard("this step", self._close)
         self._measured = None
-        self._clipping.forget()
         self._is_ahead = False
         self._clock.advance()
         self._passes.start(self._clock.record)
@@ -334,7 +333,7 @@ class Recorder:
             if measured.is_piecewise:
                 self._guard.note("gradients", _PIECEWISE)
             else:
-                self._add_gradients(plan, writer, measured)
+                self._add_gradients(plan, writer, measured, fused)
         measured.measure_laws(plan, self._selection, self._guard, optimizers, fused, clock.next_record)
 
     def _join(self, optimizer: Optimizer) -> None:
@@ -354,24 +353,23 @@ class Recorder:
         if self._scaler is None:
             self._scaler = scaling.calling_scaler()
 
-    def _add_gradients(self, plan: Plan, writer: Writer, measured: StepMeasurement) -> None:
+    def _add_gradients(self, plan: Plan, writer: Writer, measured: StepMeasurement, fused: Tensor | None) -> None:
         """What is known when the backward pass is over."""
         scale = scaling.of_outputs(self._scaler)
         measured.add_pass(self._passes.take(), plan.positions, self._selection, scale)
         if self._passes.saw_half and self._scaler is None:
             self._guard.tell("gradients of float16 outputs", _PERHAPS_SCALED)
-        norm = measured.gradient_norm
-        unclipped = None if measured.is_piecewise else self._clipping.norm(plan.weights, norm)
-        if unclipped is not None and unclipped is not norm and scale is not None:
+        unclipped, scale = self._clipping.take(), fused if scale is None else scale
+        if unclipped is not None and scale is not None:
             unclipped = unclipped * scale
-        writer.step(measured.step, norm, unclipped)
+        writer.step(measured.step, measured.gradient_norm, None if measured.is_piecewise else unclipped)
 
     def _close(self) -> None:
         plan, writer, measured = self._plan, self._writer, self._measured
         if plan is None or writer is None or measured is None or measured.record < 0:
             return
         if measured.is_piecewise:
-            self._add_gradients(plan, writer, measured)
+            self._add_gradients(plan, writer, measured, None)
         measured.close(plan, self._selection)
         writer.write(measured)
         if self._observer is not None:

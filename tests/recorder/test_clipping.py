@@ -1,0 +1,144 @@
+"""The norm of the gradients before they are clipped, whatever clips them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import gatdiag
+from tests.recorder.loops import Gat, graph, loss_of
+
+
+def by_data(parameters):
+    for parameter in parameters:
+        parameter.grad.data.clamp_(-1e-3, 1e-3)
+
+
+def in_place(parameters):
+    for parameter in parameters:
+        parameter.grad *= 0.1
+
+
+def replaced(parameters):
+    for parameter in parameters:
+        parameter.grad = parameter.grad * 0.1
+
+
+CLIPS = {
+    "norm": lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.01),
+    "norm, loop": lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.01, foreach=False),
+    "value": lambda parameters: nn.utils.clip_grad_value_(parameters, 1e-3),
+    "data": by_data,
+    "in place": in_place,
+    "replaced": replaced,
+    "foreach": lambda parameters: torch._foreach_mul_([parameter.grad for parameter in parameters], 0.1),
+    "no_grad": torch.no_grad()(in_place),
+}
+
+
+def norm_of(model):
+    gradients = [parameter.grad.double() for parameter in model.parameters() if parameter.grad is not None]
+    return torch.stack([gradient.norm() for gradient in gradients]).norm().item()
+
+
+def trained(folder, clip, clips_at, make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1), every=1, passes=1, steps=6):
+    """Norms before and after clipping as they were, and the recorded steps."""
+    torch.manual_seed(0)
+    model, batches = Gat(), [graph(seed=seed) for seed in range(passes)]
+    optimizer, before, after = make_optimizer(model.parameters()), [], []
+    with gatdiag.watch(model, folder, every=every):
+        for step in range(steps):
+            for batch in batches:
+                loss_of(model, batch).backward()
+            before.append(norm_of(model))
+            if clips_at(step):
+                clip(list(model.parameters()))
+            after.append(norm_of(model))
+            optimizer.step()
+            optimizer.zero_grad()
+    return before, after, gatdiag.load(folder).steps
+
+
+def same(recorded, expected):
+    return recorded.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("often", [1, 2])
+@pytest.mark.parametrize("name", CLIPS)
+def test_the_norm_before_clipping_is_known_at_each_step(tmp_path, name, often):
+    before, after, steps = trained(tmp_path / "run", CLIPS[name], lambda step: step % often == often - 1)
+    assert min(after) < 0.5 * max(before), "nothing was clipped"
+    assert same(steps.gradient_norm, after)
+    assert same(steps.gradient_norm_before_clipping, before)
+
+
+@pytest.mark.parametrize("name", ["data", "norm"])
+def test_at_recorded_steps_alone_and_over_accumulated_passes(tmp_path, name):
+    before, after, steps = trained(tmp_path / "run", CLIPS[name], lambda step: step % 4 == 3, every=3, passes=2)
+    assert same(steps.gradient_norm.dropna(), after[::3])
+    assert same(steps.gradient_norm_before_clipping.dropna(), before[::3])
+
+
+def test_gradients_asked_for_after_clipping_are_not_taken_for_those_of_the_step(tmp_path):
+    model, data = Gat(), graph()
+    optimizer, before = torch.optim.SGD(model.parameters(), lr=0.1), []
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(3):
+            loss_of(model, data).backward()
+            before.append(norm_of(model))
+            by_data(model.parameters())
+            torch.autograd.grad(loss_of(model, data), list(model.parameters()))
+            optimizer.step()
+            optimizer.zero_grad()
+    assert same(gatdiag.load(tmp_path / "run").steps.gradient_norm_before_clipping, before)
+
+
+def test_two_losses_of_one_forward_pass_that_are_clipped(tmp_path):
+    class Branched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.heads = nn.Linear(4, 5), nn.ModuleList([nn.Linear(5, 2), nn.Linear(5, 3)])
+
+        def forward(self, x):
+            hidden = self.body(x).tanh()
+            return [head(hidden) for head in self.heads]
+
+    model, x = Branched(), torch.randn(6, 4)
+    optimizers, before = [torch.optim.SGD(head.parameters(), lr=0.1) for head in model.heads], []
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(3):
+            for output, optimizer in zip(model(x), optimizers, strict=True):
+                model.zero_grad()
+                output.square().sum().backward(retain_graph=True)
+                before.append(norm_of(model))
+                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+                optimizer.step()
+    assert same(gatdiag.load(tmp_path / "run").steps.gradient_norm_before_clipping, before)
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("clips", [True, False])
+def test_a_scaled_loss(tmp_path, given, fused, clips):
+    torch.manual_seed(0)
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0, growth_interval=2)
+    before, after = [], []
+    with gatdiag.watch(model, tmp_path / "run", scaler=scaler if given else None):
+        for step in range(6):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(data.x, data.edge_index), data.y)
+            scaler.scale(loss).backward()
+            before.append(norm_of(model) / scaler.get_scale())
+            if clips and step % 2:
+                scaler.unscale_(optimizer)
+                by_data(model.parameters())
+                after.append(norm_of(model))
+            else:
+                after.append(before[-1])
+            scaler.step(optimizer)
+            scaler.update()
+    steps = gatdiag.load(tmp_path / "run").steps
+    assert same(steps.gradient_norm, after)
+    assert same(steps.gradient_norm_before_clipping, before)

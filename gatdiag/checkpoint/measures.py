@@ -28,7 +28,7 @@ class Measured:
         column_norms: (in,), norm of each column: what leads out of a neuron of the layer before.
         is_matrix: Whether it has rows and columns. Vectors have one column, and so have the entries that a sparse
             tensor stores.
-        spectral_norm: ||W||_2 by power iteration, from below; NaN where it was not asked for or there is no matrix.
+        spectral_norm: ||W||_2, as `gatdiag.metrics.spectral_norm`; NaN where not asked for or no matrix.
     """
 
     norm: float
@@ -54,7 +54,7 @@ def measure(tensor: Tensor, *, spectral: bool = False) -> Measured:
 
     Args:
         tensor: Any shape; axis 0 counts rows, all others are columns.
-        spectral: Also estimate the spectral norm, which takes many times as long.
+        spectral: Also measure the spectral norm, which takes many times as long.
 
     Raises:
         InputError: The tensor is on the meta device.
@@ -68,7 +68,7 @@ def measure(tensor: Tensor, *, spectral: bool = False) -> Measured:
     is_matrix = tensor.dim() > 1 and tensor.layout is torch.strided
     sigma = math.nan
     if spectral and is_matrix:
-        sigma = float(metrics.spectral_norm(_matrix(tensor))[0])
+        sigma = float(metrics.spectral_norm(_matrix(tensor.detach())))
     return Measured(
         norm=math.sqrt(float(of_rows.sum())),
         non_finite=non_finite,
@@ -82,7 +82,7 @@ def measure(tensor: Tensor, *, spectral: bool = False) -> Measured:
 def _matrix(tensor: Tensor) -> Tensor:
     """The tensor as a plain matrix, put together from blocks where torch has no sure way to convert it."""
     if not tensor.is_quantized:
-        return tensor.detach().abs() if tensor.is_complex() else tensor.detach()
+        return tensor
     matrix = torch.empty(shape_of(tensor))
     for block in blocks(tensor):
         matrix[block.rows, block.columns] = block.values

@@ -19,6 +19,7 @@ from gatdiag.recorder import description
 from gatdiag.recorder.groups import select
 from gatdiag.run import Store
 from gatdiag.structure import Structure
+from gatdiag.structure.adapters import ATTENTION
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 
@@ -119,7 +120,10 @@ class WeightRecord:
     def add(self, step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
         """Write one checkpoint. c is left out if a parameter of a law is missing or has another shape."""
         held = [(at, info) for at, info in enumerate(self._infos) if info.name in tensors]
-        measured = {info.name: measure(tensors[info.name], spectral=not self._quick) for _, info in held}
+        measured = {
+            info.name: measure(tensors[info.name], spectral=not self._quick and info.role != ATTENTION)
+            for _, info in held
+        }
         self.measured = measured
         rows = [_numbers(measured[info.name]) for _, info in held]
         if self._compared:

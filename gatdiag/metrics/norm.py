@@ -1,11 +1,17 @@
 """Norms of weights, outputs and gradients: how large a tensor is, and how much a weight can stretch its input."""
 
+import math
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from gatdiag.errors import InputError
+
+_NARROW: Final = 128  # up to here all eigenvalues take less time than Lanczos iteration
+_CHUNK: Final = 1 << 22  # entries that are held in float64 at a time
+_LEAST, _MOST, _RESIDUAL = 8, 1000, 1e-5  # Lanczos iterations, and what they stop at
 
 
 def frobenius_norm(x: Tensor) -> Tensor:
@@ -46,59 +52,80 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64))
 
 
-def spectral_norm(weight: Tensor, start: Tensor | None = None, *, iterations: int = 30) -> tuple[Tensor, Tensor]:
-    """Largest singular value ||W||_2, by power iteration on W^T W, and the vector to start from next time.
+@torch.no_grad()
+def spectral_norm(weight: Tensor) -> Tensor:
+    """Largest singular value ||W||_2: how much W can stretch its input at most. The relative error is below 1e-5.
 
-        v <- W^T W v / ||W^T W v||,   sigma = ||W v||
-
-    The value never exceeds the true norm and converges to it from below; for a certain upper bound take
-    `frobenius_norm`. During training the weight moves little between steps, so one or two iterations from the vector
-    that the last call returned are enough. From a cold start, 30 leave an error of about 2 % on a random 64 x 1433.
+    The root of the largest eigenvalue of W^T W, or of W W^T where that is smaller: of all eigenvalues where the matrix
+    has at most 128 rows or columns, else by Lanczos iteration, until its residual is below 1e-5 of the eigenvalue. The
+    start is fixed: the global random state is not touched. It waits for the device, and the result has no gradient
+    (that of `torch.linalg.matrix_norm` has one).
 
     Args:
-        weight: (out, in), or more axes, of which all but the first are flattened.
-        start: (in,), what the last call returned. None: a fixed pseudo-random vector, copied to the device (the
-            global random state is not touched).
-        iterations: How many products with W^T W.
+        weight: (out, in), real or complex, of any precision. Of more axes all but the first are flattened, as spectral
+            normalisation does: for the kernel of a convolution, (out, in, k, k), this is the norm of the map from one
+            patch to one output, and not that of the convolution of a whole image.
 
     Returns:
-        sigma, 0-d, and v, (in,) in float64. Zero or empty W gives 0; a NaN or an infinity in W gives NaN. The vector
-        is finite in every case (the start, where no better one is known), so a bad step does not spoil later ones.
+        0-d. 0 for a zero or empty W; NaN if W holds a NaN or an infinity.
 
     Raises:
-        InputError: `weight` has no second axis, or `start` does not have one entry for each of its columns.
+        InputError: `weight` has no second axis.
 
     Source:
-        Miyato et al., "Spectral Normalization for Generative Adversarial Networks", ICLR 2018, algorithm 1.
+        Miyato et al., "Spectral Normalization for Generative Adversarial Networks", ICLR 2018, for the flattening;
+        Golub & Van Loan, "Matrix Computations", chapter 10, for the iteration.
 
     Example:
-        >>> sigma, vector = spectral_norm(torch.diag(torch.tensor([4.0, 1.0])))
-        >>> round(sigma.item(), 12)
+        >>> round(spectral_norm(torch.diag(torch.tensor([4.0, 1.0]))).item(), 12)
         4.0
-        >>> sigma, vector = spectral_norm(torch.diag(torch.tensor([4.5, 1.0])), vector, iterations=1)
-        >>> round(sigma.item(), 12)
-        4.5
     """
     if weight.dim() < 2:
         raise InputError(f"a weight with two axes or more was expected, got shape {tuple(weight.shape)}; pass a matrix")
-    matrix = weight.flatten(1).to(torch.float64 if weight.dtype == torch.float64 else torch.float32)
-    if start is None:
-        generator = torch.Generator().manual_seed(0)
-        start = torch.randn(matrix.shape[1], generator=generator, dtype=torch.float64).to(matrix.device)
-    elif start.shape != matrix.shape[1:]:
-        raise InputError(
-            f"a start vector of shape {tuple(matrix.shape[1:])} was expected for a weight of shape "
-            f"{tuple(weight.shape)}, got {tuple(start.shape)}; pass the vector this weight's last call returned"
-        )
-    largest = matrix.abs().amax() if matrix.numel() else matrix.new_zeros(())
-    matrix = matrix / torch.where(largest == 0, 1.0, largest)  # so that no square overflows or vanishes
-    direction = start.to(matrix.dtype)  # an error in it makes one in sigma of its square: single precision is enough
-    for _ in range(iterations):
-        direction = _unit(matrix.T @ (matrix @ direction), otherwise=direction)
-    vector = _unit(direction.double(), otherwise=start.double())
-    return largest.double() * torch.linalg.vector_norm(matrix.double() @ vector), vector
+    matrix = weight.flatten(1).to(_at_least(torch.float32, weight.dtype))
+    largest = float(matrix.abs().amax()) if matrix.numel() else 0.0
+    if largest == 0 or not math.isfinite(largest):
+        return torch.full((), largest * 0.0, dtype=torch.float64, device=weight.device)
+    tall = matrix if len(matrix) >= matrix.shape[1] else matrix.mT
+    with torch.autocast(weight.device.type, enabled=False):
+        square = _by_gram(tall, largest) if tall.shape[1] <= _NARROW else _by_lanczos(tall / largest)
+    return largest * square.sqrt()
 
 
-def _unit(vector: Tensor, otherwise: Tensor) -> Tensor:
-    unit = vector / torch.linalg.vector_norm(vector)
-    return torch.where(unit.isfinite().all(), unit, otherwise)
+def _by_gram(tall: Tensor, scale: float) -> Tensor:
+    """Largest eigenvalue of W^T W / scale^2."""
+    gram = torch.zeros((), dtype=torch.float64, device=tall.device)
+    for piece in tall.split(_CHUNK // tall.shape[1]):
+        rows = piece.to(_at_least(torch.float64, piece.dtype)) / scale
+        gram = gram + rows.mH @ rows
+    eigenvalues: Tensor = torch.linalg.eigvalsh(gram)
+    return eigenvalues[-1]
+
+
+def _by_lanczos(tall: Tensor) -> Tensor:
+    """Largest eigenvalue of W^T W, from below."""
+    adjoint = tall.mH
+    generator = torch.Generator().manual_seed(0)
+    following = torch.randn(tall.shape[1], generator=generator).to(tall)
+    vector = torch.zeros_like(following)
+    diagonal: list[Tensor] = []
+    beside = [torch.linalg.vector_norm(following)]
+    check = _LEAST
+    while True:
+        before, vector = vector, following / torch.where(beside[-1] == 0, 1.0, beside[-1])
+        image = tall @ vector
+        diagonal.append(torch.linalg.vector_norm(image).square())
+        following = adjoint @ image - diagonal[-1] * vector - beside[-1] * before
+        beside.append(torch.linalg.vector_norm(following))
+        if len(diagonal) == check:
+            tridiagonal = torch.diag(torch.stack(diagonal)) + torch.diag(torch.stack(beside[1:-1]), -1)
+            values: Tensor
+            values, vectors = torch.linalg.eigh(tridiagonal.double())
+            residual = beside[-1] * vectors[-1, -1].abs()
+            if residual <= _RESIDUAL * values[-1] or check >= _MOST:
+                return values[-1]
+            check += max(_LEAST, check // 4)
+
+
+def _at_least(least: torch.dtype, given: torch.dtype) -> torch.dtype:
+    return least if given.itemsize == 1 else torch.promote_types(given, least)

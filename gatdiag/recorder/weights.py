@@ -8,7 +8,7 @@ device and type together: one flat copy of the initial weights is kept, a second
 import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -39,7 +39,6 @@ class _Batch:
     initial: Tensor
     before: Tensor | None = None
     norm: Tensor | None = None  # of what is in `before`
-    starts: dict[int, Tensor] = field(default_factory=dict)  # where the next power iteration starts
 
     def flat(self) -> Tensor:
         flat: Tensor = torch._C._nn.flatten_dense_tensors([*self.parameters]).detach()
@@ -226,17 +225,13 @@ class Weights:
         return found
 
     def spectral_norms(self) -> Columns:
-        """Spectral norms of the weights with two axes or more, each from where its last power iteration ended."""
+        """Spectral norms of the weights with two axes or more, except attention vectors."""
         found: Columns = {}
         for batch in self._batches:
             for position, parameter in zip(batch.positions, batch.parameters, strict=True):
-                if not self.is_matrix[position]:
-                    continue
-                start = batch.starts.get(position)
-                sigma, batch.starts[position] = metrics.spectral_norm(
-                    parameter.detach(), start, iterations=30 if start is None else 5
-                )
-                self._place(found, "spectral_norm", [position], sigma.unsqueeze(0))
+                if self.is_matrix[position]:
+                    sigma = metrics.spectral_norm(parameter.detach())
+                    self._place(found, "spectral_norm", [position], sigma.unsqueeze(0))
         return found
 
     def after(self) -> Columns:

@@ -115,7 +115,7 @@ _PARAMETERS = (
     Column("gradient_non_finite", "", "how many entries of its gradient are NaN or infinite"),
     *(Column(f"relative_change_q{q}", "", f"{q} % quantile of |w - w_0| / |w| over the entries") for q in _QUANTILES),
     *(Column(f"absolute_change_q{q}", "W", f"{q} % quantile of |w - w_0| over the entries") for q in _QUANTILES),
-    Column("spectral_norm", "W", "largest singular value of W"),
+    Column("spectral_norm", "W", "largest singular value of W, all its axes but the first flattened; null for vectors"),
 )
 _NEURONS = (
     Column("delta", "L", "sum_k e_k <w_k, dL/dw_k>, zero where the law holds"),

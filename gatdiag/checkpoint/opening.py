@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from gatdiag.checkpoint.checkpoint import Checkpoint
@@ -14,6 +15,7 @@ from gatdiag.checkpoint.progress import epoch_of, step_of
 from gatdiag.checkpoint.state_dict import find_weights
 from gatdiag.errors import InputError
 
+_REPEATED: Final = 1 << 20  # bytes up to which a tensor may repeat what its storage holds
 _LONGEST_EMPTY: Final = 1 << 24  # an axis beside one of length 0 costs the file nothing, and its reader a number each
 
 
@@ -46,10 +48,12 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     contents = read_contents(path)
     with reading(path):
         weights = find_weights(contents.data)
-        tensors = {name: t.detach() if t.requires_grad else t for name, t in weights.tensors.items()}
-        for name, tensor in tensors.items():
-            _check_readable(name, tensor)
+        # Of the class: a file can give a tensor an attribute of that name.
+        tensors = {name: Tensor.detach(tensor) for name, tensor in weights.tensors.items()}
         optimizer, notes = optimizer_state(contents.data, tensors)
+        moments = {} if optimizer is None else optimizer.moments
+        for name, tensor in [*tensors.items(), *((name, t) for state in moments.values() for name, t in state.items())]:
+            _check_readable(name, tensor)
         return Checkpoint(
             path=path,
             format=contents.format,
@@ -67,6 +71,10 @@ def _check_readable(name: str, tensor: Tensor) -> None:
     """Raises where a tensor that was loaded cannot be worked with."""
     if not tensor.numel() and max(tensor.shape, default=0) > _LONGEST_EMPTY:
         raise InputError(f"{shown(name)} holds no numbers, and claims the shape {list(tensor.shape)}")
+    if tensor.layout == torch.strided and not tensor.is_meta:
+        size, held = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
+        if size > max(held, _REPEATED):
+            raise InputError(f"{shown(name)} repeats its {held:,} bytes up to {size:,}: save a copy of it")
     if tensor.is_quantized:
         tensor.dequantize()  # fails on zero points that are out of range
     elif tensor.dtype.itemsize == 1 and not tensor.is_meta:

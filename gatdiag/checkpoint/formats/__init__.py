@@ -1,7 +1,7 @@
 """The formats of checkpoints, told apart by what they hold, never by their suffix.
 
 Each has one function that reads it; whatever is wrong with a file becomes one `InputError`. Nothing in a file is ever
-executed: pickles are read as data first (`pickled`, `torch_rules`), then by torch's weights-only loader.
+executed: what a pickle asks for is listed first (`pickle_scan`), then torch's weights-only loader reads it.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,11 @@
 """Folders of torch.distributed.checkpoint, read without a process group.
 
-The folder's `.metadata` is a pickle of dataclasses; it is read as data. It says at which bytes of which file each part
-of each tensor was written by torch.save.
+The folder's `.metadata` is a pickle of dataclasses, of which only stand-ins are made. It says at which
+bytes of which file each part of each tensor was written by torch.save.
 """
 
+import io
+import pickle
 from collections import OrderedDict
 from collections.abc import Mapping
 from math import prod
@@ -14,8 +16,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.checkpoint.formats.contents import Contents
-from gatdiag.checkpoint.formats.machine import Global, Rules
-from gatdiag.checkpoint.formats.pickled import read_pickle
+from gatdiag.checkpoint.formats.pickle_scan import refusal, scan
 from gatdiag.checkpoint.formats.torch_file import read_bytes
 from gatdiag.checkpoint.naming import shown
 from gatdiag.errors import InputError
@@ -35,37 +36,30 @@ _DTYPES = {f"torch.{name}" for name, value in vars(torch).items() if isinstance(
 
 
 class _Object:
-    """Stands for an object: its class and what the pickle says of it."""
+    """Stands for an object of any class: nothing but what the pickle says of it."""
 
-    def __init__(self, kind: str, arguments: tuple[Any, ...]) -> None:
-        self.kind, self.arguments = kind.rpartition(".")[2], arguments
+    def __init__(self, *_: Any) -> None:
         self.state: Mapping[str, Any] = {}
 
+    def __setstate__(self, state: Any) -> None:
+        self.state = state if isinstance(state, dict) else {}
+
     def __getitem__(self, name: str) -> Any:
-        return self.state.get(name)
+        return self.__dict__.get("state", {}).get(name)
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__
 
 
-class _MetadataRules(Rules):
-    protocols = (2, 3, 4, 5)
+class _Unpickler(pickle._Unpickler):  # the one in Python, which allocates nothing that a file merely claims
+    """Makes stand-ins for the classes that may be named, and nothing else."""
 
-    def allows(self, name: str) -> bool:
-        return name in _CLASSES or name in _DTYPES
-
-    def call(self, function: str, arguments: tuple[Any, ...]) -> Any:
-        if function == "collections.OrderedDict" and not arguments:
-            return OrderedDict()
-        return arguments[0] if function == "torch.Size" else _Object(function, arguments)
-
-    def build(self, target: Any, state: Any) -> None:
-        if type(target) is not _Object:
-            raise InputError("it sets the state of what is no object")
-        target.state = state if isinstance(state, dict) else {}
-
-    def persistent(self, identifier: Any) -> Any:
-        raise InputError("it refers to objects elsewhere")
-
-    def key(self, key: Any) -> Any:
-        return key if type(key) in (_Object, Global) else super().key(key)
+    def find_class(self, module: str, name: str) -> Any:
+        full = f"{module}.{name}"
+        if full not in _CLASSES and full not in _DTYPES:
+            raise refusal([full])
+        return {"torch.Size": tuple, "collections.OrderedDict": OrderedDict}.get(full) or type(name, (_Object,), {})
 
 
 def read_distributed(folder: Path, *, mapped: bool = True) -> Contents:
@@ -91,8 +85,10 @@ def read_distributed(folder: Path, *, mapped: bool = True) -> Contents:
 def _metadata(path: Path) -> _Object:
     if path.stat().st_size > _LARGEST:
         raise InputError(f"expected a .metadata of at most {_LARGEST:,} bytes")
-    described, _ = read_pickle(path.read_bytes(), _MetadataRules())
-    if type(described) is not _Object or described.kind != "Metadata":
+    data = path.read_bytes()
+    scan(io.BytesIO(data), len(data))
+    described = _Unpickler(io.BytesIO(data)).load()
+    if not isinstance(described, _Object) or described.kind != "Metadata":
         raise InputError("its .metadata does not describe a distributed checkpoint")
     return described
 
@@ -101,7 +97,7 @@ def _parts(stored: Any) -> dict[str, list[tuple[_Object, _Object]]]:
     """Name -> (index, place) of each of its parts."""
     parts: dict[str, list[tuple[_Object, _Object]]] = {}
     for index, place in stored.items():
-        if type(index) is not _Object or type(place) is not _Object or not isinstance(index["fqn"], str):
+        if not isinstance(index, _Object) or not isinstance(place, _Object) or not isinstance(index["fqn"], str):
             raise InputError("its .metadata does not say where the tensors are")
         parts.setdefault(index["fqn"], []).append((index, place))
     return parts
@@ -134,7 +130,7 @@ class _Reader:
 
 
 def _value(reader: _Reader, name: Any, entry: Any, parts: list[tuple[_Object, _Object]]) -> Any:
-    kind = entry.kind if type(entry) is _Object else None
+    kind = entry.kind if isinstance(entry, _Object) else None
     if kind == "BytesStorageMetadata" and len(parts) == 1:
         return reader.read(parts[0][1])
     if kind != "TensorStorageMetadata" or not parts:

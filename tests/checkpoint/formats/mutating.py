@@ -1,6 +1,7 @@
 """Run as a program: opens damaged copies of a checkpoint, and prints what came of it as JSON.
 
     python mutating.py CHECKPOINT COUNT SEED
+    python mutating.py FOLDER                   opens the files of a folder as they are
 
 Each copy is cut off, has bits flipped, bytes replaced, or a stretch deleted, doubled or zeroed; in a zip archive, half
 of them within its pickle, under a checksum that is right. Address space is limited, so that an allocation of what a
@@ -75,12 +76,21 @@ def outcome(path: Path) -> str:
     return "read"
 
 
+def limit_memory() -> None:
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
+
+
+def open_all(folder: Path) -> None:
+    limit_memory()
+    sys.stdout.write(json.dumps([outcome(path) for path in sorted(folder.iterdir())]))
+
+
 def main(source: Path, count: int, seed: int) -> None:
     chance = random.Random(seed)
     torch.set_num_threads(1)
     files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
+    limit_memory()
     outcomes: Counter[str] = Counter()
     slowest = 0.0
     with tempfile.TemporaryDirectory() as folder:
@@ -101,4 +111,7 @@ def main(source: Path, count: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    if len(sys.argv) == 2:
+        open_all(Path(sys.argv[1]))
+    else:
+        main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -39,7 +39,7 @@ def test_a_record_that_is_there_twice(tmp_path):
     path.write_bytes(archive(GOOD))
     with zipfile.ZipFile(path, "a") as file:
         file.writestr("archive/data/0", bytes(16))
-    assert "'archive/data/0' is there twice" in refusal(path)
+    assert "there twice" in refusal(path)
 
 
 def test_a_comment(tmp_path):
@@ -53,9 +53,9 @@ def test_a_comment(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("archive/data/0", "brchive/data/0", "not where torch.save puts it"),
-        ("archive/data.pkl", "archive/none.pkl", "header is damaged"),
-        ("archive/data/0", "archive/data/1", "header is damaged"),
+        ("archive/data/0", "brchive/data/0", "differ"),
+        ("archive/data.pkl", "archive/none.pkl", "without data.pkl"),
+        ("archive/data/0", "archive/data/1", "differ"),
     ],
 )
 def test_a_directory_with_other_names(tmp_path, old, new, reason):
@@ -69,12 +69,12 @@ def test_a_directory_with_other_names(tmp_path, old, new, reason):
 @pytest.mark.parametrize(
     ("place", "new", "reason"),
     [
-        (8, b"\1", "encrypted"),
+        (8, b"\1", "damaged"),
         (10, b"\x08", "compressed"),
         (24, b"\xff\xff", "compressed"),
         (20, b"\xff\xff\0\0\xff\xff", "outside"),
-        (42, b"\xff\xff", "outside"),
-        (42, b"\0\0", "header is damaged"),
+        (42, b"\xff\xff", "damaged"),
+        (42, b"\0\0", "differ"),
     ],
 )
 def test_a_directory_with_other_places(tmp_path, place, new, reason):
@@ -91,7 +91,7 @@ def test_records_over_one_another(tmp_path):
     inside = data.index(b"archive/data/0") + 14 + 8
     data[inside : inside + len(header)] = header
     path.write_bytes(directory_changed(bytes(data), "archive/data/1", 42, inside.to_bytes(4, "little")))
-    assert "'data/0' and 'data/1' overlap" in refusal(path)
+    assert "'archive/data/0' overlaps another" in refusal(path)
 
 
 def test_no_pickle(tmp_path):

@@ -76,7 +76,7 @@ def watch(
             training only the first process records.
 
     Returns:
-        The recorder, to be used as a context manager. Inside, `recorder.log(loss=loss)` notes scalars, and
+        The recorder, to be used as a context manager. Inside, `recorder.log(loss=loss)` or `recorder.log({"loss": loss})` notes scalars, and
         `recorder.step()` announces the step of an optimiser that is not torch's. Without a context,
         `recorder.start()` and `recorder.close()` do the same.
 

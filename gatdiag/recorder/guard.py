@@ -33,7 +33,7 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            self.tell(what, f"{what} are lost: {type(error).__name__}: {error}")
+            self.tell(what, f"{what} are lost: {type(error).__name__}: {_text(error)}")
             return None
 
     def note(self, what: str, message: str) -> None:
@@ -50,3 +50,10 @@ class Guard:
             warnings.warn(text, RecordingWarning, stacklevel=2)
         except Exception:  # warnings are errors, or whoever shows them fails
             print(text, file=sys.stderr)  # noqa: T201
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # the user's own exception
+        return "it has no message that can be read"

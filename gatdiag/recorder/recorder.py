@@ -23,7 +23,7 @@ from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.measurement import StepMeasurement
 from gatdiag.recorder.passes import Passes
 from gatdiag.recorder.plan import Patterns, Plan, filter_of, static_layers
-from gatdiag.recorder.scalars import best_of, scalar
+from gatdiag.recorder.scalars import best_of, flattened, scalar
 from gatdiag.recorder.schedule import Budget, Every, schedule
 from gatdiag.recorder.status import Observer, Status
 from gatdiag.recorder.steps import Moving, Steps
@@ -193,24 +193,31 @@ class Recorder:
 
     # --- what the user calls ------------------------------------------------------------------------------------------
 
-    def log(self, /, **scalars: Any) -> None:
-        """Note numbers of a step: losses, accuracies, anything.
+    def log(self, /, *mappings: Mapping[Any, Any], **scalars: Any) -> None:
+        """Note numbers of a step: losses, accuracies, anything; `log(loss=loss)` or `log({"loss": loss})`.
 
         They belong to the last step that was made; or to the one that is coming, if its forward pass has been seen
         already. Any forward pass of the model in training mode with gradients enabled counts as one of the coming
         step: so evaluate with `model.eval()` or under `torch.no_grad()`, or log before, for what is logged after such
         a pass and before the step belongs to the step that is coming. Tensors on an accelerator are not waited for.
+        What cannot be logged raises one warning that names it, and no exception; all else is kept.
 
         Args:
+            mappings: As `scalars`; nested ones are flattened: `{"train": {"loss": loss}}` gives "train/loss".
             scalars: Name -> number, tensor or array with one element, or torchmetrics metric. "loss" is what the
                 figures draw.
         """
         if self._writer is None or not self._hooks.attached:
             return
         step = self._clock.step if self._is_ahead or self._steps.is_open else self._clock.last_step
-        values = {name: self._guard(f"values of {name!r}", scalar, name, value) for name, value in scalars.items()}
+        given: dict[str, Any] = {}
+        for mapping in (*mappings, scalars):
+            what = f"logged values ({type(mapping).__name__})"
+            self._guard(what, lambda of=mapping: given.update(flattened(of)))
+        named = [name for name in given if self._writer.can_be_logged(name)]
+        values = {name: self._guard(f"values of {name!r}", scalar, name, given[name]) for name in named}
         values = {name: value for name, value in values.items() if value is not None}
-        self._guard("logged values", self._writer.log, step, values)
+        self._writer.log(step, values)
         if self._best is not None and self._best[0] in values and self._plan is not None:
             value = float(values[self._best[0]])
             self._guard("best parameters", self._writer.offer_best, *self._best, value, step, self._plan.weights)

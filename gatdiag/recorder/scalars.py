@@ -1,5 +1,7 @@
 """What the user logs: numbers, tensors and metric objects -> scalars, without waiting for a device."""
 
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from numbers import Real
 from typing import Any
 
@@ -9,6 +11,28 @@ from torch import Tensor
 from gatdiag.errors import InputError
 
 _SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mse", "mae")
+
+
+def flattened(mapping: Any, prefix: str = "", inside: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Names and values of a mapping; those of mappings in it have its name before theirs.
+
+    Raises:
+        InputError: It is no mapping.
+
+    Example:
+        >>> list(flattened({"train": {"loss": 0.5, "top": {5: 0.9}}, "epoch": 3}))
+        [('train/loss', 0.5), ('train/top/5', 0.9), ('epoch', 3)]
+    """
+    if not isinstance(mapping, Mapping):
+        kind = type(mapping).__name__
+        raise InputError(f'expected log(loss=...) or log({{"loss": ...}}), got an argument of type {kind}')
+    inside = (*inside, id(mapping))
+    for key, value in mapping.items():
+        name = prefix + (str.__str__(key) if isinstance(key, str) else str(key))
+        if isinstance(value, Mapping) and id(value) not in inside:
+            yield from flattened(value, f"{name}/", inside)
+        else:
+            yield name, value
 
 
 def scalar(name: str, value: Any) -> float | Tensor:
@@ -24,12 +48,12 @@ def scalar(name: str, value: Any) -> float | Tensor:
     """
     if callable(compute := getattr(value, "compute", None)):
         value = compute()
-    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex() and not value.is_meta:
         value = value.detach()
         return float(value) if value.device.type == "cpu" else value.reshape(()).clone()
     if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
         value = value.reshape(())[()]
-    if isinstance(value, Real | np.bool_):
+    if isinstance(value, Real | np.bool_ | Decimal):
         return float(value)
     shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor | np.ndarray) else ""
     raise InputError(

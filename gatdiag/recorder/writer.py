@@ -1,5 +1,6 @@
 """Between what is measured and the run folder: rows in order, what is said of the run, snapshots, the first NaN."""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,11 +22,13 @@ from gatdiag.recorder.outbox import Columns, Outbox
 from gatdiag.recorder.plan import Plan
 from gatdiag.recorder.weights import Weights
 from gatdiag.run import Store, load
+from gatdiag.run.meta import is_encodable
 from gatdiag.run.pending import MOST_FURTHER_COLUMNS
 from gatdiag.structure import Layer
 
 _MOST_NAMES = MOST_FURTHER_COLUMNS - 100  # the rest is for learning rates
 _MOST_OPTIMIZERS = 100  # a loop may make a new one at each step
+_MEASURED = re.compile(r"step|time|gradient_norm(_before_clipping)?|learning_rate(_\d+)?")
 _WATCH = "watch"  # gradient norms that are looked at, and not written
 
 
@@ -140,20 +143,15 @@ class Writer:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def log(self, step: int, values: Mapping[str, float | Tensor]) -> None:
-        """Scalars of a step; those given later replace those given before."""
-        taken = {"step", "time", "gradient_norm", "gradient_norm_before_clipping", "learning_rate"} & set(values)
-        if taken:
-            self._guard.tell(
-                "reserved", f"{', '.join(sorted(taken))} cannot be logged: gatdiag measures what has this name"
-            )
-        values = {name: value for name, value in values.items() if name not in taken and self._can_be_named(name)}
+        """Scalars of a step, under names that can be logged; those given later replace those given before."""
         self._row(step).update(values)
 
-    def _can_be_named(self, name: str) -> bool:
-        """A name that cannot be written must not cost the row that it is in."""
-        try:
-            name.encode()
-        except UnicodeEncodeError:
+    def can_be_logged(self, name: str) -> bool:
+        """Whether scalars may have this name: one that cannot be written must not cost the row that it is in."""
+        if _MEASURED.fullmatch(name):
+            self._guard.tell(f"reserved {name}", f"{name} cannot be logged: gatdiag measures what has this name")
+            return False
+        if not is_encodable(name):
             self._guard.tell(ascii(name), f"values of {name!a} are lost: the name is not valid Unicode")
             return False
         if name not in self._logged and len(self._logged) >= _MOST_NAMES:

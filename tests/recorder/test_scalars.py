@@ -1,10 +1,16 @@
+import enum
+import warnings
+from decimal import Decimal
+
 import numpy as np
 import pytest
 import torch
 
+import gatdiag
 from gatdiag.errors import InputError
-from gatdiag.recorder.scalars import best_of, scalar
-from tests.recorder.loops import train
+from gatdiag.recorder import RecordingWarning
+from gatdiag.recorder.scalars import best_of, flattened, scalar
+from tests.recorder.loops import Gat, graph, loss_of, train
 
 
 class Metric:
@@ -24,6 +30,7 @@ class Metric:
         (torch.tensor([[4.0]], requires_grad=True), 4.0),
         (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
         (Metric(), 0.75),
+        (Decimal("1.5"), 1.5),
     ],
 )
 def test_what_has_one_number(value, expected):
@@ -32,7 +39,9 @@ def test_what_has_one_number(value, expected):
     assert type(found) is float
 
 
-@pytest.mark.parametrize("value", ["1", None, [1.0], torch.ones(2), np.ones(2), 1j, torch.tensor(1j), np.array(["a"])])
+@pytest.mark.parametrize(
+    "value", ["1", None, [1.0], torch.ones(2), np.ones(2), 1j, torch.tensor(1j), np.array(["a"]), {}]
+)
 def test_anything_else_is_refused(value):
     with pytest.raises(InputError, match=r"log\(accuracy=...\) expects a number"):
         scalar("accuracy", value)
@@ -59,3 +68,97 @@ def test_the_best_parameters_are_kept(tmp_path):
     assert run.meta["best"] == {"name": "loss", "mode": "min", "value": run.steps.loss.min(), "step": best}
     kept = run.snapshot("best")["convs.0.bias"].tolist()
     assert kept == (weights[best + 1] if best < 5 else run.snapshot("final")["convs.0.bias"].tolist())
+
+
+class Split(enum.StrEnum):
+    TRAIN = "train"
+
+
+class SilentError(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+class Raising(float):
+    def __float__(self):
+        raise SilentError
+
+    __str__ = __repr__ = __float__
+
+
+def logged(folder, *calls):
+    """What `log` keeps of these calls, each a tuple of its positional and a dict of its keyword arguments."""
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as caught, gatdiag.watch(model, folder, metrics="fast") as recorder:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            loss_of(model, data).backward()
+            optimizer.step()
+            for args, kwargs in calls:
+                recorder.log(*args, **kwargs)
+    own = {"step", "time", "gradient_norm", "gradient_norm_before_clipping", "learning_rate"}
+    steps = gatdiag.load(folder).steps
+    columns = {name: steps[name].tolist() for name in steps.columns if name not in own}
+    return columns, [str(item.message) for item in caught if issubclass(item.category, RecordingWarning)]
+
+
+def test_a_mapping_is_logged_as_keywords_are(tmp_path):
+    nested = {Split.TRAIN: {"loss": torch.tensor(0.5), "top": {5: 0.75}}, "lr": 0.1, ("a", 1): 2, "none yet": {}}
+    columns, messages = logged(tmp_path / "run", (({"loss": 1.0}, nested), {"lr": 0.2, "val": {"loss": 3}}))
+    expected = {"loss": 1.0, "train/loss": 0.5, "train/top/5": 0.75, "lr": 0.2, "('a', 1)": 2, "val/loss": 3}
+    assert columns == {name: [value] * 2 for name, value in expected.items()}
+    assert not messages
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (None, "NoneType"),
+        ("low", "str"),
+        (torch.ones(3), "shape"),
+        (torch.ones(0), "shape"),
+        (10**400, "too large"),
+        (1j, "complex"),
+        ([1.0], "list"),
+        (np.timedelta64(1, "s"), "timedelta"),
+        pytest.param(Raising(), "SilentError", id="raising"),
+        (object(), "object"),
+        (torch.ones((), device="meta"), "Tensor"),
+    ],
+)
+def test_a_value_that_is_no_number_is_named_once_and_costs_nothing_else(tmp_path, value, why):
+    columns, messages = logged(tmp_path / "run", (({"loss": 1.0, "odd": value, "nan": float("nan"), "ok": 2.0},), {}))
+    assert len(messages) == 1
+    assert "'odd'" in messages[0]
+    assert why in messages[0]
+    assert columns.keys() == {"loss", "nan", "ok"}
+    assert columns["loss"] == [1.0] * 2
+    assert columns["ok"] == [2.0] * 2
+
+
+def test_whatever_log_is_called_with_training_goes_on(tmp_path):
+    endless = {"fine": 1.0}
+    endless["again"] = endless
+    deep = {}
+    for _ in range(5000):
+        deep = {"deeper": deep}
+    calls = [
+        (("loss", 0.5), {}),
+        (({"a": 1.0}, 5), {"step": 3}),
+        ((None, {"b": 1.0}), {"learning_rate_1": 0.1}),
+        (({"first": 1.0, Raising(): 2.0, "lost": 3.0},), {}),
+        ((endless, deep), {"c": 1.0}),
+        ((), {}),
+    ]
+    columns, messages = logged(tmp_path / "run", *calls)
+    assert columns.keys() == {"a", "b", "c", "first", "fine"}
+    assert len(messages) == len(set(messages))
+    for said in ("step cannot be logged", "learning_rate_1 cannot", "of type str", "of type int", "'again'"):
+        assert len([message for message in messages if said in message]) == 1, said
+
+
+def test_only_mappings_are_flattened():
+    assert list(flattened({"a": {"b": {}}, "c": [1]})) == [("c", [1])]
+    with pytest.raises(InputError, match=r"expected log\(loss=...\) or .*, got an argument of type list"):
+        list(flattened([("a", 1)]))

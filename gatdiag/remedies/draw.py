@@ -74,7 +74,9 @@ def xavier_(tensor: Tensor, generator: Generator | None = None) -> Tensor:
 def looks_linear_(tensor: Tensor, mirror: Mirror, generator: Generator | None = None) -> Tensor:
     """Orthogonal, mirrored: [U; -U], [[U, -U], [-U, U]] or [U, -U], block by block; an odd last row or column left out.
 
-    Of a hidden matrix of even size each row and column has a squared norm of 2 where U is square.
+    Of a hidden matrix of even size each row and column has a squared norm of 2 where U is square. Where there are
+    several blocks, which is where heads are averaged, U is orthogonal up to a factor in their mean, and each block has
+    one of its own.
 
     Source:
         Balduzzi et al., "The shattered gradients problem" (2017); section 3 of "Are GATs Out of Balance?".
@@ -87,13 +89,25 @@ def looks_linear_(tensor: Tensor, mirror: Mirror, generator: Generator | None = 
         >>> torch.allclose((weight @ torch.cat([h, -h]).relu())[:2].norm(), h.norm())
         True
     """
-    for block in tensor.chunk(max(mirror.blocks, 1)):
-        rows, columns = block.shape
-        half = tensor.new_empty(
-            -(-rows // 2) if mirror.blocks else rows, -(-columns // 2) if mirror.columns else columns
-        )
-        whole = nn.init.orthogonal_(half, generator=generator)
-        whole = torch.cat([whole, -whole]) if mirror.blocks else whole
+    blocks = tensor.chunk(max(mirror.blocks, 1))
+    rows, columns = blocks[0].shape
+    half = tensor.new_empty(-(-rows // 2) if mirror.blocks else rows, -(-columns // 2) if mirror.columns else columns)
+    halves = torch.stack([nn.init.orthogonal_(half.clone(), generator=generator) for _ in blocks])
+    for block, mixed in zip(blocks, _mixed(halves, generator), strict=True):
+        whole = torch.cat([mixed, -mixed]) if mirror.blocks else mixed
         whole = torch.cat([whole, -whole], dim=1) if mirror.columns else whole
         block.copy_(whole[:rows, :columns])
     return tensor
+
+
+def _mixed(matrices: Tensor, generator: Generator | None) -> Tensor:
+    """Matrices whose mean is a multiple of the first one given, and whose squares add up to the same.
+
+    The mean of several orthogonal matrices is none: product after product of such means loses directions.
+    """
+    if len(matrices) == 1:
+        return matrices
+    directions = torch.randn(len(matrices), len(matrices), generator=generator, device=matrices.device)
+    directions[:, 0] = 1
+    turn = torch.linalg.qr(directions).Q.to(matrices.dtype)
+    return torch.einsum("hk,kij->hij", turn, matrices)

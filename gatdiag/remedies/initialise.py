@@ -1,17 +1,20 @@
 """Fresh weights for a model that does not train."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import torch
 from torch import Generator, Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.laws import find_laws
+from gatdiag.laws import Law, Laws, find_laws
 from gatdiag.remedies.balance import Neuron, balance_
 from gatdiag.remedies.draw import Mirror, looks_linear_, mirrors, xavier_
-from gatdiag.remedies.stack import neurons_of_stack
+from gatdiag.remedies.gain import preserving_factor
+from gatdiag.remedies.orbit import multiply_
+from gatdiag.remedies.rescaling import balancing
+from gatdiag.remedies.stack import neurons_of_stack, squared_norm_of_stack
 from gatdiag.structure import Layer, ParameterInfo, Structure, discover, unwrapped
 
 Scheme: TypeAlias = Literal["xavier", "xavier_zero_attention", "balanced_xavier", "balanced_orthogonal"]
@@ -35,7 +38,7 @@ def initialise_(
     - ``balanced_xavier`` (BalX): XavZ, then balanced.
     - ``balanced_orthogonal`` (BalO): looks-linear orthogonal matrices and attention vectors of zero, then balanced.
       With U orthogonal, the first matrix is [U; -U], hidden ones are [[U, -U], [-U, U]], the last is [U, -U]. Through
-      ReLU such a stack starts as a linear map, and passes a signal on undiminished however deep it is.
+      ReLU such a stack starts as a linear map, and passes a signal on at its size however deep it is.
 
     To balance is to scale each row of the first matrix to a squared norm of 2, and then, layer after layer, each
     column to the norm of the row that feeds it: with a = 0 and b = 0,
@@ -44,15 +47,22 @@ def initialise_(
 
     Gradient descent all but conserves c. A neuron with c far from zero can hardly change its heavier weights.
 
+    A common factor of all weights leaves c at zero, and decides what becomes of a signal. Where widths change or heads
+    are averaged, whose mean is smaller than each of them, it is not that of the first rows above, but the one with
+    which the gains of all layers multiply to one (`gatdiag.remedies.stack.squared_norm_of_stack`); where inputs are
+    given, the one with which the outputs are of that size in a forward pass (`gatdiag.remedies.gain`), whatever sums,
+    gates and skips do to it.
+
     Without inputs the model is taken for what the paper speaks of: a stack of GAT, GATv2, GCN and linear layers in
     module order, each feeding the next. Heads may be concatenated (row k C + i of head k feeds column k C + i) or
     averaged (the rows of all heads feed one column together). With the inputs of a forward pass, balanced schemes
-    follow the laws that `gatdiag.find_laws` finds instead, in whatever layers the model has.
+    follow the laws that `gatdiag.find_laws` finds instead, in whatever layers the model has, queries and keys among
+    them.
 
     Biases become zero. With ``share_weights=False`` the balanced schemes set the weights of the target node to zero,
     as the paper's code does: they begin to move as soon as the attention has. Heads that are averaged get matrices of
-    their own, since equal heads would stay equal. Scales and shifts of normalisations, gates and the like keep their
-    values. Dtypes, devices and ``requires_grad`` stay as they are.
+    their own, since equal heads would stay equal; it is their mean that is looks-linear. Scales and shifts of
+    normalisations, gates and the like keep their values. Dtypes, devices and ``requires_grad`` stay as they are.
 
     Args:
         model: Any module for the Xavier schemes; a stack, or a model that has laws, for the balanced ones.
@@ -90,7 +100,9 @@ def initialise_(
     user = unwrapped(model)
     structure = discover(user)
     parameters = dict(user.named_parameters())
-    neurons = _neurons(user, structure, args, kwargs) if scheme.startswith("balanced") else ()
+    balanced, traced = scheme.startswith("balanced"), bool(args or kwargs)
+    laws = _laws(user, args, kwargs) if balanced and traced else None
+    neurons = _neurons(user, structure, laws) if balanced else ()
     mirror = mirrors(neurons) if scheme == "balanced_orthogonal" else {}
     with torch.no_grad():
         fresh = {
@@ -98,7 +110,10 @@ def initialise_(
             for layer in structure
             for info in layer.parameters
         }
-        balance_(fresh, neurons)
+        if laws is not None:
+            _balance_by_laws_(user, fresh, neurons, laws, args, kwargs)
+        elif balanced:
+            balance_(fresh, neurons, squared_norm_of_stack(user, structure))
         for name, tensor in fresh.items():
             parameters[name].copy_(tensor)
     return model
@@ -112,12 +127,8 @@ def _known(scheme: str) -> Scheme:
     raise InputError(f"Expected one of the schemes {', '.join(SCHEMES)}, got {scheme!r}.")
 
 
-def _neurons(
-    model: nn.Module, structure: Structure, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Neuron, ...]:
-    """The neurons of a stack, or with inputs those of the model's laws."""
-    if not args and not kwargs:
-        return neurons_of_stack(model, structure)
+def _laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
+    """The model's own laws, without a residual stream among them."""
     laws = find_laws(model, *args, **kwargs)
     stream = next((law for law in laws if law.kind == "stream"), None)
     if stream is not None:
@@ -125,7 +136,14 @@ def _neurons(
             f"Expected neurons between layers, got a residual stream ({stream.name}), whose layers both read and write "
             "it: no order of scaling balances them. Use a scheme that is not balanced."
         )
-    neurons = tuple(law.terms for law in laws if law.kind == "neuron")
+    return laws
+
+
+def _neurons(model: nn.Module, structure: Structure, laws: Laws | None) -> tuple[Neuron, ...]:
+    """The neurons of a stack, or those of the model's laws."""
+    if laws is None:
+        return neurons_of_stack(model, structure)
+    neurons = tuple(law.terms for law in laws if _is_neuron(law))
     if not neurons:
         reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in laws.excluded) or "one layer only"
         raise ModelError(
@@ -133,6 +151,30 @@ def _neurons(
             "for a stack of layers in module order."
         )
     return neurons
+
+
+def _is_neuron(law: Law) -> bool:
+    """Whether something leads into it and something out of it; queries and keys both lead into their channels."""
+    inner = any(term.exponent < 0 and term.kind == "columns" for term in law.terms)
+    return law.kind == "neuron" or (law.kind == "product" and inner)
+
+
+def _balance_by_laws_(
+    model: nn.Module,
+    weights: dict[str, Tensor],
+    neurons: Sequence[Neuron],
+    laws: Laws,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Balance neurons one after the other, at the size that passes a signal on; then queries with keys."""
+    balance_(weights, neurons)
+    matrices = frozenset(term.parameter for terms in neurons for term in terms if len(term.shape) > 1)
+    factor = preserving_factor(model, weights, matrices, args, kwargs)
+    balance_(weights, neurons, 2 * factor**2)
+    if any(law.kind == "product" and not _is_neuron(law) for law in laws):
+        for name, scale in balancing(laws, weights).factors.items():
+            multiply_(weights[name], scale)
 
 
 def _distribution(info: ParameterInfo, layer: Layer, scheme: Scheme) -> Distribution:

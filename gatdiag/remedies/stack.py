@@ -1,8 +1,10 @@
-"""Which weights lead into a neuron of a stack of layers, and which lead out of it."""
+"""Which weights lead into a neuron of a stack of layers, which lead out of it, and how large both may be."""
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from statistics import fmean
 from typing import Final
 
 from torch import nn
@@ -44,6 +46,34 @@ def neurons_of_stack(model: nn.Module, structure: Structure) -> tuple[Neuron, ..
     Raises:
         ModelError: A layer is of another kind than `KINDS`, or the widths do not follow each other.
     """
+    links = _links(model, structure)
+    return tuple(_neuron(link, following, i) for link, following in pairwise(links) for i in range(link.width))
+
+
+def squared_norm_of_stack(model: nn.Module, structure: Structure) -> float:
+    """The squared norm of what leads into a neuron of the first layer with which a balanced stack passes a signal on.
+
+    Balance makes the sum F of all squared weights the same in each layer, so one number is left to choose. A layer
+    whose columns have squared norms of F / n, n being the width it reads, and which averages H heads, multiplies the
+    squared norm of a signal by F / (2 n H^2): ReLU passes half of it on, and the mean of H matrices that are orthogonal
+    to each other has 1 / H^2 of their squared norms. The first layer, whose rows are scaled instead, multiplies its
+    inputs' mean square in this way, n being the width it writes. F is chosen so that the product over all layers is 1.
+
+    Returns:
+        F divided by the width of the first layer: 2 where all hidden widths are equal and no heads are averaged, as in
+        procedure 2.6 of "Are GATs Out of Balance?"; 2 H^2 where each layer averages H heads.
+
+    Raises:
+        ModelError: As `neurons_of_stack`.
+    """
+    links = _links(model, structure)
+    first = links[0].width
+    widths = [first, *(link.width for link in links[:-1])]
+    logarithms = (math.log(width * link.heads**2 / first) for width, link in zip(widths, links, strict=True))
+    return 2 * math.exp(fmean(logarithms))
+
+
+def _links(model: nn.Module, structure: Structure) -> list[_Link]:
     links = [_link(model, layer) for layer in structure if layer.parameters]
     for link, following in pairwise(links):
         if link.width != following.columns:
@@ -51,7 +81,7 @@ def neurons_of_stack(model: nn.Module, structure: Structure) -> tuple[Neuron, ..
                 f"Expected a stack in module order, but {link.name} has {link.width} outputs and {following.name} "
                 f"after it takes {following.columns} inputs. {WAY_OUT}"
             )
-    return tuple(_neuron(link, following, i) for link, following in pairwise(links) for i in range(link.width))
+    return links
 
 
 def _link(model: nn.Module, layer: Layer) -> _Link:

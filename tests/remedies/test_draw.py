@@ -47,6 +47,18 @@ def test_averaged_heads_are_blocks_of_their_own():
     assert not torch.allclose(weight[:4], weight[4:])
 
 
+@pytest.mark.parametrize("heads", [2, 3, 8])
+def test_the_mean_of_averaged_heads_is_looks_linear(heads):
+    blocks = looks_linear((8 * heads, 8), Mirror(blocks=heads, columns=True)).view(heads, 8, 8)
+    mean = blocks.mean(0) * heads**0.5
+    assert orthonormal(mean[:4, :4])
+    assert torch.allclose(mean, torch.cat([torch.cat([mean[:4, :4], -mean[:4, :4]], 1), -mean[:4]]))
+    for axis in (1, 2):
+        torch.testing.assert_close(
+            blocks.square().sum((0, axis)), torch.full((8,), 2.0 * heads).double(), rtol=1e-5, atol=0
+        )
+
+
 def test_a_square_hidden_matrix_has_squared_norms_of_two():
     weight = looks_linear((64, 64), Mirror(blocks=1, columns=True))
     for axis in range(2):

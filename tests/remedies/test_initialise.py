@@ -1,14 +1,26 @@
 import copy
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
-from torch_geometric.nn import BatchNorm, GATConv, GATv2Conv, SAGEConv
+from torch_geometric.nn import (
+    BatchNorm,
+    GATConv,
+    GATv2Conv,
+    GINConv,
+    GraphConv,
+    ResGatedGraphConv,
+    SAGEConv,
+    TransformerConv,
+)
 
 import gatdiag
 from gatdiag.errors import InputError, ModelError
+from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import Stack, gat, residual_gcn
+from gatdiag.experiments.training import TrainingSettings, train
 from gatdiag.remedies import SCHEMES, initialise_
 from tests.remedies.stacks import EDGES, STACKS, X
 
@@ -99,6 +111,62 @@ def test_averaged_heads_are_not_equal():
     heads = model.convs[0].lin.weight.view(3, 4, 5)
     assert not torch.allclose(heads[0], heads[1])
     torch.testing.assert_close(heads[:, :2], -heads[:, 2:])
+
+
+def attention_stack(conv, depth, heads, concat, channels=8, features=5, classes=8):
+    widths = [features, *[channels * heads if concat else channels] * (depth - 1)]
+    outputs = [*[channels] * (depth - 1), classes]
+    return Stack([conv(*pair, heads=heads, concat=concat) for pair in zip(widths, outputs, strict=True)])
+
+
+@pytest.mark.parametrize("concat", [True, False], ids=["concatenated", "averaged"])
+@pytest.mark.parametrize("heads", [1, 2, 4, 8])
+@pytest.mark.parametrize("conv", [GATConv, GATv2Conv])
+def test_the_signal_is_as_large_at_any_depth(conv, heads, concat):
+    alone = torch.empty((2, 0), dtype=torch.long)  # nodes that attend to themselves only: no smoothing
+    norms = []
+    for depth in (2, 5, 10, 20):
+        model = initialise_(attention_stack(conv, depth, heads, concat), "balanced_orthogonal", generator=seeded(depth))
+        norms.append(float(model(X, alone).detach().norm()))
+        weights = [conv.lin.weight if isinstance(conv, GATConv) else conv.lin_l.weight for conv in model.convs]
+        for weight, following in pairwise(weights):
+            into = squares(weight, 1).view(-1, following.shape[1]).sum(0)
+            torch.testing.assert_close(into, squares(following, 0), rtol=1e-5, atol=0)
+    assert max(norms) < 3 * min(norms)
+    assert 0.5 < norms[0] / float(X.norm()) < 10
+
+
+KINDS = {
+    "sage": lambda width: SAGEConv(width, 8),
+    "sums": lambda width: GraphConv(width, 8),
+    "gin": lambda width: GINConv(nn.Sequential(nn.Linear(width, 6), nn.ReLU(), nn.Linear(6, 8))),
+    "gates": lambda width: ResGatedGraphConv(width, 8),
+    "averaged heads": lambda width: GATConv(width, 8, heads=4, concat=False),
+    "queries and keys": lambda width: TransformerConv(width, 8, heads=4, concat=False),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_signal_is_as_large_at_any_depth_by_the_laws(kind):
+    norms = []
+    for depth in (2, 12, 5):  # after many more, nodes of this graph are alike, and attention has no gradient
+        model = Stack([KINDS[kind](5 if layer == 0 else 8) for layer in range(depth)])
+        initialise_(model, "balanced_orthogonal", X, EDGES, generator=seeded(depth))
+        norms.append(float(model(X, EDGES).detach().norm()))
+    assert max(norms) < 3 * min(norms)
+    laws = gatdiag.find_laws(model, X, EDGES)
+    assert {"neuron"} <= {law.kind for law in laws} <= {"neuron", "product", "annihilated"}
+    assert laws.normalised_c().abs().max() < 1e-6
+
+
+def test_a_deep_network_of_averaged_heads_trains():
+    graph = load_graph("sbm")
+    model = attention_stack(GATConv, 10, 8, False, channels=16, features=graph.num_features, classes=4)
+    initialise_(model, "balanced_orthogonal", generator=seeded())
+    accuracies = []
+    settings = TrainingSettings("Adam", learning_rate=0.01, epochs=20)
+    train(model, graph, settings, None, lambda _, epoch: accuracies.append(epoch.val_accuracy))
+    assert max(accuracies) > 0.8
 
 
 def test_xavier_is_torchs_draw_for_draw():

@@ -4,7 +4,7 @@ from torch import nn
 
 import gatdiag
 from gatdiag.errors import ModelError
-from gatdiag.remedies.stack import neurons_of_stack
+from gatdiag.remedies.stack import neurons_of_stack, squared_norm_of_stack
 from gatdiag.structure import discover
 from tests.remedies.stacks import EDGES, STACKS, X
 
@@ -47,3 +47,18 @@ def test_a_normalisation_is_refused():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
     with pytest.raises(ModelError, match=r"but 1 is a BatchNorm1d with 1.weight, 1.bias\. Give the inputs"):
         neurons_of_stack(model, discover(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gatv2", 2),
+        ("gatv2 of odd widths", 2),
+        ("gatv2 with concatenated heads", 2),
+        ("gatv2 with averaged heads", 2 * (2**2 * 3**2 * 2**2 * (4 / 6)) ** (1 / 3)),  # widths 6, 6 and 4
+        ("gat with averaged heads", 2 * 3),  # one of two layers averages three heads
+    ],
+)
+def test_the_product_of_all_gains_is_one(name, expected):
+    model = STACKS[name]()
+    assert squared_norm_of_stack(model, discover(model)) == pytest.approx(expected, rel=1e-12)

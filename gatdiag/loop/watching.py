@@ -28,7 +28,7 @@ def watch(
     progress: bool = False,
     enabled: bool = True,
 ) -> Recorder:
-    """Record a training loop: the loop runs inside, unchanged, and the run folder fills.
+    """Record a training loop: the loop runs unchanged, and the run folder fills.
 
     Weights, losses and random numbers are bit for bit those of the unwatched loop. Nothing is planted on the model: it
     can be pickled, deep-copied, compiled and watched again, and its copies write nothing. What fails inside recording
@@ -76,13 +76,15 @@ def watch(
             training only the first process records.
 
     Returns:
-        The recorder, to be used as a context manager. Inside, `recorder.log(loss=loss)` or `recorder.log({"loss": loss})` notes scalars, and
-        `recorder.step()` announces the step of an optimiser that is not torch's. Without a context,
-        `recorder.start()` and `recorder.close()` do the same.
+        The recorder, which records already. As a context manager it ends with the context; without one it records until
+        `recorder.finish()` or the exit of the interpreter, whether the variable is kept or not, or until the model is
+        watched again. `recorder.log(loss=loss)` or `recorder.log({"loss": loss})` notes scalars, and `recorder.step()`
+        announces the step of an optimiser that is not torch's.
 
     Raises:
-        InputError: An argument is wrong, or (on entering) the folder holds something, or a run of another model.
-        ModelError: The model has no parameters (on entering).
+        InputError: An argument is wrong, or the folder holds something, is being recorded, or has a run of another
+            model.
+        ModelError: The model has no parameters.
 
     Example:
         >>> import tempfile, torch
@@ -100,6 +102,12 @@ def watch(
         >>> import gatdiag
         >>> len(gatdiag.load(folder).steps)
         3
+        >>> recorder = watch(model, folder, resume=True)  # the same without a context
+        >>> model(x).square().mean().backward()
+        >>> optimizer.step()
+        >>> recorder.finish()
+        >>> len(gatdiag.load(folder).steps)
+        4
     """
     observer = None
     if progress:
@@ -122,4 +130,4 @@ def watch(
         name=name,
         enabled=enabled,
         observer=observer,
-    )
+    ).start()

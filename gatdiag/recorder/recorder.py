@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -44,6 +45,9 @@ _PERHAPS_SCALED = (
 )
 
 
+_recording: list["Recorder"] = []  # those of this process that have begun and not ended
+
+
 class Recorder:
     """Records a training loop; `gatdiag.watch` makes one, and says what the arguments are.
 
@@ -75,7 +79,7 @@ class Recorder:
         enabled: bool = True,
         observer: Observer | None = None,
     ) -> None:
-        """Checks the arguments; recording begins with `start`, or on entering."""
+        """Checks the arguments; recording begins with `start`."""
         if not isinstance(model, nn.Module):
             raise InputError(f"watch() expects a torch.nn.Module, got {type(model).__name__}")
         if overwrite and resume is not False:
@@ -107,54 +111,92 @@ class Recorder:
         self._measured: StepMeasurement | None = None
         self._is_ahead = False  # whether training has begun to compute the coming step
         self._clipping = BeforeClipping()
+        self._has_ended = False
+        self._is_entered = False  # leaving the context ends it; else the exit of the interpreter does
         self._known = weakref.WeakSet[Optimizer]()  # optimisers that meta.json tells of
         self._process = os.getpid()
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Begin to record.
+        """Begin to record; harmless if it has begun, as it has where `gatdiag.watch` returned it.
 
         Raises:
-            InputError: The folder holds something, or no layer is left to record; or the run to be resumed is of
-                another model; or it was started before.
+            InputError: The folder holds something, or is being recorded; or the run to be resumed is of another model;
+                or no layer is left to record; or this recorder has ended.
             ModelError: The model has no parameters.
         """
-        if not self.enabled:
+        if not self.enabled or self._hooks.attached:
             return self
-        if self._writer is not None:
+        if self._has_ended:
             raise InputError("A recorder records once; call gatdiag.watch again for another run")
         layers = static_layers(self._root, self._keeps)
         about = {**description.of_model(self._root), "cadence": self._cadence, **description.fixed(self._selection)}
         about |= {} if self._name is None else {"name": self._name}
+        self._free_folder()
         self._writer = Writer(
             self.folder, about, self._guard, overwrite=self._overwrite, resume=self._resume, layers=layers
         )
+        self._free_model()
         self._clock.start(self._writer.next_step)
         self._passes.start(self._clock.record)
         self._listen_to(layers)
         self._hooks.attach()
         self._steps.attach()
-        atexit.register(self.close)
+        _recording.append(self)
+        atexit.register(self._end_at_exit)
         return self
 
     def __enter__(self) -> Self:
-        """Begin to record."""
+        """Begin to record, if it has not begun; leaving the context ends it."""
+        self._is_entered = True
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """End the recording; an exception goes on as it came."""
         self._end(error)
 
-    def close(self) -> None:
-        """End the recording, as leaving the context does. May be called twice."""
+    def finish(self) -> None:
+        """End the recording, as leaving the context and the exit of the interpreter do. May be called twice."""
         self._end(None)
 
+    close = finish
+
+    def _free_folder(self) -> None:
+        """End an earlier recording in this folder that was to go on until the exit, if it is to be replaced."""
+        for other in [other for other in _recording if other._goes_on_until_exit and other.folder == self.folder]:
+            if not self._overwrite and self._resume is False:
+                raise InputError(
+                    f"{self.folder} is being recorded since an earlier call of watch(): call finish() on the recorder "
+                    "that it returned, give another folder, or say overwrite=True to delete that run or resume=True "
+                    "to continue it"
+                )
+            other.finish()
+
+    def _free_model(self) -> None:
+        """End an earlier recording of this model that was to go on until the exit: its training is over."""
+        for other in [other for other in _recording if other._goes_on_until_exit and other._root is self._root]:
+            other._guard.tell(
+                "another recording",
+                f"the recording in {other.folder} has ended, for the model is watched again, in {self.folder}; call "
+                "finish() on a recorder when its training is over",
+            )
+            other.finish()
+
+    @property
+    def _goes_on_until_exit(self) -> bool:
+        return not self._is_entered and self._process == os.getpid()
+
+    def _end_at_exit(self) -> None:
+        """The interpreter exits; where it is not interactive, the last exception that nobody caught is why."""
+        self._end(None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
+
     def _end(self, error: BaseException | None) -> None:
-        if self._writer is None or self._process != os.getpid():
+        if self not in _recording or self._writer is None or self._process != os.getpid():
             return
-        writer = self._writer
-        atexit.unregister(self.close)
+        writer, self._has_ended = self._writer, True
+        _recording.remove(self)
+        atexit.unregister(self._end_at_exit)
         self._hooks.remove()
         self._steps.remove()
         if self._steps.is_open:

@@ -73,7 +73,7 @@ def train(
     data = graph()
     trained = Trained(make_model())
     optimizer = make_optimizer(trained.model.parameters())
-    recorder = None if folder is None else gatdiag.watch(trained.model, folder, **options).start()
+    recorder = None if folder is None else gatdiag.watch(trained.model, folder, **options)
     for step in range(steps):
         loss = loss_of(trained.model, data)
         loss.backward()
@@ -84,6 +84,6 @@ def train(
         if recorder is not None:
             recorder.log(loss=loss)
     if recorder is not None:
-        recorder.close()
+        recorder.finish()
         trained.run = gatdiag.load(folder)
     return trained

@@ -177,7 +177,7 @@ def test_another_model_cannot_go_on_with_a_run(tmp_path):
         (nn.Linear(5, 3), "the layer convs.0"),
     ):
         with pytest.raises(InputError, match=f"is of another model.*{what}"):
-            gatdiag.watch(other, tmp_path / "run", resume=True).start()
+            gatdiag.watch(other, tmp_path / "run", resume=True)
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
 
 
@@ -241,11 +241,12 @@ def test_a_folder_in_use_is_refused(tmp_path):
     assert len(train(tmp_path / "run", steps=2, overwrite=True).run.steps) == 2
     with gatdiag.watch(Gat(), tmp_path / "live") as recorder:
         with pytest.raises(InputError):
-            gatdiag.watch(Gat(), tmp_path / "live", overwrite=True).start()
-        with pytest.raises(InputError, match="records once"):
-            recorder.start()
+            gatdiag.watch(Gat(), tmp_path / "live", overwrite=True)
+        assert recorder.start() is recorder
         with pytest.warns(RecordingWarning, match="no step"):
             recorder.close()
+        with pytest.raises(InputError, match="records once"):
+            recorder.start()
     recorder.close()
 
 

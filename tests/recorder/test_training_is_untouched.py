@@ -238,7 +238,8 @@ def test_a_no_op_records_nothing(tmp_path, monkeypatch):
         assert hooks() == before
     assert not (tmp_path / "off").exists()
     monkeypatch.setenv("GATDIAG_DISABLE", "0")
-    assert gatdiag.watch(Gat(), tmp_path / "on").enabled
+    with gatdiag.watch(Gat(), tmp_path / "on") as recorder:
+        assert recorder.enabled
 
 
 def test_hooks_of_the_user_see_the_users_passes_only(tmp_path):

@@ -1,0 +1,187 @@
+"""`watch` without a context: it records from the call on, until `finish` or the exit of the interpreter."""
+
+import gc
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import gatdiag
+from gatdiag.errors import InputError, ModelError
+from gatdiag.recorder import RecordingWarning
+from tests.recorder.loops import Gat, graph, loss_of
+
+ROOT = Path(__file__).parents[2]
+
+
+class Training:
+    """A model with its optimizer, whose steps are made one by one."""
+
+    def __init__(self):
+        self.model, self.data = Gat(), graph()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def steps(self, count):
+        for _ in range(count):
+            loss_of(self.model, self.data).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def steps_in(folder):
+    return gatdiag.load(folder).steps.step.tolist()
+
+
+def status(folder):
+    return gatdiag.load(folder).status
+
+
+def test_the_plain_call_records_until_it_is_finished(tmp_path):
+    training = Training()
+    recorder = gatdiag.watch(training.model, tmp_path / "run", metrics="fast")
+    training.steps(2)
+    recorder.log(loss=1.0)
+    assert recorder.start() is recorder
+    recorder.finish()
+    training.steps(2)
+    recorder.log(loss=2.0)
+    recorder.finish()
+    recorder.close()
+    assert steps_in(tmp_path / "run") == [0, 1]
+    assert gatdiag.load(tmp_path / "run").steps.loss.dropna().tolist() == [1.0]
+    assert status(tmp_path / "run") == "finished"
+
+
+def test_a_recorder_that_nobody_keeps_records_on(tmp_path):
+    training = Training()
+    gatdiag.watch(training.model, tmp_path / "run", metrics="fast")
+    gc.collect()
+    training.steps(3)
+    with pytest.warns(RecordingWarning, match="watched again"):
+        gatdiag.watch(training.model, tmp_path / "next", metrics="fast")
+    training.steps(1)
+    with gatdiag.watch(training.model, tmp_path / "next", metrics="fast", resume=True):
+        training.steps(1)
+    assert steps_in(tmp_path / "run") == [0, 1, 2]
+
+
+def test_a_context_over_a_recorder_that_records_ends_it(tmp_path):
+    training = Training()
+    recorder = gatdiag.watch(training.model, tmp_path / "run", metrics="fast")
+    training.steps(1)
+    with pytest.raises(ZeroDivisionError), recorder as entered:
+        assert entered is recorder
+        training.steps(1)
+        raise ZeroDivisionError
+    training.steps(1)
+    assert steps_in(tmp_path / "run") == [0, 1]
+    assert status(tmp_path / "run") == "failed"
+
+
+def test_what_is_wrong_is_said_by_the_call(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("")
+    for folder in ("file", "full"):
+        with pytest.raises(InputError, match=folder):
+            gatdiag.watch(Gat(), tmp_path / folder)
+    with pytest.raises(ModelError):
+        gatdiag.watch(torch.nn.ReLU(), tmp_path / "none")
+    with pytest.raises(InputError, match="No layer is left"):
+        gatdiag.watch(Gat(), tmp_path / "none", include="nothing")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("same_model", [True, False])
+def test_a_folder_that_is_being_recorded(tmp_path, same_model):
+    """As where the cell of a notebook is run again."""
+    training, folder = Training(), tmp_path / "run"
+    again = training if same_model else Training()
+    first = gatdiag.watch(training.model, folder, metrics="fast")
+    training.steps(3)
+    with pytest.raises(InputError, match=r"is being recorded.*call finish\(\).*overwrite=True.*resume=True"):
+        gatdiag.watch(again.model, folder, metrics="fast")
+    training.steps(1)
+    resumed = gatdiag.watch(again.model, folder, metrics="fast", resume=True)
+    again.steps(1)
+    first.finish()
+    again.steps(1)
+    overwritten = gatdiag.watch(again.model, folder, metrics="fast", overwrite=True)
+    assert not resumed._hooks.attached
+    again.steps(2)
+    overwritten.finish()
+    assert steps_in(folder) == [0, 1]
+
+
+def test_a_run_that_goes_on_has_all_its_steps(tmp_path):
+    training = Training()
+    gatdiag.watch(training.model, tmp_path / "run", metrics="fast")
+    training.steps(3)
+    with gatdiag.watch(training.model, tmp_path / "run", metrics="fast", resume=True):
+        training.steps(2)
+    assert steps_in(tmp_path / "run") == [0, 1, 2, 3, 4]
+
+
+def test_a_model_that_is_watched_again_is_recorded_once(tmp_path):
+    training, other = Training(), Training()
+    aside = gatdiag.watch(other.model, tmp_path / "other", metrics="fast")
+    first = gatdiag.watch(training.model, tmp_path / "first", metrics="fast")
+    training.steps(2)
+    with pytest.raises(InputError, match="is being recorded"):
+        gatdiag.watch(training.model, tmp_path / "other", metrics="fast")
+    training.steps(1)
+    with pytest.warns(RecordingWarning, match=r"first has ended.*watched again, in .*second; call finish\(\)"):
+        second = gatdiag.watch(training.model, tmp_path / "second", metrics="fast")
+    training.steps(2)
+    other.steps(1)
+    for recorder in (first, second, aside):
+        recorder.finish()
+    assert [len(steps_in(tmp_path / name)) for name in ("first", "second", "other")] == [3, 2, 1]
+
+
+def test_in_contexts_a_model_may_be_watched_twice(tmp_path):
+    training = Training()
+    with (
+        gatdiag.watch(training.model, tmp_path / "a", metrics="fast"),
+        gatdiag.watch(training.model, tmp_path / "b", metrics="full"),
+    ):
+        training.steps(2)
+    assert steps_in(tmp_path / "a") == steps_in(tmp_path / "b") == [0, 1]
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+import gatdiag
+from tests.loop.test_watching import Training
+trainings = [Training(), Training()]
+for number, training in enumerate(trainings):
+    gatdiag.watch(training.model, {folder!r} + str(number), metrics="fast")
+    training.steps(2)
+{ending}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ending", "status", "error"),
+    [
+        ("del trainings, training", "finished", None),
+        ("raise ValueError('mine')", "failed", "ValueError: mine"),
+        ("sys.exit(3)", "finished", None),
+        ("raise KeyboardInterrupt", "interrupted", None),
+    ],
+)
+def test_the_exit_of_the_interpreter_seals_the_run(tmp_path, ending, status, error):
+    script = textwrap.dedent(SCRIPT.format(root=str(ROOT), folder=str(tmp_path / "run"), ending=ending))
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "gatdiag" not in ended.stderr.replace(str(ROOT), "")
+    for number in (0, 1):
+        folder = tmp_path / f"run{number}"
+        assert (folder / "steps.parquet").exists()
+        run = gatdiag.load(folder)
+        assert (len(run.steps), run.status, run.meta["error"]) == (2, status, error)
+        assert run.snapshot("final") is not None

@@ -90,7 +90,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         step_axis(axes, table["step"])
         axes.set_title(plain(f"layer {part['layer'].iloc[0]}"), loc="left")
     for axes in panels[:, 0]:
-        axes.set_ylabel(r"$c_i$")
+        axes.set_ylabel("c")
     entries = [Line2D([], [], color="#31446b", label="a neuron"), _prediction("predicted from the step before")]
     legend_below(figure, entries + marks)
 

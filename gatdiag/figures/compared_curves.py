@@ -70,8 +70,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
             style = {key: category(int(str(place)))[key] for key in ("color", "linestyle")}
             lines.append(curve_line(curve, plain(curve["label"].iloc[0], 28), **style))
         accuracy = "accuracy" in str(quantity)
-        hold = (0.0, 1.0) if accuracy else (0.0,) if "loss" in str(quantity).lower() else ()
-        entries += draw_lines(axes, lines, log=False if accuracy else None, hold=hold)
+        entries += draw_lines(axes, lines, log=False if accuracy else None, hold=(0.0, 1.0) if accuracy else ())
         axes.set_ylabel(plain(quantity, 30))
         step_axis(axes, part["step"])
     legend_below(figure, entries)

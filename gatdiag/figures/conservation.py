@@ -35,7 +35,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     axes = figure.subplots()
     lines, layers = layer_lines(table, linewidth=0.8)
     legend_below(figure, draw_lines(axes, lines, log=True))
-    axes.set_ylabel(r"largest $|\delta_i|$")
+    axes.set_ylabel("largest |δ|")
     step_axis(axes, table["step"])
     layer_bar(figure, [axes], layer_names(table), layers)
 

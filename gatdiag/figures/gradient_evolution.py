@@ -70,7 +70,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         heat_steps(axes, cells["step"])
     for axes in panels:
         axes.set_visible(False)
-    log_bar(figure, list(grid.flat), limits, r"$\|\nabla_W L\|_F$")
+    log_bar(figure, list(grid.flat), limits, "‖∇W‖")
     legend_below(figure, heat_legend(cases))
 
 

@@ -62,7 +62,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     marks: list[Line2D] = []
     loss = table[table["quantity"] == "loss"]
     if len(loss):
-        marks += draw_lines(axes[0], [curve_line(loss, color="black")], hold=(0.0,))
+        marks += draw_lines(axes[0], [curve_line(loss, color="black")])
         axes[0].set_ylabel("loss")
         step_axis(axes[0], table["step"])
     else:

@@ -39,8 +39,8 @@ from gatdiag.summary import (
 )
 
 _MAPS: dict[str, tuple[str, HeatKind, str]] = {  # quantity -> its column, kind of colours, label of the colour bar
-    "relative gradient norm": ("parameters.relative_gradient_norm", "log", r"$\|\nabla_W L\|_F\,/\,\|W\|_F$"),
-    "difference between nodes": ("layers.mu", "log", r"$\mu(X)$"),
+    "relative gradient norm": ("parameters.relative_gradient_norm", "log", "‖∇W‖ / ‖W‖"),
+    "difference between nodes": ("layers.mu", "log", "μ(X)"),
     "imbalance": ("neurons.c", "signed", "c"),
 }
 _SCALE = 0.1  # of weights whose norms were not recorded
@@ -98,7 +98,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     loss = table[table["quantity"] == "loss"]
     marks: list[Line2D] = []
     if len(loss):
-        marks = draw_lines(axes[0], [curve_line(loss, color="black")], hold=(0.0,))
+        marks = draw_lines(axes[0], [curve_line(loss, color="black")])
         step_axis(axes[0], table["step"], label=False)
         axes[0].set_ylabel("loss")
     else:

@@ -119,9 +119,10 @@ def render(
     with look(salt=f"gatdiag {chosen.name}"):
         size = SIZES[width], chosen.height(values, SIZES[width])
         drawn = matplotlib.figure.Figure(figsize=size, dpi=dpi, layout="constrained")
-        _CANVASES[format](drawn)
+        canvas = _CANVASES[format](drawn)
         chosen.draw(values, drawn)
-        drawn.savefig(content, format=format, dpi=dpi, metadata=_METADATA[format])
+        # not savefig, which draws everything twice; the layout is settled in the one drawing that is kept
+        getattr(canvas, f"print_{format}")(content, metadata=_METADATA[format])
     return content.getvalue()
 
 

@@ -53,7 +53,7 @@ def _gradients(run: Run) -> list[str]:
 def draw(table: pd.DataFrame, figure: Canvas) -> None:
     """One panel a kind of curve."""
     missing = {"loss": "steps.loss", "accuracy": "steps.val_accuracy", "gradient norm": "steps.gradient_norm"}
-    holds = {"loss": (0.0,), "accuracy": (0.0, 1.0), "gradient norm": (0.0,)}
+    holds = {"loss": (), "accuracy": (0.0, 1.0), "gradient norm": (0.0,)}
     shape = (1, 3) if is_wide(figure) else (3, 1)
     for axes, (panel, column) in zip(figure.subplots(*shape).flat, missing.items(), strict=True):
         part = table[table["panel"] == panel]

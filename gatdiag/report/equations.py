@@ -1,113 +1,141 @@
-"""LaTeX -> a drawing of the equation that needs no font and no script, and words for who cannot see it.
+"""LaTeX -> MathML, which browsers set by themselves: no drawing, no font, in the color of the text around it.
 
-matplotlib sets the equation; its outlines become one SVG path in the colour of the text around it. What matplotlib
-cannot set is shown as it is written.
+The part of LaTeX that the catalogue of quantities uses. What is not known is shown as it is written.
 """
 
 import re
-from functools import lru_cache
-from html import escape
+from collections.abc import Iterator
+from itertools import takewhile
 
-import numpy as np
 from markupsafe import Markup
-from matplotlib.font_manager import FontProperties
-from matplotlib.path import Path
-from matplotlib.textpath import TextPath
 
 from gatdiag.report.wording import one_line
 
-_SIZE = 16.0  # units of the drawing
-_LETTER = 14.0  # units that are as wide as one of the page's letters is high: its letters are larger than STIX
 _LONGEST = 600  # characters; beyond it no equation was meant
-_LETTERS = FontProperties(math_fontfamily="stix")
-_COMMANDS = {  # of a matplotlib path -> of an SVG path, with how many points it takes
-    int(Path.MOVETO): ("M", 1),
-    int(Path.LINETO): ("L", 1),
-    int(Path.CURVE3): ("Q", 2),
-    int(Path.CURVE4): ("C", 3),
-    int(Path.CLOSEPOLY): ("Z", 1),
-}
+_DEEPEST = 20  # groups inside each other
 _BETWEEN = re.compile(r",?\s*\\q?quad(?![a-z])")
-_UNSUPPORTED = {r"\left\|": r"\|", r"\right\|": r"\|", r"\lVert": r"\|", r"\rVert": r"\|", r"\tfrac": r"\frac"}
-_SPOKEN = {
-    "nabla": "∇", "partial": "∂", "sum": "Σ", "prod": "Π", "sigma": "\u03c3",
-    "gamma": "\u03b3", "delta": "δ", "Delta": "Δ",
-    "lambda": "λ", "alpha": "\u03b1", "beta": "β", "eta": "η", "mu": "μ", "tau": "τ", "theta": "θ", "epsilon": "ε",
-    "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠", "approx": "≈", "in": "∈", "notin": "∉",
-    "cdot": "·", "times": "\u00d7", "infty": "∞", "top": "ᵀ", "langle": "⟨", "rangle": "⟩", "sqrt": "√", "to": "→",
-    "ldots": "…", "dots": "…", "cdots": "…", "ell": "\u2113", "pm": "±", "quad": " ", "qquad": " ", "odot": "⊙",
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9.]*[0-9]|[A-Za-z]|\s+|[-+=<>/|()\[\]{}^_,:;!*'&]")
+_LETTERS = {
+    "alpha": "\u03b1", "beta": "β", "gamma": "\u03b3", "delta": "δ", "Delta": "Δ", "epsilon": "ε", "eta": "η",
+    "theta": "θ", "lambda": "λ", "mu": "μ", "rho": "\u03c1", "sigma": "\u03c3", "tau": "τ", "ell": "\u2113",
+    "infty": "∞", "top": "\u22a4", "max": "max", "min": "min",
 }  # fmt: skip
+_OPERATORS = {
+    "{": "{", "}": "}", "sum": "∑", "prod": "∏", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠",
+    "approx": "≈", "in": "∈", "notin": "∉", "cdot": "·", "times": "\u00d7", "odot": "⊙", "pm": "±", "to": "→",
+    "langle": "⟨", "rangle": "⟩", "ldots": "…", "dots": "…", "cdots": "…",
+}  # fmt: skip
+_TIGHT = {"|": "‖", "lVert": "‖", "rVert": "‖", "#": "#", "nabla": "∇", "partial": "∂"}
+_SPACES = {",": "0.17em", ":": "0.22em", ";": "0.28em", " ": "0.3em"}
+_ELEMENTS = {  # command -> what stands for it
+    **{name: f"<mi>{text}</mi>" for name, text in _LETTERS.items()},
+    **{name: f'<mi style="padding-right:.15em">{name}</mi>' for name in ("exp", "log", "cos", "det")},
+    **{name: f'<mo stretchy="false" largeop="false">{text}</mo>' for name, text in _OPERATORS.items()},
+    **{name: f'<mo stretchy="false" lspace="0" rspace="0">{text}</mo>' for name, text in _TIGHT.items()},
+    **{name: f'<mspace width="{width}"></mspace>' for name, width in _SPACES.items()},
+}
+_CONTAINERS = {"sqrt": ("msqrt", 1), "frac": ("mfrac", 2), "tfrac": ("mfrac", 2)}  # with how many arguments
+_UPRIGHT = ("mathrm", "operatorname", "text", "mathbf", "boldsymbol")
+_ALPHABETS = {"mathcal": {"L": "\u2112"}, "mathbb": {"R": "\u211d", "E": "\U0001d53c"}}
+_SCRIPTS = {"_": "msub", "^": "msup"}
+
+
+class _UnknownError(ValueError):
+    """The equation is none, or needs more of LaTeX than is known here."""
 
 
 def equation(latex: str) -> Markup:
-    r"""An equation as inline markup: an SVG drawing with a spoken label, or the source where it cannot be drawn.
+    r"""An equation as inline MathML, or its source as code where it is not understood.
 
     Args:
-        latex: LaTeX as matplotlib's mathtext takes it, without dollar signs.
+        latex: LaTeX without dollar signs; parts separated by ``\quad`` may stand on lines of their own.
 
     Example:
-        >>> str(equation(r"\|W\|_F"))[:42]
-        '<svg class="equation" role="img" aria-labe'
+        >>> print(equation(r"W_2"))
+        <math><mrow><msub><mi>W</mi><mn>2</mn></msub></mrow></math>
     """
     parts = [one_line(part) for part in _BETWEEN.split(latex) if part.strip()]
-    return Markup(" ").join(_drawn(part) for part in parts)
+    return Markup(" ").join(_set(part) for part in parts)
 
 
-def _drawn(latex: str) -> Markup:
-    drawing = _outlines(latex)
-    if drawing is None:
-        return Markup('<code class="equation">{}</code>').format(latex)
-    return Markup(drawing)
-
-
-def spoken(latex: str) -> str:
-    r"""An equation in plain characters, to be read aloud or where there is no drawing.
-
-    Example:
-        >>> spoken(r"\|\nabla_W\mathcal{L}\|_F / \|W\|_F")
-        '‖∇_W L‖_F / ‖W‖_F'
-    """
-    text = latex.replace(r"\|", "‖").replace(r"\#", "#")
-    while (plain := re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"(\1) / (\2)", text)) != text:
-        text = plain
-    text = re.sub(r"\\(?:mathcal|mathrm|mathbf|mathbb|text|operatorname|boldsymbol|hat|tilde)\b\s*", " ", text)
-    text = re.sub(r"\\([A-Za-z]+)\s*", lambda match: _SPOKEN.get(match[1], f"{match[1]} "), text)
-    text = re.sub(r"\\[,;:! ]", " ", text).replace("\\", "").replace("{", "").replace("}", "")
-    text = re.sub(r"\s+", " ", text)
-    return re.sub(r"(?<=[‖(\[|]) | (?=[‖)\]|,](?:[_^ ,]|$))", "", text).strip()
-
-
-@lru_cache(maxsize=512)
-def _outlines(latex: str) -> str | None:
-    """The SVG element, or None where matplotlib refuses the source."""
-    if len(latex) > _LONGEST or "$" in latex or not latex.isascii():
-        return None
-    source = latex
-    for written, known in _UNSUPPORTED.items():
-        source = source.replace(written, known)
+def _set(latex: str) -> Markup:
     try:
-        path = TextPath((0, 0), f"${source}$", size=_SIZE, prop=_LETTERS)
-    except (ValueError, RuntimeError):  # mathtext's complaint about what it cannot parse
-        return None
-    if not np.size(path.vertices):
-        return None
-    box = path.get_extents()
-    left, width, height = box.x0 - 0.5, box.width + 1, box.height + 1
-    depth = max(0.0, -box.y0 + 0.5)
-    style = f"width:{width / _LETTER:.2f}em;height:{height / _LETTER:.2f}em;vertical-align:{-depth / _LETTER:.2f}em"
-    return (
-        f'<svg class="equation" role="img" aria-label="{escape(spoken(latex))}" style="{style}" '
-        f'viewBox="{left:.1f} {-box.y1 - 0.5:.1f} {width:.1f} {height:.1f}"><path d="{_data(path)}"/></svg>'
-    )
+        return Markup("<math>{}</math>").format(_row(iter(_tokens(latex))))
+    except _UnknownError:
+        return Markup('<code class="equation">{}</code>').format(latex)
 
 
-def _data(path: Path) -> str:
-    """SVG path data; the vertical axis points down there."""
-    vertices, codes = np.asarray(path.vertices), np.asarray(path.codes)
-    parts, at = [], 0
-    while at < len(vertices):
-        letter, length = _COMMANDS.get(int(codes[at]), ("", 1))
-        points = " ".join(f"{x:.1f} {-y:.1f}" for x, y in vertices[at : at + length])
-        parts.append(letter if letter in ("", "Z") else letter + points)
-        at += length
-    return "".join(parts)
+def _tokens(latex: str) -> list[str]:
+    tokens = _TOKEN.findall(latex)
+    if len(latex) > _LONGEST or "".join(tokens) != latex:
+        raise _UnknownError(latex)
+    return [token for token in tokens if not token.isspace()]
+
+
+def _row(tokens: Iterator[str], closing: str = "", depth: int = 0) -> Markup:
+    """Everything up to the closing token, scripts hung on what they follow."""
+    if depth > _DEEPEST:
+        raise _UnknownError("groups inside groups")
+    done: list[tuple[Markup, dict[str, Markup]]] = []  # each with its scripts
+    for token in tokens:
+        if token == closing:
+            break
+        if token not in _SCRIPTS:
+            done.append((_atom(tokens, token, depth), {}))
+        elif not done or token in done[-1][1]:
+            raise _UnknownError(token)
+        else:
+            done[-1][1][token] = _atom(tokens, next(tokens, ""), depth)
+    else:
+        if closing:
+            raise _UnknownError(closing)
+    return Markup("<mrow>{}</mrow>").format(Markup("").join(_scripted(*item) for item in done))
+
+
+def _scripted(base: Markup, scripts: dict[str, Markup]) -> Markup:
+    if not scripts:
+        return base
+    tag = Markup("msubsup" if len(scripts) == 2 else _SCRIPTS[next(iter(scripts))])
+    ordered = (scripts[kind] for kind in _SCRIPTS if kind in scripts)
+    return Markup("<{0}>{1}{2}</{0}>").format(tag, base, Markup("").join(ordered))
+
+
+def _atom(tokens: Iterator[str], token: str, depth: int) -> Markup:
+    """One token, or the group or command that it opens."""
+    if token == "{":
+        return _row(tokens, "}", depth + 1)
+    if token.startswith("\\"):
+        return _command(tokens, token[1:], depth)
+    if not token or token in "}&":
+        raise _UnknownError(token)
+    if token == "|":
+        return Markup('<mo stretchy="false" lspace="0" rspace="0">|</mo>')
+    tag = Markup("mn" if token[-1].isdigit() else "mi" if token.isalpha() else "mo")
+    text = {"-": "\N{MINUS SIGN}", "*": "\N{ASTERISK OPERATOR}", "'": "\N{PRIME}"}.get(token, token)
+    stretchy = Markup(' stretchy="false"' if token in "()[]/" else "")
+    return Markup("<{0}{1}>{2}</{0}>").format(tag, stretchy, text)
+
+
+def _command(tokens: Iterator[str], name: str, depth: int) -> Markup:
+    if name in _ELEMENTS:
+        return Markup(_ELEMENTS[name])
+    if name in ("left", "right"):
+        return _atom(tokens, next(tokens, ""), depth)
+    if name in _CONTAINERS:
+        tag, count = _CONTAINERS[name]
+        arguments = [_atom(tokens, next(tokens, ""), depth) for _ in range(count)]
+        return Markup("<{0}>{1}</{0}>").format(Markup(tag), Markup("").join(arguments))
+    return _word(tokens, name)
+
+
+def _word(tokens: Iterator[str], name: str) -> Markup:
+    """Letters upright or in another alphabet: one, or all in braces."""
+    letters = next(tokens, "")
+    if letters == "{":
+        letters = "".join(takewhile(lambda token: token != "}", tokens))
+    if not letters.isalnum() or name not in (*_UPRIGHT, *_ALPHABETS):
+        raise _UnknownError(name)
+    if name in _ALPHABETS:
+        return Markup("<mi>{}</mi>").format("".join(_ALPHABETS[name].get(letter, letter) for letter in letters))
+    style = Markup(' style="font-weight:bold"' if name.startswith("b") or name == "mathbf" else "")
+    return Markup('<mi mathvariant="normal"{}>{}</mi>').format(style, letters)

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import matplotlib.figure
 import pytest
+from matplotlib import mathtext
 from PIL import Image
 
 from gatdiag.errors import InputError
@@ -161,3 +162,20 @@ def test_a_figure_draws_on_a_part_of_ones_own_figure(runs):
     whole.draw_without_rendering()
     assert left.axes
     assert right.axes
+
+
+@pytest.mark.parametrize("format", ["svg", "png", "pdf"])
+def test_a_figure_is_drawn_once(runs, format, monkeypatch):
+    draw, drawn = matplotlib.figure.Figure.draw, []
+    monkeypatch.setattr(matplotlib.figure.Figure, "draw", lambda self, *given: (drawn.append(self), draw(self, *given)))
+    render("unchanged_fraction", runs["ordinary"], format=format, width="single")
+    assert len(drawn) == 1
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_no_label_has_to_be_parsed(figure, runs, grown, monkeypatch):
+    """Mathtext would take most of the time of a drawing."""
+    parsed = []
+    monkeypatch.setattr(mathtext.MathTextParser, "parse", lambda self, text, *given, **more: parsed.append(text))
+    render(figure, runs["ordinary"] if figure.per == "run" else grown, width="single")
+    assert parsed == []

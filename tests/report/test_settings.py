@@ -32,7 +32,7 @@ def test_every_quantity_of_the_run_is_explained(tmp_path):
     assert [row[1].text for row in catalogue.rows] == [f"{q['table']}.{q['name']}" for q in run.meta["quantities"]]
     drawn = [str(row[3].text) for row, q in zip(catalogue.rows, run.meta["quantities"], strict=True) if q["equation"]]
     assert drawn
-    assert all(text.startswith("<svg") for text in drawn)
+    assert all(text.startswith("<math") for text in drawn)
 
 
 def test_what_is_not_known_is_left_out(tmp_path):

@@ -11,10 +11,10 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from gatdiag.figures.look.scales import layer_axis, step_axis
+from gatdiag.figures.look.scales import layer_axis, power_of_ten, step_axis
 from gatdiag.figures.look.style import BROKEN, HEAT, SIGNED, UNMEASURED, ZERO, Canvas
 from gatdiag.summary import bin_steps
 
@@ -189,7 +189,7 @@ def _decades(bar: Colorbar) -> None:
     low, high = bar.ax.get_ylim()
     few = high < 300 * low
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if few else (1.0,), numticks=6))
-    bar.ax.yaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(power_of_ten))
 
 
 def heat_steps(axes: Axes, steps: ArrayLike, *, label: bool = True) -> None:

@@ -10,7 +10,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import (
+    FixedFormatter,
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    ScalarFormatter,
+)
 from numpy.typing import ArrayLike, NDArray
 
 from gatdiag.figures.look.style import BROKEN
@@ -23,6 +31,8 @@ MARKS = {  # what the eye cannot see -> marker, colour, words in the legend, hei
     "above": ("^", "#000000", "beyond the axis", 0.97),
     "below": ("v", "#000000", "beyond the axis", 0.02),
 }
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LEAST_SPAN = 0.005  # of the values' size, on a linear axis: smaller changes look level
 _DECADES = 1.5  # by which single values may widen a logarithmic axis
 _DECADES_SHOWN = 2.0  # at least, so that noise does not fill the axis and two powers of ten are named
 
@@ -46,13 +56,31 @@ def scale_axis(axes: Axes, values: ArrayLike, *, log: bool | None = None, hold: 
         axes.set_yscale("log")
         axes.set_ylim(10.0 ** max(low, -320), 10.0 ** min(high, 307))
         axes.yaxis.set_major_locator(LogLocator(numticks=6))
+        axes.yaxis.set_major_formatter(FuncFormatter(power_of_ten))
         axes.yaxis.set_minor_locator(NullLocator())
     elif len(finite):
         low, high = _robust(finite, 0.0)
+        short = (_LEAST_SPAN * max(abs(low), abs(high)) - (high - low)) / 2
+        low, high = (low - short, high + short) if short > 0 else (low, high)
         held = [low, high, *hold]
         margin = 0.04 * (max(held) - min(held)) if hold else 0.0
         axes.set_ylim(min(held) - margin, max(held) + margin)
         axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+
+
+def power_of_ten(value: float, _position: int | None = None) -> str:
+    """A tick of a logarithmic axis in plain characters: mathtext would take most of a figure's time.
+
+    Example:
+        >>> power_of_ten(1e-12), power_of_ten(1000.0)
+        ('10⁻¹²', '10³')
+    """
+    if value <= 0 or not np.isfinite(value):
+        return ""
+    mantissa, exponent = f"{value:.0e}".split("e")
+    power = f"10{str(int(exponent)).translate(_SUPERSCRIPT)}"
+    return power if mantissa == "1" else f"{mantissa}\N{MULTIPLICATION SIGN}{power}"
 
 
 def _robust(values: NDArray[np.float64], slack: float) -> tuple[float, float]:

@@ -1,13 +1,10 @@
-"""How quantities are written on axes.
-
-The loss is a plain L: a calligraphic one comes from a font of matplotlib's own, of which browsers draw boxes.
-"""
+"""How quantities are written on axes: in plain characters, which browsers draw and no parser has to read."""
 
 SMOOTHING = {  # column of the layers' table -> label; outputs, then gradients
-    "mu": r"$\mu(X)$",
-    "relative_mu": r"$\mu(X)\,/\,\|X\|_F$",
-    "output_norm": r"$\|X\|_F$",
-    "gradient_mu": r"$\mu(\partial L/\partial X)$",
-    "relative_gradient_mu": r"relative $\mu(\partial L/\partial X)$",
-    "output_gradient_norm": r"$\|\partial L/\partial X\|_F$",
+    "mu": "μ(X)",
+    "relative_mu": "μ(X) / ‖X‖",
+    "output_norm": "‖X‖",
+    "gradient_mu": "μ(∂L/∂X)",
+    "relative_gradient_mu": "μ(∂L/∂X) / ‖∂L/∂X‖",
+    "output_gradient_norm": "‖∂L/∂X‖",
 }

@@ -89,3 +89,28 @@ def test_ticks_of_few_steps_are_steps(axes, steps):
     step_axis(axes, steps)
     low, high = axes.get_xlim()
     assert [tick for tick in axes.get_xticks() if low <= tick <= high] == steps
+
+
+@pytest.mark.parametrize(("losses", "log"), [((1.946, 1.91), False), ((2.0, 0.001), True), ((0.5, 3.0), False)])
+def test_the_axis_is_scaled_to_the_data(axes, losses, log):
+    values = np.linspace(*losses, 200) if not log else np.geomspace(*losses, 200)
+    scale_axis(axes, values)
+    low, high = axes.get_ylim()
+    assert axes.get_yscale() == ("log" if log else "linear")
+    if not log:
+        assert np.ptp(values) > 0.8 * (high - low)
+
+
+def test_rounding_around_a_constant_looks_level(axes):
+    scale_axis(axes, 1.386 + 1e-7 * np.arange(50))
+    low, high = axes.get_ylim()
+    assert high - low == pytest.approx(0.005 * 1.386, rel=1e-3)
+    assert axes.yaxis.get_major_formatter().get_useOffset() is False
+
+
+def test_powers_of_ten_are_plain_characters(axes):
+    scale_axis(axes, np.geomspace(1e-7, 1e2, 50))
+    axes.figure.draw_without_rendering()
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert "10⁻⁶" in labels
+    assert "$" not in "".join(labels)

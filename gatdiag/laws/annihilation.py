@@ -59,7 +59,7 @@ def annihilated(
                 shown[name] |= exists
                 rounding[name] |= is_rounding
     except (ModelError, RuntimeError) as error:
-        return {}, f"{type(error).__name__}: {error}"
+        return {}, f"they could not be looked for among {', '.join(names)} ({type(error).__name__}: {error})"
     finally:
         place(replica, point.weights)
     masks = {name: ~mask for name, mask in shown.items()}

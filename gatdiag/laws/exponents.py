@@ -6,6 +6,7 @@ of its weight to (unknown of the row) - (exponent of the column). What cannot be
 `gatdiag.laws.solver`. Unknown 0 is the exponent zero.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -70,6 +71,7 @@ class Exponents:
         equations: What could not be solved on the spot.
         approximations: Equations that hold only if a small epsilon of the model is taken seriously.
         cause: What was running, set by the tracer; remembered for unknowns that are forced to zero.
+        coarse: What was running when a rule demanded more than its operation does, and how often.
     """
 
     def __init__(self) -> None:
@@ -81,6 +83,7 @@ class Exponents:
         self.equations: list[Equations] = []
         self.approximations: list[Equations] = []
         self.cause = ""
+        self.coarse: Counter[str] = Counter()
         self._forced: list[tuple[str, Tensor]] = []
         self._mixtures: dict[int, Mixture] = {}
 

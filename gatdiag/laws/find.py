@@ -115,7 +115,7 @@ def _found(structure: Structure, user: nn.Module, args: tuple[Any, ...], kwargs:
     candidates = assemble(labels, shapes, basis, places, evidence.annihilated)
     kept, failed = _checked(candidates, replica, evidence, tolerance)
     parameters = dict(user.named_parameters())
-    excluded = [*_unreached(evidence), *_unknown(trace), *_without_law(exponents, basis, places), *failed]
+    excluded = [*_unreached(evidence), *_unknown(trace, exponents), *_without_law(exponents, basis, places), *failed]
     return Laws(kept, {name: parameters[name] for name in evidence.point.weights}, excluded)
 
 
@@ -267,17 +267,19 @@ def _unreached(evidence: Evidence) -> list[Exclusion]:
     return [*(Exclusion(name, reason) for name in evidence.unreached), *unsearched]
 
 
-def _unknown(trace: Trace) -> list[Exclusion]:
+def _unknown(trace: Trace, exponents: Exponents) -> list[Exclusion]:
     failed = [
         Exclusion(
             f"operation {name} in {where}", f"its rule cannot read it, so what it touches keeps its scale ({error})"
         )
         for (name, where), error in trace.failed.items()
     ]
-    return failed + [
+    unknown = [
         Exclusion(f"operation {name} in {where}", f"no rule for it, so what it touches keeps its scale ({times} times)")
         for (name, where), times in trace.unknown.items()
     ]
+    reason = "its rule takes entries to scale alike that need not, so laws may be missed"
+    return [*failed, *unknown, *(Exclusion(f"operation {cause}", reason) for cause in exponents.coarse)]
 
 
 def _without_law(exponents: Exponents, basis: Basis, places: Mapping[str, Place]) -> list[Exclusion]:

@@ -56,6 +56,8 @@ class _Group:
 class Sums:
     """The vector of all sums that a set of laws needs, laid out once, computed in a few kernels.
 
+    A complex entry counts as two real ones, as it does for torch's gradients and optimizers.
+
     Args:
         marginals: The sums wanted.
         templates: The parameters, for shape, device and type.
@@ -114,7 +116,7 @@ class Sums:
                     product = product * stacked[position]
                 product = product.abs() if absolute else product
                 for axes in group.patterns:
-                    gone = [axis + 1 for axis in range(len(group.shape)) if axis not in axes]
+                    gone = [axis + 1 for axis in range(product.ndim - 1) if axis not in axes]
                     pieces[number].append((product.sum(gone) if gone else product).flatten())
         return [_joined(found) for found in pieces]
 
@@ -124,7 +126,7 @@ class Sums:
         ]
         tensors = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
         stacked = tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
-        return stacked.to(torch.float64)
+        return (torch.view_as_real(stacked) if stacked.is_complex() else stacked).to(torch.float64)
 
 
 def _joined(pieces: list[Tensor]) -> Tensor:

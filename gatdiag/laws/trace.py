@@ -55,7 +55,7 @@ class Trace(TorchDispatchMode):
 
     def set_label(self, tensor: Tensor, label: Label) -> None:
         """Give a tensor its label. Integers and booleans have none."""
-        if not (tensor.is_floating_point() or tensor.is_complex()) or not label.arrays:
+        if not _has_scale(tensor) or not label.arrays:
             self._labels.pop(tensor, None)
         else:
             label = label.aligned(tensor.ndim)
@@ -79,7 +79,7 @@ class Trace(TorchDispatchMode):
             self._exponents.cause = f"{name} in {where}"
             try:
                 labels = rule(call)
-            except (RuntimeError, IndexError, ValueError) as error:
+            except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 self.failed[name, where] = f"{type(error).__name__}: {error}"
                 labels = _held(call)
             self._assign(call, labels)
@@ -114,7 +114,7 @@ class Trace(TorchDispatchMode):
     def _remember(self, call: Call) -> None:
         outs = list(call.out) if isinstance(call.out, list | tuple) else [call.out]
         for tensor in [*call.tensors(), *outs]:
-            if isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.is_floating_point():
+            if isinstance(tensor, Tensor) and tensor.layout == torch.strided and _has_scale(tensor):
                 known = self._views.setdefault(tensor.untyped_storage()._cdata, [])
                 known[:] = [reference for reference in known if reference() is not None]
                 if all(reference() is not tensor for reference in known):
@@ -129,22 +129,38 @@ class Trace(TorchDispatchMode):
             view = reference()
             if view is None or view is written:
                 continue
-            positions = torch.arange(storage.nbytes() // written.element_size())
-            target = positions.as_strided(view.size(), view.stride(), view.storage_offset())
-            source = positions.as_strided(written.size(), written.stride(), written.storage_offset())
-            self.set_label(view, self._overlaid(self.label_of(view), target, self.label_of(written), source))
+            self.set_label(view, self._overlaid(view, written))
 
-    def _overlaid(self, under: Label, target: Tensor, over: Label, source: Tensor) -> Label:
-        """The label of a view at memory positions `target` after positions `source` were relabelled."""
+    def _overlaid(self, view: Tensor, written: Tensor) -> Label:
+        """The label of a view after another tensor in the same memory was relabelled."""
+        under, over = self.label_of(view), self.label_of(written)
+        target, source = _places(view), _places(written)
         if not target.numel() or not source.numel():
             return under
         size = int(max(target.max(), source.max())) + 1
         memory, empty = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
-        for label, place in ((under, target), (over, source)):
+        for label, tensor, place in ((under, view, target), (over, written, source)):
+            label = label.map(lambda array: array.unsqueeze(-1)) if tensor.is_complex() else label
             memory[place] = self._exponents.collapse(label.present()).expand(place.shape)
             empty[place] = torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant
         label = Label(((_ONE, memory[target]),), empty[target] if bool(empty.any()) else None)
-        return label.arranged(target.shape, lambda array: array)
+        label = label.arranged(target.shape, lambda array: array)
+        if not view.is_complex():
+            return label
+        return self._exponents.uniform(label, [view.ndim]).map(lambda array: array.squeeze(-1))
+
+
+def _has_scale(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _places(tensor: Tensor) -> Tensor:
+    """Where each entry lies in memory; a complex one, two places along a last axis."""
+    size, stride, offset, width = tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.element_size()
+    if not tensor.is_complex():
+        return torch.arange(tensor.untyped_storage().nbytes() // width).as_strided(size, stride, offset)
+    memory = torch.arange(tensor.untyped_storage().nbytes() * 2 // width)
+    return memory.as_strided((*size, 2), (*(2 * step for step in stride), 1), 2 * offset)
 
 
 def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ SHORTFALLS: dict[str, str] = {  # name -> why fewer laws are found than there ar
     "pooling: sort aggregation": "padding with (smallest value - 1) shifts by a constant before it is cut off",
     "operations: determinant": "no rule for determinants",
     "operations: inverse": "no rule for matrix inverses",
-    "operations: fourier": "no rule for Fourier transforms",
     "operations: added zero times": "a gradient that is exactly zero is taken for a dead unit, not for a cancellation",
 }
 

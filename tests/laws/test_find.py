@@ -185,6 +185,49 @@ def test_an_operation_without_a_rule_is_named_and_what_it_touches_is_held() -> N
     assert [law.layer for law in laws] == ["first"] * 4
 
 
+class Parts(nn.Module):
+    """Two halves that are a complex number for a moment, and part again without having met."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        halves = torch.complex(*self.first(x).chunk(2, -1))
+        return self.last(torch.cat([halves.real, halves.imag], -1).relu())
+
+
+def test_a_rule_that_demands_more_than_its_operation_is_named() -> None:
+    laws = find_laws(Parts(), torch.randn(5, 3))
+
+    assert [law.layer for law in laws] == ["first"] * 4
+    assert reasons(laws) == {
+        "operation complex in the model": "its rule takes entries to scale alike that need not, so laws may be missed"
+    }
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = (nn.Parameter(torch.randn(4, 4, dtype=torch.complex64)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.view_as_real(x.to(self.first.dtype) @ self.first @ self.last)
+
+
+def test_complex_weights_have_laws() -> None:
+    model = Complex()
+    x = torch.randn(5, 4)
+    laws = find_laws(model, x)
+    (model(x) ** 3).sum().backward()
+
+    assert len(laws) == 4
+    assert all(law.residual < 1e-10 for law in laws)
+    assert float(laws.normalised_delta().max()) < 1e-5
+    first, last = (weight.detach().to(torch.complex128).abs().square() for weight in (model.first, model.last))
+    torch.testing.assert_close(laws.c(), first.sum(0) - last.sum(1))
+
+
 def test_a_frozen_layer_leaves_the_laws_that_do_not_need_it() -> None:
     model = mlp(3, 4, 5, 2)
     model[2].weight.requires_grad_(False)

@@ -82,3 +82,12 @@ def test_half_precision_is_summed_in_double() -> None:
 
 def test_nothing_wanted_gives_nothing() -> None:
     assert Sums([], {})({}, {}).shape == (0,)
+
+
+def test_a_complex_entry_counts_as_two_real_ones() -> None:
+    torch.manual_seed(0)
+    w, g = torch.randn(2, 3, dtype=torch.complex64), torch.randn(2, 3, dtype=torch.complex64)
+    sums = Sums([Marginal("w", (2, 3), (0,))], {"w": w})
+
+    torch.testing.assert_close(sums({"w": w}, {"w": g}), (w.conj() * g).real.sum(1).double())
+    torch.testing.assert_close(sums({"w": w}, {"w": w}), w.abs().square().sum(1).double())

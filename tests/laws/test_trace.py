@@ -73,6 +73,28 @@ def test_a_write_to_the_base_relabels_its_views(follow: Follower) -> None:
     assert follow.exponents_of(row) == ["a2", "a3"]
 
 
+def test_a_write_to_complex_numbers_relabels_their_parts(follow: Follower) -> None:
+    a, b = follow.labelled("a", 3, 1, 2), follow.labelled("b", 3, 1)
+    with torch.no_grad(), follow.trace:
+        parts = a.expand(3, 2, 2).clone()
+        numbers = torch.view_as_complex(parts)
+        numbers[:, 1:].mul_(b)
+
+    assert follow.exponents_of(parts)[4 * 0 + 2 : 4] == [follow.exponents_of(numbers)[1]] * 2
+    assert follow.exponents_of(parts)[1] == follow.exponents_of(numbers)[0]
+    assert follow.exponents_of(parts)[2] != follow.exponents_of(parts)[0]
+
+
+def test_a_write_to_the_parts_relabels_complex_numbers(follow: Follower) -> None:
+    a = follow.labelled("a", 2, 1)
+    with torch.no_grad(), follow.trace:
+        parts = torch.ones(2, 2, dtype=torch.float64)
+        numbers = torch.view_as_complex(parts)
+        parts.mul_(a)
+
+    assert follow.exponents_of(numbers) == ["a0", "a1"]
+
+
 def test_an_assignment_by_index_relabels_only_what_it_writes(follow: Follower) -> None:
     a, b = follow.labelled("a", 2, 3), follow.labelled("b", 2)
     with torch.no_grad(), follow.trace:

@@ -7,7 +7,7 @@ In-place and ``out=`` forms (``add_``, ``add.out``) use the rule of the plain fo
 
 from fractions import Fraction
 
-from gatdiag.laws.rules import arrangement, contraction, elementwise, normalisation, reduction, scatter
+from gatdiag.laws.rules import arrangement, backward, contraction, elementwise, normalisation, reduction, scatter
 from gatdiag.laws.rules.call import Call, Labels, Rule
 
 __all__ = ["RULES", "Call", "Labels", "Rule"]
@@ -22,7 +22,7 @@ RULES: dict[str, Rule] = {
     **_each(
         elementwise.same,
         "abs alias clone contiguous nan_to_num neg positive relu leaky_relu rrelu_with_noise_functional tril "
-        "triu real dropout feature_dropout _conj _conj_physical resolve_conj resolve_neg",
+        "triu real imag dropout feature_dropout _conj _conj_physical resolve_conj resolve_neg",
     ),
     **_each(elementwise.stopped, "detach detach_copy"),
     **_each(elementwise.dropped, "native_dropout"),
@@ -46,6 +46,7 @@ RULES: dict[str, Rule] = {
     "addcdiv": elementwise.fused_quotient,
     "lerp": elementwise.interpolation,
     **_each(elementwise.larger, "maximum minimum fmax fmin hypot"),
+    "polar": elementwise.polar,
     **_each(elementwise.compared, "eq ne lt le gt ge"),
     "glu": elementwise.gated,
     "where": elementwise.chosen,
@@ -67,7 +68,7 @@ RULES: dict[str, Rule] = {
     **_each(
         elementwise.unscaled,
         "is_pinned is_coalesced sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all "
-        "logical_not logical_and logical_or is_nonzero heaviside ones_like new_ones rand_like randn_like "
+        "angle logical_not logical_and logical_or is_nonzero heaviside ones_like new_ones rand_like randn_like "
         "randint_like full_like sym_size sym_numel normal uniform exponential bernoulli_ sym_stride "
         "sym_storage_offset _nested_tensor_size",
     ),
@@ -79,6 +80,9 @@ RULES: dict[str, Rule] = {
         "rot90 take_along_dim repeat_interleave tensor_split swapaxes pixel_shuffle channel_shuffle",
     ),
     **_each(arrangement.reshaped, "view _unsafe_view reshape _reshape_alias flatten unflatten"),
+    "view_as_complex": arrangement.paired,
+    "complex": arrangement.composed,
+    "view_as_real": arrangement.parted,
     "as_strided": arrangement.strided,
     "index_select": arrangement.selected,
     "gather": arrangement.gathered,
@@ -89,7 +93,7 @@ RULES: dict[str, Rule] = {
     "cat": arrangement.joined,
     "stack": arrangement.stacked,
     "constant_pad_nd": arrangement.padded,
-    **_each(arrangement.embedded, "diag_embed"),
+    **_each(arrangement.embedded, "diag_embed slice_backward select_backward diagonal_backward"),
     **_each(arrangement.inserted, "slice_scatter select_scatter"),
     "embedding": arrangement.looked_up,
     # exact zeros and constants
@@ -112,7 +116,7 @@ RULES: dict[str, Rule] = {
     "std": reduction.spread(1),
     "var_mean": reduction.spread_and_mean(2),
     "std_mean": reduction.spread_and_mean(1),
-    **_each(reduction.along_axis, "cumsum"),
+    **_each(reduction.along_axis, "cumsum _fft_r2c _fft_c2c _fft_c2r"),
     **_each(reduction.along_axis_pair, "sort topk cummax cummin"),
     **_each(reduction.positions, "argmax argmin argsort"),
     "prod": reduction.multiplied,
@@ -158,5 +162,16 @@ RULES: dict[str, Rule] = {
     **_each(normalisation.layer_norm, "native_layer_norm _fused_rms_norm rms_norm"),
     **_each(normalisation.group_norm, "native_group_norm"),
     "_weight_norm_interface": normalisation.weight_norm,
+    # backward passes inside the forward pass
+    **_each(backward.passed, "threshold_backward leaky_relu_backward native_dropout_backward"),
+    **_each(
+        backward.curved,
+        "sigmoid_backward tanh_backward elu_backward gelu_backward silu_backward mish_backward softplus_backward "
+        "log_sigmoid_backward hardtanh_backward hardswish_backward hardsigmoid_backward softshrink_backward "
+        "hardshrink_backward",
+    ),
+    **_each(backward.softmax, "_softmax_backward_data _log_softmax_backward_data"),
+    "_prelu_kernel_backward": backward.leaky,
+    "native_layer_norm_backward": backward.layer_norm,
 }
 """Operation name -> rule; ``name.overload`` takes precedence over ``name``."""

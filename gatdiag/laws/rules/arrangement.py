@@ -88,6 +88,26 @@ def _written(ids: Tensor, vacant: Tensor) -> Label:
     return Label(((_ONE, ids),), vacant if bool(vacant.any()) else None).map(shrink)
 
 
+def paired(call: Call) -> Label:
+    """view_as_complex: real and imaginary part, side by side on the last axis, must scale alike."""
+    ndim = call["self"].ndim
+    return call.lumped(call.label("self").aligned(ndim), [ndim - 1]).map(lambda array: array.squeeze(-1))
+
+
+def composed(call: Call) -> Label:
+    """complex: real and imaginary part must scale alike."""
+    parts = [
+        call.label(name).aligned(call.out.ndim).map(lambda array: array.unsqueeze(-1)) for name in ("real", "imag")
+    ]
+    whole = side_by_side(call, [(part, torch.Size((*call.out.shape, 1))) for part in parts], call.out.ndim)
+    return call.lumped(whole, [call.out.ndim]).map(lambda array: array.squeeze(-1))
+
+
+def parted(call: Call) -> Label:
+    """view_as_real: real and imaginary part of a number scale alike."""
+    return call.label("self").aligned(call["self"].ndim).map(lambda array: array.unsqueeze(-1))
+
+
 def joined(call: Call) -> Label:
     """cat along an axis: each piece keeps its own exponents there."""
     axis = call.get("dim", 0) % call.out.ndim

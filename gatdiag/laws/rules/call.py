@@ -1,6 +1,6 @@
 """One operation as a rule sees it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -69,7 +69,7 @@ class Call:
         """The argument as a plain number, if it is one or an unlabelled tensor with one entry."""
         value = self.arguments.get(name)
         if isinstance(value, Tensor) and value.numel() == 1 and not self.label_of(value).arrays:
-            return float(value)
+            return None if value.is_complex() else float(value)
         return float(value) if isinstance(value, int | float) else None
 
     def axes(self, name: str = "dim") -> tuple[int, ...]:
@@ -78,6 +78,13 @@ class Call:
         value = self.arguments.get(name)
         axes: Sequence[int] = [value] if isinstance(value, int) else list(value or range(ndim))
         return tuple(axis % ndim for axis in axes) if ndim else ()
+
+    def lumped(self, label: Label, axes: Iterable[int]) -> Label:
+        """One exponent along the axes, which are left with length one, although the operation does not demand it."""
+        axes = list(axes)
+        if self.exponents.resolve(label).changes_along(axes):
+            self.exponents.coarse[self.exponents.cause] += 1
+        return self.exponents.uniform(label, axes)
 
     def vanish(self, *names: str) -> Label:
         """Hold the exponents of the named arguments (of all, without names) at zero; the result's is zero too."""

@@ -174,7 +174,7 @@ def dropped(call: Call) -> Labels:
 
 def converted(call: Call) -> Label:
     """A cast keeps the scale between floating types; truncation to integers does not."""
-    if call.out.is_floating_point() or call.out.dtype == torch.bool:
+    if call.out.is_floating_point() or call.out.is_complex() or call.out.dtype == torch.bool:
         return same(call)
     return call.vanish()
 
@@ -182,6 +182,12 @@ def converted(call: Call) -> Label:
 def written(call: Call) -> Label:
     """copy_: the target takes the label of the source."""
     return call.label("src")
+
+
+def polar(call: Call) -> Label:
+    """polar: the radius scales, the angle must not."""
+    call.vanish("angle")
+    return call.label("abs")
 
 
 def filled(call: Call) -> Label:

@@ -98,14 +98,14 @@ def _added_along(label: Label, axis: int, length: int) -> Label:
 def lumped_first(call: Call) -> Label:
     """Linear in the first tensor, but not followed in detail: all of its entries must scale alike."""
     label = call.label_of(call.first).aligned(call.first.ndim)
-    return call.exponents.uniform(label, range(call.first.ndim)).map(lambda array: array.reshape(()))
+    return call.lumped(label, range(call.first.ndim)).map(lambda array: array.reshape(()))
 
 
 def pooled(call: Call) -> Label:
     """Pooling over the spatial axes of an image or a sequence: batch and channel axes keep their exponents."""
     dimensions = re.search(r"(\d)d", call.function._schema.name)
     count = int(dimensions[1]) if dimensions else call.first.ndim
-    return call.exponents.uniform(_label(call), range(call.first.ndim)[-count:])
+    return call.lumped(_label(call), range(call.first.ndim)[-count:])
 
 
 def pooled_pair(call: Call) -> Labels:

@@ -117,5 +117,5 @@ def bagged(call: Call) -> Labels:
 def sparse_from_values(call: Call) -> Label:
     """A sparse matrix made of labelled values: they must all scale alike."""
     values = call["values"]
-    label = call.exponents.uniform(call.label("values").aligned(values.ndim), range(values.ndim))
+    label = call.lumped(call.label("values").aligned(values.ndim), range(values.ndim))
     return label.map(lambda array: array.reshape(()))

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch_geometric.utils import softmax
 
-from tests.laws.models.graph import HID, HID2, IN, OUT, ROWS, Case, Factory
+from tests.laws.models.graph import HID, HID2, IN, NODES, OUT, ROWS, Case, Factory, edges
 from tests.laws.models.operations import written
 
 COLUMNS = torch.tensor([[True, False, True, True, False]])
@@ -47,6 +48,63 @@ class Bags(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         weights = self.by(WORDS if isinstance(self.by, nn.Embedding) else features).squeeze(-1)
         return self.last(self.words(WORDS, BAGS, per_sample_weights=weights).relu())
+
+
+def turned(x: Tensor) -> Tensor:
+    """Rotary embedding: pairs of channels turned by an angle that grows with the row."""
+    pairs = torch.view_as_complex(x.reshape(len(x), -1, 2))
+    angles = torch.outer(torch.arange(len(x)), torch.arange(1, pairs.shape[1] + 1)).to(x.dtype)
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(1)
+
+
+def numbers(x: Tensor) -> Tensor:
+    return torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
+
+
+class SquaredReLU(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu().square()
+
+
+class Energy(nn.Module):
+    """Forces, and perhaps the energy: minus the gradient of a potential with respect to positions."""
+
+    def __init__(self, act: nn.Module, *, norm: bool = False, both: bool = False, bias: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, HID, bias=bias), nn.Linear(HID, HID2, bias=bias)
+        self.last, self.act, self.both = nn.Linear(HID2, 1, bias=bias), act, both
+        self.norm = nn.LayerNorm(HID) if norm else nn.Identity()
+
+    def forward(self, positions: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        positions = positions.detach().requires_grad_()
+        with torch.enable_grad():
+            energy = self.last(self.act(self.second(self.act(self.norm(self.first(positions)))))).sum()
+            (slope,) = torch.autograd.grad(energy, positions, create_graph=True)
+        return (energy, -slope) if self.both else -slope
+
+
+class Atoms(nn.Module):
+    """Messages filtered by distance, and their forces."""
+
+    def __init__(self, act: nn.Module, *, attention: bool = False) -> None:
+        super().__init__()
+        self.kinds, self.filter = nn.Embedding(5, HID), nn.Linear(4, HID)
+        self.score = nn.Linear(HID, 1, bias=False) if attention else None
+        self.update, self.last, self.act = nn.Linear(HID, HID2), nn.Linear(HID2, 1), act
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        source, target = edges()
+        positions = positions.detach().requires_grad_()
+        with torch.enable_grad():
+            features = self.kinds(torch.arange(NODES) % 5)
+            distance = (positions[source] - positions[target]).norm(dim=-1, keepdim=True)
+            basis = torch.exp(-((distance - torch.arange(4)) ** 2))
+            messages = features[source] * self.act(self.filter(basis))
+            if self.score is not None:
+                messages = messages * softmax(self.score(messages), target)
+            gathered = torch.zeros_like(features).index_add(0, target, messages)
+            energy = self.last(self.act(self.update(gathered))).sum()
+            return energy, -torch.autograd.grad(energy, positions, create_graph=True)[0]
 
 
 ZOO: dict[str, Factory] = {
@@ -93,4 +151,40 @@ ZOO: dict[str, Factory] = {
         w=(5,),
         b=(OUT, HID2),
     ),
+    "rotary attention": lambda: written(
+        lambda x, q, k, v, o: (turned(x @ q.t()) @ turned(x @ k.t()).t()).softmax(-1) @ (x @ v.t()) @ o.t(),
+        q=(6, IN),
+        k=(6, IN),
+        v=(3, IN),
+        o=(OUT, 3),
+    ),
+    "rotary layer": lambda: written(lambda x, q, o: turned(x @ q.t()).relu() @ o.t(), q=(4, IN), o=(OUT, 4)),
+    "lengths of complex numbers": lambda: written(
+        lambda x, a, b, c: torch.complex(x @ a.t(), x @ b.t()).abs() @ c.t(), a=(3, IN), b=(3, IN), c=(OUT, 3)
+    ),
+    "complex triples": lambda: written(
+        lambda h, e, r, t: (numbers(e)[h] * numbers(r)[h % 2] * numbers(t)[h.flip(0)].conj()).real.sum(-1),
+        torch.arange(5),
+        e=(5, 6),
+        r=(2, 6),
+        t=(5, 6),
+    ),
+    "turned triples": lambda: written(
+        lambda h, e, r: (numbers(e)[h] * torch.polar(torch.ones_like(r), r)[h % 2]).abs().sum(-1),
+        torch.arange(5),
+        e=(5, 6),
+        r=(2, 3),
+    ),
+    "filtered in frequency": lambda: hidden(
+        lambda h, b, w: (torch.fft.rfft(h.relu(), dim=0)[1:] * torch.view_as_complex(w)).abs() @ b.t(), w=(3, HID, 2)
+    ),
+    "mixed by a Fourier transform": lambda: hidden(
+        lambda h, b: torch.fft.fft2(h.relu(), norm="ortho").real.relu() @ b.t()
+    ),
+    "forces of squares": lambda: Case(Energy(SquaredReLU()), (torch.randn(6, 3),)),
+    "forces and energy": lambda: Case(Energy(nn.LeakyReLU(), both=True, bias=True), (torch.randn(6, 3),)),
+    "forces through a norm": lambda: Case(Energy(SquaredReLU(), norm=True), (torch.randn(6, 3),)),
+    "forces of a smooth energy": lambda: Case(Energy(nn.SiLU(), bias=True, both=True), (torch.randn(6, 3),)),
+    "forces of atoms": lambda: Case(Atoms(nn.LeakyReLU()), (torch.randn(NODES, 3),)),
+    "forces of atoms that attend": lambda: Case(Atoms(nn.Softplus(), attention=True), (torch.randn(NODES, 3),)),
 }

@@ -10,6 +10,7 @@ aten = torch.ops.aten
 torch.manual_seed(1)
 X, Y, W = signed(2, 3), signed(2, 3), signed(2, 4)
 MATRIX, CUBE = signed(3, 3), signed(2, 2, 3)
+COMPLEX = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex128)
 INDEX = torch.tensor([2, 0, 0])
 MASK = torch.tensor([[True, False, True], [False, False, True]])
 
@@ -67,6 +68,12 @@ CASES: dict[str, Case] = {
     "cat": case(lambda x, w: aten.cat([x, w], 1), X, W),
     "stack": case(lambda x, y: aten.stack([x, y], 1), X, Y),
     "diag_embed": case(lambda x: aten.diag_embed(x, 1), X),
+    "slice_backward": case(lambda x: aten.slice_backward(x, [2, 6], 1, 1, 6, 2), X),
+    "select_backward": case(lambda x: aten.select_backward(x, [2, 3, 2], 2, 1), X),
+    "diagonal_backward": case(lambda x: aten.diagonal_backward(x, [3, 2, 3], 0, 0, 2), X),
+    "view_as_complex": case(lambda x: aten.view_as_complex(x) * COMPLEX, signed(2, 2)),
+    "view_as_real": case(lambda x: aten.view_as_real(x * COMPLEX), signed(2)),
+    "complex": case(lambda x, y: aten.complex(x, y) * COMPLEX, signed(2), signed(2)),
     "masked_select": case(lambda x: aten.masked_select(x, torch.tensor([[True, False, True]])), X),
     "masked_scatter": case(lambda x, y: aten.masked_scatter(x, torch.tensor([[True, False, True]]), y), X, Y),
     "constant_pad_nd": case(lambda x: aten.constant_pad_nd(x, [1, 2], 0), X),
@@ -97,6 +104,8 @@ CASES: dict[str, Case] = {
     "scalar_tensor": case(lambda x: torch.maximum(x, aten.scalar_tensor(0.0, dtype=x.dtype)), X),
 }
 FURTHER: dict[str, Case] = {
+    "view_as_complex and back": case(lambda x: aten.view_as_real(aten.view_as_complex(x)), X[:, :2], missed=2),
+    "complex of a broadcast": case(lambda x, y: aten.complex(x, y) * COMPLEX, signed(3, 2), signed(2)),
     "diag_embed of a matrix times another": case(lambda x, w: aten.diag_embed(x) @ w, X, signed(3, 2)),
     "masked_select of a row": case(lambda x: aten.masked_select(x, MASK), signed(3)),
     "masked_scatter of a vector": case(lambda x, y: aten.masked_scatter(x, MASK, y), X, signed(4)),

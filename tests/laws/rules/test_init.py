@@ -6,6 +6,7 @@ import torch
 from gatdiag.laws.rules import RULES
 from tests.laws.rules import (
     test_arrangement,
+    test_backward,
     test_contraction,
     test_elementwise,
     test_normalisation,
@@ -13,7 +14,15 @@ from tests.laws.rules import (
     test_scatter,
 )
 
-ROOMS = (test_arrangement, test_contraction, test_elementwise, test_normalisation, test_reduction, test_scatter)
+ROOMS = (
+    test_arrangement,
+    test_backward,
+    test_contraction,
+    test_elementwise,
+    test_normalisation,
+    test_reduction,
+    test_scatter,
+)
 TESTED = {name for room in ROOMS for name in room.CASES} | set(test_elementwise.STOPPED)
 # Of other devices, of packages torch may come without, or called by nothing but torch itself on such devices.
 ELSEWHERE = {

@@ -11,6 +11,7 @@ X, SQUARE, LINE = signed(2, 3), signed(3, 3), signed(1, 2, 6)
 IMAGE, VOLUME = signed(1, 2, 4, 4), signed(1, 1, 2, 2, 2)
 SPARSE = torch.tensor([[0, 1, 1], [2, 0, 1]])
 
+HALF_TURN = torch.tensor(1 + 0.5j, dtype=torch.complex128)
 PIECES = {"points": 16}  # of a maximum or median
 
 
@@ -44,6 +45,9 @@ CASES: dict[str, Case] = {
     "var_mean": case(lambda x: aten.var_mean(x, [1]), X),
     "std_mean": case(lambda x: aten.std_mean(x, [1]), X),
     "cumsum": case(lambda x: aten.cumsum(x, 1), X),
+    "_fft_r2c": case(lambda x: aten._fft_r2c(x, [1], 0, True), X),
+    "_fft_c2c": case(lambda x: aten._fft_c2c(aten._fft_c2c(x * HALF_TURN, [0], 0, True), [1], 0, False), X),
+    "_fft_c2r": case(lambda x: aten._fft_c2r(x * HALF_TURN, [1], 0, 4), X),
     "sort": case(lambda x: aten.sort(x, 1), X, **PIECES),
     "topk": case(lambda x: aten.topk(x, 2, 1), X, **PIECES),
     "cummax": case(lambda x: aten.cummax(x, 1), X, **PIECES),

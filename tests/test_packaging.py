@@ -13,7 +13,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-BOUNDED = [Requirement(text) for text in [*PROJECT["dependencies"], *EXTRAS["data"]]]
+BOUNDED = [Requirement(text) for text in PROJECT["dependencies"]]
 TESTING = [Requirement(text) for text in EXTRAS["test"] if not text.startswith("gatdiag[")]
 
 

@@ -4,12 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy.linalg import solveh_banded
 from torch import Tensor
 
 from gatdiag.errors import ModelError
 from gatdiag.laws import Law
-from gatdiag.remedies.band import Band
 from gatdiag.remedies.orbit import Orbit, Tensors
 
 _TOLERANCE = 1e-13  # of c relative to its terms
@@ -17,6 +18,7 @@ _SETTLED = 1e-3  # longest step, in log factors, of a point that is as good as r
 _LONGEST = 3.0  # longest step tried
 _FARTHEST = math.log(1e6)  # log factor past which a law is taken for one in flight
 _ITERATIONS = 200
+_RIDGE = 1e-13  # relative to a diagonal of one: what no entry determines stays where it is
 
 _FLYING = "no factor between 1e-6 and 1e6 balances it: the norm falls on and on along a rescaling it takes part in"
 
@@ -101,11 +103,10 @@ def _newton(orbit: Orbit, squares: Tensors) -> tuple[Tensor, list[int]]:
     point = torch.zeros(orbit.size, dtype=torch.float64)
     if not orbit.size:
         return point, []
-    band = Band(orbit.rows, orbit.columns, orbit.size)
     for _ in range(_ITERATIONS):
         here = orbit.squares(squares, point)
         into, out = orbit.sides(here)
-        step = -band.solve(orbit.curvature(here), into - out)
+        step = -solve_banded(orbit.rows, orbit.columns, orbit.curvature(here), into - out)
         if bool(((into - out).abs() <= _TOLERANCE * (into + out)).all()):
             return point, _flying(point, step)
         length = _length(orbit, squares, point, step)
@@ -120,6 +121,35 @@ def _newton(orbit: Orbit, squares: Tensors) -> tuple[Tensor, list[int]]:
             "weights of a neuron are too far apart in size for float64: initialise the model anew."
         )
     return point, flying
+
+
+def solve_banded(rows: Tensor, columns: Tensor, values: Tensor, right: Tensor) -> Tensor:
+    """The x of H x = right for a symmetric positive semidefinite H whose entries lie near its diagonal.
+
+    Neurons meet those of the neighboring layers only, so the cost is linear in the number of layers. H is scaled to a
+    diagonal of one first; x is zero where H has a row of zeros.
+
+    Args:
+        rows: Rows of the entries at and below the diagonal.
+        columns: Their columns, none greater than its row.
+        values: The entries, float64; those of one place add up.
+        right: Shape (size,).
+
+    Example:
+        >>> values, right = torch.tensor([4.0, 2.0, 3.0]).double(), torch.tensor([8.0, 8.0]).double()
+        >>> solve_banded(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), values, right)
+        tensor([1.0000, 2.0000], dtype=torch.float64)
+    """
+    below = (rows - columns).numpy()
+    band = np.zeros((int(below.max(initial=0)) + 1, len(right)))
+    np.add.at(band, (below, columns.numpy()), values.numpy())
+    diagonal = band[0]
+    scale = np.divide(1, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0)
+    for offset in range(len(band)):
+        band[offset, : len(right) - offset] *= scale[: len(right) - offset] * scale[offset:]
+    diagonal[:] = np.where(diagonal > 0, diagonal, 1.0) + _RIDGE * len(right)
+    solution = solveh_banded(band, right.numpy() * scale, lower=True, overwrite_ab=True, check_finite=False)
+    return torch.from_numpy(solution * scale)
 
 
 def _flying(point: Tensor, step: Tensor) -> list[int]:

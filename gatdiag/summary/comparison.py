@@ -5,13 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
 from gatdiag.run import Run
 from gatdiag.summary.facts import accuracies, logged, training_facts
 from gatdiag.summary.series import FEATURES
-
-# Student's t at 97.5 % for 1, 2, ... degrees of freedom; beyond, 2 is close enough
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
 
 
 def compare(runs: Sequence[Run], variants: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -102,7 +100,7 @@ def mean_by(table: pd.DataFrame, value: str, by: Sequence[str]) -> pd.DataFrame:
     grouped = known.groupby(list(by), sort=False)[value]
     result = grouped.agg(mean="mean", spread="std", lowest="min", highest="max", runs="count").reset_index()
     freedom = result["runs"].to_numpy() - 1
-    t = np.array([np.nan if f < 2 else _T[f - 1] if f <= len(_T) else 2.0 for f in freedom])
+    t = np.where(freedom < 2, np.nan, stdtrit(np.maximum(freedom, 1), 0.975))
     half_width = t * result["spread"].to_numpy(np.float64) / np.sqrt(result["runs"].to_numpy())
     return result.assign(half_width=half_width)[[*by, "mean", "half_width", "lowest", "highest", "runs"]]
 

@@ -81,7 +81,7 @@ def test_means_and_intervals():
     result = mean_by(table, "x", ["who"]).set_index("who")
     assert result.loc["a", "mean"] == pytest.approx(7 / 3)
     assert result.loc["a", "runs"] == 3
-    assert result.loc["a", "half_width"] == pytest.approx(4.303 * np.std([1, 2, 4], ddof=1) / math.sqrt(3))
+    assert result.loc["a", "half_width"] == pytest.approx(4.30265273 * np.std([1, 2, 4], ddof=1) / math.sqrt(3))
     assert result.loc["b", "mean"] == 5
     assert math.isnan(result.loc["b", "half_width"])
 

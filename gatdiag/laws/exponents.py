@@ -14,7 +14,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from gatdiag.laws.label import Label, merged
+from gatdiag.laws.label import Label, distinct_slices, merged
 
 ZERO = 0
 _ONE = Fraction(1)
@@ -61,6 +61,39 @@ class Mixture:
     label: Label
     axes: tuple[int, ...]
     is_spread: bool
+
+
+def distinct_rows(table: Tensor) -> Tensor:
+    """The different rows of a table, in ascending order: as `unique(dim=0)`, in a fraction of its time."""
+    keys = torch.zeros(len(table), dtype=torch.int64)
+    for column in table.unbind(1):
+        values, places = column.unique(return_inverse=True)
+        _, keys = (keys * len(values) + places).unique(return_inverse=True)
+    count = int(keys.max()) + 1 if len(table) else 0
+    return torch.empty(count, table.shape[1], dtype=table.dtype).index_copy_(0, keys, table)
+
+
+def _condensed(label: Label) -> tuple[Label, list[tuple[int, Tensor]]]:
+    """The label with one slice of each kind along every axis; and the axes that it took from, with the kinds."""
+    kinds = []
+    label = label.aligned(label.ndim)
+    for axis, length in enumerate(label.shape):
+        if length > 1 and (found := distinct_slices(label.arrays, axis)) is not None:
+            first, kind = found
+            label = label.map(lambda array, axis=axis, first=first: _taken(array, axis, first))  # type: ignore[misc]
+            kinds.append((axis, kind))
+    return label, kinds
+
+
+def _taken(array: Tensor, axis: int, positions: Tensor) -> Tensor:
+    return array if array.shape[axis] == 1 else array.index_select(axis, positions)
+
+
+def _spread(array: Tensor, kinds: Iterable[tuple[int, Tensor]]) -> Tensor:
+    """An array over the slices of each kind, written out over all slices."""
+    for axis, kind in kinds:
+        array = array.index_select(axis, kind)
+    return array
 
 
 class Exponents:
@@ -130,21 +163,25 @@ class Exponents:
         if len(label.terms) == 1 and label.terms[0][0] == 1:
             return label.terms[0][1]
         if any(coefficient.denominator != 1 for coefficient, _ in label.terms):
-            label = self.settled(label)
-            total = self.fresh(label.present().shape)
-            whole = Label(((-_ONE, total), *label.terms))
+            label = self.settled(label).present()
+            small, kinds = _condensed(label)
+            total = self.fresh(small.shape)
+            whole = Label(((-_ONE, total), *small.terms))
             self.equations.append(Equations(tuple(coefficient for coefficient, _ in whole.terms), self._rows(whole)))
-            return total
-        total = torch.full((1,) * label.ndim, ZERO)
-        for coefficient, ids in label.terms:
-            for _ in range(abs(int(coefficient))):
-                total = self._difference(total, self._difference(torch.tensor(ZERO), ids) if coefficient > 0 else ids)
+            return _spread(total, kinds)
+        signs = sorted(label.terms, key=lambda term: -term[0])
+        arrays = [(coefficient > 0, ids) for coefficient, ids in signs for _ in range(abs(int(coefficient)))]
+        total = arrays.pop(0)[1] if arrays[0][0] else torch.full((1,) * label.ndim, ZERO)
+        for is_positive, ids in arrays:
+            total = self._difference(total, self._difference(torch.tensor(ZERO), ids) if is_positive else ids)
         return total
 
     def _difference(self, plus: Tensor, minus: Tensor) -> Tensor:
-        total = self.fresh(torch.broadcast_shapes(plus.shape, minus.shape))
-        self._bind(total, plus, minus)
-        return total
+        """Unknowns that equal a difference, as many as there are different ones along each axis."""
+        small, kinds = _condensed(Label(((_ONE, plus), (-_ONE, minus))))
+        total = self.fresh(small.shape)
+        self._bind(total, small.terms[0][1], small.terms[1][1])
+        return _spread(total, kinds)
 
     def _bind(self, ids: Tensor, plus: Tensor, minus: Tensor) -> None:
         self._plus[ids] = plus.expand(ids.shape)
@@ -185,11 +222,13 @@ class Exponents:
 
     @staticmethod
     def _rows(label: Label) -> Tensor:
+        """The different rows of unknowns in a label, in ascending order."""
+        label, _ = _condensed(label)
         columns = [ids.expand(label.shape).flatten() for _, ids in label.terms]
         rows = torch.stack(columns, dim=1)
         if label.vacant is not None:
             rows = rows[~label.vacant.expand(label.shape).flatten()]
-        return rows.unique(dim=0) if len(rows) > 1 else rows
+        return distinct_rows(rows)
 
     def _is_entry(self, unknown: int) -> bool:
         return self.block(unknown).is_entry
@@ -267,12 +306,12 @@ class Exponents:
         if label.vacant is not None or not alone or has_entries or (spread and (is_spread or varying.terms)):
             return self.uniform(self.settled(label), axes)
         if not varying.terms:
-            return self._condensed(fixed, spread)
+            return self._single_entries(fixed, spread)
         unknown = self.fresh((1,) * label.ndim)
         self._mixtures[int(unknown)] = Mixture(varying, tuple(axes), is_spread)
         return fixed + Label(((_ONE, unknown),))
 
-    def _condensed(self, label: Label, spread: Sequence[int]) -> Label:
+    def _single_entries(self, label: Label, spread: Sequence[int]) -> Label:
         """The label with spread mixtures replaced by mixtures of one entry."""
         terms = list(label.terms)
         for position, (coefficient, ids) in enumerate(terms):

@@ -7,7 +7,7 @@ one row of channels however large the graph, and the label of a weight matrix is
 columns). A label without terms is the exponent zero: inputs, constants, and whatever a softmax returns.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -98,11 +98,52 @@ VACANT = Label((), torch.ones((), dtype=torch.bool))
 def shrink(array: Tensor) -> Tensor:
     """The array with every axis along which it does not change cut to length one."""
     for axis in range(array.ndim):
-        if array.shape[axis] > 1:
-            first = array.narrow(axis, 0, 1)
-            if array.stride(axis) == 0 or bool((array == first).all()):
-                array = first
+        if array.shape[axis] > 1 and not _changes(array, axis):
+            array = array.narrow(axis, 0, 1)
     return array.contiguous()
+
+
+def _changes(array: Tensor, axis: int) -> bool:
+    """Whether an array changes along an axis; most that do differ at its ends already."""
+    if array.stride(axis) == 0:
+        return False
+    first, last = array.narrow(axis, 0, 1), array.narrow(axis, -1, 1)
+    return not torch.equal(first, last) or not bool((array == first).all())
+
+
+def distinct_slices(arrays: Sequence[Tensor], axis: int) -> tuple[Tensor, Tensor] | None:
+    """Where the slices along an axis differ, taken over all arrays together; None where no two are equal.
+
+    The label of a batch of graphs says the same of every node of a kind. What depends on the label slice by slice
+    need look at one of each.
+
+    Args:
+        arrays: Of integers or booleans, that broadcast to one shape and have as many axes each.
+        axis: Over which the slices are counted.
+
+    Returns:
+        The position of the first slice of each kind, in ascending order; and the kind of every slice.
+
+    Example:
+        >>> first, kind = distinct_slices([torch.tensor([[4], [5], [4]]), torch.tensor([[1, 2]])], 0)
+        >>> first.tolist(), kind.tolist()
+        ([0, 1], [0, 1, 0])
+    """
+    moved = [array.movedim(axis, 0) for array in arrays if array.shape[axis] > 1]
+    rows = [array.reshape(len(array), array.numel() // len(array)) for array in moved]
+    width = sum(row.shape[1] for row in rows)
+    factors = torch.randint(2**62, (width,), generator=torch.Generator().manual_seed(0))
+    keys = torch.zeros(rows[0].shape[0], dtype=torch.int64)
+    for row, factor in zip(rows, factors.split([row.shape[1] for row in rows]), strict=True):
+        keys += row.to(torch.int64) @ factor  # overflow is welcome
+    _, kinds = keys.unique(return_inverse=True)
+    positions = torch.arange(len(keys))
+    first = torch.full((int(kinds.max()) + 1,), len(keys)).scatter_reduce_(0, kinds, positions, "amin")
+    first, order = first.sort()
+    kinds = order.argsort()[kinds]
+    if len(first) == len(keys) or any(not torch.equal(row, row[first[kinds]]) for row in rows):
+        return None
+    return first, kinds
 
 
 def merged(terms: list[tuple[Fraction, Tensor]], zero: int) -> tuple[tuple[Fraction, Tensor], ...]:

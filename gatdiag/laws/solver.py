@@ -13,7 +13,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from gatdiag.laws.exponents import ZERO, Equations, Exponents
+from gatdiag.laws.exponents import ZERO, Equations, Exponents, distinct_rows
 from gatdiag.laws.label import Label
 
 Vector = dict[int, Fraction]
@@ -117,7 +117,7 @@ def _vectors(exponents: Exponents, equations: Iterable[Equations]) -> Iterable[V
             continue
         coefficients = [coefficient for coefficient, _ in label.terms]
         table = torch.stack([ids.expand(label.shape) for _, ids in label.terms], dim=1)
-        for row in table.unique(dim=0).tolist():
+        for row in distinct_rows(table).tolist():
             vector: Vector = {}
             for coefficient, unknown in zip(coefficients, row, strict=True):
                 vector[unknown] = vector.get(unknown, Fraction(0)) + coefficient

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatdiag.laws.exponents import ZERO, Exponents
+from gatdiag.laws.exponents import ZERO, Exponents, distinct_rows
 from gatdiag.laws.label import VACANT, Label
 from gatdiag.laws.solver import solve
 
@@ -170,3 +170,26 @@ def test_who_held_an_unknown_at_zero() -> None:
     assert exponents.cause_of(int(ids[1]), forced) == "elu in act"
     assert exponents.cause_of(int(ids[0]), forced) == "elu in act"
     assert exponents.cause_of(int(exponents.fresh((1,))), forced) is None
+
+
+@pytest.mark.parametrize("coefficients", [(1, -1), (1, 1), (2, -1), (Fraction(1, 2), -1)])
+@pytest.mark.parametrize("count", [12, 1200])
+def test_as_many_unknowns_as_kinds_of_rows_however_many_rows(coefficients: tuple[Fraction, ...], count: int) -> None:
+    exponents = Exponents()
+    rows, columns = exponents.fresh((3, 1)), exponents.fresh((1, 4))
+    before = exponents.block(10**9).start + 4
+    whole = Label(tuple(zip(map(Fraction, coefficients), (rows[torch.arange(count) % 3], columns), strict=True)))
+    single = exponents.collapse(whole)
+
+    assert single.shape == (count, 4)
+    assert single.unique().numel() == 12
+    assert exponents.fresh((1,)).item() <= before + 3 * 12
+    assert freedom(exponents, label(single)) == freedom(exponents, whole) == 6
+    assert freedom(exponents, label(single), whole) == 6
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 2), (50, 1), (200, 3)])
+def test_distinct_rows_are_those_of_unique(shape: tuple[int, int]) -> None:
+    table = torch.randint(4, shape, generator=torch.Generator().manual_seed(0)) * 10**12
+
+    assert torch.equal(distinct_rows(table), table.unique(dim=0))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gatdiag.laws.label import VACANT, Label, merged, shrink
+from gatdiag.laws.label import VACANT, Label, distinct_slices, merged, shrink
 
 VALUES = torch.arange(40, dtype=torch.float64).square() + 1  # of unknown number k; all sums differ
 
@@ -101,3 +101,25 @@ def test_equal_arrays_are_added_up_and_zeros_dropped() -> None:
     ((coefficient, ids),) = merged([(one, a), (2 * one, zero), (3 * one, a.clone())], 0)
     assert (coefficient, ids.tolist()) == (4, [1, 2])
     assert merged([(one, a), (-one, a)], 0) == ()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_slices_that_are_equal_in_every_array_are_one_kind(axis: int) -> None:
+    generator = torch.Generator().manual_seed(axis)
+    kinds = torch.randint(3, (40,), generator=generator)
+    tables = [torch.randint(5, (2, 3, 4), generator=generator), torch.randint(5, (1, 1, 1), generator=generator)]
+    arrays = [tables[0].movedim(axis, 0)[:1].movedim(0, axis), tables[0].index_select(axis, kinds % 2), tables[1]]
+    arrays.append((kinds == 2).movedim(0, 0).reshape([-1 if at == axis else 1 for at in range(3)]))
+
+    found = distinct_slices(arrays, axis)
+
+    assert found is not None
+    first, kind = found
+    assert len(first) == len(set(zip((kinds % 2).tolist(), (kinds == 2).tolist(), strict=True)))
+    assert (first[kind] <= torch.arange(40)).all()
+    for array in arrays[1:2] + arrays[3:]:
+        assert torch.equal(array.index_select(axis, first[kind]), array)
+
+
+def test_slices_that_all_differ_are_left_alone() -> None:
+    assert distinct_slices([torch.arange(6).reshape(3, 2), torch.tensor([[7, 7]])], 0) is None

@@ -194,3 +194,19 @@ def test_a_parameter_is_labelled_like_any_tensor(follow: Follower) -> None:
         out = weight.t().contiguous() * 2
 
     assert torch.equal(follow.trace.label_of(out).terms[0][1], ids.t())
+
+
+@pytest.mark.parametrize("edges", [20, 2000])
+def test_unknowns_do_not_grow_with_what_is_looked_up(follow: Follower, edges: int) -> None:
+    nodes, links = follow.labelled("n", 5, 4), follow.labelled("e", 3, 2)
+    weight, shift = follow.labelled("w", 6, 10), follow.labelled("b", 6)
+    ends = torch.randint(5, (2, edges), generator=torch.Generator().manual_seed(0))
+    kinds = torch.arange(edges) % 3
+    with torch.no_grad(), follow.trace:
+        x = torch.nn.functional.embedding(torch.arange(edges) % 5, nodes)
+        e = torch.nn.functional.embedding(kinds, links)
+        message = torch.nn.functional.linear(torch.cat([x[ends[0]], x[ends[1]], e], dim=-1), weight, shift)
+        tower = torch.stack([message, message], dim=1)
+
+    assert follow.freedom(tower, nodes, links, weight) == 4 + 2 + 6
+    assert int(follow.exponents.fresh((1,))) < 1000

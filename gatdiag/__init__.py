@@ -27,6 +27,8 @@ The public verbs below, and the rooms, are imported when they are first used, so
 """
 
 from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,16 +49,13 @@ _HOME = {
 }
 
 
-_ROOMS = frozenset({"checkpoint", "experiments", "figures", "metrics", "recorder", "remedies", "run", "summary"})
-
-
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if not name.startswith("_") and find_spec(f"gatdiag.{name}"):
         return import_module(f"gatdiag.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'gatdiag' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'gatdiag' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *(module.name for module in iter_modules(__path__))} - {"__main__"})

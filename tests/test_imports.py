@@ -54,6 +54,16 @@ def test_using_a_verb_loads_its_room_only_then():
     assert "gatdiag.laws" in loaded_by("import gatdiag; gatdiag.find_laws")
 
 
+def test_every_room_is_an_attribute():
+    rooms = {
+        path.stem for path in (ROOT / "gatdiag").iterdir() if (path / "__init__.py").exists() or path.suffix == ".py"
+    }
+    rooms -= {"__init__", "__main__"}
+    assert {"laws", "structure", "recorder", "cli"} < rooms < set(dir(gatdiag))
+    program = f"import gatdiag; assert all(getattr(gatdiag, room).__name__ == f'gatdiag.{{room}}' for room in {rooms})"
+    assert "gatdiag.laws" in loaded_by(program)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'gatdiag' has no attribute 'find_flaws'"):
         _ = gatdiag.find_flaws

@@ -6,14 +6,18 @@ A state dict holds no forward pass. So a layer's successor is taken for known on
   series, and each feeds the next if their widths agree.
 - Any other layer feeds the one layer that takes as many inputs as it has outputs, if no second one does.
 
+Of a layer that is no later one of a series only its width tells what it reads. If that fits a part of what some other
+layer puts out, or what the first layer reads, neither that layer nor the one that would feed it has a law.
+
 A neuron has a law if, besides, nothing else in the file may read, normalise or add to what its layer puts out: all
 layers form one chain, and each of them is understood. Where not, the layer has no law, and the reason is given. What is
 not in the file at all is assumed, as `ASSUMED` says. With a model, `gatdiag.find_laws` needs no assumption.
 """
 
 import math
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Final
@@ -33,9 +37,14 @@ ASSUMED: Final = (
     "aggregation and pooling without weights are too (sum, mean, max), not softmax or variance",
     "no skip connection or jumping knowledge without weights leads around a layer",
     "no normalisation without weights (PairNorm, L2) stands between layers",
-    "weights are used as they are, each once, and numbered layers run in the order of their numbers",
+    "weights are used as they are, each once, and of numbered layers each reads all of the one before",
 )
 
+# Numbered layers that may stand side by side: decoders.0, head1; not decoder.0, which is a place in a Sequential.
+_BRANCH: Final = re.compile(
+    r"(^|[._])(head|branch|task|classifier|predictor|decoder|dec|output|out|expert|tower)(_?\d|e?s_?\.?\d)",
+    re.IGNORECASE,
+)
 _EITHER_WAY: Final = ("Linear", "GCNConv")  # kinds of a lone matrix, by the axis that counts outputs
 
 
@@ -150,7 +159,7 @@ class _Stack:
         self._norms = list(_norms(tensors, structure))
         paths = [link.path.rpartition(".") for link in self.links]
         self._sequences = {parent for parent, _, number in paths if number.isdigit()}
-        self._series = _series(self.links)
+        self._series = _series([link for link in self.links if not _BRANCH.search(link.path)])
         self._numbered = {after for before, after in self._series.items() if after.inputs in before.widths}
         self._place = {link: number for number, link in enumerate(self.links)}
         self._by_inputs: dict[int, list[Link]] = {}
@@ -164,6 +173,9 @@ class _Stack:
         self._fed = Counter(self.following.values())
         unfed = [link for link in self.links if link not in self._fed]
         self._stray = unfed[1:]  # the first one reads the input of the model
+        if unfed and unfed[0] is not self.links[0] and self._wider(unfed[0], unfed[:1]):
+            self._stray = unfed  # unless it reads a part of what a layer before it in the file puts out
+        self._doubts = {other: why for link in self._fed for other, why in self._doubted(link, unfed[:1])}
 
     def _candidates_of(self, link: Link) -> list[Link]:
         following = self._series.get(link)
@@ -185,6 +197,27 @@ class _Stack:
             after = self.following.get(after)
         return after is link
 
+    def _wider(self, link: Link, apart: Container[Link]) -> list[Link]:
+        """The layers that put out more than a layer reads, so that it may read a part of that."""
+        return [other for other in self.links if other not in apart and link.inputs < max(other.widths)]
+
+    def _doubted(self, link: Link, first: Sequence[Link]) -> Iterator[tuple[Link, str]]:
+        """The layers that have no law, and why, if a layer of which widths alone tell what it reads may read others."""
+        if link in self._numbered:
+            return
+        after, later = self.following.get(link), {link}
+        while after is not None and after not in later:
+            later.add(after)
+            after = self.following.get(after)
+        feeding = [other for other, following in self.following.items() if following is link]
+        wider = self._wider(link, later)
+        reads = f"{link.path} takes {link.inputs} inputs: it may read"
+        if wider:
+            part = f"{reads} a part of the {max(wider[0].widths)} of {wider[0].path}"
+            yield from ((other, part) for other in (*feeding, *wider))
+        elif any(link.inputs == other.inputs for other in first):
+            yield from ((other, f"{reads} what {first[0].path} reads") for other in feeding)
+
     def obstacle(self, link: Link) -> str:
         """Why a link has no law; "" if it has."""
         candidates, width = self._candidates[link], min(link.widths)
@@ -200,6 +233,8 @@ class _Stack:
         if self._stray:
             stray = self._stray[0]
             return f"what feeds {stray.path} is not known: it may read this layer too, or what is added to it"
+        if link in self._doubts:
+            return self._doubts[link]
         for layer, _ in self.opaque:
             if layer.kind != "Embedding" or width in layer.parameters[0].shape[1:]:
                 return f"{layer.name} ({layer.kind}) may read it, or be added to it"

@@ -18,7 +18,7 @@ def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
             without numbers, and the width where runs of that name differ in it.
 
     Returns:
-        panel, column, variant, size (layers), mean, half_width (of the 95 % interval), lowest, highest, runs.
+        panel, column, score, variant, size (layers), mean, half_width (of the 95 % interval), lowest, highest, runs.
     """
     apart = () if variants else ("width",)
     return size_table(compare(runs, variants), "depth", ACCURACY_PANELS, apart=apart)

@@ -21,7 +21,7 @@ def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
             Normalisations without parameters (PairNorm, LipschitzNorm) must be told.
 
     Returns:
-        panel, column, variant, size (layers), mean, half_width (of the 95 % interval), lowest, highest, runs.
+        panel, column, score, variant, size (layers), mean, half_width (of the 95 % interval), lowest, highest, runs.
     """
     return size_table(
         compare(runs, variants), "depth", _PANELS, by="normalisation", apart=() if variants else ("variant", "width")

@@ -24,7 +24,8 @@ def data(
             benchmark.
 
     Returns:
-        panel, column, variant, size (tree depth), mean, half_width (of the 95 % interval), lowest, highest, runs.
+        panel, column, score, variant, size (tree depth), mean, half_width (of the 95 % interval), lowest,
+        highest, runs.
     """
     table = compare(runs, variants)
     names = [accuracies(run).get("train") for run in runs]

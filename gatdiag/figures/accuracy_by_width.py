@@ -18,7 +18,8 @@ def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
             without numbers, and the depth where runs of that name differ in it.
 
     Returns:
-        panel, column, variant, size (hidden width), mean, half_width (of the 95 % interval), lowest, highest, runs.
+        panel, column, score, variant, size (hidden width), mean, half_width (of the 95 % interval), lowest,
+        highest, runs.
     """
     apart = () if variants else ("depth",)
     return size_table(compare(runs, variants), "width", ACCURACY_PANELS, apart=apart)

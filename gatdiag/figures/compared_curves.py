@@ -19,7 +19,7 @@ from gatdiag.figures.look import (
     step_axis,
 )
 from gatdiag.run import Run
-from gatdiag.summary import accuracies, logged, loss_name, thin
+from gatdiag.summary import accuracies, logged, loss_name, score, score_kind, thin
 
 
 def data(*runs: Run, names: Sequence[str] | None = None, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -27,8 +27,8 @@ def data(*runs: Run, names: Sequence[str] | None = None, variants: Mapping[str, 
 
     Args:
         *runs: The runs.
-        names: The logged scalars; by default the loss, and validation, training or test accuracy, the first that any
-            run has.
+        names: The logged scalars; by default the loss, and the validation, training or test accuracy (or what other
+            score a run is judged by), the first split that any run has.
         variants: What each run is called in the legend, by its name; by default its name.
 
     Returns:
@@ -52,7 +52,7 @@ def _columns(run: Run, runs: Sequence[Run], names: Sequence[str] | None) -> dict
     split = next((of for of in ("val", "train", "test") if any(of in accuracies(other) for other in runs)), None)
     words = {"val": "validation", "train": "training", "test": "test"}
     if split is not None and split in accuracies(run):
-        found[f"{words[split]} accuracy"] = accuracies(run)[split]
+        found[f"{words[split]} {score_kind(run)}"] = accuracies(run)[split]
     return found
 
 
@@ -69,7 +69,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         for place, curve in part.groupby("run", sort=True):
             style = {key: category(int(str(place)))[key] for key in ("color", "linestyle")}
             lines.append(curve_line(curve, plain(curve["label"].iloc[0], 28), **style))
-        accuracy = "accuracy" in str(quantity)
+        accuracy = score(str(quantity)) is not None and part["value"].max() <= 1
         entries += draw_lines(axes, lines, log=False if accuracy else None, hold=(0.0, 1.0) if accuracy else ())
         axes.set_ylabel(plain(quantity, 30))
         step_axis(axes, part["step"])

@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 
 from gatdiag.figures.look import (
     SMOOTHING,
+    ZERO_NORM,
     Canvas,
     Figure,
     Line,
@@ -24,9 +25,10 @@ from gatdiag.figures.look import (
     note_panels,
     ordered_colours,
     step_bar,
+    undefined_of,
 )
 from gatdiag.run import Run
-from gatdiag.summary import layer_series, spaced
+from gatdiag.summary import layer_series, spaced, zero_norms
 
 _LETTERS = 20  # that fit side by side below a panel
 
@@ -39,18 +41,20 @@ def data(run: Run, steps: Sequence[int] | None = None) -> pd.DataFrame:
         steps: Which steps; by default five, evenly from the first to the last. The nearest recorded ones are taken.
 
     Returns:
-        quantity (the column of `run.layers`), step, layer, value.
+        quantity (the column of `run.layers`), step, layer, value, undefined (why the value is NaN where it is 0 / 0:
+        "gradient is zero" or "output is zero"; else "").
     """
     parts = []
     for column in SMOOTHING:
         table = layer_series(run, column)
+        table["undefined"] = np.where(zero_norms(run, column), ZERO_NORM.get(column, ""), "")
         known = np.unique(table["step"])
         if len(known):
             wanted = (
                 known[spaced(len(known), 5)] if steps is None else [known[np.abs(known - s).argmin()] for s in steps]
             )
             parts.append(table[table["step"].isin(wanted)].assign(quantity=column))
-    columns = ["quantity", "step", "layer", "value"]
+    columns = ["quantity", "step", "layer", "value", "undefined"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
 
@@ -72,7 +76,12 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
             continue
         marker = {"marker": ".", "markersize": 3} if len(names) <= 40 else {}
         lines = [
-            Line(layer_codes(curve["layer"]), curve["value"], style={"color": tuple(colours[step]), **marker})
+            Line(
+                layer_codes(curve["layer"]),
+                curve["value"],
+                style={"color": tuple(colours[step]), **marker},
+                undefined=undefined_of(curve),
+            )
             for step, curve in part.groupby("step")
         ]
         relative = column.startswith("relative")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -9,6 +10,7 @@ from matplotlib.lines import Line2D
 from gatdiag.errors import InputError
 from gatdiag.figures.look import (
     SMOOTHING,
+    ZERO_NORM,
     Canvas,
     Figure,
     draw_lines,
@@ -23,7 +25,7 @@ from gatdiag.figures.look import (
     step_axis,
 )
 from gatdiag.run import Run
-from gatdiag.summary import layer_series, some_layers, thin_groups
+from gatdiag.summary import layer_series, some_layers, thin_groups, zero_norms
 
 
 def data(run: Run, layers: Sequence[str] | None = None) -> pd.DataFrame:
@@ -34,7 +36,8 @@ def data(run: Run, layers: Sequence[str] | None = None) -> pd.DataFrame:
         layers: Their names; by default five, evenly from the first to the last.
 
     Returns:
-        quantity (the column of `run.layers`), step, layer, value, low, high.
+        quantity (the column of `run.layers`), step, layer, value, low, high, undefined (why the value is NaN where it
+        is 0 / 0: "gradient is zero" or "output is zero"; else "").
 
     Raises:
         InputError: A name is not one of the run's layers.
@@ -44,11 +47,16 @@ def data(run: Run, layers: Sequence[str] | None = None) -> pd.DataFrame:
         raise InputError(f"layers must be names from run.layer_names, got {unknown[0]!r}")
     parts = []
     for column in SMOOTHING:
+        zero = zero_norms(run, column)
         table = layer_series(run, column)
+        table["broken"] = ~zero & ~np.isfinite(table["value"].to_numpy())
         chosen = some_layers(table, 5) if layers is None else table[table["layer"].isin(layers).to_numpy()]
         if len(chosen):
-            parts.append(thin_groups(chosen, "layer").assign(quantity=column))
-    columns = ["quantity", "step", "layer", "value", "low", "high"]
+            thinned = thin_groups(chosen, "layer")
+            broken = thin_groups(chosen.assign(value=chosen["broken"].astype(float)), "layer")["high"] > 0
+            undefined = np.where(thinned["value"].isna() & ~broken, ZERO_NORM.get(column, ""), "")
+            parts.append(thinned.assign(quantity=column, undefined=undefined))
+    columns = ["quantity", "step", "layer", "value", "low", "high", "undefined"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
 

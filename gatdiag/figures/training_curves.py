@@ -1,5 +1,7 @@
 """Loss, accuracies and the gradient of the whole network over training."""
 
+from itertools import islice
+
 import pandas as pd
 
 from gatdiag.figures.look import (
@@ -15,24 +17,25 @@ from gatdiag.figures.look import (
     step_axis,
 )
 from gatdiag.run import Run
-from gatdiag.summary import accuracies, logged, loss_name, recorded, thin, training_facts
+from gatdiag.summary import logged, loss_name, recorded, scores, thin, training_facts
 
 _LIMIT = 6  # lines in a panel
+_KINDS = 4  # of scores, a panel each
 
 
 def data(run: Run) -> pd.DataFrame:
-    """Every logged loss and accuracy, and the gradient norm, each thinned so that spikes stay.
+    """Every logged loss and score, and the gradient norm, each thinned so that spikes stay.
 
     Returns:
-        panel ("loss", "accuracy", "gradient norm"), name, step, value, low, high, best_step
+        panel ("loss", the kind of score such as "accuracy" or "AUC", "gradient norm"), name, step, value, low, high,
+        best_step
         (null if no metric chose one).
     """
-    found = accuracies(run)
     losses = [name for name in run.logged if "loss" in name.lower()]
     first = loss_name(run)
     names = {
         "loss": sorted(losses, key=lambda name: name != first)[:_LIMIT],
-        "accuracy": [found[split] for split in ("train", "val", "test") if split in found],
+        **{kind: names[:_LIMIT] for kind, names in islice(scores(run).items(), _KINDS)},
         "gradient norm": _gradients(run),
     }
     parts = []
@@ -51,11 +54,13 @@ def _gradients(run: Run) -> list[str]:
 
 
 def draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """One panel a kind of curve."""
-    missing = {"loss": "steps.loss", "accuracy": "steps.val_accuracy", "gradient norm": "steps.gradient_norm"}
-    holds = {"loss": (), "accuracy": (0.0, 1.0), "gradient norm": (0.0,)}
-    shape = (1, 3) if is_wide(figure) else (3, 1)
-    for axes, (panel, column) in zip(figure.subplots(*shape).flat, missing.items(), strict=True):
+    """One panel per kind of curve."""
+    panels = _panels(table)
+    columns = min(len(panels), 3) if is_wide(figure) else 1
+    grid = figure.subplots(-(-len(panels) // columns), columns, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (panel, column) in zip(grid.flat, panels.items(), strict=False):
         part = table[table["panel"] == panel]
         if not len(part):
             note(axes, not_recorded(column))
@@ -64,20 +69,36 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         for index, (name, curve) in enumerate(part.groupby("name", sort=False)):
             style = {key: category(index)[key] for key in ("color", "linestyle")}
             lines.append(curve_line(curve, plain(name, 28), **style))
-        handles = draw_lines(axes, lines, log=False if panel == "accuracy" else None, hold=holds[panel])
-        axes.legend(handles=handles)
+        is_score = panel not in _OTHERS
+        share = (0.0, 1.0) if part["value"].max() <= 1 else ()  # and not a percentage
+        hold = share if is_score else (0.0,) if panel == "gradient norm" else ()
+        axes.legend(handles=draw_lines(axes, lines, log=False if is_score else None, hold=hold))
         best = table["best_step"].iloc[0]
-        if pd.notna(best) and panel == "accuracy":
+        if pd.notna(best) and is_score:
             axes.axvline(float(best), color="#888888", linewidth=0.7, linestyle=":", zorder=1)
         axes.set_ylabel(panel)
-        step_axis(axes, part["step"])
+        step_axis(axes, table["step"])
+
+
+_OTHERS = {"loss": "steps.loss", "gradient norm": "steps.gradient_norm"}
+
+
+def _panels(table: pd.DataFrame) -> dict[str, str]:
+    """Panel -> the column that is missing where it has no row."""
+    kinds = [kind for kind in dict.fromkeys(table["panel"]) if kind not in _OTHERS] or ["accuracy"]
+    return {"loss": "steps.loss", **dict.fromkeys(kinds, "steps.val_accuracy"), "gradient norm": "steps.gradient_norm"}
+
+
+def _height(table: pd.DataFrame, width: float) -> float:
+    count = len(_panels(table))
+    return 1.9 * -(-count // 3) if width > 4.5 else 1.55 * count
 
 
 FIGURE = Figure(
     name="training_curves",
     title="Loss, accuracy and gradient over training",
-    shows="Every logged loss and accuracy by step, the best step (dotted), and the norm of the gradient of all "
-    "parameters together.",
+    shows="Every logged loss by step, every logged score (accuracy, AUC, F1, ...) in a panel of its kind, the best "
+    "step (dotted), and the norm of the gradient of all parameters together.",
     reading="A loss that stays where it began, with a gradient that is small from the start, is a network that does "
     "not train. A gradient that falls together with the loss is a network that has finished.",
     equation=r"\|\nabla\mathcal{L}\|_2",
@@ -87,5 +108,5 @@ FIGURE = Figure(
     per="run",
     data=data,
     draw=draw,
-    height=lambda table, width: 1.9 if width > 4.5 else 4.6,
+    height=_height,
 )

@@ -39,11 +39,11 @@ def _imbalance(run: Run) -> Iterator[Fact]:
         return
     worst = max(end, key=end.__getitem__)
     text = (
-        f"Largest |c| of a neuron, in units of the mean squared norm of its layer's incoming weights: "
-        f"{number(end[worst])} in layer {short(worst)} at the last step"
+        f"In layer {short(worst)} the most unbalanced neuron's |c| is {number(end[worst])} times the mean squared norm "
+        "of its layer's incoming weights at the last step"
     )
     if start:
-        text += f", {number(max(start.values()))} anywhere at the first"
+        text += f"; the largest such ratio at the first step is {number(max(start.values()))}"
     notable = end[worst] >= IMBALANCED
     threshold = (
         "Gradient descent with small steps keeps c as it was initialised. Striking from "

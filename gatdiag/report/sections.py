@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from gatdiag.figures import figures_for
+from gatdiag.figures import Figure, figures_for, missing
+from gatdiag.figures.look import not_recorded
 from gatdiag.report.balance import balance_facts
 from gatdiag.report.fact import Fact
 from gatdiag.report.gradients import gradient_facts, weakest_gradient
@@ -18,7 +19,7 @@ from gatdiag.report.sheet import Cell, Column, Sheet, called, value, whole, word
 from gatdiag.report.story import Tile, anything, loss_text, metric, note_facts, story, tiles, warnings
 from gatdiag.report.wording import count, names, number, percent, short
 from gatdiag.run import Run
-from gatdiag.summary import compare, training_facts
+from gatdiag.summary import compare, score_label, training_facts
 
 MOST_IN_FULL = 6  # runs with all their figures on one page; of more, only what comes before the figures
 
@@ -34,6 +35,7 @@ class RunSection:
     tiles: tuple[Tile, ...]
     notable: tuple[Fact, ...]
     plain: tuple[Fact, ...]
+    checked: bool
     overview: Plate | None
     groups: tuple[PlateGroup, ...]
     remarks: tuple[str, ...]
@@ -61,11 +63,11 @@ def run_section(run: Run, anchor: str, *, in_full: bool = True) -> RunSection:
         anchor: What the identifiers of its section begin with.
         in_full: Whether to draw more than the overview.
     """
-    own = [figure for figure in figures_for([run]) if figure.per == "run"]
-    overviews = [figure for figure in own if figure.group == "overview"]
-    others = [figure for figure in own if figure.group != "overview"] if in_full else []
+    own = [figure for figure in figures_for([run]) if figure.per == "run"] if anything(run) else []
+    known = [figure for figure in own if set(figure.needs) != {*missing(figure, [run])}]
+    overviews = [figure for figure in known if figure.group == "overview"]
+    others = [figure for figure in known if figure.group != "overview"] if in_full else []
     facts = _facts(run)
-    skipped = f"More than {MOST_IN_FULL} runs are on this page: a report of this run alone has all its figures."
     return RunSection(
         anchor=anchor,
         name=short(run.name),
@@ -74,12 +76,19 @@ def run_section(run: Run, anchor: str, *, in_full: bool = True) -> RunSection:
         tiles=tiles(run),
         notable=tuple(fact for fact in facts if fact.notable),
         plain=tuple(fact for fact in facts if not fact.notable),
+        checked=len(facts) > len(tuple(note_facts(run))),
         overview=plate(overviews[0], [run], anchor, ("double", "single")) if overviews else None,
         groups=plate_groups(others, [run], anchor),
-        remarks=() if in_full else (skipped,),
+        remarks=_remarks([figure for figure in own if figure not in known], in_full=in_full),
         tables=_sheets(run, f"{anchor}-tables"),
         settings=settings_sheets(run, f"{anchor}-settings"),
     )
+
+
+def _remarks(absent: Sequence[Figure], *, in_full: bool) -> tuple[str, ...]:
+    if not in_full:
+        return (f"More than {MOST_IN_FULL} runs are on this page: a report of this run alone has all its figures.",)
+    return tuple(f"No figure {figure.title!r}: {not_recorded(*figure.needs)}." for figure in absent)
 
 
 def comparison(runs: Sequence[Run]) -> Comparison:
@@ -99,7 +108,7 @@ def comparison(runs: Sequence[Run]) -> Comparison:
 
 def _beside_each_other(runs: Sequence[Run]) -> Iterator[tuple[str, Plate]]:
     """The overview of each run, with the run's name; all in the same colours."""
-    shown = runs[:MOST_IN_FULL]
+    shown = [run for run in runs[:MOST_IN_FULL] if anything(run)]
     overviews = [figure for figure in figures_for(shown[:1]) if figure.group == "overview" and figure.per == "run"]
     shared = [figure.shared(shown) for figure in overviews]
     for place, run in enumerate(shown):
@@ -119,8 +128,9 @@ def _left_out(runs: Sequence[Run]) -> str:
 def comparison_sheet(runs: Sequence[Run], anchor: str) -> Sheet:
     """One row a run; columns without a value in any run are left out."""
     frame = compare(runs)
+    score = score_label(frame["score"])
     labels = {
-        "accuracy_train": "train accuracy", "accuracy_val": "validation accuracy", "accuracy_test": "test accuracy",
+        "accuracy_train": f"train {score}", "accuracy_val": f"validation {score}", "accuracy_test": f"test {score}",
         "best_step": "best step", "first_loss": "first loss", "best_loss": "best loss", "last_loss": "last loss",
         "depth": "depth", "width": "width", "steps": "recorded steps",
     }  # fmt: skip
@@ -132,8 +142,8 @@ def comparison_sheet(runs: Sequence[Run], anchor: str) -> Sheet:
         for place, run in enumerate(runs)
     )
     columns = (Column("run"), *[Column("status")] * ended, *(Column(labels[name], True) for name in kept))
-    accuracies = any(name.startswith("accuracy") for name in kept)
-    note = "Accuracies are those at the best step. Steps are counted from 0." if accuracies else ""
+    scored = any(name.startswith("accuracy") for name in kept)
+    note = f"The {score} is that at the best step. Steps are counted from 0." if scored else ""
     return Sheet("Runs in numbers", anchor, columns, rows, note)
 
 
@@ -148,8 +158,10 @@ def _entry(run: Run, column: str, entry: float | None) -> Cell:
 
 def _facts(run: Run) -> tuple[Fact, ...]:
     """What breaks everything first, then what trains, then what becomes of the nodes."""
-    measured = (broken_facts, gradient_facts, output_facts, balance_facts) if anything(run) else ()
-    return tuple(chain(*(facts(run) for facts in (*measured, note_facts))))
+    if not anything(run):
+        return ()
+    measured = (broken_facts, gradient_facts, output_facts, balance_facts, note_facts)
+    return tuple(chain(*(facts(run) for facts in measured)))
 
 
 def _sheets(run: Run, anchor: str) -> tuple[Sheet, ...]:
@@ -185,7 +197,7 @@ def _in_short(run: Run) -> str:
         return f"{short(run.name)}: nothing was recorded."
     parts = [loss_text(short(facts.loss), facts) if facts.loss and facts.steps else "No loss was logged."]
     if facts.metric and facts.best_step is not None:
-        best = metric(facts.metric, facts.best_metric, run)
+        best = metric(facts.metric, facts.best_metric)
         parts.append(f"Best {short(facts.metric)}: {best}, at step {count(facts.best_step)}.")
     standing = [fact.heading[:1].lower() + fact.heading[1:] for fact in _facts(run) if fact.notable]
     return f"{short(run.name)}: {' '.join(parts)} Stands out: {', '.join(standing) or 'nothing'}."

@@ -9,7 +9,7 @@ from typing import Any
 from gatdiag.report.fact import Fact
 from gatdiag.report.wording import TIMES, count, duration, names, number, one_line, percent, short
 from gatdiag.run import Run
-from gatdiag.summary import TrainingFacts, accuracies, training_facts
+from gatdiag.summary import TrainingFacts, accuracies, score, training_facts
 
 _NOTES = 3  # of the recorder, that are told at the beginning
 HARDLY = 0.05  # of the first loss: a smaller change is called that
@@ -39,15 +39,26 @@ class Tile:
 
 def warnings(run: Run) -> tuple[str, ...]:
     """What to know before believing the rest: a run without an end, rows that could not be read."""
-    empty = not anything(run)  # what cannot be read is known after reading
+    anything(run)  # what cannot be read is known after reading
     status = "live" if run.status == "recording" and run.is_live else run.status
     texts = [f"Not everything could be read: {one_line(problem)}" for problem in run.problems]
     if status in _UNFINISHED:
         error = one_line(str(run.meta.get("error") or "no message"))
         texts.insert(0, f"{_UNFINISHED[status].format(error=error)} {_SHOWN}")
-    if empty:
-        texts.append("Nothing was recorded: none of its tables has a row.")
-    return tuple(texts)
+    return tuple(texts) if anything(run) else (*texts, *nothing_recorded(run))
+
+
+def nothing_recorded(run: Run) -> tuple[str, str, str]:
+    """Of a run without a row: that nothing was recorded, why as far as the recorder knows, and what to do."""
+    notes = [one_line(str(note)).rstrip(".") for note in run.meta.get("notes") or []]
+    known = "no step of the training reached the recorder, and it noted no reason"
+    return (
+        "Nothing was recorded: none of its tables has a row, so there is nothing to draw or to judge.",
+        f"Why: {'; '.join(notes[:_NOTES]) or known}.",
+        "What to do: give gatdiag.watch the module whose parameters the optimizer holds, and call optimizer.step() "
+        "while it records; with an optimizer that is not one of torch's, call recorder.step() before each update. "
+        "Then train again.",
+    )
 
 
 def anything(run: Run) -> bool:
@@ -76,11 +87,11 @@ def tiles(run: Run) -> tuple[Tile, ...]:
         detail = f"{number(facts.first_loss, 4)} at the start, best {number(facts.best_loss, 4)}"
         found.append(Tile(f"Last {short(facts.loss)}", number(facts.last_loss, 4), detail))
     if facts.metric and facts.best_step is not None:
-        value = metric(facts.metric, facts.best_metric, run)
+        value = metric(facts.metric, facts.best_metric)
         found.append(Tile(f"Best {short(facts.metric)}", value, f"at step {count(facts.best_step)}"))
     test = accuracies(run).get("test")
     if test and facts.best_step is not None:
-        found.append(Tile(f"{short(test)} then", metric(test, _at(run, test, facts.best_step), run), "at that step"))
+        found.append(Tile(f"{short(test)} then", metric(test, _at(run, test, facts.best_step)), "at that step"))
     return tuple(found)
 
 
@@ -101,9 +112,9 @@ def sizes(meta: Mapping[str, Any]) -> tuple[int, int]:
     return sum(size for size, _ in seen.values()), sum(size for size, trainable in seen.values() if trainable)
 
 
-def metric(name: str, value: float, run: Run) -> str:
+def metric(name: str, value: float) -> str:
     """A logged scalar; an accuracy as a percentage."""
-    return percent(value) if name in accuracies(run).values() and 0 <= value <= 1 else number(value, 4)
+    return percent(value) if score(name) == "accuracy" and 0 <= value <= 1 else number(value, 4)
 
 
 def _what(run: Run, facts: TrainingFacts) -> str:
@@ -145,7 +156,7 @@ def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:
     else:
         yield loss_text(short(facts.loss), facts)
     if facts.metric and facts.best_step is not None:
-        best = metric(facts.metric, facts.best_metric, run)
+        best = metric(facts.metric, facts.best_metric)
         yield f"The best {short(facts.metric)} is {best}, at step {count(facts.best_step)} (steps count from 0)."
 
 

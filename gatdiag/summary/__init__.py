@@ -12,9 +12,19 @@ Every function is pure: it reads a `gatdiag.run.Run` and returns a tidy pandas t
 """
 
 from gatdiag.summary.change import LEVELS, SIGNIFICANT, weight_change
-from gatdiag.summary.comparison import compare, default_variant, depth, mean_by, normalisation, width
+from gatdiag.summary.comparison import compare, default_variant, depth, mean_by, normalisation, score_label, width
 from gatdiag.summary.differences import differences, only_in
-from gatdiag.summary.facts import TrainingFacts, accuracies, logged, loss_name, split, training_facts
+from gatdiag.summary.facts import (
+    TrainingFacts,
+    accuracies,
+    logged,
+    loss_name,
+    score,
+    score_kind,
+    scores,
+    split,
+    training_facts,
+)
 from gatdiag.summary.measured import measured, recorded
 from gatdiag.summary.series import (
     ATTENTION,
@@ -25,6 +35,7 @@ from gatdiag.summary.series import (
     some_layers,
     weight_scale,
     without_layer,
+    zero_norms,
 )
 from gatdiag.summary.thinning import bin_steps, envelope, spaced, thin, thin_groups
 
@@ -51,6 +62,10 @@ __all__ = [
     "only_in",
     "recorded",
     "role_series",
+    "score",
+    "score_kind",
+    "score_label",
+    "scores",
     "some_layers",
     "spaced",
     "split",
@@ -61,4 +76,5 @@ __all__ = [
     "weight_scale",
     "width",
     "without_layer",
+    "zero_norms",
 ]

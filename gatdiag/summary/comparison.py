@@ -1,14 +1,14 @@
 """Several runs, one row each: depth, width, accuracy, and how long it took to get there."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
 from gatdiag.run import Run
-from gatdiag.summary.facts import accuracies, logged, training_facts
+from gatdiag.summary.facts import accuracies, logged, score_kind, training_facts
 from gatdiag.summary.series import FEATURES
 
 
@@ -22,8 +22,9 @@ def compare(runs: Sequence[Run], variants: Mapping[str, str] | None = None) -> p
 
     Returns:
         run, variant, depth, width, normalisation, steps, first_loss, best_loss, last_loss, best_step,
-        epochs_to_best (the step of the first best validation accuracy, counted from 1), and for each split accuracy_*
-        at that step and last_accuracy_*. NaN where nothing was logged.
+        epochs_to_best (the step of the first best validation score, counted from 1), score (what it is by which the
+        run is judged: "accuracy", "AUC", ...; None if nothing was logged), and for each split that score as accuracy_*
+        at that step and as last_accuracy_*. NaN where nothing was logged.
     """
     return pd.DataFrame([_row(run, variants or {}) for run in runs])
 
@@ -44,12 +45,24 @@ def _row(run: Run, variants: Mapping[str, str]) -> dict[str, object]:
         "epochs_to_best": np.nan if facts.best_step is None else facts.best_step + 1,
     }
     names = accuracies(run)
+    row["score"] = score_kind(run) if names else None
     for of in ("train", "val", "test"):
         values = logged(run, names[of]).dropna() if of in names else pd.Series(dtype=np.float64)
         known = values[values.index <= facts.best_step] if facts.best_step is not None else values[:0]
         row[f"accuracy_{of}"] = float(known.iloc[-1]) if len(known) else np.nan
         row[f"last_accuracy_{of}"] = float(values.iloc[-1]) if len(values) else np.nan
     return row
+
+
+def score_label(kinds: Iterable[str | None]) -> str:
+    """What the scores of several runs are called together: their kind, or "score" where it is not the same.
+
+    Example:
+        >>> score_label(["AUC", None, "AUC"]), score_label(["AUC", "accuracy"]), score_label([])
+        ('AUC', 'score', 'accuracy')
+    """
+    known = {kind for kind in kinds if isinstance(kind, str)}
+    return "score" if len(known) > 1 else next(iter(known), "accuracy")
 
 
 def depth(run: Run) -> int:

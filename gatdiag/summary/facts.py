@@ -8,8 +8,18 @@ import pandas as pd
 from gatdiag.run import Run
 from gatdiag.summary.measured import measured
 
-_ACCURACY = ("accuracy", "acc", "auroc", "auc", "f1")
+_SCORES = {  # what a logged scalar is -> the words in its name that say so
+    "accuracy": ("accuracy", "acc"),
+    "AUC": ("auc", "auroc", "rocauc"),
+    "AP": ("ap", "aupr", "auprc"),
+    "F1": ("f1",),
+    "MRR": ("mrr",),
+    "hits": ("hits", "hit"),
+    "precision": ("precision",),
+    "recall": ("recall",),
+}
 _SPLITS = (("train", "training"), ("val", "valid", "validation", "dev"), ("test",))
+_ORDER = ("train", "val", "test", None)
 
 
 @dataclass(frozen=True)
@@ -82,13 +92,39 @@ def loss_name(run: Run) -> str | None:
     return next(iter([*exact, *training, *names]), None)
 
 
+def score(name: str) -> str | None:
+    """What a logged scalar measures, where more is better: "accuracy", "AUC", "F1", ...; None if it is no score.
+
+    Example:
+        >>> score("val_acc"), score("test/roc_auc"), score("loss")
+        ('accuracy', 'AUC', None)
+    """
+    words = _words(name)
+    return next((kind for kind, known in _SCORES.items() if any(word in known for word in words)), None)
+
+
+def scores(run: Run) -> dict[str, list[str]]:
+    """Kind of score -> the logged scalars of that kind: training, validation, test, then those of no known split."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(run.logged, key=lambda name: _ORDER.index(split(name))):
+        if (kind := score(name)) is not None:
+            found.setdefault(kind, []).append(name)
+    return dict(sorted(found.items(), key=lambda item: [*_SCORES].index(item[0])))
+
+
+def score_kind(run: Run) -> str:
+    """The kind of score by which a run is judged: what chose the best step, else the first with a validation split."""
+    best = score(str((run.meta.get("best") or {}).get("name")))
+    known = scores(run)
+    validated = [kind for kind, names in known.items() if any(split(name) == "val" for name in names)]
+    return next(iter([*([best] if best in known else []), *validated, *known]), "accuracy")
+
+
 def accuracies(run: Run) -> dict[str, str]:
-    """The logged accuracies by split: {"train": ..., "val": ..., "test": ...}, as far as they were logged."""
+    """The logged scores of one kind (`score_kind`) by split: {"train": ..., "val": ..., "test": ...}."""
     found: dict[str, str] = {}
-    for name in run.logged:
-        words = _words(name)
-        of = split(name)
-        if of is not None and any(word in _ACCURACY for word in words):
+    for name in scores(run).get(score_kind(run), []):
+        if (of := split(name)) is not None:
             found.setdefault(of, name)
     return found
 

@@ -35,6 +35,21 @@ def layer_series(run: Run, column: str) -> pd.DataFrame:
     return _tidy(run, frame["step"].to_numpy(), _codes(frame, run), values)
 
 
+def zero_norms(run: Run, column: str) -> NDArray[np.bool_]:
+    """For each row of `layer_series`: whether the value is 0 / 0, because what it is relative to is exactly zero.
+
+    Args:
+        run: The run.
+        column: "relative_mu" or "relative_gradient_mu"; of other columns nothing is relative to a norm.
+    """
+    keep = measured(run, "layers", column)
+    norm = {"relative_mu": "output_norm", "relative_gradient_mu": "output_gradient_norm"}.get(column)
+    if norm is None or norm not in run.layers.columns:
+        return np.zeros(int(keep.sum()), bool)
+    frame = run.layers.loc[keep, [column, norm]]
+    return np.asarray(np.isnan(frame[column].to_numpy(np.float64)) & (frame[norm].to_numpy(np.float64) == 0))
+
+
 def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
     """A column of the parameters' table with the parameters of one role combined in each layer.
 

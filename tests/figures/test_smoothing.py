@@ -4,6 +4,7 @@ import pytest
 from gatdiag.figures import smoothing_by_layer, smoothing_over_training, table
 from gatdiag.figures.look import SMOOTHING
 from tests.figures.canvas import drawn, lines, words
+from tests.report.builder import build
 
 
 def test_by_layer_at_five_steps(runs):
@@ -54,3 +55,38 @@ def test_relative_mu_is_seen_against_its_whole_range(figure, runs):
     assert low <= 0
     assert high >= 1
     assert np.isfinite([low, high]).all()
+
+
+def zero_gradients(folder, steps=400):
+    """Gradients that are exactly 0 from step 200 on in layer 0, and NaN at one step in layer 1."""
+    norm = np.ones((steps, 2))
+    norm[200:, 0] = 0.0
+    norm[150, 1] = np.nan
+    with np.errstate(invalid="ignore"):
+        relative = 0.5 * norm / norm
+    return build(folder, layers={"output_gradient_norm": norm, "relative_gradient_mu": relative})
+
+
+def test_a_gradient_that_is_zero_is_not_called_broken(tmp_path):
+    run = zero_gradients(tmp_path / "run")
+    values = table(smoothing_by_layer.FIGURE, run, steps=[0, 150, 300])
+    undefined = values[values["value"].isna()].set_index(["quantity", "step", "layer"])["undefined"].to_dict()
+    assert undefined == {
+        ("relative_gradient_mu", 150, "convs.1"): "",
+        ("output_gradient_norm", 150, "convs.1"): "",
+        ("relative_gradient_mu", 300, "convs.0"): "gradient is zero",
+    }
+    marks = {line.get_label() for axes in drawn(smoothing_by_layer.FIGURE, values).axes for line in axes.get_lines()}
+    assert {"_broken", "_zero", "_gradient is zero"} <= marks
+
+
+def test_thinning_keeps_zero_and_broken_apart(tmp_path):
+    values = table(smoothing_over_training.FIGURE, zero_gradients(tmp_path / "run"))
+    relative = values[(values["quantity"] == "relative_gradient_mu") & values["value"].isna()]
+    first, second = (relative[relative["layer"] == f"convs.{layer}"] for layer in (0, 1))
+    assert set(first["undefined"]) == {"gradient is zero"}
+    assert first["step"].min() <= 202
+    assert second["undefined"].tolist() == [""]
+    legend = words(drawn(smoothing_over_training.FIGURE, values))
+    assert "gradient is zero" in legend
+    assert "NaN or infinite" in legend

@@ -1,6 +1,7 @@
 from gatdiag.figures import table
 from gatdiag.figures.training_curves import FIGURE
 from tests.figures.canvas import drawn, lines
+from tests.figures.odd_runs import bare_run
 
 
 def test_the_logged_values(runs):
@@ -49,3 +50,17 @@ def test_a_constant_is_inside_its_axis(runs):
     values[["value", "low", "high"]] = 1.386
     low, high = drawn(FIGURE, values).axes[0].get_ylim()
     assert 1.38 < low < 1.386 < high < 1.39
+
+
+def test_scores_are_drawn_in_panels_of_their_kind(tmp_path):
+    run = bare_run(tmp_path / "run", logged=("loss", "val_auc", "test_auc", "test_f1"))
+    canvas = drawn(FIGURE, table(FIGURE, run))
+    shown = [axes for axes in canvas.axes if axes.axison and axes.get_visible()]
+    assert [axes.get_ylabel() for axes in shown] == ["loss", "AUC", "F1"]
+    assert [text.get_text() for text in shown[1].get_legend().get_texts()] == ["val_auc", "test_auc"]
+
+
+def test_percentages_are_scaled_to_the_data(runs):
+    values = table(FIGURE, runs["ordinary"])
+    values.loc[values["panel"] == "accuracy", ["value", "low", "high"]] *= 100
+    assert drawn(FIGURE, values).axes[1].get_ylim()[1] > 2

@@ -269,3 +269,16 @@ def test_units_are_explained_and_what_was_not_measured_is_a_dash(run, few_figure
     words = checked(render_page([run])).words
     assert "λ the weight decay" in words
     assert "A dash: not measured" in words
+
+
+def test_a_page_about_nothing_says_why_and_draws_nothing(tmp_path):
+    empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
+    empty["notes"] = ["no step of an optimizer was seen"]
+    reader = checked(render_page([build(tmp_path / "run", **empty)]))
+    assert reader.tags["figure"] == 0
+    assert "Why: no step of an optimizer was seen." in reader.words
+    assert "What to do: " in reader.words
+    assert "threshold" not in reader.words
+    other = build(tmp_path / "other", logged={"loss": [2.0, 1.0]})
+    words = checked(render_page([build(tmp_path / "third", **empty), other])).words
+    assert "third: nothing was recorded." in words

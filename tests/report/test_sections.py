@@ -114,8 +114,10 @@ def test_of_an_empty_run_nothing_is_claimed(tmp_path):
     empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
     section = run_section(build(tmp_path / "run", notes=["no forward"], **empty), "run-1")
     assert (section.story, section.tiles, section.notable) == ((), (), ())
-    assert [fact.text for fact in section.plain] == ["no forward."]
-    assert "Nothing was recorded" in section.warnings[0]
+    assert (section.plain, section.overview, section.groups, section.tables) == ((), None, (), ())
+    assert section.warnings[0].startswith("Nothing was recorded: ")
+    assert section.warnings[1] == "Why: no forward."
+    assert section.warnings[2].startswith("What to do: ")
 
 
 def test_layers_that_are_not_known_are_not_counted(tmp_path):
@@ -123,3 +125,25 @@ def test_layers_that_are_not_known_are_not_counted(tmp_path):
     section = run_section(build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, **empty), "run-1")
     assert section.story[0].startswith("GATv2, trained by SGD")
     assert {"Layers", "Parameters"}.isdisjoint(tile.label for tile in section.tiles)
+
+
+def test_a_comparison_calls_scores_what_they_are(tmp_path):
+    def labels(*names):
+        runs = [build(tmp_path / name, name=name, logged={name: [0.5, 0.6]}) for name in names]
+        return [column.label for column in comparison_sheet(runs, "here").columns]
+
+    assert "validation AUC" in labels("val_auc")
+    assert "validation score" in labels("val_roc_auc", "val_acc")
+
+
+def test_figures_without_any_of_their_columns_are_named_and_not_drawn(tmp_path):
+    section = run_section(build(tmp_path / "run", logged={"loss": [2.0, 1.0]}), "run-1")
+    drawn = {plate.title for group in section.groups for plate in group.plates}
+    assert drawn == {
+        "Loss, accuracy and gradient over training",
+        "Relative gradient norms by layer, and the training curve",
+    }
+    assert (
+        "No figure 'The conservation law at every step: delta': not recorded: delta; no conservation law"
+        in " ".join(section.remarks)
+    )

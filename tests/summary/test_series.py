@@ -10,9 +10,11 @@ from gatdiag.summary import (
     role_series,
     some_layers,
     weight_scale,
+    zero_norms,
 )
 from gatdiag.summary.series import without_layer
 from tests.figures.odd_runs import bare_run
+from tests.report.builder import build
 
 SIZE = {"convs.0.lin_l.weight": 16, "convs.0.second": 8}
 
@@ -151,3 +153,14 @@ def test_the_size_of_a_neurons_weights(shared, tmp_path):
     first = shared.parameters.query("step == 0 and role == 'feature weight'")
     assert weight_scale(shared) == pytest.approx(np.median([norm**2 / 4 for norm in first["norm"]]))
     assert weight_scale(bare_run(tmp_path / "bare")) is None
+
+
+def test_zero_over_zero_is_told_from_broken_values(tmp_path):
+    norm = np.array([[0.0, 1.0], [np.nan, 0.0]])
+    run = build(
+        tmp_path / "run",
+        layers={"output_gradient_norm": norm, "relative_gradient_mu": norm / np.where(norm, norm, np.nan)},
+    )
+    assert zero_norms(run, "relative_gradient_mu").tolist() == [True, False, False, True]
+    assert zero_norms(run, "output_gradient_norm").tolist() == [False] * 4
+    assert zero_norms(run, "relative_mu").tolist() == []

@@ -26,6 +26,7 @@ from gatdiag.figures.look.lines import (
     layer_names,
     ordered_colours,
     step_bar,
+    undefined_of,
 )
 from gatdiag.figures.look.notes import name_change, not_recorded, note, note_panels
 from gatdiag.figures.look.scales import (
@@ -53,7 +54,7 @@ from gatdiag.figures.look.style import (
     is_wide,
     look,
 )
-from gatdiag.figures.look.symbols import SMOOTHING
+from gatdiag.figures.look.symbols import SMOOTHING, ZERO_NORM
 from gatdiag.figures.look.text import layer_labels, plain
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "SINGLE",
     "SIZES",
     "SMOOTHING",
+    "ZERO_NORM",
     "Canvas",
     "Figure",
     "Group",
@@ -107,4 +109,5 @@ __all__ = [
     "size_table",
     "step_axis",
     "step_bar",
+    "undefined_of",
 ]

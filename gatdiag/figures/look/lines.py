@@ -27,6 +27,7 @@ class Line:
         label: Already plain; "" leaves it out of the legend.
         style: As matplotlib takes it.
         band: Lowest and highest values to shade behind it.
+        undefined: As for `mark_hidden`.
     """
 
     x: ArrayLike
@@ -34,12 +35,18 @@ class Line:
     label: str = ""
     style: Mapping[str, Any] = field(default_factory=dict)
     band: tuple[ArrayLike, ArrayLike] | None = None
+    undefined: Sequence[str] | None = None
 
 
 def curve_line(curve: pd.DataFrame, label: str = "", **style: Any) -> Line:
     """A line of a thinned series (step, value, low, high), with its band where the two differ."""
     band = None if curve["low"].equals(curve["high"]) else (curve["low"], curve["high"])
-    return Line(curve["step"], curve["value"], label, style, band)
+    return Line(curve["step"], curve["value"], label, style, band, undefined_of(curve))
+
+
+def undefined_of(table: pd.DataFrame) -> list[str] | None:
+    """Why values of a table are NaN, as `Line` takes it."""
+    return table["undefined"].tolist() if "undefined" in table.columns else None
 
 
 def draw_lines(
@@ -73,7 +80,7 @@ def draw_lines(
         (artist,) = axes.plot(x, np.where(seen & np.isfinite(y), y, np.nan), label=line.label or "_line", **style)
         if line.band is not None:
             _shade(axes, x, *line.band, colour=artist.get_color())
-        needed |= mark_hidden(axes, x, y)
+        needed |= mark_hidden(axes, x, y, line.undefined)
         if line.label:
             handles.append(artist)
     handles += mark_handles(needed)

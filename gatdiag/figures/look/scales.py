@@ -28,6 +28,8 @@ from gatdiag.summary import spaced
 MARKS = {  # what the eye cannot see -> marker, colour, words in the legend, height in the axis
     "broken": ("x", BROKEN, "NaN or infinite", 0.97),
     "zero": ("v", "#666666", "exactly 0", 0.02),
+    "gradient is zero": ("s", "#666666", "gradient is zero", 0.02),
+    "output is zero": ("s", "#666666", "output is zero", 0.02),
     "above": ("^", "#000000", "beyond the axis", 0.97),
     "below": ("v", "#000000", "beyond the axis", 0.02),
 }
@@ -94,16 +96,26 @@ def _robust(values: NDArray[np.float64], slack: float) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def mark_hidden(axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64]) -> set[str]:
+def mark_hidden(
+    axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64], undefined: Sequence[str] | None = None
+) -> set[str]:
     """Mark the values of one line that its axis cannot show, at its edge; call after `scale_axis`.
+
+    Args:
+        axes: The axes.
+        x: Where the values are.
+        y: The values.
+        undefined: For each value a key of `MARKS` if it is NaN for a reason that is known (0 / 0), else "".
 
     Returns:
         The keys of `MARKS` that were needed.
     """
     low, high = axes.get_ylim()
     zero = (y == 0) if axes.get_yscale() == "log" else np.zeros(len(y), bool)
+    known = np.asarray(undefined, dtype=object) if undefined is not None else np.full(len(y), "", dtype=object)
     cases = {
-        "broken": ~np.isfinite(y),
+        "broken": ~np.isfinite(y) & (known == ""),
+        **{str(reason): known == reason for reason in set(known) - {""}},
         "zero": zero,
         "above": np.isfinite(y) & (y > high),
         "below": np.isfinite(y) & (y < low) & ~zero,

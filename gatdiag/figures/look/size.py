@@ -13,14 +13,14 @@ from gatdiag.figures.look.notes import not_recorded, note
 from gatdiag.figures.look.scales import scale_axis
 from gatdiag.figures.look.style import DASHES, Canvas, category, is_wide
 from gatdiag.figures.look.text import plain
-from gatdiag.summary import mean_by
+from gatdiag.summary import mean_by, score_label
 
 ACCURACY_PANELS = {
     "accuracy": ("accuracy_test", "accuracy_val", "accuracy_train"),
     "epochs to best": ("epochs_to_best",),
 }
-_COLUMNS = ["panel", "column", "variant", "size", "mean", "half_width", "lowest", "highest", "runs"]
-_WORDS = {"test": "test accuracy", "val": "validation accuracy", "train": "training accuracy"}
+_COLUMNS = ["panel", "column", "score", "variant", "size", "mean", "half_width", "lowest", "highest", "runs"]
+_WORDS = {"test": "test", "val": "validation", "train": "training"}
 
 
 def size_table(
@@ -40,7 +40,8 @@ def size_table(
         apart: Columns in which runs of one group may differ; if they do, what they hold is part of the group's name.
 
     Returns:
-        panel, column, variant, size, mean, half_width, lowest, highest, runs.
+        panel, column, score (what is averaged in the panel "accuracy": accuracy, AUC, ...), variant, size, mean,
+        half_width, lowest, highest, runs.
     """
     table = _apart(table, by, apart)
     parts = []
@@ -48,7 +49,8 @@ def size_table(
         column = next((name for name in columns if table[name].notna().any()), None)
         if column is not None:
             means = mean_by(table, column, [by, size]).rename(columns={by: "variant", size: "size"})
-            parts.append(means.assign(panel=panel, column=column).sort_values("size", kind="stable"))
+            means = means.assign(panel=panel, column=column, score=score_label(table.get("score", [])))
+            parts.append(means.sort_values("size", kind="stable"))
     if not parts:
         return pd.DataFrame(columns=_COLUMNS)
     return pd.concat(parts, ignore_index=True)[_COLUMNS]
@@ -65,7 +67,7 @@ def _apart(table: pd.DataFrame, by: str, columns: Sequence[str]) -> pd.DataFrame
 
 def draw_by_size(axes: Axes, table: pd.DataFrame, order: Sequence[str], *, size: str, value: str) -> None:
     """Draw one panel of `size_table`: a line a variant of `order`, each with its own colour, style and marker."""
-    most = np.inf if "accuracy" not in value else 1.0 if table["highest"].max() <= 1 else 100.0
+    most = np.inf if value == "epochs to best" else 1.0 if table["highest"].max() <= 1 else 100.0
     half, mean = table["half_width"].fillna(0.0), table["mean"]
     table = table.assign(low=(mean - half).clip(lower=0.0), high=(mean + half).clip(upper=most))
     drawn = table[["mean", "low", "high", "lowest", "highest"]].to_numpy(np.float64)
@@ -120,7 +122,8 @@ def draw_size_panels(figure: Canvas, table: pd.DataFrame, panels: Mapping[str, S
             split = columns[0].rsplit("_", 1)[-1]
             note(axes, not_recorded(f"steps.{split if split in _WORDS else 'val'}_accuracy"))
             continue
-        label = _WORDS.get(str(part["column"].iloc[0]).rsplit("_", 1)[-1], panel)
+        split = _WORDS.get(str(part["column"].iloc[0]).rsplit("_", 1)[-1], "")
+        label = f"{split} {part['score'].iloc[0]}".strip()
         draw_by_size(axes, part, order, size=size, value=label if panel == "accuracy" else panel)
     handles = [
         Line2D([], [], label=plain(variant, 28), **{key: v for key, v in category(index).items() if key != "hatch"})

@@ -8,3 +8,4 @@ SMOOTHING = {  # column of the layers' table -> label; outputs, then gradients
     "relative_gradient_mu": "μ(∂L/∂X) / ‖∂L/∂X‖",
     "output_gradient_norm": "‖∂L/∂X‖",
 }
+ZERO_NORM = {"relative_mu": "output is zero", "relative_gradient_mu": "gradient is zero"}  # why they are undefined

@@ -7,7 +7,16 @@ In-place and ``out=`` forms (``add_``, ``add.out``) use the rule of the plain fo
 
 from fractions import Fraction
 
-from gatdiag.laws.rules import arrangement, backward, contraction, elementwise, normalisation, reduction, scatter
+from gatdiag.laws.rules import (
+    arrangement,
+    backward,
+    contraction,
+    elementwise,
+    linear_algebra,
+    normalisation,
+    reduction,
+    scatter,
+)
 from gatdiag.laws.rules.call import Call, Labels, Rule
 
 __all__ = ["RULES", "Call", "Labels", "Rule"]
@@ -22,7 +31,7 @@ RULES: dict[str, Rule] = {
     **_each(
         elementwise.same,
         "abs alias clone contiguous nan_to_num neg positive relu leaky_relu rrelu_with_noise_functional tril "
-        "triu real imag dropout feature_dropout _conj _conj_physical resolve_conj resolve_neg",
+        "triu real imag dropout feature_dropout _conj _conj_physical resolve_conj resolve_neg deg2rad rad2deg copysign",
     ),
     **_each(elementwise.stopped, "detach detach_copy"),
     **_each(elementwise.dropped, "native_dropout"),
@@ -47,6 +56,7 @@ RULES: dict[str, Rule] = {
     "lerp": elementwise.interpolation,
     **_each(elementwise.larger, "maximum minimum fmax fmin hypot"),
     "polar": elementwise.polar,
+    "atan2": elementwise.angled,
     **_each(elementwise.compared, "eq ne lt le gt ge"),
     "glu": elementwise.gated,
     "where": elementwise.chosen,
@@ -57,7 +67,7 @@ RULES: dict[str, Rule] = {
     **_each(
         elementwise.fixed,
         "exp exp2 expm1 log log2 log10 log1p sigmoid log_sigmoid_forward tanh sin cos tan asin acos atan sinh "
-        "cosh asinh acosh atanh atan2 erf erfc erfinv elu celu selu gelu silu mish softplus softshrink "
+        "cosh asinh acosh atanh erf erfc erfinv elu celu selu gelu silu mish softplus softshrink "
         "hardshrink hardsigmoid hardswish hardtanh logit _softmax _safe_softmax _log_softmax logsumexp floor "
         "ceil round trunc frac fmod remainder bernoulli multinomial nll_loss_forward binary_cross_entropy "
         "_local_scalar_dense mkldnn_rnn_layer bincount lgamma digamma alpha_dropout feature_alpha_dropout "
@@ -92,9 +102,17 @@ RULES: dict[str, Rule] = {
     "index_copy": arrangement.replaced,
     "cat": arrangement.joined,
     "stack": arrangement.stacked,
+    "block_diag": arrangement.blocks,
+    "take": arrangement.taken,
+    **_each(
+        arrangement.resampled,
+        "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d "
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+        "_upsample_nearest_exact3d pixel_unshuffle im2col",
+    ),
     "constant_pad_nd": arrangement.padded,
     **_each(arrangement.embedded, "diag_embed slice_backward select_backward diagonal_backward"),
-    **_each(arrangement.inserted, "slice_scatter select_scatter"),
+    **_each(arrangement.inserted, "slice_scatter select_scatter diagonal_scatter"),
     "embedding": arrangement.looked_up,
     # exact zeros and constants
     **_each(
@@ -127,22 +145,35 @@ RULES: dict[str, Rule] = {
     **_each(
         reduction.pooled,
         "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d "
-        "adaptive_avg_pool2d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
-        "upsample_bilinear2d upsample_bicubic2d reflection_pad1d reflection_pad2d replication_pad1d "
-        "replication_pad2d",
+        "adaptive_avg_pool2d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d "
+        "_upsample_bilinear2d_aa _upsample_bicubic2d_aa max_unpool2d max_unpool3d",
     ),
+    **_each(reduction.sampled, "grid_sampler_2d grid_sampler_3d"),
     **_each(
         reduction.pooled_pair,
         "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d",
     ),
     **_each(reduction.distance, "_cdist_forward cdist"),
+    **_each(reduction.distances, "_pdist_forward dist"),
     # products summed over an index
     **_each(contraction.product, "mm bmm matmul mv dot vdot _sparse_mm _sparse_mm_reduce_impl _sparse_sparse_matmul"),
     **_each(contraction.shifted_product, "addmm baddbmm addmv _sparse_addmm sspaddmm"),
     "linear": contraction.linear,
     **_each(contraction.convolution, "convolution _convolution convolution_overrideable"),
     "_trilinear": contraction.trilinear,
-    **_each(contraction.outer, "ger outer"),
+    **_each(contraction.outer, "ger outer addr"),
+    "addbmm": contraction.summed_product,
+    "linalg_cross": contraction.crossed,
+    # matrices as a whole
+    "linalg_inv_ex": linear_algebra.inverse,
+    "_linalg_det": linear_algebra.determinant,
+    "_linalg_slogdet": linear_algebra.log_determinant,
+    **_each(linear_algebra.solution, "_linalg_solve_ex linalg_solve_triangular"),
+    "linalg_cholesky_ex": linear_algebra.cholesky,
+    "_linalg_svd": linear_algebra.singular_values,
+    **_each(linear_algebra.eigenvalues, "_linalg_eigh linalg_eig linalg_eigvals _linalg_eigvals"),
+    "linalg_pinv": linear_algebra.pseudo_inverse,
+    "linalg_qr": linear_algebra.orthogonalised,
     # message passing
     **_each(
         scatter.scattered,

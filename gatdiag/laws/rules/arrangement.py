@@ -79,8 +79,12 @@ def replaced(call: Call) -> Labels:
 def _written_out(call: Call, name: str) -> tuple[Tensor, Tensor]:
     """Unknown and vacancy of every entry of an argument."""
     label, shape = call.label(name), call[name].shape
-    vacant = torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant
-    return call.exponents.collapse(label.present()).expand(shape), vacant.expand(shape)
+    return call.exponents.collapse(label.present()).expand(shape), vacancy(label).expand(shape)
+
+
+def vacancy(label: Label) -> Tensor:
+    """Which entries of a label are vacant."""
+    return torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant
 
 
 def _written(ids: Tensor, vacant: Tensor) -> Label:
@@ -157,6 +161,26 @@ def padded(call: Call) -> Label:
     if call["value"] not in (0, float("inf"), -float("inf")):
         return call.vanish()
     return _among_zeros(call, lambda array: torch.ops.aten.constant_pad_nd(array, call["pad"], 0))
+
+
+def resampled(call: Call) -> Label:
+    """As `arranged`, for operations that do not take integers: padding by reflection, im2col ...; zeros are exact."""
+    rest = [argument.name for argument in call.function._schema.arguments[1:]]
+    return _among_zeros(call, lambda array: call.function(array.double(), **{n: call[n] for n in rest}).to(array.dtype))
+
+
+def blocks(call: Call) -> Label:
+    """block_diag: matrices along the diagonal, zeros elsewhere."""
+    parts = [(call.label_of(tensor).aligned(tensor.ndim), tensor.shape) for tensor in call["tensors"]]
+    ids = [call.exponents.collapse(label.present()).expand(shape) for label, shape in parts]
+    full = [~(vacancy(label).expand(shape)) for label, shape in parts]
+    return _written(torch.block_diag(*ids), ~torch.block_diag(*full))
+
+
+def taken(call: Call) -> Label:
+    """take: entries by their position in the flattened tensor."""
+    index = call["index"].cpu()
+    return call.label("self").arranged(call["self"].shape, lambda array: array.take(index))
 
 
 def embedded(call: Call) -> Label:

@@ -107,6 +107,12 @@ def larger(call: Call) -> Label:
     return call.exponents.equal(call.label("self"), call.label("other"))
 
 
+def angled(call: Call) -> Label:
+    """atan2: no scale, if both scale alike."""
+    call.exponents.equal(call.label("self"), call.label("other"))
+    return Label()
+
+
 def clamped(call: Call) -> Label:
     """A bound of zero or infinity commutes with scaling, and so does a tiny lower guard where it is not active."""
     label = call.label_of(call.first)

@@ -16,6 +16,8 @@ def reduced(call: Call) -> Label:
 
 def summed(call: Call) -> Label:
     """Sum, mean or norm along axes: summands that scale differently are allowed as long as that cancels later."""
+    if 0 in (call.get("p"), call.get("ord")):  # the number of entries that are not zero
+        return Label()
     return _squeezed(call, call.exponents.total(_label(call), call.axes(), is_spread=call.out.numel() > 1))
 
 
@@ -80,11 +82,11 @@ def multiplied(call: Call) -> Label:
     """prod: the exponents of the factors add up."""
     label = _label(call)
     for axis in call.axes():
-        label = call.exponents.resolve(_added_along(label, axis, call.first.shape[axis]))
+        label = call.exponents.resolve(added_along(label, axis, call.first.shape[axis]))
     return _squeezed(call, label)
 
 
-def _added_along(label: Label, axis: int, length: int) -> Label:
+def added_along(label: Label, axis: int, length: int) -> Label:
     """The sum of the exponents along an axis, which is left with length one."""
     terms: list[tuple[Fraction, Tensor]] = []
     for coefficient, ids in label.terms:
@@ -108,9 +110,27 @@ def pooled(call: Call) -> Label:
     return call.lumped(_label(call), range(call.first.ndim)[-count:])
 
 
+def sampled(call: Call) -> Label:
+    """grid_sample: at places that must not scale."""
+    call.vanish("grid")
+    return pooled(call)
+
+
 def pooled_pair(call: Call) -> Labels:
     """Max pooling, with the positions."""
     return [pooled(call), None]
+
+
+def distances(call: Call) -> Label:
+    """pdist and dist: the norm of differences of rows, or of two tensors."""
+    tensors = call.tensors()
+    labels = [
+        call.exponents.uniform(call.label_of(tensor).aligned(tensor.ndim), range(tensor.ndim)).map(
+            lambda array: array.reshape(())
+        )
+        for tensor in tensors
+    ]
+    return call.exponents.equal(labels[0], labels[-1])
 
 
 def distance(call: Call) -> Label:

@@ -38,7 +38,7 @@ def _used(call: Call, name: str) -> Label:
         return label
     beside = [pad for have, want in zip(covered[::-1], wanted[::-1], strict=True) for pad in (0, want - have)]
     ids = call.exponents.collapse(label.present()).expand(source.shape)
-    absent = _vacancy(label).expand(source.shape)
+    absent = arrangement.vacancy(label).expand(source.shape)
     for dim, length in enumerate(covered):
         ids, absent = ids.narrow(dim, 0, length), absent.narrow(dim, 0, length)
     absent = torch.ops.aten.constant_pad_nd(absent, beside, True)
@@ -56,7 +56,7 @@ def _over(call: Call, source: Label) -> Label:
         torch.where(shrink(untouched), old, new)
         for old, new in (
             (call.exponents.collapse(base.present()), call.exponents.collapse(source.present())),
-            (_vacancy(base) | is_infinite, _vacancy(source)),
+            (arrangement.vacancy(base) | is_infinite, arrangement.vacancy(source)),
         )
     )
     return Label(((Fraction(1), ids),), vacant if bool(vacant.any()) else None).map(shrink)
@@ -67,10 +67,6 @@ def _untouched(call: Call) -> Tensor:
     untouched = torch.ones(call["self"].shape, dtype=torch.bool)
     spread = untouched.scatter_ if "src" in call.arguments else untouched.index_fill_
     return spread(call["dim"], call["index"].cpu(), False)
-
-
-def _vacancy(label: Label) -> Tensor:
-    return torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant
 
 
 def placed(call: Call) -> Label:

@@ -11,6 +11,7 @@ torch.manual_seed(1)
 X, Y, W = signed(2, 3), signed(2, 3), signed(2, 4)
 MATRIX, CUBE = signed(3, 3), signed(2, 2, 3)
 COMPLEX = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex128)
+LINE, IMAGE, VOLUME = signed(1, 2, 6), signed(1, 2, 2, 2), signed(1, 1, 2, 2, 2)
 INDEX = torch.tensor([2, 0, 0])
 MASK = torch.tensor([[True, False, True], [False, False, True]])
 
@@ -67,6 +68,23 @@ CASES: dict[str, Case] = {
     "_unsafe_index": case(lambda x: aten._unsafe_index(x, [None, INDEX]), X),
     "cat": case(lambda x, w: aten.cat([x, w], 1), X, W),
     "stack": case(lambda x, y: aten.stack([x, y], 1), X, Y),
+    "take": case(lambda x: aten.take(x, torch.tensor([[0, 5], [2, 2]])), X),
+    "block_diag": case(lambda x, w: aten.block_diag([x, w]), X, W),
+    "diagonal_scatter": case(lambda x, y: aten.diagonal_scatter(x, y, 1), MATRIX, signed(2)),
+    "reflection_pad1d": case(lambda x: aten.reflection_pad1d(x, [1, 1]), LINE),
+    "reflection_pad2d": case(lambda x: aten.reflection_pad2d(x, [1, 1, 1, 1]), IMAGE),
+    "reflection_pad3d": case(lambda x: aten.reflection_pad3d(x, [1, 0, 1, 0, 0, 1]), VOLUME),
+    "replication_pad1d": case(lambda x: aten.replication_pad1d(x, [1, 1]), LINE),
+    "replication_pad2d": case(lambda x: aten.replication_pad2d(x, [1, 1, 1, 1]), IMAGE),
+    "replication_pad3d": case(lambda x: aten.replication_pad3d(x, [1, 0, 1, 0, 0, 1]), VOLUME),
+    "upsample_nearest1d": case(lambda x: aten.upsample_nearest1d(x, [12]), LINE),
+    "upsample_nearest2d": case(lambda x: aten.upsample_nearest2d(x, [4, 4]), IMAGE),
+    "upsample_nearest3d": case(lambda x: aten.upsample_nearest3d(x, [4, 4, 4]), VOLUME),
+    "_upsample_nearest_exact1d": case(lambda x: aten._upsample_nearest_exact1d(x, [4]), LINE),
+    "_upsample_nearest_exact2d": case(lambda x: aten._upsample_nearest_exact2d(x, [3, 3]), IMAGE),
+    "_upsample_nearest_exact3d": case(lambda x: aten._upsample_nearest_exact3d(x, [3, 3, 3]), VOLUME),
+    "pixel_unshuffle": case(lambda x: aten.pixel_unshuffle(x, 2), IMAGE),
+    "im2col": case(lambda x: aten.im2col(x, [2, 2], [1, 1], [1, 0], [1, 1]), IMAGE),
     "diag_embed": case(lambda x: aten.diag_embed(x, 1), X),
     "slice_backward": case(lambda x: aten.slice_backward(x, [2, 6], 1, 1, 6, 2), X),
     "select_backward": case(lambda x: aten.select_backward(x, [2, 3, 2], 2, 1), X),

@@ -124,7 +124,10 @@ CASES: dict[str, Case] = {
         name: case(getattr(aten, name), X, counted=False)
         for name in ["softshrink", "hardshrink", "hardsigmoid", "hardtanh", "floor", "ceil", "round", "trunc", "frac"]
     },
-    "atan2": case(aten.atan2, X, Y, missed=6),
+    "atan2": case(aten.atan2, X, Y),
+    "copysign": case(aten.copysign, X, Y),
+    "deg2rad": case(aten.deg2rad, X),
+    "rad2deg": case(aten.rad2deg, X),
     "fmod": case(aten.fmod, X, Y, counted=False),
     "remainder": case(aten.remainder, X, Y, counted=False),
     "xlogy": case(aten.xlogy, P, Q, positive=True, missed=6),

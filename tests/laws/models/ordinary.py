@@ -195,7 +195,9 @@ ZOO: dict[str, Factory] = {
         lambda h, b, c: h @ (c / torch.linalg.matrix_norm(c, 2)) @ b.t(), c=(HID, HID)
     ),
     "cross product": lambda: hidden(
-        lambda h, b, c: torch.linalg.cross(h.view(-1, HID, 3), c[None], dim=-1).sum(-1) @ b.t(), middle=3 * HID, c=(HID, 3)
+        lambda h, b, c: torch.linalg.cross(h.view(-1, HID, 3), c[None], dim=-1).sum(-1) @ b.t(),
+        middle=3 * HID,
+        c=(HID, 3),
     ),
     "blocks on the diagonal": lambda: hidden(
         lambda h, b, c, d: h.relu() @ torch.block_diag(c, d) @ b.t(), c=(2, 3), d=(3, 2)

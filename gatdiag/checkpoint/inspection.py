@@ -126,6 +126,8 @@ def inspect(
     """
     paths = series(sources)
     notes = Notes()
+    if subject is not None and subject.source:
+        notes.add(f"the model ran on {subject.source}")
     first = _opened(paths[0] if reference is None else Path(reference), subject, notes)
     compared = len(paths) > 1 or reference is not None
     structure = _structure(subject, first)

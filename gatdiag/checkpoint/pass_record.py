@@ -29,12 +29,14 @@ class Subject:
         args: Positional inputs of its forward pass.
         kwargs: Keyword inputs.
         loss: Its output -> scalar; None: nothing is differentiated.
+        source: Where the inputs come from, in words.
     """
 
     model: nn.Module
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     loss: Callable[[Any], Tensor] | None = None
+    source: str = ""
 
 
 def checkpoint(_: int) -> bool:

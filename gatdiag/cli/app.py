@@ -118,6 +118,14 @@ def laws(
     root: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of the data sets. What it lacks is downloaded into it.")
     ] = Path("data"),
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of the features of --data: normalize-features (rows sum to one; the default of Cora, CiteSeer and "
+            "PubMed) or none (the default of all others).",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
@@ -129,7 +137,7 @@ def laws(
     with _errors_in_one_line(debug):
         from gatdiag.cli.laws import print_laws
 
-        print_laws(factory, data=data, inputs=inputs, root=root, as_json=as_json)
+        print_laws(factory, data=data, inputs=inputs, root=root, transform=transform, as_json=as_json)
 
 
 @app.command()
@@ -195,6 +203,14 @@ def inspect(
     root: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of the data sets. What it lacks is downloaded into it.")
     ] = Path("data"),
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of the features of --data: normalize-features (rows sum to one; the default of Cora, CiteSeer and "
+            "PubMed) or none (the default of all others).",
+        ),
+    ] = None,
     reference: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Checkpoint that changes are measured from; the first if it is not given."),
@@ -227,6 +243,7 @@ def inspect(
             data=data,
             inputs=inputs,
             root=root,
+            transform=transform,
             reference=reference,
             out=out,
             as_json=as_json,
@@ -261,6 +278,14 @@ def rebalance(
     root: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of the data sets. What it lacks is downloaded into it.")
     ] = Path("data"),
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of the features of --data: normalize-features (rows sum to one; the default of Cora, CiteSeer and "
+            "PubMed) or none (the default of all others).",
+        ),
+    ] = None,
     towards: Annotated[
         str, typer.Option(metavar="GOAL", help="c: weights in balance; relative-gradients (with --data): gradients.")
     ] = "c",
@@ -287,6 +312,7 @@ def rebalance(
             data=data,
             inputs=inputs,
             root=root,
+            transform=transform,
             towards=towards,
             moments=moments,
             include_approximate=include_approximate,

@@ -73,6 +73,7 @@ def inspect_files(
     data: str | None,
     inputs: str | None,
     root: Path,
+    transform: str | None,
     reference: str | None,
     out: Path | None,
     as_json: bool,
@@ -89,11 +90,11 @@ def inspect_files(
     """
     if fail_on not in (*LEVELS, "never"):
         raise InputError(f"--fail-on: expected {', '.join(LEVELS)} or never, got {fail_on!r}")
-    if model is None and (data is not None or inputs is not None):
-        raise InputError("--data and --inputs are what the model runs on: give --model, too")
+    if model is None and any(given is not None for given in (data, inputs, transform)):
+        raise InputError("--data, --inputs and --transform are of what the model runs on: give --model, too")
     _refuse_taken(out, overwrite=overwrite)
     with redirect_stdout(sys.stderr), _folder(out) as folder, _progress() as told:  # the user's own code may print
-        subject = None if model is None else _subject(model, data, inputs, root, files)
+        subject = None if model is None else _subject(model, data, inputs, root, transform, files)
         inspection = inspect(
             files, folder, subject=subject, reference=reference, quick=quick, overwrite=overwrite, told=told
         )
@@ -133,12 +134,14 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: bar.update(task, completed=done, total=of, visible=of > 1)
 
 
-def _subject(model: str, data: str | None, inputs: str | None, root: Path, files: Sequence[str]) -> Subject:
+def _subject(
+    model: str, data: str | None, inputs: str | None, root: Path, transform: str | None, files: Sequence[str]
+) -> Subject:
     from gatdiag.cli.subject import load_subject  # PyG and the drawing libraries are loaded where they are needed
 
     first = open_checkpoint(series(files)[0])
-    made = load_subject(model, data, inputs, root, sizes_of(first))
-    return Subject(made.model, made.args, made.kwargs, made.loss)
+    made = load_subject(model, data, inputs, root, sizes_of(first), transform)
+    return Subject(made.model, made.args, made.kwargs, made.loss, made.source)
 
 
 def sizes_of(checkpoint: Checkpoint) -> dict[str, int]:

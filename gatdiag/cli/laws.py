@@ -3,7 +3,7 @@
 The JSON document has these keys; numbers that are not finite, or that do not exist, are null:
 
 - ``version``: 1, the version of this description
-- ``model``, ``inputs``: what was analysed, as given on the command line
+- ``model``, ``inputs``: what was analysed, as given on the command line; a data set with the transform of its features
 - ``count``, ``approximate``: how many laws, and how many of them hold only up to an epsilon in the model
 - ``layers``: for each layer ``layer``, ``laws``, ``approximate``, ``normalised_c`` (largest magnitude), ``residual``
   (largest), ``missing`` (as ``excluded``), ``elsewhere`` (layers whose laws its parameters enter, if it has none)
@@ -32,7 +32,9 @@ from gatdiag.structure import discover
 _WIDE = 72  # columns that a terminal needs for the remarks to stand in the table
 
 
-def print_laws(factory: str, data: str | None, inputs: str | None, root: Path, as_json: bool) -> None:
+def print_laws(
+    factory: str, data: str | None, inputs: str | None, root: Path, transform: str | None, as_json: bool
+) -> None:
     """Find the laws of the model that `factory` names and print them.
 
     Raises:
@@ -40,7 +42,7 @@ def print_laws(factory: str, data: str | None, inputs: str | None, root: Path, a
         ModelError: The factory fails, or the model fails on the inputs.
     """
     with redirect_stdout(sys.stderr):  # the model's own code may print
-        subject = load_subject(factory, data, inputs, root)
+        subject = load_subject(factory, data, inputs, root, transform=transform)
         laws = find_laws(subject.model, *subject.args, **subject.kwargs)
         structure = discover(subject.model, *subject.args, **subject.kwargs)
     table = rows(laws, [(layer.name, [p.name for p in layer.parameters]) for layer in structure])

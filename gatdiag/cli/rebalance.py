@@ -69,6 +69,7 @@ def rebalance_file(
     data: str | None,
     inputs: str | None,
     root: Path,
+    transform: str | None,
     towards: str,
     moments: str,
     include_approximate: bool,
@@ -90,12 +91,12 @@ def rebalance_file(
     if moments == "drop":
         checkpoint = replace(checkpoint, optimizer=None)
     if model is None:
-        if towards != "c" or data is not None or inputs is not None or include_approximate:
+        if towards != "c" or include_approximate or any(given is not None for given in (data, inputs, transform)):
             raise InputError("Names and shapes alone allow for balancing c: for all else give --model")
         balanced = _by_stacking(checkpoint)
     else:
         with redirect_stdout(sys.stderr):  # the model's own code may print
-            subject = load_subject(model, data, inputs, root, sizes_of(checkpoint))
+            subject = load_subject(model, data, inputs, root, sizes_of(checkpoint), transform)
             balanced = _by_model(checkpoint, subject, towards, include_approximate=include_approximate)
     left_behind = [*_left_behind(checkpoint)] if balanced.parameters else []
     written = _write(checkpoint, balanced, source if target is None else target, moments, in_place=in_place)
@@ -197,6 +198,7 @@ def _by_model(checkpoint: Checkpoint, subject: Subject, towards: str, *, include
         f"{done.smallest_factor:.3g} to {done.largest_factor:.3g}",
         *([] if done.double is None else [_moved("in float64", done.double)]),
         _moved("in the model's own precision", done.own),
+        f"the model ran on {subject.source}",
     ]
     factors = _rounding_factors(own, found.tensors)
     if factors:

@@ -13,9 +13,8 @@ from torch_geometric.data import Data
 
 from gatdiag.cli.target import described, load_target
 from gatdiag.errors import InputError, ModelError
-from gatdiag.experiments.data import load_graph
-
-DEFAULT_DATA = "sbm"
+from gatdiag.experiments.data import BUILT_IN, TRANSFORMS, Transform, usual_transform
+from gatdiag.experiments.initialisations import prepared_graph
 
 
 @dataclass(frozen=True)
@@ -27,18 +26,23 @@ class Subject:
         args: Positional inputs.
         kwargs: Keyword inputs.
         loss: The model's output -> cross-entropy over the training nodes; None where no classes are known.
-        source: Where the inputs come from: the name of a data set or a target.
+        source: Where the inputs come from: a data set with the transform of its features, or a target.
     """
 
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    source: str = DEFAULT_DATA
+    source: str = BUILT_IN
     loss: Callable[[Any], Tensor] | None = None
 
 
 def load_subject(
-    factory: str, data: str | None, inputs: str | None, root: Path, sizes: Mapping[str, int] | None = None
+    factory: str,
+    data: str | None,
+    inputs: str | None,
+    root: Path,
+    sizes: Mapping[str, int] | None = None,
+    transform: str | None = None,
 ) -> Subject:
     """Build the model that `factory` names and the inputs that `data` or `inputs` name.
 
@@ -49,6 +53,7 @@ def load_subject(
         root: Folder of the data sets.
         sizes: in_channels and out_channels of the model, where these are known and no graph is named: it then runs on
             the edges of the built-in one, with features drawn at random.
+        transform: Of the features of `data`: one of `gatdiag.experiments.data.TRANSFORMS`; the usual one if None.
 
     Raises:
         InputError: A name leads nowhere, both kinds of input are given, or the inputs have another form.
@@ -56,12 +61,13 @@ def load_subject(
     """
     if data is not None and inputs is not None:
         raise InputError("--data and --inputs exclude each other: give one of them")
+    wanted = _transform(transform, data)
     made = load_target(factory)
     torch.manual_seed(0)
     if inputs is not None:
         return Subject(_model(factory, made, sizes or {}), *_inputs(inputs), source=inputs)
-    name = data if data is not None else DEFAULT_DATA
-    graph = load_graph(name, root=root)
+    name = data if data is not None else BUILT_IN
+    graph = prepared_graph(name, root, wanted)
     if sizes is not None and data is None:
         if "in_channels" not in sizes:
             raise InputError("No feature weight of the checkpoint shows how wide inputs are: give --data or --inputs")
@@ -69,7 +75,20 @@ def load_subject(
         model = _model(factory, made, sizes)
         return Subject(model, _graph_inputs(model, graph), source=f"the edges of {name} and random features")
     model = _model(factory, made, {"in_channels": graph.num_features, "out_channels": int(graph.y.max()) + 1})
-    return Subject(model, _graph_inputs(model, graph), source=name, loss=_classification(graph))
+    used = wanted or usual_transform(name)
+    source = name if name.lower() == BUILT_IN and used == "none" else f"{name}, transform {used}"
+    return Subject(model, _graph_inputs(model, graph), source=source, loss=_classification(graph))
+
+
+def _transform(text: str | None, data: str | None) -> Transform | None:
+    if text is not None and data is None:
+        raise InputError("--transform changes the features of a data set: give --data, too")
+    for known in TRANSFORMS:
+        if text is not None and known == text.lower():
+            return known
+    if text is not None:
+        raise InputError(f"--transform: expected {' or '.join(TRANSFORMS)}, got {text!r}")
+    return None
 
 
 def _model(target: str, made: Any, sizes: Mapping[str, int]) -> nn.Module:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import torch
 from torch_geometric import datasets
@@ -14,6 +14,10 @@ from torch_geometric.data import Data
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.block_model import block_model
+
+Transform: TypeAlias = Literal["normalize-features", "none"]
+TRANSFORMS: Final[tuple[Transform, ...]] = get_args(Transform)
+BUILT_IN: Final = "sbm"
 
 
 @dataclass(frozen=True)
@@ -25,16 +29,20 @@ class Source:
         folder: Its root, below the root of all data.
         options: Its other arguments.
         files: Folder below which its raw files lie, below the root of all data.
+        transform: What most work trains on.
     """
 
     data_set: str
     folder: str
     files: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    transform: Transform = "none"
 
 
 def _planetoid(name: str) -> Source:
-    return Source("Planetoid", "planetoid", f"planetoid/{name}", {"name": name, "split": "public"})
+    return Source(
+        "Planetoid", "planetoid", f"planetoid/{name}", {"name": name, "split": "public"}, "normalize-features"
+    )
 
 
 def _webkb(name: str) -> Source:
@@ -75,11 +83,9 @@ def load_graph(name: str, root: str | os.PathLike[str] = "data") -> Data:
         >>> load_graph("sbm").num_features
         64
     """
-    if name.lower() == "sbm":
-        return block_model()
-    source = {key.lower(): source for key, source in SOURCES.items()}.get(name.lower())
+    source = _source(name)
     if source is None:
-        raise InputError(f"no graph is called {name!r}: expected one of sbm, {', '.join(SOURCES)}")
+        return block_model()
     base = Path(root).expanduser()
     try:
         with TemporaryDirectory(prefix="gatdiag-") as mirror:
@@ -93,6 +99,30 @@ def load_graph(name: str, root: str | os.PathLike[str] = "data") -> Data:
             f"from ({type(error).__name__}: {error})"
         ) from error
     return data
+
+
+def usual_transform(name: str) -> Transform:
+    """What is done to the features of a graph before most work trains on it.
+
+    The citation graphs of Planetoid (Cora, CiteSeer, PubMed) are bags of words whose rows are divided by their sums
+    (`torch_geometric.transforms.NormalizeFeatures`), in GCN, GAT and PyG's examples as in "Are GATs Out of Balance?".
+    On the others practice differs (Geom-GCN divides them, too); here they are left as they are, as in that paper.
+
+    Raises:
+        InputError: No graph has this name.
+    """
+    source = _source(name)
+    return "none" if source is None else source.transform
+
+
+def _source(name: str) -> Source | None:
+    """Where to find a graph; None for the one that is built in."""
+    if name.lower() == BUILT_IN:
+        return None
+    source = {key.lower(): source for key, source in SOURCES.items()}.get(name.lower())
+    if source is None:
+        raise InputError(f"no graph is called {name!r}: expected one of {BUILT_IN}, {', '.join(SOURCES)}")
+    return source
 
 
 def _read(source: Source, base: Path) -> Data:

@@ -8,7 +8,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.transforms import NormalizeFeatures
 
-from gatdiag.experiments.data import SOURCES, load_graph
+from gatdiag.experiments.data import Transform, load_graph, usual_transform
 from gatdiag.experiments.models import gat
 from gatdiag.experiments.training import SPLITS, Epoch, TrainingSettings, train
 from gatdiag.loop import watch
@@ -32,15 +32,14 @@ def settings_for(name: str) -> TrainingSettings:
     return TrainingSettings(learning_rate=rate, epochs=200 if name.lower() == "sbm" else 300)
 
 
-def prepared_graph(name: str, root: Path) -> Data:
-    """A graph as the paper prepares it: rows of features of citation graphs sum to one; one split of several.
+def prepared_graph(name: str, root: Path, transform: Transform | None = None) -> Data:
+    """A graph as one trains on it: with its usual transform, or with another; one split of several.
 
     Raises:
         InputError: There is no such graph, or it cannot be had.
     """
     graph = load_graph(name, root)
-    planetoid = {key.lower() for key, source in SOURCES.items() if source.data_set == "Planetoid"}
-    if name.lower() in planetoid:
+    if (transform or usual_transform(name)) == "normalize-features":
         graph = NormalizeFeatures()(graph)
     for split in SPLITS:
         mask = graph[f"{split}_mask"]

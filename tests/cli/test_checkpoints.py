@@ -75,6 +75,14 @@ class TestInspect:
         assert len(document["parameters"]) == 20
         assert (document["layers"][3]["relative_gradient"] is not None) == ("--data" in further)
 
+    def test_what_the_model_ran_on_is_told(self, saved):
+        done = run("inspect", saved, "--model", FACTORY, "--data", "sbm", "--transform", "normalize-features")
+        assert done.exit_code == 0, done.stderr
+        assert "note: the model ran on sbm, transform normalize-features" in done.stdout
+        refused = run("inspect", saved, "--transform", "none")
+        assert refused.exit_code == 2
+        assert "give --model" in refused.stderr
+
     def test_the_run_can_be_read_and_reported(self, saved, tmp_path):
         done = run("inspect", saved, "--model", FACTORY, "--data", "sbm", "--out", tmp_path / "out")
         assert done.exit_code == 0, done.stderr

@@ -8,6 +8,7 @@ from torch import nn
 
 from gatdiag.cli.subject import load_subject
 from gatdiag.errors import InputError, ModelError
+from gatdiag.experiments import initialisations
 from gatdiag.experiments.data import load_graph
 
 
@@ -110,6 +111,57 @@ def test_the_graph_is_given_as_features_and_edges_or_whole():
     (whole,) = load("OnData").args
     assert torch.equal(whole.y, graph.y)
     assert load("OnData").source == "sbm"
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """A graph with counts of words, under any name."""
+    graph = load_graph("sbm")
+    graph.x = torch.arange(graph.num_nodes * 3).reshape(-1, 3) % 7.0
+    monkeypatch.setattr(initialisations, "load_graph", lambda name, root: graph.clone())
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("name", "transform", "divided", "source"),
+    [
+        ("Cora", None, True, "Cora, transform normalize-features"),
+        ("cora", "none", False, "cora, transform none"),
+        ("PubMed", "Normalize-Features", True, "PubMed, transform normalize-features"),
+        ("Texas", None, False, "Texas, transform none"),
+        ("Texas", "normalize-features", True, "Texas, transform normalize-features"),
+        ("sbm", "normalize-features", True, "sbm, transform normalize-features"),
+        ("sbm", "none", False, "sbm"),
+    ],
+)
+def test_features_are_transformed_as_is_usual_for_a_graph_or_as_asked_for(counts, name, transform, divided, source):
+    subject = load_subject("shelf:sizeless", name, None, root="data", transform=transform)
+    expected = counts.x / counts.x.sum(1, keepdim=True) if divided else counts.x
+    torch.testing.assert_close(subject.args[0], expected)
+    assert subject.source == source
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": "sbm", "transform": "rows"}, "--transform: expected normalize-features or none, got 'rows'"),
+        ({"data": None, "transform": "none"}, "give --data, too"),
+    ],
+)
+def test_a_transform_that_does_not_fit_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        load_subject("shelf:sizeless", inputs=None, root="data", **options)
+
+
+def test_of_several_splits_one_is_taken(monkeypatch):
+    graph = load_graph("sbm")
+    mask = graph.train_mask.clone()
+    graph.train_mask = torch.stack([~mask, mask], dim=1)
+    monkeypatch.setattr(initialisations, "load_graph", lambda name, root: graph.clone())
+    subject = load_subject("shelf:sizeless", "Texas", None, root="data")
+    logits = torch.randn(graph.num_nodes, 4)
+    expected = torch.nn.functional.cross_entropy(logits[mask], graph.y[mask])
+    assert torch.equal(subject.loss(logits), expected)
 
 
 @pytest.mark.parametrize(

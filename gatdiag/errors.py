@@ -16,5 +16,9 @@ class InputError(GatdiagError):
     """An argument, a file or a name given to gatdiag does not fit what it is used for."""
 
 
+class TimeLimitError(GatdiagError):
+    """An analysis took longer than it was allowed to."""
+
+
 class OptimizerError(GatdiagError):
     """The optimiser is not one whose update gatdiag can predict, or whose state it can rescale."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from gatdiag.laws.label import Label
 from gatdiag.laws.law import Kind, Law, Term
 from gatdiag.laws.solver import Basis
+from gatdiag.structure.deadline import check_time
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def assemble(
     """
     laws: list[tuple[tuple[int, ...], Law]] = []
     for vector, exponents in enumerate(_exponents(labels, shapes, basis)):
+        check_time()
         terms = _terms(exponents, shapes, places)
         if terms:
             kind, layer, neuron, name = _named(terms, places, annihilated)
@@ -67,6 +69,7 @@ def _exponents(labels: Mapping[str, Label], shapes: Mapping[str, Sequence[int]],
         for coefficient, ids in label.terms:
             axes = _kept_axes(ids, shapes[name])
             kept = [shapes[name][axis] for axis in axes]
+            check_time()
             for position, unknown in enumerate(ids.flatten().tolist()):
                 for vector, value in basis.values.get(unknown, {}).items():
                     entries = found[vector][name, axes]

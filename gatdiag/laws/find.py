@@ -25,6 +25,7 @@ from gatdiag.laws.outputs import floating_tensors
 from gatdiag.laws.point import Point
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
+from gatdiag.structure.deadline import check_time
 from gatdiag.structure.discovery import discover
 from gatdiag.structure.isolation import leaving_no_mode
 from gatdiag.structure.layers import Structure
@@ -292,10 +293,12 @@ def _without_law(exponents: Exponents, basis: Basis, places: Mapping[str, Place]
     }
     forced = exponents.forced()
     for name, block in channels.items():
+        check_time()
         ids = torch.arange(block.start, block.start + block.count)
-        for unknown in ids.tolist():
-            moving = exponents.resolve(Label(((Fraction(1), torch.tensor([unknown])),)))
-            if any(basis.values.get(int(ids)) for _, ids in moving.terms):
+        moving = exponents.resolve(Label(((Fraction(1), ids),)))
+        parts = [term.expand(block.count).tolist() for _, term in moving.terms]
+        for position, unknown in enumerate(ids.tolist()):
+            if any(basis.values.get(part[position]) for part in parts):
                 continue
             cause = exponents.cause_of(unknown, forced)
             if cause and cause != OUTPUT:

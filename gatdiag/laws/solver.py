@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gatdiag.laws.exponents import ZERO, Equations, Exponents, distinct_rows
 from gatdiag.laws.label import Label
+from gatdiag.structure.deadline import check_time
 
 Vector = dict[int, Fraction]
 
@@ -49,6 +50,7 @@ class Elimination:
         A pivot's combination holds only unknowns that became pivots after it, so taking pivots in the order they were
         made meets each one once.
         """
+        check_time()
         result = {unknown: value for unknown, value in vector.items() if unknown != ZERO}
         waiting = [(self._order[unknown], unknown) for unknown in result if unknown in self._order]
         heapq.heapify(waiting)

@@ -9,6 +9,8 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
+from gatdiag.structure.deadline import check_time
+
 # What autograd saves is kept in memory up to this many bytes; what comes after goes to a temporary file.
 _IN_MEMORY = 2**27
 _WORTH_WRITING = 2**14
@@ -36,6 +38,7 @@ def spilled() -> Iterator[None]:
 
         def pack(tensor: Tensor) -> Tensor | _Spilled:
             nonlocal kept
+            check_time()
             is_parameter = tensor.is_leaf and tensor.requires_grad
             if is_parameter or tensor.device.type != "cpu" or tensor.layout != torch.strided:
                 return tensor
@@ -47,6 +50,7 @@ def spilled() -> Iterator[None]:
             return tensor if kept <= _IN_MEMORY else _write(file, compact, tensor.shape)
 
         def unpack(packed: Tensor | _Spilled) -> Tensor:
+            check_time()
             return packed if isinstance(packed, Tensor) else _read(file, packed)
 
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):

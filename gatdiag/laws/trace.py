@@ -14,6 +14,7 @@ from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, reduction
+from gatdiag.structure.deadline import check_time
 
 _ONE = Fraction(1)
 _MAKES_VACANT = (arrangement.vacated, arrangement.constant, arrangement.literal)
@@ -67,6 +68,7 @@ class Trace(TorchDispatchMode):
         """Run the operation, then apply its rule."""
         if any(getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH) is not _PLAIN_DISPATCH for kind in types):
             return NotImplemented
+        check_time()
         kwargs = kwargs or {}
         shape = args[0].shape if args and isinstance(args[0], Tensor) else torch.Size()
         out = func(*args, **kwargs)

@@ -25,6 +25,7 @@ def watch(
     include: Patterns = None,
     exclude: Patterns = None,
     name: str | None = None,
+    law_search_seconds: float | None = 20.0,
     progress: bool = False,
     enabled: bool = True,
 ) -> Recorder:
@@ -50,7 +51,7 @@ def watch(
 
     Args:
         model: Any module, also wrapped by `torch.compile` or data parallelism. Its conservation laws are found at the
-            first training forward, from its inputs; that takes a second or two, once.
+            first training forward, from its inputs, once.
         folder: Where the run is written; see `gatdiag.run` for what is in it.
         every: Record steps 0, k, 2k, ...; "log": densely early, sparsely later; or a function of the step.
         metrics: "fast", "standard" or "full", or names of groups (`gatdiag.recorder.GROUPS`) and columns. "standard"
@@ -71,6 +72,8 @@ def watch(
         include: Shell patterns of layer names ("convs.*"); only these layers are recorded.
         exclude: Shell patterns of layer names that are not.
         name: What the run is called in reports; the folder's name if left out.
+        law_search_seconds: How long the first step may look for laws. After that training goes on without them, one
+            warning says so, and all else is recorded. None: no limit. 0: laws are not looked for.
         progress: Show one line in the terminal: step, loss, and each layer's gradient at a glance.
         enabled: False makes all of it a no-op, as the environment variable GATDIAG_DISABLE=1 does. In distributed
             training only the first process records.
@@ -128,6 +131,7 @@ def watch(
         include=include,
         exclude=exclude,
         name=name,
+        law_search_seconds=law_search_seconds,
         enabled=enabled,
         observer=observer,
     ).start()

@@ -6,7 +6,7 @@ any recording costs. What costs more is recorded more rarely.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final, Literal, TypeAlias
 
@@ -104,11 +104,29 @@ class Selection:
         name: The preset's name, or the names that were asked for.
         every: Group -> at every how many-th recorded step it is measured.
         columns: The columns that are kept.
+        law_search_seconds: How long laws may be looked for; None: as long as it takes.
     """
 
     name: str
     every: Mapping[str, int]
     columns: frozenset[str]
+    law_search_seconds: float | None = None
+
+    def searching_laws(self, seconds: float | None) -> "Selection":
+        """The same with a limit on the search for laws; with a limit of zero, without all that is known by laws.
+
+        Raises:
+            InputError: It is no number of seconds.
+        """
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
+            raise InputError(
+                "law_search_seconds= expects a number of seconds, 0 for no search or None for no limit; "
+                f"got {seconds!r}"
+            )
+        if seconds != 0:
+            return replace(self, law_search_seconds=seconds)
+        every = {name: times for name, times in self.every.items() if name != "balance"}
+        return replace(self, every=every, columns=self.columns - set(GROUPS["balance"].columns))
 
     def groups_due(self, record: int) -> frozenset[str]:
         """The groups that are measured at a record."""

@@ -1,6 +1,7 @@
 """What a run records of one model: settled at the first training forward, from its own inputs."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -9,13 +10,14 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gatdiag.errors import GatdiagError, InputError
+from gatdiag.errors import GatdiagError, InputError, TimeLimitError
 from gatdiag.laws import Exclusion, Law, Laws
 from gatdiag.laws.find import find_laws_within
 from gatdiag.recorder.balance import Balance
 from gatdiag.recorder.groups import Selection
 from gatdiag.recorder.weights import Weights
 from gatdiag.structure import Layer, Structure, discover
+from gatdiag.structure.deadline import time_limit
 from gatdiag.structure.isolation import leaving_no_mode
 
 _MOST_LAWS = 4096  # recorded at each recorded step; with more of them, at a fraction of the steps
@@ -149,7 +151,7 @@ def settle(
     plan = Plan(structure, layers, weights, None, None, 1, error)
     if "balance" not in selection.every:
         return plan
-    return _with_laws(plan, *_laws(model, structure, inputs, error), selection)
+    return _with_laws(plan, *_laws(model, structure, inputs, error, selection.law_search_seconds), selection)
 
 
 def settle_laws(
@@ -157,7 +159,7 @@ def settle_laws(
 ) -> Plan:
     """The plan with the laws, of a model whose inputs were not known when all else was settled."""
     structure, error = _structure(model, *inputs)
-    return _with_laws(plan, *_laws(model, structure, inputs, error), selection)
+    return _with_laws(plan, *_laws(model, structure, inputs, error, selection.law_search_seconds), selection)
 
 
 def rebound(plan: Plan, model: nn.Module) -> Plan:
@@ -204,7 +206,9 @@ def _structure(model: nn.Module, args: Any, kwargs: Any) -> tuple[Structure, str
 
 
 @leaving_no_mode
-def _laws(model: nn.Module, structure: Structure, inputs: Any, error: str | None) -> tuple[Laws | None, str | None]:
+def _laws(
+    model: nn.Module, structure: Structure, inputs: Any, error: str | None, seconds: float | None
+) -> tuple[Laws | None, str | None]:
     if inputs is None:
         return None, (
             "no training forward of the model itself was seen: its forward must be called through the model, as in "
@@ -213,7 +217,13 @@ def _laws(model: nn.Module, structure: Structure, inputs: Any, error: str | None
     if error is not None:
         return None, error
     try:
-        laws = find_laws_within(structure, model, *inputs)
+        with time_limit(seconds, lambda elapsed: _say_what_takes_so_long(elapsed, seconds)):
+            laws = find_laws_within(structure, model, *inputs)
+    except TimeLimitError:
+        return None, (
+            f"the search for them was stopped after {seconds:g} s, and training goes on. Give gatdiag.watch more time "
+            "(law_search_seconds=..., None for no limit), or call gatdiag.find_laws(model, ...), which has no limit"
+        )
     except GatdiagError as failure:
         return None, str(failure)
     except Exception as failure:  # the user's own code runs in there; all else can be recorded without laws
@@ -225,3 +235,8 @@ def _laws(model: nn.Module, structure: Structure, inputs: Any, error: str | None
             f"the model has no conservation law ({reasons or 'no rescaling of its weights keeps its function'})",
         )
     return laws, None
+
+
+def _say_what_takes_so_long(elapsed: float, limit: float | None) -> None:
+    bound = "no limit" if limit is None else f"limit {limit:g} s"
+    print(f"gatdiag: looking for conservation laws ({elapsed:.0f} s so far, {bound})", file=sys.stderr)  # noqa: T201

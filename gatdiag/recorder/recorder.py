@@ -76,6 +76,7 @@ class Recorder:
         include: Patterns = None,
         exclude: Patterns = None,
         name: str | None = None,
+        law_search_seconds: float | None = 20.0,
         enabled: bool = True,
         observer: Observer | None = None,
     ) -> None:
@@ -87,7 +88,7 @@ class Recorder:
         self.folder = Path(folder).absolute()
         self.enabled = enabled and not _disabled() and _is_first_process()
         self._root = unwrapped(model)
-        self._selection = select(metrics)
+        self._selection = select(metrics).searching_laws(law_search_seconds)
         self._keeps = filter_of(include, exclude)
         self._guard = Guard()
         self._clock = Clock(schedule(every), Budget(budget), self._guard)

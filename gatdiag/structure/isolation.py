@@ -15,6 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 
+from gatdiag.structure.deadline import check_time
+
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
 
@@ -144,6 +146,7 @@ class _Precision(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        check_time()
         if func in _CASTS:
             return args[0].to(self.dtype)
         named = {key: self._precise(value) for key, value in (kwargs or {}).items()}

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch_geometric.nn as gnn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gatdiag.errors import ModelError
+from gatdiag.errors import ModelError, TimeLimitError
 from gatdiag.laws import find_laws
+from gatdiag.structure import deadline
+from gatdiag.structure.deadline import time_limit
 from tests.laws.models.graph import HID, IN, OUT, edges, features
 
 
@@ -218,3 +221,37 @@ def test_the_default_precision_is_put_back() -> None:
         assert torch.get_default_dtype() is torch.bfloat16
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+PARTS = ["isolation.py", "trace.py", "spill.py", "solver.py", "assembly.py", "find.py"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_time_limit_interrupts_every_part_of_the_search(
+    part: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model, x, graph = Careless(fails=False), features(), edges()
+    checks: list[int] = []
+    stops_at = sys.maxsize
+
+    def check(_: object) -> None:
+        frame = sys._getframe(2)
+        if frame.f_code.co_filename.endswith(part):
+            checks.append(len(checks))
+            if checks[-1] >= stops_at:
+                raise TimeLimitError("stopped")
+
+    monkeypatch.setattr(deadline._Deadline, "check", check)
+    with time_limit(None):
+        find_laws(model, x, graph)
+    before, world = model_state(model), process()
+    stops_at = round(share * (len(checks) - 1))
+    checks.clear()
+    with pytest.raises(TimeLimitError), time_limit(None):
+        find_laws(model, x, graph)
+
+    assert stops_at < len(checks) <= stops_at + 3  # what cleans up may check again
+    assert same(before, model_state(model))
+    assert same(world, process())

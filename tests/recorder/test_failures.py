@@ -19,6 +19,7 @@ import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.recorder import RecordingWarning
 from gatdiag.run import Store
+from gatdiag.structure import deadline
 from tests.recorder.loops import Gat, graph, loss_of, train
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +107,49 @@ def test_where_warnings_are_errors_standard_error_has_to_do(tmp_path, monkeypatc
         trained = train(tmp_path / "run")
     assert trained.losses == train().losses
     assert "division by zero" in capsys.readouterr().err
+
+
+def test_a_search_for_laws_that_takes_too_long_is_given_up_and_all_else_is_recorded(tmp_path, capsys):
+    bare = train()
+    trained, messages = warned(tmp_path / "run", law_search_seconds=1e-9)
+
+    (message,) = messages
+    assert "stopped after 1e-09 s" in message
+    assert "law_search_seconds" in message
+    assert "gatdiag.find_laws" in message
+    assert trained.losses == bare.losses
+    assert len(trained.run.steps) == 5
+    assert len(trained.run.layers) == 5 * 3
+    assert len(trained.run.parameters) == 5 * 3 * 6
+    assert len(trained.run.neurons) == 0
+    assert trained.run.meta["laws"]["found"] == []
+    assert "law_search_seconds" in trained.run.meta["laws"]["error"]
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("limit", "bound"), [(100, "limit 100 s"), (None, "no limit")])
+def test_a_search_for_laws_that_takes_long_is_announced_once(tmp_path, capsys, monkeypatch, limit, bound):
+    monkeypatch.setattr(deadline, "_SLOW", 0.0)
+    trained, messages = warned(tmp_path / "run", law_search_seconds=limit)
+
+    assert not messages
+    assert len(trained.run.neurons) > 0
+    assert capsys.readouterr().err == f"gatdiag: looking for conservation laws (0 s so far, {bound})\n"
+
+
+def test_laws_are_not_looked_for_where_there_is_no_time_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("gatdiag.recorder.plan.find_laws_within", None)
+    trained, messages = warned(tmp_path / "run", law_search_seconds=0)
+
+    assert not messages
+    assert len(trained.run.parameters) == 5 * 3 * 6
+    assert len(trained.run.neurons) == 0
+
+
+@pytest.mark.parametrize("limit", [-1, "20", float("nan")])
+def test_a_time_limit_is_a_number_of_seconds(tmp_path, limit):
+    with pytest.raises(InputError, match="law_search_seconds"):
+        train(tmp_path / "run", law_search_seconds=limit)
 
 
 def test_a_schedule_that_raises(tmp_path):

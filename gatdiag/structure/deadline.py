@@ -1,0 +1,60 @@
+"""A limit on the time an analysis may take, which interrupts it wherever it is."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from gatdiag.errors import TimeLimitError
+
+_SLOW = 2.0  # seconds after which whoever waits is told what for
+
+
+class _Deadline:
+    def __init__(self, seconds: float | None, when_slow: Callable[[float], None]) -> None:
+        self._start = time.monotonic()
+        self._seconds = seconds
+        self._when_slow: Callable[[float], None] | None = when_slow
+
+    def check(self) -> None:
+        elapsed = time.monotonic() - self._start
+        if self._seconds is not None and elapsed > self._seconds:
+            raise TimeLimitError(f"stopped after {self._seconds:g} s")
+        if self._when_slow is not None and elapsed > _SLOW:
+            announce, self._when_slow = self._when_slow, None
+            announce(elapsed)
+
+
+_CURRENT: ContextVar[_Deadline | None] = ContextVar("deadline", default=None)
+
+
+@contextmanager
+def time_limit(seconds: float | None, when_slow: Callable[[float], None] = lambda elapsed: None) -> Iterator[None]:
+    """Inside, `check_time` raises once the time is over; it is also called whenever a module is.
+
+    Args:
+        seconds: The limit, None for no limit.
+        when_slow: Called once with the seconds that have passed, if they are more than two.
+
+    Raises:
+        TimeLimitError: From any `check_time` after the limit.
+    """
+    token = _CURRENT.set(_Deadline(seconds, when_slow))
+    handle = register_module_forward_pre_hook(lambda module, args: check_time())
+    try:
+        yield
+    finally:
+        handle.remove()
+        _CURRENT.reset(token)
+
+
+def check_time() -> None:
+    """Raise `TimeLimitError` if the current limit, where there is one, has been reached.
+
+    Belongs into each loop that may take long, and into whatever is called for each operation.
+    """
+    deadline = _CURRENT.get()
+    if deadline is not None:
+        deadline.check()

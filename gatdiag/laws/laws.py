@@ -1,13 +1,14 @@
 """The laws of a model, with their values: delta from gradients, c from weights."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gatdiag.errors import OptimizerError
 from gatdiag.laws.law import Exclusion, Law, Term
-from gatdiag.laws.prediction import Update, updates
+from gatdiag.laws.prediction import updates
 from gatdiag.laws.sums import Marginal, Sums
 
 Tensors = Mapping[str, Tensor]
@@ -31,10 +32,13 @@ class Laws:
         self.parameters = dict(parameters)
         self.excluded = tuple(excluded)
         self._sums = Sums({_marginal(term): None for law in self._laws for term in law.terms}, self.parameters)
-        numbers, slots, exponents = [], [], []
+        self._names = tuple(dict.fromkeys(term.parameter for law in self._laws for term in law.terms))
+        position = {name: at for at, name in enumerate(self._names)}
+        numbers, slots, exponents, owners = [], [], [], []
         for number, law in enumerate(self._laws):
             for term in law.terms:
                 marginal = _marginal(term)
+                owners += [position[term.parameter]] * len(term.indices)
                 numbers += [number] * len(term.indices)
                 slots += [self._sums.start(marginal) + marginal.position(index) for index in term.indices]
                 exponents += [float(term.exponent)] * len(term.indices)
@@ -42,6 +46,9 @@ class Laws:
         self._law = torch.tensor(numbers, dtype=torch.int64, device=device)
         self._slot = torch.tensor(slots, dtype=torch.int64, device=device)
         self._exponent = torch.tensor(exponents, dtype=torch.float64, device=device)
+        self._owner = torch.tensor(owners, dtype=torch.int64, device=device)  # the parameter of each entry
+        first = [position[law.terms[0].parameter] for law in self._laws]
+        self._first = torch.tensor(first, dtype=torch.int64, device=device)  # a parameter of each law
         self._lone = torch.bincount(self._law, minlength=len(self)) == 1
 
     def __len__(self) -> int:
@@ -98,9 +105,9 @@ class Laws:
         return self._combined(self._sums(weights, weights))
 
     def observe(
-        self, gradients: Tensors | None = None, optimizer: Optimizer | None = None
+        self, gradients: Tensors | None = None, optimizer: Optimizer | Iterable[Optimizer] | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """delta, c, and c as predicted from it for after the optimiser's coming step, for less than the price of three.
+        """delta, c, and c as predicted from it for after the coming step, at less than the cost of three.
 
         Args:
             gradients: As in `delta`.
@@ -109,15 +116,10 @@ class Laws:
         Raises:
             OptimizerError: As in `predict`.
         """
-        gradients = self._gradients(gradients)
-        steps = None if optimizer is None else self._steps(gradients, optimizer)
-        plain = None if steps is None else _plain(steps)
-        wanted = [(0, 1), (0, 0), (1, 1)] if plain is not None else [(0, 1), (0, 0)]
-        delta, c, *squares = map(self._combined, self._sums.products([self.parameters, gradients], wanted))
-        if plain is not None:
-            keep, length = plain
-            return delta, c, keep**2 * c + length**2 * squares[0]
-        return delta, c, None if steps is None else self._predicted(c, gradients, steps)
+        observation = Observation(self, gradients, foresee=optimizer is not None)
+        for one in _listed(optimizer):
+            observation.step(one)
+        return observation.delta, observation.c, None if optimizer is None else observation.predicted()
 
     def normalised_delta(self, gradients: Tensors | None = None) -> Tensor:
         """|delta| / sum over terms of |e_k <w_k, dL/dw_k>|: about 1e-6 for float32 gradients, 1e-15 for float64.
@@ -146,7 +148,7 @@ class Laws:
         scale = self._magnitude(self._sums(self.parameters, gradients, absolute=True))
         return self.delta(gradients).abs() / scale
 
-    def predict(self, c: Tensor, gradients: Tensors | None, optimizer: Optimizer) -> Tensor:
+    def predict(self, c: Tensor, gradients: Tensors | None, optimizer: Optimizer | Iterable[Optimizer]) -> Tensor:
         """The value of c after the optimiser's coming step, granted that delta is zero.
 
         A step w' = k w - a g - r (see `gatdiag.laws.prediction.Update`) changes c = sum e w^2 into
@@ -162,63 +164,22 @@ class Laws:
         Args:
             c: Values before the step, shape (laws,): measured ones, or the last prediction to follow many steps.
             gradients: Name -> gradient the step will use; the parameters' own ``.grad`` if None.
-            optimizer: `SGD`, `Adam` or `AdamW` in the state before its ``step()``.
+            optimizer: `SGD`, `Adam` or `AdamW` in the state before its ``step()``; or several that share the step, each
+                with parameters of its own. Parameters that none of them holds stay as they are.
 
         Returns:
             Float64 of shape (laws,).
 
         Raises:
-            OptimizerError: Another optimiser.
+            OptimizerError: Another optimiser, or two that move the same parameter.
 
         Source:
             Discrete counterpart of theorem 2.2 and corollary 2.3 of "Are GATs Out of Balance?"; exact, no expansion.
         """
-        gradients = self._gradients(gradients)
-        return self._predicted(c, gradients, self._steps(gradients, optimizer))
-
-    def _steps(self, gradients: Tensors, optimizer: Optimizer) -> Mapping[str, Update]:
-        by_id = updates(optimizer, {id(self.parameters[name]): gradient for name, gradient in gradients.items()})
-        at_rest = Update()
-        return {name: by_id.get(id(tensor), at_rest) for name, tensor in self.parameters.items()}
-
-    def _predicted(self, c: Tensor, gradients: Tensors, steps: Mapping[str, Update]) -> Tensor:
-        plain = _plain(steps)
-        if plain is not None:
-            kept, length = plain
-            return kept**2 * c + length**2 * self._combined(self._sums(gradients, gradients))
-        weights = {name: tensor.detach().to(torch.float64) for name, tensor in self.parameters.items()}
-        change: dict[str, Tensor] = {}
-        for name, step in steps.items():
-            moved = step.rest if step.rest is not None else torch.zeros_like(weights[name])
-            cross = -2 * step.keep * weights[name] * moved
-            if name in gradients:
-                moved = moved + step.step * gradients[name].to(torch.float64)
-            change[name] = moved * moved + cross
-        keep, product = self._reference(steps)
-        result = keep**2 * c + self._combined(self._sums(change))
-        if len({(step.keep, step.step) for step in steps.values()}) > 1:
-            result = result + self._uneven(weights, gradients, steps, keep, product)
-        return result
-
-    def _reference(self, steps: Mapping[str, Update]) -> tuple[Tensor, Tensor]:
-        """k and k a of one parameter of each law."""
-        chosen = [steps[law.terms[0].parameter] for law in self._laws]
-        table = [(step.keep, step.keep * step.step) for step in chosen]
-        columns = torch.tensor(table, dtype=torch.float64, device=self._law.device).reshape(len(self), 2)
-        return columns[:, 0], columns[:, 1]
-
-    def _uneven(
-        self, weights: Tensors, gradients: Tensors, steps: Mapping[str, Update], keep: Tensor, product: Tensor
-    ) -> Tensor:
-        """What parameter groups with rates of their own add: zero for a law inside one group."""
-        decayed = {name: steps[name].keep ** 2 * tensor * tensor for name, tensor in weights.items()}
-        stepped = {
-            name: steps[name].keep * steps[name].step * weights[name] * gradient.to(torch.float64)
-            for name, gradient in gradients.items()
-        }
-        shrunk = self._combined(self._sums(decayed)) - keep**2 * self._combined(self._sums(weights, weights))
-        pushed = self._combined(self._sums(stepped)) - product * self._combined(self._sums(weights, gradients))
-        return shrunk - 2 * pushed
+        observation = Observation(self, gradients)
+        for one in _listed(optimizer):
+            observation.step(one)
+        return observation.predicted(c)
 
     def _gradients(self, gradients: Tensors | None) -> Tensors:
         if gradients is not None:
@@ -235,15 +196,120 @@ class Laws:
         return torch.zeros(len(self), dtype=torch.float64, device=values.device).index_add_(0, self._law, values)
 
 
+class Observation:
+    """delta and c before one step, and the c that it will make.
+
+    The optimisers that share the step may make theirs one after the other, each from weights that have not moved and
+    gradients of its own: what is predicted is a sum over parameters, each split as in `Laws.predict`.
+
+    Args:
+        laws: The laws.
+        gradients: Name -> gradient; the parameters' own ``.grad`` if None.
+        foresee: Whether c after the step will be asked for.
+
+    Attributes:
+        c: As in `Laws.c`.
+    """
+
+    def __init__(self, laws: Laws, gradients: Tensors | None = None, *, foresee: bool = True) -> None:
+        """Measures weights and gradients."""
+        self._laws = laws
+        self._gradients = laws._gradients(gradients)
+        wanted = [(0, 0), (0, 1), (1, 1)] if foresee else [(0, 0), (0, 1)]
+        sums = laws._sums.products([laws.parameters, self._gradients], wanted)
+        self._squares, self._products, *rest = (found[laws._slot] for found in sums)  # w^2, w g and g^2, an entry each
+        self._lengths = rest[0] if foresee else None
+        self.c = laws._total(laws._exponent * self._squares)
+        self._steps = dict.fromkeys(laws._names, (1.0, 0.0))  # k and a of those that move
+        self._moved: set[str] = set()
+        self._rest: Tensor | None = None  # what r adds
+
+    @property
+    def delta(self) -> Tensor:
+        """As in `Laws.delta`."""
+        return self._laws._total(self._laws._exponent * self._products)
+
+    def renew(self, optimizer: Optimizer, gradients: Tensors | None = None) -> None:
+        """The parameters of an optimiser that steps later than others have these gradients now."""
+        laws, given = self._laws, self._laws._gradients(gradients)
+        held = _held(optimizer)
+        mine = [name for name in laws._names if id(laws.parameters[name]) in held and name in given]
+        self._gradients = {**self._gradients, **{name: given[name] for name in mine}}
+        wanted = [(0, 1)] if self._lengths is None else [(0, 1), (1, 1)]
+        sums = laws._sums.products([laws.parameters, {name: given[name] for name in mine}], wanted)
+        is_mine = torch.tensor([name in set(mine) for name in laws._names], device=laws._owner.device)[laws._owner]
+        products, *lengths = (found[laws._slot] for found in sums)
+        self._products = torch.where(is_mine, products, self._products)
+        if self._lengths is not None:
+            self._lengths = torch.where(is_mine, lengths[0], self._lengths)
+
+    def step(self, optimizer: Optimizer) -> None:
+        """The optimiser is about to move its weights.
+
+        Raises:
+            OptimizerError: Its step cannot be predicted, or it moves what another has moved.
+        """
+        laws, gradients = self._laws, self._gradients
+        given = {id(laws.parameters[name]): gradients[name] for name in laws._names if name in gradients}
+        found = updates(optimizer, given)
+        rest: dict[str, Tensor] = {}
+        for name in laws._names:
+            weight = laws.parameters[name]
+            update = found.get(id(weight))
+            if update is None:
+                continue
+            if name in self._moved:
+                raise OptimizerError(
+                    f"{name} is moved by two optimisers in one step, whose c gatdiag cannot predict. "
+                    "Measure c before and after the step with laws.c() instead."
+                )
+            self._moved.add(name)
+            self._steps[name] = (update.keep, update.step)
+            if (r := update.rest) is not None:
+                pull = -2 * update.keep * weight.detach().to(torch.float64)
+                pull = pull + 2 * update.step * gradients[name].to(torch.float64) if update.step else pull
+                rest[name] = r * (r + pull)
+        if rest:
+            added = laws._sums(rest)[laws._slot]
+            self._rest = added if self._rest is None else self._rest + added
+
+    def predicted(self, c: Tensor | None = None) -> Tensor:
+        """c after the step, granted that delta is zero: k^2 c + sum e (a g + r)^2 - 2 k sum e w r.
+
+        Args:
+            c: Values before the step; the measured ones if None.
+        """
+        laws, c = self._laws, self.c if c is None else c
+        if self._lengths is None:
+            raise ValueError("an Observation that was made with foresee=False predicts nothing")
+        pairs = set(self._steps.values())
+        if len(pairs) <= 1:
+            keep, step = pairs.pop() if pairs else (1.0, 0.0)
+            change, kept = step**2 * self._lengths, keep**2 * c
+        else:
+            table = torch.tensor(list(self._steps.values()), dtype=torch.float64, device=laws._owner.device)
+            keeps, products = table[:, 0] ** 2, table[:, 0] * table[:, 1]
+            kept = keeps[laws._first] * c
+            # what a law does not cancel, where its parameters are kept and moved differently: zero inside one group
+            loss = (keeps[laws._owner] - keeps[laws._first][laws._law]) * self._squares
+            push = (products[laws._owner] - products[laws._first][laws._law]) * self._products
+            change = table[laws._owner, 1] ** 2 * self._lengths + loss - 2 * push
+        change = change if self._rest is None else change + self._rest
+        return kept + laws._total(laws._exponent * change)
+
+
+def _listed(optimizer: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
+    if optimizer is None:
+        return []
+    return [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+
+
+def _held(optimizer: Optimizer) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
 def _marginal(term: Term) -> Marginal:
     return Marginal(term.parameter, term.shape, term.axes)
-
-
-def _plain(steps: Mapping[str, Update]) -> tuple[float, float] | None:
-    """keep and step of an update that is the same everywhere and has no rest; None for any other."""
-    kinds = {id(step): step for step in steps.values()}
-    pairs = {(step.keep, step.step) for step in kinds.values()}
-    return pairs.pop() if len(pairs) == 1 and all(step.rest is None for step in kinds.values()) else None
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:

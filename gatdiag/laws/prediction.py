@@ -48,19 +48,21 @@ def updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, 
         gradients: id of parameter -> gradient. Parameters without one are not moved, as torch does not move them.
 
     Raises:
-        OptimizerError: Another optimiser.
+        OptimizerError: Another optimiser that moves any of these parameters.
     """
     rule = _RULES.get(type(optimizer))
-    if rule is None:
-        known = ", ".join(kind.__name__ for kind in _RULES)
-        raise OptimizerError(
-            f"Expected one of {known}, got {type(optimizer).__name__}, whose step gatdiag cannot predict. "
-            "Measure c before and after the step with laws.c() instead."
-        )
     found: dict[int, Update] = {}
     for group in optimizer.param_groups:
         moved = [parameter for parameter in group["params"] if id(parameter) in gradients]
-        if rule is _sgd and not group["momentum"] and moved:  # the same for all
+        if rule is None and moved:
+            known = ", ".join(kind.__name__ for kind in _RULES)
+            raise OptimizerError(
+                f"Expected one of {known}, got {type(optimizer).__name__}, whose step gatdiag cannot predict. "
+                "Measure c before and after the step with laws.c() instead."
+            )
+        if rule is None or not moved:
+            continue
+        if rule is _sgd and not group["momentum"]:  # the same for all
             found |= dict.fromkeys(map(id, moved), _sgd(group, {}, moved[0], gradients[id(moved[0])]))
             continue
         for parameter in moved:

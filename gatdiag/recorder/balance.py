@@ -1,6 +1,6 @@
-"""The laws of a model at each recorded step: delta, c, and what the last step of the optimiser must have made of c."""
+"""The laws of a model at each recorded step: delta, c, and what the last step of the optimisers must have made of c."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -8,14 +8,16 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import OptimizerError
 from gatdiag.laws import Laws
+from gatdiag.laws.laws import Observation
 
 
 class Balance:
     """Follows the laws through training.
 
-    predicted_c at step t is what `Laws.predict` gave at step t - 1 from the c measured there: if delta is zero and the
-    optimiser did what it says, c - predicted_c is rounding. It needs no chain of predictions, so it can be recorded at
-    any steps, if the one before is known to be followed by a recorded one.
+    predicted_c at step t is what was predicted at step t - 1 from the c measured there: if delta is zero and the
+    optimisers did what they say, c - predicted_c is rounding. It needs no chain of predictions, so it can be recorded
+    at any steps, if the one before is known to be followed by a recorded one. Each optimiser that takes part in a step
+    is looked at just before it moves its weights.
 
     Args:
         laws: The laws.
@@ -27,42 +29,58 @@ class Balance:
         self.laws = laws
         self.wanted = torch.tensor(list(wanted), dtype=torch.int64)
         self.unpredictable = ""  # why c cannot be predicted
-        self._predicted: tuple[int, Tensor] | None = None
+        self._predicted: tuple[int, Tensor] | None = None  # the step it is for
+        self._observation: Observation | None = None  # of the step that is open
+        self._step, self._foresees = 0, False
 
     def measure(
         self, step: int, optimizers: Sequence[Optimizer], unscale: Tensor | float | None, *, foresee: bool
-    ) -> dict[str, Tensor]:
-        """delta and c of each wanted law, and c as predicted if the step before foresaw it.
+    ) -> None:
+        """A step is about to be made.
 
         Args:
             step: The step.
-            optimizers: Those that make it.
+            optimizers: Those that begin it; none if it is made by something else.
             unscale: What gradients are multiplied by, where a gradient scaler has not done so yet.
             foresee: Whether the next step is recorded, so that its c is to be predicted.
         """
+        self._step, self._foresees = step, foresee and bool(optimizers)
+        self._observation = Observation(self.laws, self._gradients(unscale), foresee=self._foresees)
+        for optimizer in optimizers:
+            self._foresee(self._observation, optimizer)
+
+    def join(self, optimizer: Optimizer, unscale: Tensor | float | None) -> None:
+        """A further optimiser is about to take part in the step."""
+        if self._observation is not None:
+            self._observation.renew(optimizer, self._gradients(unscale))
+            self._foresee(self._observation, optimizer)
+
+    def end(self) -> dict[str, Tensor]:
+        """The step is over: delta and c of each wanted law, and c as predicted if the step before foresaw it."""
+        observation, self._observation = self._observation, None
         before, self._predicted = self._predicted, None
-        delta, c, predicted = self._observed(optimizers if foresee else (), unscale)
-        if predicted is not None:
-            self._predicted = (step + 1, predicted)
-        columns = {"delta": delta, "c": c}
-        if before is not None and before[0] == step:
+        if observation is None:
+            return {}
+        columns = {"delta": observation.delta, "c": observation.c}
+        if before is not None and before[0] == self._step:
             columns["predicted_c"] = before[1]
+        if self._foresees:
+            self._predicted = (self._step + 1, observation.predicted())
         if len(self.wanted) < len(self.laws):
             columns = {name: values[self.wanted.to(values.device)] for name, values in columns.items()}
         return columns
 
-    def _observed(
-        self, optimizers: Sequence[Optimizer], unscale: Tensor | float | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        gradients = None
-        if unscale is not None:
-            parameters = self.laws.parameters.items()
-            gradients = {name: tensor.grad * unscale for name, tensor in parameters if tensor.grad is not None}
-        if len(optimizers) == 1 and not self.unpredictable:
-            try:
-                return self.laws.observe(gradients, optimizers[0])
-            except OptimizerError as error:
-                self.unpredictable = str(error)
-        elif len(optimizers) > 1:
-            self.unpredictable = "several optimisers take one step together"
-        return self.laws.observe(gradients)
+    def _foresee(self, observation: Observation, optimizer: Optimizer) -> None:
+        if not self._foresees:
+            return
+        try:
+            observation.step(optimizer)
+        except OptimizerError as error:
+            self.unpredictable = self.unpredictable or str(error)
+            self._foresees = False
+
+    def _gradients(self, unscale: Tensor | float | None) -> Mapping[str, Tensor] | None:
+        if unscale is None:
+            return None
+        parameters = self.laws.parameters.items()
+        return {name: tensor.grad * unscale for name, tensor in parameters if tensor.grad is not None}

@@ -46,6 +46,7 @@ class StepMeasurement:
     is_piecewise: bool = False
     _norms: Tensor | None = None  # of weights, and of gradients, a parameter each
     _gradients: Tensor | None = None
+    _has_laws: bool = False
 
     def measure(self, plan: Plan, selection: Selection, guard: Guard, unscale: Any) -> None:
         """Weights and gradients, before the weights move."""
@@ -81,7 +82,9 @@ class StepMeasurement:
         self.parameters["parameter"] = np.arange(len(weights.names), dtype=np.int32)
 
     def measure_joined(self, plan: Plan, guard: Guard, optimizer: Optimizer, unscale: Any) -> None:
-        """Gradients that were not there when a piecewise step began; another optimiser has them now."""
+        """The gradients of an optimiser that joins the step, which may be others than when it began."""
+        if plan.balance is not None and not self.is_piecewise:
+            guard("delta and c", plan.balance.join, optimizer, unscale)
         if self._norms is None or self._gradients is None:
             return  # measuring failed when the step began
         weights = plan.weights
@@ -109,20 +112,26 @@ class StepMeasurement:
         unscale: Any,
         next_record: int | None,
     ) -> None:
-        """delta and c, and what c must become if the next step is recorded."""
+        """delta and c, and what c must become if the next step is recorded; `finish_laws` makes the rows."""
         balance = plan.balance
         if balance is None:
             return
         is_due = self.record >= 0 and self.record % plan.laws_every == 0
         foresee = next_record is not None and next_record % plan.laws_every == 0 and "predicted_c" in selection.columns
         foresee &= not self.is_piecewise
-        if not is_due and not foresee:
+        if is_due or foresee:
+            self._has_laws = is_due
+            guard("delta and c", balance.measure, self.step, optimizers, unscale, foresee=foresee)
+
+    def finish_laws(self, plan: Plan, selection: Selection, guard: Guard) -> None:
+        """The rows of the table `neurons`, of a step in which all optimisers have taken part that do."""
+        if plan.balance is None:
             return
-        measured: Columns = guard("delta and c", balance.measure, self.step, optimizers, unscale, foresee=foresee) or {}
-        if is_due and measured:
+        measured: Columns = guard("delta and c", plan.balance.end) or {}
+        if self._has_laws and measured:
             lost = {"delta"} if self.is_piecewise else set()
             self.neurons = {name: value for name, value in measured.items() if name in selection.columns - lost}
-            self.neurons["law"] = np.arange(len(balance.wanted), dtype=np.int32)
+            self.neurons["law"] = np.arange(len(plan.balance.wanted), dtype=np.int32)
 
     def close(self, plan: Plan, selection: Selection) -> None:
         """How far the weights have moved; nothing new if that was measured."""

@@ -114,7 +114,8 @@ class Recorder:
         self._clipping = BeforeClipping()
         self._has_ended = False
         self._is_entered = False  # leaving the context ends it; else the exit of the interpreter does
-        self._known = weakref.WeakSet[Optimizer]()  # optimisers that meta.json tells of
+        # optimisers that meta.json tells of -> the first parameter of the model that each holds
+        self._known = weakref.WeakKeyDictionary[Optimizer, str]()
         self._process = os.getpid()
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -379,7 +380,8 @@ class Recorder:
             writer.watch(clock.step, plan.weights.gradient_norms())
         else:
             measured.measure(plan, self._selection, self._guard, fused)
-            writer.step_rates(clock.step, _rates(optimizers))
+            for optimizer in optimizers:
+                self._write_rates(optimizer, writer)
             if measured.is_piecewise:
                 self._guard.note("gradients", _PIECEWISE)
             else:
@@ -387,21 +389,35 @@ class Recorder:
         measured.measure_laws(plan, self._selection, self._guard, optimizers, fused, clock.next_record)
 
     def _join(self, optimizer: Optimizer) -> None:
-        if self._plan is None or self._writer is None:
+        plan, writer, measured = self._plan, self._writer, self._measured
+        if plan is None or writer is None:
             return
-        self._meet(optimizer, self._writer)
-        if self._measured is not None and self._measured.record >= 0 and self._measured.is_piecewise:
-            self._measured.measure_joined(self._plan, self._guard, optimizer, scaling.of_parameters([optimizer]))
+        self._meet(optimizer, writer)
+        if measured is None:
+            return
+        measured.measure_joined(plan, self._guard, optimizer, scaling.of_parameters([optimizer]))
+        if measured.record >= 0:
+            self._write_rates(optimizer, writer)
+            writer.step(measured.step, measured.gradient_norm)
 
     def _meet(self, optimizer: Optimizer, writer: Writer) -> None:
         """What is done once for each optimiser."""
         if optimizer in self._known:
             return
-        self._known.add(optimizer)
         names = {id(parameter): name for name, parameter in self._root.named_parameters()}
+        held = [names[id(item)] for group in optimizer.param_groups for item in group["params"] if id(item) in names]
+        self._known[optimizer] = held[0] if held else ""
         self._guard("descriptions of the run", writer.add_optimizer, optimizer, names, self._clock.step)
         if self._scaler is None:
             self._scaler = scaling.calling_scaler()
+
+    def _write_rates(self, optimizer: Optimizer, writer: Writer) -> None:
+        rates = {
+            (self._known[optimizer], number): group["lr"]
+            for number, group in enumerate(optimizer.param_groups)
+            if "lr" in group
+        }
+        writer.step_rates(self._clock.step, rates)
 
     def _add_gradients(self, plan: Plan, writer: Writer, measured: StepMeasurement, fused: Tensor | None) -> None:
         """What is known when the backward pass is over."""
@@ -416,7 +432,10 @@ class Recorder:
 
     def _close(self) -> None:
         plan, writer, measured = self._plan, self._writer, self._measured
-        if plan is None or writer is None or measured is None or measured.record < 0:
+        if plan is None or writer is None or measured is None:
+            return
+        measured.finish_laws(plan, self._selection, self._guard)
+        if measured.record < 0:
             return
         if measured.is_piecewise:
             self._add_gradients(plan, writer, measured, None)
@@ -479,7 +498,3 @@ def _is_first_process() -> bool:
     """In distributed training only the first process writes."""
     distributed = torch.distributed
     return not (distributed.is_available() and distributed.is_initialized() and distributed.get_rank() != 0)
-
-
-def _rates(optimizers: Sequence[Optimizer]) -> list[Any]:
-    return [group["lr"] for optimizer in optimizers for group in optimizer.param_groups if "lr" in group]

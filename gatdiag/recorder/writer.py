@@ -26,7 +26,8 @@ from gatdiag.run.meta import is_encodable
 from gatdiag.run.pending import MOST_FURTHER_COLUMNS
 from gatdiag.structure import Layer
 
-_MOST_NAMES = MOST_FURTHER_COLUMNS - 100  # the rest is for learning rates
+_MOST_RATES = 100
+_MOST_NAMES = MOST_FURTHER_COLUMNS - _MOST_RATES
 _MOST_OPTIMIZERS = 100  # a loop may make a new one at each step
 _MEASURED = re.compile(r"step|time|gradient_norm(_before_clipping)?|learning_rate(_\d+)?")
 _WATCH = "watch"  # gradient norms that are looked at, and not written
@@ -82,6 +83,7 @@ class Writer:
         self._outbox = Outbox(self._write)
         self._rows: dict[int, Columns] = {}  # of the table `steps`, not put yet
         self._logged: set[str] = set()
+        self._rates: dict[tuple[str, int], int] = {}  # parameter group -> number of its learning rate
         self._layers: tuple[str, ...] = ()
         self._parameters: list[tuple[str, str]] = []
         self._start = time.monotonic() - (_last_time(folder) if self._resumed else 0.0)
@@ -160,19 +162,22 @@ class Writer:
         self._logged.add(name)
         return True
 
-    def step(self, step: int, gradient_norm: Any, unclipped: Any) -> None:
+    def step(self, step: int, gradient_norm: Any, unclipped: Any = None) -> None:
         """Norms of the gradients of a recorded step."""
         row = self._row(step)
         row["gradient_norm"] = gradient_norm
-        row["gradient_norm_before_clipping"] = unclipped
+        if unclipped is not None:
+            row["gradient_norm_before_clipping"] = unclipped
 
-    def step_rates(self, step: int, rates: Sequence[Any]) -> None:
-        """Learning rates of a recorded step."""
+    def step_rates(self, step: int, rates: Mapping[tuple[str, int], Any]) -> None:
+        """Learning rates of a recorded step; each key has a column of its own, in the order in which they came."""
         row = self._row(step)
-        for number, rate in enumerate(rates):
-            row["learning_rate" if number == 0 else f"learning_rate_{number}"] = (
-                rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
-            )
+        for key, rate in rates.items():
+            number = self._rates.setdefault(key, len(self._rates))
+            if number < _MOST_RATES:
+                row["learning_rate" if number == 0 else f"learning_rate_{number}"] = (
+                    rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
+                )
 
     def write(self, measured: StepMeasurement) -> None:
         """The rows of a step."""

@@ -83,7 +83,12 @@ _STEPS = (
     Column("time", "s", "time since recording began"),
     Column("gradient_norm", "L/W", "norm of the gradients of all parameters together, as the optimiser used them"),
     Column("gradient_norm_before_clipping", "L/W", "the same before gradients were clipped"),
-    Column("learning_rate", "", "learning rate of the first parameter group; learning_rate_1, ... of the further ones"),
+    Column(
+        "learning_rate",
+        "",
+        "learning rate of the first parameter group; learning_rate_1, ... of the further ones, optimizers "
+        "in the order in which they first made a step",
+    ),
 )
 _LAYERS = (
     *_of_output_and_gradient(

@@ -160,6 +160,47 @@ def test_every_parameter_group_has_its_own_rate_and_decay(model: str, make: Call
     followed(task, task.laws(), make(groups(task.model)))
 
 
+@pytest.mark.parametrize("split", [lambda names: names[::2], lambda names: [n for n in names if "bias" in n]])
+def test_several_optimisers_may_share_a_step(split: Callable[[list[str]], list[str]]) -> None:
+    task = Task(gat)
+    laws, named = task.laws(), dict(task.model.named_parameters())
+    first = split(list(named))
+    optimizers = [
+        SGD([named[name] for name in first], lr=0.05, momentum=0.9, weight_decay=0.1),
+        AdamW([tensor for name, tensor in named.items() if name not in first], lr=0.01),
+    ]
+    predicted = laws.c()
+    for _ in range(20):
+        task.backward()
+        _, c, once = laws.observe(None, optimizers)
+        chained = laws.predict(predicted, None, iter(optimizers))
+        for optimizer in reversed(optimizers):
+            optimizer.step()
+        predicted = chained
+        assert once is not None
+        torch.testing.assert_close(once, by_loop(task, laws), rtol=1e-12, atol=1e-14)
+        assert (laws.c() - c).abs().max() > 1e-4
+    torch.testing.assert_close(predicted, by_loop(task, laws), rtol=1e-8, atol=1e-12)
+
+
+def test_two_optimisers_of_one_parameter_are_refused() -> None:
+    task = Task(gat)
+    laws, both = task.laws(), [SGD(task.model.parameters(), lr=0.1), SGD(task.model.parameters(), lr=0.1)]
+    task.backward()
+
+    with pytest.raises(OptimizerError, match=r"is moved by two optimisers in one step.*laws\.c\(\)"):
+        laws.predict(laws.c(), None, both)
+
+
+def test_an_optimiser_that_moves_nothing_of_the_laws_may_be_any() -> None:
+    task = Task(gat)
+    laws, other = task.laws(), torch.nn.Parameter(torch.ones(2))
+    task.backward()
+    other.grad = torch.ones(2)
+
+    assert torch.equal(laws.predict(laws.c(), None, RMSprop([other])), laws.c())
+
+
 def test_groups_may_differ_in_every_option() -> None:
     task = Task(gat)
     options = [{"momentum": 0.9, "dampening": 0.5}, {"momentum": 0.5, "nesterov": True}, {"maximize": True}]

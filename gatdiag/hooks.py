@@ -43,6 +43,23 @@ class Listener(Protocol):
         """The forward pass of the whole model has ended, with gradients enabled."""
 
 
+class Follower(Protocol):
+    """What wants to hear of every module that runs, until it is over."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it wants to hear nothing more."""
+
+    def enters(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """A module is about to run."""
+
+    def leaves(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, output: Any) -> None:
+        """It has run; or failed, if there are no keyword inputs."""
+
+    def stop(self) -> object:
+        """Let go of what it holds."""
+
+
 class Hooks:
     """The hooks of one model, from `attach` until `remove`; both may be called twice.
 
@@ -61,6 +78,7 @@ class Hooks:
         self._layers: dict[int, tuple[str, nn.Module]] = {}
         self._handles: list[Any] = []
         self._filter: Any = None
+        self._follower: Follower | None = None
         self.parts: dict[str, str] = {}
 
     @property
@@ -71,6 +89,10 @@ class Hooks:
     def listen_to(self, layers: Mapping[str, nn.Module]) -> None:
         """Name the layers whose events are wanted; those named before are forgotten."""
         self._layers = {id(module): (name, module) for name, module in layers.items()}
+
+    def follow(self, follower: Follower) -> None:
+        """Tell it, too, of every module that runs."""
+        self._follower = follower
 
     def attach(self) -> None:
         """Start listening."""
@@ -92,13 +114,27 @@ class Hooks:
             module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
         self._handles = []
         self._layers = {}
+        self._leave_follower()
         if self._filter in warnings.filters:
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         self._filter = None
 
-    def _before(self, module: nn.Module, _: Any) -> None:
+    def _leave_follower(self) -> None:
+        if self._follower is not None:
+            self._follower.stop()
+            self._follower = None
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():
             return
+        if self._follower is not None:
+            if self._follower.is_over:
+                self._leave_follower()
+            else:
+                self._follower.enters(module, args)
+        self._tell_of_call(module)
+
+    def _tell_of_call(self, module: nn.Module) -> None:
         known = self._layers.get(id(module))
         if (known is None and module is not self._root) or _is_unheard():
             return
@@ -111,6 +147,12 @@ class Hooks:
         """`rest` is the keyword inputs and the output; after a failed call torch leaves the keyword inputs out."""
         if torch.compiler.is_compiling():
             return
+        self._tell_of_output(module, args, *rest)
+        if self._follower is not None:
+            kwargs, output = rest if len(rest) == 2 else (None, None)
+            self._follower.leaves(module, args, kwargs, output)
+
+    def _tell_of_output(self, module: nn.Module, args: Any, *rest: Any) -> None:
         known = self._layers.get(id(module))
         is_model = module is self._root or self._is_compiled_model(module)
         if (known is None and not is_model) or _is_unheard():

@@ -128,14 +128,16 @@ def settle(
     inputs: tuple[tuple[Any, ...], Mapping[str, Any]] | None,
     selection: Selection,
     keeps: Callable[[str], bool],
+    unseen: str = "its inputs are not known",
 ) -> Plan:
     """Discover layers and laws, and copy the initial weights.
 
     Args:
         model: The model, unwrapped.
-        inputs: Of a training forward; None if its own forward is never called.
+        inputs: Of a training forward, or a `Program` in their place; None if nothing is known of its calls.
         selection: What is measured.
         keeps: Which layers.
+        unseen: Why there are no inputs, if there are none.
 
     Raises:
         ModelError: Not even its layers can be listed.
@@ -151,6 +153,7 @@ def settle(
     plan = Plan(structure, layers, weights, None, None, 1, error)
     if "balance" not in selection.every:
         return plan
+    error = unseen if inputs is None else error
     return _with_laws(plan, *_laws(model, structure, inputs, error, selection.law_search_seconds), selection)
 
 
@@ -209,11 +212,6 @@ def _structure(model: nn.Module, args: Any, kwargs: Any) -> tuple[Structure, str
 def _laws(
     model: nn.Module, structure: Structure, inputs: Any, error: str | None, seconds: float | None
 ) -> tuple[Laws | None, str | None]:
-    if inputs is None:
-        return None, (
-            "no training forward of the model itself was seen: its forward must be called through the model, as in "
-            "model(x, edge_index), for its inputs to be known"
-        )
     if error is not None:
         return None, error
     try:

@@ -143,6 +143,7 @@ class Recorder:
         self._clock.start(self._writer.next_step)
         self._passes.start(self._clock.record)
         self._listen_to(layers)
+        self._hooks.follow(self._subject.tape)
         self._hooks.attach()
         self._steps.attach()
         _recording.append(self)

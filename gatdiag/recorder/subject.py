@@ -11,6 +11,8 @@ from gatdiag.recorder.binding import Binding, holds_none_of
 from gatdiag.recorder.groups import Selection
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.plan import Plan, rebound, settle, settle_laws
+from gatdiag.recorder.tape import Tape
+from gatdiag.structure.program import Program
 
 Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]  # positional and keyword inputs of a forward pass
 
@@ -28,6 +30,7 @@ class Subject:
 
     Attributes:
         plan: None before it is settled, and where nothing can be recorded.
+        tape: Follows training that does not call the model's own forward pass.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Subject:
         self._is_settled = False  # whether the plan was made, or failed
         self._wants_inputs = True  # whether the model's inputs are needed, and were not seen yet
         self._candidate: Inputs | None = None
+        self.tape = Tape(model, self._on_program)
 
     def forget(self) -> None:
         """Recording has ended."""
@@ -57,17 +61,24 @@ class Subject:
         """The model's forward pass has ended."""
         if not self._wants_inputs:
             return
-        if self._model.training and self._binding.holds():
+        if self._model.training and self._binding.holds() and not self.tape.is_rolling:
             self._settle(inputs)
         else:  # perhaps an evaluation with gradients enabled, or with parameters lent for this call; a step will tell
             self._candidate = inputs
 
     def on_step(self, step: int, optimizers: Sequence[Optimizer]) -> None:
         """A step is about to be made."""
+        if self.tape.is_rolling and (program := self.tape.stop()) is not None:
+            self._candidate = (program,), {}
         if not self._is_settled or (self._wants_inputs and self._candidate is not None):
             self._settle(self._candidate)
         if not self._binding.holds():
             self._guard("all measurements", self._bind_anew, step, optimizers)
+
+    def _on_program(self, program: Program) -> None:
+        """The backward pass is about to begin, after training has called parts of the model by themselves."""
+        if self._wants_inputs and self._binding.holds():
+            self._settle(((program,), {}))
 
     def _settle(self, inputs: Inputs | None) -> None:
         """Layers in order of execution, laws, initial weights: once, at the first training forward.
@@ -76,19 +87,38 @@ class Subject:
         """
         self._candidate = None
         self._wants_inputs = False
+        if inputs is not None:
+            self.tape.stop()
         if self._is_settled:
             self.plan = self._guard("laws", settle_laws, self.plan, self._model, inputs, self._selection) or self.plan
             self._follow()
             return
         self._is_settled = True
         self._binding = Binding(self._model)
-        plan: Plan | None = self._guard("all measurements", settle, self._model, inputs, self._selection, self._keeps)
+        plan: Plan | None = self._guard(
+            "all measurements", settle, self._model, inputs, self._selection, self._keeps, self._unseen()
+        )
         if plan is None or not self._begin(plan):
             return
         self.plan = plan
         self._wants_inputs = inputs is None and "balance" in self._selection.every
         if not self._wants_inputs:
             self.tell_of_laws()
+
+    def _unseen(self) -> str:
+        """Why no inputs are known, if none are."""
+        parts = list(self.tape.called)
+        if not parts:
+            return (
+                "no training forward of the model itself was seen: its forward must be called through the model, as in "
+                "model(x, edge_index), for its inputs to be known"
+            )
+        names = ", ".join(parts[:5]) + (", ..." if len(parts) > 5 else "")
+        return (
+            f"training calls {names} and not the model's forward pass, and what it computes with them could not be "
+            f"followed: {self.tape.reason or 'no backward pass depends on it'}; call the model itself, as in "
+            "model(x, edge_index), for its inputs to be known"
+        )
 
     def tell_of_laws(self) -> None:
         """Say why there are no laws, if there are none."""

@@ -48,16 +48,16 @@ def duplicate(value: T, omit: Sequence[object] = ()) -> T:
         omit: Mappings inside `value` that are empty in the copy (backward hooks).
     """
     memo: Memo = {id(mapping): type(mapping)() for mapping in omit}
-    return _copied(value, memo, _duplicate_tensor)
+    return deep_copied(value, memo, _duplicate_tensor)
 
 
-def changed(value: T, change: Callable[[Tensor], Tensor]) -> T:
+def changed(value: T, change: Callable[[Tensor], Any]) -> T:
     """A deep copy of inputs in which each tensor is `change(tensor)`.
 
     A `Parameter` among the inputs stays one (its class belongs to it) but no longer asks for a gradient.
     """
     memo: Memo = {}
-    result = _copied(value, memo, lambda tensor, _: change(tensor))
+    result = deep_copied(value, memo, lambda tensor, _: change(tensor))
     for parameter in {id(copied): copied for copied in memo.values() if isinstance(copied, Parameter)}.values():
         parameter.requires_grad_(False)
         parameter.data = change(parameter.data)
@@ -68,7 +68,7 @@ def tensors(value: object) -> list[Tensor]:
     """Every tensor that can be reached from an object, each once; none is copied but the parameters outside modules."""
     parameters = list(value.parameters()) if isinstance(value, Module) else []
     memo: Memo = {id(parameter): parameter for parameter in parameters}
-    _copied(value, memo, lambda tensor, _: tensor)
+    deep_copied(value, memo, lambda tensor, _: tensor)
     copied = memo.get(id(memo), [])  # what deepcopy keeps alive: the originals of all that it copied
     found = [original for original in [*memo.values(), *copied] if isinstance(original, Tensor)]
     originals = {id(original): original for original in found}
@@ -76,7 +76,8 @@ def tensors(value: object) -> list[Tensor]:
 
 
 @leaving_no_mode
-def _copied(value: T, memo: Memo, change: Change) -> T:
+def deep_copied(value: T, memo: Memo, change: Change) -> T:
+    """A deep copy with this memo, in which each tensor is `change(tensor, memo)`; parameters copy themselves."""
     _Copying(change).__enter__()  # type: ignore[no-untyped-call]
     return copy.deepcopy(value, memo)
 

@@ -13,6 +13,7 @@ from gatdiag.errors import GatdiagError, InputError, ModelError
 from gatdiag.structure.copying import changed, duplicate, tensors
 from gatdiag.structure.isolation import decomposed, preserved_random_state, preserved_state, working_precision
 from gatdiag.structure.perturbation import perturbed
+from gatdiag.structure.program import Program
 
 
 class Replica:
@@ -55,7 +56,7 @@ class Replica:
             stack.enter_context(working_precision(self._dtype))
             stack.enter_context(preserved_state(self.model))
             try:
-                return self.model(*args, **kwargs)
+                return args[0].run(self.model) if _is_program(args) else self.model(*args, **kwargs)
             except GatdiagError:
                 raise
             except Exception as error:
@@ -97,7 +98,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         model: Any module. A compiled model and one wrapped for data parallelism are unwrapped, so that names are
             those of the model inside.
         args: Positional inputs of its forward pass: tensors, sparse tensors, graphs (`Data`, `HeteroData`, `Batch`),
-            and containers of them.
+            and containers of them. Or one `Program`, which is replayed in place of the forward pass.
         kwargs: Its keyword inputs.
 
     Returns:
@@ -130,6 +131,10 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         with _copied_inputs_or_error():
             args, named = changed((args, dict(kwargs or {})), _detached)
     return Replica(copied, args, named)
+
+
+def _is_program(args: tuple[Any, ...]) -> bool:
+    return len(args) == 1 and isinstance(args[0], Program)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -1,0 +1,173 @@
+"""Calls of a model's parts and of torch functions, recorded in training, that can be replayed on a copy of the model.
+
+A LightningModule's `training_step`, `model.encode(...)` and then `model.decode(...)`, or a function that calls the
+layers of a model one after the other: each is modules that are called, and torch functions between them. Replaying
+these runs no other code of the user's: nothing is logged twice, and no trainer, logger or optimizer is needed.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from gatdiag.errors import ModelError
+from gatdiag.structure.copying import deep_copied, tensors
+
+Key: TypeAlias = int | str  # number of a value, or name of a parameter of the model
+_VALUES = "values"  # where a deep copy that fills slots keeps them in its memo
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for a value that a replay computes, or for a parameter of the model that it runs on."""
+
+    key: Key
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
+        """Itself, or its value where slots are being filled."""
+        return memo.get(_VALUES, {}).get(self.key, self)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call.
+
+    Attributes:
+        function: A torch function, or the path of one of the model's modules; None for another module, which is kept
+            with the inputs so that it is copied as they are.
+        inputs: That module, positional and keyword inputs, with slots for what depends on the model's parameters.
+        results: Numbers of the tensors it returns, and then of the inputs that it changes in place.
+        changed: Which of its input tensors those are.
+        records_gradients: Whether gradients were recorded.
+        needs: What its inputs depend on.
+        unseen: What its inputs depend on by ways that were not recorded; outputs of the program, therefore.
+        trains: Whether it uses trainable parameters of the model.
+    """
+
+    function: Any
+    inputs: tuple[Any, Any, Any] = field(repr=False)
+    results: tuple[int, ...]
+    changed: tuple[int, ...]
+    records_gradients: bool
+    needs: frozenset[Key]
+    unseen: frozenset[Key]
+    trains: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    """What leads from a model's parameters to the outputs that training uses.
+
+    Given to `replicate` (and so to `discover` and `find_laws`) as the one input of a model, it is replayed in place of
+    the model's forward pass.
+
+    Attributes:
+        steps: Calls in order.
+        outputs: The values and parameters that all else depends on.
+    """
+
+    steps: tuple[Step, ...]
+    outputs: tuple[Key, ...]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Program":
+        """Inputs are copied, functions are not."""
+        inputs = copy.deepcopy([step.inputs for step in self.steps], memo)
+        steps = (replace(step, inputs=copied) for step, copied in zip(self.steps, inputs, strict=True))
+        return replace(self, steps=tuple(steps))
+
+    def run(self, model: nn.Module) -> list[Tensor]:
+        """Replay the calls on a copy of the model, and return its outputs.
+
+        Raises:
+            ModelError: A call returns another number of tensors than in training.
+        """
+        modules = dict(model.named_modules())
+        values: dict[Key, Any] = dict(model.named_parameters(remove_duplicate=False))
+        for step in self.steps:
+            callee, args, kwargs = _filled(step.inputs, values)
+            function = modules[step.function] if isinstance(step.function, str) else step.function or callee
+            given = list(tensors_in((args, kwargs))) if step.changed else []
+            with torch.set_grad_enabled(step.records_gradients and torch.is_grad_enabled()):
+                found = list(tensors_in(function(*args, **kwargs)))
+            found += [given[position] for position in step.changed]
+            if len(found) != len(step.results):
+                name = step.function if isinstance(step.function, str) else getattr(function, "__name__", "a module")
+                raise ModelError(
+                    f"{name} returned {len(step.results)} tensors in training, and {len(found)} when it was replayed"
+                )
+            values.update(zip(step.results, found, strict=True))
+        return [values[key].clone() if isinstance(key, str) else values[key] for key in self.outputs]
+
+
+def leading_to(ends: Iterable[Key], steps: Sequence[Step]) -> Program | None:
+    """The steps that some values depend on, up to the last that uses trainable parameters; None if none does.
+
+    Args:
+        ends: What the loss depends on.
+        steps: All that were recorded, in order.
+    """
+    outputs = set(ends)
+    wanted = set(outputs)
+    kept: list[Step] = []
+    for step in reversed(steps):
+        if wanted.isdisjoint(step.results):
+            continue
+        wanted |= step.needs | step.unseen
+        outputs |= step.unseen
+        if kept or step.trains:
+            kept.append(step)
+        else:
+            outputs |= step.needs  # of what comes after the last use of parameters nothing is replayed
+    if not kept:
+        return None
+    produced = {result for step in kept for result in step.results}
+    numbers = sorted(key for key in outputs if key in produced)
+    names = sorted(key for key in outputs if isinstance(key, str))
+    return Program(tuple(reversed(kept)), (*numbers, *names))
+
+
+def mapped(value: Any, change: Callable[[Tensor], Any], known: Mapping[int, Any]) -> Any:
+    """Inputs with other objects in place of their tensors; containers are new ones.
+
+    Args:
+        value: Inputs of a call.
+        change: Tensor -> what takes its place.
+        known: id of a parameter -> what takes its place, for in a deep copy parameters copy themselves.
+    """
+    if isinstance(value, Tensor):
+        return known.get(id(value)) or change(value)
+    if type(value) in (tuple, list):
+        return type(value)(mapped(item, change, known) for item in value)
+    if type(value) is dict:
+        return {key: mapped(item, change, known) for key, item in value.items()}
+    return deep_copied(value, dict(known), lambda tensor, _: change(tensor))
+
+
+def _filled(value: Any, values: Mapping[Key, Any]) -> Any:
+    if isinstance(value, Slot):
+        return values[value.key]
+    if isinstance(value, Tensor):
+        return value
+    if type(value) in (tuple, list):
+        return type(value)(_filled(item, values) for item in value)
+    if type(value) is dict:
+        return {key: _filled(item, values) for key, item in value.items()}
+    memo: dict[Any, Any] = {_VALUES: values}
+    return deep_copied(value, memo, lambda tensor, _: tensor)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in inputs or outputs of a call, in an order that is the same at each call."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, slice) or (hasattr(value, "__dict__") and not isinstance(value, type | nn.Module)):
+        yield from tensors(value)

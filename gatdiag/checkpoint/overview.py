@@ -36,7 +36,7 @@ class LayerRow:
         spectral_norm: Largest of its feature weights: a Lipschitz bound of the linear map; NaN where they are computed.
         c: Largest |c| of its neurons.
         c_drift: Largest |c - c_0| of its neurons since the first step.
-        changed: Share of feature weights that changed by more than 5 %.
+        changed: Share of feature weights (of at least 1e-4) that changed by more than 5 %.
         changed_attention: Share of attention vectors that moved by more than 0.05.
         unchanged: Share of feature weights that did not change at all.
         relative_gradient: Relative gradient norm of its feature weights.

@@ -102,7 +102,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "changed_fraction",
         "changed parameters",
         "",
-        r"\#\{|(w^* - w_0) / w^*| > \tau\} / \#\{|w^*| \geq 10^{-4}\}",
+        r"\#\{|(w^* - w_0) / w^*| > \tau, |w^*| \geq 10^{-4}\} / \#\{|w^*| \geq 10^{-4}\}",
         _OUT_OF_BALANCE,
         "parameter",
         "the layer has trained",

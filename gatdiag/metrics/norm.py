@@ -30,7 +30,12 @@ def frobenius_norm(x: Tensor) -> Tensor:
         >>> frobenius_norm(torch.tensor([[3.0, 0.0], [0.0, 4.0]])).item()
         5.0
     """
-    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64)
+    scale: Tensor | float = 1.0
+    if x.dtype == torch.float64 and x.numel():  # whose squares overflow from 1e154 on, and vanish
+        largest = x.detach().abs().amax()
+        scale = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
+        x = x / scale
+    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64) * scale
     return norm
 
 
@@ -49,6 +54,8 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     """
     if not tensors:
         return torch.zeros(0, dtype=torch.float64)
+    if any(tensor.dtype == torch.float64 for tensor in tensors):
+        return torch.stack([frobenius_norm(tensor) for tensor in tensors])
     return torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64))
 
 

@@ -36,11 +36,8 @@ def mu(x: Tensor, *, batch: Tensor | None = None, num_graphs: int | None = None,
         >>> mu(torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 2.0], [1.0, 2.0]])).item()
         2.0
     """
-    rows = _rows(x)
-    shifted = rows - _minimum(rows, batch, num_graphs, mask)  # equal rows become exact zeros
-    count = _total(torch.ones_like(rows[:, :1]), batch, num_graphs, mask).clamp(min=1)
-    centred = shifted - _spread(_total(shifted, batch, num_graphs, mask) / count, batch)
-    return _norm(centred, batch, num_graphs, mask)
+    rows, scale = _scaled(x, batch, num_graphs, mask)
+    return _mu(rows, batch, num_graphs, mask) * scale
 
 
 def relative_mu(
@@ -67,7 +64,8 @@ def relative_mu(
         >>> round(relative_mu(torch.tensor([[1.0], [3.0]])).item(), 6)
         0.447214
     """
-    return mu(x, batch=batch, num_graphs=num_graphs, mask=mask) / _norm(_rows(x), batch, num_graphs, mask)
+    rows, _ = _scaled(x, batch, num_graphs, mask)
+    return _mu(rows, batch, num_graphs, mask) / _norm(rows, batch, num_graphs, mask)
 
 
 def mu_against(
@@ -106,14 +104,8 @@ def mu_against(
         >>> round(mu_against(x, torch.tensor([1.0, 2.0])).item(), 12), mu_against(x, torch.tensor([1.0, 0.0])).item()
         (0.0, 2.0)
     """
-    rows = _rows(x)
-    if direction.shape != rows.shape[:1]:
-        raise InputError(f"a direction of shape ({len(rows)},) was expected, got {tuple(direction.shape)}")
-    axis = direction.double().unsqueeze(1)
-    length = _norm(axis, batch, num_graphs, mask).unsqueeze(-1)
-    axis = axis / _spread(torch.where(length == 0, 1.0, length), batch)
-    along = _total(axis * rows, batch, num_graphs, mask)
-    return _norm(rows - axis * _spread(along, batch), batch, num_graphs, mask)
+    rows, scale = _scaled(x, batch, num_graphs, mask)
+    return _mu_against(rows, direction, batch, num_graphs, mask) * scale
 
 
 def relative_mu_against(
@@ -143,14 +135,45 @@ def relative_mu_against(
         >>> round(relative_mu_against(torch.tensor([[3.0], [4.0]]), torch.tensor([1.0, 0.0])).item(), 12)
         0.8
     """
-    distance = mu_against(x, direction, batch=batch, num_graphs=num_graphs, mask=mask)
-    return distance / _norm(_rows(x), batch, num_graphs, mask)
+    rows, _ = _scaled(x, batch, num_graphs, mask)
+    return _mu_against(rows, direction, batch, num_graphs, mask) / _norm(rows, batch, num_graphs, mask)
 
 
-def _rows(x: Tensor) -> Tensor:
+def _mu(rows: Tensor, batch: Tensor | None, num_graphs: int | None, mask: Tensor | None) -> Tensor:
+    shifted = rows - _minimum(rows, batch, num_graphs, mask)  # equal rows become exact zeros
+    count = _total(torch.ones_like(rows[:, :1]), batch, num_graphs, mask).clamp(min=1)
+    centred = shifted - _spread(_total(shifted, batch, num_graphs, mask) / count, batch)
+    return _norm(centred, batch, num_graphs, mask)
+
+
+def _mu_against(
+    rows: Tensor, direction: Tensor, batch: Tensor | None, num_graphs: int | None, mask: Tensor | None
+) -> Tensor:
+    if direction.shape != rows.shape[:1]:
+        raise InputError(f"a direction of shape ({len(rows)},) was expected, got {tuple(direction.shape)}")
+    axis, _ = _scaled(direction.unsqueeze(1), batch, num_graphs, mask)
+    length = _norm(axis, batch, num_graphs, mask).unsqueeze(-1)
+    axis = axis / _spread(torch.where(length == 0, 1.0, length), batch)
+    along = _total(axis * rows, batch, num_graphs, mask)
+    return _norm(rows - axis * _spread(along, batch), batch, num_graphs, mask)
+
+
+def _scaled(
+    x: Tensor, batch: Tensor | None, num_graphs: int | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor | float]:
+    """X in float64, and its largest entry (one a graph) that it was divided by where squares could overflow."""
     if x.dim() != 2:
         raise InputError(f"x of shape (nodes, channels) was expected, got {tuple(x.shape)}; flatten or unsqueeze it")
-    return x.double()
+    if x.dtype != torch.float64 or x.numel() == 0:
+        return x.double(), 1.0
+    sizes = x.detach().abs().amax(1)
+    sizes = sizes if mask is None else torch.where(mask, sizes, 0.0)
+    if batch is None:
+        largest = sizes.amax()
+    else:
+        largest = sizes.new_zeros(_size(batch, num_graphs)).scatter_reduce(0, batch, sizes, "amax")
+    scale = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
+    return x / (scale if batch is None else scale[batch].unsqueeze(1)), scale
 
 
 def _size(batch: Tensor, num_graphs: int | None) -> int:

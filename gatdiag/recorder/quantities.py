@@ -46,15 +46,15 @@ def _further() -> list[Quantity]:
     ]
     for percent in (5, 50):
         equation = changed.equation.replace(r"\tau", str(percent / 100))
-        label = f"weights changed by more than {percent} %"
+        label = f"weights (of at least 1e-4) changed by more than {percent} %"
         quantities.append(replace(changed, name=f"changed_fraction_{percent:03d}", label=label, equation=equation))
-    for kind, equation, unit in (
-        ("relative", r"|(w_t - w_0) / w_t|", ""),
-        ("absolute", r"|w_t - w_0|", "W"),
+    for kind, equation, of, unit in (
+        ("relative", r"|(w_t - w_0) / w_t|, \quad |w_t| \geq 10^{-4}", " of the weights of at least 1e-4", ""),
+        ("absolute", r"|w_t - w_0|", "", "W"),
     ):
         for level in LEVELS:
             percent = round(100 * level)
-            label = f"{kind} change, {percent} % quantile"
+            label = f"{kind} change{of}, {percent} % quantile"
             high, low = "weights have moved far", "weights are as they were initialised"
             quantities.append(_parameter(change_quantile(kind, level), label, unit, equation, high, low, _PAPER))
     return quantities

@@ -66,13 +66,14 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
 
     float32 on the CPU is summed in float32 where no square can over- or underflow: that leaves six digits.
     """
-    if tensors[0].dtype != torch.float32 or tensors[0].device.type != "cpu":
+    single = tensors[0].dtype == torch.float32
+    if tensors[0].device.type != "cpu" or tensors[0].dtype not in (torch.float32, torch.float64):
         return torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64))
     found = torch.stack(torch._foreach_norm(list(tensors), 2)).double()
-    doubtful = ((found < _SMALLEST) | ~(found < _LARGEST)).nonzero().flatten()
-    if len(doubtful):
-        again = torch._foreach_norm([tensors[position] for position in doubtful.tolist()], 2, torch.float64)
-        found[doubtful] = torch.stack(again)
+    smallest, largest = (_SMALLEST, _LARGEST) if single else (_SMALLEST**10, _LARGEST**9)
+    doubtful = ((found < smallest) | ~(found < largest)).nonzero().flatten().tolist()
+    if doubtful:
+        found[doubtful] = metrics.norms([tensors[position] for position in doubtful])
     return found
 
 

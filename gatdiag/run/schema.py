@@ -77,6 +77,8 @@ def _of_gradient(column: Column) -> Column:
     return Column(name, column.unit.replace("X", "(dL/dX)"), column.meaning.replace("X", "dL/dX"))
 
 
+_SIGNIFICANT = "the entries with |w| >= 1e-4"
+_VECTORS = "of attention vectors, share of all entries whose |w - w_0| does"
 _QUANTILES = (0, 5, 25, 50, 75, 95, 100)
 
 _STEPS = (
@@ -114,12 +116,15 @@ _PARAMETERS = (
     Column("relative_gradient_norm", "", "gradient_norm over norm"),
     Column("update_ratio", "", "norm of the change of W by this optimiser step over norm"),
     Column("unchanged_fraction", "", "share of entries that equal their initial value"),
-    Column("changed_fraction_005", "", "share of entries that changed by more than 0.05, relative or absolute"),
-    Column("changed_fraction_050", "", "share of entries that changed by more than 0.5, relative or absolute"),
+    Column("changed_fraction_005", "", f"share of {_SIGNIFICANT} whose |w - w_0| / |w| exceeds 0.05; {_VECTORS}"),
+    Column("changed_fraction_050", "", f"share of {_SIGNIFICANT} whose |w - w_0| / |w| exceeds 0.5; {_VECTORS}"),
     Column("non_finite", "", "how many entries of W are NaN or infinite"),
     Column("gradient_non_finite", "", "how many entries of its gradient are NaN or infinite"),
-    *(Column(f"relative_change_q{q}", "", f"{q} % quantile of |w - w_0| / |w| over the entries") for q in _QUANTILES),
-    *(Column(f"absolute_change_q{q}", "W", f"{q} % quantile of |w - w_0| over the entries") for q in _QUANTILES),
+    *(
+        Column(f"relative_change_q{q}", "", f"{q} % quantile of |w - w_0| / |w| over {_SIGNIFICANT}")
+        for q in _QUANTILES
+    ),
+    *(Column(f"absolute_change_q{q}", "W", f"{q} % quantile of |w - w_0| over all entries") for q in _QUANTILES),
     Column("spectral_norm", "W", "largest singular value of W, all its axes but the first flattened; null for vectors"),
 )
 _NEURONS = (

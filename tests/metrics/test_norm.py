@@ -26,6 +26,9 @@ def test_frobenius_norm(shape, device):
 def test_squares_neither_vanish_nor_overflow():
     assert frobenius_norm(torch.full((4,), 1e-30)).item() == pytest.approx(2e-30)
     assert frobenius_norm(torch.full((4,), 1e30)).item() == pytest.approx(2e30)
+    for scale in (1e-300, 1e-200, 1e200, 1e300):
+        assert frobenius_norm(torch.full((4,), scale, dtype=torch.float64)).item() == pytest.approx(2 * scale)
+        assert norms([torch.full((4,), scale, dtype=torch.float64)]).tolist() == pytest.approx([2 * scale])
     assert frobenius_norm(torch.full((4,), 300.0, dtype=torch.float16)).item() == 600
     assert norms([torch.full((4,), 1e-30), torch.full((4,), 300.0, dtype=torch.float16)]).tolist() == pytest.approx(
         [2e-30, 600]

@@ -64,6 +64,36 @@ def test_nearly_equal_rows_keep_their_digits():
     assert mu(constant, batch=torch.tensor([0, 0, 1])).tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])
+def test_squares_neither_overflow_nor_vanish(scale):
+    x, direction = drawn(7, 3), drawn(7, seed=1)
+    assert mu(scale * x).item() == pytest.approx(scale * mu(x).item(), rel=1e-14)
+    assert relative_mu(scale * x).item() == pytest.approx(relative_mu(x).item(), rel=1e-14)
+    against = mu_against(x, direction).item()
+    assert mu_against(scale * x, direction / scale).item() == pytest.approx(scale * against, rel=1e-12)
+    assert relative_mu_against(scale * x, scale * direction).item() == pytest.approx(
+        relative_mu_against(x, direction).item(), rel=1e-12
+    )
+
+
+def test_each_graph_has_its_own_scale():
+    x, batch = drawn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])
+    scale = torch.tensor([1e200, 1e-200, 1.0], dtype=torch.float64)
+    values = mu(scale[batch].unsqueeze(1) * x, batch=batch)
+    torch.testing.assert_close(values / scale, mu(x, batch=batch))
+    mask = torch.tensor([True, True, True, True, True, False])
+    spoiled = x.clone()
+    spoiled[5] = torch.inf
+    torch.testing.assert_close(mu(spoiled, batch=batch, mask=mask)[:2], mu(x, batch=batch)[:2])
+    assert mu(spoiled, batch=batch, mask=mask)[2] == 0
+
+
+def test_the_largest_and_smallest_of_float16():
+    x = torch.tensor([[65504.0], [-65504.0], [6e-8]], dtype=torch.float16)
+    assert mu(x).item() == pytest.approx(math.sqrt(2) * 65504, rel=1e-9)
+    assert mu(x[2:].expand(3, 1) * torch.tensor([[1], [2], [3]], dtype=torch.float16)).item() > 0
+
+
 def test_a_zero_direction_projects_nothing_out():
     x = drawn(4, 2)
     torch.testing.assert_close(mu_against(x, torch.zeros(4)), x.norm())

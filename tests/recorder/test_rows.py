@@ -46,6 +46,8 @@ def sample(kind, dtype=torch.float32):
         "one column": x[:, :1],
         "transposed": x.T,
         "strided": x[::2, ::3],
+        "one group of rows is alike": torch.cat([x[:20] + 3, torch.full((600, 16), 3.0).double()]),
+        "dead columns, far from zero": (1e-3 * x + 5) * (torch.arange(16) > 4),
     }[kind].to(dtype)
 
 
@@ -59,6 +61,8 @@ KINDS = [
         "one row",
         "one entry",
         "one column",
+        "one group of rows is alike",
+        "dead columns, far from zero",
     ),
 ]
 
@@ -69,9 +73,39 @@ def test_the_five_numbers_are_those_of_the_metrics(kind, dtype):
     x = sample(kind, dtype)
     before = x.clone()
     found = measure(x)
-    tolerance = 3e-5 if dtype == torch.float32 else 1e-12
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-12
     assert list(found) == pytest.approx(expected(x), rel=tolerance, abs=1e-45, nan_ok=True)
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("ratio", [1, 0.1, 0.02, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("shape", [(3, 2), (255, 4), (513, 3), (2708, 64), (100_003, 2), (1_000_000, 1)])
+@pytest.mark.parametrize("kind", ["normal", "positive", "signs"])
+def test_mu_far_below_the_norm_has_six_digits(kind, shape, ratio):
+    generator = torch.Generator().manual_seed(shape[0])
+    x, offset = torch.randn(shape, generator=generator), torch.randn(shape[1], generator=generator)
+    x = offset + ratio * {"normal": x, "positive": x.relu(), "signs": 0.7 * x.sign()}[kind]
+    norm, mu, relative, *_ = measure(x)
+    assert norm == pytest.approx(metrics.frobenius_norm(x).item(), rel=5e-6)
+    assert mu == pytest.approx(metrics.mu(x).item(), rel=1e-6)
+    assert relative == pytest.approx(metrics.relative_mu(x).item(), rel=5e-6)
+
+
+def test_few_rows_are_added_up_in_float32_and_large_matrices_shifted_in_pieces(monkeypatch):
+    x = 1 + 1e-4 * torch.randn(5000, 3, generator=torch.Generator().manual_seed(0))
+    whole = measure(x)
+    monkeypatch.setattr("gatdiag.recorder.rows._CACHED", 2500)
+    assert measure(x) == pytest.approx(whole, rel=1e-7)
+    assert max(measured(x).lengths) < 512
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])
+@pytest.mark.parametrize("kind", ["plain", "far from zero", "alike", "dead columns"])
+def test_float64_neither_overflows_nor_vanishes(kind, scale):
+    x = sample(kind, torch.float64)
+    norm, mu, *rest = measure(x)
+    assert list(measure(scale * x)) == pytest.approx([scale * norm, scale * mu, *rest], rel=1e-12)
+    assert list(measure(scale * x)) == pytest.approx(expected(scale * x), rel=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -122,7 +156,7 @@ def test_layers_are_finished_together():
     samples = [sample(kind) for kind in ("plain", "one column", "alike", "relu", "tiny", "dead columns")]
     found = finished([measured(x) for x in samples])
     for row, x in zip(found.tolist(), samples, strict=True):
-        assert row == pytest.approx(expected(x), rel=3e-5, abs=1e-45, nan_ok=True)
+        assert row == pytest.approx(expected(x), rel=1e-6, abs=1e-45, nan_ok=True)
 
 
 def test_rows():

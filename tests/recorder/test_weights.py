@@ -68,6 +68,12 @@ def test_norms_neither_underflow_nor_overflow(scale):
     assert found[3].isinf()
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_nor_in_float64(scale):
+    found = norms([torch.full((3, 4), scale, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)])
+    assert found.tolist() == pytest.approx([scale * 12**0.5, 0])
+
+
 def test_weights_that_are_not_finite_have_no_fractions():
     made = parameters()
     watched = Weights(made, ["att"])

@@ -168,7 +168,7 @@ def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple
             output = replica.run_lightly()
         exponents.cause = OUTPUT
         for tensor in floating_tensors(output):
-            exponents.vanish(trace.label_of(tensor))
+            trace.hold(tensor)
     return {name: exponents.resolve(label) for name, label in labels.items()}, trace
 
 

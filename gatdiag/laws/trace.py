@@ -14,11 +14,13 @@ from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, reduction
+from gatdiag.laws.rules.shift import SHIFTS
 from gatdiag.structure.deadline import check_time
 
 _ONE = Fraction(1)
 _MAKES_VACANT = (arrangement.vacated, arrangement.constant, arrangement.literal)
 _KEEPS_SPREAD = (elementwise.same, elementwise.power, RULES["square"], RULES["sqrt"], reduction.summed)
+_AFTER_LOG = "log, then "
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
 
@@ -36,6 +38,7 @@ class Trace(TorchDispatchMode):
         self._exponents = exponents
         self._running = running
         self._labels = WeakTensorKeyDictionary()
+        self._shifts = WeakTensorKeyDictionary()
         self._views: dict[int, list[TensorWeakRef]] = {}
         self.unknown: Counter[tuple[str, str]] = Counter()
         self.failed: dict[tuple[str, str], str] = {}
@@ -49,6 +52,22 @@ class Trace(TorchDispatchMode):
         """The label of a tensor; no terms where no parameter has scaled it."""
         label: Label = self._labels.get(tensor, Label())
         return label
+
+    def shift_of(self, tensor: Tensor) -> Label:
+        """By how much a tensor is shifted; see `gatdiag.laws.rules.shift`."""
+        shift: Label = self._shifts.get(tensor, Label())
+        return shift
+
+    def hold(self, tensor: Tensor) -> None:
+        """Demand that a tensor does not change."""
+        self._exponents.vanish(self.label_of(tensor))
+        self.hold_shift(tensor)
+
+    def hold_shift(self, tensor: Tensor) -> None:
+        """Demand that a tensor is not shifted."""
+        if shift := self._shifts.get(tensor):
+            self._exponents.cause = f"{_AFTER_LOG}{self._exponents.cause}"
+            self._exponents.vanish(shift)
 
     def _settled_label_of(self, tensor: Tensor) -> Label:
         label = self.label_of(tensor)
@@ -73,21 +92,53 @@ class Trace(TorchDispatchMode):
         shape = args[0].shape if args and isinstance(args[0], Tensor) else torch.Size()
         out = func(*args, **kwargs)
         call = Call(func, _bound(func, args, kwargs), out, shape, self._exponents, self.label_of)
+        name = func._schema.name.removeprefix("aten::")
+        if (name == "log" or self._shifts) and self._follow_shift(name, call):
+            return out
         rule = self._rule(func, call)
         if rule is not None:
             if rule not in _KEEPS_SPREAD:
                 call = replace(call, label_of=self._settled_label_of)
-            name, where = func._schema.name.removeprefix("aten::"), self._running()
-            self._exponents.cause = f"{name} in {where}"
-            try:
-                labels = rule(call)
-            except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-                self.failed[name, where] = f"{type(error).__name__}: {error}"
-                labels = _held(call)
-            self._assign(call, labels)
+            self._assign(call, self._labels_by(rule, name, call))
         if func.is_view:
             self._remember(call)
         return out
+
+    def _labels_by(self, rule: Rule, name: str, call: Call, after: str = "") -> Labels:
+        """What a rule says; where it cannot read the call, what it touches is held."""
+        where = self._running()
+        self._exponents.cause = f"{after}{name} in {where}"
+        try:
+            return rule(call)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            self.failed[name, where] = f"{type(error).__name__}: {error}"
+            return _held(call)
+
+    def _follow_shift(self, name: str, call: Call) -> bool:
+        """Between a logarithm and what undoes it; whether nothing remains to be said about the call."""
+        if name == "log":
+            label = self._exponents.resolve(self._settled_label_of(call.first))
+            self._set_shift(call.out, label)
+            return bool(label.terms) and label.vacant is None
+        if not any(tensor in self._shifts for tensor in call.tensors()):
+            return False
+        rule = _held if call.function._schema.is_mutable else SHIFTS.get(name, _held)
+        shifts = self._labels_by(rule, name, replace(call, label_of=self.shift_of), _AFTER_LOG)
+        if name == "exp" and isinstance(shifts, Label):
+            call.vanish()
+            self.set_label(call.out, shifts)
+            return True
+        outs = list(call.out) if isinstance(call.out, list | tuple) else [call.out]
+        for tensor, shift in zip(outs, [shifts] if isinstance(shifts, Label) else shifts, strict=False):
+            if isinstance(tensor, Tensor) and shift is not None:
+                self._set_shift(tensor, shift)
+        return False
+
+    def _set_shift(self, tensor: Tensor, shift: Label) -> None:
+        if shift.terms and shift.vacant is None:
+            self._shifts[tensor] = shift.aligned(tensor.ndim)
+        else:
+            self._shifts.pop(tensor, None)
 
     def _rule(self, func: Any, call: Call) -> Rule | None:
         name = func._schema.name.removeprefix("aten::")

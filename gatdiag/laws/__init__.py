@@ -3,6 +3,7 @@
 - `label` and `exponents`: the unknowns, and the equations between them
 - `rules`: the table from aten operations to equations
 - `trace`: one forward pass, each operation handed to its rule
+- `repetition`: whether each call computes the same function; `outputs`: all that it returns
 - `solver`: the equations' solutions, as a local basis
 - `check`: gradients at a random point (`point`), which every law must pass
 - `annihilation` and `kinks`: what the output does not depend on, told from what is dead or saturated by chance

@@ -9,6 +9,7 @@ from torch import Tensor
 from gatdiag.errors import ModelError
 from gatdiag.laws.annihilation import annihilated
 from gatdiag.laws.point import Point, Tensors, flipped, gradients, place
+from gatdiag.structure.isolation import random_state
 from gatdiag.structure.replica import Replica
 
 
@@ -61,6 +62,8 @@ def gather(replica: Replica, layer_of: Mapping[str, str]) -> Evidence:
 def further_points(replica: Replica, evidence: Evidence, count: int, *, near: bool = False) -> Iterator[Point]:
     """Other points, far from the model's own weights: each sign is random. Those that are not finite are left out.
 
+    Each is seen under random numbers (masks) of its own.
+
     Args:
         replica: What was used to gather the evidence.
         evidence: What was gathered.
@@ -70,8 +73,10 @@ def further_points(replica: Replica, evidence: Evidence, count: int, *, near: bo
     generator = torch.Generator().manual_seed(1)
     if near and (point := _point(replica, evidence.point.weights)):
         yield point
-    for _ in range(count):
-        if point := _moved(replica, evidence.point.weights, generator, signs=True):
+    for seed in range(count):
+        with random_state(seed, {weight.device for weight in evidence.point.weights.values()}):
+            point = _moved(replica, evidence.point.weights, generator, signs=True)
+        if point:
             yield point
 
 

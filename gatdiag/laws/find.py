@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
-from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import ModelError
 from gatdiag.laws.assembly import Place, assemble
@@ -21,15 +20,16 @@ from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
 from gatdiag.laws.law import Exclusion, Law
 from gatdiag.laws.laws import Laws
-from gatdiag.laws.outputs import floating_tensors
+from gatdiag.laws.outputs import read_outputs
 from gatdiag.laws.point import Point
+from gatdiag.laws.repetition import repetition
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.discovery import discover
 from gatdiag.structure.isolation import leaving_no_mode
 from gatdiag.structure.layers import Structure
-from gatdiag.structure.replica import Replica, replicate, unwrapped
+from gatdiag.structure.replica import Caller, Replica, replicate, unwrapped
 
 OUTPUT = "the output"
 
@@ -52,7 +52,9 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
 
     The laws are those of the function the model computes in the mode it is in (dropout is covered: a law holds for
     every mask), of its trainable parameters, of everything its forward pass returns, and of the branch it takes on
-    these inputs, if it takes one by their values.
+    these inputs, if it takes one by their values. Where calls may differ in more than masks and data (a layer dropped
+    at random, a counter, a hidden state), or the output holds what cannot be looked into, no law is claimed, and
+    `excluded` says why.
 
     A law speaks of the gradient at a point, so it may be exact although the function jumps: `StdAggregation`, in PNA,
     takes deviations below a constant for zero, on either side of which delta is zero and c conserved. The rescaling is
@@ -84,9 +86,7 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
         True
     """
     user = unwrapped(model)
-    with _untouched_buffers(user):
-        structure = discover(user, *args, **kwargs)
-    return find_laws_within(structure, user, args, kwargs)
+    return find_laws_within(discover(user, *args, **kwargs), user, args, kwargs)
 
 
 def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
@@ -102,35 +102,26 @@ def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ..
         ModelError: The model cannot be copied, or its forward pass fails on the inputs.
     """
     user = unwrapped(model)
-    with _untouched_buffers(user):
-        return _found(structure, user, args, kwargs)
-
-
-def _found(structure: Structure, user: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
     places = _places(structure)
+    parameters = dict(user.named_parameters())
+    repeated = repetition(replicate(user, args, kwargs))
+    if repeated.obstacle:
+        trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        return Laws([], trained, [Exclusion("the forward pass", f"{repeated.obstacle}; no law is certain")])
     replica, evidence, tolerance = _evidence(user, args, kwargs, {name: place.layer for name, place in places.items()})
     exponents = Exponents()
-    labels, trace = _traced(replica, exponents, evidence)
+    labels, traces = _traced(replica, exponents, evidence, repeated.calls)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
     shapes = {info.name: info.shape for info in structure.parameters}
     candidates = assemble(labels, shapes, basis, places, evidence.annihilated)
     kept, failed = _checked(candidates, replica, evidence, tolerance)
-    parameters = dict(user.named_parameters())
-    excluded = [*_unreached(evidence), *_unknown(trace, exponents), *_without_law(exponents, basis, places), *failed]
+    excluded = [
+        *_unreached(evidence),
+        *dict.fromkeys(unknown for trace in traces for unknown in _unknown(trace, exponents)),
+        *_without_law(exponents, basis, places),
+        *failed,
+    ]
     return Laws(kept, {name: parameters[name] for name in evidence.point.weights}, excluded)
-
-
-@contextmanager
-def _untouched_buffers(model: nn.Module) -> Iterator[None]:
-    """Give buffers back as they were: a forward pass made of closures over the user's model reaches them."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not is_lazy(buffer)]
-    try:
-        yield
-    finally:
-        for buffer, before in buffers:
-            if not torch.equal(buffer, before):
-                with torch.no_grad():
-                    buffer.copy_(before)
 
 
 def _places(structure: Structure) -> dict[str, Place]:
@@ -153,23 +144,29 @@ def _evidence(
         return replica, gather(replica, layer_of), _TOLERANCE[torch.float32]
 
 
-def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:
-    """Run the forward pass under the trace; the outputs are held at exponent zero."""
-    with _running(replica.model) as running:
-        trace = Trace(exponents, running)
-        labels: dict[str, Label] = {}
-        for name in evidence.point.weights:
-            parameter = replica.parameters[name]
-            mask = evidence.annihilated.get(name)
-            ids = exponents.fresh(parameter.shape, name, is_entry=True)
-            labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
-            trace.set_label(parameter, labels[name])
+def _traced(
+    replica: Replica, exponents: Exponents, evidence: Evidence, calls: int
+) -> tuple[dict[str, Label], list[Trace]]:
+    """Trace some calls in a row, whose equations all must hold; the outputs are held at exponent zero."""
+    labels: dict[str, Label] = {}
+    for name in evidence.point.weights:
+        mask = evidence.annihilated.get(name)
+        ids = exponents.fresh(replica.parameters[name].shape, name, is_entry=True)
+        labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
+
+    def one(call: Caller, trace: Trace) -> Trace:
+        for name, label in labels.items():
+            trace.set_label(replica.parameters[name], label)
         with trace:
-            output = replica.run_lightly()
+            outputs = call(read_outputs).tensors
         exponents.cause = OUTPUT
-        for tensor in floating_tensors(output):
+        for tensor in outputs:
             trace.hold(tensor)
-    return {name: exponents.resolve(label) for name, label in labels.items()}, trace
+        return trace
+
+    with _running(replica.model) as running:
+        traces = replica.lightly(lambda call: [one(call, Trace(exponents, running)) for _ in range(calls)])
+    return {name: exponents.resolve(label) for name, label in labels.items()}, traces
 
 
 @contextmanager

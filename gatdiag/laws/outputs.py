@@ -1,43 +1,174 @@
-"""The floating tensors in whatever a forward pass returns."""
+"""The floating tensors in whatever a forward pass returns, and what in it cannot be looked into."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+import datetime
+import re
+from collections import deque
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+from itertools import islice
+from pathlib import PurePath
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    EllipsisType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    NoneType,
+    SimpleNamespace,
+)
 from typing import Any
+from uuid import UUID
+from weakref import ReferenceType
 
+import numpy as np
+import torch
 from torch import Tensor
+
+# An iterator may have no end. One that goes on after as many items counts as closed.
+_MOST_ITEMS = 2**16
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement, or by an extension
+
+# No tensor with a gradient can hide in these.
+_LEAVES = (
+    NoneType, EllipsisType, int, float, complex, str, bytes, bytearray, memoryview, range, slice, Decimal, Enum, type,
+    ModuleType, PurePath, UUID, re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
+    np.generic, np.dtype, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator,
+)  # fmt: skip
+_CONTAINERS = (list, tuple, set, frozenset, deque, KeysView, ValuesView, ItemsView, Mapping)
+
+
+@dataclass
+class Outputs:
+    """What a forward pass returned, taken apart.
+
+    Attributes:
+        tensors: Its floating and complex tensors, in order.
+        opaque: The classes of objects that cannot be looked into, in which tensors may hide.
+    """
+
+    tensors: list[Tensor] = field(default_factory=list)
+    opaque: list[str] = field(default_factory=list)
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why nothing is certain about the output; None if all of it is known."""
+        kinds = ", ".join(sorted(set(self.opaque)))
+        return f"the output holds what cannot be looked into for tensors ({kinds})" if kinds else None
+
+
+def read_outputs(value: Any) -> Outputs:
+    """Take apart tensors, containers, iterators, dataclasses, graphs, model outputs and other objects.
+
+    An object is its attributes, in ``__dict__`` and ``__slots__``, and its items; a function is what it closes over.
+    Iterators are used up.
+
+    Args:
+        value: What a forward pass of a replica returned.
+
+    Example:
+        >>> read_outputs([torch.ones(3), {"aux": (torch.ones(2), 5)}.values()]).tensors
+        [tensor([1., 1., 1.]), tensor([1., 1.])]
+    """
+    found, seen, waiting = Outputs(), dict[int, Any](), [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Tensor):
+            _note(item, found.tensors)
+        if isinstance(item, _LEAVES) or id(item) in seen:
+            continue
+        seen[id(item)] = item  # kept alive, so that no other object gets its id
+        parts = _parts(item)
+        if parts is None:
+            found.opaque.append(type(item).__qualname__)
+        else:
+            waiting += reversed(parts)
+    return found
 
 
 def floating_tensors(value: Any) -> Iterator[Tensor]:
-    """Floating and complex tensors inside tensors, containers, dataclasses, graphs and model outputs.
-
-    Args:
-        value: What a forward pass returned.
-
-    Yields:
-        Its tensors in order.
+    """The tensors of `read_outputs`.
 
     Example:
-        >>> import torch
         >>> [tensor.numel() for tensor in floating_tensors({"logits": torch.ones(3), "aux": (torch.ones(2), 5)})]
         [3, 2]
     """
-    if isinstance(value, Tensor):
-        if value.is_floating_point() or value.is_complex():
-            yield value
-    else:
-        for item in _parts(value):
-            yield from floating_tensors(item)
+    yield from read_outputs(value).tensors
 
 
-def _parts(value: Any) -> list[Any]:
-    """What an object is made of; nothing for a number, a string or a class."""
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, list | tuple | set):
-        return list(value)
-    if isinstance(value, type) or not hasattr(value, "__dict__"):
+def _note(tensor: Tensor, found: list[Tensor]) -> None:
+    if tensor.is_nested:
+        for part in tensor.unbind():
+            _note(part, found)
+    elif tensor.is_floating_point() or tensor.is_complex():
+        found.append(tensor)
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What an object is made of; None if that cannot be known."""
+    if isinstance(value, np.ndarray):
+        return list(value.flat) if value.dtype.hasobject else []
+    if isinstance(value, Tensor) and value.is_nested:
         return []
-    if is_dataclass(value):
-        return [getattr(value, field.name) for field in fields(value)]
-    to_dict = getattr(value, "to_dict", None)
-    return list((to_dict() if callable(to_dict) else vars(value)).values())
+    items = _items(value)
+    if items is None and not isinstance(value, Tensor) and _built_in(type(value)) is not object:
+        return None
+    known = {id(item) for item in items or ()}  # model outputs hold each tensor as an item and as an attribute
+    return [*(items or ()), *(part for part in _attributes(value) if id(part) not in known)]
+
+
+def _items(value: Any) -> list[Any] | None:
+    """What a container, an iterator or a function holds; None for anything else."""
+    for kind, held in _HELD.items():
+        if isinstance(value, kind):
+            return held(value)
+    if _built_in(type(value)) is object:
+        return None
+    if isinstance(value, Mapping):
+        return [part for pair in value.items() for part in pair]
+    if isinstance(value, _CONTAINERS):
+        return list(value)
+    items = list(islice(value, _MOST_ITEMS + 1)) if isinstance(value, Iterator) else []
+    return items if isinstance(value, Iterator) and len(items) <= _MOST_ITEMS else None
+
+
+def _closed_over(function: FunctionType) -> list[Any]:
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    return [*cells, function.__defaults__, function.__kwdefaults__]
+
+
+_HELD: dict[type, Callable[[Any], list[Any]]] = {
+    FunctionType: _closed_over,
+    MethodType: lambda method: [method.__self__, method.__func__],
+    BuiltinFunctionType: lambda method: [method.__self__],
+    partial: lambda call: [call.func, call.args, call.keywords],
+    ReferenceType: lambda reference: [reference()],
+    BaseException: lambda error: list(error.args),
+    SimpleNamespace: lambda _: [],
+}
+
+
+def _attributes(value: Any) -> list[Any]:
+    slots = [
+        entry.__get__(value)
+        for kind in type(value).__mro__
+        if kind.__flags__ & _HEAP_TYPE
+        for name, entry in vars(kind).items()
+        if isinstance(entry, MemberDescriptorType) and hasattr(value, name)
+    ]
+    return [*getattr(value, "__dict__", {}).values(), *slots]
+
+
+def _built_in(kind: type) -> type:
+    """The first class among its bases that is not written in Python: what its objects hold besides attributes."""
+    return next(base for base in kind.__mro__ if not _is_python(base))
+
+
+def _is_python(kind: type) -> bool:
+    own = getattr(kind.__new__, "__self__", None) is kind
+    return bool(kind.__flags__ & _HEAP_TYPE) and not own and ("__slots__" in vars(kind) or kind.__dictoffset__ != 0)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.errors import ModelError
-from gatdiag.laws.outputs import floating_tensors
+from gatdiag.laws.outputs import read_outputs
 from gatdiag.laws.spill import spilled
 from gatdiag.structure.replica import Replica
 
@@ -57,7 +57,7 @@ def _differentiated(
 ) -> list[Tensors]:
     also.clear()
     with torch.enable_grad():
-        outputs = [output for output in floating_tensors(replica.run()) if output.requires_grad]
+        outputs = [output for output in replica.run(read_outputs).tensors if output.requires_grad]
         if not any(output.numel() for output in (*outputs, *also)):
             raise ModelError(
                 "Expected a forward pass whose output has entries that depend on a trainable parameter; got none. "

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gatdiag.laws.outputs import floating_tensors
+from gatdiag.laws.outputs import floating_tensors, read_outputs
 from gatdiag.remedies.orbit import Tensors, multiply_
 from gatdiag.structure import replicate
 
@@ -59,10 +59,10 @@ def output_difference(
     if dtype is not None:
         replica.to(dtype)
     replica.model.eval()
-    before = list(floating_tensors(replica.run_lightly()))
+    before = replica.run_lightly(read_outputs).tensors
     for name, factor in factors.items():
         multiply_(replica.parameters[name], factor)
-    after = list(floating_tensors(replica.run_lightly()))
+    after = replica.run_lightly(read_outputs).tensors
     dtypes = {tensor.dtype for tensor in [*before, *floating_tensors(replica.parameters)]}
     epsilon = max((torch.finfo(known).eps for known in dtypes), default=0.0)
     changes = [_change(old, new) for old, new in zip(before, after, strict=True) if old.numel()]

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from torch import _C, Tensor, nn
+from torch import _C, Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
@@ -49,12 +49,13 @@ def leaving_no_mode(function: Callable[Inputs, Output]) -> Callable[Inputs, Outp
 
 
 class _Modes:
-    """The modes that are active, whether gradients are recorded, and what torch notes of dispatch modes."""
+    """The modes that are active, gradients recorded or not, the default dtype, and what torch notes of modes."""
 
     def __init__(self) -> None:
         self.functions = [_C._get_function_stack_at(at) for at in range(_C._len_torch_function_stack())]
         self.dispatches = [_C._get_dispatch_stack_at(at) for at in range(_C._len_torch_dispatch_stack())]
         self.gradients = torch.is_grad_enabled()
+        self.dtype = torch.get_default_dtype()
         self.flags = {name: value for name, value in vars(_python_dispatch).items() if name.startswith("_is_in_")}
 
     def restore(self) -> None:
@@ -67,6 +68,7 @@ class _Modes:
         for mode in self.dispatches[_C._len_torch_dispatch_stack() :]:
             _C._push_on_torch_dispatch_stack(mode)
         _C._set_grad_enabled(self.gradients)
+        torch.set_default_dtype(self.dtype)
         vars(_python_dispatch).update(self.flags)
 
 
@@ -84,22 +86,18 @@ def preserved_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
 
 
 @contextmanager
-def preserved_state(model: nn.Module) -> Iterator[None]:
-    """Gives every module its attributes and its buffers' values back: running statistics, caches, hidden states."""
-    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
-    attributes = [(vars(module), dict(vars(module)), dict(module._buffers)) for module in modules]
-    buffers = [buffer for _, _, held in attributes for buffer in held.values() if buffer is not None]
-    values = [(buffer, buffer.detach().clone()) for buffer in buffers]
-    try:
+def random_state(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
+    """Starts the random numbers of `preserved_random_state` from a seed."""
+    devices = list(devices)
+    with preserved_random_state(devices):
+        torch.default_generator.manual_seed(seed)
+        for device in devices:
+            if device.type == "cuda":
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
         yield
-    finally:
-        for live, before, held in attributes:
-            live.clear()
-            live.update(before)
-            live["_buffers"].clear()
-            live["_buffers"].update(held)
-        for buffer, value in values:
-            buffer.data = value
 
 
 @contextmanager
@@ -125,14 +123,13 @@ def working_precision(dtype: torch.dtype | None) -> Iterator[None]:
     if dtype is None:
         yield
         return
-    default, modes = torch.get_default_dtype(), _Modes()
+    modes = _Modes()
     try:
         torch.set_default_dtype(dtype)
         _Precision(dtype).__enter__()  # type: ignore[no-untyped-call]
         yield
     finally:
         modes.restore()  # not by leaving the mode, which fails where an interrupt has left it already
-        torch.set_default_dtype(default)
 
 
 _CASTS = {Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16}

@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,12 @@ from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import GatdiagError, InputError, ModelError
 from gatdiag.structure.copying import changed, duplicate, tensors
-from gatdiag.structure.isolation import decomposed, preserved_random_state, preserved_state, working_precision
+from gatdiag.structure.isolation import decomposed, preserved_random_state, working_precision
+from gatdiag.structure.memory import preserved_state
 from gatdiag.structure.perturbation import perturbed
 from gatdiag.structure.program import Program
+
+Caller: TypeAlias = Callable[[Callable[[Any], Any]], Any]
 
 
 class Replica:
@@ -29,47 +32,71 @@ class Replica:
         kwargs: Keyword inputs, likewise.
     """
 
-    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Takes a model that is a copy already; `replicate` is the way to get one."""
+    def __init__(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], original: nn.Module | None = None
+    ) -> None:
+        """Takes a model that is a copy already, and of what; `replicate` is the way to get one."""
         self.model = model
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.args = args
         self.kwargs = dict(kwargs)
+        self._original = original
         self._dtype: torch.dtype | None = None
 
-    def run(self) -> Any:
-        """Calls the copy on fresh copies of the inputs and returns what it returns.
+    def run(self, read: Callable[[Any], Any] = lambda output: output) -> Any:
+        """Calls the copy on fresh copies of the inputs and returns what `read` makes of the output.
 
         The random state at the start is that of the process, and it is given back afterwards: run twice, a dropout
         layer drops the same entries. Compilation, fused attention and the transformer encoder's fast path are off, so
         that a dispatch mode sees plain operations. Buffers, caches and hidden states that the forward pass keeps on its
         modules are put back, so that every run starts alike. Whether gradients are recorded is the caller's choice.
 
+        Args:
+            read: Runs under the same conditions, as the output may be an iterator that has computed nothing yet.
+
         Raises:
             ModelError: The forward pass raised; the message names the innermost layer that was running.
         """
-        args, kwargs = changed((self.args, self.kwargs), Tensor.clone)
-        devices = {tensor.device for tensor in [*self.parameters.values(), *tensors((args, kwargs))]}
-        with ExitStack() as stack:
-            stack.enter_context(preserved_random_state(devices))
-            stack.enter_context(decomposed())
-            stack.enter_context(working_precision(self._dtype))
-            stack.enter_context(preserved_state(self.model))
+        with self.isolated() as call:
+            return call(read)
+
+    @contextmanager
+    def isolated(self) -> Iterator[Caller]:
+        """The conditions of `run` for many calls in a row, between which random and model state go on.
+
+        Yields:
+            A function that calls the copy on fresh copies of the inputs, as `run` does.
+        """
+        devices = {tensor.device for tensor in [*self.parameters.values(), *tensors((self.args, self.kwargs))]}
+
+        def call(read: Callable[[Any], Any]) -> Any:
+            args, kwargs = changed((self.args, self.kwargs), Tensor.clone)
             try:
-                return args[0].run(self.model) if _is_program(args) else self.model(*args, **kwargs)
+                return read(args[0].run(self.model) if _is_program(args) else self.model(*args, **kwargs))
             except GatdiagError:
                 raise
             except Exception as error:
                 raise ModelError(_failure(self.model, error)) from error
 
-    def run_lightly(self) -> Any:
+        with ExitStack() as stack:
+            stack.enter_context(preserved_random_state(devices))
+            stack.enter_context(decomposed())
+            stack.enter_context(working_precision(self._dtype))
+            stack.enter_context(preserved_state(self.model, self._original))
+            yield call
+
+    def run_lightly(self, read: Callable[[Any], Any] = lambda output: output) -> Any:
         """As `run`, without recording gradients unless the forward pass itself differentiates (forces, penalties)."""
+        return self.lightly(lambda call: call(read))
+
+    def lightly(self, body: Callable[[Caller], Any]) -> Any:
+        """What `body` makes of the function that `isolated` yields, without gradients as in `run_lightly`."""
         try:
-            with torch.no_grad():
-                return self.run()
+            with torch.no_grad(), self.isolated() as call:
+                return body(call)
         except ModelError:
-            with torch.enable_grad():
-                return self.run()
+            with torch.enable_grad(), self.isolated() as call:
+                return body(call)
 
     def to(self, dtype: torch.dtype) -> Self:
         """Converts all that is floating: parameters, buffers, inputs, and tensors held in attributes and caches.
@@ -130,7 +157,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
             twin.requires_grad_(original.requires_grad)  # scripted modules lose it
         with _copied_inputs_or_error():
             args, named = changed((args, dict(kwargs or {})), _detached)
-    return Replica(copied, args, named)
+    return Replica(copied, args, named, model)
 
 
 def _is_program(args: tuple[Any, ...]) -> bool:

@@ -1,15 +1,27 @@
 """The floating tensors in whatever a forward pass may return."""
 
-from collections import OrderedDict
+import threading
+import weakref
+from collections import ChainMap, OrderedDict, UserDict, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import Enum
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch_geometric.data import Data
+from torch import Tensor, distributions, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_sequence
+from torch_geometric.data import Data, HeteroData
 
-from gatdiag.laws.outputs import floating_tensors
+from gatdiag.laws import find_laws
+from gatdiag.laws.outputs import floating_tensors, read_outputs
 
 A, B = torch.ones(2), torch.ones(3, dtype=torch.float64)
 COUNT = torch.ones(2, dtype=torch.int64)
@@ -32,6 +44,68 @@ class Plain:
         self.logits, self.name = A, "x"
 
 
+@dataclass(slots=True)
+class Slotted:
+    logits: Tensor
+    hidden: Any
+
+
+class Private:
+    __slots__ = ("__hidden", "unset")
+
+    def __init__(self) -> None:
+        self.__hidden = B
+
+
+class Tagged(dict):  # type: ignore[type-arg]
+    pass
+
+
+class Kind(Enum):
+    ONE = 1
+
+
+def tagged() -> Tagged:
+    value = Tagged(a=A)
+    value.a, value.more = value["a"], B  # type: ignore[attr-defined]
+    return value
+
+
+def cyclic() -> list[Any]:
+    value: list[Any] = [A]
+    value += [{"again": value}, SimpleNamespace(back=value, more=B)]
+    return value
+
+
+def attributed() -> Tensor:
+    value = A.clone()
+    value.more = B  # type: ignore[attr-defined]
+    value.itself = value  # type: ignore[attr-defined]
+    return value
+
+
+def graph() -> HeteroData:
+    value = HeteroData()
+    value["user"].x, value["item"].x, value["user", "buys", "item"].edge_index = A, B, COUNT
+    return value
+
+
+def objects(*values: Any) -> Any:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def closure() -> Callable[[], Tensor]:
+    hidden = B
+    return lambda: hidden
+
+
+def generated() -> Iterator[Any]:
+    yield A
+    yield (value for value in (B, A))
+
+
 @pytest.mark.parametrize(
     ("value", "found"),
     [
@@ -45,6 +119,36 @@ class Plain:
         (Output, []),
         (Plain(), [A]),
         (Data(x=A, edge_index=COUNT), [A]),
+        (Slotted(A, Slotted(B, deque([A]))), [A, B, A]),
+        (Private(), [B]),
+        (deque([A, {"b": B}]), [A, B]),
+        (frozenset([A]), [A]),
+        ({"a": A}.values(), [A]),
+        ({A: 1}.keys(), [A]),
+        ({"a": B}.items(), [B]),
+        ({A: B}, [A, B]),
+        (iter([A, B]), [A, B]),
+        (map(torch.neg, [A]), [-A]),
+        (zip([A], [B], strict=True), [A, B]),
+        (generated(), [A, B, A]),
+        (MappingProxyType({"a": A}), [A]),
+        (UserDict(a=A), [A]),
+        (ChainMap({"a": A}, {"b": B}), [A, B]),
+        (SimpleNamespace(a=A, b=[B]), [A, B]),
+        (tagged(), [A, B]),
+        (cyclic(), [A, B]),
+        (attributed(), [A, B, A]),
+        (closure(), [B]),
+        (partial(torch.add, A, other=B), [A, B]),
+        (A.tolist, [A]),
+        (weakref.ref(A), [A]),
+        (ValueError("text", A), [A]),
+        (objects(A, None, B), [A, B]),
+        (graph(), [A, B]),
+        (pack_sequence([A, A]), [torch.ones(4)]),
+        (distributions.Normal(A, 2 * A), [A, 2 * A]),
+        (torch.nested.nested_tensor([A, torch.ones(3)], layout=torch.jagged), [A, torch.ones(3)]),
+        ([np.ones(2), np.float64(2), Kind.ONE, torch.float32, torch.device("cpu"), Path("x"), range(3), len, 1j], []),
         (None, []),
         ("text", []),
         (3.0, []),
@@ -56,3 +160,66 @@ def test_every_floating_tensor_is_found_in_order(value: object, found: list[Tens
 
     assert len(got) == len(found)
     assert all(map(torch.equal, got, found))
+
+
+@pytest.mark.parametrize(
+    "value", [threading.Lock(), count(), torch.jit.script(nn.Linear(2, 2)), {"a": [A, threading.Lock()]}]
+)
+def test_what_cannot_be_looked_into_is_said(value: object) -> None:
+    assert read_outputs(value).obstacle is not None
+
+
+class Returning(nn.Module):
+    """Returns its hidden units, too, in some container."""
+
+    def __init__(self, pack: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.first, self.last, self.pack = nn.Linear(3, 4), nn.Linear(4, 2), pack
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = F.relu(self.first(x))
+        return self.last(hidden), self.pack(hidden)
+
+
+PACKS: dict[str, Callable[[Tensor], Any]] = {
+    "slots": lambda hidden: Slotted(hidden, None),
+    "nested slots": lambda hidden: [{"a": Slotted(COUNT, deque([hidden]))}],
+    "frozen set": lambda hidden: frozenset([hidden]),
+    "iterator": lambda hidden: iter([hidden]),
+    "generator": lambda hidden: (2 * part for part in [hidden]),
+    "values": lambda hidden: {"a": hidden}.values(),
+    "attribute": lambda hidden: attributing(hidden),
+    "distribution": lambda hidden: distributions.Independent(distributions.Normal(hidden, 1.0), 1),
+    "packed": lambda hidden: pack_sequence([hidden]),
+    "function": lambda hidden: lambda: hidden,
+}
+
+
+def attributing(hidden: Tensor) -> Tensor:
+    out = hidden.detach().clone()
+    out.more = hidden  # type: ignore[attr-defined]
+    return out
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_hidden_units_that_are_returned_have_no_laws_wherever_they_are(name: str) -> None:
+    torch.manual_seed(0)
+
+    assert len(find_laws(Returning(PACKS[name]), torch.randn(5, 3))) == 0
+    assert (
+        len(
+            find_laws(
+                Returning(lambda hidden: [3, hidden.shape, (hidden > 0).sum(), object(), Kind.ONE, {"a": None}]),
+                torch.randn(5, 3),
+            )
+        )
+        == 4
+    )
+
+
+def test_an_output_that_cannot_be_looked_into_has_no_certain_law() -> None:
+    laws = find_laws(Returning(lambda hidden: {"lock": threading.Lock()}), torch.randn(5, 3))
+
+    assert len(laws) == 0
+    assert [exclusion.what for exclusion in laws.excluded] == ["the forward pass"]
+    assert "cannot be looked into for tensors (lock)" in laws.excluded[0].reason

@@ -6,6 +6,7 @@ from tests.laws.models import (
     adjacency,
     architectures,
     attention,
+    calls,
     convolutions,
     language,
     library,
@@ -24,7 +25,7 @@ LISTED: dict[str, Factory] = {
 }
 UNLISTED: dict[str, Factory] = {
     f"{room.__name__.rpartition('.')[2]}: {name}": factory
-    for room in (more_convolutions, pooling, architectures, language, operations, ordinary)
+    for room in (more_convolutions, pooling, architectures, language, operations, ordinary, calls)
     for name, factory in room.ZOO.items()
 }
 ZOO = LISTED | UNLISTED

@@ -1,0 +1,276 @@
+"""Whether a forward pass computes the same function at every call.
+
+A law of one call is a law of the training only if every call computes the same function, up to masks. A layer dropped
+at random, a counter or a hidden state make calls differ, and a rare branch is not met by trying. So a few calls in a
+row are watched, with random numbers and the model's state going on: for whether they do different operations, and for
+whether one reads a number that another would find changed.
+"""
+
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gatdiag.errors import ModelError
+from gatdiag.laws.outputs import Outputs, read_outputs
+from gatdiag.structure.isolation import leaving_no_mode
+from gatdiag.structure.memory import Memory
+from gatdiag.structure.replica import Caller, Replica
+
+# Calls watched: enough to see what was left by the first; more where a number of things may differ.
+_CALLS, _MANY_CALLS = 2, 8
+
+# What a tensor stems from: a parameter; a random draw of many entries or of one; what an earlier call left
+# behind. And whether it is a view.
+_WEIGHTS, _DRAW, _COIN, _STATE, _VIEW = 1, 2, 4, 8, 16
+
+# Operations from tensors to numbers of Python, and those whose result says no more than whether an error is due.
+_READING = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::allclose", "aten::is_nonzero", "aten::item"})
+_ALARMS = frozenset({"aten::isnan", "aten::isinf", "aten::isfinite"})
+_EXPORTS = {Tensor.tolist, Tensor.numpy, Tensor.__array__}
+
+# Draws between 0 and 1, which can be forced, and one of data.
+_DRAWS = (
+    (random, "random"),
+    (random, "sample"),
+    *((np.random, name) for name in ("rand", "random", "random_sample")),
+)
+_MAY_DIFFER = "the forward pass may take another branch at each call"
+_EXTREMES = {2: 2**-24, 3: 1 - 2**-24}
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """What a few calls of a forward pass show.
+
+    Attributes:
+        obstacle: Why no law is certain, in plain words; None where nothing speaks against them.
+        calls: How many calls in a row to trace: one where each is like the others.
+    """
+
+    obstacle: str | None
+    calls: int = 1
+
+
+def repetition(replica: Replica) -> Repetition:
+    """Watch a few calls of a replica, under the random numbers and in the mode of the training.
+
+    Args:
+        replica: At the model's own weights, on its own inputs. It is left as it was.
+
+    Raises:
+        ModelError: The forward pass fails at the first call.
+    """
+    result: Repetition = replica.lightly(lambda call: _watched(replica, call))
+    return result
+
+
+def _watched(replica: Replica, call: Caller) -> Repetition:
+    names = {id(parameter): name for name, parameter in replica.parameters.items() if parameter.requires_grad}
+    memory, changed = Memory(replica.model), list[Tensor]()
+    calls: list[_Call] = []
+    wanted = _CALLS
+    while len(calls) < wanted:
+        watch = _Call(names, changed)
+        try:
+            outputs = _outputs(call, watch, _EXTREMES.get(len(calls)) if calls and calls[0].draws else None)
+        except ModelError as error:
+            if not calls:
+                raise
+            return Repetition(f"the forward pass fails when it is called again ({error})")
+        calls.append(watch)
+        memory, before = Memory(replica.model), memory
+        obstacle = outputs.obstacle or watch.obstacle or _other(calls[0], watch)
+        if obstacle or (len(calls) > 1 and (obstacle := _counted(before, memory))):
+            return Repetition(obstacle)
+        changed = memory.changed_since(before)
+        watch.uncertain |= any(watch.stem(tensor) & _STATE for tensor in outputs.tensors)
+        if watch.uncertain or watch.numbers != calls[0].numbers:
+            wanted = _MANY_CALLS
+    return Repetition(None, 1 if wanted == _CALLS else _MANY_CALLS // 2)
+
+
+@leaving_no_mode
+def _outputs(call: Caller, watch: "_Call", forced: float | None) -> Outputs:
+    with _counting_draws(watch, forced):
+        watch.__enter__()  # type: ignore[no-untyped-call]
+        _Exports(watch).__enter__()  # type: ignore[no-untyped-call]
+        outputs: Outputs = call(read_outputs)
+        return outputs
+
+
+class _Call(TorchDispatchMode):
+    """Follows through one call what stems from parameters, from random draws and from earlier calls.
+
+    Attributes:
+        operations: What was done with what depends on parameters, in order.
+        numbers: The numbers among the arguments of these.
+        obstacle: What the call does that another may do otherwise.
+        uncertain: Whether it does what is likely, but not certain, to be the same at every call.
+        draws: Whether it draws numbers that can be forced.
+    """
+
+    def __init__(self, parameters: Mapping[int, str], state: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[tuple[Any, ...]] = []
+        self.numbers: list[float] = []
+        self.obstacle: str | None = None
+        self.uncertain = False
+        self.draws = False
+        self._parameters = parameters
+        self._stems = WeakTensorKeyDictionary()
+        self._written: dict[int, tuple[int, Tensor]] = {}  # memory written through a view
+        for tensor in state:
+            self._stems[tensor] = _STATE
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # see gatdiag.laws.trace.Trace
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        stems = [self.stem(tensor) for tensor in tensors]
+        out = func(*args, **(kwargs or {}))
+        stem = reduce(or_, stems, 0)
+        if stem & _WEIGHTS:
+            origins = (self._parameters.get(id(x), one & _WEIGHTS) for x, one in zip(tensors, stems, strict=True))
+            self.operations.append((func, *origins))
+            self.numbers += [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, int | float)]
+        if func._schema.name in _READING:
+            self.read(stem, out)
+        elif func._schema.name not in _ALARMS:
+            self._mark(func, out, stem)
+        return out
+
+    def stem(self, tensor: Tensor) -> int:
+        """What a tensor stems from."""
+        found: int = self._stems.get(tensor, 0) | (_WEIGHTS if id(tensor) in self._parameters else 0)
+        if self._written and tensor.layout == torch.strided:
+            found |= self._written.get(tensor.untyped_storage()._cdata, (0, None))[0]
+        return found
+
+    def _mark(self, func: Any, out: Any, stem: int) -> None:
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        for tensor in out if isinstance(out, list | tuple) else [out]:
+            if not isinstance(tensor, Tensor):
+                continue
+            known = self._stems.get(tensor, 0)
+            found = known | stem | ((_COIN if tensor.numel() <= 1 else _DRAW) if draws else 0)
+            if found & ~known:
+                self._stems[tensor] = found | (_VIEW if func.is_view else 0)
+                if known & _VIEW:
+                    storage = tensor.untyped_storage()._cdata
+                    self._written[storage] = found | self._written.get(storage, (0, None))[0], tensor
+
+    def read(self, stem: int, value: object) -> None:
+        """A tensor becomes a number of Python, by which the forward pass may choose what to do.
+
+        A count or an index out of many draws (how many edges were kept) most likely sets a size.
+        """
+        if not stem & (_DRAW | _COIN | _STATE) or (not stem & _STATE and _read_by_library()):
+            return
+        if stem & _STATE:
+            self.obstacle = f"{_MAY_DIFFER}: {_reader()} reads a number that the call before left behind"
+        elif isinstance(value, bool | float) or not stem & _DRAW:
+            self.obstacle = f"{_MAY_DIFFER}: {_reader()} reads a number drawn at random"
+        else:
+            self.uncertain = True
+
+
+class _Exports(TorchFunctionMode):
+    """Tells a call of tensors that leave torch, unseen by dispatch modes."""
+
+    def __init__(self, watch: _Call) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _EXPORTS:
+            whole = not (args[0].is_floating_point() or args[0].dtype == torch.bool)
+            self._watch.read(self._watch.stem(args[0]), 0 if whole else 0.0)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _counting_draws(watch: _Call, forced: float | None) -> Iterator[None]:
+    """Tells a call of random numbers drawn elsewhere than in torch.
+
+    Numbers between 0 and 1 are mostly compared with a probability, so they can be forced to either end. What
+    `random.sample` picks (negative edges, as PyG draws them) is rather data than a decision.
+    """
+    state = _random_state()
+
+    def counted(draw: Callable[..., Any], uniform: bool) -> Callable[..., Any]:
+        def drawing(*args: Any, **kwargs: Any) -> Any:
+            nonlocal state
+            foreign = _random_state() != state
+            drawn = draw(*args, **kwargs)
+            watch.uncertain, watch.draws = True, watch.draws or uniform
+            state = b"" if foreign else _random_state()
+            return drawn * 0 + forced if uniform and forced is not None else drawn
+
+        return drawing
+
+    originals = [(home, name, getattr(home, name)) for home, name in _DRAWS]
+    for home, name, draw in originals:
+        setattr(home, name, counted(draw, name != "sample"))
+    try:
+        yield
+    finally:
+        for home, name, draw in originals:
+            setattr(home, name, draw)
+    if _random_state() != state:
+        watch.obstacle = f"{_MAY_DIFFER}: it draws from Python's or NumPy's random numbers"
+
+
+def _random_state() -> bytes:
+    return pickle.dumps((random.getstate(), np.random.get_state(legacy=False)))  # noqa: NPY002
+
+
+def _other(first: _Call, later: _Call) -> str | None:
+    if first.operations == later.operations:
+        return None
+    return "the forward pass takes another branch at each call: calls do not all do the same operations"
+
+
+def _counted(before: Memory, after: Memory) -> str | None:
+    for name, value in after.numbers.items():
+        if name in before.numbers and before.numbers[name] != value and after.is_read(name):
+            return f"{_MAY_DIFFER}: it changes {name}"
+    return None
+
+
+def _frame() -> FrameType | None:
+    """The innermost frame that is neither torch's nor ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "gatdiag"):
+        frame = frame.f_back
+    return frame
+
+
+def _read_by_library() -> bool:
+    frame = _frame()
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("torch_geometric.")
+
+
+def _reader() -> str:
+    frame = _frame()
+    return f"{frame.f_code.co_qualname} (line {frame.f_lineno})" if frame else "the forward pass"

@@ -1,0 +1,231 @@
+"""Forward passes that draw random numbers, count, or remember: the same function at every call, or not."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric import nn as gnn
+from torch_geometric.utils import dropout_edge, dropout_node, negative_sampling
+
+from tests.laws.models.graph import HID, IN, NODES, OUT, Case, Factory, edges, features
+
+TIMES = 0
+LAST: list[Any] = [None]
+RARE = 0.03
+
+
+class Calls(nn.Module):
+    """Three layers; what happens between the first and the last is a function of the model, hidden units and edges."""
+
+    def __init__(self, between: Callable[["Calls", Tensor, Tensor], Tensor], **held: Any) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(IN, HID), nn.Linear(HID, HID), nn.Linear(HID, OUT)
+        self.conv, self.between, self.calls, self.seen, self.hidden = None, between, 0, None, None
+        for name, value in held.items():
+            if isinstance(value, Tensor):
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, value)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.last(self.between(self, F.relu(self.first(x)), edge_index))
+
+    def step(self, hidden: Tensor) -> Tensor:
+        return F.relu(self.middle(hidden))
+
+
+def drops(coin: Callable[[], Any]) -> Callable[[Calls, Tensor, Tensor], Tensor]:
+    """A layer that is left out now and then."""
+    return lambda self, hidden, _: self.step(hidden) if coin() else hidden
+
+
+def several_coins(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    for keep in torch.rand(3) > RARE:
+        hidden = self.step(hidden) if keep else hidden
+    return hidden
+
+
+def counts(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    self.calls += 1
+    return self.step(hidden) if self.calls % 40 else hidden
+
+
+def counts_up_to(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    warm = self.calls > 30
+    self.calls = self.calls + 1
+    return hidden if warm else self.step(hidden)
+
+
+def counts_by_name(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    setattr(self, "calls", getattr(self, "calls") + 1)  # noqa: B009, B010
+    return self.step(hidden) if self.calls % 40 else hidden
+
+
+def counts_globally(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    global TIMES
+    TIMES += 1
+    return self.step(hidden) if TIMES % 40 else hidden
+
+
+def counts_in_a_closure() -> Callable[[Calls, Tensor, Tensor], Tensor]:
+    times = 0
+
+    def between(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+        nonlocal times
+        times += 1
+        return self.step(hidden) if times % 40 else hidden
+
+    return between
+
+
+def counts_in_a_buffer(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    self.times += 1
+    return self.step(hidden) if self.times % 40 else hidden
+
+
+def counts_in_a_list(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    self.times[0] += 1
+    return self.step(hidden) if self.times[0] % 40 else hidden
+
+
+def counts_by_iterator(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    return self.step(hidden) if next(self.times) % 40 else hidden
+
+
+def alternates(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    self.calls = 1 - self.calls
+    return F.relu((self.middle if self.calls else self.other)(hidden))
+
+
+def recurs(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    before = torch.zeros_like(hidden) if self.hidden is None else self.hidden
+    self.hidden = (self.step(hidden) + before).detach()
+    return self.step(hidden) + before
+
+
+def recurs_globally(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    before = torch.zeros_like(hidden) if LAST[0] is None else LAST[0]
+    LAST[0] = (out := self.step(hidden) + before).detach()
+    return out
+
+
+def chooses(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    return F.relu(random.choice([self.middle, self.other])(hidden))
+
+
+def plain(**held: Any) -> Callable[[Callable[..., Tensor]], Factory]:
+    """The model around a function of hidden units; what it holds is made afresh at each call."""
+    return lambda between: (
+        lambda: Case(
+            Calls(between, **{k: v() if isinstance(v, partial) else v for k, v in held.items()}), (features(), edges())
+        )
+    )
+
+
+def other() -> partial[nn.Module]:
+    return partial(nn.Linear, HID, HID)
+
+
+CHANGING: dict[str, Factory] = {
+    "torch": plain()(drops(lambda: torch.rand(()) > RARE)),
+    "torch item": plain()(drops(lambda: torch.rand(1).item() > RARE)),
+    "torch list": plain()(drops(lambda: torch.rand(1).tolist()[0] > RARE)),
+    "torch array": plain()(drops(lambda: torch.rand(1).numpy()[0] > RARE)),
+    "torch integer": plain()(drops(lambda: int(torch.randint(0, 30, ())))),
+    "torch bernoulli": plain()(drops(lambda: torch.bernoulli(torch.tensor(1 - RARE)))),
+    "torch many": plain()(several_coins),
+    "python": plain()(drops(lambda: random.random() > RARE)),
+    "python uniform": plain()(drops(lambda: random.uniform(0, 1) > RARE)),
+    "python integer": plain()(drops(lambda: random.randint(0, 30))),
+    "python choice": plain(other=other())(chooses),
+    "numpy": plain()(drops(lambda: np.random.rand() > RARE)),  # noqa: NPY002
+    "numpy array": plain()(drops(lambda: (np.random.random(3) > RARE)[1])),  # noqa: NPY002
+    "numpy binomial": plain()(drops(lambda: np.random.binomial(1, 1 - RARE))),  # noqa: NPY002
+    "own generator": lambda: plain()(drops(partial(random.Random(0).randint, 0, 30)))(),
+    "own numpy generator": plain(own=partial(np.random.default_rng, 0))(
+        lambda self, hidden, _: self.step(hidden) if self.own.random() > RARE else hidden
+    ),
+    "counter": plain()(counts),
+    "warm-up": plain()(counts_up_to),
+    "counter by name": plain()(counts_by_name),
+    "global counter": plain()(counts_globally),
+    "counter in a closure": lambda: plain()(counts_in_a_closure())(),
+    "counter in a buffer": plain(times=partial(torch.zeros, (), dtype=torch.int64))(counts_in_a_buffer),
+    "counter in a list": plain(times=partial(list, [0]))(counts_in_a_list),
+    "counter by an iterator": plain(times=partial(count))(counts_by_iterator),
+    "alternating": plain(other=other())(alternates),
+    "hidden state": plain()(recurs),
+    "global hidden state": plain()(recurs_globally),
+}
+"""No call, or not every call, computes what the others do."""
+
+
+def keeps_edges(self: Calls, hidden: Tensor, edge_index: Tensor) -> Tensor:
+    kept = int((torch.rand(edge_index.shape[1]) > 0.3).sum())
+    return self.conv(hidden, edge_index[:, torch.randperm(edge_index.shape[1])[:kept]]).relu()
+
+
+def against_others(self: Calls, hidden: Tensor, edge_index: Tensor) -> Tensor:
+    hidden = self.step(hidden)
+    others = negative_sampling(edge_index, NODES, 12)
+    return torch.cat([hidden[edge_index[0]] * hidden[edge_index[1]], hidden[others[0]] * hidden[others[1]]])
+
+
+def keeps_what_it_saw(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    self.calls += 1
+    self.seen = hidden.detach()
+    return self.step(hidden)
+
+
+def averages(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    hidden = self.step(hidden)
+    self.mean.mul_(0.9).add_(0.1 * hidden.detach().mean(0))
+    return hidden
+
+
+def remembers(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    out = self.step(hidden) + self.before
+    self.before.copy_(out.detach().tanh())
+    return out
+
+
+def is_checked(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    hidden = F.dropout(self.step(hidden))
+    if torch.isnan(hidden).any():
+        raise ValueError("not a number")
+    return hidden
+
+
+def convolution() -> partial[nn.Module]:
+    return partial(gnn.GCNConv, HID, HID)
+
+
+ZOO: dict[str, Factory] = {
+    "dropout": plain()(lambda self, hidden, _: F.dropout(self.step(hidden))),
+    "dropped edges": plain(conv=convolution())(
+        lambda self, hidden, graph: self.conv(hidden, dropout_edge(graph, p=0.3)[0]).relu()
+    ),
+    "dropped nodes": plain(conv=convolution())(
+        lambda self, hidden, graph: self.conv(hidden, dropout_node(graph, p=0.3)[0]).relu()
+    ),
+    "kept edges": plain(conv=convolution())(keeps_edges),
+    "negative sampling": plain()(against_others),
+    "noise": plain()(lambda self, hidden, _: self.step(hidden) * (1 + random.random() + np.random.rand())),  # noqa: NPY002
+    "kept for later": plain()(keeps_what_it_saw),
+    "moving average": plain(mean=partial(torch.zeros, HID))(averages),
+    "memory": plain(before=partial(torch.zeros, NODES, HID))(remembers),
+    "checked": plain()(is_checked),
+    "cumulative batch norm": plain(norm=partial(nn.BatchNorm1d, HID, momentum=None))(
+        lambda self, hidden, _: self.norm(F.dropout(self.middle(hidden))).relu()
+    ),
+    "cached graph": plain(conv=partial(gnn.GCNConv, HID, HID, cached=True))(
+        lambda self, hidden, graph: self.conv(hidden, graph).relu()
+    ),
+}
+"""Random numbers are masks and data, and what is remembered changes nothing."""

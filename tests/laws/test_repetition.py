@@ -1,0 +1,134 @@
+"""Laws are claimed only where every call of the forward pass computes the same function."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from gatdiag.laws import find_laws
+from gatdiag.laws.repetition import repetition
+from gatdiag.remedies import rebalance_
+from gatdiag.structure import replicate
+from tests.laws.models import calls
+from tests.laws.models.graph import edges, features
+from tests.laws.zoo import build
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    calls.TIMES, calls.LAST[0] = 0, None
+
+
+@pytest.mark.parametrize("name", calls.CHANGING)
+def test_no_law_is_claimed_of_calls_that_differ(name: str) -> None:
+    model, args, _ = calls.CHANGING[name]()
+    laws = find_laws(model, *args)
+
+    assert len(laws) == 0
+    (exclusion,) = laws.excluded
+    assert exclusion.what == "the forward pass"
+    assert "another branch at each call" in exclusion.reason
+
+
+@pytest.mark.parametrize("name", ["torch", "python", "counter", "global counter", "hidden state"])
+def test_what_has_no_laws_is_not_rebalanced(name: str) -> None:
+    model, args, _ = calls.CHANGING[name]()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+
+    assert not rebalance_(model, *args).factors
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["counter", "counter in a list", "hidden state", "own numpy generator"])
+def test_the_mode_counts(name: str) -> None:
+    """What happens in training only is no obstacle to laws of the evaluation mode."""
+    model, args, _ = calls.CHANGING[name]()
+    between = model.between
+    model.between = lambda self, hidden, graph: between(self, hidden, graph) if self.training else self.step(hidden)
+
+    assert len(find_laws(model, *args)) == 0
+    assert len(find_laws(model.eval(), *args)) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("torch", "reads a number drawn at random"),
+        ("counter", "it changes Calls.calls"),
+        ("counter in a buffer", "reads a number that the call before left behind"),
+        ("numpy binomial", "draws from Python's or NumPy's random numbers"),
+        ("python", "calls do not all do the same operations"),
+    ],
+)
+def test_the_cause_is_named(name: str, cause: str) -> None:
+    model, args, _ = calls.CHANGING[name]()
+
+    obstacle = repetition(replicate(model, args)).obstacle
+
+    assert obstacle is not None
+    assert cause in obstacle
+
+
+def test_a_model_that_draws_masks_is_traced_once_and_one_with_a_memory_more_often() -> None:
+    traced = {name: repetition(replicate(*build(f"calls: {name}")[:2])).calls for name in calls.ZOO}
+
+    assert {name for name, times in traced.items() if times > 1} == {
+        "kept edges",
+        "negative sampling",
+        "cumulative batch norm",
+        "noise",
+        "memory",
+    }
+
+
+def test_the_counters_and_generators_of_the_user_go_on_as_if_nothing_had_run() -> None:
+    closure, own, kept = [0], random.Random(1), {"hidden": torch.zeros(3)}
+
+    class Careless(nn.Module):
+        hits = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            closure[0] += 1
+            Careless.hits += 1
+            kept["hidden"] += own.random()
+            kept["more"] = x
+            calls.TIMES += 1
+            return self.lin(x)
+
+    state = own.getstate()
+    find_laws(Careless(), torch.randn(5, 4))
+
+    assert (closure, Careless.hits, list(kept)) == ([0], 0, ["hidden"])
+    assert own.getstate() == state
+    assert torch.equal(kept["hidden"], torch.zeros(3))
+
+
+@pytest.mark.parametrize("name", ["global counter", "counter in a closure", "global hidden state"])
+def test_state_outside_the_model_is_given_back(name: str) -> None:
+    model, args, _ = calls.CHANGING[name]()
+    find_laws(model, *args)
+
+    assert (calls.TIMES, calls.LAST) == (0, [None])
+    if name == "counter in a closure":
+        assert model.between.__closure__[0].cell_contents == 0
+
+
+def test_a_forward_pass_that_can_be_called_once_only_has_no_certain_law() -> None:
+    class Once(calls.Calls):
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            if self.calls:
+                raise RuntimeError("used up")
+            self.calls = 1
+            return super().forward(x, edge_index)
+
+    laws = find_laws(Once(lambda self, hidden, _: self.step(hidden)), features(), edges())
+
+    assert len(laws) == 0
+    assert "fails when it is called again" in laws.excluded[0].reason

@@ -1,0 +1,156 @@
+"""What a model remembers outside its parameters is found, compared and given back."""
+
+import random
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.nn as gnn
+from torch import Tensor, nn
+
+from gatdiag.structure.memory import Memory, preserved_state
+
+TIMES = 0
+SETTINGS = SimpleNamespace(times=0)
+
+
+def helper() -> None:
+    global TIMES
+    TIMES += 1
+    SETTINGS.times += 1
+
+
+class Remembering(nn.Module):
+    """Writes wherever a forward pass can."""
+
+    hits = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+        self.conv = gnn.GCNConv(3, 3, cached=True)
+        self.times, self.last = 0, None
+        self.state: dict[str, Any] = {"list": [0], "queue": deque([1], maxlen=2), "set": {1}}
+        self.own, self.generator, self.drawn = random.Random(0), np.random.default_rng(0), torch.Generator()
+        self.register_buffer("memory", torch.zeros(3))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        helper()
+        Remembering.hits += 1
+        self.times += 1
+        self.state["list"][0] += 1
+        self.state["queue"].append(self.times)
+        self.state["set"].add(self.times)
+        self.state["new"] = self.own.random() + self.generator.random()
+        self.last = self.conv(self.norm(self.lin(x)), edge_index)
+        self.memory.data.add_(torch.rand(3, generator=self.drawn))
+        return self.last
+
+
+def call(model: nn.Module) -> None:
+    model(torch.ones(4, 3), torch.tensor([[0, 1, 2], [1, 2, 3]]))
+
+
+def seen(model: Remembering) -> list[Any]:
+    state = {name: list(value) if isinstance(value, deque) else value for name, value in model.state.items()}
+    outside = [TIMES, SETTINGS.times, Remembering.hits, model.own.getstate(), model.generator.bit_generator.state]
+    buffers = [buffer.tolist() for buffer in model.buffers()]
+    return [*outside, model.times, str(state), model.last is None, model.conv._cached_edge_index, buffers,
+            model.drawn.get_state().tolist()]  # fmt: skip
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_everything_is_given_back(fails: bool) -> None:
+    model = Remembering()
+    before = seen(model)
+    buffers = dict(model.named_buffers())
+    try:
+        with preserved_state(model, model):
+            call(model)
+            call(model)
+            assert all(one != other for one, other in zip(seen(model), before, strict=True))
+            if fails:
+                raise KeyError
+    except KeyError:
+        pass
+
+    assert seen(model) == before
+    assert all(buffer is buffers[name] for name, buffer in model.named_buffers())
+
+
+def test_what_changed_is_named_less_what_layers_of_libraries_keep() -> None:
+    model = Remembering()
+    memories = []
+    with preserved_state(model, model):
+        for _ in range(3):
+            call(model)
+            memories.append(Memory(model))
+    before, after = memories[1:]
+    changed = {path for path, value in after.numbers.items() if before.numbers.get(path) != value}
+
+    assert changed == {
+        *("TIMES", "SETTINGS.times", "Remembering.hits", "Remembering.times", "Remembering.own"),
+        *("Remembering.state['list'][0]", "Remembering.state['queue'][0]", "Remembering.state['queue'][1]"),
+        *("Remembering.state['new']", "Remembering.generator"),
+    }
+    assert {id(tensor) for tensor in after.changed_since(before)} >= {id(model.memory)}
+    assert set(after.tensors) == {"Remembering.memory", "Remembering.last"}
+
+
+class Counting(nn.Module):
+    """Counts in several ways; only some of them can decide anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = self.even = self.named = self.shown = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.plain += 1
+        self.even += 1
+        if self.even % 2:
+            x = x + 1
+        self.named = getattr(self, "named") + 1  # noqa: B009
+        self.shown = shown = self.shown + 1
+        return x if shown < 9 else -x
+
+
+def test_a_number_that_is_counted_on_only_is_not_read() -> None:
+    memory = Memory(Counting())
+
+    assert {name: memory.is_read(f"Counting.{name}") for name in ("plain", "even", "named", "shown")} == {
+        "plain": False,
+        "even": True,
+        "named": True,
+        "shown": True,
+    }
+    assert memory.is_read("Counting.list[0]")
+
+
+def test_closures_of_one_function_are_told_apart() -> None:
+    def make() -> Any:
+        times = 0
+
+        def between(x: Tensor) -> Tensor:
+            nonlocal times
+            times += 1
+            return x
+
+        return between
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = make(), make()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.other(x)
+
+    model = Two()
+    before = Memory(model)
+    model(torch.ones(1))
+    after = Memory(model)
+
+    assert [before.numbers[path] != after.numbers[path] for path in ("times", "times'")] == [False, True]

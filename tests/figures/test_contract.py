@@ -57,6 +57,28 @@ def test_it_draws_any_run_and_cuts_no_text_off(figure, name, width, runs):
             assert min(box.x0, page.x1 - box.x1, box.y0, page.y1 - box.y1) >= -1, text
 
 
+@pytest.mark.parametrize(("name", "width"), [("ordinary", "single"), ("ordinary", "double"), ("stuck", "single")])
+@each_of_a_run
+def test_no_tick_labels_touch(figure, name, width, runs):
+    values = table(figure, runs[name])
+    if "step" in values.columns:
+        values = values.assign(step=values["step"] * 1000)
+    canvas = drawn(figure, values, width)
+    canvas.draw_without_rendering()
+    for axes in (axes for axes in canvas.axes if axes.axison and axes.get_visible()):
+        for axis, side in ((axes.xaxis, 0), (axes.yaxis, 1)):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            labels = [label for tick in ticks for label in (tick.label1, tick.label2) if label.get_visible()]
+            boxes = [label.get_window_extent() for label in labels if label.get_text()]
+            spans = sorted((box.min[side], box.max[side]) for box in boxes)
+            gaps = [after[0] - before[1] for before, after in itertools.pairwise(spans)]
+            assert min(gaps, default=9) > (2 if side == 0 else 0), (
+                axes.get_ylabel(),
+                [label.get_text() for label in labels],
+            )
+
+
 @pytest.mark.parametrize("names", [("ordinary", "stuck"), ("ordinary", "nothing"), ("broken", "hostile", "one step")])
 @each_of_several
 def test_it_draws_any_runs(figure, names, runs):

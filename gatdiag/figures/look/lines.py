@@ -16,6 +16,8 @@ from gatdiag.figures.look.scales import mark_handles, mark_hidden, scale_axis
 from gatdiag.figures.look.style import ORDERED, Canvas
 from gatdiag.figures.look.text import layer_labels
 
+_ROW = 0.17  # inches, of a label beside a color bar
+
 
 @dataclass(frozen=True)
 class Line:
@@ -120,8 +122,11 @@ def _bar(figure: Canvas, axes: Sequence[Axes], labels: Sequence[str], title: str
     count = len(labels)
     colours = ListedColormap([tuple(c) for c in ordered_colours(count)])
     norm = BoundaryNorm(np.arange(count + 1) - 0.5, count) if count > 1 else Normalize(-0.5, 0.5)
-    bar = figure.colorbar(ScalarMappable(norm, colours), ax=list(axes), ticks=range(count), aspect=30, pad=0.02)
-    bar.ax.set_yticklabels(labels)
+    places = [one.get_position() for one in axes]
+    height = (max(box.y1 for box in places) - min(box.y0 for box in places)) * figure.bbox.height / figure.dpi
+    shown = range(0, count, -(-count // max(int(height / _ROW), 1)))
+    bar = figure.colorbar(ScalarMappable(norm, colours), ax=list(axes), ticks=shown, aspect=30, pad=0.02)
+    bar.ax.set_yticklabels([labels[place] for place in shown])
     bar.ax.minorticks_off()
     bar.ax.tick_params(length=0)
     bar.ax.invert_yaxis()

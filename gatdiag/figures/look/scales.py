@@ -21,7 +21,7 @@ from matplotlib.ticker import (
 )
 from numpy.typing import ArrayLike, NDArray
 
-from gatdiag.figures.look.style import BROKEN
+from gatdiag.figures.look.style import BROKEN, inches
 from gatdiag.figures.look.text import layer_labels
 from gatdiag.summary import spaced
 
@@ -29,12 +29,15 @@ MARKS = {  # what the eye cannot see -> marker, colour, words in the legend, hei
     "broken": ("x", BROKEN, "NaN or infinite", 0.97),
     "zero": ("v", "#666666", "exactly 0", 0.02),
     "gradient is zero": ("s", "#666666", "gradient is zero", 0.02),
-    "output is zero": ("s", "#666666", "output is zero", 0.02),
+    "output is zero": ("D", "#666666", "output is zero", 0.02),
     "above": ("^", "#000000", "beyond the axis", 0.97),
     "below": ("v", "#000000", "beyond the axis", 0.02),
 }
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LEAST_SPAN = 0.005  # of the values' size, on a linear axis: smaller changes look level
+_LAID_OUT = 0.75  # of the room that axes have before labels and color bars take their part
+_MARKED = 30  # at most, on a line
+_LETTER = 0.06  # inches, of a tick's label
 _DECADES = 1.5  # by which single values may widen a logarithmic axis
 _DECADES_SHOWN = 2.0  # at least, so that noise does not fill the axis and two powers of ten are named
 
@@ -123,7 +126,7 @@ def mark_hidden(
     for case, hit in cases.items():
         marker, colour, _, height = MARKS[case]
         if hit.any():
-            places = x[hit][spaced(int(hit.sum()), 60)]
+            places = x[hit][spaced(int(hit.sum()), _MARKED)]
             axes.plot(places, np.full(len(places), height), marker, color=colour, markersize=3, markeredgewidth=0.8,
                       transform=axes.get_xaxis_transform(), label=f"_{case}", zorder=5)  # fmt: skip
     return {case for case, hit in cases.items() if hit.any()}
@@ -148,7 +151,13 @@ def step_axis(axes: Axes, steps: ArrayLike, *, label: bool = True) -> None:
         low, high = float(values[0]), float(values[-1])
         margin = 0.01 * (high - low) or 0.5
         axes.set_xlim(low - margin, high + margin)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+        letters = len(f"{high:.0f}")
+    else:
+        letters = 1
+    page = axes.get_figure(root=False)
+    width = _LAID_OUT * axes.get_position().width * inches(page) if page is not None else 1.0
+    fit = int(width / (_LETTER * (letters + 2)))
+    axes.xaxis.set_major_locator(MaxNLocator(min(max(fit, 1), 5), integer=True, min_n_ticks=1))
     if label:
         axes.set_xlabel("step")
 

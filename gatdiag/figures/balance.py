@@ -91,7 +91,10 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         axes.set_title(plain(f"layer {part['layer'].iloc[0]}"), loc="left")
     for axes in panels[:, 0]:
         axes.set_ylabel("c")
-    entries = [Line2D([], [], color="#31446b", label="a neuron"), _prediction("predicted from the step before")]
+    entries = [
+        Line2D([], [], color=tuple(ordered_colours(1)[0]), label="a neuron"),
+        _prediction("predicted from the step before"),
+    ]
     legend_below(figure, entries + marks)
 
 
@@ -125,8 +128,8 @@ FIGURE = Figure(
     "with small steps cannot repair the imbalance it was given. Large steps, weight decay and optimisers such as Adam "
     "move c. Circles off their line mean that something else changes the weights.",
     equation=r"c_i = \|W^l_{i,:}\|^2 - (a^l_i)^2 - \|W^{l+1}_{:,i}\|^2, \quad "
-    r"c_{t+1} = (1 - \eta\lambda)^2 c_t + \eta^2 (\|\nabla W^l_{i,:}\|^2 - (\nabla a^l_i)^2 - "
-    r"\|\nabla W^{l+1}_{:,i}\|^2)\ (\mathrm{SGD},\ \delta_i = 0)",
+    r"c_{t+1} = (1 - \eta\lambda)^2 c_t + \eta^2 d_i, \quad "
+    r"d_i = \|\nabla W^l_{i,:}\|^2 - (\nabla a^l_i)^2 - \|\nabla W^{l+1}_{:,i}\|^2 \quad (\mathrm{SGD},\ \delta_i = 0)",
     paper="Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023, figures 2c and 2d",
     group="balance",
     needs=("neurons.c", "neurons.predicted_c"),

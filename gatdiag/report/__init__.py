@@ -5,10 +5,10 @@
     labels      several runs: each once, and no two called alike
     sections    one run; several compared
     story       what was trained and how it went, in sentences and large figures
-    fact        Fact: something measured that should be known
+    fact        Finding: something measured that should be known
     gradients, outputs, balance   the facts of a run, each with its threshold
-    plates      figures with what they show and the data behind them
-    recorded, settings, sheet     the tables that sort
+    plots      figures with what they show and the data behind them
+    recorded, settings, table     the tables that sort
     svg, equations                drawings inside the page
     wording     numbers and names in sentences
     templates/  the page's HTML, style and script

@@ -7,7 +7,7 @@ from textwrap import shorten
 import numpy as np
 import pandas as pd
 
-from gatdiag.report.fact import Fact
+from gatdiag.report.finding import Finding
 from gatdiag.report.latest import last_values
 from gatdiag.report.wording import count, number, one_line, percent, short
 from gatdiag.run import Run
@@ -18,21 +18,21 @@ _LONGEST_REASON = 300  # characters
 BROKEN = 1e-3  # |c - predicted c| in units of the largest |c|
 
 
-def balance_facts(run: Run) -> Iterator[Fact]:
+def balance_facts(run: Run) -> Iterator[Finding]:
     """How many laws there are, and how large c is and how well it was predicted. Empty where no law was looked for."""
     laws = run.meta.get("laws") or {}
     found, excluded = laws.get("found") or [], laws.get("excluded") or []
     if laws.get("error"):
         reason = shorten(one_line(str(laws["error"])).rstrip("."), _LONGEST_REASON, placeholder=" …")
-        yield Fact("Conservation laws", f"They could not be found: {reason}.", "", notable=True)
+        yield Finding("Conservation laws", f"They could not be found: {reason}.", "", notable=True)
     elif not found:
-        yield Fact("Conservation laws", f"None was found. Parts of the model that were excluded: {len(excluded)}.")
+        yield Finding("Conservation laws", f"None was found. Parts of the model that were excluded: {len(excluded)}.")
     elif len(run.neurons):
         yield from _imbalance(run)
         yield from _prediction(run)
 
 
-def _imbalance(run: Run) -> Iterator[Fact]:
+def _imbalance(run: Run) -> Iterator[Finding]:
     steps = run.neurons["step"].to_numpy()
     start, end = (imbalance(run, int(step)) for step in (steps[0], steps[-1]))
     if not end:
@@ -49,7 +49,7 @@ def _imbalance(run: Run) -> Iterator[Fact]:
         "Gradient descent with small steps keeps c as it was initialised. Striking from "
         f"{IMBALANCED:.0f} on: c is then as large as the squared weights into an average neuron."
     )
-    yield Fact("Neurons are out of balance" if notable else "Balance of the neurons", f"{text}.", threshold, notable)
+    yield Finding("Neurons are out of balance" if notable else "Balance of the neurons", f"{text}.", threshold, notable)
 
 
 def imbalance(run: Run, step: int) -> dict[str, float]:
@@ -67,7 +67,7 @@ def imbalance(run: Run, step: int) -> dict[str, float]:
     }
 
 
-def _prediction(run: Run) -> Iterator[Fact]:
+def _prediction(run: Run) -> Iterator[Finding]:
     rows = _at(run.neurons, int(run.neurons["step"].iloc[-1]))
     error, scale = float((rows["c"] - rows["predicted_c"]).abs().max()), float(rows["c"].abs().max())
     if not math.isfinite(error) or not scale:
@@ -76,7 +76,7 @@ def _prediction(run: Run) -> Iterator[Fact]:
     held = error <= BROKEN * scale
     threshold = f"Striking from {percent(BROKEN)} of the largest |c| on."
     size = f"{count(len(rows))} laws, largest |c| {number(scale)}"
-    yield Fact("Laws hold" if held else "Laws do not hold", f"{text} ({size}).", threshold, not held)
+    yield Finding("Laws hold" if held else "Laws do not hold", f"{text} ({size}).", threshold, not held)
 
 
 def _at(frame: pd.DataFrame, step: int) -> pd.DataFrame:

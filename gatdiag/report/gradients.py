@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from gatdiag.report.fact import Fact
+from gatdiag.report.finding import Finding
 from gatdiag.report.latest import EARLY, LATE, early_median, last_values, late_median
 from gatdiag.report.wording import names, number, percent, short
 from gatdiag.run import Run
@@ -22,7 +22,7 @@ _THRESHOLD = (
 )
 
 
-def gradient_facts(run: Run) -> Iterator[Fact]:
+def gradient_facts(run: Run) -> Iterator[Finding]:
     """How far the gradients reach, and how far the weights have moved. What was not recorded is not mentioned."""
     late = late_median(role_series(run, "relative_gradient_norm", FEATURES))
     if late:
@@ -55,40 +55,40 @@ def _after_start(run: Run, column: str) -> dict[str, float]:
     return last_values(series[series["step"] > run.parameters["step"].min()])
 
 
-def _reach(late: dict[str, float]) -> Fact:
+def _reach(late: dict[str, float]) -> Finding:
     low, high = _ends(late)
     span = f"from {number(late[low])} in layer {short(low)} to {number(late[high])} in layer {short(high)}"
     text = f"Relative gradient norm of the feature weights, ‖∇W‖ / ‖W‖, at the end of the run: {span}."
     starved = [layer for layer in late if late[layer] < FAR_BELOW * late[high]]
     if len(late) == 1:
-        return Fact("Gradients", f"Relative gradient norm at the end of the run: {number(late[high])}.")
+        return Finding("Gradients", f"Relative gradient norm at the end of the run: {number(late[high])}.")
     if late[high] == 0:
-        return Fact("Gradients are zero", "The gradient of every feature weight is 0 at the end.", "", notable=True)
+        return Finding("Gradients are zero", "The gradient of every feature weight is 0 at the end.", "", notable=True)
     if not starved:
-        return Fact("Gradients of similar size in every layer", text, _THRESHOLD)
+        return Finding("Gradients of similar size in every layer", text, _THRESHOLD)
     less = f"less than {percent(FAR_BELOW)} of the strongest layer's gradient, relative to their weights"
     share = f"{len(starved)} of {len(late)} layers get {less}: {names(starved)}."
-    return Fact("Gradients do not reach every layer", f"{share} {text}", _THRESHOLD, notable=True)
+    return Finding("Gradients do not reach every layer", f"{share} {text}", _THRESHOLD, notable=True)
 
 
-def _explosion(late: dict[str, float]) -> Fact:
+def _explosion(late: dict[str, float]) -> Finding:
     _, high = _ends(late)
     text = f"The gradient of layer {short(high)} is {number(late[high])} times its weights."
     threshold = f"Median over the last {percent(LATE)} of the recorded steps; striking from {EXPLODED:.0f} times on."
-    return Fact("Gradients are huge", text, threshold, notable=True)
+    return Finding("Gradients are huge", text, threshold, notable=True)
 
 
-def _slowness(pace: dict[str, float]) -> Fact:
+def _slowness(pace: dict[str, float]) -> Finding:
     _, high = _ends(pace)
     text = (
         f"A step moves the feature weights by {number(pace[high])} of their size even in the fastest layer, "
         f"{short(high)}: at that pace it takes {number(1 / pace[high])} steps to move them by their own size."
     )
     threshold = f"Median of ‖ΔW‖ / ‖W‖ over the first {percent(EARLY)} of the recorded steps; striking below {SLOW:g}."
-    return Fact("Steps are tiny", text, threshold, notable=True)
+    return Finding("Steps are tiny", text, threshold, notable=True)
 
 
-def _untouched(unchanged: dict[str, float], entries: dict[str, int]) -> Fact:
+def _untouched(unchanged: dict[str, float], entries: dict[str, int]) -> Finding:
     total = sum(entries[layer] for layer in unchanged)
     overall = sum(unchanged[layer] * entries[layer] for layer in unchanged) / max(total, 1)
     stuck = [layer for layer in unchanged if unchanged[layer] >= UNTOUCHED]
@@ -97,12 +97,12 @@ def _untouched(unchanged: dict[str, float], entries: dict[str, int]) -> Fact:
     if stuck:
         text += f", most of all in layer {short(worst)} ({percent(unchanged[worst])}). Layers: {names(stuck)}"
     heading = "Weights that never moved" if stuck else "Every layer's weights have moved"
-    return Fact(
+    return Finding(
         heading, f"{text}.", f"{_LAST} striking from {percent(UNTOUCHED)} of a layer's weights on.", bool(stuck)
     )
 
 
-def _change(changed: dict[str, float]) -> Fact:
+def _change(changed: dict[str, float]) -> Finding:
     idle = [layer for layer in changed if changed[layer] < HARDLY_CHANGED]
     low, high = _ends(changed)
     span = f"from {percent(changed[low])} in layer {short(low)} to {percent(changed[high])} in layer {short(high)}"
@@ -113,7 +113,7 @@ def _change(changed: dict[str, float]) -> Fact:
         are = "is" if len(idle) == 1 else "are"
         text = f"{len(idle)} of {len(changed)} layers {are} nearly as initialised: {names(idle)}. {text}"
     heading = "Layers that hardly changed" if idle else "Change of the weights"
-    return Fact(
+    return Finding(
         heading, text, f"{_LAST} striking where it is less than {percent(HARDLY_CHANGED)} of a layer.", bool(idle)
     )
 

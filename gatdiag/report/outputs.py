@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from gatdiag.report.fact import Fact
+from gatdiag.report.finding import Finding
 from gatdiag.report.latest import last_whole
 from gatdiag.report.wording import count, names, number, percent, short
 from gatdiag.run import Run
@@ -16,13 +16,13 @@ ALIKE = 1e-2  # two orders of magnitude: of the norm of the outputs, or of the f
 DEAD = 0.5  # of a layer's units
 
 
-def output_facts(run: Run) -> Iterator[Fact]:
+def output_facts(run: Run) -> Iterator[Finding]:
     """Mu from the first to the last layer, and dead units. What was not recorded is not mentioned."""
     yield from _smoothing(run)
     yield from _dead(run)
 
 
-def broken_facts(run: Run) -> Iterator[Fact]:
+def broken_facts(run: Run) -> Iterator[Finding]:
     """Whether all numbers are numbers, and where the first was that is none."""
     first = run.meta.get("first_non_finite")
     counts = list(_non_finite_counts(run))
@@ -32,12 +32,12 @@ def broken_facts(run: Run) -> Iterator[Fact]:
         text = f"The first {first['kind']} appeared at step {count(int(first['step']))}, in {place}."
         if "gradient" in str(first["where"]) and _loss_is_broken(run, int(first["step"])):
             text += " The loss was no finite number at that step, and whatever is computed back from it is none."
-        yield Fact("Values that are no numbers", text, "Striking from the first one on.", notable=True)
+        yield Finding("Values that are no numbers", text, "Striking from the first one on.", notable=True)
     elif any(counts):
         text = f"{count(int(sum(counts)))} recorded entries of outputs, gradients and weights are NaN or infinite."
-        yield Fact("Values that are no numbers", text, "Striking from the first one on.", notable=True)
+        yield Finding("Values that are no numbers", text, "Striking from the first one on.", notable=True)
     elif counts:
-        yield Fact("All values are numbers", "No NaN and no infinity in outputs, gradients or weights.")
+        yield Finding("All values are numbers", "No NaN and no infinity in outputs, gradients or weights.")
 
 
 def _loss_is_broken(run: Run, step: int) -> bool:
@@ -56,7 +56,7 @@ def _non_finite_counts(run: Run) -> Iterator[float]:
                 yield float(frame[name].sum())
 
 
-def _smoothing(run: Run) -> Iterator[Fact]:
+def _smoothing(run: Run) -> Iterator[Finding]:
     found = last_whole(layer_series(run, "mu"))
     if found is None or len(found[1]) < 2:
         return
@@ -73,7 +73,7 @@ def _smoothing(run: Run) -> Iterator[Fact]:
         f"{_place(run, step)} striking where the last layer's spread is less than {percent(ALIKE)} of its outputs' "
         f"norm, or less than {percent(ALIKE)} of the first layer's, or more than {1 / ALIKE:.0f} times it."
     )
-    yield Fact(heading, text, threshold, notable)
+    yield Finding(heading, text, threshold, notable)
 
 
 def _spread(values: list[float], ratio: float, relative: list[float]) -> tuple[str, bool]:
@@ -99,7 +99,7 @@ def _place(run: Run, step: int) -> str:
     return "Last recorded step;" if step == run.layers["step"].max() else f"Last at step {count(step)};"
 
 
-def _dead(run: Run) -> Iterator[Fact]:
+def _dead(run: Run) -> Iterator[Finding]:
     found = last_whole(_without_broken(run, layer_series(run, "dead_fraction")))
     if found is None:
         return
@@ -118,7 +118,7 @@ def _dead(run: Run) -> Iterator[Fact]:
         text = f"{len(dead)} of {len(last)} layers: {names(dead)}. {text}"
     heading = "Dead units" if dead else "Units are alive"
     threshold = f"{_place(run, step)} striking from {percent(DEAD)} of a layer's units on."
-    yield Fact(heading, text, threshold, bool(dead))
+    yield Finding(heading, text, threshold, bool(dead))
 
 
 def _without_gradient(run: Run, step: int) -> dict[str, float]:

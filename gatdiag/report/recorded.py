@@ -1,4 +1,4 @@
-"""The sheets of what was recorded: layers, parameters and laws, with their last values."""
+"""The tables of what was recorded: layers, parameters and laws, with their last values."""
 
 import math
 from collections import defaultdict
@@ -8,19 +8,23 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from gatdiag.report.latest import last_values
-from gatdiag.report.sheet import NOT_MEASURED, Cell, Column, Sheet, called, value, whole, words
+from gatdiag.report.tables import NOT_MEASURED, Cell, Column, Table, called, value, whole, words
 from gatdiag.report.wording import TIMES
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, measured, role_series
+from gatdiag.summary import FEATURES, measured, role_series, zero_norms
 
 _LABELS = {"changed_fraction_005": "changed > 5 %", "changed_fraction_050": "changed > 50 %"}
 _DASH = "A dash: not measured, or not defined for it."
-_OF_LAYERS = (
-    "output_norm", "mu", "relative_mu", "dead_fraction", "output_gradient_norm", "gradient_mu", "relative_gradient_mu",
-    "attention_entropy", "relative_attention_entropy", "dirichlet_energy", "rayleigh_quotient", "mad", "effective_rank",
-    "numerical_rank", "non_finite", "gradient_non_finite",
+_OF_OUTPUTS = (
+    "output_norm", "mu", "relative_mu", "dead_fraction", "dirichlet_energy", "rayleigh_quotient", "mad",
+    "effective_rank", "numerical_rank", "non_finite",
+)  # fmt: skip
+_OF_GRADIENTS = (
+    "output_gradient_norm", "gradient_mu", "relative_gradient_mu", "gradient_dead_fraction", "gradient_non_finite",
+    "attention_entropy", "relative_attention_entropy",
 )  # fmt: skip
 _OF_PARAMETERS = (
     "norm", "gradient_norm", "relative_gradient_norm", "update_ratio", "unchanged_fraction", "changed_fraction_005",
@@ -28,9 +32,9 @@ _OF_PARAMETERS = (
 )  # fmt: skip
 
 
-def layer_sheet(run: Run, anchor: str) -> Sheet:
+def layer_table(run: Run, anchor: str) -> Table:
     """One row a layer, in order."""
-    last = _last_recorded(run, "layers", "layer", _OF_LAYERS)
+    last = _last_recorded(run, "layers", "layer", _OF_OUTPUTS)
     gradients = last_values(role_series(run, "relative_gradient_norm", FEATURES))
     executed = any(layer.get("executed") is not None for layer in run.meta["structure"]["layers"])
     columns = [Column("layer"), Column("#", True, "place of the layer"), Column("kind")]
@@ -43,7 +47,7 @@ def layer_sheet(run: Run, anchor: str) -> Sheet:
         cells += [words({True: "yes", False: "no"}.get(layer.get("executed"), "unknown"))] * executed
         cells += [value(gradients.get(name))] * bool(gradients)
         rows.append((*cells, *_values(last, name)))
-    return Sheet(
+    return Table(
         "Layers",
         anchor,
         (*columns, *_heads(run, last)),
@@ -52,7 +56,20 @@ def layer_sheet(run: Run, anchor: str) -> Sheet:
     )
 
 
-def parameter_sheet(run: Run, anchor: str) -> Sheet:
+def gradient_table(run: Run, anchor: str) -> Table:
+    """One row a layer: the gradient that comes back to its output, and its attention. Without rows if not recorded."""
+    last = _last_recorded(run, "layers", "layer", _OF_GRADIENTS)
+    names = run.layer_names if last else ()
+    return Table(
+        "Gradients and attention of the layers",
+        anchor,
+        (Column("layer"), *_heads(run, last)),
+        tuple((called(name), *_values(last, name)) for name in names),
+        f"Last recorded values of the loss's gradient of each layer's output, and of its attention. {_DASH}",
+    )
+
+
+def parameter_table(run: Run, anchor: str) -> Table:
     """One row a parameter, in order."""
     last = _last_recorded(run, "parameters", "parameter", _OF_PARAMETERS)
     columns = (Column("parameter"), Column("layer"), Column("role"), Column("shape"), Column("entries", True))
@@ -69,7 +86,7 @@ def parameter_sheet(run: Run, anchor: str) -> Sheet:
             )
             entries = whole(math.prod(shape))
             rows.append((*cells, entries, *_values(last, parameter["name"])))
-    return Sheet(
+    return Table(
         "Parameters",
         anchor,
         columns + _heads(run, last),
@@ -78,21 +95,21 @@ def parameter_sheet(run: Run, anchor: str) -> Sheet:
     )
 
 
-def law_sheets(run: Run, anchor: str) -> tuple[Sheet, ...]:
+def law_tables(run: Run, anchor: str) -> tuple[Table, ...]:
     """The laws layer by layer; what has no law, and why. None if laws were not looked for."""
     laws = run.meta.get("laws") or {}
-    sheets = []
+    tables = []
     if laws.get("found"):
-        sheets.append(_found(run, laws["found"], anchor))
+        tables.append(_found(run, laws["found"], anchor))
     if laws.get("excluded"):
         rows = tuple((words(item["what"]), words(item["reason"])) for item in laws["excluded"])
         title, note = "What has no conservation law", "No law is claimed for these parts of the model."
         heads = (Column("part of the model"), Column("reason"))
-        sheets.append(Sheet(title, f"{anchor}-excluded", heads, rows, note, wraps=True))
-    return tuple(sheets)
+        tables.append(Table(title, f"{anchor}-excluded", heads, rows, note, wraps=True))
+    return tuple(tables)
 
 
-def _found(run: Run, found: Sequence[Mapping[str, Any]], anchor: str) -> Sheet:
+def _found(run: Run, found: Sequence[Mapping[str, Any]], anchor: str) -> Table:
     by_layer: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for law in found:
         by_layer[str(law["layer"])].append(law)
@@ -107,7 +124,7 @@ def _found(run: Run, found: Sequence[Mapping[str, Any]], anchor: str) -> Sheet:
         counts = (called(layer), kinds, whole(len(laws)), approximate, value(max(residuals, default=None)))
         rows.append((*counts, *_magnitudes(last[last["layer"] == layer])))
     note = "c is conserved by gradient flow; delta is zero where the law holds. Values of the last recorded step."
-    return Sheet("Conservation laws", anchor, columns, tuple(rows), note)
+    return Table("Conservation laws", anchor, columns, tuple(rows), note)
 
 
 def _magnitudes(rows: pd.DataFrame) -> tuple[Cell, ...]:
@@ -143,10 +160,18 @@ def _last_recorded(run: Run, table: Literal["layers", "parameters"], by: str, co
             step = int(steps[len(numbers) - 1 - numbers[::-1].argmax()])
             first, end = np.searchsorted(steps, step), np.searchsorted(steps, step, side="right")
             rows = frame.iloc[first:end]
-            known = measured(run, table, name)[first:end]
+            known = (measured(run, table, name) & ~_undefined(run, table, name))[first:end]
             values = dict(zip(rows[by].astype(str)[known], rows[name].astype(float)[known], strict=True))
             found.append(_Latest(name, step, step == steps[-1], values))
     return found
+
+
+def _undefined(run: Run, table: str, column: str) -> NDArray[np.bool_]:
+    """The rows of a table in which a column is 0 / 0."""
+    rows = np.zeros(len(run.layers if table == "layers" else run.parameters), bool)
+    if table == "layers":
+        rows[measured(run, "layers", column)] = zero_norms(run, column)
+    return rows
 
 
 def _heads(run: Run, latest: Sequence[_Latest]) -> tuple[Column, ...]:

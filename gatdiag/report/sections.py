@@ -8,15 +8,15 @@ from itertools import chain
 from gatdiag.figures import Figure, figures_for, missing
 from gatdiag.figures.look import not_recorded
 from gatdiag.report.balance import balance_facts
-from gatdiag.report.fact import Fact
+from gatdiag.report.finding import Finding
 from gatdiag.report.gradients import gradient_facts, weakest_gradient
 from gatdiag.report.latest import EARLY
 from gatdiag.report.outputs import broken_facts, output_facts
-from gatdiag.report.plates import Plate, PlateGroup, plate, plate_groups
-from gatdiag.report.recorded import law_sheets, layer_sheet, parameter_sheet
-from gatdiag.report.settings import settings_sheets
-from gatdiag.report.sheet import Cell, Column, Sheet, called, value, whole, words
-from gatdiag.report.story import Tile, anything, loss_text, metric, note_facts, story, tiles, warnings
+from gatdiag.report.plots import FigureBlock, FigureGroup, figure_block, figure_groups
+from gatdiag.report.recorded import gradient_table, law_tables, layer_table, parameter_table
+from gatdiag.report.settings import settings_tables
+from gatdiag.report.story import Stat, anything, loss_text, metric, note_facts, stats, story, warnings
+from gatdiag.report.tables import Cell, Column, Table, called, value, whole, words
 from gatdiag.report.wording import count, names, number, percent, short
 from gatdiag.run import Run
 from gatdiag.summary import compare, score_label, training_facts
@@ -32,15 +32,15 @@ class RunSection:
     name: str
     warnings: tuple[str, ...]
     story: tuple[str, ...]
-    tiles: tuple[Tile, ...]
-    notable: tuple[Fact, ...]
-    plain: tuple[Fact, ...]
+    stats: tuple[Stat, ...]
+    notable: tuple[Finding, ...]
+    plain: tuple[Finding, ...]
     checked: bool
-    overview: Plate | None
-    groups: tuple[PlateGroup, ...]
+    overview: FigureBlock | None
+    groups: tuple[FigureGroup, ...]
     remarks: tuple[str, ...]
-    tables: tuple[Sheet, ...]
-    settings: tuple[Sheet, ...]
+    tables: tuple[Table, ...]
+    settings: tuple[Table, ...]
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Comparison:
 
     warnings: tuple[str, ...]
     story: tuple[str, ...]
-    table: Sheet
-    overviews: tuple[tuple[str, Plate], ...]
+    table: Table
+    overviews: tuple[tuple[str, FigureBlock], ...]
     left_out: str
-    groups: tuple[PlateGroup, ...]
+    groups: tuple[FigureGroup, ...]
 
 
 def run_section(run: Run, anchor: str, *, in_full: bool = True) -> RunSection:
@@ -73,15 +73,15 @@ def run_section(run: Run, anchor: str, *, in_full: bool = True) -> RunSection:
         name=short(run.name),
         warnings=warnings(run),
         story=story(run),
-        tiles=tiles(run),
+        stats=stats(run),
         notable=tuple(fact for fact in facts if fact.notable),
         plain=tuple(fact for fact in facts if not fact.notable),
         checked=len(facts) > len(tuple(note_facts(run))),
-        overview=plate(overviews[0], [run], anchor, ("double", "single")) if overviews else None,
-        groups=plate_groups(others, [run], anchor),
+        overview=figure_block(overviews[0], [run], anchor, ("double", "single")) if overviews else None,
+        groups=figure_groups(others, [run], anchor),
         remarks=_remarks([figure for figure in own if figure not in known], in_full=in_full),
-        tables=_sheets(run, f"{anchor}-tables"),
-        settings=settings_sheets(run, f"{anchor}-settings"),
+        tables=_tables(run, f"{anchor}-tables"),
+        settings=settings_tables(run, f"{anchor}-settings"),
     )
 
 
@@ -99,21 +99,21 @@ def comparison(runs: Sequence[Run]) -> Comparison:
     return Comparison(
         warnings=(text,) if unfinished else (),
         story=_contrast(runs),
-        table=comparison_sheet(runs, "comparison-table"),
+        table=comparison_table(runs, "comparison-table"),
         overviews=tuple(_beside_each_other(runs)),
         left_out=_left_out(runs),
-        groups=plate_groups(figures, runs, "comparison"),
+        groups=figure_groups(figures, runs, "comparison"),
     )
 
 
-def _beside_each_other(runs: Sequence[Run]) -> Iterator[tuple[str, Plate]]:
+def _beside_each_other(runs: Sequence[Run]) -> Iterator[tuple[str, FigureBlock]]:
     """The overview of each run, with the run's name; all in the same colours."""
     shown = [run for run in runs[:MOST_IN_FULL] if anything(run)]
     overviews = [figure for figure in figures_for(shown[:1]) if figure.group == "overview" and figure.per == "run"]
     shared = [figure.shared(shown) for figure in overviews]
     for place, run in enumerate(shown):
         for figure, options in zip(overviews, shared, strict=True):
-            yield short(run.name), plate(figure, [run], f"comparison-{place}", **options)
+            yield short(run.name), figure_block(figure, [run], f"comparison-{place}", **options)
 
 
 def _left_out(runs: Sequence[Run]) -> str:
@@ -125,7 +125,7 @@ def _left_out(runs: Sequence[Run]) -> str:
     return f"The first {MOST_IN_FULL} of {len(runs)} runs are shown; {where}."
 
 
-def comparison_sheet(runs: Sequence[Run], anchor: str) -> Sheet:
+def comparison_table(runs: Sequence[Run], anchor: str) -> Table:
     """One row a run; columns without a value in any run are left out."""
     frame = compare(runs)
     score = score_label(frame["score"])
@@ -144,7 +144,7 @@ def comparison_sheet(runs: Sequence[Run], anchor: str) -> Sheet:
     columns = (Column("run"), *[Column("status")] * ended, *(Column(labels[name], True) for name in kept))
     scored = any(name.startswith("accuracy") for name in kept)
     note = f"The {score} is that at the best step. Steps are counted from 0." if scored else ""
-    return Sheet("Runs in numbers", anchor, columns, rows, note)
+    return Table("Runs in numbers", anchor, columns, rows, note)
 
 
 def _entry(run: Run, column: str, entry: float | None) -> Cell:
@@ -156,7 +156,7 @@ def _entry(run: Run, column: str, entry: float | None) -> Cell:
     return value(None if math.isnan(known) and not logged else known)
 
 
-def _facts(run: Run) -> tuple[Fact, ...]:
+def _facts(run: Run) -> tuple[Finding, ...]:
     """What breaks everything first, then what trains, then what becomes of the nodes."""
     if not anything(run):
         return ()
@@ -164,9 +164,13 @@ def _facts(run: Run) -> tuple[Fact, ...]:
     return tuple(chain(*(facts(run) for facts in measured)))
 
 
-def _sheets(run: Run, anchor: str) -> tuple[Sheet, ...]:
-    sheets = (layer_sheet(run, f"{anchor}-layers"), parameter_sheet(run, f"{anchor}-parameters"))
-    return tuple(sheet for sheet in (*sheets, *law_sheets(run, f"{anchor}-laws")) if sheet.rows)
+def _tables(run: Run, anchor: str) -> tuple[Table, ...]:
+    tables = (
+        layer_table(run, f"{anchor}-layers"),
+        gradient_table(run, f"{anchor}-gradients"),
+        parameter_table(run, f"{anchor}-parameters"),
+    )
+    return tuple(table for table in (*tables, *law_tables(run, f"{anchor}-laws")) if table.rows)
 
 
 def _contrast(runs: Sequence[Run]) -> tuple[str, ...]:

@@ -1,17 +1,17 @@
-"""The sheets of how it was recorded: optimisers, cadence, versions, notes, and the catalogue of quantities."""
+"""The tables of how it was recorded: optimisers, cadence, versions, notes, and the catalogue of quantities."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gatdiag.report.equations import equation
-from gatdiag.report.sheet import Cell, Column, Sheet, pairs, words
+from gatdiag.report.tables import Cell, Column, Table, pairs, words
 from gatdiag.report.wording import short
 from gatdiag.run import Run
 
 
-def settings_sheets(run: Run, anchor: str) -> tuple[Sheet, ...]:
+def settings_tables(run: Run, anchor: str) -> tuple[Table, ...]:
     """All of them, those with anything in them."""
-    sheets = [
+    tables = [
         pairs("The run", f"{anchor}-run", ("", ""), _about(run)),
         *_optimizers(run, anchor),
         pairs("Cadence", f"{anchor}-cadence", ("", ""), _cadence(run.meta.get("cadence") or {})),
@@ -19,7 +19,7 @@ def settings_sheets(run: Run, anchor: str) -> tuple[Sheet, ...]:
         pairs("Versions", f"{anchor}-versions", ("", ""), run.meta.get("versions") or {}),
         _catalogue(run, f"{anchor}-catalogue"),
     ]
-    return tuple(sheet for sheet in sheets if sheet.rows)
+    return tuple(table for table in tables if table.rows)
 
 
 def _about(run: Run) -> dict[str, object]:
@@ -41,7 +41,7 @@ def _about(run: Run) -> dict[str, object]:
     return {name: entry for name, entry in known.items() if entry not in (None, "")}
 
 
-def _optimizers(run: Run, anchor: str) -> Iterator[Sheet]:
+def _optimizers(run: Run, anchor: str) -> Iterator[Table]:
     for place, optimizer in enumerate(run.meta.get("optimizers") or []):
         groups = optimizer.get("groups") or []
         settings = list(dict.fromkeys(key for group in groups for key in group if key != "parameters"))
@@ -51,7 +51,7 @@ def _optimizers(run: Run, anchor: str) -> Iterator[Sheet]:
         rows.append((words("parameter tensors"), *(words(count) for count in counts)))
         start = optimizer.get("from_step")
         title = f"Optimiser: {short(str(optimizer.get('class')))}" + (f" from step {start} on" if start else "")
-        yield Sheet(title, f"{anchor}-optimizer-{place}", heads, tuple(rows), sortable=False)
+        yield Table(title, f"{anchor}-optimizer-{place}", heads, tuple(rows), sortable=False)
 
 
 def _cadence(cadence: Mapping[str, Any]) -> dict[str, object]:
@@ -69,13 +69,13 @@ def _cadence(cadence: Mapping[str, Any]) -> dict[str, object]:
     return known
 
 
-def _notes(run: Run, anchor: str) -> Sheet:
+def _notes(run: Run, anchor: str) -> Table:
     rows = tuple((words(str(place)), words(note)) for place, note in enumerate(run.meta.get("notes") or [], start=1))
     title = "What recording could not do"
-    return Sheet(title, anchor, (Column("#"), Column("note")), rows, sortable=False, wraps=True)
+    return Table(title, anchor, (Column("#"), Column("note")), rows, sortable=False, wraps=True)
 
 
-def _catalogue(run: Run, anchor: str) -> Sheet:
+def _catalogue(run: Run, anchor: str) -> Table:
     heads = ("quantity", "column", "unit", "equation", "high", "low", "paper")
     rows = tuple(_entry(entry) for entry in run.meta.get("quantities") or [])
     note = (
@@ -83,7 +83,7 @@ def _catalogue(run: Run, anchor: str) -> Sheet:
         "L the loss, η the learning rate, λ the weight decay. A unit says how the number scales with them: L/W, for "
         "example, doubles with the loss and halves where the parameter doubles; no unit: it does not scale."
     )
-    return Sheet("Catalogue of quantities", anchor, tuple(map(Column, heads)), rows, note, wraps=True)
+    return Table("Catalogue of quantities", anchor, tuple(map(Column, heads)), rows, note, wraps=True)
 
 
 def _entry(quantity: Mapping[str, Any]) -> tuple[Cell, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gatdiag.report.fact import Fact
+from gatdiag.report.finding import Finding
 from gatdiag.report.wording import TIMES, count, duration, names, number, one_line, percent, short
 from gatdiag.run import Run
 from gatdiag.summary import TrainingFacts, accuracies, score, training_facts
@@ -23,7 +23,7 @@ _UNFINISHED = {
 
 
 @dataclass(frozen=True)
-class Tile:
+class Stat:
     """One large figure.
 
     Attributes:
@@ -72,35 +72,35 @@ def story(run: Run) -> tuple[str, ...]:
     return (_what(run, facts), " ".join(_how(run, facts))) if anything(run) else ()
 
 
-def tiles(run: Run) -> tuple[Tile, ...]:
+def stats(run: Run) -> tuple[Stat, ...]:
     """The large figures, those that are known."""
     if not anything(run):
         return ()
     facts = training_facts(run)
     total, trainable = sizes(run.meta)
     frozen = f"{count(total - trainable)} of them frozen" if trainable < total else "all trainable"
-    found = [Tile("Optimiser steps", _steps(facts), f"{count(facts.steps)} recorded")]
+    found = [Stat("Optimiser steps", _steps(facts), f"{count(facts.steps)} recorded")]
     if run.layer_names:
-        layers = Tile("Layers", count(len(run.layer_names)), _kinds(run.meta))
-        found[:0] = [layers, Tile("Parameters", count(total), frozen if total else "")]
+        layers = Stat("Layers", count(len(run.layer_names)), _kinds(run.meta))
+        found[:0] = [layers, Stat("Parameters", count(total), frozen if total else "")]
     if facts.loss and facts.steps:
         detail = f"{number(facts.first_loss, 4)} at the start, best {number(facts.best_loss, 4)}"
-        found.append(Tile(f"Last {short(facts.loss)}", number(facts.last_loss, 4), detail))
+        found.append(Stat(f"Last {short(facts.loss)}", number(facts.last_loss, 4), detail))
     if facts.metric and facts.best_step is not None:
         value = metric(facts.metric, facts.best_metric)
-        found.append(Tile(f"Best {short(facts.metric)}", value, f"at step {count(facts.best_step)}"))
+        found.append(Stat(f"Best {short(facts.metric)}", value, f"at step {count(facts.best_step)}"))
     test = accuracies(run).get("test")
     if test and facts.best_step is not None:
-        found.append(Tile(f"{short(test)} then", metric(test, _at(run, test, facts.best_step)), "at that step"))
+        found.append(Stat(f"{short(test)} then", metric(test, _at(run, test, facts.best_step)), "at that step"))
     return tuple(found)
 
 
-def note_facts(run: Run) -> Iterator[Fact]:
+def note_facts(run: Run) -> Iterator[Finding]:
     """What the recorder could not measure, in its own words; of many notes the first."""
     notes = [one_line(str(note)).rstrip(".") for note in run.meta.get("notes") or []]
     if notes:
         rest = f" And {count(len(notes) - _NOTES)} more, under Settings." if len(notes) > _NOTES else ""
-        yield Fact("What recording could not do", f"{'; '.join(notes[:_NOTES])}.{rest}")
+        yield Finding("What recording could not do", f"{'; '.join(notes[:_NOTES])}.{rest}")
 
 
 def sizes(meta: Mapping[str, Any]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import gatdiag
 from gatdiag.run import Store
 from tests.run.synthetic import synthetic_meta
 
-VOID = {"meta", "link", "img", "br", "hr", "input", "path", "use", "rect", "circle"}
+VOID = {"meta", "link", "img", "source", "br", "hr", "input", "path", "use", "rect", "circle"}
 SHAPES = {"lin_l.weight": 0, "att": 1, "bias": 2}
 
 

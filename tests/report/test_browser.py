@@ -47,7 +47,9 @@ found.grounds = [ground()]; toggle.click(); found.grounds.push(ground()); toggle
 found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 found.loaded = performance.getEntriesByType("resource").map((one) => one.name).filter((name) => !/^data:/.test(name));
 found.focusable = [...document.querySelectorAll("a, button, [tabindex='0']")].every((one) => one.tabIndex >= 0);
-found.empty = [...document.querySelectorAll("svg.plot")].filter((one) => one.getBoundingClientRect().height < 40 &&
+found.scrolled = [...document.querySelectorAll(".table-frame")].filter((one) => one.scrollWidth > one.clientWidth);
+found.scrolled = found.scrolled.length;
+found.empty = [...document.querySelectorAll("img.plot")].filter((one) => one.getBoundingClientRect().height < 40 &&
   one.checkVisibility()).length;
 document.body.innerHTML = "<pre id='found'></pre>";
 document.getElementById("found").textContent = JSON.stringify(found);
@@ -94,6 +96,7 @@ def test_the_page_works_and_keeps_to_itself(report, tmp_path, which, width):
     assert found["loaded"] == []
     assert found["focusable"]
     assert found["empty"] == 0
+    assert width < 1280 or found["scrolled"] == 0
 
 
 def test_its_own_policy_lets_its_script_run_and_no_other(report, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import gatdiag
 from gatdiag.figures import figures_for
 from gatdiag.report import sections
-from gatdiag.report.sections import comparison, comparison_sheet, run_section
+from gatdiag.report.sections import comparison, comparison_table, run_section
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_run
 
@@ -37,9 +37,9 @@ def test_runs_are_compared_in_numbers(tmp_path):
         build(tmp_path / name, name=name, logged={"loss": losses[name], "val_accuracy": accuracy[name]})
         for name in "ab"
     ]
-    sheet = comparison_sheet(runs, "here")
-    labels = [column.label for column in sheet.columns]
-    table = {row[0].text: dict(zip(labels, (cell.text for cell in row), strict=True)) for row in sheet.rows}
+    table = comparison_table(runs, "here")
+    labels = [column.label for column in table.columns]
+    table = {row[0].text: dict(zip(labels, (cell.text for cell in row), strict=True)) for row in table.rows}
     assert table["a"]["first loss"] == "3"
     assert (table["a"]["best loss"], table["a"]["last loss"]) == ("2", "2.5")
     assert (table["a"]["best step"], table["b"]["best step"]) == ("1", "2")
@@ -50,9 +50,9 @@ def test_runs_are_compared_in_numbers(tmp_path):
 
 def test_a_loss_that_is_no_number_is_not_called_unknown(tmp_path):
     runs = [build(tmp_path / "a", logged={"loss": [1.0, np.nan, np.nan]}), build(tmp_path / "b", logged={"x": [1.0]})]
-    sheet = comparison_sheet(runs, "here")
-    place = [column.label for column in sheet.columns].index("last loss")
-    assert [row[place].text for row in sheet.rows] == ["NaN", ""]
+    table = comparison_table(runs, "here")
+    place = [column.label for column in table.columns].index("last loss")
+    assert [row[place].text for row in table.rows] == ["NaN", ""]
 
 
 def test_a_comparison_begins_with_one_sentence_a_run(runs):
@@ -73,7 +73,9 @@ def test_a_comparison_names_runs_without_an_end(runs, tmp_path, monkeypatch):
 
 def test_overviews_beside_each_other_have_the_same_colours(runs, monkeypatch):
     met = []
-    monkeypatch.setattr(sections, "plate", lambda figure, of, anchor, **options: met.append((figure.name, options)))
+    monkeypatch.setattr(
+        sections, "figure_block", lambda figure, of, anchor, **options: met.append((figure.name, options))
+    )
     list(sections._beside_each_other(runs))
     assert [name for name, _ in met] == ["overview", "overview"]
     assert met[0] == met[1]
@@ -105,15 +107,15 @@ def test_runs_beyond_the_sixth_are_pointed_to(tmp_path, monkeypatch):
 def test_accuracies_come_first_and_a_status_that_all_share_not_at_all(tmp_path):
     logged = {"loss": [2.0, 1.0], "val_accuracy": [0.5, 0.6]}
     runs = [build(tmp_path / name, name=name, logged=logged) for name in "ab"]
-    assert [column.label for column in comparison_sheet(runs, "here").columns][:2] == ["run", "validation accuracy"]
+    assert [column.label for column in comparison_table(runs, "here").columns][:2] == ["run", "validation accuracy"]
     runs.append(build(tmp_path / "c", logged=logged, ending=None))
-    assert [column.label for column in comparison_sheet(runs, "here").columns][:2] == ["run", "status"]
+    assert [column.label for column in comparison_table(runs, "here").columns][:2] == ["run", "status"]
 
 
 def test_of_an_empty_run_nothing_is_claimed(tmp_path):
     empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
     section = run_section(build(tmp_path / "run", notes=["no forward"], **empty), "run-1")
-    assert (section.story, section.tiles, section.notable) == ((), (), ())
+    assert (section.story, section.stats, section.notable) == ((), (), ())
     assert (section.plain, section.overview, section.groups, section.tables) == ((), None, (), ())
     assert section.warnings[0].startswith("Nothing was recorded: ")
     assert section.warnings[1] == "Why: no forward."
@@ -124,13 +126,13 @@ def test_layers_that_are_not_known_are_not_counted(tmp_path):
     empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
     section = run_section(build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, **empty), "run-1")
     assert section.story[0].startswith("GATv2, trained by SGD")
-    assert {"Layers", "Parameters"}.isdisjoint(tile.label for tile in section.tiles)
+    assert {"Layers", "Parameters"}.isdisjoint(tile.label for tile in section.stats)
 
 
 def test_a_comparison_calls_scores_what_they_are(tmp_path):
     def labels(*names):
         runs = [build(tmp_path / name, name=name, logged={name: [0.5, 0.6]}) for name in names]
-        return [column.label for column in comparison_sheet(runs, "here").columns]
+        return [column.label for column in comparison_table(runs, "here").columns]
 
     assert "validation AUC" in labels("val_auc")
     assert "validation score" in labels("val_roc_auc", "val_acc")
@@ -138,7 +140,7 @@ def test_a_comparison_calls_scores_what_they_are(tmp_path):
 
 def test_figures_without_any_of_their_columns_are_named_and_not_drawn(tmp_path):
     section = run_section(build(tmp_path / "run", logged={"loss": [2.0, 1.0]}), "run-1")
-    drawn = {plate.title for group in section.groups for plate in group.plates}
+    drawn = {block.title for group in section.groups for block in group.blocks}
     assert drawn == {
         "Loss, accuracy and gradient over training",
         "Relative gradient norms by layer, and the training curve",

@@ -1,18 +1,18 @@
-from gatdiag.report.settings import settings_sheets
+from gatdiag.report.settings import settings_tables
 from tests.report.builder import build
 
 GROUPS = [{"lr": 0.1, "parameters": ["a"]}, {"lr": 0.01, "momentum": 0.9, "parameters": ["b", "c"]}]
 
 
-def sheets(folder, **meta):
+def tables(folder, **meta):
     run = build(folder, logged={"loss": [1.0]}, **meta)
     return {
-        sheet.title: [[str(cell.text) for cell in row] for row in sheet.rows] for sheet in settings_sheets(run, "s")
+        table.title: [[str(cell.text) for cell in row] for row in table.rows] for table in settings_tables(run, "s")
     }
 
 
 def test_settings_versions_cadence_and_notes_are_there(tmp_path):
-    found = sheets(tmp_path / "run", notes=["attention entropy of convs.3: hidden"], name="ten layers")
+    found = tables(tmp_path / "run", notes=["attention entropy of convs.3: hidden"], name="ten layers")
     assert ["name", "ten layers"] in found["The run"]
     assert ["torch", "2.13.0"] in found["Versions"]
     assert ["sampled steps", "every step"] in found["Cadence"]
@@ -21,14 +21,14 @@ def test_settings_versions_cadence_and_notes_are_there(tmp_path):
 
 
 def test_an_optimiser_has_a_column_for_each_group(tmp_path):
-    found = sheets(tmp_path / "run", optimizers=[{"class": "Adam", "groups": GROUPS}])
+    found = tables(tmp_path / "run", optimizers=[{"class": "Adam", "groups": GROUPS}])
     rows = found["Optimiser: Adam"]
     assert rows == [["lr", "0.1", "0.01"], ["momentum", "", "0.9"], ["parameter tensors", "1", "2"]]
 
 
 def test_every_quantity_of_the_run_is_explained(tmp_path):
     run = build(tmp_path / "run", logged={"loss": [1.0]})
-    catalogue = next(sheet for sheet in settings_sheets(run, "s") if sheet.title == "Catalogue of quantities")
+    catalogue = next(table for table in settings_tables(run, "s") if table.title == "Catalogue of quantities")
     assert [row[1].text for row in catalogue.rows] == [f"{q['table']}.{q['name']}" for q in run.meta["quantities"]]
     drawn = [str(row[3].text) for row, q in zip(catalogue.rows, run.meta["quantities"], strict=True) if q["equation"]]
     assert drawn
@@ -36,5 +36,5 @@ def test_every_quantity_of_the_run_is_explained(tmp_path):
 
 
 def test_what_is_not_known_is_left_out(tmp_path):
-    found = sheets(tmp_path / "run", notes=[], versions={}, optimizers=[], cadence={}, quantities=[])
+    found = tables(tmp_path / "run", notes=[], versions={}, optimizers=[], cadence={}, quantities=[])
     assert [*found] == ["The run"]

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from gatdiag.report.story import HARDLY, note_facts, optimizer_text, sizes, story, tiles, warnings
+from gatdiag.report.story import HARDLY, note_facts, optimizer_text, sizes, stats, story, warnings
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_meta
 
@@ -46,14 +46,14 @@ def test_a_run_without_a_loss_says_how_to_log_one(tmp_path):
 
 def test_a_run_without_a_step_says_so(tmp_path):
     run = build(tmp_path / "run")
-    assert (story(run), tiles(run)) == ((), ())
+    assert (story(run), stats(run)) == ((), ())
     assert any("none of its tables has a row" in text for text in warnings(run))
 
 
 def test_the_best_accuracy_and_its_step_are_told(tmp_path):
     run = build(tmp_path / "run", logged={"val_accuracy": [0.1, 0.7, 0.7, 0.3], "test_accuracy": [0.1, 0.6, 0.9, 0.9]})
     assert "The best val_accuracy is 70 %, at step 1 (steps count from 0)." in story(run)[1]
-    found = {tile.label: (tile.value, tile.detail) for tile in tiles(run)}
+    found = {tile.label: (tile.value, tile.detail) for tile in stats(run)}
     assert found["Best val_accuracy"] == ("70 %", "at step 1")
     assert found["test_accuracy then"][0] == "60 %"
 

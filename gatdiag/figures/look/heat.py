@@ -117,7 +117,7 @@ def heat_legend(cases: set[str]) -> list[Patch]:
     """Legend entries for the cells that are not on the colour bar."""
     patches = {
         "zero": Patch(facecolor=ZERO, edgecolor="#666666", linewidth=0.5, label="exactly 0"),
-        "broken": Patch(facecolor=BROKEN, edgecolor="white", hatch="/////", linewidth=0, label="NaN or infinite"),
+        "broken": Patch(facecolor=BROKEN, edgecolor=ZERO, hatch="/////", linewidth=0, label="NaN or infinite"),
         "unmeasured": Patch(facecolor=UNMEASURED, label="no value"),
     }
     return [patch for case, patch in patches.items() if case in cases]
@@ -153,7 +153,7 @@ def _hatch(axes: Axes, cells: _Cells, broken: NDArray[np.bool_]) -> None:
                 patch.set_height(patch.get_height() + 1)
             elif drawn < _HATCHED:
                 left, right = cells.steps[start], cells.steps[stop]
-                patch = Rectangle((left, row - 0.5), right - left, 1, facecolor="none", edgecolor="white",
+                patch = Rectangle((left, row - 0.5), right - left, 1, facecolor="none", edgecolor=ZERO,
                                   hatch="/////", linewidth=0)  # fmt: skip
                 axes.add_patch(patch)
                 drawn += 1

@@ -1,8 +1,8 @@
 """Sizes, fonts and palettes as dictionaries, and the context that applies them and nothing else.
 
-Colours are those of Okabe and Ito for categories, cividis for what is ordered, and blue to orange through white for
-what has a sign: all safe for colour-blind readers. Line styles, markers and hatches differ too, so that a print in grey
-can be read.
+Colors are those of Okabe and Ito for categories, cividis for heat maps, viridis for lines in an order, and blue to
+orange through white for what has a sign: all safe for color-blind readers. Line styles, markers and hatches differ too,
+so that a print in grey can be read.
 """
 
 from collections.abc import Iterator
@@ -96,13 +96,16 @@ CATEGORIES: tuple[dict[str, Any], ...] = tuple(
 
 _CIVIDIS = mpl.colormaps["cividis"]
 HEAT: Colormap = _CIVIDIS.with_extremes(bad="#00000000")
-ORDERED: Colormap = LinearSegmentedColormap.from_list("ordered", _CIVIDIS([i / 255 * 0.88 for i in range(256)]))
+# of lines: the part of viridis that can be seen on a white and on a black page
+ORDERED: Colormap = LinearSegmentedColormap.from_list(
+    "ordered", mpl.colormaps["viridis"]([0.22 + i / 255 * 0.6 for i in range(256)])
+)
 SIGNED: Colormap = LinearSegmentedColormap.from_list(
     "signed", ["#08306b", "#0072B2", "#9ecae1", "#f7f7f7", "#fdbe85", "#D55E00", "#6b2500"]
 ).with_extremes(bad="#00000000")
 BROKEN = "#D81B60"  # NaN and infinities: in none of the palettes
 UNMEASURED = "#dcdcdc"
-ZERO = "#ffffff"
+ZERO = "#fefefe"  # not the white of the page, which a dark page changes
 
 
 def category(index: int) -> dict[str, Any]:

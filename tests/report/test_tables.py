@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gatdiag.report.sheet import Cell, pairs, value, whole, words
+from gatdiag.report.tables import Cell, pairs, value, whole, words
 
 
 @pytest.mark.parametrize("number", [0.0, -3.25e-9, 12345.678, 1, np.float64(2.5)])
@@ -27,6 +27,6 @@ def test_words_are_one_line_and_whole_numbers_whole():
 
 
 def test_pairs_are_rows_of_two():
-    sheet = pairs("Versions", "v", ("", ""), {"python": "3.11", "torch": None})
-    assert [[cell.text for cell in row] for row in sheet.rows] == [["python", "3.11"], ["torch", "None"]]
-    assert not sheet.sortable
+    table = pairs("Versions", "v", ("", ""), {"python": "3.11", "torch": None})
+    assert [[cell.text for cell in row] for row in table.rows] == [["python", "3.11"], ["torch", "None"]]
+    assert not table.sortable

@@ -1,29 +1,45 @@
 """Figures as they stand in the page: a drawing, what it shows, and the data behind it.
 
-A drawing is inline SVG; where it would be larger than a picture of the same size, a PNG.
+A drawing is an SVG file in an `<img>`, so that it cannot act on the page nor the page on it; where it would be larger
+than a picture of the same size, a PNG. In the dark its neutral colors change by a style table of its own.
 """
 
 import base64
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
-from xml.etree import ElementTree
 
 import pandas as pd
 from markupsafe import Markup
 
 from gatdiag.figures import Figure, render, table
 from gatdiag.report.equations import equation
-from gatdiag.report.svg import inline_svg
 from gatdiag.report.wording import one_line
 from gatdiag.run import Run
 
-LARGE_SVG = 300_000  # characters; only beyond it is a PNG tried
+LARGE_SVG = 300_000  # bytes; only beyond it is a PNG tried
 LARGE_DATA = 64_000  # bytes of CSV; beyond it the page says where the data are
 _DPI = 200
 _FAILED = "This figure could not be drawn"
+
+_DARK = {  # color of `gatdiag.figures` that would be hard to see on a dark page -> what takes its place there
+    "#0072b2": "#4aa3dc",
+    "#000000": "#e8eaed",
+    "#ffffff": "#14171a",
+    "#e6e6e6": "#333b44",
+    "#555555": "#aab3bd",
+    "#dcdcdc": "#4a535c",
+}
+_RULES = "".join(
+    f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+    for light, dark in _DARK.items()
+    for kind in ("fill", "stroke")
+)
+_STYLE = f"<style>@media (prefers-color-scheme:dark){{svg{{fill:{_DARK['#000000']}}}{_RULES}}}</style>".encode()
+_PATHS, _DECIMALS = re.compile(rb' d="[^"]*"'), re.compile(rb"(\.\d\d)\d+")
 
 Width = Literal["single", "double"]
 TITLES = {
@@ -38,14 +54,14 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Plate:
+class FigureBlock:
     """One figure on the page.
 
     Attributes:
         anchor: Its identifier.
         title: Its heading.
-        drawing: The picture.
-        narrow: The picture for narrow screens, or "" if there is but one.
+        drawing: The picture, or two of which narrow screens show the second.
+        wide: Whether there are two.
         shows: What is drawn.
         reading: How to read it.
         equation: What it draws, as an equation, or "".
@@ -58,7 +74,7 @@ class Plate:
     anchor: str
     title: str
     drawing: Markup
-    narrow: Markup
+    wide: bool
     shows: str
     reading: str
     equation: Markup
@@ -69,17 +85,17 @@ class Plate:
 
 
 @dataclass(frozen=True)
-class PlateGroup:
+class FigureGroup:
     """Figures about one thing, under one heading."""
 
     title: str
     anchor: str
-    plates: tuple[Plate, ...]
+    blocks: tuple[FigureBlock, ...]
 
 
-def plate(
+def figure_block(
     figure: Figure, runs: Sequence[Run], section: str, widths: Sequence[Width] = ("single",), **options: Any
-) -> Plate:
+) -> FigureBlock:
     """A figure of one or several runs.
 
     Args:
@@ -90,22 +106,22 @@ def plate(
         **options: As the figure's own `data` takes them.
 
     Returns:
-        The plate. Where drawing fails it says so in the drawing's place, and a warning says it too.
+        The block. Where drawing fails it says so in the drawing's place, and a warning says it too.
     """
     anchor = f"{section}-figure-{figure.name}"
     try:
         data = table(figure, runs, **options)
         computed = replace(figure, data=lambda *_: data)  # once, for every width and for the download
-        drawings = [_drawing(computed, runs, width, f"{anchor}-{width}-") for width in widths]
+        drawing = _drawing(figure.title, [(width, _address(computed, runs, width)) for width in widths])
         download = _download(data)
     except Exception as error:  # one figure must not cost the reader all the others
         warnings.warn(f"the figure {figure.name!r} could not be drawn: {error!r}", stacklevel=2)
-        drawings, download = [Markup("<p>{}: {}</p>").format(_FAILED, one_line(repr(error)))], ""
-    return Plate(
+        drawing, download = Markup("<p>{}: {}</p>").format(_FAILED, one_line(repr(error))), ""
+    return FigureBlock(
         anchor=anchor,
         title=figure.title,
-        drawing=drawings[0],
-        narrow=drawings[1] if len(drawings) > 1 else Markup(""),
+        drawing=drawing,
+        wide=len(widths) > 1,
         shows=figure.shows,
         reading=figure.reading,
         equation=equation(figure.equation),
@@ -116,25 +132,37 @@ def plate(
     )
 
 
-def plate_groups(figures: Iterable[Figure], runs: Sequence[Run], anchor: str) -> tuple[PlateGroup, ...]:
+def figure_groups(figures: Iterable[Figure], runs: Sequence[Run], anchor: str) -> tuple[FigureGroup, ...]:
     """The figures under the headings of their groups, in the order given."""
     return tuple(
-        PlateGroup(TITLES[group], f"{anchor}-group-{group}", tuple(plate(figure, runs, anchor) for figure in members))
+        FigureGroup(
+            TITLES[group], f"{anchor}-group-{group}", tuple(figure_block(figure, runs, anchor) for figure in members)
+        )
         for group, members in groupby(figures, key=lambda figure: figure.group)
     )
 
 
-def _drawing(figure: Figure, runs: Sequence[Run], width: Width, prefix: str) -> Markup:
-    try:
-        drawing = inline_svg(render(figure, runs, format="svg", width=width), prefix, figure.title, width)
-    except ElementTree.ParseError:  # a name held what XML cannot
-        drawing = None
-    if drawing is not None and len(drawing) < LARGE_SVG:
-        return drawing
-    picture = base64.b64encode(render(figure, runs, format="png", width=width, dpi=_DPI)).decode()
-    if drawing is not None and len(drawing) <= len(picture):
-        return drawing
-    return Markup('<img class="plot {}" alt="{}" src="data:image/png;base64,{}">').format(width, figure.title, picture)
+def _drawing(title: str, pictures: Sequence[tuple[Width, str]]) -> Markup:
+    (width, source), *narrow = pictures
+    image = Markup('<img class="plot {}" alt="{}" src="{}">').format(width, title, source)
+    if not narrow:
+        return image
+    return Markup('<picture><source media="(max-width: 48rem)" srcset="{}">{}</picture>').format(narrow[0][1], image)
+
+
+def _address(figure: Figure, runs: Sequence[Run], width: Width) -> str:
+    """A drawing as a data address."""
+    vector = _styled(render(figure, runs, format="svg", width=width))
+    if len(vector) >= LARGE_SVG:
+        picture = render(figure, runs, format="png", width=width, dpi=_DPI)
+        if len(picture) < len(vector):
+            return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    return f"data:image/svg+xml;base64,{base64.b64encode(vector).decode()}"
+
+
+def _styled(svg: bytes) -> bytes:
+    """An SVG with the colors for the dark, and path data with no more digits than a screen shows."""
+    return _PATHS.sub(lambda data: _DECIMALS.sub(rb"\1", data[0]), svg).replace(b"<defs>", _STYLE + b"<defs>", 1)
 
 
 def _download(data: pd.DataFrame) -> str:

@@ -40,7 +40,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Table:
     """A table with its title.
 
     Attributes:
@@ -94,7 +94,7 @@ def whole(number: int) -> Cell:
     return Cell(str(number), str(number))
 
 
-def pairs(title: str, anchor: str, heads: tuple[str, str], entries: Mapping[str, object]) -> Sheet:
-    """A sheet of names and what they stand for."""
+def pairs(title: str, anchor: str, heads: tuple[str, str], entries: Mapping[str, object]) -> Table:
+    """A table of names and what they stand for."""
     rows = tuple((words(name), words(entry)) for name, entry in entries.items())
-    return Sheet(title, anchor, tuple(Column(head) for head in heads), rows, sortable=False, wraps=True)
+    return Table(title, anchor, tuple(Column(head) for head in heads), rows, sortable=False, wraps=True)

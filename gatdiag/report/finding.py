@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Fact:
+class Finding:
     """One fact.
 
     Attributes:

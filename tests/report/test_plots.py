@@ -1,0 +1,113 @@
+import base64
+import io
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+import gatdiag
+from gatdiag.figures import figures_for, render
+from gatdiag.report import plots
+from gatdiag.report.plots import TITLES, figure_block, figure_groups
+from tests.run.synthetic import synthetic_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return gatdiag.load(synthetic_run(tmp_path_factory.mktemp("runs") / "run", steps=30, layers=3, neurons=2))
+
+
+@pytest.fixture(scope="module")
+def figure(run):
+    return next(one for one in figures_for([run]) if one.name == "unchanged_fraction")
+
+
+def picture(address):
+    kind, _, content = address.partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    return ElementTree.fromstring(base64.b64decode(content))
+
+
+def test_a_block_carries_the_facts_of_its_figure(run, figure):
+    made = figure_block(figure, [run], "here")
+    assert (made.title, made.shows, made.reading) == (figure.title, figure.shows, figure.reading)
+    assert made.anchor == "here-figure-unchanged_fraction"
+    image = ElementTree.fromstring(str(made.drawing).replace(">", "/>"))
+    assert (image.tag, image.get("class"), image.get("alt")) == ("img", "plot single", figure.title)
+    assert picture(image.get("src")).get("viewBox")
+    assert not made.wide
+
+
+def test_no_line_and_no_letter_disappears_in_the_dark(run):
+    """Colors of heat maps are read against their color bar and may be as dark as the page."""
+    for figure in (figure for figure in figures_for([run]) if figure.group != "overview"):
+        svg = render(figure, run, width="single").decode()
+        grounds = {"#dcdcdc", "#e6e6e6", "#ffffff"}
+        colors = {*re.findall(r"(?:fill|stroke): (#\w{6})", svg)} - grounds
+        for color in colors:
+            shown = plots._DARK.get(color, color)
+            assert (luminance(shown) + 0.05) / (luminance("#14171a") + 0.05) >= 1.8, (figure.name, color)
+        style = plots._styled(svg.encode()).decode()
+        assert style.count("@media (prefers-color-scheme:dark)") == 1
+        ElementTree.fromstring(style)
+
+
+def luminance(color):
+    parts = [byte / 255 for byte in bytes.fromhex(color[1:])]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_the_data_behind_it_are_those_of_the_figure(run, figure):
+    made = figure_block(figure, [run], "here")
+    content = base64.b64decode(made.download.partition(",")[2])
+    wanted = gatdiag.figures.table(figure, [run]).reset_index(drop=True)
+    read = pd.read_csv(io.BytesIO(content))
+    assert list(read.columns) == list(wanted.columns)
+    pd.testing.assert_frame_equal(read, wanted, check_dtype=False, check_categorical=False, rtol=1e-5)
+
+
+def test_large_data_are_not_in_the_page(run, figure, monkeypatch):
+    monkeypatch.setattr(plots, "LARGE_DATA", 10)
+    made = figure_block(figure, [run], "here")
+    assert made.download == ""
+    assert made.elsewhere == 'gatdiag.figures.table("unchanged_fraction", run)'
+
+
+def test_a_large_drawing_becomes_a_picture_if_that_is_smaller(run, figure, monkeypatch):
+    monkeypatch.setattr(plots, "LARGE_SVG", 0)
+    monkeypatch.setattr(
+        plots, "render", lambda *_, format, **__: b"<svg>" + b" " * 9000 + b"</svg>"[:6] if format == "svg" else b"png"
+    )
+    made = figure_block(replace(figure, title='"quoted"'), [run], "here")
+    assert made.drawing.startswith('<img class="plot single" alt="&#34;quoted&#34;" src="data:image/png;base64,')
+
+
+def test_narrow_screens_get_a_picture_of_their_own(run, figure):
+    made = figure_block(figure, [run], "here", ("double", "single"))
+    narrow, wide = ElementTree.fromstring(re.sub(r"(<(?:img|source)[^>]*)>", r"\1/>", str(made.drawing)))
+    assert (narrow.get("media"), wide.get("class")) == ("(max-width: 48rem)", "plot double")
+    widths = [float(picture(address).get("viewBox").split()[2]) for address in (narrow.get("srcset"), wide.get("src"))]
+    assert widths[0] < widths[1]
+    assert made.wide
+
+
+def test_groups_follow_the_order_of_the_figures(run):
+    figures = figures_for([run])
+    groups = figure_groups(figures, [run], "run-1")
+    assert [group.title for group in groups] == list(dict.fromkeys(TITLES[figure.group] for figure in figures))
+    assert [made.title for group in groups for made in group.blocks] == [figure.title for figure in figures]
+    anchors = [made.anchor for group in groups for made in group.blocks] + [group.anchor for group in groups]
+    assert len({*anchors}) == len(anchors)
+
+
+def test_a_figure_that_fails_says_so_in_its_place(run, figure, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("<b>")
+
+    monkeypatch.setattr(plots, "render", fail)
+    with pytest.warns(UserWarning, match="unchanged_fraction"):
+        made = figure_block(figure, [run], "here")
+    assert made.drawing == "<p>This figure could not be drawn: ZeroDivisionError(&#39;&lt;b&gt;&#39;)</p>"

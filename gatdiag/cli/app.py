@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from gatdiag.cli.printing import as_options, printable
 from gatdiag.errors import GatdiagError
@@ -17,7 +18,40 @@ from gatdiag.errors import GatdiagError
 _LONGEST = 300  # characters of a message that was not written for a person
 _INTERRUPTED = 130  # as a shell has it for what Ctrl-C ended
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+# What typer raises where a command line is wrong; newer releases bring a copy of click of their own.
+_UsageError: Final[Any] = typer.BadParameter.__base__
+
+
+class _Commands(TyperGroup):
+    """Commands that say in one line what is wrong with how they are used."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command that the arguments name."""
+        if not options.setdefault("standalone_mode", True):
+            return super().main(*args, **options)
+        try:
+            status = super().main(*args, **{**options, "standalone_mode": False})
+        except _UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help
+                error.show()
+            else:
+                path = error.ctx.command_path if error.ctx else "gatdiag"
+                text = printable(" ".join(error.format_message().split())).rstrip(".")
+                typer.echo(f"gatdiag: {text}: see {path} --help", err=True)
+            status = error.exit_code
+        except typer.Abort:
+            typer.echo("gatdiag: interrupted", err=True)
+            status = _INTERRUPTED
+        sys.exit(status or 0)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 
 
 def _print_version(wanted: bool) -> None:

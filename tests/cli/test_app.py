@@ -104,6 +104,37 @@ def test_what_is_wrong_is_one_line_and_status_2(run, arguments, message):
     assert message in line
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message", "path"),
+    [
+        (["nosuch"], "No such command 'nosuch'", "gatdiag"),
+        (["--nope"], "No such option: --nope", "gatdiag"),
+        (["report"], "Missing argument 'RUN...'", "gatdiag report"),
+        (["report", "--nope", "run"], "No such option: --nope", "gatdiag report"),
+        (["export", "run"], "Missing option '--to'", "gatdiag export"),
+        (["compare", "a", "b", "--most", "x"], "Invalid value for '--most'", "gatdiag compare"),
+        (["compare", "a", "b", "--most", "-1"], "Invalid value for '--most'", "gatdiag compare"),
+        (["compare", "a", "b", "c"], "unexpected extra argument", "gatdiag compare"),
+        (["demo", "--epochs", "1\x1b[31m"], "Invalid value for '--epochs'", "gatdiag demo"),
+    ],
+)
+def test_wrong_usage_is_one_line_too(arguments, message, path):
+    done = CliRunner().invoke(app, arguments, prog_name="gatdiag")
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gatdiag: ")
+    assert message in line
+    assert line.endswith(f": see {path} --help")
+    assert "\x1b" not in line
+
+
+def test_without_arguments_there_is_help():
+    done = CliRunner().invoke(app, [], prog_name="gatdiag")
+    assert done.exit_code == 2
+    assert "Usage: gatdiag" in done.output
+    assert "inspect" in done.output
+
+
 def test_debug_adds_the_traceback(run):
     done = run("shelf:failing", "--debug")
     assert done.exit_code == 2

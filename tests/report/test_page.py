@@ -94,7 +94,8 @@ def test_the_page_is_sound_and_says_what_it_is(page, run):
     assert "GATv2 of 4 GATv2Conv layers" in reader.words
     assert all(name in reader.words for name in run.layer_names)
     order = [
-        page.index(f'id="run-1-{part}"') for part in ("summary", "findings", "overview", "figures", "tables", "settings")
+        page.index(f'id="run-1-{part}"')
+        for part in ("summary", "findings", "overview", "figures", "tables", "settings")
     ]
     assert order == sorted(order)
 

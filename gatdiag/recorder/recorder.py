@@ -29,6 +29,7 @@ from gatdiag.recorder.schedule import Budget, Every, schedule
 from gatdiag.recorder.status import Observer, Status
 from gatdiag.recorder.steps import Moving, Steps
 from gatdiag.recorder.subject import Subject
+from gatdiag.recorder.trainer import TrainerMetrics, training_loss
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure import Layer, Structure
 from gatdiag.structure.replica import unwrapped
@@ -112,6 +113,8 @@ class Recorder:
         self._measured: StepMeasurement | None = None
         self._is_ahead = False  # whether training has begun to compute the coming step
         self._clipping = BeforeClipping()
+        self._trainer = TrainerMetrics(self._root)
+        self._logs_loss = self._has_loss = False  # whether the user logs a loss, and whether closures return it
         self._has_ended = False
         self._is_entered = False  # leaving the context ends it; else the exit of the interpreter does
         # optimisers that meta.json tells of -> the first parameter of the model that each holds
@@ -204,6 +207,7 @@ class Recorder:
         self._steps.remove()
         if self._steps.is_open:
             self._guard("the last step", self._steps.close)
+        self._log_what_a_trainer_knows(self._clock.last_step)
         self._passes.stop()
         if not self._clock.steps and error is None:
             self._guard.tell(
@@ -254,11 +258,17 @@ class Recorder:
         """
         if self._writer is None or not self._hooks.attached:
             return
-        step = self._clock.step if self._is_ahead or self._steps.is_open else self._clock.last_step
         given: dict[str, Any] = {}
         for mapping in (*mappings, scalars):
             what = f"logged values ({type(mapping).__name__})"
             self._guard(what, lambda of=mapping: given.update(flattened(of)))
+        self._logs_loss |= "loss" in given
+        self._keep(given, self._clock.step if self._is_ahead or self._steps.is_open else self._clock.last_step)
+
+    def _keep(self, given: Mapping[str, Any], step: int) -> None:
+        """Write what was logged, or found to be logged, of a step."""
+        if self._writer is None or not given:
+            return
         named = [name for name in given if self._writer.can_be_logged(name)]
         values = {name: self._guard(f"values of {name!r}", scalar, name, given[name]) for name in named}
         values = {name: value for name, value in values.items() if value is not None}
@@ -312,6 +322,8 @@ class Recorder:
     def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
         """A layer has run."""
         with self._clock.recording():
+            if self._root.training and not self._is_ahead and not self._steps.is_open:
+                self._log_what_a_trainer_knows(self._clock.last_step)
             self._is_ahead |= self._root.training
             number: int | None = self._guard("layer outputs", self._passes.output, layer, inputs, output)
         return number
@@ -348,6 +360,17 @@ class Recorder:
         with self._clock.recording(), torch.no_grad():
             self._guard("this step", self._open, optimizers)
 
+    def on_loss(self, loss: Any) -> None:
+        """A closure has returned its loss."""
+        if isinstance(loss, Tensor | float) and not self._logs_loss:
+            self._has_loss = True
+            self._keep({"loss": loss * self._trainer.batches_per_step}, self._clock.step)
+
+    def _log_what_a_trainer_knows(self, step: int) -> None:
+        values = self._guard("metrics of the trainer", self._trainer.news) or {}
+        loss = None if self._has_loss or self._logs_loss else training_loss(values)
+        self._keep(values if loss is None else {**values, "loss": values[loss]}, step)
+
     def on_joined(self, optimizer: Optimizer) -> None:
         """A further optimiser takes part in the step."""
         with self._clock.recording(), torch.no_grad():
@@ -363,6 +386,7 @@ class Recorder:
         """The step is over."""
         with self._clock.recording(), torch.no_grad():
             self._guard("this step", self._close)
+            self._log_what_a_trainer_knows(self._clock.step)
         self._measured = None
         self._is_ahead = False
         self._clock.advance()

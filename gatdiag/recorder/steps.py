@@ -23,6 +23,9 @@ class Steady(Protocol):
     def on_step(self, optimizers: Sequence[Optimizer]) -> None:
         """A step is about to be made: the gradients are there, the weights have not moved."""
 
+    def on_loss(self, loss: Any) -> None:
+        """What a closure returned at its first evaluation, from which the gradients of the open step are."""
+
     def on_joined(self, optimizer: Optimizer) -> None:
         """A further optimiser is about to take part in the step."""
 
@@ -148,6 +151,7 @@ class Steps:
             if not opened:
                 opened = True
                 self.open(optimizer)
+                self._listener.on_loss(loss)
             return loss
 
         if "closure" in kwargs:

@@ -588,3 +588,32 @@ def test_a_number_that_was_there_already_is_told_of_and_not_used(tmp_path):
         with pytest.warns(gatdiag.recorder.RecordingWarning, match="from 6, got 5"):
             recorder.step(5)
     assert gatdiag.load(tmp_path / "run").steps.step.tolist() == [5, 6]
+
+
+def test_the_loss_that_a_closure_returns_is_recorded_unless_the_loop_logs_one(tmp_path):
+    """It is that of the first evaluation, at the weights before the step."""
+
+    def losses(folder, log):
+        torch.manual_seed(0)
+        model, data, first = Gat(), graph(), []
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+        with gatdiag.watch(model, folder) as recorder:
+            for _ in range(3):
+                seen = []
+
+                def closure():
+                    optimizer.zero_grad()
+                    loss = loss_of(model, data)
+                    loss.backward()
+                    seen.append(loss.item())
+                    return loss
+
+                optimizer.step(closure)
+                first.append(seen[0])
+                if log:
+                    recorder.log(loss=len(first))
+        return gatdiag.load(folder).steps.loss.tolist(), first
+
+    recorded, first = losses(tmp_path / "plain", log=False)
+    assert recorded == pytest.approx(first, rel=1e-6)
+    assert losses(tmp_path / "logged", log=True)[0] == [1, 2, 3]

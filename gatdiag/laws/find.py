@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -36,6 +36,8 @@ OUTPUT = "the output"
 # Largest residual a law may show in the check, by precision; and an approximate one once the epsilons are gone.
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 _WITHOUT_EPSILON = 1e-6
+# How often numbers that a forward pass reads are changed.
+_OTHER_NUMBERS = 4
 # Points tried further where the first says nothing about a law, because units are dead or an epsilon rules.
 _POINTS = 5
 
@@ -165,8 +167,32 @@ def _traced(
         return trace
 
     with _running(replica.model) as running:
-        traces = replica.lightly(lambda call: [one(call, Trace(exponents, running)) for _ in range(calls)])
+
+        def traced(seed: int | None = None) -> list[Trace]:
+            found: list[Trace] = replica.lightly(
+                lambda call: [one(call, Trace(exponents, running, seed)) for _ in range(calls)]
+            )
+            return found
+
+        traces = traced()
+        if numbers := [number for trace in traces for number in trace.numbers]:
+            _with_other_numbers(exponents, numbers, traced)
     return {name: exponents.resolve(label) for name, label in labels.items()}, traces
+
+
+def _with_other_numbers(
+    exponents: Exponents, numbers: list[tuple[str, Label]], traced: Callable[[int], list[Trace]]
+) -> None:
+    """Where the forward pass reads numbers (`item`), what it does with other numbers must hold too.
+
+    If it fails with others, what it reads must keep its scale.
+    """
+    try:
+        for seed in range(_OTHER_NUMBERS):
+            traced(seed)
+    except ModelError:
+        for exponents.cause, label in numbers:
+            exponents.vanish(label)
 
 
 @contextmanager

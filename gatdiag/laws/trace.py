@@ -21,6 +21,8 @@ _ONE = Fraction(1)
 _MAKES_VACANT = (arrangement.vacated, arrangement.constant, arrangement.literal)
 _KEEPS_SPREAD = (elementwise.same, elementwise.power, RULES["square"], RULES["sqrt"], reduction.summed)
 _AFTER_LOG = "log, then "
+# By up to which power of ten numbers that are read are changed.
+_POWER = 3.0
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
 
@@ -30,17 +32,24 @@ class Trace(TorchDispatchMode):
     Attributes:
         unknown: Operations without a rule that touched a labelled tensor: {(operation, module path): times}.
         failed: Operations in a form their rule cannot read: {(operation, module path): what it stumbled over}.
+        numbers: What was read out of labelled tensors as a plain number (`item`): (what was running, label).
     """
 
-    def __init__(self, exponents: Exponents, running: Callable[[], str]) -> None:
-        """Equations go to `exponents`; `running` names the module that is running."""
+    def __init__(self, exponents: Exponents, running: Callable[[], str], seed: int | None = None) -> None:
+        """Equations go to `exponents`; `running` names the module that is running.
+
+        With a seed, each number read out of a labelled tensor is another one of the same sign. For the gradient such a
+        number is a constant; but where it decides a branch, or is an exponent, other equations come to hold.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self._exponents = exponents
         self._running = running
         self._labels = WeakTensorKeyDictionary()
         self._shifts = WeakTensorKeyDictionary()
         self._views: dict[int, list[TensorWeakRef]] = {}
+        self._seed = None if seed is None else torch.Generator().manual_seed(seed)
         self.unknown: Counter[tuple[str, str]] = Counter()
+        self.numbers: list[tuple[str, Label]] = []
         self.failed: dict[tuple[str, str], str] = {}
 
     @classmethod
@@ -93,6 +102,8 @@ class Trace(TorchDispatchMode):
         out = func(*args, **kwargs)
         call = Call(func, _bound(func, args, kwargs), out, shape, self._exponents, self.label_of)
         name = func._schema.name.removeprefix("aten::")
+        if name == "_local_scalar_dense" and isinstance(out, float):
+            return self._number(call)
         if (name == "log" or self._shifts) and self._follow_shift(name, call):
             return out
         rule = self._rule(func, call)
@@ -103,6 +114,17 @@ class Trace(TorchDispatchMode):
         if func.is_view:
             self._remember(call)
         return out
+
+    def _number(self, call: Call) -> float:
+        """A number that a program reads, or another one in its place."""
+        number: float = call.out
+        if self.label_of(call.first).arrays:
+            cause = f"item in {self._running()}"
+            self.numbers.append((cause, self._settled_label_of(call.first)))
+            self._exponents.coarse[cause] += 1  # the gradient does not pass what was demanded on the way to the number
+            if self._seed is not None:
+                number *= 10 ** (_POWER * (2 * float(torch.rand((), generator=self._seed)) - 1))
+        return number
 
     def _labels_by(self, rule: Rule, name: str, call: Call, after: str = "") -> Labels:
         """What a rule says; where it cannot read the call, what it touches is held."""

@@ -227,3 +227,42 @@ def test_weights_that_are_not_finite_are_refused() -> None:
 
     with pytest.raises(ModelError, match="not finite"):
         find_laws(model, torch.randn(5, 3))
+
+
+class Branching(nn.Module):
+    """Another activation, or another power, or a failure, where a number that is read is large."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.last = kind, nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        size = hidden.norm().item()
+        if self.kind == "activation":
+            return self.last(hidden.relu() if size < 100 else hidden.tanh())
+        if self.kind == "power":
+            return self.last(hidden.abs() ** (1 if size < 100 else 2))
+        if self.kind == "clip":
+            return self.last(hidden.relu() if size < 100 else 100 * hidden.relu() / hidden.norm())
+        assert size < 100
+        return self.last(hidden.relu() / size)
+
+
+@pytest.mark.parametrize("kind", ["activation", "power", "clip", "failure"])
+def test_a_branch_by_a_number_that_is_read_leaves_only_what_holds_on_both_sides(kind: str) -> None:
+    laws = find_laws(Branching(kind), torch.randn(6, 3))
+
+    assert len(laws) == 0
+    assert any("item in the model" in f"{exclusion.what} {exclusion.reason}" for exclusion in laws.excluded)
+
+
+def test_a_logarithm_that_is_returned_keeps_its_scale() -> None:
+    class Logarithm(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).abs().log()
+
+    laws = find_laws(Logarithm(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(6, 3))
+
+    assert len(laws) == 4
+    assert not any("numerical check" in exclusion.reason for exclusion in laws.excluded)

@@ -1,5 +1,7 @@
 """Ordinary code whose laws are easily missed: the same operation in at least two places and shapes."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -219,4 +221,12 @@ ZOO: dict[str, Factory] = {
     "logarithm of the output": lambda: hidden(lambda h, b: (h.relu() @ b.t()).abs().log()),
     "logarithm before a layer": lambda: hidden(lambda h, b: h.abs().log() @ b.t()),
     "learned temperature of logarithms": lambda: hidden(lambda h, b, t: (h.abs().log() * t).exp() @ b.t(), t=(1,)),
+    "divided by a number that is read": lambda: hidden(
+        lambda h, b: h.relu() / math.sqrt(h.square().sum().item()) @ b.t()
+    ),
+    "times a weight read as a number": lambda: hidden(lambda h, b, c: c.item() * h.relu() @ b.t(), c=(1,)),
+    "to the power of a number that is read": lambda: hidden(lambda h, b, c: h.abs() ** c.abs().item() @ b.t(), c=(1,)),
+    "as many rows as a number says": lambda: hidden(
+        lambda h, b: h.topk(1 + int(h.norm().item()) % 3, dim=0).values @ b.t()
+    ),
 }

@@ -1,14 +1,22 @@
 """The tensors of a checkpoint -> the weights of a model that was built for it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from gatdiag.checkpoint.naming import shown
+from gatdiag.checkpoint.notes import listed, names
 from gatdiag.errors import InputError, ModelError
 
 Shape = tuple[int, ...]
+
+_WAY_OUT: Final = (
+    "Give the model that was saved, with the same arguments; widths may follow from the graph it was trained on, which "
+    "--data names."
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,16 @@ class Fit:
     unexpected: tuple[str, ...]
     reshaped: Mapping[str, tuple[Shape, Shape]]
 
+    def differences(self, most: int) -> tuple[str, ...]:
+        """What does not fit, in words: up to so many names of each kind."""
+        shapes = [f"{shown(name)} {list(held)}, the model's {list(own)}" for name, (own, held) in self.reshaped.items()]
+        told = (
+            ("missing in the checkpoint, so that the model keeps its own", names(self.missing, most)),
+            ("unexpected in the checkpoint, and not used", names(self.unexpected, most)),
+            ("of another shape in the checkpoint, and not used", listed(shapes, most)),
+        )
+        return tuple(f"{what}: {which}" for what, which in told if which)
+
 
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping[str, str]) -> Fit:
     """Match tensors with a model's by name; the first part of all names may differ, as "model." of a wrapper does.
@@ -39,7 +57,7 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping[str, str]
         keys: Name -> key in the file.
 
     Raises:
-        InputError: The model knows none of the names.
+        InputError: Less than half of what the model holds is there in the same shape.
 
     Example:
         >>> import torch
@@ -56,17 +74,24 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping[str, str]
     found = {meant[name]: tensor for name, tensor in tensors.items() if meant[name] in own}
     if not found:
         raise InputError(
-            f"The model knows no tensor of the checkpoint: that holds {_some(tensors)}, and the model {_some(own)}"
+            f"The model knows no tensor of the checkpoint: that holds {names(tensors, 3)}, and the model "
+            f"{names(own, 3)}. {_WAY_OUT}"
         )
     shapes = {name: (tuple(own[name].shape), tuple(tensor.shape)) for name, tensor in found.items() if _has(own[name])}
     reshaped = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
-    return Fit(
+    fitted = Fit(
         {name: tensor for name, tensor in found.items() if name not in reshaped},
         {meant[name]: name for name in tensors if meant[name] in found},
         tuple(name for name in own if name not in found),
         tuple(name for name in tensors if meant[name] not in own),
         reshaped,
     )
+    if 2 * len(fitted.tensors) < len(own):
+        raise InputError(
+            f"The checkpoint is of another model: of the model's {len(own)} tensors it holds {len(fitted.tensors)} in "
+            f"the same shape ({'; '.join(fitted.differences(3))}). {_WAY_OUT}"
+        )
+    return fitted
 
 
 def load_weights_(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -93,8 +118,3 @@ def plain(tensor: Tensor) -> Tensor:
 def _has(tensor: Tensor) -> bool:
     """Whether it has a shape that could differ."""
     return isinstance(tensor, Tensor) and not is_lazy(tensor)
-
-
-def _some(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(ascii(name) for name in names[:3]) + (", ..." if len(names) > 3 else "")

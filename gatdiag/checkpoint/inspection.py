@@ -208,13 +208,8 @@ def _opened(path: Path, subject: Subject | None, notes: Notes) -> Checkpoint:
     if subject is None:
         return checkpoint
     found = fit(subject.model, checkpoint.tensors, checkpoint.keys)
-    for what, held in (
-        ("missing in the checkpoint, so that the model keeps its own", found.missing),
-        ("unexpected in the checkpoint, and not used", found.unexpected),
-        ("of another shape in the checkpoint, and not used", found.reshaped),
-    ):
-        if held:
-            notes.add(f"{what}: {names(held, 20)}")
+    for difference in found.differences(20):
+        notes.add(difference)
     return replace(checkpoint, tensors=found.tensors)
 
 

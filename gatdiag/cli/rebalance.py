@@ -18,7 +18,6 @@ from gatdiag.checkpoint.fitting import fit, load_weights_, plain
 from gatdiag.checkpoint.formats import read_contents, reading
 from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.naming import shown
-from gatdiag.checkpoint.notes import listed
 from gatdiag.checkpoint.stacking import ASSUMED, find_stacking
 from gatdiag.checkpoint.state_dict import copies, find_weights
 from gatdiag.cli.inspect import sizes_of
@@ -162,17 +161,10 @@ def _by_stacking(checkpoint: Checkpoint) -> _Balanced:
 def _by_model(checkpoint: Checkpoint, subject: Subject, towards: str, *, include_approximate: bool) -> _Balanced:
     model = subject.model
     found = fit(model, checkpoint.tensors, checkpoint.keys)
-    if found.missing:
-        names = listed(map(shown, found.missing), 5)
-        raise InputError(f"The checkpoint is of another model: that has {names}, which the checkpoint lacks")
-    if found.reshaped:
-        pairs = [
-            f"{shown(name)} {list(own)}, and {list(held)} in the checkpoint"
-            for name, (own, held) in found.reshaped.items()
-        ]
+    if found.missing or found.reshaped:
         raise InputError(
-            f"The model has other shapes than the checkpoint: {listed(pairs, 3)}. If they follow from the graph, "
-            "name the one it was trained on: --data NAME --root FOLDER, or --inputs"
+            f"The checkpoint does not fit the model ({'; '.join(found.differences(3))}). If shapes follow from the "
+            "graph, name the one it was trained on: --data NAME --root FOLDER, or --inputs"
         )
     load_weights_(model, found.tensors)
     own = dict(model.named_parameters())

@@ -12,12 +12,10 @@ from gatdiag.figures import save_figures
 from gatdiag.report import write_report
 from gatdiag.report.writing import open_runs
 from gatdiag.run import Run
-from gatdiag.run.layout import META
 
 Picture: TypeAlias = Literal["png", "svg", "pdf"]
 PICTURES: tuple[Picture, ...] = ("png", "svg", "pdf")
 FORMATS = ("html", *PICTURES)
-_SHOWN = 8  # runs in a folder that is none itself
 
 
 def make_report(folders: Sequence[Path], out: Path, formats: str, title: str | None, *, overwrite: bool) -> None:
@@ -39,8 +37,6 @@ def make_report(folders: Sequence[Path], out: Path, formats: str, title: str | N
         page, figures = out, out.with_name(f"{out.stem}-figures")
     elif out.exists() and not out.is_dir():
         raise InputError(f"--out: expected NAME.html or a folder, got the file {str(out)!r}")
-    for folder in folders:
-        _refuse_parent(folder)
     runs = open_runs(folders)
     pictures = [name for name in PICTURES if name in wanted]
     try:
@@ -52,16 +48,6 @@ def make_report(folders: Sequence[Path], out: Path, formats: str, title: str | N
         raise
     except OSError as error:
         raise InputError(f"Cannot write to {out}: {error.strerror or error}") from error
-
-
-def _refuse_parent(folder: Path) -> None:
-    """Names the runs inside a folder that is none itself."""
-    if not folder.is_dir() or (folder / META).exists():
-        return
-    inside = sorted(str(path.parent) for path in folder.glob(f"*/{META}"))
-    if inside:
-        shown = " ".join(inside[:_SHOWN]) + (f" and {len(inside) - _SHOWN} more" if len(inside) > _SHOWN else "")
-        raise InputError(f"{str(folder)!r} is no run, but there are runs in it: {shown}")
 
 
 def _formats(text: str) -> list[str]:

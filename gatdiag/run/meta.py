@@ -18,6 +18,7 @@ STATUSES = ("recording", "finished", "failed", "interrupted")
 LARGEST_STEP = 2**63 - 1
 _LARGEST_POSITION = 2**31 - 1
 _LARGEST_FILE = 2**28
+_NAMED = 8  # runs in a folder that is none itself
 _NULL = type(None)
 _PLAIN = frozenset({str, int, bool, _NULL})
 
@@ -132,7 +133,11 @@ def read_text(folder: Path) -> bytes:
     if not folder.is_dir():
         raise InputError(f"Expected the folder of a run, but {folder} is a file; give the folder that holds {META}")
     if not path.is_file():
-        raise InputError(f"{folder} is not the folder of a run: it has no {META}. Did you mean a folder inside it?")
+        inside = [str(path.parent) for path in sorted(folder.glob(f"*/{META}"))]
+        hint = (
+            f"Did you mean a folder inside it: {' '.join(inside[:_NAMED])}?" if inside else "Give one of gatdiag.watch."
+        )
+        raise InputError(f"{folder} is not the folder of a run: it has no {META}. {hint}")
     if path.stat().st_size > _LARGEST_FILE:
         raise InputError(f"{path} is larger than {_LARGEST_FILE} bytes, which no run's {META} is")
     return path.read_bytes()

@@ -188,6 +188,18 @@ def test_a_checkpoint_of_another_model_is_refused(saved, tmp_path):
         inspect(saved[0], tmp_path / "run", subject=Subject(nn.Sequential(nn.Linear(2, 2)), (torch.ones(1, 2),)))
 
 
+def test_a_checkpoint_of_other_widths_is_refused_with_what_differs(saved, data, tmp_path):
+    wide = Subject(gat(data.num_features, 4, hidden_channels=9, layers=3), (data.x, data.edge_index))
+    with pytest.raises(InputError) as raised:
+        inspect(saved[0], tmp_path / "run", subject=wide)
+    text = str(raised.value)
+    assert "of the model's 9 tensors it holds 0 in the same shape" in text
+    assert "of another shape in the checkpoint" in text
+    assert "the model's [1, 1, 9]" in text
+    assert "Give the model that was saved" in text
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_loss_that_fails_ends_the_run(saved, data, tmp_path):
     def broken(output):
         raise ValueError("no such thing")

@@ -105,11 +105,17 @@ def test_what_is_no_run_is_said_in_words(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"is a file; give the folder that holds meta.json"):
         load(tmp_path / "file")
-    with pytest.raises(InputError, match=r"it has no meta.json. Did you mean a folder inside it"):
+    with pytest.raises(InputError, match=r"it has no meta.json. Give one of gatdiag.watch"):
         load(tmp_path)
     (tmp_path / "meta.json").mkdir()
     with pytest.raises(InputError, match=r"it has no meta.json"):
         load(tmp_path)
+
+
+def test_runs_inside_a_folder_that_is_none_are_named(folder):
+    with pytest.raises(InputError) as raised:
+        load(folder.parent)
+    assert str(raised.value).endswith(f"Did you mean a folder inside it: {folder}?")
 
 
 def test_unknown_keys_are_kept(folder):

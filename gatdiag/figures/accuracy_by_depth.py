@@ -14,7 +14,7 @@ def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
 
     Args:
         *runs: The runs; those of the same variant and depth are averaged.
-        variants: The group of each run by its name, for example its initialisation; by default its name
+        variants: The group of each run by its name, for example its initialization; by default its name
             without numbers, and the width where runs of that name differ in it.
 
     Returns:
@@ -37,7 +37,7 @@ FIGURE = Figure(
     name="accuracy_by_depth",
     title="Accuracy and speed against depth",
     shows="Accuracy at the step of the best validation accuracy, and the number of epochs it took, against the number "
-    "of layers; one line a variant, the mean of its runs with its 95 % interval, or with both runs (dashes) where "
+    "of layers; one line per variant, the mean of its runs with its 95 % interval, or with both runs (dashes) where "
     "there are but two.",
     reading="A line that falls with depth is a recipe that does not scale to deep networks; one that stays level does. "
     "The second panel tells whether depth costs training time.",

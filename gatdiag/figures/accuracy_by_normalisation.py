@@ -1,4 +1,4 @@
-"""Accuracy at the end of training against depth, by normalisation (paper 2)."""
+"""Accuracy at the end of training against depth, by normalization (paper 2)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,13 +12,13 @@ _PANELS = {"accuracy": ("last_accuracy_test", "last_accuracy_val", "last_accurac
 
 
 def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Accuracy of the last recorded step, by normalisation and depth.
+    """Accuracy of the last recorded step, by normalization and depth.
 
     Args:
-        *runs: The runs; those of the same normalisation and depth are averaged.
-        variants: The normalisation of each run by its name; by default the kind of its layers with normalisation
+        *runs: The runs; those of the same normalization and depth are averaged.
+        variants: The normalization of each run by its name; by default the kind of its layers with normalization
             scales, with the run's name without numbers and its width where runs of one kind differ in them.
-            Normalisations without parameters (PairNorm, LipschitzNorm) must be told.
+            Normalizations without parameters (PairNorm, LipschitzNorm) must be told.
 
     Returns:
         panel, column, score, variant, size (layers), mean, half_width (of the 95 % interval), lowest, highest, runs.
@@ -39,10 +39,10 @@ def _applies(runs: Sequence[Run]) -> bool:
 
 FIGURE = Figure(
     name="accuracy_by_normalisation",
-    title="Accuracy against depth, by normalisation",
-    shows="Accuracy of the last step (not of the best one) against the number of layers; one line a normalisation, "
+    title="Accuracy against depth, by normalization",
+    shows="Accuracy of the last step (not of the best one) against the number of layers; one line per normalization, "
     "the mean of its runs with its 95 % interval, or with both runs (dashes) where there are but two.",
-    reading="A normalisation that makes deep networks trainable keeps its line level where the others fall.",
+    reading="A normalization that makes deep networks trainable keeps its line level where the others fall.",
     equation="",
     paper="Dasoulas et al., Lipschitz Normalization for Self-Attention Layers, ICML 2021 (accuracy against depth)",
     group="comparison",

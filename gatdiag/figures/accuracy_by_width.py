@@ -14,7 +14,7 @@ def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
 
     Args:
         *runs: The runs; those of the same variant and width are averaged.
-        variants: The group of each run by its name, for example its initialisation; by default its name
+        variants: The group of each run by its name, for example its initialization; by default its name
             without numbers, and the depth where runs of that name differ in it.
 
     Returns:
@@ -38,7 +38,7 @@ FIGURE = Figure(
     name="accuracy_by_width",
     title="Accuracy and speed against width",
     shows="Accuracy at the step of the best validation accuracy, and the number of epochs it took, against the hidden "
-    "width; one line a variant, the mean of its runs with its 95 % interval, or with both runs (dashes) where there "
+    "width; one line per variant, the mean of its runs with its 95 % interval, or with both runs (dashes) where there "
     "are but two.",
     reading="A recipe that needs width to train at all shows as a line that rises; a balanced one is high from the "
     "start.",

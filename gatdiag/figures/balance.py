@@ -1,4 +1,4 @@
-"""c of single neurons over training, with what the optimiser's steps predict (paper 1, figures 2c, d)."""
+"""c of single neurons over training, with what the optimizer's steps predict (paper 1, figures 2c, d)."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from gatdiag.figures.look import (
     legend_below,
     not_recorded,
     note,
-    ordered_colours,
+    ordered_colors,
     plain,
     step_axis,
 )
@@ -92,7 +92,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     for axes in panels[:, 0]:
         axes.set_ylabel("c")
     entries = [
-        Line2D([], [], color=tuple(ordered_colours(1)[0]), label="a neuron"),
+        Line2D([], [], color=tuple(ordered_colors(1)[0]), label="a neuron"),
         _prediction("predicted from the step before"),
     ]
     legend_below(figure, entries + marks)
@@ -101,8 +101,8 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
 def _draw_layer(axes: Axes, part: pd.DataFrame, hold: Sequence[float]) -> list[Line2D]:
     laws = [law for _, law in part.groupby("law", sort=False)]
     laws.sort(key=lambda law: float(law["c"].iloc[0]))
-    colours = ordered_colours(len(laws))
-    lines = [Line(law["step"], law["c"], style={"color": tuple(c)}) for law, c in zip(laws, colours, strict=True)]
+    colors = ordered_colors(len(laws))
+    lines = [Line(law["step"], law["c"], style={"color": tuple(c)}) for law, c in zip(laws, colors, strict=True)]
     marks = draw_lines(axes, lines, log=False, hold=hold)
     axes.axhline(0, color="black", linewidth=0.5, zorder=1)
     for law in laws:
@@ -123,9 +123,9 @@ FIGURE = Figure(
     name="balance",
     title="Balance of single neurons over training: c and its prediction",
     shows="For the first, a middle and the last layer with laws: c of up to nine laws over training (lines), from the "
-    "most negative to the most positive at the end, and what the optimiser's last step must have made of it (circles).",
+    "most negative to the most positive at the end, and the c predicted from the optimizer's last step (circles).",
     reading="Zero is balanced. Lines that stay where they start are the conservation law at work: gradient descent "
-    "with small steps cannot repair the imbalance it was given. Large steps, weight decay and optimisers such as Adam "
+    "with small steps cannot repair the imbalance it was given. Large steps, weight decay and optimizers such as Adam "
     "move c. Circles off their line mean that something else changes the weights.",
     equation=r"c_i = \|W^l_{i,:}\|^2 - (a^l_i)^2 - \|W^{l+1}_{:,i}\|^2, \quad "
     r"c_{t+1} = (1 - \eta\lambda)^2 c_t + \eta^2 d_i, \quad "

@@ -35,7 +35,7 @@ _BOXES = 42  # layers
 
 
 def data(run: Run) -> pd.DataFrame:
-    """Quantiles of the change of each layer since initialisation.
+    """Quantiles of the change of each layer since initialization.
 
     Returns:
         layer, role, source (the snapshot compared with the initial one), q0, q5, q25, q50, q75, q95, q100.
@@ -71,7 +71,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     legend_below(figure, entries)
 
 
-def _boxes(axes: Axes, part: pd.DataFrame, colour: str) -> None:
+def _boxes(axes: Axes, part: pd.DataFrame, color: str) -> None:
     low, high = axes.get_ylim()
     boxes = [
         {"whislo": q[1], "q1": q[2], "med": q[3], "q3": q[4], "whishi": q[5], "fliers": []}
@@ -84,7 +84,7 @@ def _boxes(axes: Axes, part: pd.DataFrame, colour: str) -> None:
         showfliers=False,
         patch_artist=True,
         manage_ticks=False,
-        boxprops={"facecolor": colour, "alpha": 0.35, "linewidth": 0.6},
+        boxprops={"facecolor": color, "alpha": 0.35, "linewidth": 0.6},
         medianprops={"color": "black", "linewidth": 1.2},
         whiskerprops={"linewidth": 0.6},
         capprops={"linewidth": 0.6},
@@ -92,11 +92,11 @@ def _boxes(axes: Axes, part: pd.DataFrame, colour: str) -> None:
     axes.plot(layer_codes(part["layer"]), part["q100"].clip(upper=high), "_", color="#777777", markersize=3)
 
 
-def _bands(axes: Axes, part: pd.DataFrame, colour: str) -> None:
+def _bands(axes: Axes, part: pd.DataFrame, color: str) -> None:
     low = axes.get_ylim()[0] if axes.get_yscale() == "log" else None
     x, drawn = layer_codes(part["layer"]), part[_QUANTILES].clip(lower=low)
-    axes.fill_between(x, drawn["q5"], drawn["q95"], color=colour, alpha=0.2, linewidth=0, label="5 to 95 %")
-    axes.fill_between(x, drawn["q25"], drawn["q75"], color=colour, alpha=0.45, linewidth=0, label="25 to 75 %")
+    axes.fill_between(x, drawn["q5"], drawn["q95"], color=color, alpha=0.2, linewidth=0, label="5 to 95 %")
+    axes.fill_between(x, drawn["q25"], drawn["q75"], color=color, alpha=0.45, linewidth=0, label="25 to 75 %")
     axes.plot(x, drawn["q50"], color="black", linewidth=0.9, label="median")
 
 
@@ -108,7 +108,7 @@ def _height(table: pd.DataFrame, width: float) -> float:
 FIGURE = Figure(
     name="change_boxes",
     title="Distribution of the change of each layer's weights",
-    shows="For each layer the change since initialisation: relative to the trained weight for feature weights of at "
+    shows="For each layer the change since initialization: relative to the trained weight for feature weights of at "
     "least 1e-4, absolute for attention vectors. Box: 25 to 75 %, bar: median, whiskers: 5 to 95 %, dash: largest; a "
     "triangle on the axis: a median of exactly 0. "
     "The title says up to when: the best model where watch(best=...) kept one, unless it came within the first 5 % of "

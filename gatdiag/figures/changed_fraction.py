@@ -49,7 +49,7 @@ FIGURE = Figure(
     name="changed_fraction",
     title="How much of each layer has changed",
     shows="The part of the significant feature weights (at least 1e-4 in size) whose relative change since "
-    "initialisation exceeds 0.05 and 0.5, and the part of the attention entries whose absolute change does. "
+    "initialization exceeds 0.05 and 0.5, and the part of the attention entries whose absolute change does. "
     "The title says up to when: the best model where watch(best=...) kept one, unless it came within the first 5 % of "
     "the run; else the final one.",
     reading="Bars near zero are layers that training has not touched: they still hold their initial values. In a "

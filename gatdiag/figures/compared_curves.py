@@ -81,7 +81,7 @@ FIGURE = Figure(
     title="Loss and accuracy of several runs",
     shows="The training loss, and an accuracy where one was logged, of each run.",
     reading="A run whose loss stays level while another's falls does not train. Where losses are alike and accuracies "
-    "differ, it is generalisation that differs and not training.",
+    "differ, it is generalization that differs and not training.",
     equation="",
     paper="Dasoulas et al., ICML 2021 (convergence)",
     group="comparison",

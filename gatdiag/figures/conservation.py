@@ -45,7 +45,7 @@ FIGURE = Figure(
     title="The conservation law at every step: delta",
     shows="For each hidden layer the largest |delta| of its neurons: by how much the law between a neuron's incoming "
     "and outgoing gradients is missed.",
-    reading="Zero up to rounding (about 1e-7 of the terms in float32) whatever the optimiser. A layer well above that "
+    reading="Zero up to rounding (about 1e-7 of the terms in float32) whatever the optimizer. A layer well above that "
     "breaks the law: an activation that is not homogeneous, or something done to the gradients.",
     equation=r"\delta_i = \langle W^l_{i,:}, \nabla W^l_{i,:} \rangle - a^l_i \nabla a^l_i - "
     r"\langle W^{l+1}_{:,i}, \nabla W^{l+1}_{:,i} \rangle",

@@ -1,4 +1,4 @@
-"""The gradient by layer and step, run beside run: for example with and without a normalisation (paper 2)."""
+"""The gradient by layer and step, run beside run: for example with and without a normalization (paper 2)."""
 
 from collections.abc import Mapping
 
@@ -48,7 +48,7 @@ def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """A heat map a run, all with the same colours."""
+    """A heat map a run, all with the same colors."""
     parts = [part for _, part in table.groupby("run", sort=True)]
     known = table[table["layer"].notna()]
     if not len(known):
@@ -82,8 +82,8 @@ def _height(table: pd.DataFrame, width: float) -> float:
 FIGURE = Figure(
     name="gradient_evolution",
     title="Evolution of the gradient by layer and step",
-    shows="The gradient norm of each layer's feature weights at each step, one panel a run, in the same colours.",
-    reading="A panel of one colour is a network whose layers all receive gradients. Brightness that grows from layer "
+    shows="The gradient norm of each layer's feature weights at each step, one panel per run, in the same colors.",
+    reading="A panel of one color is a network whose layers all receive gradients. Brightness that grows from layer "
     "to layer is an exploding or vanishing gradient; the run beside it shows whether the remedy helps.",
     equation=r"\|\nabla_{W^l}\mathcal{L}\|_F",
     paper="Dasoulas et al., Lipschitz Normalization for Self-Attention Layers, ICML 2021 (evolution of the gradient)",

@@ -38,7 +38,7 @@ from gatdiag.summary import (
     without_layer,
 )
 
-_MAPS: dict[str, tuple[str, HeatKind, str]] = {  # quantity -> its column, kind of colours, label of the colour bar
+_MAPS: dict[str, tuple[str, HeatKind, str]] = {  # quantity -> its column, kind of colors, label of the color bar
     "relative gradient norm": ("parameters.relative_gradient_norm", "log", "‖∇W‖ / ‖W‖"),
     "difference between nodes": ("layers.mu", "log", "μ(X)"),
     "imbalance": ("neurons.c", "signed", "c"),
@@ -51,29 +51,29 @@ def data(run: Run, *, limits: Mapping[str, tuple[float, float]] | None = None) -
 
     Args:
         run: The run.
-        limits: Quantity -> the values at the two ends of its colours, as `shared` gives them for several runs; by
-            default those of this run. Colours of imbalance reach the size of the weights, so that what is small
+        limits: Quantity -> the values at the two ends of its colors, as `shared` gives them for several runs; by
+            default those of this run. Colors of imbalance reach the size of the weights, so that what is small
             beside them is pale.
 
     Returns:
         quantity ("loss" under its own name, or one of the maps), step, layer (null for the loss), value; for the
-        loss also low and high of the steps that a value stands for; for maps colour_low and colour_high.
+        loss also low and high of the steps that a value stands for; for maps color_low and color_high.
     """
     loss = loss_name(run)
     parts = []
     ends = limits if limits is not None else shared([run])["limits"]
     for quantity, table in _maps(run).items():
         low, high = ends[quantity]
-        parts.append(table.assign(quantity=quantity, colour_low=low, colour_high=high))
+        parts.append(table.assign(quantity=quantity, color_low=low, color_high=high))
     if loss is not None:
         curve = thin(logged(run, loss), 300)
         parts.insert(0, without_layer(run, curve).assign(quantity="loss"))
-    columns = ["quantity", "step", "layer", "value", "low", "high", "colour_low", "colour_high"]
+    columns = ["quantity", "step", "layer", "value", "low", "high", "color_low", "color_high"]
     return pd.concat(parts, ignore_index=True).reindex(columns=columns)
 
 
 def shared(runs: Sequence[Run]) -> dict[str, Any]:
-    """Limits of the colours that suit the maps of all the runs together, as an option of `data`."""
+    """Limits of the colors that suit the maps of all the runs together, as an option of `data`."""
     maps = [_maps(run) for run in runs]
     least = min((scale for run in runs if (scale := weight_scale(run)) is not None), default=_SCALE)
     limits = {}
@@ -110,7 +110,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         if not len(part):
             note(place, not_recorded(column))
             continue
-        limits = float(part["colour_low"].iloc[0]), float(part["colour_high"].iloc[0])
+        limits = float(part["color_low"].iloc[0]), float(part["color_high"].iloc[0])
         cases |= heat_map(place, part, names, kind=kind, label=label, limits=limits)
         heat_steps(place, table["step"], label=False)
         place.set_title(plain(quantity), loc="left")
@@ -127,10 +127,10 @@ FIGURE = Figure(
     title="Overview: loss, gradients, smoothing and balance, layer by layer",
     shows="Above the training loss; below it, for each layer (first layer on top) and step: the relative gradient norm "
     "of the feature weights, mu of the layer's output (how far its nodes differ), and c of its most unbalanced neuron.",
-    reading="In a network that trains, the first map has about one colour, and not far below 1e-3 (compare the "
+    reading="In a network that trains, the first map has about one color, and not far below 1e-3 (compare the "
     "scale): every layer moves at a similar pace. A dark band in it is a layer that hardly trains. A second map that "
-    "darkens downwards is oversmoothing or vanishing outputs. In the third map pale is balanced: its colours reach at "
-    "least the size of a neuron's weights. Strong colours are neurons whose incoming weights (positive) or outgoing "
+    "darkens downwards is oversmoothing or vanishing outputs. In the third map pale is balanced: its colors reach at "
+    "least the size of a neuron's weights. Strong colors are neurons whose incoming weights (positive) or outgoing "
     "weights (negative) are too large; gradient descent with small steps keeps them so, Adam and weight decay do not.",
     equation=r"\|\nabla_W\mathcal{L}\|_F / \|W\|_F, \quad \mu(X) = \|X - \mathbf{1}\gamma_X\|_F, \quad "
     r"c_i = \|W^l_{i,:}\|^2 - (a^l_i)^2 - \|W^{l+1}_{:,i}\|^2",

@@ -74,7 +74,7 @@ def table(figure: Figure | str, runs: Run | Sequence[Run], **options: Any) -> pd
     """
     chosen, several = _figure(figure), _listed(runs)
     if chosen.per == "run" and len(several) != 1:
-        raise InputError(f"figure {chosen.name!r} draws one run, got {len(several)}: call it once a run")
+        raise InputError(f"figure {chosen.name!r} draws one run, got {len(several)}: call it once per run")
     if not several:
         raise InputError(f"figure {chosen.name!r} needs at least one run, got none")
     return chosen.data(*several, **options)
@@ -135,7 +135,7 @@ def save_figures(
 ) -> list[Path]:
     """Write every figure that applies; with several runs also each run's own, in a folder of its name.
 
-    Colours mean the same in all of the runs' folders.
+    Colors mean the same in all of the runs' folders.
 
     Returns:
         The files, in reading order. Existing ones are replaced.

@@ -23,7 +23,7 @@ from gatdiag.figures.look import (
     not_recorded,
     note,
     note_panels,
-    ordered_colours,
+    ordered_colors,
     step_bar,
     undefined_of,
 )
@@ -67,7 +67,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     wide = is_wide(figure)
     panels = figure.subplots(2, 3) if wide else figure.subplots(3, 2).T
     steps = sorted(table["step"].unique())
-    colours = dict(zip(steps, ordered_colours(len(steps)), strict=True))
+    colors = dict(zip(steps, ordered_colors(len(steps)), strict=True))
     marks, absent = list[Line2D](), dict[str, Axes]()
     for axes, (column, label) in zip(panels.flat, SMOOTHING.items(), strict=True):
         part = table[table["quantity"] == column].sort_values("layer")
@@ -79,7 +79,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
             Line(
                 layer_codes(curve["layer"]),
                 curve["value"],
-                style={"color": tuple(colours[step]), **marker},
+                style={"color": tuple(colors[step]), **marker},
                 undefined=undefined_of(curve),
             )
             for step, curve in part.groupby("step")
@@ -101,7 +101,7 @@ FIGURE = Figure(
     "from their mean), mu relative to the norm, and the norm itself.",
     reading="Relative mu that falls towards 0 with depth is oversmoothing of the outputs; one that falls towards 0 "
     "backwards is oversmoothing of the gradients. Where mu falls only as the norm does, everything vanishes, which is "
-    "another illness. mu that grows backwards is gradient expansion.",
+    "a different problem. mu that grows backwards is gradient expansion.",
     equation=r"\mu(X) = \|X - \mathbf{1}\gamma_X\|_F, \quad \gamma_X = \mathbf{1}^\top X / N",
     paper="Park & Kim, Taming Gradient Oversmoothing and Expansion in GNNs, arXiv 2410.04824",
     group="smoothing",

@@ -17,7 +17,7 @@ from gatdiag.summary import weight_change
 
 
 def data(run: Run) -> pd.DataFrame:
-    """The part of the feature weights and attention vectors that is bit for bit as it was initialised.
+    """The part of the feature weights and attention vectors that is bit for bit as it was initialized.
 
     Returns:
         layer, role, source (the snapshot compared with the initial one), unchanged_fraction.
@@ -39,7 +39,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
 FIGURE = Figure(
     name="unchanged_fraction",
     title="Weights that never changed",
-    shows="For each layer the part of the weights that is exactly, to the last bit, what it was at initialisation. "
+    shows="For each layer the part of the weights that is exactly, to the last bit, what it was at initialization. "
     "The title says up to when: the best model where watch(best=...) kept one, unless it came within the first 5 % of "
     "the run; else the final one.",
     reading="Zero is healthy. A tall bar means that no gradient arrives: dead units, features that never occur in the "

@@ -13,7 +13,7 @@
     wording     numbers and names in sentences
     templates/  the page's HTML, style and script
 
-Whatever comes from the user reaches the page through a template that escapes it, or through an XML serialiser.
+Whatever comes from the user reaches the page through a template that escapes it, or through an XML serializer.
 """
 
 from gatdiag.report.writing import write_report

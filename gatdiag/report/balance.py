@@ -46,8 +46,8 @@ def _imbalance(run: Run) -> Iterator[Finding]:
         text += f"; the largest such ratio at the first step is {number(max(start.values()))}"
     notable = end[worst] >= IMBALANCED
     threshold = (
-        "Gradient descent with small steps keeps c as it was initialised. Striking from "
-        f"{IMBALANCED:.0f} on: c is then as large as the squared weights into an average neuron."
+        "Gradient descent with small steps keeps c as it was initialized. Flagged from "
+        f"{IMBALANCED:.0f} times: c is then as large as the squared weights into an average neuron."
     )
     yield Finding("Neurons are out of balance" if notable else "Balance of the neurons", f"{text}.", threshold, notable)
 
@@ -72,9 +72,9 @@ def _prediction(run: Run) -> Iterator[Finding]:
     error, scale = float((rows["c"] - rows["predicted_c"]).abs().max()), float(rows["c"].abs().max())
     if not math.isfinite(error) or not scale:
         return
-    text = f"At the last step c differs from what the optimiser must have made of it by at most {number(error)}"
+    text = f"At the last step c differs from the predicted c by at most {number(error)}"
     held = error <= BROKEN * scale
-    threshold = f"Striking from {percent(BROKEN)} of the largest |c| on."
+    threshold = f"Flagged above {percent(BROKEN)} of the largest |c|."
     size = f"{count(len(rows))} laws, largest |c| {number(scale)}"
     yield Finding("Laws hold" if held else "Laws do not hold", f"{text} ({size}).", threshold, not held)
 

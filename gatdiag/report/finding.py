@@ -10,7 +10,7 @@ class Finding:
     Attributes:
         heading: What it is about, in a few words.
         text: What was measured, with numbers.
-        threshold: From where on it counts as striking.
+        threshold: From where on it is flagged.
         notable: Whether it does.
     """
 

@@ -15,9 +15,9 @@ SLOW = 1e-4  # of a weight's size a step, in the fastest layer; about 1e-3 is th
 UNTOUCHED = 0.1  # of a layer's weights
 HARDLY_CHANGED = 0.05  # of a layer's weights moved by more than 5 %
 
-_LAST = "Last step at which it is a number;"
+_LAST = "Last finite step;"
 _THRESHOLD = (
-    f"Median over the last {percent(LATE)} of the recorded steps; striking where a layer lies below "
+    f"Median over the last {percent(LATE)} of the recorded steps; flagged where a layer lies below "
     f"{percent(FAR_BELOW)} of the largest."
 )
 
@@ -63,19 +63,19 @@ def _reach(late: dict[str, float]) -> Finding:
     if len(late) == 1:
         return Finding("Gradients", f"Relative gradient norm at the end of the run: {number(late[high])}.")
     if late[high] == 0:
-        return Finding("Gradients are zero", "The gradient of every feature weight is 0 at the end.", "", notable=True)
+        return Finding("Zero gradients", "The gradient of every feature weight is 0 at the end.", "", notable=True)
     if not starved:
         return Finding("Gradients of similar size in every layer", text, _THRESHOLD)
     less = f"less than {percent(FAR_BELOW)} of the strongest layer's gradient, relative to their weights"
     share = f"{len(starved)} of {len(late)} layers get {less}: {names(starved)}."
-    return Finding("Gradients do not reach every layer", f"{share} {text}", _THRESHOLD, notable=True)
+    return Finding("Vanishing gradients", f"{share} {text}", _THRESHOLD, notable=True)
 
 
 def _explosion(late: dict[str, float]) -> Finding:
     _, high = _ends(late)
     text = f"The gradient of layer {short(high)} is {number(late[high])} times its weights."
-    threshold = f"Median over the last {percent(LATE)} of the recorded steps; striking from {EXPLODED:.0f} times on."
-    return Finding("Gradients are huge", text, threshold, notable=True)
+    threshold = f"Median over the last {percent(LATE)} of the recorded steps; flagged above {EXPLODED:.0f} times."
+    return Finding("Exploding gradients", text, threshold, notable=True)
 
 
 def _slowness(pace: dict[str, float]) -> Finding:
@@ -84,8 +84,8 @@ def _slowness(pace: dict[str, float]) -> Finding:
         f"A step moves the feature weights by {number(pace[high])} of their size even in the fastest layer, "
         f"{short(high)}: at that pace it takes {number(1 / pace[high])} steps to move them by their own size."
     )
-    threshold = f"Median of ‖ΔW‖ / ‖W‖ over the first {percent(EARLY)} of the recorded steps; striking below {SLOW:g}."
-    return Finding("Steps are tiny", text, threshold, notable=True)
+    threshold = f"Median of ‖ΔW‖ / ‖W‖ over the first {percent(EARLY)} of the recorded steps; flagged below {SLOW:g}."
+    return Finding("Update ratio too small", text, threshold, notable=True)
 
 
 def _untouched(unchanged: dict[str, float], entries: dict[str, int]) -> Finding:
@@ -98,7 +98,7 @@ def _untouched(unchanged: dict[str, float], entries: dict[str, int]) -> Finding:
         text += f", most of all in layer {short(worst)} ({percent(unchanged[worst])}). Layers: {names(stuck)}"
     heading = "Weights that never moved" if stuck else "Every layer's weights have moved"
     return Finding(
-        heading, f"{text}.", f"{_LAST} striking from {percent(UNTOUCHED)} of a layer's weights on.", bool(stuck)
+        heading, f"{text}.", f"{_LAST} flagged above {percent(UNTOUCHED)} of a layer's weights.", bool(stuck)
     )
 
 
@@ -111,11 +111,9 @@ def _change(changed: dict[str, float]) -> Finding:
     text = f"Share of feature weights that changed by more than 5 % of their size: {span}."
     if idle:
         are = "is" if len(idle) == 1 else "are"
-        text = f"{len(idle)} of {len(changed)} layers {are} nearly as initialised: {names(idle)}. {text}"
+        text = f"{len(idle)} of {len(changed)} layers {are} nearly as initialized: {names(idle)}. {text}"
     heading = "Layers that hardly changed" if idle else "Change of the weights"
-    return Finding(
-        heading, text, f"{_LAST} striking where it is less than {percent(HARDLY_CHANGED)} of a layer.", bool(idle)
-    )
+    return Finding(heading, text, f"{_LAST} flagged below {percent(HARDLY_CHANGED)} of a layer.", bool(idle))
 
 
 def _ends(values: dict[str, float]) -> tuple[str, str]:

@@ -31,13 +31,13 @@ def broken_facts(run: Run) -> Iterator[Finding]:
         place = f"the {first['where']} of layer {short(str(first['layer']))}{parameter}"
         text = f"The first {first['kind']} appeared at step {count(int(first['step']))}, in {place}."
         if "gradient" in str(first["where"]) and _loss_is_broken(run, int(first["step"])):
-            text += " The loss was no finite number at that step, and whatever is computed back from it is none."
-        yield Finding("Values that are no numbers", text, "Striking from the first one on.", notable=True)
+            text += " The loss itself was not finite at that step, so its gradients are not either."
+        yield Finding("NaN or infinite values", text, "Flagged from the first one.", notable=True)
     elif any(counts):
         text = f"{count(int(sum(counts)))} recorded entries of outputs, gradients and weights are NaN or infinite."
-        yield Finding("Values that are no numbers", text, "Striking from the first one on.", notable=True)
+        yield Finding("NaN or infinite values", text, "Flagged from the first one.", notable=True)
     elif counts:
-        yield Finding("All values are numbers", "No NaN and no infinity in outputs, gradients or weights.")
+        yield Finding("All values are finite", "No NaN and no infinity in outputs, gradients or weights.")
 
 
 def _loss_is_broken(run: Run, step: int) -> bool:
@@ -70,20 +70,20 @@ def _smoothing(run: Run) -> Iterator[Finding]:
         text += f" Relative to the norm of the outputs: from {number(relative[0])} to {number(relative[-1])}."
     heading, notable = _spread(values, ratio, relative)
     threshold = (
-        f"{_place(run, step)} striking where the last layer's spread is less than {percent(ALIKE)} of its outputs' "
+        f"{_place(run, step)} flagged where the last layer's spread is less than {percent(ALIKE)} of its outputs' "
         f"norm, or less than {percent(ALIKE)} of the first layer's, or more than {1 / ALIKE:.0f} times it."
     )
     yield Finding(heading, text, threshold, notable)
 
 
 def _spread(values: list[float], ratio: float, relative: list[float]) -> tuple[str, bool]:
-    """What mu says, and whether it is striking. Outputs that vanish as a whole have a small mu and distinct nodes."""
+    """What mu says, and whether it is flagged. Outputs that vanish as a whole have a small mu and distinct nodes."""
     if not any(values) or (relative and relative[-1] < ALIKE):
-        return "Nodes become alike", True
+        return "Oversmoothing", True
     if ratio < ALIKE:
-        return "Outputs shrink from layer to layer" if relative else "Outputs shrink, or nodes become alike", True
+        return "Vanishing activations" if relative else "Vanishing activations or oversmoothing", True
     if ratio > 1 / ALIKE:
-        return "Outputs grow from layer to layer", True
+        return "Exploding activations", True
     return "Nodes stay distinct", False
 
 
@@ -109,7 +109,7 @@ def _dead(run: Run) -> Iterator[Finding]:
     dead = [layer for layer in last if last[layer] >= DEAD]
     worst = max(last, key=last.__getitem__)
     what = "0 at every node, or that no gradient comes back to" if untrained else "0 at every node"
-    text = f"In no layer is there a unit that puts out {what}."
+    text = f"No dead units: none puts out {what}."
     if last[worst]:
         text = f"Units that put out {what}: at most {percent(last[worst])}, in layer {short(worst)}."
     if not untrained:
@@ -117,7 +117,7 @@ def _dead(run: Run) -> Iterator[Finding]:
     if dead:
         text = f"{len(dead)} of {len(last)} layers: {names(dead)}. {text}"
     heading = "Dead units" if dead else "Units are alive"
-    threshold = f"{_place(run, step)} striking from {percent(DEAD)} of a layer's units on."
+    threshold = f"{_place(run, step)} flagged above {percent(DEAD)} of a layer's units."
     yield Finding(heading, text, threshold, bool(dead))
 
 

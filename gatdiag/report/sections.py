@@ -107,7 +107,7 @@ def comparison(runs: Sequence[Run]) -> Comparison:
 
 
 def _beside_each_other(runs: Sequence[Run]) -> Iterator[tuple[str, FigureBlock]]:
-    """The overview of each run, with the run's name; all in the same colours."""
+    """The overview of each run, with the run's name; all in the same colors."""
     shown = [run for run in runs[:MOST_IN_FULL] if anything(run)]
     overviews = [figure for figure in figures_for(shown[:1]) if figure.group == "overview" and figure.per == "run"]
     shared = [figure.shared(shown) for figure in overviews]
@@ -190,7 +190,7 @@ def _gradient_contrast(runs: Sequence[Run]) -> Iterator[str]:
         return
     factor = f", {number(known[high] / known[low])} times as large" if known[low] else ""
     yield (
-        f"Gradients relative to the weights, in the layer that gets least, over the first {percent(EARLY)} of the "
+        f"Gradients relative to the weights, smallest over layers, over the first {percent(EARLY)} of the "
         f"steps: {number(known[low])} in {short(low)}, {number(known[high])} in {short(high)}{factor}."
     )
 

@@ -1,4 +1,4 @@
-"""The tables of how it was recorded: optimisers, cadence, versions, notes, and the catalogue of quantities."""
+"""The tables of how it was recorded: optimizers, cadence, versions, notes, and the catalogue of quantities."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -50,7 +50,7 @@ def _optimizers(run: Run, anchor: str) -> Iterator[Table]:
         counts = (len(group.get("parameters") or []) for group in groups)
         rows.append((words("parameter tensors"), *(words(count) for count in counts)))
         start = optimizer.get("from_step")
-        title = f"Optimiser: {short(str(optimizer.get('class')))}" + (f" from step {start} on" if start else "")
+        title = f"Optimizer: {short(str(optimizer.get('class')))}" + (f" from step {start} on" if start else "")
         yield Table(title, f"{anchor}-optimizer-{place}", heads, tuple(rows), sortable=False)
 
 

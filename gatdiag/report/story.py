@@ -79,7 +79,7 @@ def stats(run: Run) -> tuple[Stat, ...]:
     facts = training_facts(run)
     total, trainable = sizes(run.meta)
     frozen = f"{count(total - trainable)} of them frozen" if trainable < total else "all trainable"
-    found = [Stat("Optimiser steps", _steps(facts), f"{count(facts.steps)} recorded")]
+    found = [Stat("Optimizer steps", _steps(facts), f"{count(facts.steps)} recorded")]
     if run.layer_names:
         layers = Stat("Layers", count(len(run.layer_names)), _kinds(run.meta))
         found[:0] = [layers, Stat("Parameters", count(total), frozen if total else "")]
@@ -129,7 +129,7 @@ def _what(run: Run, facts: TrainingFacts) -> str:
     optimizers = [optimizer_text(optimizer) for optimizer in run.meta.get("optimizers") or []]
     seconds = float(run.steps["time"].max()) if len(run.steps) and "time" in run.steps else 0.0
     return (
-        f"{model}{made}, trained{f' by {names(optimizers)}' if optimizers else ''} for {_steps(facts)} optimiser "
+        f"{model}{made}, trained{f' by {names(optimizers)}' if optimizers else ''} for {_steps(facts)} optimizer "
         f"step{'s' * (facts.last_step != 0)}{f' in {duration(seconds)}' if seconds > 0 else ''}."
     )
 
@@ -139,7 +139,7 @@ def _is_of_checkpoints(run: Run) -> bool:
 
 
 def optimizer_text(optimizer: Mapping[str, Any]) -> str:
-    """The optimiser's class with the learning rates of its groups, and from when on if it was not the first."""
+    """The optimizer's class with the learning rates of its groups, and from when on if it was not the first."""
     start = optimizer.get("from_step")
     since = f" from step {start} on" if start else ""
     rates = {f"{group['lr']:g}" for group in optimizer.get("groups") or [] if isinstance(group.get("lr"), float | int)}
@@ -163,11 +163,11 @@ def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:
 def loss_text(loss: str, facts: TrainingFacts) -> str:
     """What became of the loss, in one sentence or two."""
     if facts.best_loss_step is None:
-        return f"The {loss} was never a number."
+        return f"The {loss} was never finite."
     ends = f"from {number(facts.first_loss, 4)} to {number(facts.last_loss, 4)}"
     if not math.isfinite(facts.last_loss):
         best = f"its best value was {number(facts.best_loss, 4)}, at step {count(facts.best_loss_step)}"
-        return f"The {loss} went {ends}: it is no number any more; {best}."
+        return f"The {loss} went {ends}: it became NaN or infinite; {best}."
     if not math.isfinite(facts.first_loss) or not facts.first_loss or facts.steps == 1:
         return f"The {loss} is {number(facts.last_loss, 4)}."
     change = (facts.last_loss - facts.first_loss) / abs(facts.first_loss)
@@ -178,7 +178,7 @@ def loss_text(loss: str, facts: TrainingFacts) -> str:
         first, last = number(facts.first_loss, 4), number(facts.last_loss, 4)
         moved = f"It {direction} by {percent(abs(change))}."
         return f"The {loss} hardly moved: {first} at the start, {last} at the end. {moved}"
-    return f"The {loss} {direction} {ends}, by {percent(abs(change))} of where it began."
+    return f"The {loss} {direction} {ends}, by {percent(abs(change))}."
 
 
 def _steps(facts: TrainingFacts) -> str:

@@ -1,4 +1,4 @@
-"""How far the weights have moved since initialisation, by layer, from the snapshots (paper 1, figures 3a, 4a, 8, 11).
+"""How far the weights have moved since initialization, by layer, from the snapshots (paper 1, figures 3a, 4a, 8, 11).
 
 Feature weights: |(w* - w_0) / w*| over the significant weights, |w*| >= 1e-4; attention vectors: |w* - w_0| over all of
 them, because they may start at zero. w* is the best snapshot; the final one if there is no best one, or if that was

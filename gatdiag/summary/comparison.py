@@ -17,7 +17,7 @@ def compare(runs: Sequence[Run], variants: Mapping[str, str] | None = None) -> p
 
     Args:
         runs: The runs.
-        variants: The group of each run by its name, for example its initialisation; by default the run's name without
+        variants: The group of each run by its name, for example its initialization; by default the run's name without
             its numbers, so that gat-xavier-L10-seed1 and gat-xavier-L20-seed2 belong together.
 
     Returns:

@@ -41,7 +41,7 @@ def test_chosen_scalars_and_labels(grown):
     assert set(values["label"]) == {"A", grown[1].name}
 
 
-def test_one_scale_of_colours_for_all_runs(grown):
+def test_one_scale_of_colors_for_all_runs(grown):
     values = table(gradient_evolution.FIGURE, grown[2:6:2])
     rows = grown[2].parameters
     expected = rows[rows["role"] == "feature weight"]["gradient_norm"]

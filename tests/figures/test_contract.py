@@ -130,6 +130,6 @@ def grey(handle):
     return handle.get_linestyle(), handle.get_marker(), round(luminance(handle.get_color()), 1)
 
 
-def luminance(colour):
-    red, green, blue = to_rgb(colour)
+def luminance(color):
+    red, green, blue = to_rgb(color)
     return 0.299 * red + 0.587 * green + 0.114 * blue

@@ -61,12 +61,12 @@ def test_extreme_shapes(runs, name):
 
 
 def maps_of(run, **options):
-    """The limits of the colours of each map, as drawn."""
+    """The limits of the colors of each map, as drawn."""
     panels = [axes for axes in drawn(FIGURE, table(FIGURE, run, **options)).axes if axes.get_label() != "<colorbar>"]
     return [(axes.findobj(QuadMesh)[0].norm.vmin, axes.findobj(QuadMesh)[0].norm.vmax) for axes in panels[1:]]
 
 
-def test_maps_of_several_runs_have_the_same_colours(runs):
+def test_maps_of_several_runs_have_the_same_colors(runs):
     both = [runs["ordinary"], runs["stuck"]]
     options = FIGURE.shared(both)
     first, second = (maps_of(run, **options) for run in both)

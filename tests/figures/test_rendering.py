@@ -132,7 +132,7 @@ def test_everything_is_saved(tmp_path, runs):
     assert {file.parent.name for file in files} == {tmp_path.name, "1-bare", "2-nothing"}
 
 
-def test_colours_mean_the_same_in_all_folders(tmp_path, runs):
+def test_colors_mean_the_same_in_all_folders(tmp_path, runs):
     both = [runs["ordinary"], runs["512 layers"]]
     overview = next(figure for figure in FIGURES if figure.name == "overview")
     limits = overview.shared(both)

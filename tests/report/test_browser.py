@@ -30,7 +30,7 @@ QUIET = (
     "--enable-logging=stderr",
     "--v=0",
 )
-# What a reader does, at the end of the page: sort a table twice, change the colours, look at what came of it.
+# What a reader does, at the end of the page: sort a table twice, change the colors, look at what came of it.
 PROBE = """
 const heads = (table) => [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
 const table = [...document.querySelectorAll("table[data-sortable]")].find((one) => heads(one).includes("mu"));
@@ -110,7 +110,7 @@ def test_its_own_policy_lets_its_script_run_and_no_other(report, tmp_path):
     assert any("Content Security Policy" in line for line in console)
 
 
-def test_without_script_everything_is_there_but_sorting_and_colours(report, tmp_path):
+def test_without_script_everything_is_there_but_sorting_and_colors(report, tmp_path):
     text = report[0].read_text(encoding="utf-8")
     page = tmp_path / "silent.html"
     page.write_text(re.sub(r"script-src 'sha256-[^']+'", "script-src 'none'", text))

@@ -38,12 +38,12 @@ def test_the_end_of_the_run_counts_and_not_its_beginning(tmp_path):
 def test_gradients_of_zero_are_said_to_be_zero(tmp_path):
     (fact,) = facts(tmp_path / "run", relative_gradient_norm=[0.0, 0.0, 0.0])
     assert fact.notable
-    assert "zero" in fact.heading
+    assert "Zero" in fact.heading
 
 
 def test_huge_gradients_stand_out(tmp_path):
     found = facts(tmp_path / "run", relative_gradient_norm=[1e3, 200.0, 1e3])
-    assert [fact.heading for fact in found if fact.notable] == ["Gradients are huge"]
+    assert [fact.heading for fact in found if fact.notable] == ["Exploding gradients"]
     assert "1,000 times" in found[1].text
 
 
@@ -64,10 +64,10 @@ def test_large_layers_weigh_more(tmp_path):
 
 
 @pytest.mark.parametrize("share", [HARDLY_CHANGED - 0.001, HARDLY_CHANGED])
-def test_layers_nearly_as_initialised_stand_out(tmp_path, share):
+def test_layers_nearly_as_initialized_stand_out(tmp_path, share):
     (fact,) = facts(tmp_path / "run", changed_fraction_005=[0.9, share, 0.9])
     assert fact.notable == (share < HARDLY_CHANGED)
-    assert ("nearly as initialised: convs.1." in fact.text) == fact.notable
+    assert ("nearly as initialized: convs.1." in fact.text) == fact.notable
 
 
 def test_what_was_not_recorded_is_not_mentioned(tmp_path):
@@ -85,7 +85,7 @@ def test_steps_that_are_tiny_from_the_start_stand_out(tmp_path, factor):
     pace[:10, 1] = factor * SLOW
     pace[10:, 1] = 1.0 if factor < 1 else 0.0  # what comes later does not matter
     found = list(gradient_facts(build(tmp_path / "run", weights={"update_ratio": pace})))
-    assert [fact.heading for fact in found] == (["Steps are tiny"] if factor < 1 else [])
+    assert [fact.heading for fact in found] == (["Update ratio too small"] if factor < 1 else [])
     assert all("convs.1: at that pace it takes 20,000 steps" in fact.text for fact in found)
 
 

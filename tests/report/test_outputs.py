@@ -67,12 +67,12 @@ def test_what_was_not_recorded_is_not_mentioned(tmp_path):
 def test_outputs_that_grow_stand_out(tmp_path, factor):
     (fact,) = output_facts(build(tmp_path / "run", layers={"mu": [[2.0, 2.0 * factor / ALIKE]]}))
     assert fact.notable == (factor > 1)
-    assert ("grow" in fact.heading) == (factor > 1)
+    assert ("Exploding" in fact.heading) == (factor > 1)
 
 
 @pytest.mark.parametrize(
     ("relative", "heading"),
-    [([0.835, 0.226], "Outputs shrink from layer to layer"), ([0.8, 0.9 * ALIKE], "Nodes become alike")],
+    [([0.835, 0.226], "Vanishing activations"), ([0.8, 0.9 * ALIKE], "Oversmoothing")],
 )
 def test_outputs_that_vanish_are_not_called_alike(tmp_path, relative, heading):
     (fact,) = output_facts(build(tmp_path / "run", layers={"mu": [[4.0, 0.001]], "relative_mu": [relative]}))
@@ -82,7 +82,7 @@ def test_outputs_that_vanish_are_not_called_alike(tmp_path, relative, heading):
 
 def test_nodes_can_become_alike_while_their_outputs_grow(tmp_path):
     (fact,) = output_facts(build(tmp_path / "run", layers={"mu": [[1.0, 1.0]], "relative_mu": [[0.8, 0.001]]}))
-    assert fact.heading == "Nodes become alike"
+    assert fact.heading == "Oversmoothing"
 
 
 def test_units_of_a_layer_that_puts_out_nan_are_not_called_alive(tmp_path):
@@ -123,4 +123,4 @@ def test_where_no_layer_gets_a_gradient_nothing_is_said_of_units(tmp_path):
 def test_a_loss_that_was_broken_before_its_gradients_is_told_of(tmp_path, loss):
     first = {**BROKEN, "step": 1}
     (fact,) = broken_facts(build(tmp_path / "run", logged={"loss": [2.0, loss]}, first_non_finite=first))
-    assert ("The loss was no finite number at that step" in fact.text) == np.isnan(loss)
+    assert ("The loss itself was not finite at that step" in fact.text) == np.isnan(loss)

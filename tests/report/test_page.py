@@ -224,7 +224,7 @@ def test_nan_everywhere_is_said(tmp_path, monkeypatch):
     run = gatdiag.load(synthetic_run(tmp_path / "run", steps=5, layers=3, neurons=2))
     words = checked(render_page([run])).words
     assert "The first NaN appeared at step 0, in the output of layer convs.2." in words
-    assert "The loss was never a number." in words
+    assert "The loss was never finite." in words
 
 
 @pytest.mark.slow
@@ -245,10 +245,10 @@ def test_the_settings_survive_odd_values(tmp_path):
 def test_every_text_has_the_contrast_that_accessibility_asks_for(page, theme):
     """At least 4.5 : 1 (WCAG 2, AA) for each ink on each ground it is used on."""
     pairs = re.findall(r"--([a-z-]+): light-dark\(#(\w{6}), #(\w{6})\);", page)
-    colours = {name: bytes.fromhex(values[theme]) for name, *values in pairs}
+    colors = {name: bytes.fromhex(values[theme]) for name, *values in pairs}
 
     def luminance(name):
-        parts = [byte / 255 for byte in colours[name]]
+        parts = [byte / 255 for byte in colors[name]]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 

@@ -19,8 +19,8 @@ def runs(tmp_path_factory):
 def test_a_stuck_network_is_told_from_one_that_trains(runs):
     stuck, fine = (run_section(run, "run-1", in_full=False) for run in runs)
     headings = {fact.heading for fact in stuck.notable}
-    assert {"Gradients do not reach every layer", "Weights that never moved", "Nodes become alike"} <= headings
-    assert not {"Gradients do not reach every layer", "Nodes become alike"} & {fact.heading for fact in fine.notable}
+    assert {"Vanishing gradients", "Weights that never moved", "Oversmoothing"} <= headings
+    assert not {"Vanishing gradients", "Oversmoothing"} & {fact.heading for fact in fine.notable}
 
 
 def test_only_the_overview_is_drawn_where_there_are_many_runs(runs):
@@ -60,7 +60,7 @@ def test_a_comparison_begins_with_one_sentence_a_run(runs):
     assert [sentence.split(":")[0] for sentence in found.story[:2]] == ["stuck", "fine"]
     assert "The loss fell from" in found.story[1]
     assert len(found.story) == 3
-    assert "gradients do not reach every layer" in found.story[0]
+    assert "vanishing gradients" in found.story[0]
     assert [name for name, _ in found.overviews] == ["stuck", "fine"]
     assert found.warnings == ()
 
@@ -71,7 +71,7 @@ def test_a_comparison_names_runs_without_an_end(runs, tmp_path, monkeypatch):
     assert "open" in found.warnings[0]
 
 
-def test_overviews_beside_each_other_have_the_same_colours(runs, monkeypatch):
+def test_overviews_beside_each_other_have_the_same_colors(runs, monkeypatch):
     met = []
     monkeypatch.setattr(
         sections, "figure_block", lambda figure, of, anchor, **options: met.append((figure.name, options))

@@ -20,9 +20,9 @@ def test_settings_versions_cadence_and_notes_are_there(tmp_path):
     assert found["What recording could not do"] == [["1", "attention entropy of convs.3: hidden"]]
 
 
-def test_an_optimiser_has_a_column_for_each_group(tmp_path):
+def test_an_optimizer_has_a_column_for_each_group(tmp_path):
     found = tables(tmp_path / "run", optimizers=[{"class": "Adam", "groups": GROUPS}])
-    rows = found["Optimiser: Adam"]
+    rows = found["Optimizer: Adam"]
     assert rows == [["lr", "0.1", "0.01"], ["momentum", "", "0.9"], ["parameter tensors", "1", "2"]]
 
 

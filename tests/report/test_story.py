@@ -16,7 +16,7 @@ def told(folder, **given):
 def test_what_was_trained_is_told(tmp_path):
     text = told(tmp_path / "run", logged={"loss": [2.0] * 7}, width=4)
     assert (
-        "GATv2 of 2 GATv2Conv layers with 48 parameters, trained by SGD with learning rate 0.1 for 7 optimiser steps"
+        "GATv2 of 2 GATv2Conv layers with 48 parameters, trained by SGD with learning rate 0.1 for 7 optimizer steps"
         in text
     )
     assert text.count("in 3 s") == 1  # seven steps of half a second, the first at 0
@@ -25,12 +25,12 @@ def test_what_was_trained_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("losses", "words"),
     [
-        ([2.0, 1.5, 1.0], "The loss fell from 2 to 1, by 50 % of where it began."),
+        ([2.0, 1.5, 1.0], "The loss fell from 2 to 1, by 50 %."),
         ([2.0, 1.0, 3.0], "The loss rose from 2 to 3, by 50 %"),
         ([2.0, 2.0 * (1 - 0.9 * HARDLY)], "The loss hardly moved: 2 at the start, 1.91 at the end. It fell by 4.5 %."),
         ([2.0, 2.0], "The loss did not move"),
-        ([2.0, 1.0, math.nan], "it is no number any more; its best value was 1, at step 1."),
-        ([math.nan, math.nan], "The loss was never a number."),
+        ([2.0, 1.0, math.nan], "it became NaN or infinite; its best value was 1, at step 1."),
+        ([math.nan, math.nan], "The loss was never finite."),
         ([math.inf, 1.0], "The loss is 1."),
         ([2.0], "The loss is 2."),
         ([-1.0, -2.0], "The loss fell from -1 to -2, by 100 %"),
@@ -72,7 +72,7 @@ def test_shared_parameters_count_once_and_frozen_ones_are_told_apart():
     assert sizes(meta) == (2 * (9 + 3 + 3), 2 * (9 + 3 + 3) - 3)
 
 
-def test_every_group_of_an_optimiser_has_its_rate():
+def test_every_group_of_an_optimizer_has_its_rate():
     groups = [GROUP, {**GROUP, "lr": 0.01}, {**GROUP, "lr": None}]
     assert optimizer_text({"class": "Adam", "groups": groups}) == "Adam with learning rate 0.01 and 0.1"
     assert optimizer_text({"class": "Own", "groups": []}) == "Own"

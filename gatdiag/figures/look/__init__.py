@@ -24,7 +24,7 @@ from gatdiag.figures.look.lines import (
     layer_bar,
     layer_lines,
     layer_names,
-    ordered_colours,
+    ordered_colors,
     step_bar,
     undefined_of,
 )
@@ -102,7 +102,7 @@ __all__ = [
     "not_recorded",
     "note",
     "note_panels",
-    "ordered_colours",
+    "ordered_colors",
     "plain",
     "scale_axis",
     "shared_limits",

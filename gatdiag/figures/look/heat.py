@@ -20,7 +20,7 @@ from gatdiag.summary import bin_steps
 
 HeatKind = Literal["log", "signed", "linear"]
 _COLUMNS = 300  # more cells than that beside each other cannot be seen on a page
-_SIGNED = 0.1  # colours span at least this much to each side, so that rounding around zero stays white
+_SIGNED = 0.1  # colors span at least this much to each side, so that rounding around zero stays white
 _HATCHED = 400  # rectangles with a hatch; more would only cost time
 Floats = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ class _Cells:
 
 
 def shared_limits(values: NDArray[np.float64], kind: HeatKind, least: float = _SIGNED) -> tuple[float, float]:
-    """Limits of the colours that hold 98 % of the values; symmetric, and `least` or more, for what has a sign."""
+    """Limits of the colors that hold 98 % of the values; symmetric, and `least` or more, for what has a sign."""
     finite = values[np.isfinite(values)]
     if kind == "log":
         finite = finite[finite > 0]
@@ -93,28 +93,28 @@ def heat_map(
     cells = _cells(table, len(names))
     low, high = limits or shared_limits(cells.values, kind)
     norm: Normalize = LogNorm(low, high) if kind == "log" else Normalize(low, high)
-    colours: Colormap = SIGNED if kind == "signed" else HEAT
+    colors: Colormap = SIGNED if kind == "signed" else HEAT
     finite = np.isfinite(cells.values)
     zero = finite & (cells.values <= 0) if kind == "log" else np.zeros_like(finite)
     broken = cells.measured & ~finite
     axes.set_facecolor(UNMEASURED)
     axes.grid(False)
-    _mesh(axes, cells, finite & ~zero, colours, norm)
-    for hit, colour in ((zero, ZERO), (broken, BROKEN)):
+    _mesh(axes, cells, finite & ~zero, colors, norm)
+    for hit, color in ((zero, ZERO), (broken, BROKEN)):
         if hit.any():
-            _mesh(axes, cells, hit, ListedColormap([colour]).with_extremes(bad="#00000000"), Normalize(-1e300, 1e300))
+            _mesh(axes, cells, hit, ListedColormap([color]).with_extremes(bad="#00000000"), Normalize(-1e300, 1e300))
     _hatch(axes, cells, broken)
     axes.set_xlim(cells.steps[0], cells.steps[-1])
     axes.set_ylim(len(names) - 0.5, -0.5)
     layer_axis(axes, names, axis="y", limit=8)
     if bar:
-        _colour_bar(axes, ScalarMappable(norm, colours), kind, label)
+        _color_bar(axes, ScalarMappable(norm, colors), kind, label)
     cases = {"zero": zero, "broken": broken, "unmeasured": ~cells.measured}
     return {case for case, hit in cases.items() if hit.any()}
 
 
 def heat_legend(cases: set[str]) -> list[Patch]:
-    """Legend entries for the cells that are not on the colour bar."""
+    """Legend entries for the cells that are not on the color bar."""
     patches = {
         "zero": Patch(facecolor=ZERO, edgecolor="#666666", linewidth=0.5, label="exactly 0"),
         "broken": Patch(facecolor=BROKEN, edgecolor=ZERO, hatch="/////", linewidth=0, label="NaN or infinite"),
@@ -133,15 +133,15 @@ def _cells(table: pd.DataFrame, layers: int) -> _Cells:
     return _Cells(edges - 0.5, np.arange(layers + 1.0) - 0.5, values, measured)
 
 
-def _mesh(axes: Axes, cells: _Cells, shown: NDArray[np.bool_], colours: Colormap, norm: Normalize) -> None:
+def _mesh(axes: Axes, cells: _Cells, shown: NDArray[np.bool_], colors: Colormap, norm: Normalize) -> None:
     values = np.ma.masked_array(np.where(shown, cells.values, 0.0), ~shown)
-    if isinstance(colours, ListedColormap) and colours.N == 1:
+    if isinstance(colors, ListedColormap) and colors.N == 1:
         values = np.ma.masked_array(np.zeros_like(cells.values), ~shown)
-    axes.pcolormesh(cells.steps, cells.rows, values, cmap=colours, norm=norm, rasterized=True, shading="flat")
+    axes.pcolormesh(cells.steps, cells.rows, values, cmap=colors, norm=norm, rasterized=True, shading="flat")
 
 
 def _hatch(axes: Axes, cells: _Cells, broken: NDArray[np.bool_]) -> None:
-    """Hatch the broken cells: one rectangle for each run of them, neighbouring layers with the same run together."""
+    """Hatch the broken cells: one rectangle for each run of them, neighboring layers with the same run together."""
     previous: dict[tuple[int, int], Rectangle] = {}
     drawn = 0
     for row, line in enumerate(broken):
@@ -162,7 +162,7 @@ def _hatch(axes: Axes, cells: _Cells, broken: NDArray[np.bool_]) -> None:
         previous = current
 
 
-def _colour_bar(axes: Axes, drawn: ScalarMappable, kind: HeatKind, label: str) -> None:
+def _color_bar(axes: Axes, drawn: ScalarMappable, kind: HeatKind, label: str) -> None:
     bar = axes.figure.colorbar(drawn, ax=axes, pad=0.02, aspect=14, extend="both")
     if kind == "log":
         _decades(bar)
@@ -174,7 +174,7 @@ def _colour_bar(axes: Axes, drawn: ScalarMappable, kind: HeatKind, label: str) -
 
 
 def log_bar(figure: Canvas, axes: Sequence[Axes], limits: tuple[float, float], label: str) -> None:
-    """One colour bar for several heat maps with the same logarithmic limits."""
+    """One color bar for several heat maps with the same logarithmic limits."""
     bar = figure.colorbar(
         ScalarMappable(LogNorm(*limits), HEAT), ax=list(axes), pad=0.02, aspect=12 * len(axes), extend="both"
     )

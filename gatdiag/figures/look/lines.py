@@ -81,7 +81,7 @@ def draw_lines(
             style.setdefault("marker", "o")
         (artist,) = axes.plot(x, np.where(seen & np.isfinite(y), y, np.nan), label=line.label or "_line", **style)
         if line.band is not None:
-            _shade(axes, x, *line.band, colour=artist.get_color())
+            _shade(axes, x, *line.band, color=artist.get_color())
         needed |= mark_hidden(axes, x, y, line.undefined)
         if line.label:
             handles.append(artist)
@@ -89,19 +89,19 @@ def draw_lines(
     return handles
 
 
-def _shade(axes: Axes, x: NDArray[np.float64], low: ArrayLike, high: ArrayLike, *, colour: Any) -> None:
+def _shade(axes: Axes, x: NDArray[np.float64], low: ArrayLike, high: ArrayLike, *, color: Any) -> None:
     bottom, top = axes.get_ylim()
     low, high = np.clip(np.asarray(low, np.float64), bottom, top), np.clip(np.asarray(high, np.float64), bottom, top)
-    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0, zorder=1.5, rasterized=False)
+    axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0, zorder=1.5, rasterized=False)
 
 
-def ordered_colours(count: int) -> NDArray[np.float64]:
-    """Colours for things in an order, dark to light, (count, 4)."""
+def ordered_colors(count: int) -> NDArray[np.float64]:
+    """Colors for things in an order, dark to light, (count, 4)."""
     return np.asarray(ORDERED(np.linspace(0, 1, count) if count > 1 else [0.0]))
 
 
 def layer_bar(figure: Canvas, axes: Sequence[Axes], names: Sequence[str], drawn: Sequence[int]) -> None:
-    """A colour bar that says which line is which layer, in place of a legend of up to 512 entries.
+    """A color bar that says which line is which layer, in place of a legend of up to 512 entries.
 
     Args:
         figure: Where the axes are.
@@ -114,18 +114,18 @@ def layer_bar(figure: Canvas, axes: Sequence[Axes], names: Sequence[str], drawn:
 
 
 def step_bar(figure: Canvas, axes: Sequence[Axes], steps: Sequence[int]) -> None:
-    """A colour bar that says which line is which step."""
+    """A color bar that says which line is which step."""
     _bar(figure, axes, [f"{step:,}" for step in steps], "step")
 
 
 def _bar(figure: Canvas, axes: Sequence[Axes], labels: Sequence[str], title: str) -> None:
     count = len(labels)
-    colours = ListedColormap([tuple(c) for c in ordered_colours(count)])
+    colors = ListedColormap([tuple(c) for c in ordered_colors(count)])
     norm = BoundaryNorm(np.arange(count + 1) - 0.5, count) if count > 1 else Normalize(-0.5, 0.5)
     places = [one.get_position() for one in axes]
     height = (max(box.y1 for box in places) - min(box.y0 for box in places)) * figure.bbox.height / figure.dpi
     shown = range(0, count, -(-count // max(int(height / _ROW), 1)))
-    bar = figure.colorbar(ScalarMappable(norm, colours), ax=list(axes), ticks=shown, aspect=30, pad=0.02)
+    bar = figure.colorbar(ScalarMappable(norm, colors), ax=list(axes), ticks=shown, aspect=30, pad=0.02)
     bar.ax.set_yticklabels([labels[place] for place in shown])
     bar.ax.minorticks_off()
     bar.ax.tick_params(length=0)
@@ -140,10 +140,10 @@ def layer_names(table: pd.DataFrame) -> list[str]:
 
 
 def layer_lines(table: pd.DataFrame, **style: Any) -> tuple[list[Line], list[int]]:
-    """A line for each layer of a thinned table, coloured dark to light by depth; and the positions of those layers."""
+    """A line for each layer of a thinned table, colored dark to light by depth; and the positions of those layers."""
     parts = [
         (int(part["layer"].cat.codes.iloc[0]), part) for _, part in table.groupby("layer", observed=True, sort=True)
     ]
-    colours = ordered_colours(len(parts))
-    lines = [curve_line(part, color=tuple(colour), **style) for (_, part), colour in zip(parts, colours, strict=True)]
+    colors = ordered_colors(len(parts))
+    lines = [curve_line(part, color=tuple(color), **style) for (_, part), color in zip(parts, colors, strict=True)]
     return lines, [code for code, _ in parts]

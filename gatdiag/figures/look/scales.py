@@ -25,7 +25,7 @@ from gatdiag.figures.look.style import BROKEN, inches
 from gatdiag.figures.look.text import layer_labels
 from gatdiag.summary import spaced
 
-MARKS = {  # what the eye cannot see -> marker, colour, words in the legend, height in the axis
+MARKS = {  # what the eye cannot see -> marker, color, words in the legend, height in the axis
     "broken": ("x", BROKEN, "NaN or infinite", 0.97),
     "zero": ("v", "#666666", "exactly 0", 0.02),
     "gradient is zero": ("s", "#666666", "gradient is zero", 0.02),
@@ -124,10 +124,10 @@ def mark_hidden(
         "below": np.isfinite(y) & (y < low) & ~zero,
     }
     for case, hit in cases.items():
-        marker, colour, _, height = MARKS[case]
+        marker, color, _, height = MARKS[case]
         if hit.any():
             places = x[hit][spaced(int(hit.sum()), _MARKED)]
-            axes.plot(places, np.full(len(places), height), marker, color=colour, markersize=3, markeredgewidth=0.8,
+            axes.plot(places, np.full(len(places), height), marker, color=color, markersize=3, markeredgewidth=0.8,
                       transform=axes.get_xaxis_transform(), label=f"_{case}", zorder=5)  # fmt: skip
     return {case for case, hit in cases.items() if hit.any()}
 
@@ -165,7 +165,7 @@ def step_axis(axes: Axes, steps: ArrayLike, *, label: bool = True) -> None:
 def layer_axis(
     axes: Axes, names: Sequence[str], *, axis: str = "x", limit: int = 12, label: bool = True, letters: int = 40
 ) -> None:
-    """The axis of layers, at 0, 1, ...: labelled by name, at most about `limit` of them.
+    """The axis of layers, at 0, 1, ...: labeled by name, at most about `limit` of them.
 
     Names stand upright where more than so many letters would have to stand side by side.
     """
@@ -181,7 +181,7 @@ def layer_axis(
 
 
 def _shown(count: int, limit: int) -> range:
-    """Which of so many layers are labelled: all, or every so many from the first on."""
+    """Which of so many layers are labeled: all, or every so many from the first on."""
     return range(0, count, max(-(-count // limit), 1))
 
 

@@ -66,7 +66,7 @@ def _apart(table: pd.DataFrame, by: str, columns: Sequence[str]) -> pd.DataFrame
 
 
 def draw_by_size(axes: Axes, table: pd.DataFrame, order: Sequence[str], *, size: str, value: str) -> None:
-    """Draw one panel of `size_table`: a line a variant of `order`, each with its own colour, style and marker."""
+    """Draw one panel of `size_table`: a line a variant of `order`, each with its own color, style and marker."""
     most = np.inf if value == "epochs to best" else 1.0 if table["highest"].max() <= 1 else 100.0
     half, mean = table["half_width"].fillna(0.0), table["mean"]
     table = table.assign(low=(mean - half).clip(lower=0.0), high=(mean + half).clip(upper=most))
@@ -103,13 +103,13 @@ def _draw_means(axes: Axes, table: pd.DataFrame, order: Sequence[str]) -> None:
         markersize=4,
     )
     for variant, part in table.dropna(subset=["half_width"]).groupby("variant", sort=False):
-        colour = styles[str(variant)]["color"]
+        color = styles[str(variant)]["color"]
         size, mean, low, high = (part[column].to_numpy() for column in ("size", "mean", "low", "high"))
-        axes.errorbar(size, mean, (mean - low, high - mean), fmt="none", ecolor=colour, elinewidth=0.6, capsize=1.5)
+        axes.errorbar(size, mean, (mean - low, high - mean), fmt="none", ecolor=color, elinewidth=0.6, capsize=1.5)
     for variant, part in table[table["runs"] == 2].groupby("variant", sort=False):
-        colour = styles[str(variant)]["color"]
+        color = styles[str(variant)]["color"]
         for column in ("lowest", "highest"):
-            axes.plot(part["size"], part[column], "_", color=colour, markersize=4, label="_run")
+            axes.plot(part["size"], part[column], "_", color=color, markersize=4, label="_run")
 
 
 def draw_size_panels(figure: Canvas, table: pd.DataFrame, panels: Mapping[str, Sequence[str]], *, size: str) -> None:

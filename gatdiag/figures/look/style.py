@@ -81,15 +81,15 @@ OKABE_ITO = {
 }
 _LINE_STYLES = ("-", "--", "-.", ":")
 DASHES = {"-": "", "--": (3.7, 1.6), "-.": (6.4, 1.6, 1, 1.6), ":": (1, 1.65)}  # as seaborn takes them
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")  # one more than colours: no pair comes back soon
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")  # one more than colors: no pair comes back soon
 _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo")
 
 FEATURE_STYLE: dict[str, Any] = {"color": OKABE_ITO["blue"], "linestyle": "-", "marker": "o", "hatch": ""}
 ATTENTION_STYLE: dict[str, Any] = {"color": OKABE_ITO["orange"], "linestyle": "--", "marker": "^", "hatch": "////"}
-# 7 colours and 4 line styles: the same pair comes back only after 28 categories
+# 7 colors and 4 line styles: the same pair comes back only after 28 categories
 CATEGORIES: tuple[dict[str, Any], ...] = tuple(
-    {"color": colour, "linestyle": line, "marker": marker, "hatch": hatch}
-    for colour, line, marker, hatch in islice(
+    {"color": color, "linestyle": line, "marker": marker, "hatch": hatch}
+    for color, line, marker, hatch in islice(
         zip(cycle(OKABE_ITO.values()), cycle(_LINE_STYLES), cycle(_MARKERS), cycle(_HATCHES), strict=False), 28
     )
 )
@@ -109,7 +109,7 @@ ZERO = "#fefefe"  # not the white of the page, which a dark page changes
 
 
 def category(index: int) -> dict[str, Any]:
-    """Colour, line style, marker and hatch of the index-th of several things without an order.
+    """Color, line style, marker and hatch of the index-th of several things without an order.
 
     Example:
         >>> category(0)["color"], category(1)["linestyle"]

@@ -64,7 +64,7 @@ def test_layers_without_rows_have_no_value():
     assert axes.findobj(QuadMesh)[0].get_array().mask[1:].all()
 
 
-def test_broken_runs_of_neighbouring_layers_share_a_hatch():
+def test_broken_runs_of_neighboring_layers_share_a_hatch():
     broken = np.nan
     axes, _ = drawn([[1, broken, broken], [1, broken, broken], [broken, 1, broken]])
     boxes = sorted((p.get_x(), p.get_width(), p.get_y(), p.get_height()) for p in axes.patches)
@@ -90,10 +90,10 @@ def test_cells_stand_at_their_steps_even_when_these_are_not_even():
         ([2.0, 2.0], "linear", (1.5, 2.5)),
     ],
 )
-def test_limits_of_colours(values, kind, limits):
+def test_limits_of_colors(values, kind, limits):
     assert shared_limits(np.array(values), kind) == pytest.approx(limits)
 
 
-def test_logarithmic_colours_span_at_least_a_decade():
+def test_logarithmic_colors_span_at_least_a_decade():
     low, high = shared_limits(np.array([1.0, 1.1]), "log")
     assert high / low > 10

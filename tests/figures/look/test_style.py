@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from gatdiag.figures.look import CATEGORIES, HEAT, SIGNED, category, is_wide, look, ordered_colours
+from gatdiag.figures.look import CATEGORIES, HEAT, SIGNED, category, is_wide, look, ordered_colors
 
 
-def luminance(colour):
-    return float(np.dot(mpl.colors.to_rgb(colour), [0.299, 0.587, 0.114]))
+def luminance(color):
+    return float(np.dot(mpl.colors.to_rgb(color), [0.299, 0.587, 0.114]))
 
 
-def test_no_two_categories_share_colour_and_line():
+def test_no_two_categories_share_color_and_line():
     assert len({(style["color"], style["linestyle"]) for style in CATEGORIES}) == 28
     assert category(28) == category(0)
     assert len({(style["color"], style["marker"]) for style in CATEGORIES}) == 28
@@ -27,8 +27,8 @@ def test_few_categories_differ_in_grey(count):
 
 
 def test_what_is_ordered_grows_lighter():
-    for colours in (ordered_colours(10), HEAT(np.linspace(0, 1, 50))):
-        brightness = [luminance(colour[:3]) for colour in colours]
+    for colors in (ordered_colors(10), HEAT(np.linspace(0, 1, 50))):
+        brightness = [luminance(color[:3]) for color in colors]
         assert brightness == sorted(brightness)
         assert np.diff(brightness).min() > 0.005
 

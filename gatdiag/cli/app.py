@@ -181,13 +181,18 @@ def report(
         Path,
         typer.Option(
             metavar="FILE|DIR",
-            help="NAME.html, with the figures beside it in NAME-figures; or a folder for report.html and the figures.",
+            help="NAME.html, with the figures beside it in NAME-figures; NAME.pdf, for all figures in one file; "
+            "NAME.png or NAME.svg, for the first of them; or a folder for report.html and the figures.",
         ),
     ] = Path("report.html"),
     formats: Annotated[
-        str,
-        typer.Option("--format", metavar="LIST", help="What to write: html, png, svg, pdf, separated by commas."),
-    ] = "html",
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="LIST",
+            help="What to write: html, png, svg, pdf, separated by commas. By default as --out says, or else html.",
+        ),
+    ] = None,
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="Heading of the page.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are not gatdiag's.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,

@@ -13,6 +13,6 @@ one's own (`figure.draw(table, matplotlib_figure)`). Nothing here touches pyplot
 """
 
 from gatdiag.figures.look import Figure
-from gatdiag.figures.rendering import FIGURES, figures_for, missing, render, save_figures, table
+from gatdiag.figures.rendering import FIGURES, figures_for, missing, render, render_document, save_figures, table
 
-__all__ = ["FIGURES", "Figure", "figures_for", "missing", "render", "save_figures", "table"]
+__all__ = ["FIGURES", "Figure", "figures_for", "missing", "render", "render_document", "save_figures", "table"]

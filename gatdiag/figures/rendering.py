@@ -1,7 +1,7 @@
 """The registry of figures, and a figure -> bytes, files, data."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import matplotlib.figure
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_pdf import FigureCanvasPdf, PdfPages
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from gatdiag.errors import InputError
@@ -117,13 +117,16 @@ def render(
         values = table(chosen, runs, **options)
     content = BytesIO()
     with look(salt=f"gatdiag {chosen.name}"):
-        size = SIZES[width], chosen.height(values, SIZES[width])
-        drawn = matplotlib.figure.Figure(figsize=size, dpi=dpi, layout="constrained")
-        canvas = _CANVASES[format](drawn)
-        chosen.draw(values, drawn)
+        canvas = _CANVASES[format](_drawn(chosen, values, SIZES[width], dpi))
         # not savefig, which draws everything twice; the layout is settled in the one drawing that is kept
         getattr(canvas, f"print_{format}")(content, metadata=_METADATA[format])
     return content.getvalue()
+
+
+def _drawn(figure: Figure, values: pd.DataFrame, width: float, dpi: int) -> matplotlib.figure.Figure:
+    drawn = matplotlib.figure.Figure(figsize=(width, figure.height(values, width)), dpi=dpi, layout="constrained")
+    figure.draw(values, drawn)
+    return drawn
 
 
 def save_figures(
@@ -140,21 +143,36 @@ def save_figures(
     Returns:
         The files, in reading order. Existing ones are replaced.
     """
-    several = _listed(runs)
-    wanted = [(Path(folder), several)]
-    if len(several) > 1:
-        wanted += [(Path(folder) / f"{place + 1}-{_file_name(run.name)}", [run]) for place, run in enumerate(several)]
-    shared = {figure.name: figure.shared(several) for figure in FIGURES if several and figure.per == "run"}
     written = []
-    for into, of in wanted:
+    for place, figure, of, values in _applying(_listed(runs)):
+        into = Path(folder) / place
         into.mkdir(parents=True, exist_ok=True)
-        for figure in figures_for(of):
-            values = table(figure, of, **(shared[figure.name] if len(of) == 1 else {}))
-            for kind in formats:
-                path = into / f"{figure.name}.{kind}"
-                path.write_bytes(render(figure, of, format=kind, width=width, values=values))
-                written.append(path)
+        for kind in formats:
+            path = into / f"{figure.name}.{kind}"
+            path.write_bytes(render(figure, of, format=kind, width=width, values=values))
+            written.append(path)
     return written
+
+
+def render_document(runs: Run | Sequence[Run], *, width: Width = "double") -> bytes:
+    """Every figure that `save_figures` writes, in one PDF, a page for each."""
+    content = BytesIO()
+    with look(), PdfPages(content, metadata=_METADATA["pdf"]) as pages:
+        for _, figure, _, values in _applying(_listed(runs)):
+            with look():
+                pages.savefig(_drawn(figure, values, SIZES[width], 300))
+    return content.getvalue()
+
+
+def _applying(runs: list[Run]) -> Iterator[tuple[str, Figure, list[Run], pd.DataFrame]]:
+    """Each figure that applies, its runs and its data; with several runs also each run's own, and its folder's name."""
+    wanted = [("", runs)]
+    if len(runs) > 1:
+        wanted += [(f"{place + 1}-{_file_name(run.name)}", [run]) for place, run in enumerate(runs)]
+    shared = {figure.name: figure.shared(runs) for figure in FIGURES if runs and figure.per == "run"}
+    for place, of in wanted:
+        for figure in figures_for(of):
+            yield place, figure, of, table(figure, of, **(shared[figure.name] if len(of) == 1 else {}))
 
 
 def _figure(figure: Figure | str) -> Figure:

@@ -54,6 +54,40 @@ def test_pictures_alone_go_into_a_folder(report, folder, tmp_path):
     assert report(folder, "--out", "pictures", "--format", "svg", "--overwrite").exit_code == 0
 
 
+@pytest.mark.parametrize(("kind", "magic"), [("pdf", b"%PDF"), ("png", b"\x89PNG"), ("SVG", b"<?xml")])
+def test_a_picture_is_written_where_its_name_says(report, folder, tmp_path, kind, magic):
+    name = f"new/x.{kind}"
+    done = report(folder, "--out", name)
+    assert (done.exit_code, done.stdout) == (0, f"{name}\n"), done.stderr
+    assert (tmp_path / name).read_bytes().startswith(magic)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [f"x.{kind}"]
+    again = report(folder, "--out", name)
+    assert again.exit_code == 2
+    assert "exists" in again.stderr
+    assert report(folder, "--out", name, "--overwrite", "--format", kind.lower()).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "x.docx"], "expected NAME.html, .pdf, .png, .svg or a folder, got 'x.docx'"),
+        (["--out", "x.pdf", "--format", "html,png"], "'x.pdf' is the name of one pdf file"),
+    ],
+)
+def test_a_name_that_does_not_fit_is_refused(report, folder, tmp_path, arguments, message):
+    done = report(folder, *arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not list(tmp_path.glob("x*"))
+
+
+def test_a_folder_may_have_a_dot_in_its_name(report, folder, tmp_path):
+    (tmp_path / "old.pdf").mkdir()
+    for name in ("v1.2", "old.pdf"):
+        assert report(folder, "--out", name).exit_code == 0
+        assert (tmp_path / name / "report.html").is_file()
+
+
 def test_a_file_of_the_users_is_not_replaced_unasked(report, folder, tmp_path):
     (tmp_path / "report.html").write_text("mine")
     assert report(folder).exit_code == 2
@@ -97,7 +131,7 @@ def test_neither_help_nor_report_import_torch(folder, tmp_path):
 
 def test_another_file_is_not_taken_for_a_folder(report, folder, tmp_path):
     (tmp_path / "mk.py").touch()
-    assert "expected NAME.html or a folder, got the file 'mk.py'" in report(folder, "--out", "mk.py").stderr
+    assert "expected NAME.html, .pdf, .png, .svg or a folder, got 'mk.py'" in report(folder, "--out", "mk.py").stderr
 
 
 def test_how_to_overwrite_is_said_as_one_types_it(report, folder, tmp_path):

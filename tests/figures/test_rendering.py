@@ -12,9 +12,10 @@ from matplotlib import mathtext
 from PIL import Image
 
 from gatdiag.errors import InputError
-from gatdiag.figures import FIGURES, figures_for, render, save_figures, table
+from gatdiag.figures import FIGURES, figures_for, render, render_document, save_figures, table
 from tests.figures.odd_runs import bare_run
 
+_QUICK = ("compared_curves", "training_curves", "unchanged_fraction")
 NAMES = {figure.name for figure in FIGURES}
 
 
@@ -179,3 +180,12 @@ def test_no_label_has_to_be_parsed(figure, runs, grown, monkeypatch):
     monkeypatch.setattr(mathtext.MathTextParser, "parse", lambda self, text, *given, **more: parsed.append(text))
     render(figure, runs["ordinary"] if figure.per == "run" else grown, width="single")
     assert parsed == []
+
+
+def test_a_document_has_a_page_for_each_figure(runs, grown, monkeypatch):
+    monkeypatch.setattr("gatdiag.figures.rendering.FIGURES", [f for f in FIGURES if f.name in _QUICK])
+    content = render_document(runs["ordinary"])
+    assert content.startswith(b"%PDF")
+    assert content.count(b"/Type /Page ") == 2
+    assert content == render_document(runs["ordinary"])
+    assert render_document(grown[:2]).count(b"/Type /Page ") == 5

@@ -39,10 +39,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Equations:
-    """Rows of ids; in each row sum_k coefficients[k] * value[ids[k]] = 0."""
+    """Rows of ids; in each row sum_k coefficients[k] * value[ids[k]] = 0; and what was running."""
 
     coefficients: tuple[Fraction, ...]
     ids: Tensor
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,8 @@ class Exponents:
             small, kinds = _condensed(label)
             total = self.fresh(small.shape)
             whole = Label(((-_ONE, total), *small.terms))
-            self.equations.append(Equations(tuple(coefficient for coefficient, _ in whole.terms), self._rows(whole)))
+            coefficients = tuple(coefficient for coefficient, _ in whole.terms)
+            self.equations.append(Equations(coefficients, self._rows(whole), self.cause))
             return _spread(total, kinds)
         signs = sorted(label.terms, key=lambda term: -term[0])
         arrays = [(coefficient > 0, ids) for coefficient, ids in signs for _ in range(abs(int(coefficient)))]
@@ -211,7 +213,7 @@ class Exponents:
         if column is not None:
             rows = self._bind_rows(coefficients, rows, column)
         if len(rows):
-            self.equations.append(Equations(tuple(coefficients), rows))
+            self.equations.append(Equations(tuple(coefficients), rows, self.cause))
 
     def approximate(self, label: Label) -> None:
         """Note that the exponent would have to be zero, but for an epsilon small enough to be left out."""
@@ -425,9 +427,22 @@ class Exponents:
         return causes
 
     def cause_of(self, unknown: int, forced: dict[int, str]) -> str | None:
-        """What held an unknown at zero: itself, or the unknown it was bound to."""
-        while unknown not in forced and int(self._plus[unknown]) != unknown:
-            unknown = int(self._plus[unknown]) or int(self._minus[unknown])
-            if unknown == ZERO:
-                return None
-        return forced.get(unknown)
+        """What held an unknown at zero: itself, or one of the unknowns it was bound to."""
+        waiting, seen = [unknown], {ZERO}
+        while waiting:
+            current = waiting.pop()
+            if current in forced:
+                return forced[current]
+            if current not in seen and int(self._plus[current]) != current:
+                waiting += [int(self._minus[current]), int(self._plus[current])]
+            seen.add(current)
+        return None
+
+    def tied(self) -> dict[int, str]:
+        """Unbound unknowns in equations that could not be solved on the spot, with what was running last."""
+        causes: dict[int, str] = {}
+        for equation in self.equations:
+            columns = zip(equation.coefficients, torch.unbind(equation.ids, dim=1), strict=True)
+            for _, ids in self.resolve(Label(tuple(columns))).terms:
+                causes |= dict.fromkeys(ids.unique().tolist(), equation.cause)
+        return causes

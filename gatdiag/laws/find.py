@@ -314,19 +314,19 @@ def _without_law(exponents: Exponents, basis: Basis, places: Mapping[str, Place]
         for block in exponents.blocks
         if block.parameter and not block.is_entry and places[block.parameter].is_feature_weight
     }
-    forced = exponents.forced()
+    forced, tied = exponents.forced(), exponents.tied()
     for name, block in channels.items():
         check_time()
         ids = torch.arange(block.start, block.start + block.count)
         moving = exponents.resolve(Label(((Fraction(1), ids),)))
         parts = [term.expand(block.count).tolist() for _, term in moving.terms]
         for position, unknown in enumerate(ids.tolist()):
-            if any(basis.values.get(part[position]) for part in parts):
+            own = [part[position] for part in parts]
+            if any(basis.values.get(part) for part in own):
                 continue
-            cause = exponents.cause_of(unknown, forced)
+            cause, reason = exponents.cause_of(unknown, forced), "does not commute with scaling"
+            if cause is None:
+                cause, reason = next((tied[part] for part in own if part in tied), None), "ties them to what is held"
             if cause and cause != OUTPUT:
-                held[places[name].layer, cause] += 1
-    return [
-        Exclusion(f"{count} channels of {layer}", f"{cause} does not commute with scaling")
-        for (layer, cause), count in held.items()
-    ]
+                held[places[name].layer, f"{cause} {reason}"] += 1
+    return [Exclusion(f"{count} channels of {layer}", reason) for (layer, reason), count in held.items()]

@@ -158,6 +158,23 @@ def test_elu_is_named_with_the_layer_it_holds() -> None:
     }
 
 
+def test_channels_that_are_tied_to_what_is_held_are_accounted_for() -> None:
+    """The score of an edge ties the channels of a layer together, and its sigmoid holds their common scale."""
+    model = Stack(*(gnn.SuperGATConv(i, o, attention_type="MX") for i, o in ((IN, HID), (HID, HID2), (HID2, OUT))))
+    laws = find_laws(model, features(), edges())
+
+    counted = {f"layers.{number}": 0 for number in range(3)}
+    for exclusion in laws.excluded:
+        count, _, layer = exclusion.what.partition(" channels of ")
+        counted[layer] += int(count)
+    assert len(laws) == 0
+    assert counted == {"layers.0": HID, "layers.1": HID2, "layers.2": 1}
+    assert {reason.partition(" in ")[2].partition(" ")[2] for reason in reasons(laws).values()} <= {
+        "does not commute with scaling",
+        "ties them to what is held",
+    }
+
+
 def test_an_activation_that_is_a_module_is_named_by_its_path() -> None:
     laws = find_laws(mlp(3, 4, 2, act=nn.Tanh), torch.randn(5, 3))
 

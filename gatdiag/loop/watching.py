@@ -41,7 +41,9 @@ def watch(
     unscaled. Optimisers that follow each other without a forward or a backward pass between them make one step, and so
     do those that step inside one backward pass; of these, delta is not recorded, for their gradients never exist
     together. Where two losses share a forward pass and each has its own step, the second has no rows of layers. Where
-    several backward passes go through one forward pass before a step, dLoss/dX is that of the last.
+    several backward passes go through one forward pass before a step, dLoss/dX is that of the last. If no optimizer
+    that holds parameters of the model makes steps, those of one that was meant to (one whose own parameters the
+    training gives no gradients) are recorded, with a warning.
 
     Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded all the same. Of a layer
     that returns a dict, such as one entry a type of node, the first entry is recorded. Parameters and layers that are

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from gatdiag.errors import InputError
 from gatdiag.hooks import Hooks, in_backward_pass
 from gatdiag.recorder import description, scaling
+from gatdiag.recorder.binding import holds_none_of
 from gatdiag.recorder.clipping import BeforeClipping
 from gatdiag.recorder.clock import Clock
 from gatdiag.recorder.groups import Metrics, select
@@ -119,6 +120,9 @@ class Recorder:
         self._is_entered = False  # leaving the context ends it; else the exit of the interpreter does
         # optimisers that meta.json tells of -> the first parameter of the model that each holds
         self._known = weakref.WeakKeyDictionary[Optimizer, str]()
+        self._members: Sequence[Optimizer] = ()  # those that make the step that is open
+        # optimisers that hold no parameter of the model -> gradients at their last steps, and versions of these
+        self._others = weakref.WeakKeyDictionary[Optimizer, list[tuple[weakref.ref[Tensor], int]]]()
         self._process = os.getpid()
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -356,6 +360,7 @@ class Recorder:
 
     def on_step(self, optimizers: Sequence[Optimizer]) -> None:
         """Gradients are there, and weights have not moved."""
+        self._members = optimizers  # grows with those that join
         self._subject.on_step(self._clock.step, optimizers)
         with self._clock.recording(), torch.no_grad():
             self._guard("this step", self._open, optimizers)
@@ -376,6 +381,23 @@ class Recorder:
         with self._clock.recording(), torch.no_grad():
             self._guard("this step", self._join, optimizer)
 
+    def is_misdirected(self, optimizer: Optimizer) -> bool:
+        """Whether training passes of the model come before this step, and gave its optimiser's parameters no gradient.
+
+        The optimiser of another network that is trained beside this one, such as a critic, has gradients of its own.
+        """
+        return bool(self._guard("steps of optimisers of other parameters", self._is_misdirected, optimizer))
+
+    def _is_misdirected(self, optimizer: Optimizer) -> bool:
+        if not self._is_ahead or all(parameter.grad is None for parameter in self._root.parameters()):
+            return False
+        held = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = [gradient for gradient in held if gradient is not None]
+        before = [(gradient(), version) for gradient, version in self._others.get(optimizer, ())]
+        old = {id(gradient): version for gradient, version in before}
+        self._others[optimizer] = [(weakref.ref(gradient), gradient._version) for gradient in gradients]
+        return not any(old.get(id(gradient)) != gradient._version and bool(gradient.any()) for gradient in gradients)
+
     def on_moved(self, complete: bool) -> None:
         """Weights have moved."""
         if complete and self._measured is not None and self._plan is not None:
@@ -387,7 +409,7 @@ class Recorder:
         with self._clock.recording(), torch.no_grad():
             self._guard("this step", self._close)
             self._log_what_a_trainer_knows(self._clock.step)
-        self._measured = None
+        self._measured, self._members = None, ()
         self._is_ahead = False
         self._clock.advance()
         self._passes.start(self._clock.record)
@@ -397,7 +419,8 @@ class Recorder:
         if plan is None or writer is None:
             return
         for optimizer in optimizers:
-            self._meet(optimizer, writer)
+            if self._is_own(optimizer):
+                self._meet(optimizer, writer)
         fused = scaling.of_parameters(optimizers)
         record = -1 if clock.record is None else clock.record
         measured = self._measured = StepMeasurement(clock.step, record, is_piecewise=in_backward_pass())
@@ -405,8 +428,6 @@ class Recorder:
             writer.watch(clock.step, plan.weights.gradient_norms())
         else:
             measured.measure(plan, self._selection, self._guard, fused)
-            for optimizer in optimizers:
-                self._write_rates(optimizer, writer)
             if measured.is_piecewise:
                 self._guard.note("gradients", _PIECEWISE)
             else:
@@ -417,32 +438,42 @@ class Recorder:
         plan, writer, measured = self._plan, self._writer, self._measured
         if plan is None or writer is None:
             return
-        self._meet(optimizer, writer)
+        if self._is_own(optimizer):
+            self._meet(optimizer, writer)
         if measured is None:
             return
         measured.measure_joined(plan, self._guard, optimizer, scaling.of_parameters([optimizer]))
         if measured.record >= 0:
-            self._write_rates(optimizer, writer)
             writer.step(measured.step, measured.gradient_norm)
 
     def _meet(self, optimizer: Optimizer, writer: Writer) -> None:
-        """What is done once for each optimiser."""
-        if optimizer in self._known:
-            return
-        names = {id(parameter): name for name, parameter in self._root.named_parameters()}
-        held = [names[id(item)] for group in optimizer.param_groups for item in group["params"] if id(item) in names]
-        self._known[optimizer] = held[0] if held else ""
-        self._guard("descriptions of the run", writer.add_optimizer, optimizer, names, self._clock.step)
-        if self._scaler is None:
-            self._scaler = scaling.calling_scaler()
+        """Describe an optimiser, once, and its learning rates in this step."""
+        if optimizer not in self._known:
+            names = {id(parameter): name for name, parameter in self._root.named_parameters()}
+            held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+            self._known[optimizer] = next((names[key] for key in held if key in names), "")
+            self._guard("descriptions of the run", writer.add_optimizer, optimizer, names, self._clock.step)
+            if self._scaler is None:
+                self._scaler = scaling.calling_scaler()
+        if self._clock.record is not None:
+            groups = enumerate(optimizer.param_groups)
+            rates = {(self._known[optimizer], number): group["lr"] for number, group in groups if "lr" in group}
+            writer.step_rates(self._clock.step, rates)
 
-    def _write_rates(self, optimizer: Optimizer, writer: Writer) -> None:
-        rates = {
-            (self._known[optimizer], number): group["lr"]
-            for number, group in enumerate(optimizer.param_groups)
-            if "lr" in group
-        }
-        writer.step_rates(self._clock.step, rates)
+    def _is_own(self, optimizer: Optimizer) -> bool:
+        return optimizer in self._known or not holds_none_of([optimizer], self._root.parameters())
+
+    def _meet_misdirected(self, writer: Writer) -> None:
+        """Say so if none of those that made the step holds a parameter of the model; else they only went along."""
+        if self._members and not any(optimizer in self._known for optimizer in self._members):
+            kinds = ", ".join(sorted({type(optimizer).__name__ for optimizer in self._members}))
+            self._guard.tell(
+                "replaced parameters",  # of which the same is said where it is seen to happen
+                f"the optimizer of step {self._clock.step} ({kinds}) holds none of the model's parameters, so that the "
+                "model does not move: make it from model.parameters(), after the model was made or replaced",
+            )
+            for optimizer in self._members:
+                self._meet(optimizer, writer)
 
     def _add_gradients(self, plan: Plan, writer: Writer, measured: StepMeasurement, fused: Tensor | None) -> None:
         """What is known when the backward pass is over."""
@@ -459,6 +490,7 @@ class Recorder:
         plan, writer, measured = self._plan, self._writer, self._measured
         if plan is None or writer is None or measured is None:
             return
+        self._meet_misdirected(writer)
         measured.finish_laws(plan, self._selection, self._guard)
         if measured.record < 0:
             return

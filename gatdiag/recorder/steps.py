@@ -4,6 +4,9 @@ One step of training may take several optimisers: those that follow each other w
 between them share a step, and so do those that step inside one backward pass, each as soon as its own gradients are
 there. An optimiser that wraps another shares its step, too. Where `step(closure)` computes the gradients itself, the
 step opens after the first evaluation, when the weights are still those before it.
+
+An optimiser that holds none of the model's parameters makes steps of other models. But as long as none that does has
+made one, its steps count if the listener takes them to be meant for this model, which does not move then.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,6 +31,9 @@ class Steady(Protocol):
 
     def on_joined(self, optimizer: Optimizer) -> None:
         """A further optimiser is about to take part in the step."""
+
+    def is_misdirected(self, optimizer: Optimizer) -> bool:
+        """Whether a step was meant for the model although its optimiser holds no parameter of it."""
 
     def on_moved(self, complete: bool) -> None:
         """An optimiser has moved weights; `complete`: no other is expected to in this step."""
@@ -54,7 +60,7 @@ class Steps:
     Args:
         parameters: The model's.
         listener: Hears of the steps.
-        optimizers: The only ones that count; None: all that hold one of the parameters.
+        optimizers: The only ones that count; None: all that hold one of the parameters, or are meant to.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class Steps:
         self._counter = BackwardCounter()
         self._backward_passes: int | None = None  # how many there had been when the open step had to stay open
         self._own: dict[int, nn.Parameter] = {}  # the parameters as they were last listed
+        self._saw_own = False  # whether an optimiser that holds some of the parameters has made a step
         self._handles: list[Any] = []
 
     @property
@@ -132,13 +139,19 @@ class Steps:
         self._own = {id(parameter): parameter for parameter in self._parameters()}
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if not self._counts(optimizer) or _is_skipped(optimizer):
+        counts = self._counts(optimizer)
+        self._saw_own |= counts
+        if (self._saw_own and not counts) or _is_skipped(optimizer):
             return None
-        self._running.append(id(optimizer))
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if not callable(closure) or isinstance(closure, nn.Module):
-            self.open(optimizer)
+            if counts or self._listener.is_misdirected(optimizer):
+                self._running.append(id(optimizer))
+                self.open(optimizer)
             return None
+        if not self._running and optimizer in (self._members or ()):
+            self.close()  # before the closure computes what belongs to the next one
+        self._running.append(id(optimizer))
         opened = False
 
         def evaluated(*inner: Any, **named: Any) -> Any:
@@ -148,7 +161,7 @@ class Steps:
                 loss = closure(*inner, **named)
             finally:
                 self._evaluating = outer
-            if not opened:
+            if not opened and (counts or self._listener.is_misdirected(optimizer)):
                 opened = True
                 self.open(optimizer)
                 self._listener.on_loss(loss)

@@ -17,6 +17,7 @@ neighbours never:
     metrics        tensors -> numbers at one step; pure functions, one concept a file
     run            the store: the run folder, its documented format, writing and reading it; never torch
     structure      model -> ordered layers, with each parameter's role
+    law            one conservation law, as a person reads it
     errors         what gatdiag raises on purpose
 
 Laws and metrics are independent of each other, as each metric is of the others, and what measures never draws.

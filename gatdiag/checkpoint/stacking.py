@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -29,6 +29,7 @@ from gatdiag.checkpoint.measures import Measured
 from gatdiag.checkpoint.modules import numbered, output_axes
 from gatdiag.laws import Exclusion, Law, Laws
 from gatdiag.laws.law import Kind
+from gatdiag.run.laws import RecordedLaws, pack
 from gatdiag.structure import Layer, Structure
 from gatdiag.summary import FEATURES
 
@@ -76,9 +77,9 @@ class Stacking:
         }
 
     @property
-    def names(self) -> tuple[tuple[str, Kind, str, int], ...]:
-        """Name, kind, layer and neuron of each law, in the order of `laws` and of the values of `c`."""
-        return tuple(_name(link, following, i) for link, following in self.pairs for i in range(following.inputs))
+    def entries(self) -> list[dict[str, Any]]:
+        """The laws as meta.json has them, in the order of `laws` and of the values of `c`."""
+        return [entry for link, following in self.pairs for entry in _entries(link, following)]
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -285,17 +286,24 @@ def _norms(tensors: Mapping[str, Tensor], structure: Structure) -> Iterator[tupl
             yield name.rpartition(".")[0], name, tensor.numel()
 
 
+def _entries(link: Link, following: Link) -> list[dict[str, Any]]:
+    """The laws of a layer, told from a few where neurons differ in their number alone: there may be thousands."""
+    neurons = range(following.inputs)
+    found = pack(_law(link, following, neuron) for neuron in neurons[:2])
+    found[0]["count"] = len(neurons)
+    told = RecordedLaws(found[:1], link.path)
+    if all(told[neuron].terms == _law(link, following, neuron).terms for neuron in {*neurons[:2], *neurons[-1:]}):
+        return found[:1]
+    return pack(_law(link, following, neuron) for neuron in neurons)
+
+
 def _law(link: Link, following: Link, neuron: int) -> Law:
     terms = (*link.incoming(neuron, following.inputs), *following.outgoing(neuron))
-    name, kind, layer, _ = _name(link, following, neuron)
     ordered = tuple(sorted(terms, key=lambda term: term.exponent < 0))
-    return Law(name, kind, layer, neuron, ordered, exact=True, residual=math.nan)
-
-
-def _name(link: Link, following: Link, neuron: int) -> tuple[str, Kind, str, int]:
     inner = link.layer is following.layer
     name = f"layer {link.layer.index} ({link.layer.name}), {'product channel' if inner else 'neuron'} {neuron}"
-    return name, "product" if inner else "neuron", link.layer.name, neuron
+    kind: Kind = "product" if inner else "neuron"
+    return Law(name, kind, link.layer.name, neuron, ordered, exact=True, residual=math.nan)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -53,12 +53,8 @@ def traced_balance(laws: Laws) -> Balance:
 
 def stacked_balance(stacking: Stacking) -> Balance:
     """The laws that names and shapes show."""
-    found = [
-        {"name": name, "kind": kind, "layer": layer, "neuron": neuron, "exact": True, "residual": None}
-        for name, kind, layer, neuron in stacking.names
-    ]
     return Balance(
-        description.of_laws([], stacking.excluded, None) | {"found": found},
+        description.of_laws([], stacking.excluded, None) | {"found": stacking.entries},
         stacking.parameters,
         lambda _, measured: torch.cat(list(stacking.c(measured).values())),
     )

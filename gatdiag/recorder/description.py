@@ -1,6 +1,5 @@
 """What a run's meta.json says of the model, its laws, its optimisers and the machine."""
 
-import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from gatdiag.errors import InputError
 from gatdiag.laws import Exclusion, Law
 from gatdiag.recorder.groups import Selection
 from gatdiag.recorder.quantities import described
+from gatdiag.run.laws import pack
 from gatdiag.structure import Layer
 
 
@@ -80,17 +80,7 @@ def of_laws(found: Iterable[Law], excluded: Iterable[Exclusion], error: str | No
         error: Why there are none at all.
     """
     return {
-        "found": [
-            {
-                "name": law.name,
-                "kind": law.kind,
-                "layer": law.layer,
-                "neuron": law.neuron,
-                "exact": law.exact,
-                "residual": law.residual if math.isfinite(law.residual) else None,
-            }
-            for law in found
-        ],
+        "found": pack(found),
         "excluded": [asdict(exclusion) for exclusion in excluded],
         "error": error,
     }

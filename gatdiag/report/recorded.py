@@ -1,10 +1,9 @@
 """The tables of what was recorded: layers, parameters and laws, with their last values."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -100,7 +99,7 @@ def law_tables(run: Run, anchor: str) -> tuple[Table, ...]:
     laws = run.meta.get("laws") or {}
     tables = []
     if laws.get("found"):
-        tables.append(_found(run, laws["found"], anchor))
+        tables.append(_found(run, anchor))
     if laws.get("excluded"):
         rows = tuple((words(item["what"]), words(item["reason"])) for item in laws["excluded"])
         title, note = "What has no conservation law", "No law is claimed for these parts of the model."
@@ -109,19 +108,16 @@ def law_tables(run: Run, anchor: str) -> tuple[Table, ...]:
     return tuple(tables)
 
 
-def _found(run: Run, found: Sequence[Mapping[str, Any]], anchor: str) -> Table:
-    by_layer: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for law in found:
-        by_layer[str(law["layer"])].append(law)
+def _found(run: Run, anchor: str) -> Table:
     last = _last_step(run)
     heads = ["laws", "approximate", "largest residual", "largest |c|", "mean |c|", "largest |delta|"]
     columns = (Column("layer"), Column("kind"), *(Column(head, True) for head in heads))
     rows = []
-    for layer, laws in by_layer.items():
-        residuals = [law["residual"] for law in laws if law.get("residual") is not None]
-        kinds = words(", ".join(dict.fromkeys(str(law.get("kind", "")) for law in laws)))
-        approximate = whole(sum(not law.get("exact", True) for law in laws))
-        counts = (called(layer), kinds, whole(len(laws)), approximate, value(max(residuals, default=None)))
+    for layer, laws in run.laws.table.groupby("layer", sort=False, dropna=False):
+        residual = laws["residual"].max()
+        kinds, approximate = words(", ".join(laws["kind"].unique())), whole(int((~laws["exact"]).sum()))
+        largest = value(None if math.isnan(residual) else residual)
+        counts = (called(str(layer)), kinds, whole(len(laws)), approximate, largest)
         rows.append((*counts, *_magnitudes(last[last["layer"] == layer])))
     note = "c is conserved by gradient flow; delta is zero where the law holds. Values of the last recorded step."
     return Table("Conservation laws", anchor, columns, tuple(rows), note)

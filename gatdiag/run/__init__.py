@@ -2,8 +2,9 @@
 
     run = gatdiag.load("runs/gat10")        finished, killed, or still being recorded
     run.steps, run.layers, run.parameters, run.neurons          pandas DataFrames
+    run.laws                                                    what each law is made of, and c of any weights
 
-A run is a folder. Its format is a public interface, and this is its description (schema 1):
+A run is a folder. Its format is a public interface, and this is its description (schema 2):
 
     meta.json                   what was recorded, of which model, how, and how it ended
     steps.parquet               the four tables once the run is sealed; pandas, Polars and DuckDB read them as they are
@@ -23,7 +24,7 @@ Meta data
 ---------
 meta.json is one JSON object in UTF-8, replaced as a whole, without NaN or infinity (null stands for them).
 
-    schema              1. Readers refuse a higher number; keys may be added without changing it
+    schema              2. Readers refuse any other number; keys may be added without changing it
     status              "recording" (also if the process was killed), "finished", "failed" (by an exception) or
                         "interrupted" (by Ctrl-C; or sealed after a kill)
     error               null, or type and message of the exception on one line
@@ -34,8 +35,9 @@ meta.json is one JSON object in UTF-8, replaced as a whole, without NaN or infin
     structure           {"order": "execution" or "module", "layers": [...]}, the recorded layers; each
                         {"index" (from 1), "name", "kind", "executed", "parameters": [...]}, each parameter
                         {"name", "names", "role", "shape", "trainable", "module"}
-    laws                {"found": [{"name", "kind", "layer", "neuron", "exact", "residual"}],
-                        "excluded": [{"what", "reason"}], "error"}
+    laws                {"found": [{"name", "kind", "layer", "neuron", "count", "exact", "residual", "terms"}],
+                        "excluded": [{"what", "reason"}], "error"}; each of `found` stands for `count` laws in a row,
+                        as `gatdiag.run.laws` describes
     quantities          [{"name", "table", "label", "unit", "equation" (LaTeX), "paper", "high", "low"}] of the columns
     cadence             {"every", "budget", "metrics", "groups"}: which steps were sampled, and what at which of them
     optimizers          [{"class", "groups": [{"lr", ..., "parameters": [names]}], "from_step"}], in the order in which
@@ -52,7 +54,8 @@ Streams and Parquet files
 A stream is only ever appended to, by whole record batches, at most a second apart. A batch that was cut off by a kill
 is ignored. A new segment begins when a table gets a new column, when the run is resumed, and after a failed write. A
 reader takes the segments in order and leaves superseded rows out. Streams hold positions in place of names: `layer` and
-`parameter` (int32) count the layers, and the parameters of all layers, of `structure`; `law` counts `laws.found`.
+`parameter` (int32) count the layers, and the parameters of all layers, of `structure`; `law` counts the laws of
+`laws.found`.
 
 Sealing writes each table to Parquet, with names as dictionary columns in place of positions, and then deletes the
 streams. The Parquet file's metadata says which segments it takes the place of (`gatdiag.segments`: those below this
@@ -70,11 +73,12 @@ brackets say which of them a value scales like.
 """
 
 from gatdiag.run.exports import export
+from gatdiag.run.laws import RecordedLaws
 from gatdiag.run.run import Quantity, Run, load
 from gatdiag.run.schema import SCHEMA_VERSION, describe
 from gatdiag.run.sealing import seal
 from gatdiag.run.store import Store
 
-__all__ = ["SCHEMA_VERSION", "Quantity", "Run", "Store", "export", "load", "seal"]
+__all__ = ["SCHEMA_VERSION", "Quantity", "RecordedLaws", "Run", "Store", "export", "load", "seal"]
 
 __doc__ = f"{__doc__ or ''}{describe()}"  # the columns stand in schema.py alone

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gatdiag.errors import InputError
+from gatdiag.run.laws import MOST
 from gatdiag.run.layout import META, replacing
 from gatdiag.run.schema import SCHEMA_VERSION, TABLES
 
@@ -204,11 +205,14 @@ def check(meta: Any, where: str, keys: Iterable[str] = tuple(_SHAPE)) -> None:
         raise InputError(f'{where} is not that of a run: expected an object with "schema": {SCHEMA_VERSION}')
     if meta["schema"] > SCHEMA_VERSION:
         raise InputError(
-            f"{where} has schema {_short(meta['schema'])}, and this gatdiag reads up to schema {SCHEMA_VERSION}. "
+            f"{where} has schema {_short(meta['schema'])}, and this gatdiag reads schema {SCHEMA_VERSION}. "
             "The run was recorded by a newer gatdiag: upgrade (pip install -U gatdiag) to read it."
         )
-    if meta["schema"] < 1:
-        raise InputError(f"{where} has schema {_short(meta['schema'])}; schemas count from 1")
+    if meta["schema"] < SCHEMA_VERSION:
+        raise InputError(
+            f"{where} has schema {_short(meta['schema'])}, and this gatdiag reads schema {SCHEMA_VERSION}. "
+            "The run was recorded by an earlier gatdiag: record it again, or read it with that version."
+        )
     _check(meta, {key: _SHAPE[key] for key in keys if key in _SHAPE}, where, "")
     if {"status", "structure", "laws", "resumed_at", "segment_starts"} & {*keys}:
         _check_values(meta, where)
@@ -253,7 +257,13 @@ def _check_values(meta: Meta, where: str) -> None:
         raise InputError(f'{where}: "resumed_at" and "segment_starts" should be equally long')
     _check_names("layer", layer_names(meta), where)
     _check_names("parameter", parameter_names(meta), where)
-    neurons = (law["neuron"] for law in meta["laws"]["found"] if law["neuron"] is not None)
+    laws = meta["laws"]["found"]
+    counts = [law.get("count", 1) for law in laws]
+    for number, count in enumerate(counts):
+        _check(count, int, where, f"laws.found.{number}.count.")
+    _check_range("number of laws", (*(count - 1 for count in counts), sum(counts)), MOST, where)
+    firsts = [law["neuron"] for law in laws if law["neuron"] is not None]
+    neurons = (*firsts, *(law["neuron"] + law.get("count", 1) for law in laws if law["neuron"] is not None))
     starts = (start[table] for start in meta["segment_starts"] for table in TABLES)
     _check_range("position", (*neurons, *starts), _LARGEST_POSITION, where)
     _check_range("step", meta["resumed_at"], LARGEST_STEP, where)

@@ -42,16 +42,16 @@ class Names:
             (at, p["role"]) for at, layer in enumerate(contents["structure"]["layers"]) for p in layer["parameters"]
         ]
         roles = tuple(dict.fromkeys([*ROLES, *(role for _, role in held)]))
-        at = {name: position for position, name in enumerate(layers)}
-        laws = contents["laws"]["found"]
+        at: dict[str | None, int] = {name: position for position, name in enumerate(layers)}
+        laws = _laws(contents)
         return cls(
             layers=layers,
             parameters=meta.parameter_names(contents),
             roles=roles,
             layer_of_parameter=_positions([layer for layer, _ in held]),
             role_of_parameter=_positions([roles.index(role) for _, role in held]),
-            layer_of_law=_positions([at.get(law["layer"], -1) for law in laws]),
-            neuron_of_law=_positions([-1 if law["neuron"] is None else law["neuron"] for law in laws]),
+            layer_of_law=_positions([at.get(layer, -1) for layer, _ in laws]),
+            neuron_of_law=_positions([-1 if neuron is None else neuron for _, neuron in laws]),
         )
 
     def count(self, table: TableName) -> int:
@@ -77,4 +77,8 @@ def check_growth(before: meta.Meta, after: meta.Meta) -> None:
 
 
 def _laws(contents: meta.Meta) -> tuple[tuple[str | None, int | None], ...]:
-    return tuple((law["layer"], law["neuron"]) for law in contents["laws"]["found"])
+    return tuple(
+        (entry["layer"], None if entry["neuron"] is None else entry["neuron"] + number)
+        for entry in contents["laws"]["found"]
+        for number in range(entry.get("count", 1))
+    )

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from gatdiag.errors import InputError
 from gatdiag.run import layout, lock, meta, parquet, snapshots, tables
+from gatdiag.run.laws import RecordedLaws
 from gatdiag.run.legend import Legend
 from gatdiag.run.schema import TABLES, TableName, is_logged
 
@@ -55,6 +56,7 @@ class Run:
         """For `load`."""
         self.folder = folder
         self._legend = Legend.read(folder)
+        self._laws: RecordedLaws | None = None
         self._frames: dict[str, pd.DataFrame] = {}
         self._problems: dict[str, None] = {}
 
@@ -116,6 +118,17 @@ class Run:
     def neurons(self) -> "pd.DataFrame":
         """One row a step and conservation law: delta, c, and the c that was predicted."""
         return self._frame("neurons")
+
+    @property
+    def laws(self) -> RecordedLaws:
+        """The recorded conservation laws with their terms; `laws.c(run.snapshot("final"))` is c at these weights.
+
+        Raises:
+            InputError: They are damaged in meta.json.
+        """
+        if self._laws is None or self._laws.entries is not self.meta["laws"]["found"]:
+            self._laws = RecordedLaws(self.meta["laws"]["found"], str(self.folder / layout.META))
+        return self._laws
 
     @property
     def logged(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TableName: TypeAlias = Literal["steps", "layers", "parameters", "neurons"]
 

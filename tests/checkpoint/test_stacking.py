@@ -14,6 +14,7 @@ from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.measures import measure
 from gatdiag.checkpoint.stacking import ASSUMED, find_stacking
 from gatdiag.experiments import models
+from gatdiag.run import RecordedLaws
 from tests.laws.models.graph import edge_features
 from tests.laws.zoo import ZOO, build
 
@@ -409,8 +410,24 @@ def test_whatever_the_shapes_there_is_an_answer_and_both_ways_to_c_agree(name):
     assert found > 0
 
 
-def test_names_and_parameters_are_those_of_the_laws():
-    tensors, stacking = stacking_of(gnn.GIN(5, 4, 3, out_channels=2))
+@pytest.mark.parametrize(
+    "model",
+    [
+        gnn.GIN(5, 4, 3, out_channels=2),
+        gnn.GCN(5, 4, 3, out_channels=2),
+        gnn.GAT(5, 8, 3, out_channels=2, heads=4, v2=True),
+        nn.Sequential(gnn.GATConv(5, 3, heads=4, concat=False), nn.ReLU(), gnn.GATConv(3, 2)),
+        gnn.GCN(5, 1, 3, out_channels=2),
+    ],
+    ids=["GIN", "GCN", "heads", "averaged heads", "one neuron"],
+)
+def test_what_is_recorded_of_the_laws_is_all_of_them(model):
+    tensors, stacking = stacking_of(model)
     laws = stacking.laws(tensors)
-    assert stacking.names == tuple((law.name, law.kind, law.layer, law.neuron) for law in laws)
+    recorded = RecordedLaws(stacking.entries, "these")
+    assert [(law.name, law.kind, law.layer, law.neuron, law.terms) for law in recorded] == [
+        (law.name, law.kind, law.layer, law.neuron, law.terms) for law in laws
+    ]
+    assert len(laws) > 0
+    assert recorded.c({name: tensor.numpy() for name, tensor in tensors.items()}) == pytest.approx(laws.c().numpy())
     assert stacking.parameters == frozenset(laws.parameters)

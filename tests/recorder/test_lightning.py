@@ -144,7 +144,7 @@ def test_a_fit(tmp_path, name):
     run = gatdiag.load(tmp_path / "run")
     each = options.get("accumulate_grad_batches", 1)
     assert run.steps.loss.tolist() == pytest.approx(module.losses[each - 1 :: each], rel=1e-6)
-    assert len(run.meta["laws"]["found"]) == 6
+    assert len(run.laws) == 6
     assert len(run.neurons) == 6 * len(run.steps)
     assert run.neurons.delta.abs().max() < 1e-6
     last_of_each_epoch = [len(run.steps) // 2 - 1, len(run.steps) - 1]

@@ -192,7 +192,7 @@ def test_laws(observed):
     """Theorem 6.3 in its corrected form, written out: separate weights, three kinds of bias."""
     convs = [f"convs.{number}" for number in range(3)]
     inside = ("lin_l.weight", "lin_r.weight", "lin_l.bias", "lin_r.bias", "bias")
-    found = {(law["layer"], law["neuron"]): law["kind"] for law in observed.run.meta["laws"]["found"]}
+    found = {(law.layer, law.neuron): law.kind for law in observed.run.laws}
     for step in range(STEPS):
         table = observed.run.neurons[observed.run.neurons.step == step]
         weight = {name: value.double() for name, value in observed.weights[step].items()}

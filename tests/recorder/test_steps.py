@@ -468,7 +468,7 @@ def test_a_step_before_the_first_forward_pass_does_not_cost_the_laws(tmp_path, g
     assert run.parameters.step.unique().tolist() == [0, 1, 2, 3]
     assert run.neurons.step.unique().tolist() == [1, 2, 3]
     laws = gatdiag.find_laws(model, data.x, data.edge_index)
-    assert [law["name"] for law in run.meta["laws"]["found"]] == [law.name for law in laws]
+    assert [law.name for law in run.laws] == [law.name for law in laws]
     assert run.meta["laws"]["error"] is None
     assert run.neurons.delta.abs().max() < 1e-5
 

@@ -158,7 +158,7 @@ def test_laws_are_those_of_what_training_computes(tmp_path, name):
     assert torch._C._len_torch_function_stack() == 0
     run = gatdiag.load(tmp_path / "run")
     assert run.meta["structure"]["order"] == "execution"
-    assert len(run.meta["laws"]["found"]) == 6  # one a hidden unit, as of the network called by itself
+    assert len(run.laws) == 6  # one a hidden unit, as of the network called by itself
     assert len(run.neurons) == 3 * 6
     assert run.neurons.delta.abs().max() < 1e-6
     assert (run.neurons.c - run.neurons.predicted_c).abs().max() < 1e-5
@@ -173,7 +173,7 @@ def test_laws_are_the_same_as_of_the_network_called_by_itself(tmp_path):
             else lambda m: F.cross_entropy(m(DATA.x, DATA.edge_index), DATA.y)
         )
         trained(make, call, tmp_path / name, steps=1)
-    names = [[law["name"] for law in gatdiag.load(tmp_path / name).meta["laws"]["found"]] for name in ("one", "other")]
+    names = [[law.name for law in gatdiag.load(tmp_path / name).laws] for name in ("one", "other")]
     assert names[0] == names[1]
 
 

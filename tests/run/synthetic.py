@@ -80,7 +80,7 @@ def synthetic_meta(layers: int, neurons: int) -> dict[str, Any]:
             "layer": f"convs.{position}",
             "neuron": neuron,
             "exact": True,
-            "residual": 3e-16,
+            "residual": [3e-16],
         }
         for position in range(layers - 1)
         for neuron in range(neurons)

@@ -75,7 +75,7 @@ def test_create_fills_in_the_meta_data_and_writes_them_at_once(folder):
     Store.create(folder, {"laws": META["laws"], "versions": {"residual": np.float64("inf"), "n": np.int64(3)}})
     meta = json.loads((folder / "meta.json").read_text())
     assert meta["versions"] == {"residual": None, "n": 3}
-    assert (meta["schema"], meta["status"], meta["name"], meta["ended"]) == (1, "recording", "one", None)
+    assert (meta["schema"], meta["status"], meta["name"], meta["ended"]) == (2, "recording", "one", None)
     assert meta["created"].startswith("20")
 
 

@@ -1,0 +1,97 @@
+"""One conservation law, as a person reads it."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+Kind = Literal["neuron", "stream", "product", "scale", "annihilated"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """Some rows, columns or entries of a parameter that share an exponent.
+
+    Attributes:
+        parameter: Full name of the parameter.
+        shape: Its shape.
+        axes: The axes that `indices` counts along; over all others the term runs in full.
+        indices: Positions along those axes, one tuple each.
+        exponent: The power of s that they are multiplied by.
+    """
+
+    parameter: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    indices: tuple[tuple[int, ...], ...]
+    exponent: Fraction
+
+    @property
+    def kind(self) -> Literal["rows", "columns", "entries", "slices", "whole"]:
+        """What the indices count."""
+        if not self.axes:
+            return "whole"
+        if len(self.axes) == len(self.shape):
+            return "entries"
+        if len(self.axes) == 1 and self.axes[0] < 2:
+            return "rows" if self.axes[0] == 0 else "columns"
+        return "slices"
+
+    def __str__(self) -> str:
+        """For example ``+ convs.0.lin_l.weight[3, :]``."""
+        factor = "" if abs(self.exponent) == 1 else f"{abs(self.exponent)} "
+        sign = "-" if self.exponent < 0 else "+"
+        places = [self._place(index) for index in self.indices[:3]]
+        more = f" and {len(self.indices) - 3} more" if len(self.indices) > 3 else ""
+        return f"{sign} {factor}{', '.join(f'{self.parameter}[{place}]' for place in places)}{more}"
+
+    def _place(self, index: tuple[int, ...]) -> str:
+        shown = dict(zip(self.axes, index, strict=True))
+        return ", ".join(str(shown.get(axis, ":")) for axis in range(len(self.shape)))
+
+
+@dataclass(frozen=True)
+class Law:
+    """sum_k e_k <w_k, dL/dw_k> = 0 at every point, and sum_k e_k ||w_k||^2 is conserved by gradient flow.
+
+    Multiplying each term's weights by s^(its exponent) leaves the function the model computes unchanged; by Noether's
+    theorem that symmetry is the law (for GAT: "Are GATs Out of Balance?", theorem 2.2 and equation 5).
+
+    Attributes:
+        name: Where it lives: ``layer 3 (convs.2), neuron 5`` or ``residual stream, channel 5``.
+        kind: ``neuron`` for one neuron between its incoming and outgoing weights; ``stream`` for a channel that
+            several layers write, as a residual stream does; ``product`` for a channel of a product of two factors, as
+            query and key; ``scale`` for weights whose scale a normalisation takes out; ``annihilated`` for an entry
+            the output does not depend on, such as a bias before batch norm.
+        layer: Module path of the layer it is counted under.
+        neuron: Index of the neuron or channel; None where the law runs over all neurons of the layer.
+        terms: What is scaled, incoming weights with positive exponents.
+        exact: False if it holds only up to an epsilon in the model (such as batch norm's).
+        residual: |delta| / sum_k |e_k| sum |w_k dL/dw_k| that the numerical check measured in float64; rounding
+            (about 1e-15) where the law holds. NaN if no gradient reached its weights at any point tried; 0 for what is
+            annihilated, whose gradient is told from rounding by other means.
+    """
+
+    name: str
+    kind: Kind
+    layer: str
+    neuron: int | None
+    terms: tuple[Term, ...]
+    exact: bool
+    residual: float
+
+    def __str__(self) -> str:
+        """The name and the terms."""
+        return f"{self.name}: {' '.join(map(str, self.terms))}".replace(": + ", ": ", 1)
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Something that has no law, and why.
+
+    Attributes:
+        what: A layer, a parameter, an operation or a candidate law.
+        reason: Why it has no law.
+    """
+
+    what: str
+    reason: str

@@ -46,7 +46,9 @@ class ProgressLine:
 
 
 def line(status: Status) -> str:
-    """The status in words: a bar a layer, high where its relative gradient norm is, "·" for zero, "!" for NaN.
+    """The status in words: a bar for each layer, from ▁ for a relative gradient norm of 1e-7 to █ for 1.
+
+    "·" is a gradient of zero, "-" none; from the first NaN or infinity of the training on, "!" is one.
 
     Example:
         >>> line(Status(7, {"loss": 1.386}, ("0", "1"), (1e-7, 0.5), None))
@@ -55,7 +57,9 @@ def line(status: Status) -> str:
     parts = [f"step {status.step}"]
     parts += [f"{name} {value:.4g}" for name, value in _scalars(status)]
     if status.relative_gradient_norms:
-        parts.append(f"gradient/weight by layer {''.join(map(_bar, _thinned(status.relative_gradient_norms)))}")
+        broken = status.first_non_finite is not None
+        bars = "".join(_bar(value, broken) for value in _thinned(status.relative_gradient_norms))
+        parts.append(f"gradient/weight by layer {bars}")
     if (bad := status.first_non_finite) is not None:
         parts.append(f"{bad.kind} since step {bad.step} in the {bad.where} of {bad.layer}")
     return "  ".join(parts)
@@ -75,13 +79,16 @@ def _thinned(values: Sequence[float]) -> list[float]:
     """The smallest of each group, if there are too many for a line: it is the stuck layers that matter."""
     size = math.ceil(len(values) / _MOST_LAYERS)
     groups = [values[start : start + size] for start in range(0, len(values), size)]
-    return [math.nan if any(map(math.isnan, group)) else min(group) for group in groups]
+    return [min((value for value in group if not math.isnan(value)), default=math.nan) for group in groups]
 
 
-def _bar(value: float) -> str:
-    if math.isnan(value) or math.isinf(value):
+def _bar(value: float, broken: bool) -> str:
+    """Relative to weights of zero, a gradient is infinite though nothing is broken."""
+    if not math.isfinite(value) and broken:
         return "!"
+    if math.isnan(value):
+        return "-"
     if value == 0:
         return "·"
-    height = (math.log10(value) + _DECADES) / _DECADES
+    height = (math.log10(min(value, 1.0)) + _DECADES) / _DECADES
     return _BARS[min(len(_BARS) - 1, max(0, int(height * len(_BARS))))]

@@ -78,7 +78,8 @@ def watch(
         name: What the run is called in reports; the folder's name if left out.
         law_search_seconds: How long the first step may look for laws. After that training goes on without them, one
             warning says so, and all else is recorded. None: no limit. 0: laws are not looked for.
-        progress: Show one line in the terminal: step, loss, and each layer's gradient at a glance.
+        progress: Show one line in the terminal: step, loss, and for each layer a bar whose height is the logarithm of
+            its gradient relative to its weights, from ▁ for 1e-7 to █ for 1; "·" is zero, "-" no gradient, "!" NaN.
         enabled: False makes all of it a no-op, as the environment variable GATDIAG_DISABLE=1 does. In distributed
             training only the first process records.
 

@@ -1,5 +1,6 @@
 """What is measured at one step -> rows of the tables `layers`, `parameters` and `neurons`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,13 +142,20 @@ class StepMeasurement:
             name: _partly(value, measurable) for name, value in moved.items() if name in selection.columns
         }
 
-    def largest_relative_gradients(self, plan: Plan) -> tuple[float, ...]:
-        """Of each recorded layer; NaN where there is none."""
+    def relative_gradients_of_layers(self, plan: Plan) -> tuple[float, ...]:
+        """The largest among each recorded layer's feature weights, or else of all it has; NaN where there is none.
+
+        Biases are zero at first, and any gradient is infinite relative to that: what is finite goes before.
+        """
         if self.relative_gradients is None:
             return ()
         values = iter(self.relative_gradients.tolist())
-        by_layer = [[next(values) for _ in layer.parameters] for layer in plan.layers]
-        return tuple(max((value for value in of if value == value), default=float("nan")) for of in by_layer)
+        found = []
+        for layer in plan.layers:
+            of = [(info.role == "feature weight", next(values)) for info in layer.parameters]
+            known = [(math.isfinite(value), is_weight, value) for is_weight, value in of if not math.isnan(value)]
+            found.append(max(known, default=(False, False, math.nan))[-1])
+        return tuple(found)
 
     def add_pass(self, seen: Pass, positions: dict[str, int], selection: Selection, unscale: Any) -> None:
         """The rows of the layers that ran."""

@@ -506,7 +506,7 @@ class Recorder:
             step=measured.step,
             scalars=writer.latest,
             layers=tuple(layer.name for layer in plan.layers),
-            relative_gradient_norms=measured.largest_relative_gradients(plan),
+            relative_gradient_norms=measured.relative_gradients_of_layers(plan),
             first_non_finite=writer.first_non_finite,
         )
 

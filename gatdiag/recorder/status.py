@@ -15,7 +15,7 @@ class Status:
         step: The last recorded step.
         scalars: What was logged last.
         layers: Names of the recorded layers.
-        relative_gradient_norms: Largest among each layer's parameters; NaN where there is none.
+        relative_gradient_norms: Largest among each layer's feature weights, or of all it has; NaN where there is none.
         first_non_finite: Where the first NaN or infinity was, if there was one.
     """
 

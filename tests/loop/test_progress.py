@@ -1,11 +1,12 @@
 import io
 import math
 
+import torch
 from rich.console import Console
 
 import gatdiag
 from gatdiag.loop.progress import ProgressLine, line
-from gatdiag.recorder import Status
+from gatdiag.recorder import Recorder, Status
 from gatdiag.recorder.first_bad import FirstNonFinite
 from tests.recorder.loops import Gat, graph, loss_of, train
 
@@ -14,9 +15,21 @@ def status(norms, bad=None, **scalars):
     return Status(12, scalars, tuple(map(str, range(len(norms)))), tuple(norms), bad)
 
 
+BROKEN = FirstNonFinite(7, "convs.3", "output gradient", None, "NaN")
+
+
 def test_a_bar_for_each_layer():
-    shown = line(status((1.0, 1e-3, 1e-9, 0.0, math.nan, math.inf), loss=0.25, time=3.0, learning_rate=0.1))
-    assert shown == "step 12  loss 0.25  gradient/weight by layer █▅▁·!!"
+    shown = line(status((7.0, 1.0, 1e-3, 1e-9, 0.0, math.nan, math.inf), loss=0.25, time=3.0, learning_rate=0.1))
+    assert shown == "step 12  loss 0.25  gradient/weight by layer ██▅▁·-█"
+
+
+def test_what_is_not_finite_is_marked_once_a_training_broke():
+    assert " ▅!!  NaN since" in line(status((1e-3, math.nan, math.inf), BROKEN))
+
+
+def test_layers_without_a_gradient_hide_none_of_their_neighbors():
+    shown = line(status([math.nan, 1e-3] * 60 + [math.nan] * 6))
+    assert shown.endswith(f"layer {'▅' * 30}--"), shown
 
 
 def test_the_loss_comes_first_and_there_are_not_too_many_numbers():
@@ -33,8 +46,7 @@ def test_many_layers_fit_and_stuck_ones_show():
 
 
 def test_the_first_nan_is_named():
-    bad = FirstNonFinite(7, "convs.3", "output gradient", None, "NaN")
-    assert line(status((), bad)).endswith("NaN since step 7 in the output gradient of convs.3")
+    assert line(status((), BROKEN)).endswith("NaN since step 7 in the output gradient of convs.3")
 
 
 def test_it_shows_on_a_terminal_and_ends_with_the_recording():
@@ -67,13 +79,32 @@ def test_progress_of_a_real_run(tmp_path, monkeypatch):
     assert "gradient/weight by layer" in out.getvalue()
 
 
+def test_the_first_steps_show_the_weights_and_not_the_biases_of_zero(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3), torch.nn.PReLU(), torch.nn.Linear(3, 2))
+    for layer in (model[0], model[1], model[3]):
+        torch.nn.init.zeros_(layer.bias)
+    model[1].requires_grad_(False)
+    seen = []
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    with Recorder(model, tmp_path / "run", observer=seen.append):
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(5, 4)).square().mean().backward()
+            optimizer.step()
+    run = gatdiag.load(tmp_path / "run")
+    values = run.parameters.query("parameter == '0.weight'").relative_gradient_norm
+    assert [status.relative_gradient_norms[0] for status in seen[:2]] == values.tolist()
+    assert all(math.isfinite(value) for status in seen[:2] for value in status.relative_gradient_norms[:1])
+    assert seen[0].relative_gradient_norms[1] == 0
+    assert line(seen[0]).split()[-1][1] == "·"
+    assert "!" not in line(seen[0])
+
+
 def test_a_line_that_fails_is_told_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("gatdiag.loop.progress.line", lambda status: 1 / 0)
     monkeypatch.setattr(
         "gatdiag.loop.progress.Console", lambda **_: Console(file=io.StringIO(), force_terminal=True, width=120)
     )
-    import torch
-
     model, data = Gat(), graph()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with gatdiag.watch(model, tmp_path / "run", progress=True):

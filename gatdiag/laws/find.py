@@ -30,6 +30,7 @@ from gatdiag.structure.discovery import discover
 from gatdiag.structure.isolation import leaving_no_mode
 from gatdiag.structure.layers import Structure
 from gatdiag.structure.replica import Caller, Replica, replicate, unwrapped
+from gatdiag.structure.sample import Inputs, sample
 
 OUTPUT = "the output"
 
@@ -104,15 +105,37 @@ def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ..
         ModelError: The model cannot be copied, or its forward pass fails on the inputs.
     """
     user = unwrapped(model)
-    places = _places(structure)
     parameters = dict(user.named_parameters())
     repeated = repetition(replicate(user, args, kwargs))
     if repeated.obstacle:
         trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
         return Laws([], trained, [Exclusion("the forward pass", f"{repeated.obstacle}; no law is certain")])
-    replica, evidence, tolerance = _evidence(user, args, kwargs, {name: place.layer for name, place in places.items()})
+    whole, part = (args, dict(kwargs)), sample(args, kwargs)
+    if part is not None and (found := _found_on(part, whole, structure, user, repeated.calls)) is not None:
+        return found
+    return _found(whole, whole, structure, user, repeated.calls)[0]
+
+
+def _found_on(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, calls: int) -> Laws | None:
+    """The laws, checked on a part of the inputs; None where that leaves anything open."""
+    try:
+        laws, is_settled = _found(part, whole, structure, user, calls)
+    except ModelError:
+        return None
+    return laws if is_settled else None
+
+
+def _found(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, calls: int) -> tuple[Laws, bool]:
+    """The laws by the equations of the whole inputs, checked on a part of them, and whether that settles each.
+
+    A part does not settle what it does not reach (a row of an embedding, an expert), nor laws that it refutes.
+    """
+    places = _places(structure)
+    parameters = dict(user.named_parameters())
+    replica, evidence, tolerance = _evidence(user, *part, {name: place.layer for name, place in places.items()})
+    traced = replica if part is whole else replica.on(*whole).perturb_inputs(torch.Generator().manual_seed(0))
     exponents = Exponents()
-    labels, traces = _traced(replica, exponents, evidence, repeated.calls)
+    labels, traces = _traced(traced, exponents, evidence, calls)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
     shapes = {info.name: info.shape for info in structure.parameters}
     candidates = assemble(labels, shapes, basis, places, evidence.annihilated)
@@ -123,7 +146,10 @@ def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ..
         *_without_law(exponents, basis, places),
         *failed,
     ]
-    return Laws(kept, {name: parameters[name] for name in evidence.point.weights}, excluded)
+    laws = Laws(kept, {name: parameters[name] for name in evidence.point.weights}, excluded)
+    reached = all(bool(gradient.any()) for gradient in evidence.point.gradients.values())
+    is_open = evidence.unreached or evidence.unsearched or failed or any(math.isnan(law.residual) for law in kept)
+    return laws, reached and not is_open
 
 
 def _places(structure: Structure) -> dict[str, Place]:
@@ -230,20 +256,18 @@ def _checked(
     """
     exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
     limit = torch.where(exact, tolerance, max(_WITHOUT_EPSILON, tolerance))
-    residuals = _residuals(candidates, evidence.point)
+    laws = Laws(candidates, evidence.point.weights)
+    residuals = _residuals(laws, evidence.point)
     verdicts = torch.full_like(residuals, math.nan)
     seen = [residuals]
     for point in further_points(replica, evidence, _POINTS):
-        seen.append(_residuals(candidates, point))
+        seen.append(_residuals(laws, point))
         if bool((~exact | _undisputed(torch.stack(seen), limit)).all()):
             break
     verdicts = torch.where(exact, _majority(torch.stack(seen), limit), verdicts)
     residuals = torch.where(exact, verdicts, residuals)
     if not bool(exact.all()):
-        with WithoutEpsilon():
-            points = [_residuals(candidates, point) for point in further_points(replica, evidence, _POINTS, near=True)]
-        for ideal in points:
-            verdicts = torch.where(exact, verdicts, verdicts.fmin(ideal))
+        verdicts = torch.where(exact, verdicts, _ideal(laws, replica, evidence, limit))
     kept, failed, unmet = [], [], Counter[str]()
     for number, law in enumerate(candidates):
         verdict = float(verdicts[number])
@@ -255,6 +279,17 @@ def _checked(
             kept.append(replace(law, residual=float(residuals[number])))
     reason = "no gradient reaches them on these inputs"
     return kept, failed + [Exclusion(f"{count} entries of {layer}", reason) for layer, count in unmet.items()]
+
+
+def _ideal(laws: Laws, replica: Replica, evidence: Evidence, limit: Tensor) -> Tensor:
+    """The smallest residual of each law at one of several points, once epsilons are gone; until all are small."""
+    smallest = torch.full((len(laws),), math.nan, dtype=torch.float64)
+    with WithoutEpsilon():
+        for point in further_points(replica, evidence, _POINTS, near=True):
+            smallest = smallest.fmin(_residuals(laws, point))
+            if all(law.exact or small for law, small in zip(laws, (smallest <= limit).tolist(), strict=True)):
+                break
+    return smallest
 
 
 def _undisputed(residuals: Tensor, limit: Tensor) -> Tensor:
@@ -277,9 +312,9 @@ def _majority(residuals: Tensor, limit: Tensor) -> Tensor:
     return torch.where(most, best, torch.where(says.any(0), worst, math.nan))
 
 
-def _residuals(candidates: list[Law], point: Point) -> Tensor:
-    residuals = Laws(candidates, point.weights).residual(point.gradients).cpu()
-    for number, law in enumerate(candidates):
+def _residuals(laws: Laws, point: Point) -> Tensor:
+    residuals = laws.at(point.weights).residual(point.gradients).cpu()
+    for number, law in enumerate(laws):
         if law.kind == "annihilated":
             residuals[number] = 0.0
     return residuals

@@ -1,5 +1,6 @@
 """The laws of a model, with their values: delta from gradients, c from weights."""
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -66,6 +67,12 @@ class Laws:
     def __repr__(self) -> str:
         """How many, in how many layers."""
         return f"Laws({len(self)} laws in {len(self.by_layer())} layers, {len(self.excluded)} exclusions)"
+
+    def at(self, parameters: Tensors) -> "Laws":
+        """The same laws over other parameters, of the same names, shapes and devices."""
+        twin = copy.copy(self)
+        twin.parameters = {name: parameters[name] for name in self.parameters}
+        return twin
 
     def by_layer(self) -> dict[str, list[int]]:
         """Layer -> positions of its laws, in order of execution."""

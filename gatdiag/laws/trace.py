@@ -80,7 +80,9 @@ class Trace(TorchDispatchMode):
 
     def _settled_label_of(self, tensor: Tensor) -> Label:
         label = self.label_of(tensor)
-        return self._exponents.settled(label, only_spread=True) if label.terms else label
+        if label.terms:
+            label = self._labels[tensor] = self._exponents.settled(label, only_spread=True)
+        return label
 
     def set_label(self, tensor: Tensor, label: Label) -> None:
         """Give a tensor its label. Integers and booleans have none."""

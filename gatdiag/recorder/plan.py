@@ -187,7 +187,7 @@ def rebound(plan: Plan, model: nn.Module) -> Plan:
     plan = replace(plan, weights=plan.weights.rebound(new))
     if plan.laws is None or plan.balance is None:
         return plan
-    laws = Laws(list(plan.laws), {name: new[name] for name in of_laws}, plan.laws.excluded)
+    laws = plan.laws.at(new)
     return replace(plan, laws=laws, balance=Balance(laws, plan.balance.wanted.tolist()))
 
 

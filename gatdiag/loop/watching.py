@@ -54,8 +54,9 @@ def watch(
     Args:
         model: Any module, also wrapped by `torch.compile` or data parallelism. Its conservation laws are found at the
             first training forward, from its inputs, once; where training calls parts of it instead (`training_step`,
-            `encode` and `decode`), just before the first backward pass, from what it has computed. Of a LightningModule
-            what it logs with `self.log` is recorded, and its loss as `loss`.
+            `encode` and `decode`), just before the first backward pass, from what it has computed. Laws that the first
+            gradients disobey are not recorded: where a penalty on weights is in the loss, for instance. Of a
+            LightningModule what it logs with `self.log` is recorded, and its loss as `loss`.
         folder: Where the run is written; see `gatdiag.run` for what is in it.
         every: Record steps 0, k, 2k, ...; "log": densely early, sparsely later; or a function of the step.
         metrics: "fast", "standard" or "full", or names of groups (`gatdiag.recorder.GROUPS`) and columns. "standard"

@@ -55,6 +55,7 @@ class Passes:
     Attributes:
         notes: What could not be recorded, in plain words.
         saw_half: Whether an output was float16, whose gradients are hardly ever computed without a scaler.
+        saw_rough: Whether layers computed with less than 32 bits.
     """
 
     def __init__(self, selection: Selection, guarded: Callable[..., Any]) -> None:
@@ -68,7 +69,7 @@ class Passes:
         self._by_number: dict[int, Pass] = {}
         self._handles: dict[str, Any] = {}
         self.notes: dict[str, str] = {}
-        self.saw_half = False
+        self.saw_half = self.saw_rough = False
         self._edge_index: Tensor | None = None
 
     def start(self, record: int | None) -> None:
@@ -125,6 +126,7 @@ class Passes:
         if matrix is None or not self._is_news(layer):
             return None
         self.saw_half |= matrix.dtype is torch.float16
+        self.saw_rough |= matrix.dtype.itemsize < 4 or torch.is_autocast_enabled(matrix.device.type)
         if "outputs" in self._due:
             measured = self._guarded("layer outputs", rows.measure, matrix)
             if measured is not None:

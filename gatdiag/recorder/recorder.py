@@ -355,6 +355,12 @@ class Recorder:
         if self._plan is not None:
             with self._clock.recording(), torch.no_grad():
                 self._clipping.backward_ended(self._plan.weights)
+                if not self._clock.steps and not self._steps.is_open:
+                    self._guard("checks of laws", self._subject.check_laws, is_rough=self._is_rough())
+
+    def _is_rough(self) -> bool:
+        """Whether gradients are of less than 32 bits, or may be."""
+        return self._passes.saw_rough or any(parameter.device.type != "cpu" for parameter in self._root.parameters())
 
     # --- what optimisers tell -----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from gatdiag.errors import InputError
 from gatdiag.recorder.binding import Binding, holds_none_of
 from gatdiag.recorder.groups import Selection
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.plan import Plan, rebound, settle, settle_laws
+from gatdiag.recorder.plan import Plan, rebound, settle, settle_laws, without_disproved
 from gatdiag.recorder.tape import Tape
 from gatdiag.structure.program import Program
 
@@ -119,6 +119,14 @@ class Subject:
             f"followed: {self.tape.reason or 'no backward pass depends on it'}; call the model itself, as in "
             "model(x, edge_index), for its inputs to be known"
         )
+
+    def check_laws(self, *, is_rough: bool) -> None:
+        """A backward pass of the first step has ended: laws that its gradients disobey are none of this training."""
+        if self.plan is not None:
+            self.plan, message = without_disproved(self.plan, is_rough=is_rough)
+            if message is not None:
+                self._guard.tell("laws", message)
+                self._follow()
 
     def tell_of_laws(self) -> None:
         """Say why there are no laws, if there are none."""

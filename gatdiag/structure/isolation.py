@@ -102,12 +102,18 @@ def random_state(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
 
 @contextmanager
 def decomposed() -> Iterator[None]:
-    """Turns off what hides operations: compilation, fused attention and the encoder's fast path."""
+    """Turns off what hides operations: compilation, fused attention, the encoder's fast path and autocast.
+
+    Autocast would take copies of weights, or those that it has taken before, and compute in low precision.
+    """
     fastpath = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
         if "torch._dynamo" in sys.modules:  # importing it takes seconds, and without it nothing is compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield

@@ -54,6 +54,14 @@ class Names(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def test_autocast_is_off_inside_and_on_again_afterwards():
+    weight, x = torch.ones(2, 2), torch.ones(2, 2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with decomposed():
+            assert (x @ weight).dtype is torch.float32
+        assert (x @ weight).dtype is torch.bfloat16
+
+
 def test_attention_is_decomposed():
     x = torch.ones(1, 2, 3, 4)
     with Names() as names, decomposed():

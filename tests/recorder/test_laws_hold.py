@@ -66,7 +66,7 @@ def with_a_reversed_gradient(model, data):
 def test_laws_that_training_disobeys_are_not_recorded(tmp_path, loss_of, left):
     with pytest.warns(RecordingWarning, match="conservation laws are not recorded: delta is up to .* of its terms"):
         run = recorded(tmp_path / "run", loss_of)
-    assert len(run.meta["laws"]["found"]) == left
+    assert len(run.laws) == left
     assert len(run.neurons) == 3 * left
     assert not left or run.neurons.delta.abs().max() < 1e-6
     dropped = [item["what"] for item in run.meta["laws"]["excluded"] if "of its terms in training" in item["reason"]]
@@ -83,7 +83,7 @@ def test_laws_that_training_disobeys_are_not_recorded(tmp_path, loss_of, left):
 )
 def test_gradients_that_are_changed_after_the_backward_pass_say_nothing_about_laws(tmp_path, change):
     run = recorded(tmp_path / "run", change=change)
-    assert len(run.meta["laws"]["found"]) == MODEL_HAS
+    assert len(run.laws) == MODEL_HAS
     assert not run.meta["notes"]
 
 
@@ -97,7 +97,7 @@ def test_parameters_without_a_gradient_say_nothing_either(tmp_path):
             loss_of(model, data).backward(inputs=half)
             optimizer.step()
             optimizer.zero_grad()
-    assert len(gatdiag.load(tmp_path / "run").meta["laws"]["found"]) == MODEL_HAS
+    assert len(gatdiag.load(tmp_path / "run").laws) == MODEL_HAS
 
 
 def test_rounding_in_low_precision_disproves_nothing(tmp_path):
@@ -106,5 +106,5 @@ def test_rounding_in_low_precision_disproves_nothing(tmp_path):
             return loss_of(model, data)
 
     run = recorded(tmp_path / "run", loss_in_bfloat16)
-    assert len(run.meta["laws"]["found"]) == MODEL_HAS
+    assert len(run.laws) == MODEL_HAS
     assert run.neurons.delta.abs().max() > 1e-6

@@ -1,11 +1,13 @@
-"""Figures: run -> the papers' figures; one figure a file, each with its facts, `data(...)` and `draw(table, figure)`.
+"""Figures: run -> the papers' figures, each a `Figure`: its facts, `data(...)` and `draw(table, figure)`.
 
     look             what all share: sizes, fonts, palettes, axes, notes; the only part that figures import
     overview         the one picture to look at first
-    (one run)        training_curves gradient_norms chosen_layers changed_fraction unchanged_fraction change_boxes
-                     conservation balance smoothing_by_layer smoothing_over_training
-    (several runs)   compared_curves gradient_evolution accuracy_by_depth accuracy_by_width accuracy_by_normalisation
-                     accuracy_by_tree_depth
+    curves           training_curves; of several runs compared_curves
+    gradients        gradient_norms, chosen_layers; of several runs gradient_evolution
+    weight_change    changed_fraction, unchanged_fraction, change_boxes
+    laws             balance, conservation
+    smoothing        smoothing_by_layer, smoothing_over_training
+    accuracy         of several runs accuracy_by_depth, _width, _normalisation and _tree_depth
     rendering        a figure -> bytes, files, data
 
 `FIGURES` holds them in reading order. Every figure can be had as data (`table`), and drawn on a matplotlib Figure of

@@ -122,7 +122,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     legend_below(figure, [*heat_legend(cases), *marks])
 
 
-FIGURE = Figure(
+OVERVIEW = Figure(
     name="overview",
     title="Overview: loss, gradients, smoothing and balance, layer by layer",
     shows="Above the training loss; below it, for each layer (first layer on top) and step: the relative gradient norm "

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -14,6 +13,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf, PdfPages
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from gatdiag.errors import InputError
+from gatdiag.figures import accuracy, curves, gradients, laws, overview, smoothing, weight_change
 from gatdiag.figures.look import SIZES, Figure, look
 from gatdiag.run import Run
 from gatdiag.run.schema import TableName
@@ -22,26 +22,25 @@ from gatdiag.summary import accuracies, loss_name, recorded
 Format = Literal["svg", "png", "pdf"]
 Width = Literal["single", "double"]
 
-_NAMES = (
-    "overview",
-    "compared_curves",
-    "gradient_evolution",
-    "accuracy_by_depth",
-    "accuracy_by_width",
-    "accuracy_by_normalisation",
-    "accuracy_by_tree_depth",
-    "training_curves",
-    "gradient_norms",
-    "chosen_layers",
-    "changed_fraction",
-    "unchanged_fraction",
-    "change_boxes",
-    "balance",
-    "conservation",
-    "smoothing_by_layer",
-    "smoothing_over_training",
+FIGURES: tuple[Figure, ...] = (
+    overview.OVERVIEW,
+    curves.COMPARED_CURVES,
+    gradients.GRADIENT_EVOLUTION,
+    accuracy.ACCURACY_BY_DEPTH,
+    accuracy.ACCURACY_BY_WIDTH,
+    accuracy.ACCURACY_BY_NORMALISATION,
+    accuracy.ACCURACY_BY_TREE_DEPTH,
+    curves.TRAINING_CURVES,
+    gradients.GRADIENT_NORMS,
+    gradients.CHOSEN_LAYERS,
+    weight_change.CHANGED_FRACTION,
+    weight_change.UNCHANGED_FRACTION,
+    weight_change.CHANGE_BOXES,
+    laws.BALANCE,
+    laws.CONSERVATION,
+    smoothing.SMOOTHING_BY_LAYER,
+    smoothing.SMOOTHING_OVER_TRAINING,
 )
-FIGURES: tuple[Figure, ...] = tuple(import_module(f"gatdiag.figures.{name}").FIGURE for name in _NAMES)
 
 _CANVASES = {"svg": FigureCanvasSVG, "png": FigureCanvasAgg, "pdf": FigureCanvasPdf}
 _METADATA: dict[str, dict[str, Any]] = {  # no date: the same run gives the same file

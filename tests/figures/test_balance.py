@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 
-from gatdiag.figures import balance, conservation, table
+from gatdiag.figures import table
+from gatdiag.figures.laws import BALANCE, CONSERVATION
 from tests.figures.canvas import drawn, lines, words
 
 
 def test_c_of_chosen_neurons(runs):
     run = runs["ordinary"]
-    values = table(balance.FIGURE, run)
+    values = table(BALANCE, run)
     assert list(dict.fromkeys(values["layer"])) == ["convs.0", "convs.2", "convs.4"]
     for law, part in values.groupby("law"):
         rows = run.neurons[run.neurons["law"] == law].set_index("step")
@@ -20,7 +21,7 @@ def test_c_of_chosen_neurons(runs):
 
 def test_neurons_are_chosen_by_the_rank_of_their_last_c(runs):
     run = runs["ordinary"]
-    values = table(balance.FIGURE, run, layers=["convs.1"], neurons=3)
+    values = table(BALANCE, run, layers=["convs.1"], neurons=3)
     last = run.neurons[
         (run.neurons["step"] == run.neurons["step"].max()) & (run.neurons["layer"] == "convs.1")
     ].sort_values("c")
@@ -35,11 +36,11 @@ def test_a_neuron_that_drifts_away_is_shown(runs, monkeypatch):
     drifting = of["law"].iloc[1]  # neither the largest nor the smallest at first
     frame.loc[(frame["law"] == drifting) & (frame["step"] > 50), "c"] = 1e3
     monkeypatch.setattr(type(run), "neurons", frame)
-    assert drifting in set(table(balance.FIGURE, run, layers=["convs.1"], neurons=2)["law"])
+    assert drifting in set(table(BALANCE, run, layers=["convs.1"], neurons=2)["law"])
 
 
 def test_lines_and_circles(runs):
-    canvas = drawn(balance.FIGURE, table(balance.FIGURE, runs["ordinary"]))
+    canvas = drawn(BALANCE, table(BALANCE, runs["ordinary"]))
     panels = [axes for axes in canvas.axes if axes.get_title("left")]
     assert [len(lines(axes)) for axes in panels] == [4, 4, 4]
     circles = [line for line in panels[0].get_lines() if line.get_label() == "_predicted"]
@@ -48,9 +49,9 @@ def test_lines_and_circles(runs):
 
 
 def test_noise_around_zero_is_not_blown_up(runs):
-    values = table(balance.FIGURE, runs["ordinary"])
+    values = table(BALANCE, runs["ordinary"])
     values["c"] *= 1e-9
-    low, high = drawn(balance.FIGURE, values).axes[0].get_ylim()
+    low, high = drawn(BALANCE, values).axes[0].get_ylim()
     assert low < -0.09
     assert high > 0.09
 
@@ -58,20 +59,20 @@ def test_noise_around_zero_is_not_blown_up(runs):
 @pytest.mark.parametrize("name", ["ordinary", "stuck"])
 def test_delta_is_the_largest_of_each_layer(runs, name):
     run = runs[name]
-    values = table(conservation.FIGURE, run)
+    values = table(CONSERVATION, run)
     rows = run.neurons.assign(size=run.neurons["delta"].abs())
     for layer, part in values.groupby("layer", observed=True):
         largest = rows[rows["layer"] == layer].groupby("step")["size"].max()
         assert part["high"].max() == largest.max()
         if len(largest) <= 150:
             assert part["value"].tolist() == largest.tolist()
-    axes = drawn(conservation.FIGURE, values).axes[0]
+    axes = drawn(CONSERVATION, values).axes[0]
     assert len(lines(axes)) == len(run.layer_names) - 1
     assert axes.get_yscale() == "log"
 
 
 def test_delta_that_is_exactly_zero_is_marked(runs):
-    canvas = drawn(conservation.FIGURE, table(conservation.FIGURE, runs["broken"]))
+    canvas = drawn(CONSERVATION, table(CONSERVATION, runs["broken"]))
     assert "exactly 0" in words(canvas)
     zeros = [line for line in canvas.axes[0].get_lines() if line.get_label() == "_zero"]
     assert np.concatenate([line.get_xdata() for line in zeros]).max() == 14

@@ -1,5 +1,5 @@
 from gatdiag.figures import table
-from gatdiag.figures.chosen_layers import FIGURE
+from gatdiag.figures.gradients import CHOSEN_LAYERS as FIGURE
 from tests.figures.canvas import drawn, lines
 
 

@@ -5,30 +5,30 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from gatdiag.figures import (
-    accuracy_by_depth,
-    accuracy_by_normalisation,
-    accuracy_by_tree_depth,
-    accuracy_by_width,
-    compared_curves,
-    gradient_evolution,
-    table,
+from gatdiag.figures import table
+from gatdiag.figures.accuracy import (
+    ACCURACY_BY_DEPTH,
+    ACCURACY_BY_NORMALISATION,
+    ACCURACY_BY_TREE_DEPTH,
+    ACCURACY_BY_WIDTH,
+    draw_by_size,
+    size_table,
 )
-from gatdiag.figures.look import size_table
-from gatdiag.figures.look.size import draw_by_size
+from gatdiag.figures.curves import COMPARED_CURVES
+from gatdiag.figures.gradients import GRADIENT_EVOLUTION
 from gatdiag.run import load
 from tests.figures.canvas import drawn, lines, words
 from tests.run.synthetic import synthetic_run
 
 
 def test_the_curves_of_each_run(grown):
-    values = table(compared_curves.FIGURE, grown)
+    values = table(COMPARED_CURVES, grown)
     for place, run in enumerate(grown):
         part = values[values["run"] == place]
         for quantity, column in (("loss", "loss"), ("validation accuracy", "val_accuracy")):
             assert part[part["quantity"] == quantity]["value"].tolist() == run.steps[column].tolist()
         assert set(part["label"]) == {run.name}
-    canvas = drawn(compared_curves.FIGURE, values)
+    canvas = drawn(COMPARED_CURVES, values)
     assert [len(lines(axes)) for axes in canvas.axes] == [8, 8]
     styles = {(line.get_color(), line.get_linestyle()) for line in lines(canvas.axes[0])}
     assert len(styles) == 8
@@ -36,24 +36,24 @@ def test_the_curves_of_each_run(grown):
 
 
 def test_chosen_scalars_and_labels(grown):
-    values = table(compared_curves.FIGURE, grown[:2], names=["test_accuracy"], variants={grown[0].name: "A"})
+    values = table(COMPARED_CURVES, grown[:2], names=["test_accuracy"], variants={grown[0].name: "A"})
     assert set(values["quantity"]) == {"test_accuracy"}
     assert set(values["label"]) == {"A", grown[1].name}
 
 
 def test_one_scale_of_colors_for_all_runs(grown):
-    values = table(gradient_evolution.FIGURE, grown[2:6:2])
+    values = table(GRADIENT_EVOLUTION, grown[2:6:2])
     rows = grown[2].parameters
     expected = rows[rows["role"] == "feature weight"]["gradient_norm"]
     assert values[values["run"] == 0]["value"].tolist() == expected.tolist()
-    canvas = drawn(gradient_evolution.FIGURE, values)
+    canvas = drawn(GRADIENT_EVOLUTION, values)
     norms = [axes.collections[0].norm for axes in canvas.axes[:2]]
     assert (norms[0].vmin, norms[0].vmax) == (norms[1].vmin, norms[1].vmax)
     assert [axes.get_title("left") for axes in canvas.axes[:2]] == [grown[2].name, grown[4].name]
 
 
 def test_a_run_without_gradients_beside_one_with(grown, runs):
-    canvas = drawn(gradient_evolution.FIGURE, table(gradient_evolution.FIGURE, [runs["nothing"], grown[0]]))
+    canvas = drawn(GRADIENT_EVOLUTION, table(GRADIENT_EVOLUTION, [runs["nothing"], grown[0]]))
     assert "not recorded: gradient_norm" in words(canvas).replace("\n", " ")
 
 
@@ -65,7 +65,7 @@ def expected_means(runs, value, sizes):
 
 
 def test_accuracy_and_epochs_against_depth(grown):
-    values = table(accuracy_by_depth.FIGURE, grown)
+    values = table(ACCURACY_BY_DEPTH, grown)
     depths = [3, 3, 5, 5] * 2
     best = expected_means(grown, lambda run: run.steps["val_accuracy"].idxmax() + 1, depths)
     test = expected_means(grown, lambda run: run.steps["test_accuracy"][run.steps["val_accuracy"].idxmax()], depths)
@@ -77,7 +77,7 @@ def test_accuracy_and_epochs_against_depth(grown):
             else {(v, s): m for v, s, m in zip(part["variant"], part["size"], part["mean"], strict=True)}
         )
         assert found == pytest.approx(expected)
-    canvas = drawn(accuracy_by_depth.FIGURE, values)
+    canvas = drawn(ACCURACY_BY_DEPTH, values)
     assert [axes.get_ylabel() for axes in canvas.axes] == ["test accuracy", "epochs to best"]
     assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["stuck", "trained"]
     curves = [line.get_ydata() for line in canvas.axes[0].get_lines() if len(line.get_xdata()) == 2]
@@ -87,21 +87,21 @@ def test_accuracy_and_epochs_against_depth(grown):
 
 
 def test_accuracy_against_width(grown, runs):
-    values = table(accuracy_by_width.FIGURE, [*grown, runs["ordinary"]])
+    values = table(ACCURACY_BY_WIDTH, [*grown, runs["ordinary"]])
     assert sorted(set(values["size"])) == [3, 4]
-    assert accuracy_by_width.FIGURE.applies([*grown, runs["ordinary"]])
-    assert not accuracy_by_width.FIGURE.applies(grown)
+    assert ACCURACY_BY_WIDTH.applies([*grown, runs["ordinary"]])
+    assert not ACCURACY_BY_WIDTH.applies(grown)
 
 
 def test_last_accuracy_by_normalisation(grown):
     variants = {run.name: "PairNorm" if "stuck" in run.name else "none" for run in grown}
-    values = table(accuracy_by_normalisation.FIGURE, grown, variants=variants)
+    values = table(ACCURACY_BY_NORMALISATION, grown, variants=variants)
     expected = np.mean([run.steps["test_accuracy"].iloc[-1] for run in grown[:2]])
     row = values[(values["variant"] == "PairNorm") & (values["size"] == 3)]
     assert row["mean"].item() == pytest.approx(expected)
-    of_one = table(accuracy_by_normalisation.FIGURE, grown[:4])
+    of_one = table(ACCURACY_BY_NORMALISATION, grown[:4])
     assert set(of_one["variant"]) == {"none"}
-    assert set(table(accuracy_by_normalisation.FIGURE, grown)["variant"]) == {"none, stuck", "none, trained"}
+    assert set(table(ACCURACY_BY_NORMALISATION, grown)["variant"]) == {"none, stuck", "none, trained"}
 
 
 def test_networks_of_different_width_are_not_averaged(tmp_path):
@@ -112,12 +112,12 @@ def test_networks_of_different_width_are_not_averaged(tmp_path):
     ]
     runs = [load(path) for path in paths]
     expected = {"gat, width 4": [3, 5], "gat, width 6": [3, 5]}
-    shown = table(accuracy_by_depth.FIGURE, runs).query("panel == 'accuracy'")
+    shown = table(ACCURACY_BY_DEPTH, runs).query("panel == 'accuracy'")
     assert {variant: part["size"].tolist() for variant, part in shown.groupby("variant")} == expected
-    assert set(table(accuracy_by_width.FIGURE, runs)["variant"]) == {"gat, depth 3", "gat, depth 5"}
-    normalised = table(accuracy_by_normalisation.FIGURE, runs)
+    assert set(table(ACCURACY_BY_WIDTH, runs)["variant"]) == {"gat, depth 3", "gat, depth 5"}
+    normalised = table(ACCURACY_BY_NORMALISATION, runs)
     assert set(normalised["variant"]) == {"none, width 4", "none, width 6"}
-    told = table(accuracy_by_depth.FIGURE, runs, variants=dict.fromkeys((run.name for run in runs), "all"))
+    told = table(ACCURACY_BY_DEPTH, runs, variants=dict.fromkeys((run.name for run in runs), "all"))
     assert set(told["variant"]) == {"all"}
 
 
@@ -147,9 +147,9 @@ def test_of_two_runs_both_are_drawn_and_no_interval():
 
 
 def test_training_accuracy_by_tree_depth(grown):
-    values = table(accuracy_by_tree_depth.FIGURE, grown)
+    values = table(ACCURACY_BY_TREE_DEPTH, grown)
     assert sorted(set(values["size"])) == [2, 4]
     expected = np.mean([run.steps["train_accuracy"].max() for run in grown[:2]])
     assert values[(values["variant"] == "stuck") & (values["size"] == 2)]["mean"].item() == pytest.approx(expected)
-    told = table(accuracy_by_tree_depth.FIGURE, grown, tree_depths={run.name: 8 for run in grown})
+    told = table(ACCURACY_BY_TREE_DEPTH, grown, tree_depths={run.name: 8 for run in grown})
     assert set(told["size"]) == {8}

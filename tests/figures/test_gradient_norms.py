@@ -1,7 +1,7 @@
 import pytest
 
 from gatdiag.figures import table
-from gatdiag.figures.gradient_norms import FIGURE
+from gatdiag.figures.gradients import GRADIENT_NORMS as FIGURE
 from tests.figures.canvas import drawn, lines
 
 

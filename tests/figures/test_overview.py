@@ -3,7 +3,7 @@ import pytest
 from matplotlib.collections import QuadMesh
 
 from gatdiag.figures import table
-from gatdiag.figures.overview import FIGURE
+from gatdiag.figures.overview import OVERVIEW as FIGURE
 from tests.figures.canvas import drawn, words
 
 

@@ -1,15 +1,16 @@
 import numpy as np
 import pytest
 
-from gatdiag.figures import smoothing_by_layer, smoothing_over_training, table
+from gatdiag.figures import table
 from gatdiag.figures.look import SMOOTHING
+from gatdiag.figures.smoothing import SMOOTHING_BY_LAYER, SMOOTHING_OVER_TRAINING
 from tests.figures.canvas import drawn, lines, words
 from tests.report.builder import build
 
 
 def test_by_layer_at_five_steps(runs):
     run = runs["ordinary"]
-    values = table(smoothing_by_layer.FIGURE, run)
+    values = table(SMOOTHING_BY_LAYER, run)
     assert sorted(set(values["step"])) == [0, 50, 100, 149, 199]
     for column in SMOOTHING:
         for step in (0, 100):
@@ -18,12 +19,12 @@ def test_by_layer_at_five_steps(runs):
 
 
 def test_steps_may_be_chosen_and_the_nearest_are_taken(runs):
-    values = table(smoothing_by_layer.FIGURE, runs["ordinary"], steps=[3, 10_000])
+    values = table(SMOOTHING_BY_LAYER, runs["ordinary"], steps=[3, 10_000])
     assert sorted(set(values["step"])) == [3, 199]
 
 
 def test_by_layer_has_a_line_a_step_over_all_layers(runs):
-    canvas = drawn(smoothing_by_layer.FIGURE, table(smoothing_by_layer.FIGURE, runs["512 layers"]))
+    canvas = drawn(SMOOTHING_BY_LAYER, table(SMOOTHING_BY_LAYER, runs["512 layers"]))
     panels = canvas.axes[:6]
     assert [len(lines(axes)) for axes in panels] == [4] * 6
     assert len(lines(panels[0])[0].get_xdata()) == 512
@@ -32,16 +33,16 @@ def test_by_layer_has_a_line_a_step_over_all_layers(runs):
 
 def test_over_training_at_five_layers(runs):
     run = runs["stuck"]
-    values = table(smoothing_over_training.FIGURE, run)
+    values = table(SMOOTHING_OVER_TRAINING, run)
     assert set(values["layer"]) == {"convs.0", "convs.2", "convs.4", "convs.7", "convs.9"}
     for column in SMOOTHING:
         shown = values[(values["quantity"] == column) & (values["layer"] == "convs.4")]
         assert shown["value"].tolist() == run.layers[run.layers["layer"] == "convs.4"][column].tolist()
-    canvas = drawn(smoothing_over_training.FIGURE, values)
+    canvas = drawn(SMOOTHING_OVER_TRAINING, values)
     assert [len(lines(axes)) for axes in canvas.axes[:6]] == [5] * 6
 
 
-@pytest.mark.parametrize("figure", [smoothing_by_layer.FIGURE, smoothing_over_training.FIGURE], ids=["layer", "step"])
+@pytest.mark.parametrize("figure", [SMOOTHING_BY_LAYER, SMOOTHING_OVER_TRAINING], ids=["layer", "step"])
 def test_panels_that_were_not_recorded_are_named(figure, runs):
     canvas = drawn(figure, table(figure, runs["hostile"]))
     text = words(canvas).replace("\n", " ")
@@ -49,7 +50,7 @@ def test_panels_that_were_not_recorded_are_named(figure, runs):
     assert sum(axes.axison for axes in canvas.axes[:6]) == 3
 
 
-@pytest.mark.parametrize("figure", [smoothing_by_layer.FIGURE, smoothing_over_training.FIGURE], ids=["layer", "step"])
+@pytest.mark.parametrize("figure", [SMOOTHING_BY_LAYER, SMOOTHING_OVER_TRAINING], ids=["layer", "step"])
 def test_relative_mu_is_seen_against_its_whole_range(figure, runs):
     low, high = drawn(figure, table(figure, runs["ordinary"])).axes[4].get_ylim()
     assert low <= 0
@@ -69,24 +70,24 @@ def zero_gradients(folder, steps=400):
 
 def test_a_gradient_that_is_zero_is_not_called_broken(tmp_path):
     run = zero_gradients(tmp_path / "run")
-    values = table(smoothing_by_layer.FIGURE, run, steps=[0, 150, 300])
+    values = table(SMOOTHING_BY_LAYER, run, steps=[0, 150, 300])
     undefined = values[values["value"].isna()].set_index(["quantity", "step", "layer"])["undefined"].to_dict()
     assert undefined == {
         ("relative_gradient_mu", 150, "convs.1"): "",
         ("output_gradient_norm", 150, "convs.1"): "",
         ("relative_gradient_mu", 300, "convs.0"): "gradient is zero",
     }
-    marks = {line.get_label() for axes in drawn(smoothing_by_layer.FIGURE, values).axes for line in axes.get_lines()}
+    marks = {line.get_label() for axes in drawn(SMOOTHING_BY_LAYER, values).axes for line in axes.get_lines()}
     assert {"_broken", "_zero", "_gradient is zero"} <= marks
 
 
 def test_thinning_keeps_zero_and_broken_apart(tmp_path):
-    values = table(smoothing_over_training.FIGURE, zero_gradients(tmp_path / "run"))
+    values = table(SMOOTHING_OVER_TRAINING, zero_gradients(tmp_path / "run"))
     relative = values[(values["quantity"] == "relative_gradient_mu") & values["value"].isna()]
     first, second = (relative[relative["layer"] == f"convs.{layer}"] for layer in (0, 1))
     assert set(first["undefined"]) == {"gradient is zero"}
     assert first["step"].min() <= 202
     assert second["undefined"].tolist() == [""]
-    legend = words(drawn(smoothing_over_training.FIGURE, values))
+    legend = words(drawn(SMOOTHING_OVER_TRAINING, values))
     assert "gradient is zero" in legend
     assert "NaN or infinite" in legend

@@ -1,5 +1,5 @@
 from gatdiag.figures import table
-from gatdiag.figures.training_curves import FIGURE
+from gatdiag.figures.curves import TRAINING_CURVES as FIGURE
 from tests.figures.canvas import drawn, lines
 from tests.figures.odd_runs import bare_run
 

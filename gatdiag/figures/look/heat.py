@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from gatdiag.figures.look.scales import layer_axis, power_of_ten, step_axis
+from gatdiag.figures.look.axes import layer_axis, power_of_ten, step_axis
 from gatdiag.figures.look.style import BROKEN, HEAT, SIGNED, UNMEASURED, ZERO, Canvas
 from gatdiag.summary import bin_steps
 

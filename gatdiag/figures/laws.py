@@ -1,4 +1,4 @@
-"""c of single neurons over training, with what the optimizer's steps predict (paper 1, figures 2c, d)."""
+"""The conservation laws over training: c of single neurons with its prediction, and delta (paper 1, figure 2)."""
 
 from collections.abc import Sequence
 
@@ -15,6 +15,9 @@ from gatdiag.figures.look import (
     Line,
     draw_lines,
     is_wide,
+    layer_bar,
+    layer_lines,
+    layer_names,
     legend_below,
     not_recorded,
     note,
@@ -23,13 +26,13 @@ from gatdiag.figures.look import (
     step_axis,
 )
 from gatdiag.run import Run
-from gatdiag.summary import envelope, spaced
+from gatdiag.summary import envelope, neuron_series, some_layers, spaced, thin_groups
 
 _NEURONS = 9
 _PREDICTIONS = 12  # marks on a line
 
 
-def data(run: Run, layers: Sequence[str] | None = None, neurons: int = _NEURONS) -> pd.DataFrame:
+def balance_data(run: Run, layers: Sequence[str] | None = None, neurons: int = _NEURONS) -> pd.DataFrame:
     """c and its prediction for a few neurons of a few layers, thinned so that spikes stay.
 
     Args:
@@ -75,7 +78,7 @@ def _laws(frame: pd.DataFrame, layers: Sequence[str] | None, neurons: int) -> np
     return np.concatenate(chosen) if chosen else np.empty(0, np.int64)
 
 
-def draw(table: pd.DataFrame, figure: Canvas) -> None:
+def balance_draw(table: pd.DataFrame, figure: Canvas) -> None:
     """A panel a layer, a line a neuron, circles where the prediction stands."""
     if not len(table):
         note(figure, not_recorded("neurons.c"))
@@ -119,7 +122,7 @@ def _prediction(label: str) -> Line2D:
                   markerfacecolor="none", markeredgewidth=0.7, label=label)  # fmt: skip
 
 
-FIGURE = Figure(
+BALANCE = Figure(
     name="balance",
     title="Balance of single neurons over training: c and its prediction",
     shows="For the first, a middle and the last layer with laws: c of up to nine laws over training (lines), from the "
@@ -134,7 +137,48 @@ FIGURE = Figure(
     group="balance",
     needs=("neurons.c", "neurons.predicted_c"),
     per="run",
-    data=data,
-    draw=draw,
+    data=balance_data,
+    draw=balance_draw,
     height=lambda table, width: 2.2 if width > 4.5 else 0.4 + 1.5 * max(table["layer"].nunique(), 1),
+)
+
+
+def conservation_data(run: Run) -> pd.DataFrame:
+    """The largest |delta| over the neurons of at most ten hidden layers, thinned so that spikes stay.
+
+    Returns:
+        step, layer, value, low, high.
+    """
+    return thin_groups(some_layers(neuron_series(run, "delta", "largest")), "layer")
+
+
+def conservation_draw(table: pd.DataFrame, figure: Canvas) -> None:
+    """A line a layer."""
+    if not len(table):
+        note(figure, not_recorded("neurons.delta"))
+        return
+    axes = figure.subplots()
+    lines, layers = layer_lines(table, linewidth=0.8)
+    legend_below(figure, draw_lines(axes, lines, log=True))
+    axes.set_ylabel("largest |δ|")
+    step_axis(axes, table["step"])
+    layer_bar(figure, [axes], layer_names(table), layers)
+
+
+CONSERVATION = Figure(
+    name="conservation",
+    title="The conservation law at every step: delta",
+    shows="For each hidden layer the largest |delta| of its neurons: by how much the law between a neuron's incoming "
+    "and outgoing gradients is missed.",
+    reading="Zero up to rounding (about 1e-7 of the terms in float32) whatever the optimizer. A layer well above that "
+    "breaks the law: an activation that is not homogeneous, or something done to the gradients.",
+    equation=r"\delta_i = \langle W^l_{i,:}, \nabla W^l_{i,:} \rangle - a^l_i \nabla a^l_i - "
+    r"\langle W^{l+1}_{:,i}, \nabla W^{l+1}_{:,i} \rangle",
+    paper="Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023, figures 2a and 2b",
+    group="balance",
+    needs=("neurons.delta",),
+    per="run",
+    data=conservation_data,
+    draw=conservation_draw,
+    height=lambda table, width: 2.2,
 )

@@ -13,10 +13,21 @@ from gatdiag.report.gradients import gradient_facts, weakest_gradient
 from gatdiag.report.latest import EARLY
 from gatdiag.report.outputs import broken_facts, output_facts
 from gatdiag.report.plots import FigureBlock, FigureGroup, figure_block, figure_groups
-from gatdiag.report.recorded import gradient_table, law_tables, layer_table, parameter_table
-from gatdiag.report.settings import settings_tables
 from gatdiag.report.story import Stat, anything, loss_text, metric, note_facts, stats, story, warnings
-from gatdiag.report.tables import Cell, Column, Table, called, value, whole, words
+from gatdiag.report.tables import (
+    Cell,
+    Column,
+    Table,
+    called,
+    gradient_table,
+    law_tables,
+    layer_table,
+    parameter_table,
+    settings_tables,
+    value,
+    whole,
+    words,
+)
 from gatdiag.report.wording import count, names, number, percent, short
 from gatdiag.run import Run
 from gatdiag.summary import compare, score_label, training_facts

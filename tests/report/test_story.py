@@ -64,7 +64,7 @@ def test_what_chose_the_best_step_is_used(tmp_path):
     assert "The best val_loss is 0.5, at step 1 (steps count from 0)." in story(run)[1]
 
 
-def test_shared_parameters_count_once_and_frozen_ones_are_told_apart():
+def test_shared_parameters_count_once_and_frozen_ones_are_unique_labels():
     meta = synthetic_meta(2, 3)
     first, second = (layer["parameters"] for layer in meta["structure"]["layers"])
     second.append(first[0])

@@ -48,7 +48,7 @@ def gather(replica: Replica, layer_of: Mapping[str, str]) -> Evidence:
     generator = torch.Generator().manual_seed(0)
     replica.perturb_inputs(generator)
     own = {name: tensor.detach().clone() for name, tensor in trainable.items()}
-    point = _moved(replica, own, generator, signs=False) or _point(replica, own)
+    point = _moved(replica, own, generator) or _point(replica, own)
     if point is None:
         raise ModelError(
             "The gradients of the model are not finite, at its own weights and near them, so no law can be checked. "
@@ -73,10 +73,8 @@ def further_points(replica: Replica, evidence: Evidence, count: int, *, near: bo
     generator = torch.Generator().manual_seed(1)
     if near and (point := _point(replica, evidence.point.weights)):
         yield point
-    for seed in range(count):
-        with random_state(seed, {weight.device for weight in evidence.point.weights.values()}):
-            point = _moved(replica, evidence.point.weights, generator, signs=True)
-        if point:
+    for seed in range(1, count + 1):
+        if point := _moved(replica, evidence.point.weights, generator, seed):
             yield point
 
 
@@ -84,20 +82,21 @@ def _trainable(replica: Replica) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in replica.parameters.items() if tensor.requires_grad}
 
 
-def _moved(replica: Replica, weights: Tensors, generator: torch.Generator, *, signs: bool) -> Point | None:
+def _moved(replica: Replica, weights: Tensors, generator: torch.Generator, seed: int = 0) -> Point | None:
     moved = {name: _near(weight, generator) for name, weight in weights.items()}
-    if signs:
+    if seed:
         moved = {name: flipped(weight, generator) for name, weight in moved.items()}
-    return _point(replica, moved)
+    return _point(replica, moved, seed)
 
 
-def _point(replica: Replica, weights: Tensors) -> Point | None:
+def _point(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
     """The point at those weights, None if its gradients are not finite. The replica stays there."""
     place(replica, weights)
-    (found,) = gradients(replica, _trainable(replica), [0.0], [])
+    with random_state(seed, {weight.device for weight in weights.values()}):
+        (found,) = gradients(replica, _trainable(replica), [0.0], [])
     if not all(bool(gradient.isfinite().all()) for gradient in found.values()):
         return None
-    return Point({name: weights[name] for name in found}, found)
+    return Point({name: weights[name] for name in found}, found, seed)
 
 
 def _near(weight: Tensor, generator: torch.Generator) -> Tensor:

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -17,6 +17,7 @@ from gatdiag.laws.assembly import Place, assemble
 from gatdiag.laws.check import Evidence, further_points, gather
 from gatdiag.laws.epsilon import WithoutEpsilon
 from gatdiag.laws.exponents import Exponents
+from gatdiag.laws.invariance import violations
 from gatdiag.laws.label import Label
 from gatdiag.laws.law import Exclusion, Law
 from gatdiag.laws.laws import Laws
@@ -34,8 +35,25 @@ from gatdiag.structure.sample import Inputs, sample
 
 OUTPUT = "the output"
 
-# Largest residual a law may show in the check, by precision; and an approximate one once the epsilons are gone.
-_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
+
+@dataclass(frozen=True)
+class _Precision:
+    """What the numbers of a check may be.
+
+    Attributes:
+        residual: Largest residual of an exact law.
+        rounding: Below this it is rounding for sure; above, large steps along the law tell rounding from a violation.
+        change: By how much gradients may change along these steps.
+    """
+
+    residual: float
+    rounding: float
+    change: float
+
+
+_DOUBLE = _Precision(1e-8, 1e-12, 1e-11)
+_SINGLE = _Precision(1e-3, 0.0, 2e-6)
+# Largest residual of an approximate law once the epsilons are gone.
 _WITHOUT_EPSILON = 1e-6
 # How often numbers that a forward pass reads are changed.
 _OTHER_NUMBERS = 4
@@ -132,14 +150,14 @@ def _found(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, c
     """
     places = _places(structure)
     parameters = dict(user.named_parameters())
-    replica, evidence, tolerance = _evidence(user, *part, {name: place.layer for name, place in places.items()})
+    replica, evidence, precision = _evidence(user, *part, {name: place.layer for name, place in places.items()})
     traced = replica if part is whole else replica.on(*whole).perturb_inputs(torch.Generator().manual_seed(0))
     exponents = Exponents()
     labels, traces = _traced(traced, exponents, evidence, calls)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
     shapes = {info.name: info.shape for info in structure.parameters}
     candidates = assemble(labels, shapes, basis, places, evidence.annihilated)
-    kept, failed = _checked(candidates, replica, evidence, tolerance)
+    kept, failed = _checked(candidates, replica, evidence, precision)
     excluded = [
         *_unreached(evidence),
         *dict.fromkeys(unknown for trace in traces for unknown in _unknown(trace, exponents)),
@@ -162,14 +180,14 @@ def _places(structure: Structure) -> dict[str, Place]:
 
 def _evidence(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], layer_of: Mapping[str, str]
-) -> tuple[Replica, Evidence, float]:
+) -> tuple[Replica, Evidence, _Precision]:
     """A replica at a random point, in float64; in the model's own precision if it cannot run in float64."""
     replica = replicate(model, args, kwargs)
     try:
-        return replica, gather(replica.to(torch.float64), layer_of), _TOLERANCE[torch.float64]
+        return replica, gather(replica.to(torch.float64), layer_of), _DOUBLE
     except ModelError:
         replica = replicate(model, args, kwargs)
-        return replica, gather(replica, layer_of), _TOLERANCE[torch.float32]
+        return replica, gather(replica, layer_of), _SINGLE
 
 
 def _traced(
@@ -245,27 +263,31 @@ def _running(model: nn.Module) -> Iterator[Any]:
 
 
 def _checked(
-    candidates: list[Law], replica: Replica, evidence: Evidence, tolerance: float
+    candidates: list[Law], replica: Replica, evidence: Evidence, precision: _Precision
 ) -> tuple[list[Law], list[Exclusion]]:
     """Each law with the residual it shows; those that fail the check are turned into exclusions.
 
-    An exact law must hold at two points, or at most of several. An approximate one must hold to rounding once the
-    epsilons are gone, at one of several points: where units are dead, an epsilon is all there is. A law between weights
-    that no gradient reaches at any point (dead units again) stands on the equations alone, with a residual of NaN; a
-    scale that no gradient reaches is an unused row of an embedding, and no law.
+    An exact law must hold at two points, or at most of several, and along large steps where that leaves a doubt. An
+    approximate one must hold to rounding once the epsilons are gone, at one of several points: where units are dead,
+    an epsilon is all there is. A law between weights that no gradient reaches at any point (dead units again) stands
+    on the equations alone, with a residual of NaN; a scale that no gradient reaches is an unused row of an embedding,
+    and no law.
     """
     exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
-    limit = torch.where(exact, tolerance, max(_WITHOUT_EPSILON, tolerance))
+    limit = torch.where(exact, precision.residual, max(_WITHOUT_EPSILON, precision.residual))
     laws = Laws(candidates, evidence.point.weights)
-    residuals = _residuals(laws, evidence.point)
-    verdicts = torch.full_like(residuals, math.nan)
-    seen = [residuals]
+    points = [evidence.point]
+    seen = _residuals(laws, evidence.point)[None]
     for point in further_points(replica, evidence, _POINTS):
-        seen.append(_residuals(laws, point))
-        if bool((~exact | _undisputed(torch.stack(seen), limit)).all()):
+        points.append(point)
+        seen = torch.cat([seen, _residuals(laws, point)[None]])
+        if bool((~exact | _undisputed(seen, limit)).all()):
             break
-    verdicts = torch.where(exact, _majority(torch.stack(seen), limit), verdicts)
-    residuals = torch.where(exact, verdicts, residuals)
+    verdicts = torch.where(exact, _majority(seen, limit), math.nan)
+    residuals = torch.where(exact, verdicts, seen[0])
+    doubtful = exact & (verdicts <= limit) & (seen.nan_to_num().amax(0) > precision.rounding)
+    suspects = [number for number in doubtful.nonzero().flatten().tolist() if candidates[number].kind != "annihilated"]
+    broken = violations(candidates, suspects, replica, points, precision.change)
     if not bool(exact.all()):
         verdicts = torch.where(exact, verdicts, _ideal(laws, replica, evidence, limit))
     kept, failed, unmet = [], [], Counter[str]()
@@ -275,6 +297,8 @@ def _checked(
             unmet[law.layer] += 1
         elif verdict > limit[number]:
             failed.append(Exclusion(law.name, f"the numerical check left a residual of {verdict:.1e}"))
+        elif number in broken:
+            failed.append(Exclusion(law.name, f"large steps along it change gradients by {broken[number]:.1e} of them"))
         else:
             kept.append(replace(law, residual=float(residuals[number])))
     reason = "no gradient reaches them on these inputs"

@@ -16,10 +16,17 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Point:
-    """Weights and the gradients of a random loss there, of every trainable parameter that reaches the output."""
+    """Weights and the gradients of a random loss there, of every trainable parameter that reaches the output.
+
+    Attributes:
+        weights: The weights.
+        gradients: The gradients.
+        seed: Of the random numbers (masks) that they were seen under.
+    """
 
     weights: Tensors
     gradients: Tensors
+    seed: int
 
 
 def place(replica: Replica, weights: Tensors) -> None:

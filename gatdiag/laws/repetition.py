@@ -27,6 +27,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gatdiag.errors import ModelError
 from gatdiag.laws.outputs import Outputs, read_outputs
+from gatdiag.structure.deadline import check_time
 from gatdiag.structure.isolation import leaving_no_mode
 from gatdiag.structure.memory import Memory
 from gatdiag.structure.replica import Caller, Replica
@@ -144,6 +145,7 @@ class _Call(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        check_time()
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         stems = [self.stem(tensor) for tensor in tensors]
         out = func(*args, **(kwargs or {}))

@@ -139,6 +139,8 @@ def working_precision(dtype: torch.dtype | None) -> Iterator[None]:
 
 
 _CASTS = {Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16}
+_FROM_ELSEWHERE = {torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer}
+_LEGACY = {f"torch.{kind}Tensor" for kind in ("Float", "Double", "Half", "BFloat16")}
 
 
 class _Precision(TorchFunctionMode):
@@ -150,10 +152,24 @@ class _Precision(TorchFunctionMode):
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         check_time()
-        if func in _CASTS:
+        if func in _CASTS or (func is Tensor.type and len(args) > 1 and _legacy(args[1]) in _LEGACY):
             return args[0].to(self.dtype)
-        named = {key: self._precise(value) for key, value in (kwargs or {}).items()}
-        return func(*(self._precise(value) for value in args), **named)
+        name = getattr(func, "__name__", "")
+        writes = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))  # into the first argument
+        first, rest = (args[:1], args[1:]) if writes else ((), args)
+        named = {key: value if key == "out" else self._precise(value) for key, value in (kwargs or {}).items()}
+        out = func(*first, *(self._precise(value) for value in rest), **named)
+        return self._precise(out) if func in _FROM_ELSEWHERE else out
 
     def _precise(self, value: Any) -> Any:
-        return self.dtype if isinstance(value, torch.dtype) and value.is_floating_point else value
+        """The value in the working precision: constants that were made elsewhere (by NumPy, in a closure) as well."""
+        if isinstance(value, torch.dtype):
+            return self.dtype if value.is_floating_point else value
+        if isinstance(value, Tensor):
+            foreign = value.is_floating_point() and value.dtype != self.dtype
+            return value.to(self.dtype) if foreign else value
+        return type(value)(map(self._precise, value)) if type(value) in (list, tuple) else value
+
+
+def _legacy(kind: Any) -> str:
+    return kind if isinstance(kind, str) else f"{getattr(kind, '__module__', '')}.{getattr(kind, '__name__', '')}"

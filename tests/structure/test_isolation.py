@@ -9,7 +9,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatdiag.laws import find_laws
-from gatdiag.structure.isolation import decomposed, leaving_no_mode, preserved_random_state, working_precision
+from gatdiag.structure.isolation import (
+    decomposed,
+    leaving_no_mode,
+    preserved_random_state,
+    random_state,
+    working_precision,
+)
 from tests.structure.interrupting import interrupted_everywhere
 
 
@@ -146,3 +152,43 @@ def test_modes_that_were_active_before_stay():
         torch.ones(1) * 2
         assert not torch.is_grad_enabled()
     assert names.seen == ["ones", "ones", "mul"]
+
+
+MADE_ELSEWHERE = np.ones((2, 2), dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x @ torch.from_numpy(MADE_ELSEWHERE),
+        lambda x: x @ torch.tensor(MADE_ELSEWHERE),
+        lambda x: torch.cat([x, torch.from_numpy(MADE_ELSEWHERE)]),
+        lambda x: torch.nn.functional.linear(x, weight=torch.from_numpy(MADE_ELSEWHERE)),
+        lambda x: x.type(torch.FloatTensor),
+        lambda x: x.type("torch.HalfTensor"),
+        lambda x: x.type_as(torch.from_numpy(MADE_ELSEWHERE)),
+    ],
+)
+def test_constants_made_elsewhere_follow_the_working_precision(use):
+    with working_precision(torch.float64):
+        assert use(torch.ones(2, 2)).dtype == torch.float64
+        assert torch.ones(2).type(torch.LongTensor).dtype == torch.int64
+
+
+def test_what_is_written_into_is_not_copied_for_the_working_precision():
+    kept = torch.from_numpy(MADE_ELSEWHERE.copy())
+    with working_precision(torch.float64):
+        kept.add_(1)
+        kept[0] = torch.zeros(2)
+    assert kept.tolist() == [[0, 0], [2, 2]]
+    assert kept.dtype == torch.float32
+
+
+def test_random_state_starts_from_a_seed_and_is_given_back():
+    before = torch.get_rng_state()
+    draws = []
+    for seed in (1, 1, 2):
+        with random_state(seed, [torch.device("cpu")]):
+            draws.append(numbers())
+    assert draws[0] == draws[1] != draws[2]
+    assert torch.equal(torch.get_rng_state(), before)

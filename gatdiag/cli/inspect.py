@@ -109,9 +109,11 @@ def inspect_files(
 
 
 def _refuse_taken(out: Path | None, *, overwrite: bool) -> None:
+    if out is not None and out.exists() and not out.is_dir():
+        raise InputError(f"--out: expected a folder, got the file {str(out)!r}")
     if out is None or overwrite:
         return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and any(out.iterdir()):
         raise InputError(f"--out: {str(out)!r} holds something already: give another folder, or --overwrite")
 
 

@@ -1,6 +1,7 @@
 """PACKAGE.MODULE:NAME -> the object it names."""
 
 import sys
+from difflib import get_close_matches
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,9 @@ def load_target(target: str) -> Any:
     """
     module_name, colon, path = target.partition(":")
     if not (module_name and colon and path):
-        raise InputError(f"expected PACKAGE.MODULE:NAME, got {target!r}")
+        raise InputError(f"expected PACKAGE.MODULE:NAME, such as models:make_model, got {target!r}")
+    if module_name.endswith(".py"):
+        raise InputError(f"{target!r} names a file: give its module, {_module_of(module_name)}:{path}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -32,7 +35,14 @@ def load_target(target: str) -> Any:
     try:
         return reduce(getattr, path.split("."), module)
     except AttributeError as error:
-        raise InputError(f"{target!r} does not exist: {error}") from error
+        near = get_close_matches(path, dir(module), n=1)
+        hint = f". Did you mean {module_name}:{near[0]}?" if near else ""
+        raise InputError(f"{target!r} does not exist: {error}{hint}") from error
+
+
+def _module_of(file: str) -> str:
+    """models/gat.py -> models.gat."""
+    return ".".join(part for part in Path(file).with_suffix("").parts if part not in (".", "/"))
 
 
 def described(error: BaseException) -> str:

@@ -45,3 +45,14 @@ def test_a_module_that_fails_is_named_with_its_reason(tmp_path, text, reason):
 def test_a_missing_attribute_is_named():
     with pytest.raises(InputError, match=r"'math:pi.squared' does not exist: .*'squared'"):
         load_target("math:pi.squared")
+
+
+@pytest.mark.parametrize(("target", "module"), [("box.py:Lid", "box:Lid"), ("shelf/box.py:Lid", "shelf.box:Lid")])
+def test_a_file_is_answered_with_its_module(target, module):
+    with pytest.raises(InputError, match=rf"names a file: give its module, {module}$"):
+        load_target(target)
+
+
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one():
+    with pytest.raises(InputError, match=r"Did you mean math:floor\?"):
+        load_target("math:flor")

@@ -367,7 +367,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
-    """Put two runs or two checkpoints side by side, what differs most first.
+    """Put two runs or two checkpoints side by side: outcomes, settings, then layers, what differs most first.
 
     A difference is a share of what it could be at most. Of runs, medians over all steps are compared.
     """

@@ -25,12 +25,14 @@ from gatdiag.checkpoint import change
 from gatdiag.checkpoint.inspection import Inspection, inspect
 from gatdiag.checkpoint.notes import names as some_names
 from gatdiag.cli.printing import print_document, printable
+from gatdiag.errors import InputError
 from gatdiag.run import Run, load
 from gatdiag.run.layout import META
-from gatdiag.summary import differences, only_in
+from gatdiag.summary import differences, only_in, outcomes
 
 _VERSIONS: Final = "versions"
 _LISTED: Final = 6  # layers in a note
+_ALIKE: Final = 3  # layers that show the same quantity, unless all are asked for
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def print_comparison(first: Path, second: Path, *, most: int, as_json: bool) -> 
         table = differences(one.run, other.run, "last" if one.inspection or other.inspection else "median")
         if one.inspection and other.inspection:
             table = _with_changes(table, one.inspection, other.inspection)
+        results = outcomes(one.run, other.run)
         settings = list(_settings(one.run.meta, other.run.meta))
         notes = [*dict.fromkeys([*one.notes, *other.notes, *_missing(one, other)])]
     if as_json:
@@ -78,16 +81,19 @@ def print_comparison(first: Path, second: Path, *, most: int, as_json: bool) -> 
                 "version": 1,
                 "first": one.name,
                 "second": other.name,
+                "outcomes": results.to_dict("records"),
                 "settings": settings,
                 "differences": table.to_dict("records"),
                 "notes": notes,
             }
         )
     else:
-        _print(one, other, table, settings, notes, most)
+        _print(one, other, results, table, settings, notes, most)
 
 
 def _side(path: Path, scratch: Path) -> _Side:
+    if not path.exists():
+        raise InputError(f"Expected a run or a checkpoint, but {str(path)!r} does not exist")
     if path.is_dir() and (path / META).exists():
         return _Side(str(path), load(path))
     inspection = inspect(path, scratch)
@@ -142,6 +148,7 @@ def _flat(meta: Mapping[str, Any]) -> dict[str, str]:
 def _print(
     one: _Side,
     other: _Side,
+    results: pd.DataFrame,
     table: pd.DataFrame,
     settings: Sequence[Mapping[str, str]],
     notes: Sequence[str],
@@ -150,19 +157,35 @@ def _print(
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(printable(f"A: {one.name}"), soft_wrap=True)
     console.print(printable(f"B: {other.name}"), soft_wrap=True)
+    if not (one.inspection and other.inspection):
+        console.print(_columns(results))
     for setting in settings:
         console.print(printable(f"{setting['what']}: {setting['first'] or 'none'} | {setting['second'] or 'none'}"))
-    differing = table[table["difference"] > 0]
-    shown = differing if most == 0 else differing.head(most)
+    differing = table[(table["difference"] > 0) & (table["layer"] != "")]
+    varied = differing[differing.groupby(["role", "quantity"]).cumcount() < _ALIKE]
+    shown = differing if most == 0 else varied.head(most)
     if len(shown):
         console.print(_grid(shown))
     else:
         console.print("No measured quantity differs." if any(table["layer"]) else "They have no layer in common.")
     left = len(differing) - len(shown)
     if left:
-        console.print(f"{left} smaller differences are not shown; --most 0 shows all")
+        console.print(
+            f"{left} smaller differences are not shown, nor more than {_ALIKE} layers of a kind; --most 0 shows all"
+        )
     for note in notes:
         console.print(printable(f"note: {note}"))
+
+
+def _columns(results: pd.DataFrame) -> Table:
+    grid = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    grid.add_column("training", overflow="fold")
+    for heading in ("A", "B"):
+        grid.add_column(heading, justify="right")
+    for row in results.to_dict("records"):
+        numbers = ("" if math.isnan(row[side]) else format(row[side], ".4g") for side in ("first", "second"))
+        grid.add_row(printable(str(row["what"])), *numbers)
+    return grid
 
 
 def _grid(table: pd.DataFrame) -> Table:
@@ -173,6 +196,6 @@ def _grid(table: pd.DataFrame) -> Table:
         grid.add_column(heading, justify="right")
     for row in table.to_dict("records"):
         numbers = (format(row["first"], ".3g"), format(row["second"], ".3g"), format(row["difference"], ".0%"))
-        names = (row["layer"] or "whole network", row["role"], row["quantity"])
+        names = (row["layer"], row["role"], row["quantity"])
         grid.add_row(*(printable(str(name)) for name in names), *numbers)
     return grid

@@ -13,7 +13,7 @@ Every function is pure: it reads a `gatdiag.run.Run` and returns a tidy pandas t
 
 from gatdiag.summary.change import LEVELS, SIGNIFICANT, weight_change
 from gatdiag.summary.comparison import compare, default_variant, depth, mean_by, normalisation, score_label, width
-from gatdiag.summary.differences import differences, only_in
+from gatdiag.summary.differences import differences, only_in, outcomes
 from gatdiag.summary.facts import (
     TrainingFacts,
     accuracies,
@@ -60,6 +60,7 @@ __all__ = [
     "neuron_series",
     "normalisation",
     "only_in",
+    "outcomes",
     "recorded",
     "role_series",
     "score",

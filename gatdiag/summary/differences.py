@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gatdiag.run import Run
-from gatdiag.summary.facts import logged
+from gatdiag.summary.facts import logged, score, training_facts
 from gatdiag.summary.series import ATTENTION, FEATURES, layer_series, neuron_series, role_series
 
 When: TypeAlias = Literal["last", "median"]
@@ -58,6 +58,38 @@ def differences(first: Run, second: Run, when: When = "median") -> pd.DataFrame:
     table = pd.DataFrame(keys, columns=["layer", "role", "quantity"]).assign(first=a, second=b)
     table["difference"] = _difference(table, _squares(one, first), _squares(other, second))
     return table.sort_values("difference", ascending=False, kind="stable", ignore_index=True)
+
+
+def outcomes(first: Run, second: Run) -> pd.DataFrame:
+    """What came of two trainings: recorded steps, the loss, scores such as accuracies, whatever else was logged.
+
+    Returns:
+        what, first, second; NaN where a run has not logged it.
+    """
+    one, other = _outcomes(first), _outcomes(second)
+    rows = [(what, one.get(what, np.nan), other.get(what, np.nan)) for what in dict.fromkeys([*one, *other])]
+    rows.sort(key=lambda row: not row[0].startswith(("recorded steps", *_losses(first), *_losses(second))))
+    return pd.DataFrame(rows, columns=["what", "first", "second"])
+
+
+def _losses(run: Run) -> tuple[str, ...]:
+    loss = training_facts(run).loss
+    return () if loss is None else (f"{loss}, ",)
+
+
+def _outcomes(run: Run) -> dict[str, float]:
+    facts = training_facts(run)
+    found = {"recorded steps": float(facts.steps)}
+    if facts.loss is not None:
+        loss = facts.first_loss, facts.best_loss, facts.last_loss
+        found |= {f"{facts.loss}, {when}": value for when, value in zip(("first", "lowest", "last"), loss, strict=True)}
+    for name in sorted(set(run.logged) - {facts.loss}, key=lambda name: (score(name) is None, name)):
+        values = logged(run, name)
+        if len(values) and score(name) is not None:
+            found[f"{name}, highest"] = float(values.max())
+        if len(values):
+            found[f"{name}, last"] = float(values.iloc[-1])
+    return found
 
 
 def only_in(first: Run, second: Run) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -115,6 +115,7 @@ class TestInspect:
             (["FILE", "--model", "gatdiag.experiments.models:gcn"], "knows no tensor"),
             (["FILE", "--fail-on", "sometimes"], "sometimes"),
             (["FILE", "--reference", "nowhere.pt"], "nowhere.pt"),
+            (["FILE", "--out", "README.md"], "expected a folder, got the file"),
         ],
     )
     def test_bad_input_is_told_in_one_line(self, saved, tmp_path, arguments, says):
@@ -345,7 +346,35 @@ class TestCompare:
         assert "smaller differences are not shown" in done.stdout
         assert "%" in done.stdout
 
+    def test_the_outcome_of_trainings_comes_first_then_settings_then_layers(self, graph, tmp_path):
+        for name, rate in (("slow", 1e-4), ("fast", 0.5)):
+            torch.manual_seed(0)
+            model = gat(graph.num_features, 4, layers=6)
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+            with gatdiag.watch(model, tmp_path / name) as recorder:
+                for step in range(3):
+                    optimizer.zero_grad()
+                    loss = F.cross_entropy(model(graph.x, graph.edge_index), graph.y)
+                    loss.backward()
+                    optimizer.step()
+                    recorder.log(loss=loss, val_accuracy=step / 10)
+        done = run("compare", tmp_path / "slow", tmp_path / "fast")
+        assert done.exit_code == 0, done.stderr
+        places = [done.stdout.index(text) for text in ("loss, first", "val_accuracy, highest", "lr: ", "update_ratio")]
+        assert places == sorted(places)
+        rows = [line.split() for line in done.stdout.splitlines()]
+        assert ["val_accuracy,", "last", "0.2", "0.2"] in rows
+        assert sum(row[-4:-3] == ["update_ratio"] for row in rows) <= 6  # of feature weights and of attention
+        assert "whole network" not in done.stdout
+        everything = run("compare", tmp_path / "slow", tmp_path / "fast", "--most", "0").stdout
+        assert everything.count(" update_ratio ") > done.stdout.count(" update_ratio ")
+        document = json.loads(run("compare", tmp_path / "slow", tmp_path / "fast", "--json").stdout)
+        assert [row["what"] for row in document["outcomes"]][:4] == [
+            "recorded steps", "loss, first", "loss, lowest", "loss, last",
+        ]  # fmt: skip
+
     def test_what_is_neither(self, tmp_path):
         done = run("compare", tmp_path / "a", tmp_path / "b")
         assert done.exit_code == 2
         assert len(done.stderr.splitlines()) == 1
+        assert "Expected a run or a checkpoint" in done.stderr

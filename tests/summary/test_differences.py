@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import gatdiag
-from gatdiag.summary import differences, only_in
+from gatdiag.summary import differences, only_in, outcomes
 
 
 def recorded(folder, *, scale=1.0, freeze=None, steps=4, hidden=5):
@@ -87,3 +87,20 @@ def test_layers_of_one_run_alone_are_named(tmp_path):
     second = gatdiag.load(tmp_path / "b")
     assert only_in(first, second) == (("2",), ())
     assert set(differences(first, second).layer) <= {"0", ""}
+
+
+def test_outcomes_are_the_loss_the_scores_and_what_else_was_logged(tmp_path):
+    model = nn.Linear(2, 2)
+    for name, logged in (("a", {"val_acc": 0.5, "depth": 3.0}), ("b", {"test_auc": 0.25})):
+        with gatdiag.watch(model, tmp_path / name, metrics="fast") as recorder:
+            for step, loss in enumerate((3.0, 1.0, 2.0)):
+                recorder.step()
+                recorder.log(loss=loss, **{key: value - step / 8 for key, value in logged.items()})
+    table = outcomes(gatdiag.load(tmp_path / "a"), gatdiag.load(tmp_path / "b")).set_index("what")
+    assert [*table.index] == [
+        "recorded steps", "loss, first", "loss, lowest", "loss, last", "val_acc, highest", "val_acc, last",
+        "depth, last", "test_auc, highest", "test_auc, last",
+    ]  # fmt: skip
+    assert table["first"].tolist()[:7] == [3, 3, 1, 2, 0.5, 0.25, 2.75]
+    assert table["first"].isna().tolist() == [False] * 7 + [True] * 2
+    assert table.loc["test_auc, highest", "second"] == 0.25

@@ -10,13 +10,14 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Laws, find_laws
+from gatdiag.laws.repetition import repetition
 from gatdiag.remedies.loss_gradients import gradients_of
 from gatdiag.remedies.moments import powers_of, rescale_moments_
 from gatdiag.remedies.orbit import Tensors, multiply_
 from gatdiag.remedies.output_difference import OutputDifference
 from gatdiag.remedies.rescaling import LawFactor, Rescaling, relative_gradients
 from gatdiag.remedies.verification import verified_balancing
-from gatdiag.structure import unwrapped
+from gatdiag.structure import replicate, unwrapped
 
 Towards: TypeAlias = Literal["c", "relative-gradients"]
 Moments: TypeAlias = Literal["rescale", "drop"]
@@ -84,7 +85,8 @@ def rebalance_(
     kept elsewhere (EMA) are not reached.
 
     Laws are found in the mode the model is in, on these inputs; that the outputs stay is checked in evaluation mode, on
-    copies, before anything is changed. Layers that would move them are left alone.
+    copies, before anything is changed. Layers that would move them are left alone; so is a model whose calls differ in
+    training by more than masks and data (a layer dropped at random, a counter).
 
     Args:
         model: Any module whose laws can be found.
@@ -124,7 +126,7 @@ def rebalance_(
     _refuse_misfits(model, towards, loss, optimizer, moments)
     user = unwrapped(model)
     powers = powers_of(optimizer) if optimizer is not None and moments == "rescale" else {}
-    laws = find_laws(user, *args, **kwargs)
+    laws = _laws(user, args, kwargs)
     _refuse_shared_memory(laws.parameters)
     gradients = None if towards == "c" else gradients_of(user, laws.parameters, loss, args, kwargs)
     verified = verified_balancing(user, laws, gradients, args, kwargs, include_approximate=include_approximate)
@@ -149,6 +151,22 @@ def rebalance_(
         verified.double,
         verified.own,
     )
+
+
+def _laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
+    """The laws in the mode the model is in; none if it is in evaluation mode, and calls in training differ."""
+    laws = find_laws(model, *args, **kwargs)
+    if model.training or not len(laws):
+        return laws
+    replica = replicate(model, args, kwargs)
+    replica.model.train()
+    try:
+        obstacle = repetition(replica).obstacle
+    except ModelError:  # it cannot be trained on these inputs (batch norm of one row), so there is nothing to keep
+        return laws
+    if obstacle is None:
+        return laws
+    return Laws([], laws.parameters, [*laws.excluded, Exclusion("the forward pass", f"in training, {obstacle}")])
 
 
 def _refuse_misfits(model: Any, towards: str, loss: Any, optimizer: Any, moments: str) -> None:

@@ -39,6 +39,11 @@ def test_what_has_no_laws_is_not_rebalanced(name: str) -> None:
     before = {key: value.clone() for key, value in model.state_dict().items()}
 
     assert not rebalance_(model, *args).factors
+    between = model.between
+    model.between = lambda self, hidden, graph: between(self, hidden, graph) if self.training else self.step(hidden)
+    done = rebalance_(model.eval(), *args)
+    assert not done.factors
+    assert any("in training, the forward pass" in exclusion.reason for exclusion in done.left_alone)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 

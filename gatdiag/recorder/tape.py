@@ -166,14 +166,17 @@ class Tape(TorchFunctionMode):
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)  # all that is compiled of this method
+        self._is_answering = True  # torch has taken the mode off the stack, and will put it back
+        try:
+            return self._answer(func, args, kwargs)
+        finally:
+            self._is_answering = False
+
+    def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._has_ended or self._running or threading.get_ident() != self._thread:
             return func(*args, **kwargs)
         if func in _BACKWARD or (func is torch.autograd.grad and not kwargs.get("create_graph")):
-            self._is_answering = True  # torch has taken the mode off the stack, and will put it back
-            try:
-                self._contained(self._backward_begins, args[:1])
-            finally:
-                self._is_answering = False
+            self._contained(self._backward_begins, args[:1])
             return func(*args, **kwargs)
         frozen = self._contained(self._frozen_if_wanted, func, args, kwargs)
         output = func(*args, **kwargs)

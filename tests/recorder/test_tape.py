@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GAE, VGAE, DeepGraphInfomax, GATv2Conv, GCNConv
 
 import gatdiag
@@ -114,6 +115,12 @@ def with_changes_in_place(model):
     return F.cross_entropy(model.conv2(both, edge_index=DATA.edge_index), DATA.y)
 
 
+def checkpointed(model):
+    """The first layer runs again in the backward pass."""
+    hidden = checkpoint(model.conv1, DATA.x, DATA.edge_index, use_reentrant=False)
+    return F.cross_entropy(model.conv2(hidden.relu(), DATA.edge_index), DATA.y)
+
+
 LOOPS = {
     "training_step": (Methods, lambda model: model.training_step(DATA, 0)),
     "training_step around a network": (Around, lambda model: model.training_step(DATA, 0)),
@@ -125,6 +132,7 @@ LOOPS = {
     "a function, in place": (lambda: Net(GATv2Conv), lambda model: in_a_function(model, inplace=True)),
     "forward itself": (Net, lambda model: F.cross_entropy(model.forward(DATA.x, DATA.edge_index), DATA.y)),
     "in place": (Net, with_changes_in_place),
+    "checkpointed": (Net, checkpointed),
 }
 
 

@@ -68,6 +68,7 @@ class Passes:
         self._dear = False
         self._by_number: dict[int, Pass] = {}
         self._handles: dict[str, Any] = {}
+        self._unseen: set[str] = set()  # layers that run, and whose coefficients are still to come
         self.notes: dict[str, str] = {}
         self.saw_half = self.saw_rough = False
         self._edge_index: Tensor | None = None
@@ -103,23 +104,32 @@ class Passes:
 
     def call(self, layer: str, module: nn.Module) -> None:
         """A layer is about to run."""
-        if "attention" not in self._due or not attention.shows_attention(module):
+        reason = attention.obstacle(module) if "attention" in self._due else None
+        if reason is None:
             return
-        if attention.hidden_by_dropout(module):
-            self.notes.setdefault(layer, f"attention entropy of {layer}: attention dropout hides the coefficients")
+        if reason:
+            self._note_attention(layer, reason)
             return
+        self._unseen.add(layer)
 
-        def tell(alpha: Tensor, target: Tensor) -> None:
-            entropies = self._guarded("attention entropy", attention.mean_entropies, alpha, target)
+        def tell(read: Callable[[], attention.Coefficients]) -> None:
+            self._unseen.discard(layer)
+            entropies = self._guarded("attention entropy", attention.mean_entropies, read)
             if entropies is not None:
                 self._pass.others.setdefault(layer, {}).update(entropies)
 
         self._handles[layer] = attention.listen_once(module, tell)
 
+    def _note_attention(self, layer: str, reason: str) -> None:
+        self.notes.setdefault(layer, f"attention entropy of {layer}: {reason}")
+
     def output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
         """A layer has run; returns the number under which its gradient is expected."""
         if layer in self._handles:
             self._handles.pop(layer).remove()
+        if layer in self._unseen:
+            self._unseen.discard(layer)
+            self._note_attention(layer, "its coefficients were not seen, as with a sparse adjacency matrix")
         if output is None or self._pass.record < 0:
             return None
         matrix = rows.as_rows(output)

@@ -100,7 +100,7 @@ _LAYERS = (
         Column("dead_fraction", "", "share of the columns of X that are zero at every node"),
         Column("non_finite", "", "how many entries of X are NaN or infinite"),
     ),
-    Column("attention_entropy", "nat", "mean over the nodes of the entropy of their attention; null with a note where it cannot be read"),
+    Column("attention_entropy", "nat", "mean entropy of the attention of a node; null where a note says why"),
     Column("relative_attention_entropy", "", "the same over its largest possible value"),
     *_of_output_and_gradient(
         Column("dirichlet_energy", "X^2", "Dirichlet energy of X"),

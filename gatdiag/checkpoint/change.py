@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gatdiag.checkpoint.blocks import blocks, stored
 from gatdiag.metrics.change import SIGNIFICANT
-from gatdiag.recorder.groups import LEVELS, change_quantile
+from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.recorder.quantiles import sorted_quantiles
 from gatdiag.structure import ParameterInfo, Role
 

@@ -15,8 +15,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from gatdiag.errors import InputError
 from gatdiag.figures import accuracy, curves, gradients, laws, overview, smoothing, weight_change
 from gatdiag.figures.look import SIZES, Figure, look
+from gatdiag.quantities import TableName
 from gatdiag.run import Run
-from gatdiag.run.schema import TableName
 from gatdiag.summary import accuracies, loss_name, recorded
 
 Format = Literal["svg", "png", "pdf"]

@@ -18,7 +18,6 @@ How far gradients can grow
 
 And
 - `health`: dead units, NaN and infinity
-- `catalogue`: name, label, unit, equation and paper of each recorded quantity
 
 The same everywhere:
 - Arithmetic and results are float64 on the inputs' device, whatever the inputs' type: squares of small float32
@@ -45,7 +44,6 @@ from gatdiag.metrics.attention_bounds import (
     score_norm,
     token_radius,
 )
-from gatdiag.metrics.catalogue import QUANTITIES, Quantity, of_gradient
 from gatdiag.metrics.change import (
     absolute_change,
     absolutely_changed_fraction,
@@ -127,7 +125,4 @@ __all__ = [  # noqa: RUF022 (reading order)
     "largest_score",
     "dead_fraction",
     "non_finite_counts",
-    "QUANTITIES",
-    "Quantity",
-    "of_gradient",
 ]

@@ -4,7 +4,7 @@
 - `steps`: notices the steps of optimisers; `clock`: counts them; `schedule`: which of them are recorded
 - `plan`: what is recorded of one model; `subject`: when that is settled, and what becomes of it when parts of the model
   are replaced, which `binding` notices
-- `groups`: what can be recorded, in presets by price; `quantities`: facts about each column
+- `groups`: what is recorded, in presets by cost
 - `passes`: events of layers -> rows of `layers`, with `rows` and `attention`
 - `weights`: parameters -> rows of `parameters`; `balance`: laws -> rows of `neurons`; `measurement`: one step of all
 - `scalars`: what the user logs
@@ -14,7 +14,8 @@
 - `guard`: contains what fails
 """
 
-from gatdiag.recorder.groups import GROUPS, PRESETS, Group, Metrics
+from gatdiag.quantities import GROUPS, Group
+from gatdiag.recorder.groups import PRESETS, Metrics
 from gatdiag.recorder.guard import RecordingWarning
 from gatdiag.recorder.plan import Patterns
 from gatdiag.recorder.recorder import Recorder

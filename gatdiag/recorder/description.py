@@ -13,10 +13,12 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
 from gatdiag.laws import Exclusion, Law
+from gatdiag.quantities import QUANTITIES
 from gatdiag.recorder.groups import Selection
-from gatdiag.recorder.quantities import described
 from gatdiag.run.laws import pack
 from gatdiag.structure import Layer
+
+_DESCRIBED = ("name", "table", "label", "unit", "equation", "paper", "high", "low")
 
 
 def of_model(model: nn.Module) -> dict[str, str]:
@@ -31,7 +33,13 @@ def of_model(model: nn.Module) -> dict[str, str]:
 
 def fixed(selection: Selection) -> dict[str, Any]:
     """What does not depend on the model: the quantities that are recorded, and the versions of what records them."""
-    return {"quantities": described(selection.columns), "versions": _versions()}
+    recorded = (quantity for quantity in QUANTITIES if quantity.group in selection.every)
+    quantities = [
+        {key: text for key, text in asdict(quantity).items() if key in _DESCRIBED}
+        for quantity in recorded
+        if quantity.name in selection.columns
+    ]
+    return {"quantities": quantities, "versions": _versions()}
 
 
 def of_structure(layers: Iterable[Layer], order: str) -> dict[str, Any]:

@@ -1,9 +1,4 @@
-"""What is recorded, and how often: groups of columns that are computed together, and presets of groups by price.
-
-The price of a group is about what one record of it takes on a ten-layer GATv2 of width 64 on Cora (2 CPU cores), in
-percent of a training step; `python -m tests.benchmarks.watch` measures it again. That of `weights` includes all that
-any recording costs. What costs more is recorded more rarely.
-"""
+"""What is recorded, and how often: presets of groups of columns. What costs more is recorded more rarely."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,72 +6,10 @@ from difflib import get_close_matches
 from typing import Final, Literal, TypeAlias
 
 from gatdiag.errors import InputError
-from gatdiag.recorder import rows
+from gatdiag.quantities import GROUPS, Group
 
 Preset: TypeAlias = Literal["fast", "standard", "full"]
 Metrics: TypeAlias = Preset | Iterable[str]
-
-LEVELS: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-
-
-def change_quantile(kind: str, level: float) -> str:
-    """The column of a quantile of the relative or the absolute change.
-
-    Example:
-        >>> change_quantile("relative", 0.05)
-        'relative_change_q5'
-    """
-    return f"{kind}_change_q{round(100 * level)}"
-
-
-@dataclass(frozen=True)
-class Group:
-    """Columns of one table that are computed together.
-
-    Attributes:
-        name: What `metrics=` calls it.
-        table: The table its columns are in.
-        columns: Its columns.
-        price: What one record takes, in percent of a training step (see the module).
-    """
-
-    name: str
-    table: Literal["layers", "parameters", "neurons"]
-    columns: tuple[str, ...]
-    price: float
-
-
-GROUPS: Final[Mapping[str, Group]] = {
-    group.name: group
-    for group in (
-        Group("weights", "parameters", ("norm", "gradient_norm", "relative_gradient_norm", "update_ratio"), 4.0),
-        Group("health", "parameters", ("non_finite", "gradient_non_finite"), 0.5),
-        Group("changes", "parameters", ("unchanged_fraction", "changed_fraction_005", "changed_fraction_050"), 1.0),
-        Group("outputs", "layers", (*rows.COLUMNS, *rows.GRADIENT_COLUMNS), 4.0),
-        Group("balance", "neurons", ("delta", "c", "predicted_c"), 2.0),
-        Group("attention", "layers", ("attention_entropy", "relative_attention_entropy"), 7.0),
-        Group(
-            "quantiles",
-            "parameters",
-            tuple(change_quantile(kind, level) for kind in ("relative", "absolute") for level in LEVELS),
-            7.0,
-        ),
-        Group("spectra", "parameters", ("spectral_norm",), 5.0),
-        Group(
-            "energies",
-            "layers",
-            ("dirichlet_energy", "rayleigh_quotient", "gradient_dirichlet_energy", "gradient_rayleigh_quotient"),
-            160.0,
-        ),
-        Group(
-            "ranks",
-            "layers",
-            ("effective_rank", "numerical_rank", "gradient_effective_rank", "gradient_numerical_rank"),
-            140.0,
-        ),
-        Group("angles", "layers", ("mad", "gradient_mad"), 70.0),
-    )
-}
 
 PRESETS: Final[Mapping[str, Mapping[str, int]]] = {
     "fast": {"weights": 1, "health": 1, "outputs": 10},
@@ -88,7 +21,7 @@ PRESETS: Final[Mapping[str, Mapping[str, int]]] = {
         "changes": 1,
         "attention": 10,
         "quantiles": 10,
-        "spectra": 50,
+        "spectral_norms": 50,
         "energies": 100,
         "ranks": 100,
     },

@@ -69,7 +69,7 @@ class StepMeasurement:
         for group, what, function in (
             ("changes", "fractions of changed weights", weights.changes),
             ("quantiles", "quantiles of changes", weights.quantiles),
-            ("spectra", "spectral norms", weights.spectral_norms),
+            ("spectral_norms", "spectral norms", weights.spectral_norms),
         ):
             if selection.due(group, self.record):
                 measured |= guard(what, function) or {}

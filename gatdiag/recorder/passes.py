@@ -22,7 +22,7 @@ from gatdiag.recorder.groups import Selection
 
 Row = dict[str, Tensor]
 
-_DEAR = frozenset({"energies", "ranks", "angles"})
+_DEAR = frozenset({"energies", "ranks", "cosine_distances"})
 _MOST = 1 << 16  # outputs of one step
 _OF_THE_LAST = (
     "gradients of layer outputs: several backward passes went through one forward pass, and those of the last are "
@@ -190,7 +190,7 @@ class Passes:
             return
         if "energies" in self._due:
             others.update(self._guarded("Dirichlet energies", _energies, matrix, edges, prefix) or {})
-        if "angles" in self._due:
+        if "cosine_distances" in self._due:
             others.update(self._guarded("cosine distances", _angles, matrix, edges, prefix) or {})
 
     def _edges(self, inputs: tuple[Any, ...], nodes: int) -> Tensor | None:

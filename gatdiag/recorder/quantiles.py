@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gatdiag import metrics
 from gatdiag.metrics.change import SIGNIFICANT
-from gatdiag.recorder.groups import LEVELS
+from gatdiag.quantities import LEVELS
 
 _SORTED_BY_NUMPY = (torch.float32, torch.float64)
 

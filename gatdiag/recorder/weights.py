@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gatdiag import metrics
 from gatdiag.metrics.change import SIGNIFICANT
-from gatdiag.recorder.groups import LEVELS, change_quantile
+from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.recorder.quantiles import change_quantiles
 
 Columns = dict[str, Tensor]

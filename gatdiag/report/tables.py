@@ -10,6 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from gatdiag.quantities import columns
 from gatdiag.report.equations import equation
 from gatdiag.report.latest import last_values
 from gatdiag.report.wording import TIMES, cell, one_line, short
@@ -110,18 +111,10 @@ def pairs(title: str, anchor: str, heads: tuple[str, str], entries: Mapping[str,
 
 _LABELS = {"changed_fraction_005": "changed > 5 %", "changed_fraction_050": "changed > 50 %"}
 _DASH = "A dash: not measured, or not defined for it."
-_OF_OUTPUTS = (
-    "output_norm", "mu", "relative_mu", "dead_fraction", "dirichlet_energy", "rayleigh_quotient", "mad",
-    "effective_rank", "numerical_rank", "non_finite",
-)  # fmt: skip
-_OF_GRADIENTS = (
-    "output_gradient_norm", "gradient_mu", "relative_gradient_mu", "gradient_dead_fraction", "gradient_non_finite",
-    "attention_entropy", "relative_attention_entropy",
-)  # fmt: skip
-_OF_PARAMETERS = (
-    "norm", "gradient_norm", "relative_gradient_norm", "update_ratio", "unchanged_fraction", "changed_fraction_005",
-    "changed_fraction_050", "spectral_norm", "non_finite", "gradient_non_finite",
-)  # fmt: skip
+_APART = ("attention", "quantiles")  # shown with the gradients; too many for a table
+_OF_OUTPUTS = tuple(q.name for q in columns("layers") if "gradient" not in q.name and q.group not in _APART)
+_OF_GRADIENTS = tuple(q.name for q in columns("layers") if "gradient" in q.name or q.group == "attention")
+_OF_PARAMETERS = tuple(q.name for q in columns("parameters") if q.group not in _APART)
 
 
 def layer_table(run: Run, anchor: str) -> Table:
@@ -232,6 +225,7 @@ def _last_step(run: Run) -> pd.DataFrame:
 class _Latest:
     """A column at the last step at which it was measured anywhere."""
 
+    table: Literal["layers", "parameters"]
     name: str
     step: int
     is_last: bool
@@ -251,7 +245,7 @@ def _last_recorded(run: Run, table: Literal["layers", "parameters"], by: str, co
             rows = frame.iloc[first:end]
             known = (measured(run, table, name) & ~_undefined(run, table, name))[first:end]
             values = dict(zip(rows[by].astype(str)[known], rows[name].astype(float)[known], strict=True))
-            found.append(_Latest(name, step, step == steps[-1], values))
+            found.append(_Latest(table, name, step, step == steps[-1], values))
     return found
 
 
@@ -268,7 +262,7 @@ def _heads(run: Run, latest: Sequence[_Latest]) -> tuple[Column, ...]:
 
 
 def _head(run: Run, column: _Latest) -> Column:
-    label = _LABELS.get(column.name) or run.quantity(column.name).label
+    label = _LABELS.get(column.name) or run.quantity(column.table, column.name).label
     return Column(label if column.is_last else f"{label} (step {column.step})", True, column.name)
 
 

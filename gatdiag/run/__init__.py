@@ -74,11 +74,11 @@ brackets say which of them a value scales like.
 
 from gatdiag.run.exports import export
 from gatdiag.run.laws import RecordedLaws
-from gatdiag.run.run import Quantity, Run, load
+from gatdiag.run.run import Run, load
 from gatdiag.run.schema import SCHEMA_VERSION, describe
 from gatdiag.run.sealing import seal
 from gatdiag.run.store import Store
 
-__all__ = ["SCHEMA_VERSION", "Quantity", "RecordedLaws", "Run", "Store", "export", "load", "seal"]
+__all__ = ["SCHEMA_VERSION", "RecordedLaws", "Run", "Store", "export", "load", "seal"]
 
 __doc__ = f"{__doc__ or ''}{describe()}"  # the columns stand in schema.py alone

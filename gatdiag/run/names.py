@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from gatdiag.errors import InputError
+from gatdiag.quantities import TableName
 from gatdiag.run import meta
-from gatdiag.run.schema import ROLES, TableName
+from gatdiag.run.schema import ROLES
 
 Positions = np.ndarray[Any, np.dtype[np.int32]]
 

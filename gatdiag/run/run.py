@@ -2,43 +2,20 @@
 
 import os
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from gatdiag.errors import InputError
+from gatdiag.quantities import Quantity, TableName
 from gatdiag.run import layout, lock, meta, parquet, snapshots, tables
 from gatdiag.run.laws import RecordedLaws
 from gatdiag.run.legend import Legend
-from gatdiag.run.schema import TABLES, TableName, is_logged
+from gatdiag.run.schema import TABLES, is_logged
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """What a figure or a table head needs to know about one recorded column.
-
-    Attributes:
-        name: The column.
-        label: What an axis says.
-        unit: "" if it has none.
-        equation: LaTeX without dollar signs; "" if there is none.
-        paper: Where it comes from; "" if from no paper.
-        high: What a high value means.
-        low: What a low value means.
-    """
-
-    name: str
-    label: str
-    unit: str = ""
-    equation: str = ""
-    paper: str = ""
-    high: str = ""
-    low: str = ""
 
 
 class Run:
@@ -173,11 +150,12 @@ class Run:
             warnings.warn(f"{self.folder}: not all of the run can be read: {'; '.join(lost)}", stacklevel=4)
         return rows, batches
 
-    def quantity(self, column: str) -> Quantity:
-        """What is known about a column; for a logged scalar its name alone."""
-        known = next((entry for entry in self.meta["quantities"] if entry["name"] == column), {"name": column})
-        rest = {key: str(known.get(key) or "") for key in ("unit", "equation", "paper", "high", "low")}
-        return Quantity(column, str(known.get("label") or column), **rest)
+    def quantity(self, table: TableName, column: str) -> Quantity:
+        """What is known about a column, as the run says it; for a logged scalar its name alone."""
+        entries = (entry for entry in self.meta["quantities"] if (entry.get("table"), entry["name"]) == (table, column))
+        known: dict[str, object] = next(entries, {})
+        texts = {key: str(known.get(key) or "") for key in ("unit", "equation", "paper", "high", "low")}
+        return Quantity(column, table, label=str(known.get("label") or column), **texts)
 
     def snapshot(self, name: str) -> snapshots.Arrays | None:
         """The parameters "initial", at the "best" step or "final", by name; None if there is no such snapshot.

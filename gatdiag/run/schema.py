@@ -1,32 +1,20 @@
-"""What the four tables of a run hold: the columns, their units, and their Arrow types. Nothing else knows them."""
+"""What the four tables of a run hold, and their Arrow types.
+
+The columns are those of `gatdiag.quantities`: always float64, null where nothing was measured, NaN where it was and is
+undefined.
+"""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
+from gatdiag.quantities import Quantity, TableName, columns
+
 SCHEMA_VERSION = 2
 
-TableName: TypeAlias = Literal["steps", "layers", "parameters", "neurons"]
-
 ROLES = ("feature weight", "attention vector", "bias", "edge weight", "norm scale", "norm shift", "other")
-
-
-@dataclass(frozen=True)
-class Column:
-    """One measured column: always float64; null where it was not measured, NaN where it was and is undefined.
-
-    Attributes:
-        name: Its name in the table.
-        unit: "" if it has none; "X" and "W" where it scales like a layer's output or a weight, "L" like the loss.
-        meaning: What it is.
-    """
-
-    name: str
-    unit: str
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -45,7 +33,7 @@ class Table:
     name: TableName
     rows: str
     position: str
-    columns: tuple[Column, ...]
+    columns: tuple[Quantity, ...]
     joined: tuple[tuple[str, str], ...] = ()
     is_open: bool = False
 
@@ -66,83 +54,18 @@ class Table:
         return pa.schema([pa.field(name, self.type_of(name), nullable=name not in self.keys) for name in names])
 
 
-def _of_output_and_gradient(*columns: Column) -> tuple[Column, ...]:
-    """The columns, then the same of dLoss/dX."""
-    return (*columns, *(_of_gradient(column) for column in columns))
-
-
-def _of_gradient(column: Column) -> Column:
-    name = column.name.replace("relative_", "relative_gradient_") if "relative_" in column.name else ""
-    name = name or ("output_gradient_norm" if column.name == "output_norm" else f"gradient_{column.name}")
-    return Column(name, column.unit.replace("X", "(dL/dX)"), column.meaning.replace("X", "dL/dX"))
-
-
-_SIGNIFICANT = "the entries with |w| >= 1e-4"
-_VECTORS = "of attention vectors, share of all entries whose |w - w_0| does"
-_QUANTILES = (0, 5, 25, 50, 75, 95, 100)
-
-_STEPS = (
-    Column("time", "s", "time since recording began"),
-    Column("gradient_norm", "L/W", "norm of the gradients of all parameters together, as the optimiser used them"),
-    Column("gradient_norm_before_clipping", "L/W", "the same before gradients were clipped"),
-    Column(
-        "learning_rate",
-        "",
-        "learning rate of the first parameter group; learning_rate_1, ... of the further ones, optimizers "
-        "in the order in which they first made a step",
-    ),
-)
-_LAYERS = (
-    *_of_output_and_gradient(
-        Column("output_norm", "X", "Frobenius norm of X"),
-        Column("mu", "X", "distance of X from its mean over the nodes"),
-        Column("relative_mu", "", "mu over the norm of X"),
-        Column("dead_fraction", "", "share of the columns of X that are zero at every node"),
-        Column("non_finite", "", "how many entries of X are NaN or infinite"),
-    ),
-    Column("attention_entropy", "nat", "mean entropy of the attention of a node; null where a note says why"),
-    Column("relative_attention_entropy", "", "the same over its largest possible value"),
-    *_of_output_and_gradient(
-        Column("dirichlet_energy", "X^2", "Dirichlet energy of X"),
-        Column("rayleigh_quotient", "", "Dirichlet energy over the squared norm of X"),
-        Column("mad", "", "mean cosine distance between the rows of X"),
-        Column("effective_rank", "", "exponential of the entropy of the singular values of X"),
-        Column("numerical_rank", "", "squared Frobenius norm of X over its squared spectral norm"),
-    ),
-)
-_PARAMETERS = (
-    Column("norm", "W", "Frobenius norm of the parameter W"),
-    Column("gradient_norm", "L/W", "Frobenius norm of its gradient"),
-    Column("relative_gradient_norm", "", "gradient_norm over norm"),
-    Column("update_ratio", "", "norm of the change of W by this optimiser step over norm"),
-    Column("unchanged_fraction", "", "share of entries that equal their initial value"),
-    Column("changed_fraction_005", "", f"share of {_SIGNIFICANT} whose |w - w_0| / |w| exceeds 0.05; {_VECTORS}"),
-    Column("changed_fraction_050", "", f"share of {_SIGNIFICANT} whose |w - w_0| / |w| exceeds 0.5; {_VECTORS}"),
-    Column("non_finite", "", "how many entries of W are NaN or infinite"),
-    Column("gradient_non_finite", "", "how many entries of its gradient are NaN or infinite"),
-    *(
-        Column(f"relative_change_q{q}", "", f"{q} % quantile of |w - w_0| / |w| over {_SIGNIFICANT}")
-        for q in _QUANTILES
-    ),
-    *(Column(f"absolute_change_q{q}", "W", f"{q} % quantile of |w - w_0| over all entries") for q in _QUANTILES),
-    Column("spectral_norm", "W", "largest singular value of W, all its axes but the first flattened; null for vectors"),
-)
-_NEURONS = (
-    Column("delta", "L", "sum_k e_k <w_k, dL/dw_k>, zero where the law holds"),
-    Column("c", "W^2", "sum_k e_k |w_k|^2, constant under gradient flow"),
-    Column("predicted_c", "W^2", "what the optimiser's previous step must have made of c if delta is zero"),
-)
-
 TABLES: dict[TableName, Table] = {
     table.name: table
     for table in (
-        Table("steps", "the whole network", "", _STEPS, is_open=True),
-        Table("layers", "layer", "layer", _LAYERS, joined=(("layer", "name of the layer, in structure order"),)),
+        Table("steps", "the whole network", "", columns("steps"), is_open=True),
+        Table(
+            "layers", "layer", "layer", columns("layers"), joined=(("layer", "name of the layer, in structure order"),)
+        ),
         Table(
             "parameters",
             "parameter",
             "parameter",
-            _PARAMETERS,
+            columns("parameters"),
             joined=(
                 ("layer", "name of its layer"),
                 ("parameter", "its name"),
@@ -153,7 +76,7 @@ TABLES: dict[TableName, Table] = {
             "neurons",
             "conservation law",
             "law",
-            _NEURONS,
+            columns("neurons"),
             joined=(
                 ("layer", "name of the layer it is counted under; null if that layer is not recorded"),
                 ("neuron", "int32, index of the neuron; null where the law runs over the whole layer"),

@@ -11,11 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from gatdiag.errors import InputError
+from gatdiag.quantities import TableName
 from gatdiag.run import claim, layout, meta, sealing, snapshots, tables
 from gatdiag.run.lock import Lock
 from gatdiag.run.names import Names, check_growth
 from gatdiag.run.pending import Pending
-from gatdiag.run.schema import TABLES, TableName
+from gatdiag.run.schema import TABLES
 from gatdiag.run.stream import Segment
 from gatdiag.run.ticker import Ticker
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gatdiag.quantities import TableName
 from gatdiag.run import layout, meta
 from gatdiag.run.legend import Legend
 from gatdiag.run.parquet import ParquetReader
-from gatdiag.run.schema import TABLES, Table, TableName
+from gatdiag.run.schema import TABLES, Table
 from gatdiag.run.stream import Report, StreamReader
 
 _TRIES = 20

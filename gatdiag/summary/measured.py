@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from gatdiag.quantities import TableName
 from gatdiag.run import Run
-from gatdiag.run.schema import TableName
 
 _TABLES: WeakKeyDictionary[Run, dict[str, pa.Table]] = WeakKeyDictionary()
 

@@ -8,7 +8,7 @@ import torch
 from gatdiag import metrics
 from gatdiag.checkpoint.change import change, compare
 from gatdiag.checkpoint.layers import find_layers
-from gatdiag.recorder.groups import LEVELS, change_quantile
+from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.run.schema import TABLES
 
 

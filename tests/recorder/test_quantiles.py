@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatdiag import metrics
-from gatdiag.recorder.groups import LEVELS
+from gatdiag.quantities import LEVELS
 from gatdiag.recorder.quantiles import change_quantiles
 
 ENTRIES = st.sampled_from([0.0, 1.0, -1.0, 1.5, 2e-4, 5e-5, -3e-5, 1e30, math.inf, -math.inf, math.nan]) | st.floats(

@@ -11,7 +11,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import gatdiag
 from gatdiag import metrics
-from gatdiag.recorder.groups import GROUPS, LEVELS
+from gatdiag.quantities import GROUPS, LEVELS, gradient_name
 from tests.recorder.loops import Gat, graph, loss_of
 
 STEPS = 4
@@ -136,7 +136,6 @@ def test_spectral_norms(observed):
 
 
 def test_layers(observed):
-    of_gradient = {quantity.name: quantity.gradient_name for quantity in metrics.QUANTITIES}
     edges = observed.data.edge_index
     measures = {
         "output_norm": lambda x: x.double().norm(),
@@ -153,7 +152,7 @@ def test_layers(observed):
         assert table.layer.tolist() == ["convs.0", "convs.1", "convs.2"]
         for tensors, names in (
             (observed.outputs[step], {name: name for name in measures}),
-            (observed.output_gradients[step], {name: of_gradient[name] for name in measures}),
+            (observed.output_gradients[step], {name: gradient_name(name) for name in measures}),
         ):
             for name, measure in measures.items():
                 assert close(table[names[name]], [float(measure(x)) for x in tensors]), (step, names[name])

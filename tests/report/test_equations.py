@@ -3,7 +3,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gatdiag.figures import FIGURES
-from gatdiag.metrics.catalogue import QUANTITIES
+from gatdiag.quantities import QUANTITIES
 from gatdiag.report.equations import equation
 
 KNOWN = sorted({*(q.equation for q in QUANTITIES), *(f.equation for f in FIGURES)} - {""})

@@ -7,7 +7,8 @@ import pytest
 
 import gatdiag
 from gatdiag.errors import InputError
-from gatdiag.run import Quantity, Store, load, schema
+from gatdiag.quantities import Quantity
+from gatdiag.run import Store, load, schema
 from tests.run.recorded import LAWS, LAYERS, META, PARAMETERS, append_step, value
 from tests.run.synthetic import synthetic_run
 
@@ -89,8 +90,10 @@ def test_quantities_come_from_the_meta_data_or_are_the_bare_column(tmp_path):
     }
     Store.create(tmp_path / "run", {"quantities": [known]}).close()
     run = load(tmp_path / "run")
-    assert run.quantity("mu") == Quantity("mu", "mu of X", "X", r"\mu", "", "3", "")
-    assert run.quantity("val_f1") == Quantity("val_f1", "val_f1")
+    assert run.quantity("layers", "mu") == Quantity(
+        "mu", "layers", label="mu of X", unit="X", equation=r"\mu", high="3"
+    )
+    assert run.quantity("steps", "val_f1") == Quantity("val_f1", "steps", label="val_f1")
 
 
 def test_an_empty_run_has_empty_tables_of_the_right_types(tmp_path):

@@ -17,6 +17,8 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
+from gatdiag.quantities import quantity
+
 Canvas: TypeAlias = Figure | SubFigure
 
 SINGLE = 3.25  # inches: one column of a two-column paper
@@ -146,12 +148,8 @@ def look(salt: str = "gatdiag") -> Iterator[None]:
 
 
 SMOOTHING = {  # column of the layers' table -> label; outputs, then gradients
-    "mu": "μ(X)",
-    "relative_mu": "μ(X) / ‖X‖",
-    "output_norm": "‖X‖",
-    "gradient_mu": "μ(∂L/∂X)",
-    "relative_gradient_mu": "μ(∂L/∂X) / ‖∂L/∂X‖",
-    "output_gradient_norm": "‖∂L/∂X‖",
+    column: quantity("layers", column).symbol
+    for column in ("mu", "relative_mu", "output_norm", "gradient_mu", "relative_gradient_mu", "output_gradient_norm")
 }
 ZERO_NORM = {"relative_mu": "output is zero", "relative_gradient_mu": "gradient is zero"}  # why they are undefined
 

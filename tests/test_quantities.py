@@ -1,0 +1,66 @@
+import json
+from dataclasses import asdict
+
+import pytest
+from matplotlib import mathtext
+
+from gatdiag import metrics
+from gatdiag.quantities import GROUPS, QUANTITIES, columns, gradient_name, quantity
+
+
+def test_a_column_of_a_table_is_there_once():
+    names = [(each.table, each.name) for each in QUANTITIES]
+    assert len(set(names)) == len(names)
+
+
+def test_every_measured_quantity_has_its_function():
+    for each in QUANTITIES:
+        if each.table in ("layers", "parameters"):
+            assert callable(getattr(metrics, each.metric)), each.name
+            assert each.metric in metrics.__all__
+
+
+def test_every_quantity_is_described():
+    for each in QUANTITIES:
+        assert each.label
+        assert each.meaning
+        if each.table != "steps":
+            assert each.group in GROUPS
+            assert each.equation
+            assert each.high
+            assert each.low
+
+
+def test_groups_are_the_columns_of_the_tables():
+    for name in ("layers", "parameters", "neurons"):
+        grouped = [column for group in GROUPS.values() if group.table == name for column in group.columns]
+        assert sorted(grouped) == sorted(each.name for each in columns(name))
+
+
+@pytest.mark.parametrize("each", QUANTITIES, ids=lambda each: f"{each.table}.{each.name}")
+def test_equations_can_be_drawn(each):
+    if each.equation:
+        mathtext.MathTextParser("path").parse(f"${each.equation}$")
+
+
+def test_it_is_plain_data():
+    for each in QUANTITIES:
+        assert json.loads(json.dumps(asdict(each))) == asdict(each)
+
+
+def test_the_gradient_of_a_quantity_says_so():
+    gradient = quantity("layers", gradient_name("mu"))
+    assert gradient.label == "mu of the gradient"
+    assert gradient.unit == "(dL/dX)"
+    assert gradient.symbol == "μ(∂L/∂X)"
+    assert r"\nabla_{X}\mathcal{L}" in gradient.equation
+    assert gradient.meaning == "distance of dL/dX from its mean over the nodes"
+
+
+def test_relative_changes_say_which_weights_count():
+    names = [each for each in columns("parameters") if each.name.startswith(("relative_change_q", "changed_fraction"))]
+    assert len(names) == 9
+    for each in names:
+        assert "1e-4" in each.label
+        assert "10^{-4}" in each.equation
+        assert "1e-4" in each.meaning

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from torch import Tensor
@@ -59,22 +59,27 @@ def assemble(
     return [law for _, law in sorted(laws, key=lambda pair: pair[0])]
 
 
+_Parts = list[tuple[int, Fraction]]  # basis vector, exponent
 _Exponents = dict[tuple[str, tuple[int, ...]], dict[tuple[int, ...], Fraction]]
 
 
 def _exponents(labels: Mapping[str, Label], shapes: Mapping[str, Sequence[int]], basis: Basis) -> list[_Exponents]:
     """For each basis vector: (parameter, kept axes) -> index -> exponent."""
     found: list[_Exponents] = [defaultdict(dict) for _ in basis.free]
+    scaled: dict[Fraction, dict[int, _Parts]] = defaultdict(dict)  # an unknown is that of entries in many parameters
     for name, label in labels.items():
         for coefficient, ids in label.terms:
             axes = _kept_axes(ids, shapes[name])
             kept = [shapes[name][axis] for axis in axes]
             check_time()
+            parts = scaled[coefficient]
             for position, unknown in enumerate(ids.flatten().tolist()):
-                for vector, value in basis.values.get(unknown, {}).items():
+                if unknown not in parts:
+                    parts[unknown] = [(v, coefficient * value) for v, value in basis.values.get(unknown, {}).items()]
+                for vector, value in parts[unknown]:
                     entries = found[vector][name, axes]
                     index = _unravelled(position, kept)
-                    entries[index] = entries.get(index, Fraction(0)) + coefficient * value
+                    entries[index] = entries[index] + value if index in entries else value
     return found
 
 
@@ -95,25 +100,31 @@ def _unravelled(position: int, lengths: Sequence[int]) -> tuple[int, ...]:
 
 def _terms(exponents: _Exponents, shapes: Mapping[str, Sequence[int]], places: Mapping[str, Place]) -> tuple[Term, ...]:
     """Terms in order of execution, the first one positive, positive ones before negative ones."""
-    grouped: dict[tuple[str, tuple[int, ...], Fraction], list[tuple[int, ...]]] = defaultdict(list)
-    for (name, axes), entries in exponents.items():
-        for index, exponent in entries.items():
-            if exponent:
-                grouped[name, axes, exponent].append(index)
+    ordered = sorted(exponents.items(), key=lambda item: _precedence(item[0][0], item[0][1], places))
     terms = [
         Term(name, tuple(shapes[name]), axes, tuple(sorted(indices)), exponent)
-        for (name, axes, exponent), indices in grouped.items()
+        for (name, axes), entries in ordered
+        for exponent, indices in _by_exponent(entries)
     ]
-    terms.sort(key=lambda term: _precedence(term, places))
     if terms and terms[0].exponent < 0:
-        terms = [Term(term.parameter, term.shape, term.axes, term.indices, -term.exponent) for term in terms]
-    terms.sort(key=lambda term: (term.exponent < 0, *_precedence(term, places)))
-    return tuple(terms)
+        terms = [replace(term, exponent=-term.exponent) for term in terms]
+    return (*(term for term in terms if term.exponent > 0), *(term for term in terms if term.exponent < 0))
 
 
-def _precedence(term: Term, places: Mapping[str, Place]) -> tuple[int, bool, int, tuple[int, ...]]:
-    place = places[term.parameter]
-    return (place.number, not place.is_feature_weight, place.order, term.axes)
+def _by_exponent(entries: Mapping[tuple[int, ...], Fraction]) -> Iterable[tuple[Fraction, list[tuple[int, ...]]]]:
+    """Indices that share an exponent other than zero."""
+    grouped: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)  # a fraction itself is hashed slowly
+    for index, exponent in entries.items():
+        if exponent:
+            grouped[exponent.as_integer_ratio()].append(index)
+    return ((Fraction(*ratio), indices) for ratio, indices in grouped.items())
+
+
+def _precedence(
+    name: str, axes: tuple[int, ...], places: Mapping[str, Place]
+) -> tuple[int, bool, int, tuple[int, ...]]:
+    place = places[name]
+    return (place.number, not place.is_feature_weight, place.order, axes)
 
 
 def _named(

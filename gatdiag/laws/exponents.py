@@ -19,6 +19,7 @@ from gatdiag.laws.label import Label, distinct_slices, merged
 
 ZERO = 0
 _ONE = Fraction(1)
+_MANY = 4096  # entries; looking for equal slices is worth it where there are more
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,9 @@ def _taken(array: Tensor, axis: int, positions: Tensor) -> Tensor:
 
 
 def _spread(array: Tensor, kinds: Iterable[tuple[int, Tensor]]) -> Tensor:
-    """An array over the slices of each kind, written out over all slices."""
+    """An array over the slices of each kind, written out over all slices, but where it does not change along them."""
     for axis, kind in kinds:
-        array = array.index_select(axis, kind)
+        array = _taken(array, axis, kind)
     return array
 
 
@@ -119,6 +120,7 @@ class Exponents:
         self._plus = torch.zeros(1024, dtype=torch.int64)
         self._minus = torch.zeros(1024, dtype=torch.int64)
         self._is_bound = torch.zeros(1024, dtype=torch.bool)
+        self._marks = torch.zeros(1024, dtype=torch.bool)  # all false between uses
         self._bindings = 0  # how often some were bound
         self._resolved = WeakKeyDictionary[Label, int]()  # label -> after how many bindings it was in unbound unknowns
         self._size = 1
@@ -137,6 +139,7 @@ class Exponents:
             self._plus = torch.cat([self._plus, torch.zeros_like(self._plus)])
             self._minus = torch.cat([self._minus, torch.zeros_like(self._minus)])
             self._is_bound = torch.cat([self._is_bound, torch.zeros_like(self._is_bound)])
+            self._marks = torch.zeros_like(self._is_bound)
         ids = torch.arange(self._size, self._size + count)
         self._plus[ids] = ids
         self.blocks.append(Block(self._size, count, parameter, is_entry))
@@ -243,7 +246,8 @@ class Exponents:
     @staticmethod
     def _rows(label: Label) -> Tensor:
         """The different rows of unknowns in a label, in ascending order."""
-        label, _ = _condensed(label)
+        if label.shape.numel() > _MANY:
+            label, _ = _condensed(label)
         columns = [ids.expand(label.shape).flatten() for _, ids in label.terms]
         rows = torch.stack(columns, dim=1)
         if label.vacant is not None:
@@ -290,10 +294,14 @@ class Exponents:
         label = self.resolve(label)
         if label.is_vacant:
             return Label((), torch.ones((1,) * label.ndim, dtype=torch.bool))
+        axes = [axis for axis in axes if label.changes_along([axis])]
+        if not axes:
+            return label
+        label, kinds = _condensed(label) if label.shape.numel() > _MANY else (label, [])
         for axis in axes:
             if label.changes_along([axis]):
                 label = self._uniform_along(label, axis)
-        return label
+        return label.map(lambda array: _spread(array, kinds)) if kinds else label
 
     def _uniform_along(self, label: Label, axis: int) -> Label:
         if label.vacant is not None and label.vacant.shape[axis] > 1:
@@ -409,10 +417,13 @@ class Exponents:
 
     def _among(self, ids: Tensor, others: Iterable[Tensor]) -> Tensor:
         """Which of the unknowns are in other arrays."""
-        known = torch.zeros(self._size, dtype=torch.bool)
-        for array in others:
-            known.index_fill_(0, array.flatten(), True)
-        return _entries(known, ids)
+        arrays = [array.flatten() for array in others]
+        for array in arrays:
+            self._marks.index_fill_(0, array, True)
+        found = _entries(self._marks, ids)
+        for array in arrays:
+            self._marks.index_fill_(0, array, False)
+        return found
 
     def _solve_along(self, label: Label, position: int, axis: int) -> None:
         """Bind one term so that the label no longer changes along the axis."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gatdiag.errors import OptimizerError
-from gatdiag.laws.law import Exclusion, Law, Term
+from gatdiag.laws.law import Exclusion, Law
 from gatdiag.laws.prediction import updates
 from gatdiag.laws.sums import Marginal, Sums
 
@@ -32,16 +32,19 @@ class Laws:
         self._laws = tuple(laws)
         self.parameters = dict(parameters)
         self.excluded = tuple(excluded)
-        self._sums = Sums({_marginal(term): None for law in self._laws for term in law.terms}, self.parameters)
+        kinds = {(term.parameter, term.axes): term.shape for law in self._laws for term in law.terms}
+        marginals = {key: Marginal(key[0], shape, key[1]) for key, shape in kinds.items()}
+        self._sums = Sums(marginals.values(), self.parameters)
+        starts = {key: self._sums.start(marginal) for key, marginal in marginals.items()}
         self._names = tuple(dict.fromkeys(term.parameter for law in self._laws for term in law.terms))
         position = {name: at for at, name in enumerate(self._names)}
         numbers, slots, exponents, owners = [], [], [], []
         for number, law in enumerate(self._laws):
             for term in law.terms:
-                marginal = _marginal(term)
+                start, position_of = starts[term.parameter, term.axes], marginals[term.parameter, term.axes].position
                 owners += [position[term.parameter]] * len(term.indices)
                 numbers += [number] * len(term.indices)
-                slots += [self._sums.start(marginal) + marginal.position(index) for index in term.indices]
+                slots += [start + position_of(index) for index in term.indices]
                 exponents += [float(term.exponent)] * len(term.indices)
         device = next((tensor.device for tensor in self.parameters.values()), torch.device("cpu"))
         self._law = torch.tensor(numbers, dtype=torch.int64, device=device)
@@ -313,10 +316,6 @@ def _listed(optimizer: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer
 
 def _held(optimizer: Optimizer) -> set[int]:
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-
-
-def _marginal(term: Term) -> Marginal:
-    return Marginal(term.parameter, term.shape, term.axes)
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gatdiag.errors import ModelError
 from gatdiag.laws.outputs import Outputs, read_outputs
 from gatdiag.structure.deadline import check_time
+from gatdiag.structure.execution import tensors_among
 from gatdiag.structure.isolation import leaving_no_mode
 from gatdiag.structure.memory import Memory
 from gatdiag.structure.replica import Caller, Replica
@@ -146,7 +146,7 @@ class _Call(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         check_time()
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = tensors_among(args, kwargs)
         stems = [self.stem(tensor) for tensor in tensors]
         out = func(*args, **(kwargs or {}))
         stem = reduce(or_, stems, 0)

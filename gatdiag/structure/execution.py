@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from gatdiag.errors import ModelError
 from gatdiag.structure.replica import Replica
@@ -62,7 +61,7 @@ class _Reading(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        for value in tree_leaves((args, kwargs)):
+        for value in tensors_among(args, kwargs):
             if id(value) in self.foreign:
                 raise ModelError(
                     f"The forward pass of a copy of the model read '{self.foreign[id(value)]}' of the model itself: a "
@@ -72,6 +71,17 @@ class _Reading(TorchDispatchMode):
             if id(value) in self.owners:
                 self.note(self.owners[id(value)])
         return func(*args, **(kwargs or {}))
+
+
+def tensors_among(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[Tensor]:
+    """The tensors among the arguments of an operation, those in its lists too; faster than a walk of any tree."""
+    found: list[Tensor] = []
+    for value in (*args, *(kwargs or {}).values()):
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += tensors_among(value, None)
+    return found
 
 
 @contextmanager

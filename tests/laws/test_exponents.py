@@ -193,3 +193,18 @@ def test_distinct_rows_are_those_of_unique(shape: tuple[int, int]) -> None:
     table = torch.randint(4, shape, generator=torch.Generator().manual_seed(0)) * 10**12
 
     assert torch.equal(distinct_rows(table), table.unique(dim=0))
+
+
+@pytest.mark.parametrize("count", [12, 12000])
+def test_one_exponent_along_an_axis_however_many_rows_there_are_of_a_kind(count: int) -> None:
+    exponents = Exponents()
+    rows, columns = exponents.fresh((3, 1)), exponents.fresh((1, 4))
+    weight = exponents.fresh((2, 4), "w", is_entry=True)
+    kinds = torch.arange(count) % 3
+    entering = (label(rows[kinds]) + label(columns)).map(lambda array: array.unsqueeze(1))
+    first = exponents.uniform(entering + label(weight), [2])
+    second = exponents.uniform(label(rows[kinds][:, :1].reshape(1, -1)), [1])
+
+    assert torch.broadcast_shapes(first.shape, (count, 2, 1)) == (count, 2, 1)
+    assert second.shape == (1, 1)
+    assert freedom(exponents, label(weight), label(rows), label(columns)) == 1 + 4 + 2

@@ -305,7 +305,7 @@ class Exponents:
 
     def _uniform_along(self, label: Label, axis: int) -> Label:
         if label.vacant is not None and label.vacant.shape[axis] > 1:
-            return self._uniform_present(label, axis)
+            return self._uniform_present(label, label.vacant, axis)
         label = self._settled_along(label, axis)
         target = self._solvable(label, axis)
         if target is not None:
@@ -388,14 +388,33 @@ class Exponents:
             else label
         )
 
-    def _uniform_present(self, label: Label, axis: int) -> Label:
+    def _uniform_present(self, label: Label, vacant: Tensor, axis: int) -> Label:
         """As `_uniform_along` where some entries along the axis are vacant: they are passed over."""
-        ids = self.collapse(label.present())
-        shape = label.shape
-        vacant = label.vacant.expand(shape) if label.vacant is not None else torch.zeros(shape, dtype=torch.bool)
+        label = self._uniform_where_whole(label.present(), vacant, axis)
+        fixed = tuple(term for term in label.terms if term[1].shape[axis] == 1)
+        varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1), vacant)
+        empty = vacant.all(axis, keepdim=True)
+        if not varying.terms:
+            return Label(fixed, empty)
+        ids, shape = self.collapse(varying.present()), varying.shape
+        vacant = vacant.expand(shape)
         first = ids.expand(shape).gather(axis, (~vacant).int().argmax(axis, keepdim=True))
         self.vanish(Label(((_ONE, ids), (-_ONE, first)), vacant))
-        return Label(((_ONE, first),), vacant.all(axis, keepdim=True))
+        return Label((*fixed, (_ONE, first)), empty)
+
+    def _uniform_where_whole(self, label: Label, vacant: Tensor, axis: int) -> Label:
+        """Demand it first of the slices without a vacant entry: what they say of weights holds in the others, too."""
+        for other in range(vacant.ndim):
+            is_whole = ~vacant.movedim(other, 0).flatten(1).any(1)
+            if other == axis or len(is_whole) == 1 or not is_whole.any():
+                continue
+            slices = is_whole.nonzero().flatten()
+            whole = [
+                (sign, ids if ids.shape[other] == 1 else ids.index_select(other, slices)) for sign, ids in label.terms
+            ]
+            self._uniform_along(Label(tuple(whole)), axis)
+            return self.resolve(label)
+        return label
 
     def _solvable(self, label: Label, axis: int) -> int | None:
         """The term whose unknowns a sum over the axis determines: the largest, a parameter's before others."""

@@ -210,3 +210,17 @@ def test_unknowns_do_not_grow_with_what_is_looked_up(follow: Follower, edges: in
 
     assert follow.freedom(tower, nodes, links, weight) == 4 + 2 + 6
     assert int(follow.exponents.fresh((1,))) < 1000
+
+
+def test_unknowns_do_not_grow_with_nodes_that_no_edge_leads_to(follow: Follower) -> None:
+    messages, own, weight = follow.labelled("m", 8), follow.labelled("o", 8), follow.labelled("w", 6, 24)
+    ends = torch.arange(40) // 2
+    with torch.no_grad(), follow.trace:
+        edges = messages.expand(40, 8) * 1.0
+        empty = torch.zeros(60, 8, dtype=torch.float64)
+        total = empty.scatter_add(0, ends[:, None].expand(40, 8), edges)
+        largest = empty.scatter_reduce(0, ends[:, None].expand(40, 8), edges, "amax", include_self=False)
+        out = torch.cat([own.expand(60, 8) * 1.0, total, largest], dim=1) @ weight.T
+
+    assert follow.freedom(out, messages, own, weight) == 8 + 8 + 6
+    assert int(follow.exponents.fresh((1,))) < 2 * weight.numel()

@@ -55,10 +55,10 @@ def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[Optimizer
     found = optimizers(data)
     if not found:
         return None, ()
-    notes = [f"Used the first of {len(found)} optimisers"] if len(found) > 1 else []
+    notes = [f"Used the first of {len(found)} optimizers"] if len(found) > 1 else []
     named = named_states(found[0], tensors)
     if named is None:
-        notes.append("The optimiser's moments are left out: their shapes do not tell which parameters they belong to")
+        notes.append("The optimizer's moments are left out: their shapes do not tell which parameters they belong to")
     moments = {
         name: {key: value for key, value in state.items() if isinstance(key, str) and isinstance(value, Tensor)}
         for name, state in (named or {}).items()

@@ -37,7 +37,7 @@ ASSUMED: Final = (
     "activations are positively homogeneous (ReLU, LeakyReLU), not ELU, GELU or tanh",
     "aggregation and pooling without weights are too (sum, mean, max), not softmax or variance",
     "no skip connection or jumping knowledge without weights leads around a layer",
-    "no normalisation without weights (PairNorm, L2) stands between layers",
+    "no normalization without weights (PairNorm, L2) stands between layers",
     "weights are used as they are, each once, and of numbered layers each reads all of the one before",
 )
 
@@ -252,7 +252,7 @@ class _Stack:
             parent, _, number = path.rpartition(".")
             placed = number.isdigit() and parent in self._sequences
             if width % following.inputs == 0 and (not placed or first < self._order[name] < last):
-                return f"{path} normalises as many channels, and {'stands' if placed else 'may stand'} after it"
+                return f"{path} normalizes as many channels, and {'stands' if placed else 'may stand'} after it"
         return ""
 
 

@@ -60,7 +60,7 @@ def write_checkpoint(
         for name, new in tensors.items():
             _check_fit(name, checkpoint.tensors.get(name), new)
         if moments and checkpoint.optimizer is None:
-            raise InputError("there is no optimiser in it whose state could be replaced")
+            raise InputError("there is no optimizer in it whose state could be replaced")
     if checkpoint.format == "safetensors":
         with replacing(place, durable=True) as part:
             _write_safetensors(checkpoint, tensors, part)

@@ -329,7 +329,7 @@ def rebalance(
         str, typer.Option(metavar="GOAL", help="c: weights in balance; relative-gradients (with --data): gradients.")
     ] = "c",
     moments: Annotated[
-        str, typer.Option(metavar="HOW", help="The optimiser's state: rescale it along, or drop it.")
+        str, typer.Option(metavar="HOW", help="The optimizer's state: rescale it along, or drop it.")
     ] = "rescale",
     include_approximate: Annotated[
         bool, typer.Option("--include-approximate", help="Use laws that hold only up to an epsilon in the model, too.")

@@ -136,13 +136,13 @@ def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[dict
 
 
 def _flat(meta: Mapping[str, Any]) -> dict[str, str]:
-    found = {name: str(meta.get(name)) for name in ("model", "device", "dtype", "status", "error")}
+    found = {name: meta.get(name) for name in ("model", "device", "dtype", "status", "error")}
     for number, optimizer in enumerate(meta["optimizers"]):
-        found[f"optimiser {number}"] = str(optimizer["class"])
+        found[f"optimizer {number}"] = optimizer["class"]
         for at, group in enumerate(optimizer["groups"]):
-            found |= {f"optimiser {number}, group {at}: {k}": str(v) for k, v in group.items() if k != "parameters"}
-    found |= {f"{_VERSIONS}: {name}": str(version) for name, version in meta[_VERSIONS].items()}
-    return found
+            found |= {f"optimizer {number}, group {at}: {k}": v for k, v in group.items() if k != "parameters"}
+    found |= {f"{_VERSIONS}: {name}": version for name, version in meta[_VERSIONS].items()}
+    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def _print(

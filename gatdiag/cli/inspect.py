@@ -207,7 +207,7 @@ def _table(rows: Sequence[LayerRow], width: int) -> Table:
         grid.add_column(heading, justify="right")
     tells = any(row.initialisation for row in rows)
     if tells:
-        grid.add_column("initialisation", overflow="fold")
+        grid.add_column("initialization", overflow="fold")
     for row, (name, kind, initialisation) in zip(rows, texts, strict=True):
         numbers = [getattr(row, attribute) for _, attribute, _ in shown]
         cells = ["" if math.isnan(x) else format(x, form) for x, (_, _, form) in zip(numbers, shown, strict=True)]

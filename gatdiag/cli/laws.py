@@ -92,7 +92,7 @@ def _print_table(factory: str, subject: Subject, laws: Laws, table: Sequence[Row
     wide = console.width >= _WIDE
     grid = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     grid.add_column("layer", overflow="fold")
-    for heading in ("laws", "approx.", "largest\n|c|", "largest\nresidual"):
+    for heading in ("laws", "approx.", "largest\nimbalance", "largest\nresidual"):
         grid.add_column(heading, justify="right")
     if wide:
         grid.add_column("missing, and why", overflow="fold")
@@ -101,7 +101,7 @@ def _print_table(factory: str, subject: Subject, laws: Laws, table: Sequence[Row
     console.print(f"Conservation laws of {factory} on {subject.source}")
     console.print(grid)
     console.print(f"{len(laws)} laws, {sum(row.approximate for row in table)} of them approximate")
-    console.print("|c| is normalised: 0 where all neurons balance, 1 where one side of a neuron is all there is")
+    console.print("imbalance: |c| normalized, 0 where a neuron balances, 1 where one side of it is all there is")
     shown = {exclusion for row in table for exclusion in row.missing} if wide else set()
     for exclusion in laws.excluded:
         if exclusion not in shown:

@@ -232,12 +232,12 @@ def _holding(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> 
         return None
     if checkpoint.optimizer.others:
         raise OptimizerError(
-            "Several optimisers in the file hold moments, and only those of a single one can follow: drop them, "
+            "Several optimizers in the file hold moments, and only those of a single one can follow: drop them, "
             'moments="drop"'
         )
     if not checkpoint.optimizer.matched:
         raise OptimizerError(
-            "The file does not tell which of the optimiser's moments belong to which weight, so that they cannot "
+            "The file does not tell which of the optimizer's moments belong to which weight, so that they cannot "
             'follow: drop them, moments="drop"'
         )
     states = {name: state for name, state in checkpoint.optimizer.moments.items() if name in parameters and state}
@@ -251,14 +251,14 @@ def _holding(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> 
 
 
 def _kind(states: Mapping[str, Mapping[str, Tensor]], parameters: Mapping[str, nn.Parameter]) -> type[Optimizer]:
-    """The optimiser whose state holds what these hold beside single numbers, such as counts of steps."""
+    """The optimizer whose state holds what these hold beside single numbers, such as counts of steps."""
     held = {key for state in states.values() for key in state}
     kind = next((kind for key, kind in _KINDS if key in held), None)
     of_weights = [(name, key, t.shape) for name, state in states.items() for key, t in state.items() if t.dim() > 0]
     fits = all(shape == parameters[name].shape for name, _, shape in of_weights)
     if kind is None or not fits or not {key for _, key, _ in of_weights} <= POWERS[kind].keys():
         raise OptimizerError(
-            f"The optimiser's state ({', '.join(map(shown, sorted(held)))}) is not of a known optimiser of "
+            f"The optimizer's state ({', '.join(map(shown, sorted(held)))}) is not of a known optimizer of "
             'these weights: drop it, moments="drop"'
         )
     return kind

@@ -270,7 +270,7 @@ class Observation:
                 continue
             if name in self._moved:
                 raise OptimizerError(
-                    f"{name} is moved by two optimisers in one step, whose c gatdiag cannot predict. "
+                    f"{name} is moved by two optimizers in one step, whose c gatdiag cannot predict. "
                     "Measure c before and after the step with laws.c() instead."
                 )
             self._moved.add(name)

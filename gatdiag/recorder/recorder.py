@@ -38,7 +38,7 @@ from gatdiag.structure.replica import unwrapped
 DISABLED = "GATDIAG_DISABLE"
 
 _PIECEWISE = (
-    "the optimiser steps inside the backward pass, so that gradients never exist together: each is measured when its "
+    "the optimizer steps inside the backward pass, so that gradients never exist together: each is measured when its "
     "own weights move, and delta, predicted c and the norm before clipping are not recorded"
 )
 _PERHAPS_SCALED = (
@@ -216,8 +216,8 @@ class Recorder:
         if not self._clock.steps and error is None:
             self._guard.tell(
                 "steps",
-                "no step of an optimiser that holds parameters of this model was seen, so nothing was recorded. "
-                "If your optimiser is not one of torch's, call recorder.step() before it moves the weights",
+                "no step of an optimizer that holds parameters of this model was seen, so nothing was recorded. "
+                "If your optimizer is not one of torch's, call recorder.step() before it moves the weights",
             )
         elif self._clock.records and not writer.saw_layers and "outputs" in self._selection.every:
             self._guard.tell(
@@ -392,7 +392,7 @@ class Recorder:
 
         The optimiser of another network that is trained beside this one, such as a critic, has gradients of its own.
         """
-        return bool(self._guard("steps of optimisers of other parameters", self._is_misdirected, optimizer))
+        return bool(self._guard("steps of optimizers of other parameters", self._is_misdirected, optimizer))
 
     def _is_misdirected(self, optimizer: Optimizer) -> bool:
         if not self._is_ahead or all(parameter.grad is None for parameter in self._root.parameters()):
@@ -547,7 +547,7 @@ def _listed(optimizer: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer
     for item in listed:
         if not isinstance(item, Optimizer):
             raise InputError(
-                f"optimizer= expects optimisers of torch, got {type(item).__name__}; for any other call "
+                f"optimizer= expects optimizers of torch, got {type(item).__name__}; for any other call "
                 "recorder.step() before it moves the weights"
             )
     return listed

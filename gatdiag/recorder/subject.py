@@ -149,6 +149,6 @@ class Subject:
         if optimizers and holds_none_of(optimizers, self._model.parameters()):
             self._guard.tell(
                 "replaced parameters",
-                f"the optimiser of step {step} moves parameters that the model no longer has: make a new one from "
+                f"the optimizer of step {step} moves parameters that the model no longer has: make a new one from "
                 "model.parameters(). Steps are recorded again when there is one",
             )

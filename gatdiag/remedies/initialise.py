@@ -180,8 +180,8 @@ def _balance_by_laws_(
 def _distribution(info: ParameterInfo, layer: Layer, scheme: Scheme) -> Distribution:
     if _REWRITTEN.search(info.name):
         raise ModelError(
-            f"Expected weights that are parameters themselves, got {info.name} of a parametrisation (weight or "
-            "spectral normalisation, pruning). Initialise first, or remove it."
+            f"Expected weights that are parameters themselves, got {info.name} of a parametrization (weight or "
+            "spectral normalization, pruning). Initialize first, or remove it."
         )
     balanced = scheme.startswith("balanced")
     scoring = info.module.rpartition(".")[2] == _TARGETS.get(layer.kind)

@@ -118,7 +118,7 @@ def _newton(orbit: Orbit, squares: Tensors) -> tuple[Tensor, list[int]]:
         worst = float(((into - out).abs() / (into + out)).max())
         raise ModelError(
             f"Expected every c to come to zero, but {_ITERATIONS} iterations left one at {worst:.1e} of its terms. The "
-            "weights of a neuron are too far apart in size for float64: initialise the model anew."
+            "weights of a neuron are too far apart in size for float64: initialize the model anew."
         )
     return point, flying
 

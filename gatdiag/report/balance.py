@@ -46,8 +46,8 @@ def _imbalance(run: Run) -> Iterator[Finding]:
         text += f"; the largest such ratio at the first step is {number(max(start.values()))}"
     notable = end[worst] >= IMBALANCED
     threshold = (
-        "Gradient descent with small steps keeps c as it was initialized. Flagged from "
-        f"{IMBALANCED:.0f} times: c is then as large as the squared weights into an average neuron."
+        "Gradient descent with small steps keeps c as it was initialized. Flagged where |c| is at least as large as "
+        "the squared weights into an average neuron."
     )
     yield Finding("Neurons are out of balance" if notable else "Balance of the neurons", f"{text}.", threshold, notable)
 

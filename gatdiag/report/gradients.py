@@ -106,8 +106,8 @@ def _change(changed: dict[str, float]) -> Finding:
     idle = [layer for layer in changed if changed[layer] < HARDLY_CHANGED]
     low, high = _ends(changed)
     span = f"from {percent(changed[low])} in layer {short(low)} to {percent(changed[high])} in layer {short(high)}"
-    if len(changed) == 1:
-        span = f"{percent(changed[low])} in layer {short(low)}"
+    if low == high:
+        span = f"{percent(changed[low])} in {'every layer' if len(changed) > 1 else f'layer {short(low)}'}"
     text = f"Share of feature weights that changed by more than 5 % of their size: {span}."
     if idle:
         are = "is" if len(idle) == 1 else "are"

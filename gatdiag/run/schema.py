@@ -107,7 +107,7 @@ def describe() -> str:
             if table.position
             else f"{table.name}: one row for each step"
         ]
-        lines += ["    step (int64): which optimiser step, from 0"]
+        lines += ["    step (int64): which optimizer step, from 0"]
         lines += [f"    {name}: {meaning}" for name, meaning in table.joined]
         lines += [f"    {c.name}{f' [{c.unit}]' if c.unit else ''}: {c.meaning}" for c in table.columns]
         lines += ["    any further column: a scalar that was logged under this name"] if table.is_open else []

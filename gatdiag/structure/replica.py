@@ -203,7 +203,7 @@ def refuse_uninitialised(model: nn.Module) -> None:
         lazy = [name for name, tensor in held if is_lazy(tensor)]
         if lazy:
             raise ModelError(
-                f"{_described(path, module)} is lazy: {', '.join(lazy)} has no shape yet. Expected an initialised "
+                f"{_described(path, module)} is lazy: {', '.join(lazy)} has no shape yet. Expected an initialized "
                 "model; run it once on the data, model(x, edge_index), and then call gatdiag."
             )
 

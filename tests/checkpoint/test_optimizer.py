@@ -36,7 +36,7 @@ def test_the_first_of_several():
     model, optimizer = trained()
     other = torch.optim.SGD(model.parameters(), lr=1.0).state_dict()
     for several in ([optimizer.state_dict(), other], {"a": optimizer.state_dict(), "b": other}):
-        assert check({"optimizers": several}, model, optimizer)[1] == ("Used the first of 2 optimisers",)
+        assert check({"optimizers": several}, model, optimizer)[1] == ("Used the first of 2 optimizers",)
 
 
 def test_names_in_the_file_decide():

@@ -64,6 +64,8 @@ def test_a_table_has_a_row_for_each_layer(run):
     assert [row[:3] for row in rows if row[:1] in (["hidden"], ["out"])] == [["hidden", "3", "0"], ["out", "0", "0"]]
     assert "weights are in the laws of hidden" in done.stdout
     assert "3 laws, 0 of them approximate" in done.stdout
+    assert "imbalance" in done.stdout
+    assert "largest |c|" not in " ".join(done.stdout.split())  # that is c itself, which has a unit
 
 
 def test_a_built_in_model_runs_on_the_built_in_graph(run):

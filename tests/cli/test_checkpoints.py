@@ -15,6 +15,7 @@ from gatdiag.cli.app import app
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import gat
 from gatdiag.remedies.moments import POWERS
+from gatdiag.run.layout import META
 
 FACTORY = "gatdiag.experiments.models:gat"
 NAMES = [name for name, _ in gat(64, 4).named_parameters()]
@@ -334,6 +335,18 @@ class TestCompare:
         rows = json.loads(done.stdout)["differences"]
         assert [row["difference"] for row in rows] == sorted((row["difference"] for row in rows), reverse=True)
         assert {row["layer"] for row in rows if row["quantity"] == "changed_fraction_005"} == set(NAMES)
+
+    def test_settings_that_nobody_chose_are_not_listed(self, saved, tmp_path):
+        assert run("inspect", saved / "epoch4.pt", "--out", tmp_path / "read").exit_code == 0
+        meta = tmp_path / "read" / "run" / META
+        group = {"parameters": [], "lr": 0.1, "fused": None, "foreach": None}
+        optimizer = {"class": "SGD", "groups": [group]}
+        meta.write_text(json.dumps(json.loads(meta.read_text()) | {"optimizers": [optimizer], "dtype": "float32"}))
+        done = run("compare", saved / "epoch0.pt", tmp_path / "read" / "run")
+        assert done.exit_code == 0, done.stderr
+        assert "optimizer 0, group 0: lr: none | 0.1" in done.stdout
+        assert "fused" not in done.stdout
+        assert "None" not in done.stdout
 
     def test_a_checkpoint_and_itself(self, saved):
         assert "No measured quantity differs" in run("compare", saved / "epoch0.pt", saved / "epoch0.pt").stdout

@@ -188,7 +188,7 @@ def test_two_optimisers_of_one_parameter_are_refused() -> None:
     laws, both = task.laws(), [SGD(task.model.parameters(), lr=0.1), SGD(task.model.parameters(), lr=0.1)]
     task.backward()
 
-    with pytest.raises(OptimizerError, match=r"is moved by two optimisers in one step.*laws\.c\(\)"):
+    with pytest.raises(OptimizerError, match=r"is moved by two optimizers in one step.*laws\.c\(\)"):
         laws.predict(laws.c(), None, both)
 
 

@@ -98,7 +98,7 @@ def test_another_shape_ends_the_recording_of_the_model(tmp_path):
 def test_an_optimiser_of_what_the_model_no_longer_has(tmp_path):
     model = Gat()
     old = sgd(model)
-    with pytest.warns(RecordingWarning, match="optimiser of step 2 moves parameters that the model no longer has"):
+    with pytest.warns(RecordingWarning, match="optimizer of step 2 moves parameters that the model no longer has"):
         run, _ = watched(tmp_path / "run", model, assigned, renew=lambda model: old)
     assert run.parameters.step.max() <= 2
 

@@ -200,7 +200,7 @@ def test_only_the_optimisers_named_count(tmp_path):
             loss_of(model, data).backward()
             counted.step()
     assert len(gatdiag.load(tmp_path / "run").steps) == 3
-    with pytest.raises(InputError, match="expects optimisers of torch, got dict"):
+    with pytest.raises(InputError, match="expects optimizers of torch, got dict"):
         gatdiag.watch(model, tmp_path / "other", optimizer=[{}])
 
 

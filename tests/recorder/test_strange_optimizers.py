@@ -158,7 +158,7 @@ def test_the_head_of_a_network_that_is_not_trained_makes_no_steps(tmp_path, froz
     model.requires_grad_(not frozen)
     optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
     with (
-        pytest.warns(RecordingWarning, match="no step of an optimiser"),
+        pytest.warns(RecordingWarning, match="no step of an optimizer"),
         gatdiag.watch(model, tmp_path / "run", metrics="fast"),
     ):
         for _ in range(STEPS):

@@ -310,7 +310,7 @@ def test_a_trace_inside_sees_nothing_of_ours(tmp_path):
 def test_a_module_that_is_not_watched_costs_no_event(tmp_path):
     other = nn.Linear(2, 2)
     with gatdiag.watch(Gat(), tmp_path / "run") as recorder:
-        with pytest.warns(UserWarning, match="no step of an optimiser"):
+        with pytest.warns(UserWarning, match="no step of an optimizer"):
             other(torch.ones(1, 2)).sum().backward()
             torch.optim.SGD(other.parameters(), lr=0.1).step()
             recorder.close()

@@ -70,6 +70,11 @@ def test_layers_nearly_as_initialized_stand_out(tmp_path, share):
     assert ("nearly as initialized: convs.1." in fact.text) == fact.notable
 
 
+def test_layers_that_changed_alike_are_not_a_range(tmp_path):
+    (fact,) = facts(tmp_path / "run", changed_fraction_005=[0.0, 0.0, 0.0])
+    assert fact.text.endswith("changed by more than 5 % of their size: 0 % in every layer.")
+
+
 def test_what_was_not_recorded_is_not_mentioned(tmp_path):
     assert list(gradient_facts(build(tmp_path / "run", logged={"loss": [1.0]}))) == []
 

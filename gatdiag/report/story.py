@@ -80,6 +80,8 @@ def stats(run: Run) -> tuple[Stat, ...]:
     total, trainable = sizes(run.meta)
     frozen = f"{count(total - trainable)} of them frozen" if trainable < total else "all trainable"
     found = [Stat("Optimizer steps", _steps(facts), f"{count(facts.steps)} recorded")]
+    if _is_of_checkpoints(run):
+        found = [Stat("Checkpoints", count(facts.steps), f"the last of step {count(facts.last_step or 0)}")]
     if run.layer_names:
         layers = Stat("Layers", count(len(run.layer_names)), _kinds(run.meta))
         found[:0] = [layers, Stat("Parameters", count(total), frozen if total else "")]
@@ -100,7 +102,7 @@ def note_facts(run: Run) -> Iterator[Finding]:
     notes = [one_line(str(note)).rstrip(".") for note in run.meta.get("notes") or []]
     if notes:
         rest = f" And {count(len(notes) - _NOTES)} more, under Settings." if len(notes) > _NOTES else ""
-        yield Finding("What recording could not do", f"{'; '.join(notes[:_NOTES])}.{rest}")
+        yield Finding("Notes", f"{'; '.join(notes[:_NOTES])}.{rest}")
 
 
 def sizes(meta: Mapping[str, Any]) -> tuple[int, int]:

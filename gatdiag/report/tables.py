@@ -332,7 +332,7 @@ def _cadence(cadence: Mapping[str, Any]) -> dict[str, object]:
 
 def _notes(run: Run, anchor: str) -> Table:
     rows = tuple((words(str(place)), words(note)) for place, note in enumerate(run.meta.get("notes") or [], start=1))
-    title = "What recording could not do"
+    title = "Notes"
     return Table(title, anchor, (Column("#"), Column("note")), rows, sortable=False, wraps=True)
 
 

@@ -123,7 +123,7 @@ def test_batch_norm_inside_ends_the_chain_there_alone():
     assert_same(case.model, *case.args, complete=False)
     _, stacking = stacking_of(case.model)
     assert [link.path for link, _ in stacking.pairs] == ["layers.0.nn.3", "layers.1.nn.3"]
-    assert "layers.0.nn.1 normalises" in stacking.excluded[0].reason
+    assert "layers.0.nn.1 normalizes" in stacking.excluded[0].reason
 
 
 # Models that break what is assumed, because no tensor of the file shows it, by the line of ASSUMED they fall under.
@@ -226,8 +226,8 @@ def test_the_order_of_definition_does_not_matter_where_widths_tell():
             "b",
             "c takes 5 inputs: it may read what a reads",
         ),
-        (Named(convs=stack(5, 4, 3), norms=nn.ModuleList([nn.LayerNorm(4)])), "convs.0", "norms.0 normalises"),
-        (Named(convs=stack(5, 4, 3), bn=nn.BatchNorm1d(4, affine=False)), "convs.0", "bn normalises"),
+        (Named(convs=stack(5, 4, 3), norms=nn.ModuleList([nn.LayerNorm(4)])), "convs.0", "norms.0 normalizes"),
+        (Named(convs=stack(5, 4, 3), bn=nn.BatchNorm1d(4, affine=False)), "convs.0", "bn normalizes"),
         (Named(convs=stack(5, 4, 3), skip=nn.Linear(5, 4)), "skip", "leads around"),
         (Named(convs=stack(5, 4, 3), skip=nn.Linear(5, 4)), "convs.0", "skip (Linear) may read it"),
         (Named(convs=stack(5, 4, 3), rnn=nn.LSTM(4, 4)), "rnn", "how a layer of its kind (LSTM)"),

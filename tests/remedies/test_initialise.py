@@ -335,7 +335,7 @@ def tied():
         (Saturating, "balanced_xavier", (X, EDGES), r"neurons have laws.*tanh.*Leave the inputs out"),
         (tied, "balanced_xavier", (), r"convs.2 is a GATv2Conv with convs.2.att"),
         (tied, "balanced_xavier", (X, EDGES), r"residual stream"),
-        (lambda: weight_norm(nn.Linear(5, 3)), "xavier", (), r"parametrizations.weight.original0.*Initialise first"),
+        (lambda: weight_norm(nn.Linear(5, 3)), "xavier", (), r"parametrizations.weight.original0.*Initialize first"),
     ],
 )
 def test_what_is_not_clear_is_refused_and_nothing_changed(model, scheme, inputs, message):

@@ -64,6 +64,12 @@ def test_what_chose_the_best_step_is_used(tmp_path):
     assert "The best val_loss is 0.5, at step 1 (steps count from 0)." in story(run)[1]
 
 
+def test_checkpoints_are_not_counted_as_steps(tmp_path):
+    found = stats(build(tmp_path / "run", logged={"loss": [2.0, 1.0, 0.5]}, cadence={"every": "checkpoint"}))
+    assert ("Checkpoints", "3", "the last of step 2") in [(stat.label, stat.value, stat.detail) for stat in found]
+    assert "Optimizer steps" not in {stat.label for stat in found}
+
+
 def test_shared_parameters_count_once_and_frozen_ones_are_unique_labels():
     meta = synthetic_meta(2, 3)
     first, second = (layer["parameters"] for layer in meta["structure"]["layers"])
@@ -101,7 +107,7 @@ def test_what_could_not_be_read_is_told(tmp_path):
     assert any(text.startswith("Not everything could be read: ") for text in texts)
 
 
-def test_what_recording_could_not_do_is_told(tmp_path):
+def test_notes_of_the_recorder_are_shown(tmp_path):
     (fact,) = note_facts(build(tmp_path / "few", notes=["no entropy.", "two\nlines"]))
     assert fact.text == "no entropy; two lines."
     (fact,) = note_facts(build(tmp_path / "many", notes=list("abcde")))

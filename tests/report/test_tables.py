@@ -128,7 +128,7 @@ def test_settings_versions_cadence_and_notes_are_there(tmp_path):
     assert ["torch", "2.13.0"] in found["Versions"]
     assert ["sampled steps", "every step"] in found["Cadence"]
     assert ["ranks", "one of 50 sampled steps"] in found["Cadence"]
-    assert found["What recording could not do"] == [["1", "attention entropy of convs.3: hidden"]]
+    assert found["Notes"] == [["1", "attention entropy of convs.3: hidden"]]
 
 
 def test_an_optimizer_has_a_column_for_each_group(tmp_path):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules import module as module_hooks
 
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.structure import Replica, discover, replicate
@@ -80,11 +80,14 @@ def _gain(replica: Replica, first: nn.Module) -> float:
             source = next(floating_tensors((args, kwargs)), None)  # an embedding reads none
             expected.append(_norm(output) if source is None else _norm(source) * (width / source.shape[-1]) ** 0.5)
 
-    handle = register_module_forward_hook(note, with_kwargs=True)  # scripted modules take no hooks of their own
+    # scripted modules take no hooks of their own
+    handle = module_hooks.register_module_forward_hook(note, with_kwargs=True)
     try:
         outputs = replica.run_lightly()
     finally:
         handle.remove()
+        # torch forgets to: what stays there makes it believe that there are global hooks
+        module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
     return _norm(outputs) / expected[0] if expected and expected[0] else math.nan
 
 

@@ -375,3 +375,9 @@ def test_schemes_may_be_spelled_with_hyphens(scheme):
 def test_what_is_no_module_is_refused(model):
     with pytest.raises(InputError, match=rf"Expected a torch.nn.Module.*got {type(model).__name__} first"):
         initialise_(model, "xavier")
+
+
+def test_no_global_hook_stays():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    initialise_(model, "balanced_orthogonal", torch.randn(5, 4))
+    assert not nn.modules.module._has_any_global_hook()

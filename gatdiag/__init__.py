@@ -17,6 +17,8 @@ neighbours never:
     metrics        tensors -> numbers at one step; pure functions, one concept a file
     run            the store: the run folder, its documented format, writing and reading it; never torch
     structure      model -> ordered layers, with each parameter's role
+    quantities     the catalogue: every recorded column, described once; never torch
+    law            one conservation law and its terms, as a run keeps them; never torch
     law            one conservation law, as a person reads it
     errors         what gatdiag raises on purpose
 

@@ -27,8 +27,8 @@ from torch import Tensor
 from gatdiag.checkpoint.links import Link, links_of
 from gatdiag.checkpoint.measures import Measured
 from gatdiag.checkpoint.modules import numbered, output_axes
+from gatdiag.law import Kind
 from gatdiag.laws import Exclusion, Law, Laws
-from gatdiag.laws.law import Kind
 from gatdiag.run.laws import RecordedLaws, pack
 from gatdiag.structure import Layer, Structure
 from gatdiag.summary import FEATURES

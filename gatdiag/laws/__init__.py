@@ -8,11 +8,11 @@
 - `check`: gradients at a random point (`point`), which every law must pass; `invariance`: large steps, where in doubt
 - `annihilation` and `kinks`: what the output does not depend on, told from what is dead or saturated by chance
 - `assembly` and `find`: laws with names
-- `law` and `laws`: what the user holds: delta, c, and c after the next optimiser step (`prediction`, `sums`)
+- `laws`: what the user holds: delta, c, and c after the next optimizer step (`prediction`, `sums`)
 """
 
+from gatdiag.law import Exclusion, Law, Term
 from gatdiag.laws.find import find_laws
-from gatdiag.laws.law import Exclusion, Law, Term
 from gatdiag.laws.laws import Laws
 
 __all__ = ["Exclusion", "Law", "Laws", "Term", "find_laws"]

@@ -8,8 +8,8 @@ from fractions import Fraction
 
 from torch import Tensor
 
+from gatdiag.law import Kind, Law, Term
 from gatdiag.laws.label import Label
-from gatdiag.laws.law import Kind, Law, Term
 from gatdiag.laws.solver import Basis
 from gatdiag.structure.deadline import check_time
 

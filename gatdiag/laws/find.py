@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
 from gatdiag.errors import ModelError
+from gatdiag.law import Exclusion, Law
 from gatdiag.laws.assembly import Place, assemble
 from gatdiag.laws.check import Evidence, further_points, gather
 from gatdiag.laws.epsilon import WithoutEpsilon
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.invariance import violations
 from gatdiag.laws.label import Label
-from gatdiag.laws.law import Exclusion, Law
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.outputs import read_outputs
 from gatdiag.laws.point import Point

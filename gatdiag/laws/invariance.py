@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gatdiag.laws.law import Law, Term
+from gatdiag.law import Law, Term
 from gatdiag.laws.point import Point, Tensors, gradients, place
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.isolation import random_state

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gatdiag.errors import OptimizerError
-from gatdiag.laws.law import Exclusion, Law
+from gatdiag.law import Exclusion, Law
 from gatdiag.laws.prediction import updates
 from gatdiag.laws.sums import Marginal, Sums
 

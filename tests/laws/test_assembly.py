@@ -5,9 +5,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from gatdiag.law import Law
 from gatdiag.laws.assembly import Place, assemble
 from gatdiag.laws.label import Label
-from gatdiag.laws.law import Law
 from gatdiag.laws.solver import Basis
 
 SHAPES = {"one.weight": (2, 3), "one.bias": (2,), "two.weight": (4, 2), "norm.weight": (2,)}

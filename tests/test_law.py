@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from gatdiag.laws.law import Law, Term
+from gatdiag.law import Law, Term
 
 
 def term(

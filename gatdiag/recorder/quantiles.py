@@ -4,6 +4,7 @@ The numbers are those of `gatdiag.metrics` (`quantiles` of `relative_change` and
 that float32 has.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,17 @@ def change_quantiles(initial: Tensor, weight: Tensor) -> Tensor:
     return torch.stack([relative, metrics.quantiles(metrics.absolute_change(initial, weight), LEVELS)])
 
 
+@cache
+def least_significant(dtype: np.dtype[Any]) -> Any:
+    """The smallest number of a type that is at least `SIGNIFICANT`, which few types hold exactly."""
+    nearest = dtype.type(SIGNIFICANT)
+    return nearest if float(nearest) >= SIGNIFICANT else np.nextafter(nearest, dtype.type(1))
+
+
 def _by_numpy(initial: Any, weight: Any) -> Any:
     with np.errstate(all="ignore"):  # infinities and NaN are results here
         change, size = np.abs(weight - initial), np.abs(weight)
-        significant = size >= SIGNIFICANT
+        significant = size >= least_significant(size.dtype)
         relative = np.where(change == 0, change, change / size)
         if not significant.all():
             relative = relative[significant]

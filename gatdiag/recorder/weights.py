@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gatdiag import metrics
 from gatdiag.metrics.change import SIGNIFICANT
 from gatdiag.quantities import LEVELS, change_quantile
-from gatdiag.recorder.quantiles import change_quantiles
+from gatdiag.recorder.quantiles import change_quantiles, least_significant
 
 Columns = dict[str, Tensor]
 
@@ -263,15 +263,17 @@ def _chosen(batch: _Batch, weight: Tensor) -> list[Tensor]:
     """Masks of the entries that did not change, that count, and that changed by more than each threshold."""
     if weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64):
         with np.errstate(all="ignore"):  # NaN is marked by the caller, and zero weights do not count
-            masks = _masks(weight.numpy(), batch.initial.numpy(), batch.absolute.numpy(), np.abs)
+            values = weight.numpy()
+            least = least_significant(values.dtype)
+            masks = _masks(values, batch.initial.numpy(), batch.absolute.numpy(), np.abs, least)
         return [torch.from_numpy(mask) for mask in masks]
-    return _masks(weight, batch.initial, batch.absolute, torch.abs)
+    return _masks(weight, batch.initial, batch.absolute, torch.abs, SIGNIFICANT)
 
 
-def _masks(weight: Any, initial: Any, absolute: Any, magnitude: Callable[[Any], Any]) -> list[Any]:
+def _masks(weight: Any, initial: Any, absolute: Any, magnitude: Callable[[Any], Any], least: Any) -> list[Any]:
     """Relative change |w - w_0| / |w| of what is significant, absolute change of attention vectors."""
     change, size = magnitude(weight - initial), magnitude(weight)
-    unchanged, counted = change == 0, size >= SIGNIFICANT
+    unchanged, counted = change == 0, size >= least
     counted[absolute], size[absolute] = True, 1.0
     change /= size
     return [unchanged, counted, *((change > threshold) & counted for threshold in _THRESHOLDS.values())]

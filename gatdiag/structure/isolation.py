@@ -56,6 +56,7 @@ class _Modes:
         self.dispatches = [_C._get_dispatch_stack_at(at) for at in range(_C._len_torch_dispatch_stack())]
         self.gradients = torch.is_grad_enabled()
         self.dtype = torch.get_default_dtype()
+        self.saving = _saved_tensors_hooks()
         self.flags = {name: value for name, value in vars(_python_dispatch).items() if name.startswith("_is_in_")}
 
     def restore(self) -> None:
@@ -67,9 +68,16 @@ class _Modes:
             _C._pop_torch_dispatch_stack(None)
         for mode in self.dispatches[_C._len_torch_dispatch_stack() :]:
             _C._push_on_torch_dispatch_stack(mode)
+        while _saved_tensors_hooks() not in (None, self.saving):
+            _C._autograd._pop_saved_tensors_default_hooks()
         _C._set_grad_enabled(self.gradients)
         torch.set_default_dtype(self.dtype)
         vars(_python_dispatch).update(self.flags)
+
+
+def _saved_tensors_hooks() -> Any:
+    """What tensors that autograd saves go through: the uppermost pair of functions, None if there is none."""
+    return _C._autograd._top_saved_tensors_default_hooks(True)
 
 
 @contextmanager

@@ -30,8 +30,8 @@ def sample(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | None:
     Example:
         >>> ring = torch.stack([torch.arange(5000), torch.arange(1, 5001) % 5000])
         >>> (x, edge_index), _ = sample((torch.ones(5000, 3), torch.cat([ring, ring.flip(0)], dim=1)), {})
-        >>> x.shape, edge_index.shape
-        (torch.Size([256, 3]), torch.Size([2, 510]))
+        >>> x.shape, edge_index.shape[1] < 512
+        (torch.Size([256, 3]), True)
     """
     leaves = [leaf for leaf in (*args, *kwargs.values()) if leaf is not None and not isinstance(leaf, float | str)]
     if len(leaves) == 1 and hasattr(leaves[0], "subgraph"):

@@ -36,9 +36,10 @@ SAME_NAMES = {
     ("Bilinear", "Conv1d"),
     ("ConvTranspose1d", "Conv1d"),
     ("Embedding", "Linear"),
+    ("EmbeddingBag", "Linear"),
 }
 # What only a running program knows is a parameter.
-BUFFERS = ("eps", "scaler", "beta", "alpha", "readout.q")
+BUFFERS = ("eps", "scaler", "beta", "alpha", "readout.q", "mean", "before")
 # A vector of slopes looks like that of a normalisation.
 ROLES = {"architectures: prelu channelwise": {"1.weight"}}
 CUSTOM = ("operations", "architectures: lora", "attention: lipschitz", "attention: omega", "attention: several")

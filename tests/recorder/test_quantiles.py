@@ -28,6 +28,12 @@ def test_as_the_metrics_have_it(pairs, dtype):
     torch.testing.assert_close(found, reference(table[:, 0], table[:, 1]), rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
+def test_single_precision_does_not_round_a_weight_up_to_what_counts():
+    initial, weight = torch.tensor([0.0]), torch.tensor([1e-4])  # in single precision 9.9999997e-05
+    assert torch.equal(change_quantiles(initial, weight).isnan(), reference(initial, weight).isnan())
+    assert change_quantiles(initial, weight)[0].isnan().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_of_other_types(dtype):
     torch.manual_seed(0)

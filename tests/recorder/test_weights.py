@@ -39,7 +39,7 @@ def test_changes_in_numpy_and_in_torch(monkeypatch, dtype, in_numpy):
     moved(made)
     if not in_numpy:
         monkeypatch.setattr(
-            weights, "_chosen", lambda batch, w: weights._masks(w, batch.initial, batch.absolute, torch.abs)
+            weights, "_chosen", lambda batch, w: weights._masks(w, batch.initial, batch.absolute, torch.abs, 1e-4)
         )
         monkeypatch.setattr(
             weights._Batch,

@@ -13,7 +13,8 @@ def modes() -> tuple[Any, ...]:
     """What a mode that was not left would show in."""
     flags = [value for name, value in vars(_python_dispatch).items() if name.startswith("_is_in_")]
     stacks = _len_torch_function_stack(), _len_torch_dispatch_stack()
-    return (*stacks, torch.is_grad_enabled(), torch.get_default_dtype(), *flags)
+    saving = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return (*stacks, saving, torch.is_grad_enabled(), torch.get_default_dtype(), *flags)
 
 
 def interrupted_everywhere(function: Callable[[], Any], inside: tuple[str, ...] = (), most: int | None = None) -> int:

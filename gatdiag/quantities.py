@@ -11,6 +11,8 @@ from typing import Final, Literal, TypeAlias
 TableName: TypeAlias = Literal["steps", "layers", "parameters", "neurons"]
 
 LEVELS: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # quantiles of change that are recorded
+SIGNIFICANT: Final = 1e-4  # the relative change of smaller weights does not count: the papers' cutoff
+THRESHOLDS: Final[Mapping[str, float]] = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
 
 _BALANCE = "Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023"
 _TAMING = "Park & Kim, arXiv 2410.04824"
@@ -378,31 +380,21 @@ _PARAMETERS = (
         paper=_BALANCE,
         metric="unchanged_fraction",
     ),
-    Quantity(
-        "changed_fraction_005",
-        "parameters",
-        group="changes",
-        label="weights (of at least 1e-4) changed by more than 5 %",
-        equation=r"\#\{|(w^* - w_0) / w^*| > 0.05, |w^*| \geq 10^{-4}\} / \#\{|w^*| \geq 10^{-4}\}",
-        meaning="share of the entries with |w| >= 1e-4 whose |w - w_0| / |w| exceeds 0.05; "
-        "of attention vectors, share of all entries whose |w - w_0| does",
-        high="the layer has trained",
-        low="the layer is as it was initialized",
-        paper=_BALANCE,
-        metric="changed_fraction",
-    ),
-    Quantity(
-        "changed_fraction_050",
-        "parameters",
-        group="changes",
-        label="weights (of at least 1e-4) changed by more than 50 %",
-        equation=r"\#\{|(w^* - w_0) / w^*| > 0.5, |w^*| \geq 10^{-4}\} / \#\{|w^*| \geq 10^{-4}\}",
-        meaning="share of the entries with |w| >= 1e-4 whose |w - w_0| / |w| exceeds 0.5; "
-        "of attention vectors, share of all entries whose |w - w_0| does",
-        high="the layer has trained",
-        low="the layer is as it was initialized",
-        paper=_BALANCE,
-        metric="changed_fraction",
+    *(
+        Quantity(
+            name,
+            "parameters",
+            group="changes",
+            label=f"weights (of at least 1e-4) changed by more than {threshold:.0%}".replace("%", " %"),
+            equation=rf"\#\{{|(w^* - w_0) / w^*| > {threshold}, |w^*| \geq 10^{{-4}}\}} / \#\{{|w^*| \geq 10^{{-4}}\}}",
+            meaning=f"share of the entries with |w| >= 1e-4 whose |w - w_0| / |w| exceeds {threshold}; "
+            "of attention vectors, share of all entries whose |w - w_0| does",
+            high="the layer has trained",
+            low="the layer is as it was initialized",
+            paper=_BALANCE,
+            metric="changed_fraction",
+        )
+        for name, threshold in THRESHOLDS.items()
     ),
     Quantity(
         "non_finite",

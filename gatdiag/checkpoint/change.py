@@ -6,7 +6,7 @@ The columns are those of a run's table `parameters`, with the numbers that `gatd
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag.checkpoint.blocks import blocks, stored
-from gatdiag.metrics.change import SIGNIFICANT
-from gatdiag.quantities import LEVELS, change_quantile
-from gatdiag.recorder.quantiles import sorted_quantiles
+from gatdiag.quantities import LEVELS, THRESHOLDS, change_quantile
+from gatdiag.recorder.quantiles import least_significant, sorted_quantiles
 from gatdiag.structure import ParameterInfo, Role
-
-_THRESHOLDS: Final[Mapping[str, float]] = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ def change(reference: Tensor, tensor: Tensor, role: Role, *, quantiles: bool = F
         >>> change(torch.zeros(2), torch.tensor([0.0, 0.1]), "attention vector")
         {'unchanged_fraction': 0.5, 'changed_fraction_005': 0.5, 'changed_fraction_050': 0.0}
     """
-    counts: NDArray[np.int64] = np.zeros(2 + len(_THRESHOLDS), dtype=np.int64)
+    counts: NDArray[np.int64] = np.zeros(2 + len(THRESHOLDS), dtype=np.int64)
     undefined = relative_undefined = False
     changes: list[NDArray[Any]] = []
     sizes: list[NDArray[Any]] = []
@@ -132,7 +129,7 @@ def change(reference: Tensor, tensor: Tensor, role: Role, *, quantiles: bool = F
     spoilt = undefined or (relative_undefined and role != "attention vector")
     found = {"unchanged_fraction": math.nan if undefined else _share(unchanged, total)}
     found |= {
-        name: math.nan if spoilt else _share(number, counted) for name, number in zip(_THRESHOLDS, beyond, strict=True)
+        name: math.nan if spoilt else _share(number, counted) for name, number in zip(THRESHOLDS, beyond, strict=True)
     }
     if quantiles:
         found |= _quantiles(_joined(changes), _joined(sizes))
@@ -143,10 +140,10 @@ def _counted(moved: NDArray[Any], size: NDArray[Any], role: Role) -> NDArray[np.
     """How many entries did not change, how many count, and how many of these changed by more than each threshold."""
     unchanged = moved.size - np.count_nonzero(moved)
     if role == "attention vector":
-        beyond = [np.count_nonzero(moved > threshold) for threshold in _THRESHOLDS.values()]
+        beyond = [np.count_nonzero(moved > threshold) for threshold in THRESHOLDS.values()]
         return np.array([unchanged, moved.size, *beyond])
-    significant = size >= SIGNIFICANT
-    beyond = [np.count_nonzero((moved > threshold * size) & significant) for threshold in _THRESHOLDS.values()]
+    significant = size >= least_significant(size.dtype)
+    beyond = [np.count_nonzero((moved > threshold * size) & significant) for threshold in THRESHOLDS.values()]
     return np.array([unchanged, np.count_nonzero(significant), *beyond])
 
 
@@ -160,7 +157,7 @@ def _joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
 
 def _quantiles(moved: NDArray[Any], size: NDArray[Any]) -> dict[str, float]:
     """Quantiles of relative change over significant entries, and of absolute change over all."""
-    significant = size >= SIGNIFICANT
+    significant = size >= least_significant(size.dtype)
     with np.errstate(all="ignore"):
         relative = moved[significant] / size[significant]
     found: dict[str, float] = {}

@@ -62,7 +62,7 @@ def watch(
         metrics: "fast", "standard" or "full", or names of groups (`gatdiag.recorder.GROUPS`) and columns. "standard"
             records everything but cosine distances: ranks and energies at every hundredth record, spectral norms at
             every fiftieth, quantiles of change and attention entropy at every tenth, all else at each. "fast" leaves
-            laws, changes and all that is dear out, and has layers at every tenth.
+            laws, changes and all that is expensive out, and has layers at every tenth.
         budget: Share of training time, such as 0.03, that recording may take; steps are left out where it would take
             more. Which ones depends on the clock.
         optimizer: Count only the steps of this optimiser, or of these.

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag import metrics
-from gatdiag.metrics.change import SIGNIFICANT
-from gatdiag.quantities import LEVELS
+from gatdiag.quantities import LEVELS, SIGNIFICANT
 
 _SORTED_BY_NUMPY = (torch.float32, torch.float64)
 

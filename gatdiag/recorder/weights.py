@@ -17,15 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from gatdiag import metrics
-from gatdiag.metrics.change import SIGNIFICANT
-from gatdiag.quantities import LEVELS, change_quantile
+from gatdiag.quantities import LEVELS, SIGNIFICANT, THRESHOLDS, change_quantile
 from gatdiag.recorder.quantiles import change_quantiles, least_significant
 
 Columns = dict[str, Tensor]
 
 _WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 _SMALLEST, _LARGEST = 1e-12, 1e15
-_THRESHOLDS = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
 
 
 @dataclass
@@ -209,7 +207,7 @@ class Weights:
             norm = batch.norms(weight) if batch.norm is None else batch.norm
             broken = norm.isfinite().logical_not()
             self._put(found, "unchanged_fraction", batch, (unchanged / size).masked_fill(broken, torch.nan))
-            for column, count in zip(_THRESHOLDS, changed, strict=True):
+            for column, count in zip(THRESHOLDS, changed, strict=True):
                 self._put(found, column, batch, (count / significant).masked_fill(broken, torch.nan))
         return found
 
@@ -276,7 +274,7 @@ def _masks(weight: Any, initial: Any, absolute: Any, magnitude: Callable[[Any], 
     unchanged, counted = change == 0, size >= least
     counted[absolute], size[absolute] = True, 1.0
     change /= size
-    return [unchanged, counted, *((change > threshold) & counted for threshold in _THRESHOLDS.values())]
+    return [unchanged, counted, *((change > threshold) & counted for threshold in THRESHOLDS.values())]
 
 
 def _dense(tensor: Tensor) -> Tensor:

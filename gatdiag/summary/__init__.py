@@ -11,7 +11,7 @@
 Every function is pure: it reads a `gatdiag.run.Run` and returns a tidy pandas table, or a frozen dataclass of facts.
 """
 
-from gatdiag.summary.change import LEVELS, SIGNIFICANT, weight_change
+from gatdiag.summary.change import LEVELS, weight_change
 from gatdiag.summary.comparison import compare, default_variant, depth, mean_by, normalisation, score_label, width
 from gatdiag.summary.differences import differences, only_in, outcomes
 from gatdiag.summary.facts import (
@@ -43,7 +43,6 @@ __all__ = [
     "ATTENTION",
     "FEATURES",
     "LEVELS",
-    "SIGNIFICANT",
     "TrainingFacts",
     "accuracies",
     "bin_steps",

@@ -11,14 +11,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from gatdiag import quantities
+from gatdiag.quantities import SIGNIFICANT, THRESHOLDS
 from gatdiag.run import Run
 from gatdiag.summary.facts import training_facts
 from gatdiag.summary.series import ATTENTION, FEATURES, role_series
 
-SIGNIFICANT = 1e-4
 EARLY = 0.05  # of the run; a best model from before that says nothing of what training did to the weights
-LEVELS = (0, 5, 25, 50, 75, 95, 100)
-THRESHOLDS = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
+LEVELS = tuple(round(100 * level) for level in quantities.LEVELS)  # in percent
 
 COLUMNS = ("layer", "role", "source", "unchanged_fraction", *THRESHOLDS, *(f"q{level}" for level in LEVELS))
 

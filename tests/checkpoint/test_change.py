@@ -93,3 +93,10 @@ def test_number_types_may_differ():
     initial, trained = pair(20, 30)
     assert change(initial.double(), trained, "bias") == change(initial, trained, "bias")
     assert change(initial, initial.bfloat16(), "bias")["changed_fraction_005"] == 0
+
+
+def test_single_precision_does_not_round_a_weight_up_to_what_counts():
+    initial, trained = torch.tensor([0.0, 1.0]), torch.tensor([1e-4, 1.0])  # in single precision 9.9999997e-05
+    found = change(initial, trained, "feature weight", quantiles=True)
+    assert found == pytest.approx(slow(initial, trained, "feature weight"), rel=1e-5, nan_ok=True)
+    assert found["changed_fraction_005"] == 0

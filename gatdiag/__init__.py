@@ -1,7 +1,7 @@
 """Why does this graph neural network not train? gatdiag answers with measurements and the laws of gradient descent.
 
 The rooms of the package, in the order in which data flows through them. A room may import the rooms below its line, its
-neighbours never:
+neighbors never:
 
     cli            thin commands over public functions
     experiments    built-in models and data sets
@@ -9,11 +9,11 @@ neighbours never:
     report         runs -> one HTML page that a stranger understands
     figures        runs -> the papers' figures, as pictures and as data; one figure a file
     checkpoint     saved checkpoints -> a run, without ever executing what is in a file
-    remedies       change a model so that it trains: initialisation, rebalancing
+    remedies       change a model so that it trains: initialization, rebalancing
     summary        runs -> tables and facts that figures and report need
     recorder       a training loop -> a run; nothing about the training changes
     hooks          layers -> events: outputs, and the gradients that come back to them
-    laws           model -> its conservation laws, found by tracing it; their values; c under real optimisers
+    laws           model -> its conservation laws, found by tracing it; their values; c under real optimizers
     metrics        tensors -> numbers at one step; pure functions, one concept a file
     run            the store: the run folder, its documented format, writing and reading it; never torch
     structure      model -> ordered layers, with each parameter's role

@@ -9,7 +9,7 @@ class GatdiagError(Exception):
 
 
 class ModelError(GatdiagError):
-    """The model cannot be analysed as it is: it is lazy, cannot be copied, or its forward pass fails on the inputs."""
+    """The model cannot be analyzed as it is: it is lazy, cannot be copied, or its forward pass fails on the inputs."""
 
 
 class InputError(GatdiagError):
@@ -21,4 +21,4 @@ class TimeLimitError(GatdiagError):
 
 
 class OptimizerError(GatdiagError):
-    """The optimiser is not one whose update gatdiag can predict, or whose state it can rescale."""
+    """The optimizer is not one whose update gatdiag can predict, or whose state it can rescale."""

@@ -60,7 +60,7 @@ class Law:
         name: Where it lives: ``layer 3 (convs.2), neuron 5`` or ``residual stream, channel 5``.
         kind: ``neuron`` for one neuron between its incoming and outgoing weights; ``stream`` for a channel that
             several layers write, as a residual stream does; ``product`` for a channel of a product of two factors, as
-            query and key; ``scale`` for weights whose scale a normalisation takes out; ``annihilated`` for an entry
+            query and key; ``scale`` for weights whose scale a normalization takes out; ``annihilated`` for an entry
             the output does not depend on, such as a bias before batch norm.
         layer: Module path of the layer it is counted under.
         neuron: Index of the neuron or channel; None where the law runs over all neurons of the layer.

@@ -12,7 +12,7 @@ From tensors:
 - `layers`, with `signatures` and `modules`: names and shapes -> layers and roles
 - `stacking`, with `links`: which layer feeds which -> c of each neuron
 - `measures`, with `blocks`: norms, dead and broken weights; `change`: how far two state dicts are apart
-- `recognition`: the initialisation that a weight still shows
+- `recognition`: the initialization that a weight still shows
 
 Together:
 

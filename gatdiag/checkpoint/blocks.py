@@ -35,7 +35,7 @@ def shape_of(tensor: Tensor) -> tuple[int, int]:
 def blocks(tensor: Tensor) -> Iterator[Block]:
     """Every entry of a tensor once; never more than a block of it is converted.
 
-    Quantised values are read as what they stand for, complex ones by their magnitude, of sparse tensors the values that
+    Quantized values are read as what they stand for, complex ones by their magnitude, of sparse tensors the values that
     are stored: one column.
 
     Raises:
@@ -72,15 +72,15 @@ def stored(tensor: Tensor) -> Tensor:
 
 def _real(values: Tensor, tensor: Tensor, place: tuple[slice, slice]) -> Tensor:
     if tensor.is_quantized:
-        return _dequantised(values, tensor, place)
+        return _dequantized(values, tensor, place)
     if values.is_complex():
         values = values.abs()
     exact = values.dtype == torch.float64 or not (values.is_floating_point() or values.dtype == torch.bool)
     return values.to(torch.float64 if exact else torch.float32)
 
 
-def _dequantised(values: Tensor, tensor: Tensor, place: tuple[slice, slice]) -> Tensor:
-    """(q - zero point) * scale. Tensors that are quantised by channel cannot be cut, so it is done here."""
+def _dequantized(values: Tensor, tensor: Tensor, place: tuple[slice, slice]) -> Tensor:
+    """(q - zero point) * scale. Tensors that are quantized by channel cannot be cut, so it is done here."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return (values.float() - tensor.q_zero_point()) * tensor.q_scale()
     axis = tensor.q_per_channel_axis()

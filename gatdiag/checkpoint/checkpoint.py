@@ -10,14 +10,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """The state of the first optimiser in a checkpoint.
+    """The state of the first optimizer in a checkpoint.
 
     Attributes:
         moments: Parameter's name -> {"exp_avg", "exp_avg_sq", "momentum_buffer", "step", ...} -> tensor; empty where
             the file does not tell which state belongs to which parameter.
         groups: The settings of each parameter group (lr, betas, ...), without the parameters.
         matched: Whether the file tells which state belongs to which parameter.
-        others: How many other optimisers in the file hold moments, too.
+        others: How many other optimizers in the file hold moments, too.
     """
 
     moments: Mapping[str, Mapping[str, Tensor]]
@@ -35,10 +35,10 @@ class Checkpoint:
         format: "torch", "torch (legacy)", "safetensors", "safetensors (sharded)" or "distributed".
         tensors: Name -> tensor, on the CPU, in the order of the file (safetensors keep none: there numbers within names
             order it). Memory-mapped where the format allows, so the file must not change while they are used. Any
-            dtype; quantised and sparse ones too.
+            dtype; quantized and sparse ones too.
         keys: Name -> key in the file, which differs where a wrapper left its prefix.
         within: Keys that lead to the state dict: ("state_dict",), or () where the file is one.
-        step: Optimiser steps taken, as the file says it, else its optimiser, else its name; None if nothing does.
+        step: Optimizer steps taken, as the file says it, else its optimizer, else its name; None if nothing does.
         epoch: As the file or its name says it.
         optimizer: None if there is none.
         notes: What a reader should know: prefixes taken off, entries left out, what else could have been meant.

@@ -111,7 +111,7 @@ def load_weights_(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """The numbers that a quantised tensor stands for; any other tensor itself."""
+    """The numbers that a quantized tensor stands for; any other tensor itself."""
     return tensor.dequantize() if tensor.is_quantized else tensor
 
 

@@ -69,7 +69,7 @@ class Inspection:
         structure: The layers.
         tensors: The weights of the last one, under the names of the run; read from its file when they are used.
         measured: Parameter -> what it measures in the last one.
-        optimizer: The optimiser's state in the last one.
+        optimizer: The optimizer's state in the last one.
         notes: What a reader should know.
         has_steps: Whether any of them tells its step; if none does, steps are counted.
     """

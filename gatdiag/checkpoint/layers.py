@@ -1,13 +1,13 @@
 """State dict -> layers and roles, from names and shapes alone: what `structure.discover` reads off a live model.
 
-A state dict knows no classes. Each convolution of PyG is recognised by the names below its path, in the table of
+A state dict knows no classes. Each convolution of PyG is recognized by the names below its path, in the table of
 `signatures`, and takes all that is below it; the roles then come from the table that `discover` uses. Whatever else
 holds tensors itself is a layer. Where names tell less than a model does:
 
 - Convolutions with the same names: SSG reads as SG; Hypergraph and SuperGAT without attention vectors, and dense ones,
   as GCN; TAG and MixHop as Cheb; GraphConv as it is, though SAGE once had its names. Roles are the same.
 - A user's own convolution is taken apart into its modules, and so are unmatched ones.
-- Layer, group and instance normalisations share their names, as batch normalisations of any dimension do.
+- Layer, group and instance normalizations share their names, as batch normalizations of any dimension do.
 - An embedding differs from a linear map without bias by its own name only.
 - The `eps` of a GIN is listed as a parameter though it may be a buffer; what is frozen is listed as trainable.
 - Layers without tensors (APPNP, activations, PairNorm) leave nothing to see.
@@ -29,12 +29,12 @@ from gatdiag.structure import Layer, ParameterInfo, Role, Structure
 from gatdiag.structure.adapters import role_of
 
 _PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\..*$")
-_REWRITTEN = re.compile(r"(?<=weight)_[gv]$|_orig$")  # by old-style weight normalisation, spectral one, and pruning
+_REWRITTEN = re.compile(r"(?<=weight)_[gv]$|_orig$")  # by old-style weight normalization, spectral one, and pruning
 _BUFFER = re.compile(r"(^|\.)(running_(mean|var)|n_averaged|avg_deg_(lin|log)|eye|position_ids|_[^.]*|[^.]*_mask)$")
 
 _NORMS: Final = ("BatchNorm", "BatchNorm1d", "LayerNorm", "RMSNorm", "GraphNorm")
 _NORM_ROLES: Final[Mapping[str, Role]] = {"weight": "norm scale", "scale": "norm scale", "bias": "norm shift"}
-_PLAIN: Final = nn.Module()  # role_of asks an owner's class whether it normalises; here names have told already
+_PLAIN: Final = nn.Module()  # role_of asks an owner's class whether it normalizes; here names have told already
 
 # Two weights of one attention layer that PyG stores twice when they are shared.
 _SHARED: Final = (("lin_l", "lin_r"), ("lin_src", "lin_dst"))
@@ -129,7 +129,7 @@ def _meant(key: str) -> str:
 
 
 def _is_buffer(key: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> bool:
-    """Statistics, masks, counters, and the vectors of a spectral normalisation."""
+    """Statistics, masks, counters, and the vectors of a spectral normalization."""
     if not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized):
         return True
     power_iteration = key.endswith(("weight_u", "weight_v")) and f"{key[:-1]}orig" in tensors

@@ -132,7 +132,7 @@ def _squares(measured: Measured, axis: int) -> Tensor:
 
 
 def links_of(layer: Layer, tensors: Mapping[str, Tensor]) -> tuple[Link, ...] | str:
-    """The maps that a layer is made of, in order: none for a normalisation; a reason where they cannot be told.
+    """The maps that a layer is made of, in order: none for a normalization; a reason where they cannot be told.
 
     Args:
         layer: With the parameters that `find_layers` gave it.
@@ -183,7 +183,7 @@ def _unfit(info: ParameterInfo, layer: Layer, tensors: Mapping[str, Tensor]) -> 
     if not tensor.numel() or not info.shape:
         return f"{info.name} is empty or a single number"
     if not tensor.is_floating_point() or tensor.layout is not torch.strided:
-        return f"{info.name} is sparse, complex or quantised"
+        return f"{info.name} is sparse, complex or quantized"
     return ""
 
 

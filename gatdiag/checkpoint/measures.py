@@ -50,7 +50,7 @@ class Measured:
 
 
 def measure(tensor: Tensor, *, spectral: bool = False) -> Measured:
-    """Measure one parameter, whatever its number type: half precision, float8, quantised, sparse, complex.
+    """Measure one parameter, whatever its number type: half precision, float8, quantized, sparse, complex.
 
     Args:
         tensor: Any shape; axis 0 counts rows, all others are columns.

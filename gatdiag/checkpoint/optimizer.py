@@ -1,4 +1,4 @@
-"""The state of the optimiser in a checkpoint, by the names of the parameters it belongs to."""
+"""The state of the optimizer in a checkpoint, by the names of the parameters it belongs to."""
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, TypeGuard
@@ -9,7 +9,7 @@ from torch import Tensor
 from gatdiag.checkpoint.checkpoint import OptimizerState
 from gatdiag.checkpoint.naming import clean_names
 
-_DEPTH = 5  # of containers that an optimiser's state is looked for in
+_DEPTH = 5  # of containers that an optimizer's state is looked for in
 _KEYS = ("optimizer_state_dict", "optimizer_states", "optimizer", "optimizers", "optimizer_state", "optim", "opt")
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -18,7 +18,7 @@ Shapes = list[tuple[int, ...] | None]  # None where a state does not tell
 
 
 def optimizers(data: Any) -> list[State]:
-    """All optimisers' state dicts in what was saved: first those under the usual keys, then those anywhere else."""
+    """All optimizers' state dicts in what was saved: first those under the usual keys, then those anywhere else."""
     found: list[State] = []
     seen: set[int] = set()
     for key in _KEYS:
@@ -43,7 +43,7 @@ def _further(data: Any, depth: int, seen: set[int]) -> Iterator[State]:
 
 
 def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[OptimizerState | None, tuple[str, ...]]:
-    """The state of the first optimiser.
+    """The state of the first optimizer.
 
     Args:
         data: What was saved.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gatdiag.checkpoint.inspection import Inspection
 from gatdiag.checkpoint.measures import Measured
-from gatdiag.checkpoint.recognition import recognise
+from gatdiag.checkpoint.recognition import recognize
 from gatdiag.run import Run
 from gatdiag.structure import Layer, ParameterInfo
 from gatdiag.summary import ATTENTION, FEATURES, role_series
@@ -32,7 +32,7 @@ class LayerRow:
         kind: Its class.
         parameters: How many numbers it holds.
         norm: Frobenius norm of its feature weights; NaN where they are computed from what is stored, but for a
-            weight normalisation, whose g v / ||v|| has the norm of g.
+            weight normalization, whose g v / ||v|| has the norm of g.
         spectral_norm: Largest of its feature weights: a Lipschitz bound of the linear map; NaN where they are computed.
         c: Largest |c| of its neurons.
         c_drift: Largest |c - c_0| of its neurons since the first step.
@@ -43,7 +43,7 @@ class LayerRow:
         remembered_gradient: The same of the gradients that Adam remembers, as root mean square over its last steps:
             sqrt(sum v / (1 - beta2^t)) / ||W||.
         relative_mu: Relative mu of its output.
-        initialisation: What its largest weight still shows of one, and "balanced" if each neuron is; "" if nothing.
+        initialization: What its largest weight still shows of one, and "balanced" if each neuron is; "" if nothing.
         non_finite: How many entries are NaN or infinite.
         dead_rows: Rows of feature weights that are zero: neurons that nothing leads into.
         dead_columns: Columns that are zero: inputs that are not read.
@@ -62,7 +62,7 @@ class LayerRow:
     relative_gradient: float
     remembered_gradient: float
     relative_mu: float
-    initialisation: str
+    initialization: str
     non_finite: int
     dead_rows: int
     dead_columns: int
@@ -95,7 +95,7 @@ def layer_rows(inspection: Inspection) -> tuple[LayerRow, ...]:
             kind=layer.kind,
             parameters=sum(math.prod(info.shape) for info in layer.parameters),
             remembered_gradient=_remembered(layer, inspection),
-            initialisation=_initialisation(layer, inspection, columns["c"], columns["norm"]),
+            initialization=_initialization(layer, inspection, columns["c"], columns["norm"]),
             non_finite=sum(measured[info.name].non_finite for info in layer.parameters if info.name in measured),
             dead_rows=sum(found.dead_rows for found in neuron_weights(layer, measured)),
             dead_columns=sum(found.dead_columns for found in neuron_weights(layer, measured)),
@@ -185,13 +185,13 @@ def _by_layer(table: pd.DataFrame, column: str) -> dict[str, float]:
     return {str(name): float(value) for name, value in zip(table["layer"], table[column], strict=True)}
 
 
-def _initialisation(layer: Layer, inspection: Inspection, c: Mapping[str, float], norm: Mapping[str, float]) -> str:
+def _initialization(layer: Layer, inspection: Inspection, c: Mapping[str, float], norm: Mapping[str, float]) -> str:
     """Of the largest feature weight; and whether all neurons of the layer balance."""
     weights = [info for info in layer.parameters if info.role == FEATURES and info.name in inspection.tensors]
     if not weights:
         return ""
     largest = max(weights, key=lambda info: math.prod(info.shape))
-    found = recognise(inspection.tensors[largest.name])
+    found = recognize(inspection.tensors[largest.name])
     length, largest_c = norm.get(layer.name, 0.0), c.get(layer.name, math.inf)
     balances = math.isfinite(largest_c) and math.isfinite(length) and largest_c <= _BALANCED * length * length
     return " or ".join(["balanced"] * balances + [name for name in found if name != "trained or unknown"])

@@ -14,7 +14,7 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.recorder import GROUPS, Recorder
 from gatdiag.structure import Structure
 
-# The optimiser's steps from one checkpoint to the next were not seen.
+# The optimizer's steps from one checkpoint to the next were not seen.
 _UNSEEN: Final = ("update_ratio", "predicted_c")
 RECORDED: Final = tuple(name for group in GROUPS.values() for name in group.columns if name not in _UNSEEN)
 _CHANGES: Final = (*GROUPS["changes"].columns, *GROUPS["quantiles"].columns)

@@ -25,7 +25,7 @@ _LARGEST = 2**53
 
 
 def step_of(data: Any, optimizer: OptimizerState | None, path: Path) -> int | None:
-    """Steps taken: from the file, else its optimiser, else its name."""
+    """Steps taken: from the file, else its optimizer, else its name."""
     stored = _stored(data, _STEPS)
     if stored is None and optimizer is not None:
         taken = [_whole(moments.get("step")) for moments in optimizer.moments.values()]

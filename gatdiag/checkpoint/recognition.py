@@ -1,4 +1,4 @@
-"""Which initialisation a weight still shows: named where a test says so, "trained or unknown" otherwise.
+"""Which initialization a weight still shows: named where a test says so, "trained or unknown" otherwise.
 
 A fresh weight is not named in one case of a thousand (`FALSE_REJECTION`), for so the tests are set; normal ones of 448
 entries in one of a hundred, of 256 in one of nine, of 128 in one of two. How often a trained one is taken for fresh
@@ -7,9 +7,9 @@ depends on the scheme:
 - A draw in single precision leaves a fingerprint, which one gradient step destroys, however small. On a CPU torch draws
   multiples of 2^-24. Stretched to [-b, b], entries near zero still show it; of normal ones it shows in the largest of
   the pairs that the transform of Box and Muller makes, of which a small matrix may hold too few: then it is not named.
-  Draws made on other devices or by other libraries lack it, and are not recognised. In other number types nothing but
+  Draws made on other devices or by other libraries lack it, and are not recognized. In other number types nothing but
   the distribution can be judged: its name then says only that the weights did not move far.
-- Orthogonal and looks-linear matrices, zeros, ones and constants are recognised by what they are exactly.
+- Orthogonal and looks-linear matrices, zeros, ones and constants are recognized by what they are exactly.
 """
 
 import math
@@ -24,7 +24,7 @@ from gatdiag.checkpoint.measures import Measured
 from gatdiag.checkpoint.stacking import Stacking
 from gatdiag.structure import Structure
 
-Initialisation: TypeAlias = Literal[
+Initialization: TypeAlias = Literal[
     "zeros",
     "ones",
     "constant",
@@ -41,7 +41,7 @@ Initialisation: TypeAlias = Literal[
 
 FALSE_REJECTION: Final = 1e-3  # shared evenly by the two tests that each distribution has to pass
 
-_UNKNOWN: Final[tuple[Initialisation, ...]] = ("trained or unknown",)
+_UNKNOWN: Final[tuple[Initialization, ...]] = ("trained or unknown",)
 _TYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SAMPLE: Final = 1 << 12  # entries that the distribution is judged by, evenly spaced
 _PAIRED: Final = 1 << 13  # entries that are searched for the fingerprint of a normal draw
@@ -53,8 +53,8 @@ _KS: Final = math.sqrt(math.log(4 / FALSE_REJECTION) / 2)  # Kolmogorov's distri
 _NORMAL: Final = math.sqrt(2) * float(torch.erfinv(torch.tensor(1 - FALSE_REJECTION / 2, dtype=torch.float64)))
 
 
-def recognise(tensor: Tensor, *, fan_in: int | None = None) -> tuple[Initialisation, ...]:
-    """The initialisations that a weight is consistent with; more than one where they agree, as on square matrices.
+def recognize(tensor: Tensor, *, fan_in: int | None = None) -> tuple[Initialization, ...]:
+    """The initializations that a weight is consistent with; more than one where they agree, as on square matrices.
 
     A uniform draw on [-b, b] must have its largest entry between b p^(1/n) and b, and pass the test of Kolmogorov and
     Smirnov. A normal one must pass that test too, and that of chi squared on its variance, by the cube-root
@@ -75,9 +75,9 @@ def recognise(tensor: Tensor, *, fan_in: int | None = None) -> tuple[Initialisat
 
     Example:
         >>> weight = torch.nn.init.xavier_uniform_(torch.empty(64, 32), generator=torch.Generator().manual_seed(0))
-        >>> recognise(weight)
+        >>> recognize(weight)
         ('Xavier uniform',)
-        >>> recognise(weight - 1e-3 * weight.sin())
+        >>> recognize(weight - 1e-3 * weight.sin())
         ('trained or unknown',)
     """
     tensor = tensor.detach()
@@ -93,8 +93,8 @@ def recognise(tensor: Tensor, *, fan_in: int | None = None) -> tuple[Initialisat
     return structured or _uniform(tensor, flat, sample, fan_in) or _normal(tensor, flat, sample) or _UNKNOWN
 
 
-def recognise_all(tensors: Mapping[str, Tensor], structure: Structure) -> dict[str, tuple[Initialisation, ...]]:
-    """`recognise` for every parameter; a bias is judged with the fan of the weight beside it.
+def recognize_all(tensors: Mapping[str, Tensor], structure: Structure) -> dict[str, tuple[Initialization, ...]]:
+    """`recognize` for every parameter; a bias is judged with the fan of the weight beside it.
 
     Args:
         tensors: Name -> tensor.
@@ -104,14 +104,14 @@ def recognise_all(tensors: Mapping[str, Tensor], structure: Structure) -> dict[s
     for info in structure.parameters:
         beside = tensors.get(f"{info.module}.weight".lstrip("."))
         has_fan = info.role == "bias" and beside is not None and beside.dim() > 1
-        found[info.name] = recognise(
+        found[info.name] = recognize(
             tensors[info.name], fan_in=beside.shape[1] if has_fan and beside is not None else None
         )
     return found
 
 
 def balanced(stacking: Stacking, measured: Mapping[str, Measured]) -> tuple[str, ...]:
-    """The layers each of whose neurons is balanced: c is zero, to rounding, as after a balanced initialisation.
+    """The layers each of whose neurons is balanced: c is zero, to rounding, as after a balanced initialization.
 
     Gradient descent conserves c, so a small learning rate does not unbalance them.
 
@@ -136,7 +136,7 @@ def balanced(stacking: Stacking, measured: Mapping[str, Measured]) -> tuple[str,
     return tuple(found)
 
 
-def _constant(flat: Tensor) -> tuple[Initialisation, ...]:
+def _constant(flat: Tensor) -> tuple[Initialization, ...]:
     if not bool((flat == flat[0]).all()):
         return _UNKNOWN
     value = float(flat[0])
@@ -145,7 +145,7 @@ def _constant(flat: Tensor) -> tuple[Initialisation, ...]:
     return ("zeros",) if value == 0 else ("ones",) if value == 1 else ("constant",)
 
 
-def _structured(matrix: Tensor) -> tuple[Initialisation, ...]:
+def _structured(matrix: Tensor) -> tuple[Initialization, ...]:
     if _mirrored(matrix) or _mirrored(matrix.T):
         return ("looks-linear",)
     short = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
@@ -175,8 +175,8 @@ def _fans(shape: torch.Size) -> Iterator[tuple[int, int]]:
         yield shape[-1], shape[-2]
 
 
-def _uniform(tensor: Tensor, flat: Tensor, sample: Tensor, fan_in: int | None) -> tuple[Initialisation, ...]:
-    bounds: dict[float, list[Initialisation]] = {}
+def _uniform(tensor: Tensor, flat: Tensor, sample: Tensor, fan_in: int | None) -> tuple[Initialization, ...]:
+    bounds: dict[float, list[Initialization]] = {}
     fans = list(_fans(tensor.shape)) if tensor.dim() > 1 else []
     for inside, outside in fans:
         bounds.setdefault(math.sqrt(6 / (inside + outside)), []).append("Xavier uniform")
@@ -206,15 +206,15 @@ def _is_drawn_uniform(sample: Tensor, bound: float) -> bool:
     return fused or bool((quantum == quantum.round()).all())
 
 
-def _normal(tensor: Tensor, flat: Tensor, sample: Tensor) -> tuple[Initialisation, ...]:
-    deviations: dict[float, list[Initialisation]] = {1.0: ["standard normal"]}
+def _normal(tensor: Tensor, flat: Tensor, sample: Tensor) -> tuple[Initialization, ...]:
+    deviations: dict[float, list[Initialization]] = {1.0: ["standard normal"]}
     fans = list(_fans(tensor.shape)) if tensor.dim() > 1 else []
     for inside, outside in fans:
         deviations.setdefault(math.sqrt(2 / (inside + outside)), []).append("Xavier normal")
     for fan in fans[0] if fans else ():
         deviations.setdefault(math.sqrt(2 / fan), []).append("Kaiming normal")
     number = len(sample)
-    found: list[Initialisation] = []
+    found: list[Initialization] = []
     for deviation, names in deviations.items():
         spread = 2 / (9 * number)
         z = (float((sample / deviation).square().mean()) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)

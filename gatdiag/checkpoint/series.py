@@ -27,7 +27,7 @@ def series(sources: PathLike | Iterable[PathLike]) -> list[Path]:
     Args:
         sources: Files, patterns such as "ckpt/*.pt", or folders: one that is a checkpoint itself, or one whose entries
             are. What is no checkpoint in a folder is passed over, with a warning where it looks like one (an
-            optimiser's state, say); a file that is named is not.
+            optimizer's state, say); a file that is named is not.
 
     Raises:
         InputError: There is none, or one that has to be opened cannot be read.

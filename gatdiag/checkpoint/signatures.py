@@ -1,4 +1,4 @@
-"""By which names PyG's layers are recognised: one visible table.
+"""By which names PyG's layers are recognized: one visible table.
 
 Kind, names that must be there, names that may be, all relative to the layer's path. A name stands for the tensor and
 for all that is below it, "name/3" for a tensor of three axes, and "-name" for what must not be there.

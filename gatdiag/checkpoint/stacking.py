@@ -9,7 +9,7 @@ A state dict holds no forward pass. So a layer's successor is taken for known on
 Of a layer that is no later one of a series only its width tells what it reads. If that fits a part of what some other
 layer puts out, or what the first layer reads, neither that layer nor the one that would feed it has a law.
 
-A neuron has a law if, besides, nothing else in the file may read, normalise or add to what its layer puts out: all
+A neuron has a law if, besides, nothing else in the file may read, normalize or add to what its layer puts out: all
 layers form one chain, and each of them is understood. Where not, the layer has no law, and the reason is given. What is
 not in the file at all is assumed, as `ASSUMED` says. With a model, `gatdiag.find_laws` needs no assumption.
 """
@@ -239,14 +239,14 @@ class _Stack:
         for layer, _ in self.opaque:
             if layer.kind != "Embedding" or width in layer.parameters[0].shape[1:]:
                 return f"{layer.name} ({layer.kind}) may read it, or be added to it"
-        return self._normalised(link, following) or self._unclear_of(link) or self._unclear_of(following)
+        return self._normalized(link, following) or self._unclear_of(link) or self._unclear_of(following)
 
     def _unclear_of(self, link: Link) -> str:
         name = self._unclear.get(link.path, "")
         return name and f"whether rows or columns of {name} count outputs is not known: it may be stored transposed"
 
-    def _normalised(self, link: Link, following: Link) -> str:
-        """Whether a normalisation may stand between; in a Sequential its number says where it stands."""
+    def _normalized(self, link: Link, following: Link) -> str:
+        """Whether a normalization may stand between; in a Sequential its number says where it stands."""
         first, last = self._order[link.read[0].name], self._order[following.read[0].name]
         for path, name, width in self._norms:
             parent, _, number = path.rpartition(".")
@@ -277,7 +277,7 @@ def _unclear(structure: Structure) -> dict[str, str]:
 
 
 def _norms(tensors: Mapping[str, Tensor], structure: Structure) -> Iterator[tuple[str, str, int]]:
-    """Path, one tensor and width of each normalisation that left a trace."""
+    """Path, one tensor and width of each normalization that left a trace."""
     for info in structure.parameters:
         if info.role == "norm scale":
             yield info.module, info.name, max(info.shape, default=1)

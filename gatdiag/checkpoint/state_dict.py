@@ -50,7 +50,7 @@ def find_weights(data: Any) -> Weights:
 
     A dictionary with tensors of its own is a state dict. Otherwise it is looked for under the usual keys, the weights
     being trained before averages of them; then under any key, if it is the only one that leads to tensors and does not
-    belong to the optimiser or other parts of the training loop.
+    belong to the optimizer or other parts of the training loop.
 
     Raises:
         NoModelError: There is none.
@@ -87,7 +87,7 @@ def _copies(data: Any, path: tuple[str, ...], weights: Weights, seen: set[int]) 
     if not isinstance(data, Mapping | list | tuple) or len(path) > _DEPTH or id(data) in seen:
         return
     seen.add(id(data))
-    if isinstance(data, Mapping) and "param_groups" in data:  # an optimiser's state
+    if isinstance(data, Mapping) and "param_groups" in data:  # an optimizer's state
         return
     if path and _is_copy(data, weights):
         yield ".".join(path)
@@ -115,7 +115,7 @@ def _path(data: Any, depth: int, seen: set[int]) -> tuple[Any, ...] | None:
     if not isinstance(data, MutableMapping) or depth == 0 or id(data) in seen:
         return None
     seen.add(id(data))
-    if "param_groups" in data:  # an optimiser's state
+    if "param_groups" in data:  # an optimizer's state
         return None
     # A few tensors beside a state dict (class weights, say) do not make the whole one.
     if (usual := _below(data, depth, seen)) is not None:

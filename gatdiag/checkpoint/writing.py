@@ -41,8 +41,8 @@ def write_checkpoint(
         tensors: Name -> new values of the same shape, for the tensors to replace.
         out: The file to write. One that exists is replaced, unless it is the checkpoint's own; of a link, the file that
             it leads to.
-        moments: Parameter's name -> {"exp_avg": ..., ...}: new values for the first optimiser's state.
-        drop_optimizer: Leave all optimisers without state, as they are before their first step; settings stay.
+        moments: Parameter's name -> {"exp_avg": ..., ...}: new values for the first optimizer's state.
+        drop_optimizer: Leave all optimizers without state, as they are before their first step; settings stay.
         in_place: Allow `out` to be the checkpoint's own file.
 
     Returns:
@@ -109,7 +109,7 @@ def _check_fit(name: str, old: Any, new: Tensor) -> Tensor:
     if old.shape != new.shape:
         raise InputError(f"expected {shown(name)} of shape {tuple(old.shape)}, got {tuple(new.shape)}")
     if old.is_quantized or old.layout != torch.strided:
-        raise InputError(f"{shown(name)} is quantised or sparse, which is read but not written")
+        raise InputError(f"{shown(name)} is quantized or sparse, which is read but not written")
     if _is_too_large(new.detach(), old.dtype):
         raise InputError(f"the new values of {shown(name)} are too large for {old.dtype}, as which it is in the file")
     return old

@@ -128,7 +128,7 @@ def _missing(one: _Side, other: _Side) -> Iterator[str]:
 
 
 def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """What the two runs say of themselves, where it differs: model, optimisers, versions."""
+    """What the two runs say of themselves, where it differs: model, optimizers, versions."""
     a, b = _flat(one), _flat(other)
     for name in dict.fromkeys([*a, *b]):
         if a.get(name) != b.get(name):

@@ -1,4 +1,4 @@
-"""`gatdiag demo`: one network trained from two initialisations, watched, and compared on a page."""
+"""`gatdiag demo`: one network trained from two initializations, watched, and compared on a page."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ from rich.table import Table
 
 from gatdiag.cli.finding import Finding, finding_of, spoken, verdict
 from gatdiag.errors import InputError
-from gatdiag.experiments.initialisations import (
+from gatdiag.experiments.initializations import (
     SCHEMES,
-    compare_initialisations,
+    compare_initializations,
     folder_name,
     prepared_graph,
     settings_for,
@@ -84,7 +84,7 @@ def run_demo(
     try:
         graph = prepared_graph(dataset, root)
         with _one_thread(), _progress(settings) as progress:
-            folders = compare_initialisations(graph, out, settings, layers, overwrite=overwrite, progress=progress)
+            folders = compare_initializations(graph, out, settings, layers, overwrite=overwrite, progress=progress)
         runs = [load(folder) for folder in folders]
         subject = f"A GAT of {layers} layers on {dataset} ({graph.num_nodes} nodes), seed {seed}"
         findings = [finding_of(run) for run in runs]

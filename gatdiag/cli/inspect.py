@@ -200,18 +200,18 @@ def _table(rows: Sequence[LayerRow], width: int) -> Table:
     grid.add_column("layer", overflow="fold")
     grid.add_column("kind", overflow="fold")
     shown = [column for column in _COLUMNS if any(not math.isnan(getattr(row, column[1])) for row in rows)]
-    texts = [(printable(_short(row.layer)), printable(row.kind), row.initialisation) for row in rows]
+    texts = [(printable(_short(row.layer)), printable(row.kind), row.initialization) for row in rows]
     names = sum(max(map(len, column)) + 1 for column in zip(*texts, strict=True))
     shown = shown[: max(1, (width - names) // _COLUMN)]
     for heading, _, _ in shown:
         grid.add_column(heading, justify="right")
-    tells = any(row.initialisation for row in rows)
+    tells = any(row.initialization for row in rows)
     if tells:
         grid.add_column("initialization", overflow="fold")
-    for row, (name, kind, initialisation) in zip(rows, texts, strict=True):
+    for row, (name, kind, initialization) in zip(rows, texts, strict=True):
         numbers = [getattr(row, attribute) for _, attribute, _ in shown]
         cells = ["" if math.isnan(x) else format(x, form) for x, (_, _, form) in zip(numbers, shown, strict=True)]
-        grid.add_row(name, kind, *cells, *[initialisation] * tells)
+        grid.add_row(name, kind, *cells, *[initialization] * tells)
     return grid
 
 

@@ -3,11 +3,11 @@
 The JSON document has these keys; numbers that are not finite, or that do not exist, are null:
 
 - ``version``: 1, the version of this description
-- ``model``, ``inputs``: what was analysed, as given on the command line; a data set with the transform of its features
+- ``model``, ``inputs``: what was analyzed, as given on the command line; a data set with the transform of its features
 - ``count``, ``approximate``: how many laws, and how many of them hold only up to an epsilon in the model
-- ``layers``: for each layer ``layer``, ``laws``, ``approximate``, ``normalised_c`` (largest magnitude), ``residual``
+- ``layers``: for each layer ``layer``, ``laws``, ``approximate``, ``normalized_c`` (largest magnitude), ``residual``
   (largest), ``missing`` (as ``excluded``), ``elsewhere`` (layers whose laws its parameters enter, if it has none)
-- ``laws``: for each law ``name``, ``layer``, ``kind``, ``exact``, ``residual``, ``c``, ``normalised_c`` and ``terms``,
+- ``laws``: for each law ``name``, ``layer``, ``kind``, ``exact``, ``residual``, ``c``, ``normalized_c`` and ``terms``,
   each with ``parameter``, ``kind``, ``indices`` and ``exponent``
 - ``excluded``: for each exclusion ``what`` and ``reason``
 """
@@ -53,7 +53,7 @@ def print_laws(
 
 
 def _document(factory: str, subject: Subject, laws: Laws, table: Sequence[Row]) -> dict[str, Any]:
-    values = zip(laws, laws.c().tolist(), laws.normalised_c().tolist(), strict=True)
+    values = zip(laws, laws.c().tolist(), laws.normalized_c().tolist(), strict=True)
     return {
         "version": 1,
         "model": factory,
@@ -69,10 +69,10 @@ def _document(factory: str, subject: Subject, laws: Laws, table: Sequence[Row]) 
                 "exact": law.exact,
                 "residual": law.residual,
                 "c": c,
-                "normalised_c": normalised_c,
+                "normalized_c": normalized_c,
                 "terms": [_term(term) for term in law.terms],
             }
-            for law, c, normalised_c in values
+            for law, c, normalized_c in values
         ],
         "excluded": [asdict(exclusion) for exclusion in laws.excluded],
     }
@@ -109,7 +109,7 @@ def _print_table(factory: str, subject: Subject, laws: Laws, table: Sequence[Row
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    c = "" if row.normalised_c is None else format(row.normalised_c, ".3f")
+    c = "" if row.normalized_c is None else format(row.normalized_c, ".3f")
     residual = "" if row.residual is None else format(row.residual, ".0e")
     return row.layer, str(row.laws), str(row.approximate), c, residual, _remark(row)
 

@@ -17,7 +17,7 @@ class Row:
         layer: Its module path.
         laws: How many laws are counted under it.
         approximate: How many of them hold only up to an epsilon in the model.
-        normalised_c: Largest |normalised c|, in [0, 1]; 0 where every neuron is balanced. None without laws.
+        normalized_c: Largest |normalized c|, in [0, 1]; 0 where every neuron is balanced. None without laws.
         residual: Largest residual of the numerical check. None without laws.
         missing: What of the layer has no law, and why.
         elsewhere: The layers whose laws its own parameters enter, if it has no law itself.
@@ -26,7 +26,7 @@ class Row:
     layer: str
     laws: int
     approximate: int
-    normalised_c: float | None
+    normalized_c: float | None
     residual: float | None
     missing: tuple[Exclusion, ...]
     elsewhere: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ def rows(laws: Laws, layers: Sequence[tuple[str, Sequence[str]]]) -> list[Row]:
     numbers = laws.by_layer()
     names = [*dict.fromkeys([*(name for name, _ in layers), *numbers])]
     parameters = dict(layers)
-    magnitude = laws.normalised_c().abs()
+    magnitude = laws.normalized_c().abs()
     return [_row(name, laws, numbers.get(name, []), magnitude, parameters.get(name, ())) for name in names]
 
 
@@ -52,7 +52,7 @@ def _row(name: str, laws: Laws, numbers: Sequence[int], magnitude: Tensor, param
         layer=name,
         laws=len(own),
         approximate=sum(not law.exact for law in own),
-        normalised_c=float(magnitude[list(numbers)].max()) if own else None,
+        normalized_c=float(magnitude[list(numbers)].max()) if own else None,
         residual=max((law.residual for law in own), default=None),
         missing=tuple(exclusion for exclusion in laws.excluded if _mentions(exclusion, name)),
         elsewhere=() if own else _users(laws, set(parameters)),

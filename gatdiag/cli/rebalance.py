@@ -32,7 +32,7 @@ from gatdiag.remedies.output_difference import OutputDifference, output_differen
 from gatdiag.remedies.rebalance import Moments, Towards
 from gatdiag.remedies.rescaling import balancing
 
-# What a saved state holds -> an optimiser that holds the same; the first that fits.
+# What a saved state holds -> an optimizer that holds the same; the first that fits.
 _KINDS: Final[Sequence[tuple[str, type[Optimizer]]]] = (
     ("exp_avg_sq", Adam),
     ("exp_inf", Adamax),
@@ -79,7 +79,7 @@ def rebalance_file(
     Raises:
         InputError: The file cannot be read or written, or an option does not fit.
         ModelError: The model fails, or its outputs would change.
-        OptimizerError: The optimiser's state is not known.
+        OptimizerError: The optimizer's state is not known.
     """
     for name, value, known in (("--towards", towards, get_args(Towards)), ("--moments", moments, get_args(Moments))):
         if value not in known:
@@ -223,10 +223,10 @@ def _rounded(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> 
 
 
 def _holding(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> Optimizer | None:
-    """An optimiser of torch's with copies of the saved state, as far as that is of these parameters.
+    """An optimizer of torch's with copies of the saved state, as far as that is of these parameters.
 
     Raises:
-        OptimizerError: What is saved is of no optimiser that is known.
+        OptimizerError: What is saved is of no optimizer that is known.
     """
     if checkpoint.optimizer is None:
         return None

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from gatdiag.cli.target import described, load_target
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import BUILT_IN, TRANSFORMS, Transform, usual_transform
-from gatdiag.experiments.initialisations import prepared_graph
+from gatdiag.experiments.initializations import prepared_graph
 
 
 @dataclass(frozen=True)

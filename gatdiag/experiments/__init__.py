@@ -3,5 +3,5 @@
 - `data`: named graphs, one of them built in (`block_model`)
 - `models`: graph neural networks as the papers build them
 - `training`: a plain training loop on one graph
-- `initialisations`: the same network trained from Xavier's weights and from balanced ones
+- `initializations`: the same network trained from Xavier's weights and from balanced ones
 """

@@ -29,7 +29,7 @@ class TrainingSettings:
     Attributes:
         optimizer: ``SGD`` is gradient descent without momentum; ``Adam`` has torch's defaults.
         learning_rate: Constant.
-        weight_decay: As the optimiser defines it.
+        weight_decay: As the optimizer defines it.
         epochs: At most so many; each is one step on all training nodes.
         stop_below: Training ends once the loss is less. The paper's text says 1e-4, its code 1e-5 for citation graphs
             and 1e-3 for heterophilic ones.
@@ -103,7 +103,7 @@ def train(
     Args:
         model: Called as ``model(x, edge_index)``; returns logits (nodes, classes). Its weights are trained in place.
         graph: With ``x``, ``edge_index``, ``y`` and one mask (nodes,) for each of train, val and test.
-        settings: Optimiser and limits.
+        settings: Optimizer and limits.
         recorder: Its ``log`` gets loss and accuracies after each step, by the names of `Epoch`.
         progress: Called after each epoch with its position and numbers.
 

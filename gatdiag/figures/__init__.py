@@ -7,7 +7,7 @@
     weight_change    changed_fraction, unchanged_fraction, change_boxes
     laws             balance, conservation
     smoothing        smoothing_by_layer, smoothing_over_training
-    accuracy         of several runs accuracy_by_depth, _width, _normalisation and _tree_depth
+    accuracy         of several runs accuracy_by_depth, _width, _normalization and _tree_depth
     rendering        a figure -> bytes, files, data
 
 `FIGURES` holds them in reading order. Every figure can be had as data (`table`), and drawn on a matplotlib Figure of

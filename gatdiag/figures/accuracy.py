@@ -21,7 +21,7 @@ from gatdiag.figures.look import (
     scale_axis,
 )
 from gatdiag.run import Run
-from gatdiag.summary import accuracies, compare, depth, logged, mean_by, normalisation, score_label, width
+from gatdiag.summary import accuracies, compare, depth, logged, mean_by, normalization, score_label, width
 
 ACCURACY_PANELS = {
     "accuracy": ("accuracy_test", "accuracy_val", "accuracy_train"),
@@ -214,7 +214,7 @@ ACCURACY_BY_WIDTH = Figure(
 _PANELS = {"accuracy": ("last_accuracy_test", "last_accuracy_val", "last_accuracy_train")}
 
 
-def accuracy_by_normalisation_data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
+def accuracy_by_normalization_data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Accuracy of the last recorded step, by normalization and depth.
 
     Args:
@@ -227,12 +227,12 @@ def accuracy_by_normalisation_data(*runs: Run, variants: Mapping[str, str] | Non
         panel, column, score, variant, size (layers), mean, half_width (of the 95 % interval), lowest, highest, runs.
     """
     return size_table(
-        compare(runs, variants), "depth", _PANELS, by="normalisation", apart=() if variants else ("variant", "width")
+        compare(runs, variants), "depth", _PANELS, by="normalization", apart=() if variants else ("variant", "width")
     )
 
 
-ACCURACY_BY_NORMALISATION = Figure(
-    name="accuracy_by_normalisation",
+ACCURACY_BY_NORMALizATION = Figure(
+    name="accuracy_by_normalization",
     title="Accuracy against depth, by normalization",
     shows="Accuracy of the last step (not of the best one) against the number of layers; one line per normalization, "
     "the mean of its runs with its 95 % interval, or with both runs (dashes) where there are but two.",
@@ -242,10 +242,10 @@ ACCURACY_BY_NORMALISATION = Figure(
     group="comparison",
     needs=("steps.test_accuracy",),
     per="comparison",
-    data=accuracy_by_normalisation_data,
+    data=accuracy_by_normalization_data,
     draw=lambda table, figure: draw_size_panels(figure, table, _PANELS, size="layers"),
     height=lambda table, width: 2.3,
-    applies=lambda runs: len({depth(run) for run in runs}) > 1 and len({normalisation(run) for run in runs}) > 1,
+    applies=lambda runs: len({depth(run) for run in runs}) > 1 and len({normalization(run) for run in runs}) > 1,
 )
 
 

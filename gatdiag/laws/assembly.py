@@ -78,7 +78,7 @@ def _exponents(labels: Mapping[str, Label], shapes: Mapping[str, Sequence[int]],
                     parts[unknown] = [(v, coefficient * value) for v, value in basis.values.get(unknown, {}).items()]
                 for vector, value in parts[unknown]:
                     entries = found[vector][name, axes]
-                    index = _unravelled(position, kept)
+                    index = _unraveled(position, kept)
                     entries[index] = entries[index] + value if index in entries else value
     return found
 
@@ -90,7 +90,7 @@ def _kept_axes(ids: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(axis for axis, length in enumerate(ids.shape) if length > 1)
 
 
-def _unravelled(position: int, lengths: Sequence[int]) -> tuple[int, ...]:
+def _unraveled(position: int, lengths: Sequence[int]) -> tuple[int, ...]:
     index: list[int] = []
     for length in reversed(lengths):
         position, along = divmod(position, length)

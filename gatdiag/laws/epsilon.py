@@ -33,7 +33,7 @@ _SHRINK = 1e-12
 
 
 class WithoutEpsilon(TorchFunctionMode):
-    """While active, small constants that are added, or given to a normalisation, are made negligible."""
+    """While active, small constants that are added, or given to a normalization, are made negligible."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None

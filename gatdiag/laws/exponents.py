@@ -53,7 +53,7 @@ class Mixture:
     """The unknown of a sum whose summands scale differently.
 
     d log |sum_j x_j| = sum_j share_j d log |x_j| with shares that add up to one and depend on the data. As long as such
-    a common factor cancels (the norm in x / ||x||, if another normalisation follows), it demands nothing.
+    a common factor cancels (the norm in x / ||x||, if another normalization follows), it demands nothing.
 
     Attributes:
         label: What was summed.

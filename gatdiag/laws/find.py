@@ -94,7 +94,7 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
         ModelError: The model is lazy, cannot be copied, or its forward pass fails on the inputs.
 
     Source:
-        Generalises theorem 2.2 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023).
+        Generalizes theorem 2.2 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023).
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -103,7 +103,7 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
         >>> print(laws[1])
         layer 1 (0), neuron 1: 0.weight[1, :] + 0.bias[1] - 2.weight[:, 1]
         >>> mlp(torch.randn(5, 4)).square().sum().backward()
-        >>> bool((laws.normalised_delta() < 1e-5).all())
+        >>> bool((laws.normalized_delta() < 1e-5).all())
         True
     """
     user = unwrapped(model)

@@ -43,7 +43,7 @@ class Label:
 
     @property
     def ndim(self) -> int:
-        """Number of axes of the labelled tensor, as far as the label knows."""
+        """Number of axes of the labeled tensor, as far as the label knows."""
         return max((array.ndim for array in self.arrays), default=0)
 
     @property

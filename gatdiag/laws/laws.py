@@ -85,7 +85,7 @@ class Laws:
         return layers
 
     def delta(self, gradients: Tensors | None = None) -> Tensor:
-        """delta = sum_k e_k <w_k, dL/dw_k>: zero to rounding where the law holds, whatever the optimiser.
+        """delta = sum_k e_k <w_k, dL/dw_k>: zero to rounding where the law holds, whatever the optimizer.
 
         Args:
             gradients: Name -> gradient; the parameters' own ``.grad`` if left out. What is missing counts as zero.
@@ -131,7 +131,7 @@ class Laws:
             observation.step(one)
         return observation.delta, observation.c, None if optimizer is None else observation.predicted()
 
-    def normalised_delta(self, gradients: Tensors | None = None) -> Tensor:
+    def normalized_delta(self, gradients: Tensors | None = None) -> Tensor:
         """|delta| / sum over terms of |e_k <w_k, dL/dw_k>|: about 1e-6 for float32 gradients, 1e-15 for float64.
 
         For a law with a single term, whose every numerator would be its own denominator, the denominator is
@@ -143,7 +143,7 @@ class Laws:
         scale = torch.where(self._lone, self._magnitude(entrywise), self._magnitude(sums))
         return _ratio(self._combined(sums).abs(), scale)
 
-    def normalised_c(self, weights: Tensors | None = None) -> Tensor:
+    def normalized_c(self, weights: Tensors | None = None) -> Tensor:
         """c / sum |e_k| ||w_k||^2, in [-1, 1]: +1 where only incoming weights are left, 0 where the neuron balances."""
         weights = self.parameters if weights is None else weights
         sums = self._sums(weights, weights)
@@ -159,7 +159,7 @@ class Laws:
         return self.delta(gradients).abs() / scale
 
     def predict(self, c: Tensor, gradients: Tensors | None, optimizer: Optimizer | Iterable[Optimizer]) -> Tensor:
-        """The value of c after the optimiser's coming step, granted that delta is zero.
+        """The value of c after the optimizer's coming step, granted that delta is zero.
 
         A step w' = k w - a g - r (see `gatdiag.laws.prediction.Update`) changes c = sum e w^2 into
 
@@ -181,7 +181,7 @@ class Laws:
             Float64 of shape (laws,).
 
         Raises:
-            OptimizerError: Another optimiser, or two that move the same parameter.
+            OptimizerError: Another optimizer, or two that move the same parameter.
 
         Source:
             Discrete counterpart of theorem 2.2 and corollary 2.3 of "Are GATs Out of Balance?"; exact, no expansion.
@@ -209,7 +209,7 @@ class Laws:
 class Observation:
     """delta and c before one step, and the c that it will make.
 
-    The optimisers that share the step may make theirs one after the other, each from weights that have not moved and
+    The optimizers that share the step may make theirs one after the other, each from weights that have not moved and
     gradients of its own: what is predicted is a sum over parameters, each split as in `Laws.predict`.
 
     Args:
@@ -240,7 +240,7 @@ class Observation:
         return self._laws._total(self._laws._exponent * self._products)
 
     def renew(self, optimizer: Optimizer, gradients: Tensors | None = None) -> None:
-        """The parameters of an optimiser that steps later than others have these gradients now."""
+        """The parameters of an optimizer that steps later than others have these gradients now."""
         laws, given = self._laws, self._laws._gradients(gradients)
         held = _held(optimizer)
         mine = [name for name in laws._names if id(laws.parameters[name]) in held and name in given]
@@ -254,7 +254,7 @@ class Observation:
             self._lengths = torch.where(is_mine, lengths[0], self._lengths)
 
     def step(self, optimizer: Optimizer) -> None:
-        """The optimiser is about to move its weights.
+        """The optimizer is about to move its weights.
 
         Raises:
             OptimizerError: Its step cannot be predicted, or it moves what another has moved.

@@ -1,4 +1,4 @@
-"""What one optimiser step does to every weight, split so that the laws say as much of it as they can.
+"""What one optimizer step does to every weight, split so that the laws say as much of it as they can.
 
 Every supported step has the form
 
@@ -40,15 +40,15 @@ class Update:
 
 
 def updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, Update]:
-    """The step the optimiser is about to take, from its state and the gradients; ids of parameters -> `Update`.
+    """The step the optimizer is about to take, from its state and the gradients; ids of parameters -> `Update`.
 
     Args:
-        optimizer: `SGD` (weight decay, momentum, dampening, Nesterov, maximise), `Adam` or `AdamW` (AMSGrad, maximise),
+        optimizer: `SGD` (weight decay, momentum, dampening, Nesterov, maximize), `Adam` or `AdamW` (AMSGrad, maximize),
             with any number of parameter groups, before its ``step()``.
         gradients: id of parameter -> gradient. Parameters without one are not moved, as torch does not move them.
 
     Raises:
-        OptimizerError: Another optimiser that moves any of these parameters.
+        OptimizerError: Another optimizer that moves any of these parameters.
     """
     rule = _RULES.get(type(optimizer))
     found: dict[int, Update] = {}

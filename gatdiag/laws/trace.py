@@ -30,15 +30,15 @@ class Trace(TorchDispatchMode):
     """Follows labels through every operation that runs while the mode is on.
 
     Attributes:
-        unknown: Operations without a rule that touched a labelled tensor: {(operation, module path): times}.
+        unknown: Operations without a rule that touched a labeled tensor: {(operation, module path): times}.
         failed: Operations in a form their rule cannot read: {(operation, module path): what it stumbled over}.
-        numbers: What was read out of labelled tensors as a plain number (`item`): (what was running, label).
+        numbers: What was read out of labeled tensors as a plain number (`item`): (what was running, label).
     """
 
     def __init__(self, exponents: Exponents, running: Callable[[], str], seed: int | None = None) -> None:
         """Equations go to `exponents`; `running` names the module that is running.
 
-        With a seed, each number read out of a labelled tensor is another one of the same sign. For the gradient such a
+        With a seed, each number read out of a labeled tensor is another one of the same sign. For the gradient such a
         number is a constant; but where it decides a branch, or is an exponent, other equations come to hold.
         """
         super().__init__()  # type: ignore[no-untyped-call]
@@ -209,7 +209,7 @@ class Trace(TorchDispatchMode):
             self.set_label(view, self._overlaid(view, written))
 
     def _overlaid(self, view: Tensor, written: Tensor) -> Label:
-        """The label of a view after another tensor in the same memory was relabelled."""
+        """The label of a view after another tensor in the same memory was relabeled."""
         under, over = self.label_of(view), self.label_of(written)
         target, source = _places(view), _places(written)
         if not target.numel() or not source.numel():

@@ -36,9 +36,9 @@ def watch(
     is told once, and training goes on. Evaluation under `torch.no_grad()` is not recorded, nor are forward passes that
     no gradient comes back to, if the step has another one.
 
-    A step is what an optimiser of torch's makes that holds parameters of the model; row t of each table belongs to the
+    A step is what an optimizer of torch's makes that holds parameters of the model; row t of each table belongs to the
     parameters before step t, and to the gradients that step used: after accumulation, after `clip_grad_norm_`, and
-    unscaled. Optimisers that follow each other without a forward or a backward pass between them make one step, and so
+    unscaled. Optimizers that follow each other without a forward or a backward pass between them make one step, and so
     do those that step inside one backward pass; of these, delta is not recorded, for their gradients never exist
     together. Where two losses share a forward pass and each has its own step, the second has no rows of layers. Where
     several backward passes go through one forward pass before a step, dLoss/dX is that of the last. If no optimizer
@@ -65,9 +65,9 @@ def watch(
             laws, changes and all that is expensive out, and has layers at every tenth.
         budget: Share of training time, such as 0.03, that recording may take; steps are left out where it would take
             more. Which ones depends on the clock.
-        optimizer: Count only the steps of this optimiser, or of these.
+        optimizer: Count only the steps of this optimizer, or of these.
         scaler: What scales the loss, so that gradients of layer outputs are unscaled, too. A `torch.amp.GradScaler`
-            is noticed by itself when its `step` calls the optimiser; any other scaler with `is_enabled` and
+            is noticed by itself when its `step` calls the optimizer; any other scaler with `is_enabled` and
             `get_scale` has to be given.
         best: Name of a logged scalar; when it improves, the parameters are kept as `best.safetensors`. Smaller is
             better if its name holds loss, error, perplexity, mse or mae; "max:..." and "min:..." say it themselves.
@@ -88,7 +88,7 @@ def watch(
         The recorder, which records already. As a context manager it ends with the context; without one it records until
         `recorder.finish()` or the exit of the interpreter, whether the variable is kept or not, or until the model is
         watched again. `recorder.log(loss=loss)` or `recorder.log({"loss": loss})` notes scalars, and `recorder.step()`
-        announces the step of an optimiser that is not torch's.
+        announces the step of an optimizer that is not torch's.
 
     Raises:
         InputError: An argument is wrong, or the folder holds something, is being recorded, or has a run of another

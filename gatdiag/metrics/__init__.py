@@ -59,7 +59,7 @@ from gatdiag.metrics.direction import (
     sqrt_degree_direction,
     stationary_direction,
 )
-from gatdiag.metrics.dirichlet import dirichlet_energy, neighbour_distance, rayleigh_quotient
+from gatdiag.metrics.dirichlet import dirichlet_energy, neighbor_distance, rayleigh_quotient
 from gatdiag.metrics.gradient import elementwise_relative_gradient_norm, relative_gradient_norm, update_ratio
 from gatdiag.metrics.health import dead_fraction, non_finite_counts
 from gatdiag.metrics.hop_distance import pairs_by_distance
@@ -99,7 +99,7 @@ __all__ = [  # noqa: RUF022 (reading order)
     "dominant_direction",
     "dirichlet_energy",
     "rayleigh_quotient",
-    "neighbour_distance",
+    "neighbor_distance",
     "mad",
     "mad_gap",
     "pairs_by_distance",

@@ -1,6 +1,6 @@
 """How attention is spread: its entropy at each target node, its largest coefficient, and the largest score.
 
-Attention that stays uniform has learned nothing; attention on one edge passes gradients to one neighbour only; and
+Attention that stays uniform has learned nothing; attention on one edge passes gradients to one neighbor only; and
 scores that grow without limit come before exploding gradients. In training mode with attention dropout a layer's
 coefficients are those after dropout and do not sum to one: measure in evaluation mode.
 """

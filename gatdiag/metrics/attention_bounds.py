@@ -1,6 +1,6 @@
 """Bounds on the Lipschitz constant of self-attention, and the divisors of scores that enforce them (LipschitzNorm).
 
-    Att(X) = softmax(g(X)) X,   X (n, d) the tokens or neighbours, g(X) (m, n) the scores of m queries
+    Att(X) = softmax(g(X)) X,   X (n, d) the tokens or neighbors, g(X) (m, n) the scores of m queries
 
 The paper has tokens as columns; here they are rows, as tensors have them. Its norms, in its notation:
 
@@ -145,7 +145,7 @@ def linear_score_divisor(query: Tensor, tokens: Tensor) -> Tensor:
     """Divisor of linear scores g~ = Q X^T: ||Q||_F ||X^T||_(inf,2).
 
     Scores alpha g~ / divisor keep all three conditions with this alpha for every X, so `attention_bound(alpha, m, n)`
-    bounds the layer. GAT's scores are of this form in the neighbours of one target (m = 1).
+    bounds the layer. GAT's scores are of this form in the neighbors of one target (m = 1).
 
     Args:
         query: (..., m, d), Q, constant.

@@ -37,7 +37,7 @@ def constant_direction(num_nodes: int, *, device: torch.device | str | None = No
 def sqrt_degree_direction(
     edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | None = None, self_loops: bool = True
 ) -> Tensor:
-    """v_i proportional to sqrt(d_i): what the symmetric-normalised aggregation of a GCN drives the columns of X to.
+    """v_i proportional to sqrt(d_i): what the symmetric-normalized aggregation of a GCN drives the columns of X to.
 
     Args:
         edge_index: (2, E). The degree is the sum of a node's incoming weights.
@@ -105,7 +105,7 @@ def dominant_direction(
     Args:
         edge_index: (2, E) with every edge the layer uses, self loops included. `edge_index.flip(0)` gives A^T, which
             carries gradients back.
-        edge_weight: (E,), non-negative: attention coefficients, normalised adjacency, ones.
+        edge_weight: (E,), non-negative: attention coefficients, normalized adjacency, ones.
         num_nodes: N.
         start: (N,), what an earlier call returned; None: constant.
         iterations: How many products with A. The error shrinks by about (1 + |second eigenvalue / first|) / 2 each.

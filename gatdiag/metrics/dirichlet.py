@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gatdiag.errors import InputError
 
-Laplacian = Literal["unnormalised", "symmetric"]
+Laplacian = Literal["unnormalized", "symmetric"]
 
 _CHUNK = 1 << 15  # differences held at a time, so that they stay in a CPU's cache; elsewhere 512 times as many
 
@@ -26,7 +26,7 @@ def dirichlet_energy(
     edge_index: Tensor,
     *,
     edge_weight: Tensor | None = None,
-    laplacian: Laplacian = "unnormalised",
+    laplacian: Laplacian = "unnormalized",
     self_loops: bool = True,
     batch: Tensor | None = None,
     num_graphs: int | None = None,
@@ -34,10 +34,10 @@ def dirichlet_energy(
 ) -> Tensor:
     """Dirichlet energy, tr(X^T L X), computed from differences, so that it keeps its digits as it goes to 0.
 
-        unnormalised   E(X) = 1/2 sum_(i,j) w_ij ||x_i - x_j||^2                         L = D - A
+        unnormalized   E(X) = 1/2 sum_(i,j) w_ij ||x_i - x_j||^2                         L = D - A
         symmetric      E(X) = 1/2 sum_(i,j) w_ij ||x_i / sqrt(d_i) - x_j / sqrt(d_j)||^2 L = I - D^-1/2 A D^-1/2
 
-    The unnormalised energy is 0 exactly if X is constant on each component, the symmetric one if each column is
+    The unnormalized energy is 0 exactly if X is constant on each component, the symmetric one if each column is
     proportional to sqrt(degree) there, which is what GCN's aggregation leads to. Choose the one that fits the model's
     aggregation. Both scale with X squared.
 
@@ -47,7 +47,7 @@ def dirichlet_energy(
         edge_weight: (E,); None: all 1.
         laplacian: Which of the two.
         self_loops: For `symmetric`: degrees count one self loop of weight 1 at each node that has none (the D~ of GCN;
-            d_i = 1 + degree in Cai & Wang). It makes no difference to `unnormalised`.
+            d_i = 1 + degree in Cai & Wang). It makes no difference to `unnormalized`.
         batch: (N,), the graph of each node; None: one graph.
         num_graphs: How many graphs. None: the largest entry of `batch` plus one, which waits for the device.
         mask: (N,), boolean.
@@ -72,10 +72,10 @@ def dirichlet_energy(
     weight = _checked_weight(x, edge_index, edge_weight)
     if laplacian == "symmetric":
         scale = _inverse_sqrt_degree(edge_index, weight, len(x), self_loops).unsqueeze(1)
-    elif laplacian == "unnormalised":
+    elif laplacian == "unnormalized":
         scale = None
     else:
-        raise InputError(f"laplacian 'unnormalised' or 'symmetric' was expected, got {laplacian!r}")
+        raise InputError(f"laplacian 'unnormalized' or 'symmetric' was expected, got {laplacian!r}")
     of_edge = 0.5 * weight * _squared_differences(x, edge_index, scale)
     of_node = torch.where(x.isfinite().all(1), 0.0, torch.nan).double()
     if mask is not None:
@@ -138,12 +138,12 @@ def rayleigh_quotient(
     )
 
 
-def neighbour_distance(
+def neighbor_distance(
     x: Tensor, edge_index: Tensor, *, batch: Tensor | None = None, num_graphs: int | None = None
 ) -> Tensor:
     """sqrt( 1/N sum_i sum_(j in N_i) ||x_i - x_j||^2 ): the node-similarity measure of the survey on oversmoothing.
 
-    It equals sqrt(2 E / N) with E the unnormalised `dirichlet_energy`: every stored entry counts once, an undirected
+    It equals sqrt(2 E / N) with E the unnormalized `dirichlet_energy`: every stored entry counts once, an undirected
     edge twice. 0 exactly if X is constant on each component; the square root makes it satisfy the triangle inequality.
 
     Args:
@@ -163,7 +163,7 @@ def neighbour_distance(
 
     Example:
         >>> x, path = torch.tensor([[0.0], [1.0], [2.0], [4.0]]), torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
-        >>> round(neighbour_distance(x, path).item() ** 2, 12)
+        >>> round(neighbor_distance(x, path).item() ** 2, 12)
         3.0
     """
     energy = dirichlet_energy(x, edge_index, batch=batch, num_graphs=num_graphs)

@@ -1,4 +1,4 @@
-"""How strongly a gradient, or an optimiser step, pulls at a weight, relative to the weight's own size.
+"""How strongly a gradient, or an optimizer step, pulls at a weight, relative to the weight's own size.
 
 All three are ratios in the sense of IEEE arithmetic: over a zero weight a non-zero numerator gives infinity, and zero
 over zero gives NaN, which reads "undefined". So the relative gradient of an attention vector that starts at zero is
@@ -53,7 +53,7 @@ def elementwise_relative_gradient_norm(gradient: Tensor, weight: Tensor) -> Tens
 
 
 def update_ratio(before: Tensor, after: Tensor) -> Tensor:
-    """||W_{t+1} - W_t||_F / ||W_t||_F: how far one optimiser step moved a weight, as a fraction of its size.
+    """||W_{t+1} - W_t||_F / ||W_t||_F: how far one optimizer step moved a weight, as a fraction of its size.
 
     About 1e-3 is a common rule of thumb; near 1 the step overwrites the weight; 0 means that it did not move.
 

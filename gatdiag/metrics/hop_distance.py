@@ -31,7 +31,7 @@ def pairs_by_distance(
         InputError: `minimum` is negative, or `maximum` is smaller.
 
     Source:
-        Chen et al., AAAI 2020: neighbours are at most 3 hops away, remote nodes at least 8.
+        Chen et al., AAAI 2020: neighbors are at most 3 hops away, remote nodes at least 8.
 
     Example:
         >>> path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])

@@ -20,7 +20,7 @@ def aggregation_norm_bound(
         ||A||_2^2 <= max_j (|A|^T |A| p)_j / p_j     for every positive vector p (Collatz, Wielandt)
 
     p is improved by power iteration; whatever the number of iterations, the value is an upper bound. For the
-    symmetric-normalised aggregation of GCN the norm is 1 at most; for D^-1 A it is not (on a star sqrt(N - 1)).
+    symmetric-normalized aggregation of GCN the norm is 1 at most; for D^-1 A it is not (on a star sqrt(N - 1)).
 
     Args:
         edge_index: (2, E) with every edge the layer uses, self loops included.
@@ -65,7 +65,7 @@ def largest_received(alpha: Tensor, source: Tensor, num_nodes: int) -> Tensor:
 
     Returns:
         0-d, or (H,) with heads. Never more than the largest number of outgoing edges, and at least 1 where every node
-        has a neighbour. 0 without edges; NaN if alpha holds a NaN.
+        has a neighbor. 0 without edges; NaN if alpha holds a NaN.
 
     Example:
         >>> largest_received(torch.tensor([1.0, 0.5, 0.5]), torch.tensor([0, 0, 1]), 2).item()
@@ -80,7 +80,7 @@ def gcn_layer_bound(weight_norm: Tensor, aggregation_norm: Tensor | float = 1.0,
 
     Args:
         weight_norm: ||W||_2 or a bound on it, 0-d or one a layer.
-        aggregation_norm: ||A||_2 or a bound on it; 1 for GCN's symmetric normalisation.
+        aggregation_norm: ||A||_2 or a bound on it; 1 for GCN's symmetric normalization.
         slope: Largest |phi'|: 1 for ReLU, LeakyReLU, ELU and the identity, about 1.13 for GELU.
 
     Returns:

@@ -70,7 +70,7 @@ def spectral_norm(weight: Tensor) -> Tensor:
 
     Args:
         weight: (out, in), real or complex, of any precision. Of more axes all but the first are flattened, as spectral
-            normalisation does: for the kernel of a convolution, (out, in, k, k), this is the norm of the map from one
+            normalization does: for the kernel of a convolution, (out, in, k, k), this is the norm of the map from one
             patch to one output, and not that of the convolution of a whole image.
 
     Returns:

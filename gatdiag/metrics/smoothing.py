@@ -84,7 +84,7 @@ def mu_against(
 
     Args:
         x: (N, d).
-        direction: (N,), of any scale: it is normalised within each graph. Zero: nothing is projected out.
+        direction: (N,), of any scale: it is normalized within each graph. Zero: nothing is projected out.
         batch: As in `mu`.
         num_graphs: As in `mu`.
         mask: As in `mu`.
@@ -142,8 +142,8 @@ def relative_mu_against(
 def _mu(rows: Tensor, batch: Tensor | None, num_graphs: int | None, mask: Tensor | None) -> Tensor:
     shifted = rows - _minimum(rows, batch, num_graphs, mask)  # equal rows become exact zeros
     count = _total(torch.ones_like(rows[:, :1]), batch, num_graphs, mask).clamp(min=1)
-    centred = shifted - _spread(_total(shifted, batch, num_graphs, mask) / count, batch)
-    return _norm(centred, batch, num_graphs, mask)
+    centered = shifted - _spread(_total(shifted, batch, num_graphs, mask) / count, batch)
+    return _norm(centered, batch, num_graphs, mask)
 
 
 def _mu_against(

@@ -1,7 +1,7 @@
 """Recorder: a training loop -> a run, without changing anything about the training.
 
 - `recorder`: the recorder itself, which brings the others together
-- `steps`: notices the steps of optimisers; `clock`: counts them; `schedule`: which of them are recorded
+- `steps`: notices the steps of optimizers; `clock`: counts them; `schedule`: which of them are recorded
 - `plan`: what is recorded of one model; `subject`: when that is settled, and what becomes of it when parts of the model
   are replaced, which `binding` notices
 - `groups`: what is recorded, in presets by cost

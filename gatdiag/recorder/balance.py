@@ -1,4 +1,4 @@
-"""The laws of a model at each recorded step: delta, c, and what the last step of the optimisers must have made of c."""
+"""The laws of a model at each recorded step: delta, c, and what the last step of the optimizers must have made of c."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,8 +15,8 @@ class Balance:
     """Follows the laws through training.
 
     predicted_c at step t is what was predicted at step t - 1 from the c measured there: if delta is zero and the
-    optimisers did what they say, c - predicted_c is rounding. It needs no chain of predictions, so it can be recorded
-    at any steps, if the one before is known to be followed by a recorded one. Each optimiser that takes part in a step
+    optimizers did what they say, c - predicted_c is rounding. It needs no chain of predictions, so it can be recorded
+    at any steps, if the one before is known to be followed by a recorded one. Each optimizer that takes part in a step
     is looked at just before it moves its weights.
 
     Args:
@@ -50,7 +50,7 @@ class Balance:
             self._foresee(self._observation, optimizer)
 
     def join(self, optimizer: Optimizer, unscale: Tensor | float | None) -> None:
-        """A further optimiser is about to take part in the step."""
+        """A further optimizer is about to take part in the step."""
         if self._observation is not None:
             self._observation.renew(optimizer, self._gradients(unscale))
             self._foresee(self._observation, optimizer)

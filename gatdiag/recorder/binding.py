@@ -44,6 +44,6 @@ class Binding:
 
 
 def holds_none_of(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Parameter]) -> bool:
-    """Whether no optimiser holds any of the parameters."""
+    """Whether no optimizer holds any of the parameters."""
     held = {id(item) for optimizer in optimizers for group in optimizer.param_groups for item in group["params"]}
     return held.isdisjoint(map(id, parameters))

@@ -1,4 +1,4 @@
-"""What a run's meta.json says of the model, its laws, its optimisers and the machine."""
+"""What a run's meta.json says of the model, its laws, its optimizers and the machine."""
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,10 +95,10 @@ def of_laws(found: Iterable[Law], excluded: Iterable[Exclusion], error: str | No
 
 
 def of_optimizer(optimizer: Optimizer, names: Mapping[int, str], step: int) -> dict[str, Any]:
-    """Class and settings of an optimiser, and the parameters of the model that each of its groups holds.
+    """Class and settings of an optimizer, and the parameters of the model that each of its groups holds.
 
     Args:
-        optimizer: The optimiser.
+        optimizer: The optimizer.
         names: id of parameter -> name.
         step: The first that it made.
     """
@@ -106,7 +106,7 @@ def of_optimizer(optimizer: Optimizer, names: Mapping[int, str], step: int) -> d
 
 
 def joined(known: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The optimisers with a new one; one that differs from another of that step in its parameters alone adds those.
+    """The optimizers with a new one; one that differs from another of that step in its parameters alone adds those.
 
     One that says nothing new, as after resuming or where one is made at every step, is left out.
 

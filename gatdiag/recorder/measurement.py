@@ -33,7 +33,7 @@ class StepMeasurement:
         neurons: Columns of the table `neurons`.
         gradient_norm: Of all recorded parameters together.
         relative_gradients: Relative gradient norm of each.
-        is_piecewise: Whether the step is made inside the backward pass, where each optimiser moves its weights as soon
+        is_piecewise: Whether the step is made inside the backward pass, where each optimizer moves its weights as soon
             as their gradients are there: all of these never exist together.
     """
 
@@ -83,7 +83,7 @@ class StepMeasurement:
         self.parameters["parameter"] = np.arange(len(weights.names), dtype=np.int32)
 
     def measure_joined(self, plan: Plan, guard: Guard, optimizer: Optimizer, unscale: Any) -> None:
-        """The gradients of an optimiser that joins the step, which may be others than when it began."""
+        """The gradients of an optimizer that joins the step, which may be others than when it began."""
         if plan.balance is not None and not self.is_piecewise:
             guard("delta and c", plan.balance.join, optimizer, unscale)
         if self._norms is None or self._gradients is None:
@@ -125,7 +125,7 @@ class StepMeasurement:
             guard("delta and c", balance.measure, self.step, optimizers, unscale, foresee=foresee)
 
     def finish_laws(self, plan: Plan, selection: Selection, guard: Guard) -> None:
-        """The rows of the table `neurons`, of a step in which all optimisers have taken part that do."""
+        """The rows of the table `neurons`, of a step in which all optimizers have taken part that do."""
         if plan.balance is None:
             return
         measured: Columns = guard("delta and c", plan.balance.end) or {}

@@ -53,7 +53,7 @@ _recording: list["Recorder"] = []  # those of this process that have begun and n
 class Recorder:
     """Records a training loop; `gatdiag.watch` makes one, and says what the arguments are.
 
-    A step is opened by the optimiser (or by `step()`), measured, and closed when the weights have moved; rows are
+    A step is opened by the optimizer (or by `step()`), measured, and closed when the weights have moved; rows are
     written then. Layers are measured while they run, if the step that is coming is recorded. Nothing that fails in
     here reaches the loop, and nothing that is raised in the loop is touched.
 
@@ -118,10 +118,10 @@ class Recorder:
         self._logs_loss = self._has_loss = False  # whether the user logs a loss, and whether closures return it
         self._has_ended = False
         self._is_entered = False  # leaving the context ends it; else the exit of the interpreter does
-        # optimisers that meta.json tells of -> the first parameter of the model that each holds
+        # optimizers that meta.json tells of -> the first parameter of the model that each holds
         self._known = weakref.WeakKeyDictionary[Optimizer, str]()
         self._members: Sequence[Optimizer] = ()  # those that make the step that is open
-        # optimisers that hold no parameter of the model -> gradients at their last steps, and versions of these
+        # optimizers that hold no parameter of the model -> gradients at their last steps, and versions of these
         self._others = weakref.WeakKeyDictionary[Optimizer, list[tuple[weakref.ref[Tensor], int]]]()
         self._process = os.getpid()
 
@@ -286,7 +286,7 @@ class Recorder:
         self._guard.note(text, text)
 
     def step(self, number: int | None = None) -> AbstractContextManager[None]:
-        """Say that a step is about to be made by something that is not an optimiser of torch's.
+        """Say that a step is about to be made by something that is not an optimizer of torch's.
 
         Gradients must be there, and the weights must not have moved. The weights after the step are read when the
         context that this returns is left, or, if it is not used as one, at the next forward pass.
@@ -362,7 +362,7 @@ class Recorder:
         """Whether gradients are of less than 32 bits, or may be."""
         return self._passes.saw_rough or any(parameter.device.type != "cpu" for parameter in self._root.parameters())
 
-    # --- what optimisers tell -----------------------------------------------------------------------------------------
+    # --- what optimizers tell -----------------------------------------------------------------------------------------
 
     def on_step(self, optimizers: Sequence[Optimizer]) -> None:
         """Gradients are there, and weights have not moved."""
@@ -383,14 +383,14 @@ class Recorder:
         self._keep(values if loss is None else {**values, "loss": values[loss]}, step)
 
     def on_joined(self, optimizer: Optimizer) -> None:
-        """A further optimiser takes part in the step."""
+        """A further optimizer takes part in the step."""
         with self._clock.recording(), torch.no_grad():
             self._guard("this step", self._join, optimizer)
 
     def is_misdirected(self, optimizer: Optimizer) -> bool:
-        """Whether training passes of the model come before this step, and gave its optimiser's parameters no gradient.
+        """Whether training passes of the model come before this step, and gave its optimizer's parameters no gradient.
 
-        The optimiser of another network that is trained beside this one, such as a critic, has gradients of its own.
+        The optimizer of another network that is trained beside this one, such as a critic, has gradients of its own.
         """
         return bool(self._guard("steps of optimizers of other parameters", self._is_misdirected, optimizer))
 
@@ -453,7 +453,7 @@ class Recorder:
             writer.step(measured.step, measured.gradient_norm)
 
     def _meet(self, optimizer: Optimizer, writer: Writer) -> None:
-        """Describe an optimiser, once, and its learning rates in this step."""
+        """Describe an optimizer, once, and its learning rates in this step."""
         if optimizer not in self._known:
             names = {id(parameter): name for name, parameter in self._root.named_parameters()}
             held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]

@@ -157,8 +157,8 @@ def _in_float64(x: Tensor) -> Tensor:
     mean = torch.stack([(piece.double() / scale - first).sum(0) for piece in pieces]).sum(0) / len(x)
     spread = torch.zeros_like(first)
     for piece in pieces:
-        centred = (piece.double() / scale - first).sub_(mean)
-        spread += centred.mul_(centred).sum(0)
+        centered = (piece.double() / scale - first).sub_(mean)
+        spread += centered.mul_(centered).sum(0)
     row = first + mean
     mu = spread.sum().sqrt()
     norm = (mu * mu + len(x) * (row * row).sum()).sqrt()

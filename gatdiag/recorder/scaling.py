@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 def calling_scaler() -> GradScaler | None:
     """The gradient scaler whose `step` this is called from, if it is.
 
-    A scaler leaves no trace on an optimiser that is not fused, and tells no hook; but it is what calls the optimiser.
+    A scaler leaves no trace on an optimizer that is not fused, and tells no hook; but it is what calls the optimizer.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not GradScaler.step.__code__:
@@ -22,7 +22,7 @@ def calling_scaler() -> GradScaler | None:
 
 
 def of_parameters(optimizers: Sequence[Optimizer]) -> Tensor | None:
-    """For gradients of parameters as a fused optimiser finds them: it unscales them inside its step."""
+    """For gradients of parameters as a fused optimizer finds them: it unscales them inside its step."""
     scales = [scale for optimizer in optimizers if (scale := getattr(optimizer, "grad_scale", None)) is not None]
     return 1.0 / scales[0].double() if scales else None
 

@@ -1,11 +1,11 @@
-"""Notices the steps of optimisers, through torch's hooks for all of them; nothing is planted on an optimiser.
+"""Notices the steps of optimizers, through torch's hooks for all of them; nothing is planted on an optimizer.
 
-One step of training may take several optimisers: those that follow each other without a forward or a backward pass
+One step of training may take several optimizers: those that follow each other without a forward or a backward pass
 between them share a step, and so do those that step inside one backward pass, each as soon as its own gradients are
-there. An optimiser that wraps another shares its step, too. Where `step(closure)` computes the gradients itself, the
+there. An optimizer that wraps another shares its step, too. Where `step(closure)` computes the gradients itself, the
 step opens after the first evaluation, when the weights are still those before it.
 
-An optimiser that holds none of the model's parameters makes steps of other models. But as long as none that does has
+An optimizer that holds none of the model's parameters makes steps of other models. But as long as none that does has
 made one, its steps count if the listener takes them to be meant for this model, which does not move then.
 """
 
@@ -30,13 +30,13 @@ class Steady(Protocol):
         """What a closure returned at its first evaluation, from which the gradients of the open step are."""
 
     def on_joined(self, optimizer: Optimizer) -> None:
-        """A further optimiser is about to take part in the step."""
+        """A further optimizer is about to take part in the step."""
 
     def is_misdirected(self, optimizer: Optimizer) -> bool:
-        """Whether a step was meant for the model although its optimiser holds no parameter of it."""
+        """Whether a step was meant for the model although its optimizer holds no parameter of it."""
 
     def on_moved(self, complete: bool) -> None:
-        """An optimiser has moved weights; `complete`: no other is expected to in this step."""
+        """An optimizer has moved weights; `complete`: no other is expected to in this step."""
 
     def on_done(self) -> None:
         """The step is over."""
@@ -55,7 +55,7 @@ class Moving(AbstractContextManager[None]):
 
 
 class Steps:
-    """The steps of the optimisers that hold parameters of a model.
+    """The steps of the optimizers that hold parameters of a model.
 
     Args:
         parameters: The model's.
@@ -72,12 +72,12 @@ class Steps:
         self._only = None if optimizers is None else {id(optimizer) for optimizer in optimizers}
         self._kept = optimizers  # so that no other object gets one of these ids
         self._members: list[Optimizer] | None = None  # of the step that is open
-        self._running: list[int] = []  # optimisers at work; one whose class calls its parent's step is here twice
+        self._running: list[int] = []  # optimizers at work; one whose class calls its parent's step is here twice
         self._evaluating = False
         self._counter = BackwardCounter()
         self._backward_passes: int | None = None  # how many there had been when the open step had to stay open
         self._own: dict[int, nn.Parameter] = {}  # the parameters as they were last listed
-        self._saw_own = False  # whether an optimiser that holds some of the parameters has made a step
+        self._saw_own = False  # whether an optimizer that holds some of the parameters has made a step
         self._handles: list[Any] = []
 
     @property
@@ -86,9 +86,9 @@ class Steps:
         return self._members is not None
 
     def forward_begins(self) -> None:
-        """A forward pass begins: unless an optimiser asked for it, the step that was open is over.
+        """A forward pass begins: unless an optimizer asked for it, the step that was open is over.
 
-        An optimiser still at work then is one whose step raised.
+        An optimizer still at work then is one whose step raised.
         """
         if not self._evaluating:
             self._running = []
@@ -109,7 +109,7 @@ class Steps:
         self._handles = []
 
     def open(self, optimizer: Optimizer | None = None) -> None:
-        """A step is about to be made, by an optimiser or by something that is not one of torch's."""
+        """A step is about to be made, by an optimizer or by something that is not one of torch's."""
         if len(self._running) < 2 and self._is_another(optimizer):
             self.close()
         if self._members is None:
@@ -197,7 +197,7 @@ class Steps:
         return any(id(parameter) in self._own for group in optimizer.param_groups for parameter in group["params"])
 
     def _is_complete(self) -> bool:
-        """Whether every parameter with a gradient is held by an optimiser that has made its step."""
+        """Whether every parameter with a gradient is held by an optimizer that has made its step."""
         members = self._members or []
         if self._only is not None and len(members) < len(self._only):
             return False
@@ -206,6 +206,6 @@ class Steps:
 
 
 def _is_skipped(optimizer: Optimizer) -> bool:
-    """Whether a fused optimiser will not move the weights, because a gradient scaler found an infinity."""
+    """Whether a fused optimizer will not move the weights, because a gradient scaler found an infinity."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)

@@ -1,4 +1,4 @@
-"""Parameters before and after an optimiser step -> one number a parameter for each column of the table `parameters`.
+"""Parameters before and after an optimizer step -> one number a parameter for each column of the table `parameters`.
 
 The numbers are those of `gatdiag.metrics` (`norms`, `relative_gradient_norm`, `update_ratio`, `changed_fraction`,
 `absolutely_changed_fraction`, `unchanged_fraction`, `quantiles`, `spectral_norm`), computed for all parameters of one

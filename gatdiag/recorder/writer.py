@@ -93,10 +93,10 @@ class Writer:
         self._guard("descriptions of the run", self._store.update_meta, **changes)
 
     def add_optimizer(self, optimizer: Optimizer, names: Mapping[int, str], step: int) -> None:
-        """Say that an optimiser makes its first step.
+        """Say that an optimizer makes its first step.
 
         Args:
-            optimizer: The optimiser.
+            optimizer: The optimizer.
             names: id of parameter -> name.
             step: The step.
         """

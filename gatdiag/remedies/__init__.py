@@ -1,6 +1,6 @@
 """Remedies: what is done to a model so that it trains.
 
-- `initialise`: fresh weights by a named scheme, balanced ones among them
+- `initialize`: fresh weights by a named scheme, balanced ones among them
 - `draw`: the distributions they are drawn from
 - `stack`: which weights lead into a neuron and which out of it, read off a stack of layers
 - `balance`: scale fresh weights until every neuron balances, layer after layer
@@ -9,10 +9,10 @@
 - `rescaling` and `least_norm`: the factors that do so, from laws and tensors; `orbit` and `band`: what they are made of
 - `output_difference` and `verification`: how far outputs move, found out on a copy; what moves them is left alone
 - `loss_gradients`: the gradients that are to be balanced
-- `moments`: what an optimiser remembers, carried along
+- `moments`: what an optimizer remembers, carried along
 """
 
-from gatdiag.remedies.initialise import SCHEMES, Scheme, initialise_
+from gatdiag.remedies.initialize import SCHEMES, Scheme, initialize_
 from gatdiag.remedies.rebalance import Rebalanced, rebalance_
 
-__all__ = ["SCHEMES", "Rebalanced", "Scheme", "initialise_", "rebalance_"]
+__all__ = ["SCHEMES", "Rebalanced", "Scheme", "initialize_", "rebalance_"]

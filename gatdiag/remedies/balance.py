@@ -19,7 +19,7 @@ def balance_(weights: Mapping[str, Tensor], neurons: Iterable[Neuron], squared_n
 
     What leads into a neuron of the first layer is scaled to a squared norm; then, neuron after neuron, what leads out
     of it is scaled to what leads into it. Factors are positive: the first matrix keeps the directions of its rows, all
-    others those of their columns. A normalisation's scale, which may lead into neurons instead, is followed as it is.
+    others those of their columns. A normalization's scale, which may lead into neurons instead, is followed as it is.
 
     Args:
         weights: Name -> tensor. Attention vectors and biases are to be zero.

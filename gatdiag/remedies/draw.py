@@ -32,7 +32,7 @@ def mirrors(neurons: Iterable[Neuron]) -> Mapping[str, Mirror]:
 
     Raises:
         ModelError: The layers on the two sides of a neuron are of different widths, as where several are
-            concatenated, or no matrix leads into it, as after a normalisation: halves would not meet halves.
+            concatenated, or no matrix leads into it, as after a normalization: halves would not meet halves.
     """
     blocks: dict[str, int] = {}
     columns = set()

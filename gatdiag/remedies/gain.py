@@ -33,7 +33,7 @@ def preserving_factor(
 
     Returns:
         The factor. 1 where no factor is known to do it: the size of the outputs does not depend on it, as behind a
-        normalisation, or is zero or not finite.
+        normalization, or is zero or not finite.
 
     Raises:
         ModelError: The model cannot be copied, or its forward pass fails.

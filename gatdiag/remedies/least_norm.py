@@ -48,7 +48,7 @@ def least_norm(laws: Sequence[Law], weights: Tensors) -> LeastNorm:
     meets only those that share a matrix with it.
 
     A law is left alone where no factor can balance it: one of its sides is zero (dead neurons; weights whose scale a
-    normalisation takes out; entries the output does not depend on), weights are not finite, or the norm falls on and on
+    normalization takes out; entries the output does not depend on), weights are not finite, or the norm falls on and on
     along several laws at once, past factors of a million. The others balance around it.
 
     Args:

@@ -1,4 +1,4 @@
-"""What an optimiser remembers of past gradients, carried along when weights are rescaled."""
+"""What an optimizer remembers of past gradients, carried along when weights are rescaled."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -44,15 +44,15 @@ POWERS: Final[Mapping[type[Optimizer], Mapping[str, int]]] = MappingProxyType(
         Rprop: {"prev": -1, "step_size": 1},
     }
 )
-"""Optimiser -> name of a state tensor -> the power of s it scales with, where weights are multiplied by s.
+"""Optimizer -> name of a state tensor -> the power of s it scales with, where weights are multiplied by s.
 
 A gradient goes with s^-1, its square with s^-2, a weight or a step of weights with s; RMSprop's momentum is of
-gradients that are normalised already. State with one value a parameter (step counts) stays.
+gradients that are normalized already. State with one value a parameter (step counts) stays.
 """
 
 
 def powers_of(optimizer: Optimizer) -> Mapping[str, int]:
-    """How the state of an optimiser scales with the weights.
+    """How the state of an optimizer scales with the weights.
 
     Raises:
         OptimizerError: Its state is not known. A subclass may keep other things under the same names.
@@ -71,13 +71,13 @@ def rescale_moments_(state: Mapping[str, Any], factor: Tensor, powers: Mapping[s
     """Bring the state of one parameter, in place, to what it would be had the weights always been s times as large.
 
     That is: had each past gradient been taken at the weights rescaled by this same s, where it is g / s. What follows
-    is the training of the rescaled model, not the old one seen through other eyes: no optimiser but those whose step
+    is the training of the rescaled model, not the old one seen through other eyes: no optimizer but those whose step
     has the unit of the weights (Adadelta, Rprop, up to their epsilons) goes on along the same functions. With
     ``v' = v / s`` the next step of SGD is 1 / s times what it was, so relative to the weights 1 / s^2 times; that of
     Adam, Adamax, Adagrad and RMSprop is what it was, up to epsilon, so relative to the weights 1 / s times.
 
     Args:
-        state: Name -> tensor or number, as `optimizer.state` holds it for one parameter, or a saved optimiser.
+        state: Name -> tensor or number, as `optimizer.state` holds it for one parameter, or a saved optimizer.
         factor: s, broadcasting against the parameter.
         powers: From `POWERS`. Names that the state lacks are passed over.
 

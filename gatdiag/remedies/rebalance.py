@@ -80,7 +80,7 @@ def rebalance_(
 
     It may be called in the middle of training, between ``optimizer.step()`` and the next forward pass or before a
     step. Parameters stay the same objects; gradients that are there are divided by the factors of their weights, as
-    those of the rescaled model are; the mode and the random state stay. The optimiser's moments are carried along
+    those of the rescaled model are; the mode and the random state stay. The optimizer's moments are carried along
     (what that preserves: `gatdiag.remedies.moments.rescale_moments_`), or forgotten altogether. Averages of weights
     kept elsewhere (EMA) are not reached.
 
@@ -96,8 +96,8 @@ def rebalance_(
         loss: For relative gradients: the output of the forward pass -> scalar. If left out, the ``.grad`` that a
             backward pass left on the parameters are used.
         optimizer: Whose moments of past gradients are to follow.
-        moments: ``rescale`` them, or ``drop`` all of the optimiser's state, as when it was made.
-        include_approximate: Use laws that hold only up to an epsilon, such as that of batch normalisation, as well; an
+        moments: ``rescale`` them, or ``drop`` all of the optimizer's state, as when it was made.
+        include_approximate: Use laws that hold only up to an epsilon, such as that of batch normalization, as well; an
             output may then move by 1e-3 of its size.
         kwargs: Keyword inputs of the forward pass.
 
@@ -107,7 +107,7 @@ def rebalance_(
 
     Raises:
         InputError: An argument does not fit.
-        OptimizerError: The state of such an optimiser is not known; drop it.
+        OptimizerError: The state of such an optimizer is not known; drop it.
         ModelError: No laws can be found, or the outputs would change by more than rounding. Nothing was changed.
 
     Source:
@@ -208,7 +208,7 @@ def _imbalance(laws: Laws, rescaling: Rescaling, relative: Tensors | None) -> tu
     if not rescaling.balanced:
         return 0.0, 0.0
     chosen = list(rescaling.balanced)
-    values = laws.c(), laws.normalised_c(relative)
+    values = laws.c(), laws.normalized_c(relative)
     c, imbalance = (float(value[chosen].abs().max()) for value in values)
     return c, imbalance
 

@@ -43,7 +43,7 @@ def gradient_facts(run: Run) -> Iterator[Finding]:
 def weakest_gradient(run: Run) -> float | None:
     """The smallest relative gradient norm of a layer early in the run; None if it was not recorded.
 
-    Late in the run that of a network that has learnt is small because its loss is.
+    Late in the run that of a network that has learned is small because its loss is.
     """
     early = early_median(role_series(run, "relative_gradient_norm", FEATURES))
     return min(early.values(), default=None)

@@ -78,7 +78,7 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         )
 
 
-class _Labelled(Run):
+class _Labeled(Run):
     """A run under another name than that in its meta data."""
 
     def __init__(self, folder: Path, label: str) -> None:
@@ -103,7 +103,7 @@ def unique_labels(runs: Sequence[Run]) -> list[Run]:
     found = []
     for folder, run in by_folder.items():
         alike = [other for other, named in by_folder.items() if named.name == run.name]
-        found.append(run if times[run.name] == 1 else _Labelled(run.folder, _label(run.name, folder, alike)))
+        found.append(run if times[run.name] == 1 else _Labeled(run.folder, _label(run.name, folder, alike)))
     return found
 
 

@@ -65,7 +65,7 @@ Tables
 ------
 Measured values are float64: null where nothing was measured, NaN where the result is undefined. (pandas shows both as
 NaN; `Run.arrow` and the Parquet files keep them apart.) A row of step t, counted from 0, belongs to the parameters
-before the t-th optimiser step and to the gradients that step used. Changes are against the initial weights, relative to
+before the t-th optimizer step and to the gradients that step used. Changes are against the initial weights, relative to
 the present weight, of which only those of at least 1e-4 in size count; for attention vectors, what counts as changed is
 absolute, and all entries count. X is the output of a layer, one row a node, W a parameter, L the loss; units in
 brackets say which of them a value scales like.

@@ -75,10 +75,10 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     try:
         yield part
         if durable:
-            _synchronise(part)
+            _synchronize(part)
         part.replace(path)
         if durable:
-            _synchronise(path.parent)
+            _synchronize(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
@@ -94,7 +94,7 @@ def _new_part(path: Path) -> Path:
             return part
 
 
-def _synchronise(path: Path) -> None:
+def _synchronize(path: Path) -> None:
     if path.is_dir() and os.name == "nt":
         return  # Windows opens no folders
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)

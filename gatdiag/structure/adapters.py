@@ -26,7 +26,7 @@ SHIFT: Final[Role] = "norm shift"
 OTHER: Final[Role] = "other"  # gates, exponents, temperatures, mixing coefficients
 
 # Class -> role -> names inside the layer; a name stands for the parameter and for all that is below it. What is
-# called a bias, and what belongs to a normalisation, is recognised without being listed.
+# called a bias, and what belongs to a normalization, is recognized without being listed.
 ADAPTERS: Final[Mapping[str, Mapping[Role, str]]] = {
     # spectral and isotropic convolutions
     "GCNConv": {FEATURE: "lin"},
@@ -42,7 +42,7 @@ ADAPTERS: Final[Mapping[str, Mapping[Role, str]]] = {
     "PANConv": {FEATURE: "lin", OTHER: "weight"},
     "FAConv": {ATTENTION: "att_l att_r"},
     "AntiSymmetricConv": {FEATURE: "W"},
-    # neighbour aggregation
+    # neighbor aggregation
     "SAGEConv": {FEATURE: "lin lin_l lin_r"},
     "GraphConv": {FEATURE: "lin_rel lin_root"},
     "LEConv": {FEATURE: "lin1 lin2 lin3"},
@@ -113,7 +113,7 @@ BLOCKS: Final[Mapping[str, Mapping[Role, str]]] = {
 }
 
 
-# Words that parameters of normalisations go by.
+# Words that parameters of normalizations go by.
 _NORM_ROLES: Final[Mapping[str, Role]] = {
     "weight": SCALE,
     "scale": SCALE,
@@ -146,12 +146,12 @@ def _library_classes(module: nn.Module) -> list[type]:
 def role_of(name: str, dimensions: int, owner: nn.Module, adapter: str | None) -> Role:
     """The role of one parameter.
 
-    In this order: a parameter of a normalisation is its scale or shift; what is called a bias is one; then what the
+    In this order: a parameter of a normalization is its scale or shift; what is called a bias is one; then what the
     adapter's entry says; then, of what no entry names, `att` and `att_...` score edges, a matrix below a name with
     `edge` reads edge features, any other matrix maps features, and the rest is "other".
 
     Args:
-        name: Of the parameter, relative to its layer, parametrisations already looked through (`lin_l.weight`).
+        name: Of the parameter, relative to its layer, parametrizations already looked through (`lin_l.weight`).
         dimensions: How many axes it has.
         owner: The module that holds it.
         adapter: As `adapter_name` gave it for the layer.

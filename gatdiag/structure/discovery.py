@@ -11,11 +11,11 @@ from gatdiag.errors import ModelError
 from gatdiag.structure.adapters import ADAPTERS, adapter_name, kind_of, role_of
 from gatdiag.structure.execution import first_uses
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
-from gatdiag.structure.replica import refuse_uninitialised, replicate, unwrapped
+from gatdiag.structure.replica import refuse_uninitialized, replicate, unwrapped
 
 _HOLDERS = (nn.ParameterList, nn.ParameterDict)
 _PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\..*$")
-# What old-style weight normalisation, spectral normalisation and pruning append to the name of a tensor.
+# What old-style weight normalization, spectral normalization and pruning append to the name of a tensor.
 _REWRITTEN = re.compile(r"(?<=weight)_[gv]$|_orig$")
 
 
@@ -25,7 +25,7 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
     A convolution is one layer with everything inside it: its linear maps, and the network that a `GINConv`, an
     `EdgeConv` or a `PNAConv` applies. Convolutions inside it (`DirGNNConv`) are layers of their own. What merely
     arranges other modules (`GPSConv`, `HeteroConv`, `nn.TransformerEncoderLayer`, the model) is no layer; its parts
-    are. Multi-head attention and PyG's normalisations are one layer each. Any other module is a layer if it holds
+    are. Multi-head attention and PyG's normalizations are one layer each. Any other module is a layer if it holds
     parameters itself. A convolution without parameters (`APPNP`) is a layer too, since its output can smooth.
 
     Args:
@@ -53,7 +53,7 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
         2
     """
     model = unwrapped(model)
-    refuse_uninitialised(model)
+    refuse_uninitialized(model)
     drafts = _drafts(model)
     if not any(draft.names for draft in drafts.values()):
         raise ModelError(

@@ -22,7 +22,7 @@ class ParameterInfo:
         role: What it does in its layer.
         shape: Its shape.
         trainable: Whether it asks for a gradient.
-        module: Path of the module that holds it ("convs.0.lin_l"), parametrisations looked through.
+        module: Path of the module that holds it ("convs.0.lin_l"), parametrizations looked through.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Layer:
     Attributes:
         index: Position in the structure, from 1.
         name: Path of the module, `Structure.ROOT` for the model itself.
-        kind: Class it was recognised as ("GATv2Conv", also for a subclass of the user's), or else its own class.
+        kind: Class it was recognized as ("GATv2Conv", also for a subclass of the user's), or else its own class.
         parameters: In module order. Empty for a layer that only propagates (APPNP), and for one all of whose
             parameters are tied to an earlier layer's.
         executed: Whether the forward pass used it; None if none was run.

@@ -25,8 +25,8 @@ class Replica:
 
     Attributes:
         model: The copy. Parameters that were one tensor are one tensor. Forward hooks of torch are kept (weight
-            normalisation, pruning and lazy initialisation are made of them); other hooks are not, for they may write
-            elsewhere. A hook that changes what the model computes is therefore not part of what is analysed.
+            normalization, pruning and lazy initialization are made of them); other hooks are not, for they may write
+            elsewhere. A hook that changes what the model computes is therefore not part of what is analyzed.
         parameters: Name -> parameter of the copy, named and ordered as `named_parameters()` of the user's model: each
             tensor once.
         args: Positional inputs, detached. They share memory with what the user gave until they are converted.
@@ -142,7 +142,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         The replica. The model is copied at once, the inputs at each run.
 
     Raises:
-        ModelError: A layer is lazy and not yet initialised, or the model cannot be copied.
+        ModelError: A layer is lazy and not yet initialized, or the model cannot be copied.
         InputError: The inputs cannot be copied.
 
     Example:
@@ -153,7 +153,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         (torch.Size([5, 2]), 0)
     """
     model = unwrapped(model)
-    refuse_uninitialised(model)
+    refuse_uninitialized(model)
     with preserved_random_state(set()), torch.no_grad():
         try:
             copied = duplicate(model, omit=list(_backward_hooks(model)))
@@ -196,7 +196,7 @@ def _copied_inputs_or_error() -> Iterator[None]:
         ) from error
 
 
-def refuse_uninitialised(model: nn.Module) -> None:
+def refuse_uninitialized(model: nn.Module) -> None:
     """Raises `ModelError`, naming the layer, if a parameter or buffer of the model has no shape yet."""
     for path, module in model.named_modules():
         held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
@@ -209,7 +209,7 @@ def refuse_uninitialised(model: nn.Module) -> None:
 
 
 def _drop_foreign_hooks(copied: nn.Module) -> None:
-    """Only the forward hooks of torch and PyG stay, of which weight normalisation and pruning are made.
+    """Only the forward hooks of torch and PyG stay, of which weight normalization and pruning are made.
 
     Those of the user watch what the model does, and must not see what a copy of it does.
     """

@@ -12,7 +12,7 @@ Every function is pure: it reads a `gatdiag.run.Run` and returns a tidy pandas t
 """
 
 from gatdiag.summary.change import LEVELS, weight_change
-from gatdiag.summary.comparison import compare, default_variant, depth, mean_by, normalisation, score_label, width
+from gatdiag.summary.comparison import compare, default_variant, depth, mean_by, normalization, score_label, width
 from gatdiag.summary.differences import differences, only_in, outcomes
 from gatdiag.summary.facts import (
     TrainingFacts,
@@ -57,7 +57,7 @@ __all__ = [
     "mean_by",
     "measured",
     "neuron_series",
-    "normalisation",
+    "normalization",
     "only_in",
     "outcomes",
     "recorded",

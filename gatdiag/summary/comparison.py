@@ -21,7 +21,7 @@ def compare(runs: Sequence[Run], variants: Mapping[str, str] | None = None) -> p
             its numbers, so that gat-xavier-L10-seed1 and gat-xavier-L20-seed2 belong together.
 
     Returns:
-        run, variant, depth, width, normalisation, steps, first_loss, best_loss, last_loss, best_step,
+        run, variant, depth, width, normalization, steps, first_loss, best_loss, last_loss, best_step,
         epochs_to_best (the step of the first best validation score, counted from 1), score (what it is by which the
         run is judged: "accuracy", "AUC", ...; None if nothing was logged), and for each split that score as accuracy_*
         at that step and as last_accuracy_*. NaN where nothing was logged.
@@ -36,7 +36,7 @@ def _row(run: Run, variants: Mapping[str, str]) -> dict[str, object]:
         "variant": variants.get(run.name, default_variant(run.name)),
         "depth": depth(run),
         "width": width(run),
-        "normalisation": variants.get(run.name, normalisation(run)),
+        "normalization": variants.get(run.name, normalization(run)),
         "steps": facts.steps,
         "first_loss": facts.first_loss,
         "best_loss": facts.best_loss,
@@ -77,8 +77,8 @@ def width(run: Run) -> int | None:
     return widths.most_common(1)[0][0] if widths else None
 
 
-def normalisation(run: Run) -> str:
-    """The layer kinds that hold normalisation scales, for example "BatchNorm"; "none" if no layer does."""
+def normalization(run: Run) -> str:
+    """The layer kinds that hold normalization scales, for example "BatchNorm"; "none" if no layer does."""
     kinds = {
         layer["kind"]
         for layer in run.meta["structure"]["layers"]

@@ -60,7 +60,7 @@ class ResidualGcn(nn.Module):
 
 
 def graph() -> tuple[Tensor, Tensor, Tensor]:
-    """Row-normalised sparse binary features, edges in both directions and labels, at random."""
+    """Row-normalized sparse binary features, edges in both directions and labels, at random."""
     generator = torch.Generator().manual_seed(0)
     x = (torch.rand(NODES, FEATURES, generator=generator) < 0.0127).float()
     half = torch.randint(NODES, (2, EDGES // 2), generator=generator)

@@ -93,7 +93,7 @@ def dense_tensors() -> dict[str, Tensor]:
 
 
 def packed_tensors() -> dict[str, Tensor]:
-    """Quantised and sparse ones."""
+    """Quantized and sparse ones."""
     dense = torch.tensor([[1.0, 0.0], [0.0, -2.0]])
     return {
         "tensor": torch.quantize_per_tensor(dense, 0.1, 3, torch.qint8),

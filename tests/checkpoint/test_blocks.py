@@ -49,13 +49,13 @@ def test_every_entry_once(tensor):
     torch.testing.assert_close(whole(tensor), tensor.double().reshape(shape_of(tensor)), rtol=0, atol=0)
 
 
-def test_quantised_values_are_what_they_stand_for():
+def test_quantized_values_are_what_they_stand_for():
     tensor = torch.quantize_per_tensor(VALUES, 0.05, 7, torch.quint8)
     torch.testing.assert_close(whole(tensor), tensor.dequantize().double().reshape(5, 12))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_values_quantised_by_channel_are_what_they_stand_for(axis):
+def test_values_quantized_by_channel_are_what_they_stand_for(axis):
     stored = torch.arange(60, dtype=torch.int8).view(5, 4, 3)
     channels = torch.arange(stored.shape[axis])
     scales, zeros = 0.1 + channels.double(), channels - 1

@@ -40,7 +40,7 @@ SAME_NAMES = {
 }
 # What only a running program knows is a parameter.
 BUFFERS = ("eps", "scaler", "beta", "alpha", "readout.q", "mean", "before")
-# A vector of slopes looks like that of a normalisation.
+# A vector of slopes looks like that of a normalization.
 ROLES = {"architectures: prelu channelwise": {"1.weight"}}
 CUSTOM = ("operations", "architectures: lora", "attention: lipschitz", "attention: omega", "attention: several")
 

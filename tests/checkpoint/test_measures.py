@@ -74,9 +74,9 @@ def test_the_spectral_norm_is_measured_if_asked_for():
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per:UserWarning")
 def test_unusual_number_types():
-    quantised = torch.quantize_per_tensor(RANDOM, 0.05, 3, torch.quint8)
-    assert measure(quantised).norm == pytest.approx(quantised.dequantize().double().norm().item(), rel=1e-6)
-    assert measure(quantised, spectral=True).spectral_norm > 0
+    quantized = torch.quantize_per_tensor(RANDOM, 0.05, 3, torch.quint8)
+    assert measure(quantized).norm == pytest.approx(quantized.dequantize().double().norm().item(), rel=1e-6)
+    assert measure(quantized, spectral=True).spectral_norm > 0
     assert measure(torch.tensor([3 + 4j])).norm == 5
     assert measure(RANDOM.to(torch.float8_e4m3fn), spectral=True).spectral_norm > 0
     huge = torch.sparse_coo_tensor([[0, 9], [0, 9]], torch.tensor([3.0, 4.0]), (10**9, 10**9))

@@ -47,7 +47,7 @@ def test_a_models_own_module_stays():
     assert clean_names(["module", "module.a"])[0] == {"module": "module", "module.a": "module.a"}
 
 
-def test_originals_of_parametrisations_stay():
+def test_originals_of_parametrizations_stay():
     keys = ["lin.parametrizations.weight.original0", "lin.parametrizations.weight.original1"]
     assert list(clean_names(keys)[0]) == keys
 

@@ -91,7 +91,7 @@ def test_lightning(tmp_path):
     assert checkpoint.notes == ("Prefixes taken off the names: model.",)
 
 
-def test_the_optimiser_of_a_distributed_checkpoint(tmp_path):
+def test_the_optimizer_of_a_distributed_checkpoint(tmp_path):
     import torch.distributed.checkpoint as dcp
 
     model, optimizer = trained()
@@ -208,7 +208,7 @@ def test_all_kinds_of_tensors(tmp_path, new):
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_quantised_and_sparse_tensors(tmp_path, new):
+def test_quantized_and_sparse_tensors(tmp_path, new):
     tensors = packed_tensors()
     torch.save(tensors, tmp_path / "a.pt", _use_new_zipfile_serialization=new)
     read = open_checkpoint(tmp_path / "a.pt").tensors

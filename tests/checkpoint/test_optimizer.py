@@ -113,7 +113,7 @@ def test_groups_without_moments_cannot_be_mistaken():
     assert notes == ()
 
 
-def test_other_optimisers_count_if_they_hold_moments():
+def test_other_optimizers_count_if_they_hold_moments():
     model, optimizer = trained()
     fresh = torch.optim.Adam(model.parameters())
     several = [optimizer.state_dict(), fresh.state_dict(), optimizer.state_dict()]
@@ -166,7 +166,7 @@ def test_strange_states_have_no_moments(strange):
     assert not any(state.moments.values())
 
 
-def test_no_optimiser():
+def test_no_optimizer():
     for data in ({}, [], {"optimizer": None}, {"optimizer": "adam"}, {"optim": [1, 2]}):
         assert optimizer_state(data, {}) == (None, ())
 
@@ -200,7 +200,7 @@ def test_state_of_other_shapes_is_not_matched():
         lambda state: {"everything": [0, {"adam": state}]},
     ],
 )
-def test_an_optimiser_is_found_under_any_key(place):
+def test_an_optimizer_is_found_under_any_key(place):
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 2)).sum().backward()

@@ -24,7 +24,7 @@ def test_adam_remembers_a_constant_gradient(tmp_path, steps):
         assert row.remembered_gradient == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_other_optimisers_remember_no_gradient(tmp_path):
+def test_other_optimizers_remember_no_gradient(tmp_path):
     model = nn.Sequential(nn.Linear(3, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(1, 3)).sum().backward()
@@ -56,10 +56,10 @@ def test_moments_that_make_no_sense(tmp_path, moment, step, betas):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")
-@pytest.mark.parametrize("normalise", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm])
-def test_norms_of_a_normalised_weight_are_those_of_the_weight_itself(tmp_path, normalise):
+@pytest.mark.parametrize("normalize", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm])
+def test_norms_of_a_normalized_weight_are_those_of_the_weight_itself(tmp_path, normalize):
     lin = nn.Linear(3, 4)
-    model = nn.ModuleDict({"lin": normalise(lin), "other": nn.Linear(4, 5)})
+    model = nn.ModuleDict({"lin": normalize(lin), "other": nn.Linear(4, 5)})
     with torch.no_grad():
         for name, parameter in lin.named_parameters():
             parameter.mul_(3.0 if name.endswith(("_v", "original1")) else 2.0)
@@ -84,4 +84,4 @@ def test_a_layer_of_infinities_is_neither_balanced_nor_constant(tmp_path):
     tensors = {name: torch.full((4, 4), math.inf) for name in ("lin1.weight", "lin2.weight")}
     torch.save(tensors, tmp_path / "x.pt")
     rows = layer_rows(inspect(tmp_path / "x.pt", tmp_path / "run"))
-    assert [row.initialisation for row in rows] == ["", ""]
+    assert [row.initialization for row in rows] == ["", ""]

@@ -56,7 +56,7 @@ def test_what_the_file_says_comes_first(data, step, epoch):
     assert (step_of(data, None, path), epoch_of(data, path)) == (step, epoch)
 
 
-def test_the_optimisers_step_comes_before_the_name():
+def test_the_optimizers_step_comes_before_the_name():
     optimizer = OptimizerState({"a": {"step": torch.tensor(5.0)}, "b": {"step": torch.tensor(6.0)}, "c": {}}, [])
     assert step_of({}, optimizer, Path("step=3.pt")) == 6
     assert step_of({"step": 8}, optimizer, Path("step=3.pt")) == 8

@@ -1,4 +1,4 @@
-"""Initialisations recognised from what torch and PyG draw, and no longer once the weights have been trained.
+"""Initializations recognized from what torch and PyG draw, and no longer once the weights have been trained.
 
 Measured over 200 seeds a scheme, before and after 20 steps of gradient descent at a learning rate of 0.1:
 
@@ -17,10 +17,10 @@ from torch_geometric.nn import inits
 
 from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.measures import measure
-from gatdiag.checkpoint.recognition import FALSE_REJECTION, _distance, balanced, recognise, recognise_all
+from gatdiag.checkpoint.recognition import FALSE_REJECTION, _distance, balanced, recognize, recognize_all
 from gatdiag.checkpoint.stacking import find_stacking
 from gatdiag.experiments import models
-from gatdiag.remedies import initialise_
+from gatdiag.remedies import initialize_
 from gatdiag.remedies.draw import Mirror, looks_linear_
 
 SEEDS = 200
@@ -69,8 +69,8 @@ def test_fresh_weights_are_named_and_trained_ones_are_not(scheme, draw, shape):
     right = false_alarms = 0
     for seed in range(SEEDS):
         weight = fresh(draw, seed, shape)
-        right += scheme in recognise(weight)
-        false_alarms += recognise(trained(weight)) != ("trained or unknown",)
+        right += scheme in recognize(weight)
+        false_alarms += recognize(trained(weight)) != ("trained or unknown",)
     assert right >= SEEDS * (0.98 if "normal" in scheme and shape == (7, 64) else 1 - FALSE_REJECTION) - 1
     assert false_alarms <= SEEDS * 0.01
 
@@ -78,43 +78,43 @@ def test_fresh_weights_are_named_and_trained_ones_are_not(scheme, draw, shape):
 @pytest.mark.parametrize(("scheme", "draw"), DRAWS)
 @pytest.mark.parametrize("shape", [(64, 64), (30, 31), (128, 700)])
 def test_other_shapes(scheme, draw, shape):
-    assert all(scheme in recognise(fresh(draw, seed, shape)) for seed in range(5))
+    assert all(scheme in recognize(fresh(draw, seed, shape)) for seed in range(5))
 
 
 @pytest.mark.parametrize(("scheme", "draw"), DRAWS)
 def test_one_small_step_is_seen(scheme, draw):
     weight = fresh(draw, 0, (64, 48))
-    assert recognise(weight * (1 - 1e-6 * weight.cos())) == ("trained or unknown",) or scheme in (
+    assert recognize(weight * (1 - 1e-6 * weight.cos())) == ("trained or unknown",) or scheme in (
         "orthogonal",
         "looks-linear",
     )
-    assert recognise(trained(weight, steps=1)) == ("trained or unknown",)
+    assert recognize(trained(weight, steps=1)) == ("trained or unknown",)
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (16, 8), (16, 16)])
 def test_small_trained_weights_are_not_named(shape):
-    named = [recognise(trained(fresh(nn.init.xavier_uniform_, seed, shape))) for seed in range(100)]
+    named = [recognize(trained(fresh(nn.init.xavier_uniform_, seed, shape))) for seed in range(100)]
     assert sum(names != ("trained or unknown",) for names in named) <= 5
 
 
 def test_small_fresh_weights_are_named_mostly():
-    named = ["Xavier normal" in recognise(fresh(nn.init.xavier_normal_, seed, (16, 16))) for seed in range(100)]
+    named = ["Xavier normal" in recognize(fresh(nn.init.xavier_normal_, seed, (16, 16))) for seed in range(100)]
     assert sum(named) >= 90
 
 
 @pytest.mark.parametrize("draw", [nn.init.xavier_uniform_, nn.init.xavier_normal_])
 def test_other_number_types_are_judged_by_their_distribution(draw):
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
-        assert recognise(fresh(draw, 0, (64, 48)).to(dtype)) == recognise(fresh(draw, 0, (64, 48)))
+        assert recognize(fresh(draw, 0, (64, 48)).to(dtype)) == recognize(fresh(draw, 0, (64, 48)))
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per:UserWarning")
 def test_every_number_type_gets_an_answer():
     weight = fresh(nn.init.xavier_uniform_, 0, (64, 48))
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.int8, torch.bool):
-        assert recognise(weight.to(dtype)) == ("trained or unknown",)
-    assert recognise(torch.quantize_per_tensor(weight, 0.1, 0, torch.quint8)) == ("trained or unknown",)
-    assert recognise(torch.empty(3, device="meta")) == ("trained or unknown",)
+        assert recognize(weight.to(dtype)) == ("trained or unknown",)
+    assert recognize(torch.quantize_per_tensor(weight, 0.1, 0, torch.quint8)) == ("trained or unknown",)
+    assert recognize(torch.empty(3, device="meta")) == ("trained or unknown",)
 
 
 @pytest.mark.parametrize(
@@ -137,35 +137,35 @@ def test_every_number_type_gets_an_answer():
     ],
 )
 def test_exact_and_odd_tensors(tensor, name):
-    assert recognise(tensor) == (name,)
+    assert recognize(tensor) == (name,)
 
 
 @pytest.mark.parametrize("size", [1e-42, 1e-35, 1e-25, 1e-20, 1e18, 1e25, 1e35])
 def test_orthogonality_at_extreme_sizes(size):
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(16, 16, generator=generator)
-    assert recognise(weight * size) == ("trained or unknown",)
+    assert recognize(weight * size) == ("trained or unknown",)
     if size > 1e-38:  # below, single precision keeps too few digits
-        assert recognise(nn.init.orthogonal_(weight, generator=generator) * size) == ("orthogonal",)
+        assert recognize(nn.init.orthogonal_(weight, generator=generator) * size) == ("orthogonal",)
 
 
 def test_a_whole_model_fresh_from_pyg_and_once_trained():
     torch.manual_seed(0)
     model = gnn.GAT(40, 16, 3, out_channels=7, heads=4)
     tensors = model.state_dict()
-    found = recognise_all(tensors, find_layers(tensors))
+    found = recognize_all(tensors, find_layers(tensors))
     roles = {info.name: info.role for info in find_layers(tensors).parameters}
     for name, names in found.items():
         large = tensors[name].numel() >= 32
         assert names == (("zeros",) if roles[name] == "bias" else ("Xavier uniform",)) or not large
     linear = nn.ModuleDict({"lin": nn.Linear(48, 64)}).state_dict()
-    assert set(recognise_all(linear, find_layers(linear)).values()) == {("uniform 1/sqrt(fan_in)",)}
+    assert set(recognize_all(linear, find_layers(linear)).values()) == {("uniform 1/sqrt(fan_in)",)}
 
 
 def test_balanced_layers_are_those_that_a_balanced_scheme_made():
     def layers(scheme):
         model = models.gat(20, 3, hidden_channels=8, layers=4)
-        initialise_(model, scheme, generator=torch.Generator().manual_seed(0))
+        initialize_(model, scheme, generator=torch.Generator().manual_seed(0))
         tensors = model.state_dict()
         measured = {name: measure(tensor) for name, tensor in tensors.items()}
         return balanced(find_stacking(tensors, find_layers(tensors)), measured)

@@ -132,7 +132,7 @@ BROKEN = (
     r"\b(softmax|power mean|var|mul) aggregation$",
     r"\b(jk|GCN|GraphSAGE|GIN|GAT) max$",
     r"\b(pair|instance|mean_subtraction).norm|normalize$|pmlp$",
-    r"weight standardisation|supergat SD$",  # SuperGAT without attention vectors has the names of a GCN
+    r"weight standardization|supergat SD$",  # SuperGAT without attention vectors has the names of a GCN
 )
 UNBROKEN = [name for name in ZOO if not any(re.search(words, name) for words in BROKEN)]
 
@@ -162,7 +162,7 @@ def test_no_false_law_unless_an_assumption_is_broken(name):
         "pooling: softmax aggregation",
         "convolutions: jk max",
         "convolutions: gcn pair norm individually",
-        "language: weight standardisation",
+        "language: weight standardization",
     ],
 )
 def test_each_assumption_is_needed(name):
@@ -368,12 +368,12 @@ def test_c_of_a_model_with_edge_features_is_that_of_the_traced_one():
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_hidden_quantised_layers_are_told_of():
+def test_hidden_quantized_layers_are_told_of():
     tensors = gnn.GCN(5, 4, 2, out_channels=3).state_dict()
     tensors["convs.0.lin.weight"] = torch.quantize_per_tensor(tensors["convs.0.lin.weight"], 0.1, 0, torch.qint8)
     stacking = find_stacking(tensors, find_layers(tensors))
     assert not stacking.pairs
-    assert "quantised" in stacking.excluded[0].reason
+    assert "quantized" in stacking.excluded[0].reason
 
 
 MUTATIONS = (

@@ -130,7 +130,7 @@ def test_moments_are_replaced(tmp_path):
         write_checkpoint(checkpoint, {}, tmp_path / "out.pt", moments={"nobody": {"exp_avg": torch.ones(4)}})
 
 
-def test_a_dropped_optimiser_starts_anew(tmp_path):
+def test_a_dropped_optimizer_starts_anew(tmp_path):
     model, optimizer = trained()
     torch.save(lightning(model, optimizer), tmp_path / "in.ckpt")
     checkpoint = open_checkpoint(tmp_path / "in.ckpt")

@@ -145,13 +145,13 @@ def test_debug_adds_the_traceback(run):
     assert done.stderr.splitlines()[-1].startswith("gatdiag: shelf:failing raised")
 
 
-def test_a_narrow_terminal_without_colour_is_fine(run):
+def test_a_narrow_terminal_without_color_is_fine(run):
     done = CliRunner(env={"COLUMNS": "30", "NO_COLOR": "1", "FORCE_COLOR": "1"}).invoke(
         app, ["laws", "shelf:Perceptron", "--inputs", "shelf:inputs"]
     )
     assert done.exit_code == 0
-    colours = [code for code in re.findall(r"\x1b\[([\d;]+)m", done.stdout) if int(code.split(";")[0]) >= 30]
-    assert not colours
+    colors = [code for code in re.findall(r"\x1b\[([\d;]+)m", done.stdout) if int(code.split(";")[0]) >= 30]
+    assert not colors
     assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in done.stdout.splitlines()) <= 30
 
 

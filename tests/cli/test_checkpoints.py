@@ -218,7 +218,7 @@ class TestRebalance:
         assert not (tmp_path / "out.pt").exists()
 
     @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.Rprop, torch.optim.ASGD, torch.optim.RMSprop])
-    def test_moments_of_other_optimisers_follow(self, graph, tmp_path, kind):
+    def test_moments_of_other_optimizers_follow(self, graph, tmp_path, kind):
         content = self.content(graph, kind)
         torch.save(content, tmp_path / "in.pt")
         assert run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt").exit_code == 0
@@ -247,7 +247,7 @@ class TestRebalance:
             (tmp_path / "out.pt").unlink()
 
     @pytest.mark.parametrize("key", ["optimizers", "optimizer_states"])
-    def test_moments_of_several_optimisers_are_not_left_behind(self, graph, tmp_path, key):
+    def test_moments_of_several_optimizers_are_not_left_behind(self, graph, tmp_path, key):
         content = self.content(graph, torch.optim.Adam)
         content[key] = [content["optimizer"], copy.deepcopy(content.pop("optimizer"))]
         torch.save(content, tmp_path / "in.pt")

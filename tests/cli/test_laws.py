@@ -32,10 +32,10 @@ def document(monkeypatch):
 def test_the_document_has_its_keys_and_nothing_else_is_printed(document):
     assert [*document] == ["version", "model", "inputs", "count", "approximate", "layers", "laws", "excluded"]
     assert [*document["layers"][0]] == [
-        "layer", "laws", "approximate", "normalised_c", "residual", "missing", "elsewhere",
+        "layer", "laws", "approximate", "normalized_c", "residual", "missing", "elsewhere",
     ]  # fmt: skip
     assert [*document["laws"][0]] == [
-        "name", "layer", "kind", "exact", "residual", "c", "normalised_c", "terms",
+        "name", "layer", "kind", "exact", "residual", "c", "normalized_c", "terms",
     ]  # fmt: skip
     assert [*document["laws"][0]["terms"][0]] == ["parameter", "kind", "indices", "exponent"]
     assert (document["version"], document["model"], document["inputs"]) == (1, "shelf:perceptron", "shelf:inputs")
@@ -49,5 +49,5 @@ def test_the_document_has_the_values_of_the_laws(document):
     assert document["count"] == 3
     assert [law["c"] for law in document["laws"]] == pytest.approx(expected.tolist(), rel=1e-12)
     assert [law["name"] for law in document["laws"]] == [law.name for law in find_laws(model, X)]
-    assert document["layers"][0]["normalised_c"] == max(abs(law["normalised_c"]) for law in document["laws"])
+    assert document["layers"][0]["normalized_c"] == max(abs(law["normalized_c"]) for law in document["laws"])
     assert [row["laws"] for row in document["layers"]] == [3, 0]

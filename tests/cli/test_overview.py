@@ -25,13 +25,13 @@ def overview(laws, *excluded):
 def test_a_row_has_the_extremes_of_its_laws():
     row = overview([law(0, 1e-15), law(1, 1e-3, exact=False)])["lin1"]
     assert (row.laws, row.approximate, row.residual) == (2, 1, 1e-3)
-    assert row.normalised_c == 1.0  # neuron 0: (25 - 0) / (25 + 0); neuron 1: (1 - 4) / (1 + 4)
-    assert overview([law(1, 0.0)])["lin1"].normalised_c == 0.6
+    assert row.normalized_c == 1.0  # neuron 0: (25 - 0) / (25 + 0); neuron 1: (1 - 4) / (1 + 4)
+    assert overview([law(1, 0.0)])["lin1"].normalized_c == 0.6
 
 
 def test_a_layer_without_laws_says_where_its_weights_are():
     table = overview([law(0, 0.0)])
-    assert (table["lin2"].laws, table["lin2"].normalised_c, table["lin2"].residual) == (0, None, None)
+    assert (table["lin2"].laws, table["lin2"].normalized_c, table["lin2"].residual) == (0, None, None)
     assert table["lin2"].elsewhere == ("lin1",)
     assert table["lin1"].elsewhere == ()
     assert table["lin3"].elsewhere == ()

@@ -8,7 +8,7 @@ from torch import nn
 
 from gatdiag.cli.subject import load_subject
 from gatdiag.errors import InputError, ModelError
-from gatdiag.experiments import initialisations
+from gatdiag.experiments import initializations
 from gatdiag.experiments.data import load_graph
 
 
@@ -118,7 +118,7 @@ def counts(monkeypatch):
     """A graph with counts of words, under any name."""
     graph = load_graph("sbm")
     graph.x = torch.arange(graph.num_nodes * 3).reshape(-1, 3) % 7.0
-    monkeypatch.setattr(initialisations, "load_graph", lambda name, root: graph.clone())
+    monkeypatch.setattr(initializations, "load_graph", lambda name, root: graph.clone())
     return graph
 
 
@@ -157,7 +157,7 @@ def test_of_several_splits_one_is_taken(monkeypatch):
     graph = load_graph("sbm")
     mask = graph.train_mask.clone()
     graph.train_mask = torch.stack([~mask, mask], dim=1)
-    monkeypatch.setattr(initialisations, "load_graph", lambda name, root: graph.clone())
+    monkeypatch.setattr(initializations, "load_graph", lambda name, root: graph.clone())
     subject = load_subject("shelf:sizeless", "Texas", None, root="data")
     logits = torch.randn(graph.num_nodes, 4)
     expected = torch.nn.functional.cross_entropy(logits[mask], graph.y[mask])

@@ -15,8 +15,8 @@ def _in_folder(tmp_path, monkeypatch):
 
 def test_the_current_directory_is_importable(tmp_path):
     (tmp_path / "shelf").mkdir()
-    (tmp_path / "shelf" / "box.py").write_text("class Lid:\n    colour = 'red'")
-    assert load_target("shelf.box:Lid.colour") == "red"
+    (tmp_path / "shelf" / "box.py").write_text("class Lid:\n    color = 'red'")
+    assert load_target("shelf.box:Lid.color") == "red"
 
 
 @pytest.mark.parametrize("target", ["", "math", ":pi", "math:", "math.pi"])

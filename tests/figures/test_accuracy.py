@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from gatdiag.figures import table
 from gatdiag.figures.accuracy import (
     ACCURACY_BY_DEPTH,
-    ACCURACY_BY_NORMALISATION,
     ACCURACY_BY_TREE_DEPTH,
     ACCURACY_BY_WIDTH,
+    ACCURACY_BY_NORMALizATION,
     draw_by_size,
     size_table,
 )
@@ -93,15 +93,15 @@ def test_accuracy_against_width(grown, runs):
     assert not ACCURACY_BY_WIDTH.applies(grown)
 
 
-def test_last_accuracy_by_normalisation(grown):
+def test_last_accuracy_by_normalization(grown):
     variants = {run.name: "PairNorm" if "stuck" in run.name else "none" for run in grown}
-    values = table(ACCURACY_BY_NORMALISATION, grown, variants=variants)
+    values = table(ACCURACY_BY_NORMALizATION, grown, variants=variants)
     expected = np.mean([run.steps["test_accuracy"].iloc[-1] for run in grown[:2]])
     row = values[(values["variant"] == "PairNorm") & (values["size"] == 3)]
     assert row["mean"].item() == pytest.approx(expected)
-    of_one = table(ACCURACY_BY_NORMALISATION, grown[:4])
+    of_one = table(ACCURACY_BY_NORMALizATION, grown[:4])
     assert set(of_one["variant"]) == {"none"}
-    assert set(table(ACCURACY_BY_NORMALISATION, grown)["variant"]) == {"none, stuck", "none, trained"}
+    assert set(table(ACCURACY_BY_NORMALizATION, grown)["variant"]) == {"none, stuck", "none, trained"}
 
 
 def test_networks_of_different_width_are_not_averaged(tmp_path):
@@ -115,8 +115,8 @@ def test_networks_of_different_width_are_not_averaged(tmp_path):
     shown = table(ACCURACY_BY_DEPTH, runs).query("panel == 'accuracy'")
     assert {variant: part["size"].tolist() for variant, part in shown.groupby("variant")} == expected
     assert set(table(ACCURACY_BY_WIDTH, runs)["variant"]) == {"gat, depth 3", "gat, depth 5"}
-    normalised = table(ACCURACY_BY_NORMALISATION, runs)
-    assert set(normalised["variant"]) == {"none, width 4", "none, width 6"}
+    normalized = table(ACCURACY_BY_NORMALizATION, runs)
+    assert set(normalized["variant"]) == {"none, width 4", "none, width 6"}
     told = table(ACCURACY_BY_DEPTH, runs, variants=dict.fromkeys((run.name for run in runs), "all"))
     assert set(told["variant"]) == {"all"}
 

@@ -114,16 +114,16 @@ def test_drawing_changes_neither_the_data_nor_the_settings(figure, runs, grown):
 
 
 @each
-def test_categories_differ_in_grey(figure, runs, grown):
+def test_categories_differ_in_gray(figure, runs, grown):
     canvas = drawn(figure, table(figure, runs["ordinary"] if figure.per == "run" else grown))
     legends = [axes.get_legend() for axes in canvas.axes if axes.get_legend()] + canvas.legends
     for legend in legends:
         for one, other in itertools.combinations(legend.legend_handles, 2):
-            assert grey(one) != grey(other)
+            assert gray(one) != gray(other)
 
 
-def grey(handle):
-    """What is left of a legend entry in a print in grey: style, marker, hatch and luminance."""
+def gray(handle):
+    """What is left of a legend entry in a print in gray: style, marker, hatch and luminance."""
     if hasattr(handle, "get_hatch"):
         return handle.get_hatch(), round(luminance(handle.get_facecolor()[:3]), 1)
     return handle.get_linestyle(), handle.get_marker(), round(luminance(handle.get_color()), 1)

@@ -1,4 +1,4 @@
-"""Many random draws of a model at once, where torch can vectorise its forward and backward pass."""
+"""Many random draws of a model at once, where torch can vectorize its forward and backward pass."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def gradients(
         loss: The model's output, and the random numbers of one draw -> a scalar.
 
     Raises:
-        RuntimeError: torch cannot vectorise the model.
+        RuntimeError: torch cannot vectorize the model.
     """
     flat = [tree_flatten(item) for item in inputs]
     kept, structure = flat[0]

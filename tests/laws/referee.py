@@ -63,7 +63,7 @@ def count_laws(
         model: any module, in the mode (training or evaluation) that is to be judged.
         args: example positional inputs; floating ones are drawn anew, integer and boolean ones are kept.
         kwargs: example keyword inputs, treated alike.
-        eps: replaces the `eps` of every normalisation layer (every float attribute of that name below 0.01).
+        eps: replaces the `eps` of every normalization layer (every float attribute of that name below 0.01).
         seed: of the random draws.
 
     Raises:
@@ -123,7 +123,7 @@ class Draws:
         self.rows: list[Tensor] = []
         self.kept = self.refused = 0
         self.guarded = with_eps(model)
-        self.vectorises: bool | None = None  # whether many draws can be made at once; None before it was tried
+        self.vectorizes: bool | None = None  # whether many draws can be made at once; None before it was tried
         self.set_eps(eps)
 
     def set_eps(self, eps: float) -> None:
@@ -134,7 +134,7 @@ class Draws:
     def add(self, losses: int) -> None:
         """Draw weights and inputs once and losses several times; keep the rows that can be trusted.
 
-        Where a channel is constant (all of its units are dead) a normalisation divides rounding noise by
+        Where a channel is constant (all of its units are dead) a normalization divides rounding noise by
         sqrt(eps).  Such a draw is told by its gradients depending on eps, and refused.
         """
         set_weights(self.parameters, [values[0] for values in generic(self.parameters, 1)])
@@ -156,12 +156,12 @@ class Draws:
         self.rows += [row for row in rows if row.any()]
 
     def add_many(self, draws: int) -> None:
-        """`add(1)` as often as that, all at once where torch can vectorise the model."""
-        if self.vectorises is not False:
+        """`add(1)` as often as that, all at once where torch can vectorize the model."""
+        if self.vectorizes is not False:
             try:
                 rows, trusted = self.at_once(draws)
             except RuntimeError:  # no rule for an operation, or the first draw came out otherwise
-                self.vectorises = False
+                self.vectorizes = False
                 self.set_eps(self.eps)
             else:
                 self.keep(rows[trusted], int(trusted.sum()), int((~trusted).sum()))
@@ -190,13 +190,13 @@ class Draws:
 
         state = torch.get_rng_state()
         rows = rows_of()
-        if self.vectorises is None:
+        if self.vectorizes is None:
             alone = torch.autograd.grad(
                 loss(self.model(*args, **kwargs), random[0]), self.parameters, allow_unused=True
             )
             if not torch.allclose(rows[0], self.one_row(alone), rtol=0, atol=ALIKE, equal_nan=True):
                 raise RuntimeError("many draws at once are not what one draw is")
-            self.vectorises = True
+            self.vectorizes = True
         trusted = rows.isfinite().all(1)
         if self.guarded and self.eps <= TINY_EPS:
             torch.set_rng_state(state)
@@ -215,7 +215,7 @@ class Draws:
         return torch.stack(rows)
 
     def one_row(self, found: tuple[Tensor | None, ...]) -> Tensor:
-        """Flatten w * dLoss/dw over all parameters and normalise it."""
+        """Flatten w * dLoss/dw over all parameters and normalize it."""
         pairs = list(zip(self.parameters, found, strict=True))
         self.reached |= torch.cat([torch.full((p.numel(),), g is not None) for p, g in pairs])
         parts = [torch.zeros(p.numel()) if g is None else (p.detach() * g.to_dense()).reshape(-1) for p, g in pairs]
@@ -226,7 +226,7 @@ class Draws:
 def converge(draws: Draws) -> Spectrum:
     """Draw until many fresh draws add nothing to the rank: a kink that is met rarely must not pass for a law."""
     while len(draws.rows) < draws.entries + 10:
-        if draws.vectorises is False or not draws.kept:
+        if draws.vectorizes is False or not draws.kept:
             draws.add(LOSSES_A_DRAW)
         else:
             draws.add_many(FRESH_DRAWS)

@@ -240,7 +240,7 @@ def test_complex_weights_have_laws() -> None:
 
     assert len(laws) == 4
     assert all(law.residual < 1e-10 for law in laws)
-    assert float(laws.normalised_delta().max()) < 1e-5
+    assert float(laws.normalized_delta().max()) < 1e-5
     first, last = (weight.detach().to(torch.complex128).abs().square() for weight in (model.first, model.last))
     torch.testing.assert_close(laws.c(), first.sum(0) - last.sum(1))
 

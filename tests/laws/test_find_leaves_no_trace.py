@@ -172,9 +172,9 @@ def test_an_input_that_asks_for_its_gradient_keeps_asking_and_gets_none() -> Non
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_training_goes_on_bit_for_bit(fails: bool) -> None:
-    """Two runs, one of them analysed half-way, end at the same weights: no state anywhere was moved."""
+    """Two runs, one of them analyzed half-way, end at the same weights: no state anywhere was moved."""
 
-    def trained(analysed: bool) -> list[Tensor]:
+    def trained(analyzed: bool) -> list[Tensor]:
         torch.manual_seed(1)
         random.seed(1)
         np.random.seed(1)  # noqa: NPY002
@@ -183,15 +183,15 @@ def test_training_goes_on_bit_for_bit(fails: bool) -> None:
         for step in range(4):
             optimizer.zero_grad()
             model(features(), edges()).square().sum().backward()
-            if analysed and step == 2:
-                _analysed(model, fails)
+            if analyzed and step == 2:
+                _analyzed(model, fails)
             optimizer.step()
         return [tensor.clone() for _, tensor in _tensors(model)]
 
-    assert all(map(torch.equal, trained(analysed=True), trained(analysed=False)))
+    assert all(map(torch.equal, trained(analyzed=True), trained(analyzed=False)))
 
 
-def _analysed(model: Careless, fails: bool) -> None:
+def _analyzed(model: Careless, fails: bool) -> None:
     model.fails = fails
     try:
         find_laws(model, torch.ones(9, IN), edges())

@@ -1,4 +1,4 @@
-"""Every way a model can be given, and models that cannot be analysed."""
+"""Every way a model can be given, and models that cannot be analyzed."""
 
 import math
 from copy import deepcopy

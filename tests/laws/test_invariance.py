@@ -41,7 +41,7 @@ def test_channels_that_a_bound_cuts_have_no_exact_law(name: str, single: bool, s
     model.only = False
     model.double()
     (model(args[0].double()) * torch.randn(len(args[0]), 2)).sum().backward()
-    assert found.normalised_delta().max() < 1e-12
+    assert found.normalized_delta().max() < 1e-12
 
 
 def test_the_referee_agrees() -> None:

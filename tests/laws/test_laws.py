@@ -22,7 +22,7 @@ def _seeded() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_delta_c_and_their_normalised_forms_are_what_loops_give(dtype: torch.dtype) -> None:
+def test_delta_c_and_their_normalized_forms_are_what_loops_give(dtype: torch.dtype) -> None:
     model, x = Stack(gnn.GATv2Conv(IN, 3, heads=2), gnn.GATv2Conv(6, OUT)).to(dtype), features().to(dtype)
     laws = find_laws(model, x, edges())
     model(x, edges()).square().sum().backward()
@@ -31,25 +31,25 @@ def test_delta_c_and_their_normalised_forms_are_what_loops_give(dtype: torch.dty
 
     torch.testing.assert_close(laws.delta(g), each(laws, w, g))
     torch.testing.assert_close(laws.c(), each(laws, w, w))
-    torch.testing.assert_close(laws.normalised_c(), each(laws, w, w) / each(laws, w, w, absolute=True))
+    torch.testing.assert_close(laws.normalized_c(), each(laws, w, w) / each(laws, w, w, absolute=True))
     torch.testing.assert_close(laws.residual(g), each(laws, w, g).abs() / each(laws, w, g, absolute=True))
     assert laws.delta(g).abs().min() > 1e-3
 
 
-def test_normalised_c_is_within_one_and_says_which_side_is_heavier() -> None:
+def test_normalized_c_is_within_one_and_says_which_side_is_heavier() -> None:
     model = mlp(3, 4, 2, bias=False)
     laws = find_laws(model, torch.randn(5, 3))
 
     with torch.no_grad():
         model[2].weight.zero_()
-    assert laws.normalised_c().tolist() == [1.0] * 4
+    assert laws.normalized_c().tolist() == [1.0] * 4
     with torch.no_grad():
         model[2].weight.fill_(1.0)
         model[0].weight.zero_()
-    assert laws.normalised_c().tolist() == [-1.0] * 4
+    assert laws.normalized_c().tolist() == [-1.0] * 4
     with torch.no_grad():
         model[0].weight.fill_(math.sqrt(2 / 3))
-    assert laws.normalised_c().abs().max() < 1e-6
+    assert laws.normalized_c().abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -62,7 +62,7 @@ def test_any_precision_of_the_model_will_do(dtype: torch.dtype) -> None:
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
     assert (laws.c().dtype, laws.c().shape) == (torch.float64, (HID + HID2,))
     model(x, edges()).float().square().sum().backward()
-    assert laws.normalised_delta().max() < 100 * torch.finfo(dtype).eps
+    assert laws.normalized_delta().max() < 100 * torch.finfo(dtype).eps
 
 
 def test_exponents_of_a_law_are_those_of_its_terms() -> None:
@@ -142,8 +142,8 @@ def test_without_laws_every_value_is_empty() -> None:
     values = [
         laws.delta(),
         laws.c(),
-        laws.normalised_c(),
-        laws.normalised_delta(),
+        laws.normalized_c(),
+        laws.normalized_delta(),
         laws.predict(laws.c(), None, optimizer),
     ]
     assert [value.shape for value in values] == [(0,)] * 5
@@ -155,12 +155,12 @@ def test_zero_gradients_and_zero_weights_give_zeros_and_no_nan() -> None:
     laws = find_laws(model, torch.randn(5, 3))
 
     assert laws.delta().tolist() == [0.0] * 4  # no gradient yet
-    assert laws.normalised_delta().tolist() == [0.0] * 4
+    assert laws.normalized_delta().tolist() == [0.0] * 4
     assert laws.residual().isnan().all()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    assert laws.normalised_c().tolist() == [0.0] * 4
+    assert laws.normalized_c().tolist() == [0.0] * 4
 
 
 def test_values_follow_the_weights_and_can_be_asked_of_others() -> None:

@@ -1,4 +1,4 @@
-"""What normalisation, residual streams, dot products and reparametrised weights leave of the laws, by hand.
+"""What normalization, residual streams, dot products and reparametrized weights leave of the laws, by hand.
 
 The second half of the table of which test_paper_table.py is the first; read there how a law is tested.
 """
@@ -56,7 +56,7 @@ def normed(norm: Callable[[int], nn.Module]) -> Products:
 
 
 def without_scale(p: Products, layer: int, i: int) -> float:
-    """<W^l[i,:], g> - a^l[i] g = 0, the law of a layer whose scale is normalised away."""
+    """<W^l[i,:], g> - a^l[i] g = 0, the law of a layer whose scale is normalized away."""
     return residual([p[f"layers.{layer}.lin_l.weight"][i]], [p[f"layers.{layer}.att"][0, 0, i]])
 
 
@@ -135,7 +135,7 @@ class SelfAttention(nn.Module):
         return self.attend(x, x, x, need_weights=False)[0]
 
 
-class Reparametrised(nn.Module):
+class Reparametrized(nn.Module):
     """W = c V / ||V|| in both layers of a GCN."""
 
     def __init__(self) -> None:
@@ -151,8 +151,8 @@ class Reparametrised(nn.Module):
         return average(F.leaky_relu(average(x @ self.effective[0].t(), edge_index)) @ self.effective[1].t(), edge_index)
 
 
-def test_a_normalised_weight_is_orthogonal_to_its_gradient() -> None:
-    model = Reparametrised()
+def test_a_normalized_weight_is_orthogonal_to_its_gradient() -> None:
+    model = Reparametrized()
     p = on_graph(model)
 
     for product in p.values():
@@ -160,7 +160,7 @@ def test_a_normalised_weight_is_orthogonal_to_its_gradient() -> None:
 
 
 def test_neuron_laws_hold_for_the_effective_weights() -> None:
-    model = Reparametrised()
+    model = Reparametrized()
     output = model(features(), edges())
     (torch.randn_like(output) * output.square()).sum().backward()
 
@@ -171,7 +171,7 @@ def test_neuron_laws_hold_for_the_effective_weights() -> None:
     assert max(residual([raw[0][i]], [raw[1][:, i]]) for i in range(HID)) > FAILS
 
 
-def test_lipschitz_normalised_scores_couple_the_neurons() -> None:
+def test_lipschitz_normalized_scores_couple_the_neurons() -> None:
     p = on_graph(three(LipschitzGAT))
 
     fails = 0.0

@@ -68,8 +68,8 @@ SGDS: dict[str, dict[str, Any]] = {
     "momentum": {"momentum": 0.9},
     "momentum, dampening, weight decay": {"momentum": 0.9, "dampening": 0.4, "weight_decay": 0.05},
     "nesterov": {"momentum": 0.8, "nesterov": True, "weight_decay": 0.05},
-    "maximise": {"maximize": True, "lr": 0.005, "weight_decay": 0.05},
-    "maximise, momentum": {"maximize": True, "lr": 0.002, "momentum": 0.5, "dampening": 0.2, "weight_decay": 0.05},
+    "maximize": {"maximize": True, "lr": 0.005, "weight_decay": 0.05},
+    "maximize, momentum": {"maximize": True, "lr": 0.002, "momentum": 0.5, "dampening": 0.2, "weight_decay": 0.05},
     "foreach": {"foreach": True, "momentum": 0.9, "weight_decay": 0.05},
     "fused": {"fused": True, "momentum": 0.9, "nesterov": True},
     "loop": {"foreach": False, "momentum": 0.9, "dampening": 0.1},
@@ -79,7 +79,7 @@ ADAMS: dict[str, dict[str, Any]] = {
     "weight decay": {"weight_decay": 0.1},
     "amsgrad": {"amsgrad": True},
     "amsgrad, weight decay": {"amsgrad": True, "weight_decay": 0.1},
-    "maximise": {"maximize": True, "lr": 0.003, "weight_decay": 0.1},
+    "maximize": {"maximize": True, "lr": 0.003, "weight_decay": 0.1},
     "betas and eps": {"betas": (0.7, 0.9), "eps": 1e-3},
     "without momentum": {"betas": (0.0, 0.5)},
     "foreach": {"foreach": True, "weight_decay": 0.1},
@@ -161,7 +161,7 @@ def test_every_parameter_group_has_its_own_rate_and_decay(model: str, make: Call
 
 
 @pytest.mark.parametrize("split", [lambda names: names[::2], lambda names: [n for n in names if "bias" in n]])
-def test_several_optimisers_may_share_a_step(split: Callable[[list[str]], list[str]]) -> None:
+def test_several_optimizers_may_share_a_step(split: Callable[[list[str]], list[str]]) -> None:
     task = Task(gat)
     laws, named = task.laws(), dict(task.model.named_parameters())
     first = split(list(named))
@@ -183,7 +183,7 @@ def test_several_optimisers_may_share_a_step(split: Callable[[list[str]], list[s
     torch.testing.assert_close(predicted, by_loop(task, laws), rtol=1e-8, atol=1e-12)
 
 
-def test_two_optimisers_of_one_parameter_are_refused() -> None:
+def test_two_optimizers_of_one_parameter_are_refused() -> None:
     task = Task(gat)
     laws, both = task.laws(), [SGD(task.model.parameters(), lr=0.1), SGD(task.model.parameters(), lr=0.1)]
     task.backward()
@@ -192,7 +192,7 @@ def test_two_optimisers_of_one_parameter_are_refused() -> None:
         laws.predict(laws.c(), None, both)
 
 
-def test_an_optimiser_that_moves_nothing_of_the_laws_may_be_any() -> None:
+def test_an_optimizer_that_moves_nothing_of_the_laws_may_be_any() -> None:
     task = Task(gat)
     laws, other = task.laws(), torch.nn.Parameter(torch.ones(2))
     task.backward()
@@ -238,7 +238,7 @@ def test_a_frozen_parameter_is_in_no_law(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda given: SGD(given, lr=0.05, momentum=0.9, weight_decay=0.1), AdamW])
-def test_a_parameter_the_optimiser_does_not_have_stays(make: Callable[..., Optimizer]) -> None:
+def test_a_parameter_the_optimizer_does_not_have_stays(make: Callable[..., Optimizer]) -> None:
     task = Task(gat)
 
     followed(task, task.laws(), make([p for name, p in task.model.named_parameters() if "att" not in name]))
@@ -333,11 +333,11 @@ def test_the_residual_of_decayed_weights_is_smaller_by_what_they_keep() -> None:
 
 
 class Lazy(SGD):
-    """Someone's own optimiser, whose step may be anything."""
+    """Someone's own optimizer, whose step may be anything."""
 
 
 @pytest.mark.parametrize("make", [RMSprop, Lazy])
-def test_another_optimiser_is_refused(make: Callable[..., Optimizer]) -> None:
+def test_another_optimizer_is_refused(make: Callable[..., Optimizer]) -> None:
     task = Task(gat)
     laws = task.laws()
     task.backward()
@@ -348,7 +348,7 @@ def test_another_optimiser_is_refused(make: Callable[..., Optimizer]) -> None:
 
 @pytest.mark.parametrize("name", optimizers())
 def test_the_split_step_is_the_step(name: str) -> None:
-    """keep * w - step * g - rest is the weight after the optimiser's step, at the first step and later."""
+    """keep * w - step * g - rest is the weight after the optimizer's step, at the first step and later."""
     torch.manual_seed(0)
     module = nn.Linear(3, 2).double()
     optimizer = optimizers()[name](module)

@@ -155,12 +155,12 @@ def double_precision() -> Iterator[None]:
 def test_many_draws_at_once_have_the_null_space_of_single_ones(name: str) -> None:
     model, args, kwargs = build(name)
     at_once, singly = (Draws(model.double(), args, dict(kwargs or {}), TINY_EPS) for _ in range(2))
-    singly.vectorises = False
+    singly.vectorizes = False
     for draws in (at_once, singly):
         draws.add(1)
         draws.add_many(200)
 
-    assert at_once.vectorises
+    assert at_once.vectorizes
     assert at_once.kept + at_once.refused == singly.kept + singly.refused == 201
     counts = {cut(torch.stack(rows)).laws for rows in (at_once.rows, singly.rows, at_once.rows + singly.rows)}
     assert len(counts) == 1

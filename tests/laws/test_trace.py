@@ -14,14 +14,14 @@ from gatdiag.laws.trace import Trace
 
 
 class Follower:
-    """A trace with labelled tensors, and the names of the unknowns that a tensor's entries depend on."""
+    """A trace with labeled tensors, and the names of the unknowns that a tensor's entries depend on."""
 
     def __init__(self) -> None:
         self.exponents = Exponents()
         self.trace = Trace(self.exponents, lambda: "layer")
         self.names: dict[int, str] = {0: "0"}
 
-    def labelled(self, name: str, *shape: int) -> Tensor:
+    def labeled(self, name: str, *shape: int) -> Tensor:
         tensor = torch.rand(shape, dtype=torch.float64) + 1
         ids = self.exponents.fresh(shape, name, is_entry=True)
         self.names |= {unknown: f"{name}{k}" for k, unknown in enumerate(ids.flatten().tolist())}
@@ -52,7 +52,7 @@ def follow() -> Follower:
 
 
 def test_a_write_through_a_view_relabels_the_base_and_its_other_views(follow: Follower) -> None:
-    a = follow.labelled("a", 2)
+    a = follow.labeled("a", 2)
     with torch.no_grad(), follow.trace:
         base = torch.zeros(2, 2, dtype=torch.float64)
         row, column, turned = base[0], base[:, 1], base.t()
@@ -64,7 +64,7 @@ def test_a_write_through_a_view_relabels_the_base_and_its_other_views(follow: Fo
 
 
 def test_a_write_to_the_base_relabels_its_views(follow: Follower) -> None:
-    a = follow.labelled("a", 2, 2)
+    a = follow.labeled("a", 2, 2)
     with torch.no_grad(), follow.trace:
         base = torch.ones(2, 2, dtype=torch.float64)
         row = base[1]
@@ -74,7 +74,7 @@ def test_a_write_to_the_base_relabels_its_views(follow: Follower) -> None:
 
 
 def test_a_write_to_complex_numbers_relabels_their_parts(follow: Follower) -> None:
-    a, b = follow.labelled("a", 3, 1, 2), follow.labelled("b", 3, 1)
+    a, b = follow.labeled("a", 3, 1, 2), follow.labeled("b", 3, 1)
     with torch.no_grad(), follow.trace:
         parts = a.expand(3, 2, 2).clone()
         numbers = torch.view_as_complex(parts)
@@ -86,7 +86,7 @@ def test_a_write_to_complex_numbers_relabels_their_parts(follow: Follower) -> No
 
 
 def test_a_write_to_the_parts_relabels_complex_numbers(follow: Follower) -> None:
-    a = follow.labelled("a", 2, 1)
+    a = follow.labeled("a", 2, 1)
     with torch.no_grad(), follow.trace:
         parts = torch.ones(2, 2, dtype=torch.float64)
         numbers = torch.view_as_complex(parts)
@@ -96,7 +96,7 @@ def test_a_write_to_the_parts_relabels_complex_numbers(follow: Follower) -> None
 
 
 def test_an_assignment_by_index_relabels_only_what_it_writes(follow: Follower) -> None:
-    a, b = follow.labelled("a", 2, 3), follow.labelled("b", 2)
+    a, b = follow.labeled("a", 2, 3), follow.labeled("b", 2)
     with torch.no_grad(), follow.trace:
         x = a.clone()
         x[:, 1] = b
@@ -106,7 +106,7 @@ def test_an_assignment_by_index_relabels_only_what_it_writes(follow: Follower) -
 
 
 def test_an_in_place_sum_needs_equal_exponents(follow: Follower) -> None:
-    a, b = follow.labelled("a", 3), follow.labelled("b", 3)
+    a, b = follow.labeled("a", 3), follow.labeled("b", 3)
     with torch.no_grad(), follow.trace:
         a[:2].add_(b[:2])
 
@@ -114,7 +114,7 @@ def test_an_in_place_sum_needs_equal_exponents(follow: Follower) -> None:
 
 
 def test_writing_zeros_frees_and_writing_a_constant_fixes(follow: Follower) -> None:
-    a = follow.labelled("a", 3)
+    a = follow.labeled("a", 3)
     with torch.no_grad(), follow.trace:
         x = a.clone()
         x[0] = 0.0
@@ -125,8 +125,8 @@ def test_writing_zeros_frees_and_writing_a_constant_fixes(follow: Follower) -> N
     assert follow.exponents_of(y) == ["0", "a1", "a2"]
 
 
-def test_an_out_argument_is_labelled(follow: Follower) -> None:
-    a, b = follow.labelled("a", 3), follow.labelled("b", 3)
+def test_an_out_argument_is_labeled(follow: Follower) -> None:
+    a, b = follow.labeled("a", 3), follow.labeled("b", 3)
     with torch.no_grad(), follow.trace:
         out = torch.empty(3, dtype=torch.float64)
         torch.mul(a, b, out=out)
@@ -135,7 +135,7 @@ def test_an_out_argument_is_labelled(follow: Follower) -> None:
 
 
 def test_an_unknown_operation_is_reported_by_name_and_holds_what_it_touches(follow: Follower) -> None:
-    a, b = follow.labelled("a", 3), follow.labelled("b", 3)
+    a, b = follow.labeled("a", 3), follow.labeled("b", 3)
     with torch.no_grad(), follow.trace:
         for _ in range(2):
             out = torch.special.i0e(a) * b
@@ -146,7 +146,7 @@ def test_an_unknown_operation_is_reported_by_name_and_holds_what_it_touches(foll
     assert follow.exponents.forced()[int(follow.trace.label_of(b).terms[0][1][0]) - 3] == "special_i0e in layer"
 
 
-def test_an_unknown_operation_on_unlabelled_tensors_is_nobody_s_concern(follow: Follower) -> None:
+def test_an_unknown_operation_on_unlabeled_tensors_is_nobody_s_concern(follow: Follower) -> None:
     with torch.no_grad(), follow.trace:
         torch.special.i0e(torch.ones(3))
 
@@ -154,7 +154,7 @@ def test_an_unknown_operation_on_unlabelled_tensors_is_nobody_s_concern(follow: 
 
 
 def test_integers_have_no_label(follow: Follower) -> None:
-    a = follow.labelled("a", 3)
+    a = follow.labeled("a", 3)
     with torch.no_grad(), follow.trace:
         order = a.argsort()
         mask = a > 0
@@ -164,7 +164,7 @@ def test_integers_have_no_label(follow: Follower) -> None:
 
 
 def test_a_label_dies_with_its_tensor(follow: Follower) -> None:
-    a = follow.labelled("a", 3)
+    a = follow.labeled("a", 3)
     with torch.no_grad(), follow.trace:
         for _ in range(20):
             a = a * 2.0
@@ -175,7 +175,7 @@ def test_a_label_dies_with_its_tensor(follow: Follower) -> None:
 
 def test_subclasses_pass_and_what_is_computed_with_them_is_followed(follow: Follower) -> None:
     index = EdgeIndex([[0, 1, 2], [1, 2, 0]], sparse_size=(3, 3), sort_order="row")
-    a = follow.labelled("a", 1, 2)
+    a = follow.labeled("a", 1, 2)
     with torch.no_grad(), follow.trace:
         rows = a.float().expand(3, 2)[index[0]]
         adjacency = index.matmul(rows)
@@ -186,7 +186,7 @@ def test_subclasses_pass_and_what_is_computed_with_them_is_followed(follow: Foll
     assert not follow.trace.unknown
 
 
-def test_a_parameter_is_labelled_like_any_tensor(follow: Follower) -> None:
+def test_a_parameter_is_labeled_like_any_tensor(follow: Follower) -> None:
     weight = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
     ids = follow.exponents.fresh((2, 2), "w", is_entry=True)
     follow.trace.set_label(weight, Label(((Fraction(1), ids),)))
@@ -198,8 +198,8 @@ def test_a_parameter_is_labelled_like_any_tensor(follow: Follower) -> None:
 
 @pytest.mark.parametrize("edges", [20, 2000])
 def test_unknowns_do_not_grow_with_what_is_looked_up(follow: Follower, edges: int) -> None:
-    nodes, links = follow.labelled("n", 5, 4), follow.labelled("e", 3, 2)
-    weight, shift = follow.labelled("w", 6, 10), follow.labelled("b", 6)
+    nodes, links = follow.labeled("n", 5, 4), follow.labeled("e", 3, 2)
+    weight, shift = follow.labeled("w", 6, 10), follow.labeled("b", 6)
     ends = torch.randint(5, (2, edges), generator=torch.Generator().manual_seed(0))
     kinds = torch.arange(edges) % 3
     with torch.no_grad(), follow.trace:
@@ -213,7 +213,7 @@ def test_unknowns_do_not_grow_with_what_is_looked_up(follow: Follower, edges: in
 
 
 def test_unknowns_do_not_grow_with_nodes_that_no_edge_leads_to(follow: Follower) -> None:
-    messages, own, weight = follow.labelled("m", 8), follow.labelled("o", 8), follow.labelled("w", 6, 24)
+    messages, own, weight = follow.labeled("m", 8), follow.labeled("o", 8), follow.labeled("w", 6, 24)
     ends = torch.arange(40) // 2
     with torch.no_grad(), follow.trace:
         edges = messages.expand(40, 8) * 1.0

@@ -119,8 +119,8 @@ def test_radius_may_be_taken_about_any_point():
         x, q = draw(case)
         x = x + 100
         true = jacobian_norm(lambda x, q=q: attend(q @ x.T, x), x)
-        centred = token_radius(x - x.mean(0))
-        assert true <= jacobian_bound((q @ x.T).softmax(-1), centred, torch.linalg.matrix_norm(q, 2)) * (1 + 1e-9)
+        centered = token_radius(x - x.mean(0))
+        assert true <= jacobian_bound((q @ x.T).softmax(-1), centered, torch.linalg.matrix_norm(q, 2)) * (1 + 1e-9)
 
 
 def test_conditions_of_alpha_against_their_text():

@@ -49,7 +49,7 @@ CASES = [
         of_zero=0,
     ),
     Case("rayleigh", metrics.rayleigh_quotient, 0),
-    Case("neighbour_distance", metrics.neighbour_distance, 1, True, masked=False, of_zero=0, of_constant=0),
+    Case("neighbor_distance", metrics.neighbor_distance, 1, True, masked=False, of_zero=0, of_constant=0),
     Case("mad", metrics.mad, 0, masked=False, of_zero=0, of_constant=0),
     Case("mad code", lambda x, e, **o: metrics.mad(x, e, mode="code", **o), 0, masked=False, of_empty=0, of_zero=0),
     Case("effective_rank", lambda x, e, **o: metrics.effective_rank(x, **o), 0, of_empty=0, of_zero=0, of_constant=1),
@@ -126,7 +126,7 @@ def test_what_is_not_finite_shows(case, random_graph, device, bad):
 def test_empty(case, device, shape):
     edges = torch.zeros(2, 0, dtype=torch.long, device=device)
     expected = case.of_empty
-    if shape[0] and case.name == "neighbour_distance":
+    if shape[0] and case.name == "neighbor_distance":
         expected = 0.0  # three nodes without a channel and without an edge
     close(case.of(torch.zeros(shape, device=device), edges), expected)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gatdiag.errors import InputError
 from gatdiag.metrics import dirichlet
-from gatdiag.metrics.dirichlet import dirichlet_energy, neighbour_distance, rayleigh_quotient
+from gatdiag.metrics.dirichlet import dirichlet_energy, neighbor_distance, rayleigh_quotient
 
 
 def drawn(*shape, seed=0):
@@ -45,7 +45,7 @@ def dense_energy(x, adjacency, laplacian, self_loops):
     seed=st.integers(0, 10**6),
     num_nodes=st.integers(1, 7),
     num_edges=st.integers(0, 15),
-    laplacian=st.sampled_from(["unnormalised", "symmetric"]),
+    laplacian=st.sampled_from(["unnormalized", "symmetric"]),
     self_loops=st.booleans(),
     weighted=st.booleans(),
 )
@@ -72,14 +72,14 @@ def test_an_undirected_edge_counts_once_and_a_directed_one_half():
     assert dirichlet_energy(x, torch.tensor([[0, 1], [0, 1]])) == 0
 
 
-def test_neighbour_distance_against_loops(random_graph):
+def test_neighbor_distance_against_loops(random_graph):
     x, edges = drawn(8, 3), random_graph(8)
-    neighbours = [[t for s, t in edges.T.tolist() if s == i] for i in range(8)]
-    total = sum(((x[i] - x[j]) ** 2).sum().item() for i in range(8) for j in neighbours[i])
-    assert neighbour_distance(x, edges).item() == pytest.approx(math.sqrt(total / 8))
+    neighbors = [[t for s, t in edges.T.tolist() if s == i] for i in range(8)]
+    total = sum(((x[i] - x[j]) ** 2).sum().item() for i in range(8) for j in neighbors[i])
+    assert neighbor_distance(x, edges).item() == pytest.approx(math.sqrt(total / 8))
     for seed in range(10):  # it is a norm up to constants
         y = drawn(8, 3, seed=seed)
-        assert neighbour_distance(x + y, edges) <= neighbour_distance(x, edges) + neighbour_distance(y, edges)
+        assert neighbor_distance(x + y, edges) <= neighbor_distance(x, edges) + neighbor_distance(y, edges)
 
 
 def test_a_mask_keeps_the_degrees_of_the_whole_graph():
@@ -123,5 +123,5 @@ def test_wrong_arguments():
         dirichlet_energy(x, torch.ones(3, 3))
     with pytest.raises(InputError, match=r"\(2,\) was expected, got \(2, 1\)"):
         dirichlet_energy(x, edges, edge_weight=torch.ones(2, 1))
-    with pytest.raises(InputError, match="'unnormalised' or 'symmetric' was expected, got 'random walk'"):
+    with pytest.raises(InputError, match="'unnormalized' or 'symmetric' was expected, got 'random walk'"):
         dirichlet_energy(x, edges, laplacian="random walk")

@@ -63,7 +63,7 @@ def test_aggregation_norm_of_gcn_is_one_and_of_a_mean_is_not(random_graph):
     degree = edges[1].bincount().double()
     symmetric = (degree[edges[0]] * degree[edges[1]]).rsqrt()
     assert aggregation_norm_bound(edges, 10, edge_weight=symmetric).item() == pytest.approx(1, rel=1e-4)
-    star = torch.tensor([[0, 0, 0, 0], [1, 2, 3, 4]])  # four nodes, each the mean of its one neighbour
+    star = torch.tensor([[0, 0, 0, 0], [1, 2, 3, 4]])  # four nodes, each the mean of its one neighbor
     assert aggregation_norm_bound(star, 5).item() == pytest.approx(2)
 
 

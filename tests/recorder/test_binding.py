@@ -95,7 +95,7 @@ def test_another_shape_ends_the_recording_of_the_model(tmp_path):
     assert run.neurons.step.max() == 1
 
 
-def test_an_optimiser_of_what_the_model_no_longer_has(tmp_path):
+def test_an_optimizer_of_what_the_model_no_longer_has(tmp_path):
     model = Gat()
     old = sgd(model)
     with pytest.warns(RecordingWarning, match="optimizer of step 2 moves parameters that the model no longer has"):

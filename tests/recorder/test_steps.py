@@ -138,7 +138,7 @@ def test_gradients_from_elsewhere_have_no_norm_before_clipping(tmp_path):
     assert steps.gradient_norm_before_clipping.isna().all()
 
 
-def test_an_optimiser_that_evaluates_often_makes_one_step(tmp_path):
+def test_an_optimizer_that_evaluates_often_makes_one_step(tmp_path):
     model, data = Gat(), graph()
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=5)
     with gatdiag.watch(model, tmp_path / "run"):
@@ -156,7 +156,7 @@ def test_an_optimiser_that_evaluates_often_makes_one_step(tmp_path):
     assert run.neurons.predicted_c.isna().all()
 
 
-def test_optimisers_of_parts_share_a_step(tmp_path):
+def test_optimizers_of_parts_share_a_step(tmp_path):
     model, data = Gat(), graph()
     parts = [list(model.convs[0].parameters()), list(model.convs[1:].parameters())]
     optimizers = [torch.optim.SGD(parts[0], lr=0.1), torch.optim.Adam(parts[1], lr=0.01)]
@@ -176,7 +176,7 @@ def test_optimisers_of_parts_share_a_step(tmp_path):
     assert not torch.equal(before, after)
 
 
-def test_optimisers_that_take_turns_make_steps_of_their_own(tmp_path):
+def test_optimizers_that_take_turns_make_steps_of_their_own(tmp_path):
     model, data = Gat(), graph()
     optimizers = [torch.optim.SGD(conv.parameters(), lr=0.1) for conv in model.convs]
     with gatdiag.watch(model, tmp_path / "run"):
@@ -190,7 +190,7 @@ def test_optimisers_that_take_turns_make_steps_of_their_own(tmp_path):
     assert [ratio > 0 for ratio in ratios] == [False, True, False, False]
 
 
-def test_only_the_optimisers_named_count(tmp_path):
+def test_only_the_optimizers_named_count(tmp_path):
     model, data = Gat(), graph()
     counted, other = sgd(model), sgd(model)
     with gatdiag.watch(model, tmp_path / "run", optimizer=counted):
@@ -204,7 +204,7 @@ def test_only_the_optimisers_named_count(tmp_path):
         gatdiag.watch(model, tmp_path / "other", optimizer=[{}])
 
 
-def test_an_optimiser_that_wraps_another_makes_one_step(tmp_path):
+def test_an_optimizer_that_wraps_another_makes_one_step(tmp_path):
     class Lookahead(torch.optim.Optimizer):
         def __init__(self, inner):
             super().__init__(inner.param_groups, {})
@@ -353,7 +353,7 @@ def test_two_losses_of_one_forward_pass_make_two_steps(tmp_path, shared, every):
     body, heads, x = nn.Linear(4, 5), [nn.Linear(5, 2), nn.Linear(5, 3)], torch.randn(6, 4)
     model = nn.ModuleList([body, *heads])
     first, second = sgd(heads[0]), sgd(nn.ModuleList([body, heads[1]]))
-    optimizers = [first, second]  # shared, the first loss also has gradients for what the second optimiser holds
+    optimizers = [first, second]  # shared, the first loss also has gradients for what the second optimizer holds
     expected, moved = [], []
     with gatdiag.watch(model, tmp_path / "run", every=every) as recorder:
         for _ in range(3):
@@ -409,8 +409,8 @@ def test_gradients_through_one_forward_pass_several_times_are_noted(tmp_path):
 
 
 @pytest.mark.parametrize("zeroes", [True, False])
-def test_optimisers_inside_the_backward_pass_make_one_step(tmp_path, zeroes):
-    """One optimiser a parameter, called as soon as its gradient is there: the twin shows what is to be recorded."""
+def test_optimizers_inside_the_backward_pass_make_one_step(tmp_path, zeroes):
+    """One optimizer a parameter, called as soon as its gradient is there: the twin shows what is to be recorded."""
     torch.manual_seed(0)
     model, data = Gat(), graph()
     twin = copy.deepcopy(model)
@@ -473,7 +473,7 @@ def test_a_step_before_the_first_forward_pass_does_not_cost_the_laws(tmp_path, g
     assert run.neurons.delta.abs().max() < 1e-5
 
 
-def test_each_optimiser_is_described_from_its_first_step_on(tmp_path):
+def test_each_optimizer_is_described_from_its_first_step_on(tmp_path):
     model, data = Gat(), graph()
 
     def steps(optimizer, count):
@@ -536,7 +536,7 @@ def test_a_scaler_unscales(tmp_path):
     assert run.meta["first_non_finite"] is None
 
 
-def test_a_fused_optimiser_is_unscaled_as_well(tmp_path):
+def test_a_fused_optimizer_is_unscaled_as_well(tmp_path):
     model, data = Gat(), graph()
     optimizer, scaler = sgd(model, fused=True), torch.amp.GradScaler("cpu", init_scale=1024.0)
     plain = [g.double().norm() for g in torch.autograd.grad(loss_of(model, data), list(model.parameters()))]

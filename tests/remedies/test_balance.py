@@ -62,7 +62,7 @@ def test_exponents_and_several_rows_count():
     assert torch.equal(tensors["1"][:, [0, 2, 3]], weights(3, 4, 2)["1"][:, [0, 2, 3]])
 
 
-def test_the_scale_of_a_normalisation_is_followed_not_changed():
+def test_the_scale_of_a_normalization_is_followed_not_changed():
     tensors = {"scale": torch.full((2,), 3.0), "next": torch.ones(2, 2)}
     balance_(tensors, [(row("scale", (2,), i), column("next", (2, 2), i)) for i in range(2)])
     assert torch.equal(tensors["scale"], torch.full((2,), 3.0))

@@ -35,7 +35,7 @@ def test_width_multiplies_squares_in_the_first_layer_only():
         nn.Sequential(nn.Linear(5, 4), nn.Sigmoid()),
         nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)),
     ],
-    ids=["a normalisation", "a bounded output", "nothing comes out"],
+    ids=["a normalization", "a bounded output", "nothing comes out"],
 )
 def test_where_no_factor_is_known_to_help_it_is_one(model):
     nn.init.zeros_(model[0].bias)

@@ -48,8 +48,8 @@ def rescaled(laws, tensors, coordinates):
     return {name: tensor.double() * factors.get(name, 1) for name, tensor in tensors.items()}
 
 
-def normalised_c(laws, tensors):
-    return Laws(laws, tensors).normalised_c()
+def normalized_c(laws, tensors):
+    return Laws(laws, tensors).normalized_c()
 
 
 def swept(tensors, layers, sweeps=3000):
@@ -87,7 +87,7 @@ def test_c_is_zero_at_the_point_of_least_norm(widths, seed, spread):
     point = least_norm(laws, tensors)
     balanced = rescaled(laws, tensors, point.coordinates)
     assert not point.left_alone
-    assert float(normalised_c(laws, balanced).abs().max()) < 1e-12
+    assert float(normalized_c(laws, balanced).abs().max()) < 1e-12
     norm = sum(float(tensor.square().sum()) for tensor in balanced.values())
     generator = torch.Generator().manual_seed(seed)
     for size in (1e-2, 1.0):
@@ -143,7 +143,7 @@ def test_neurons_that_cannot_be_balanced_are_left_and_the_others_balance_around_
     assert "both of its sides are zero" in point.left_alone[3]
     assert "leads out of it is zero" in point.left_alone[5]
     assert not point.coordinates[[0, 3, 5]].any()
-    balanced = normalised_c(laws, rescaled(laws, tensors, point.coordinates))
+    balanced = normalized_c(laws, rescaled(laws, tensors, point.coordinates))
     assert float(balanced[[1, 2, 4, 6, 7]].abs().max()) < 1e-12
 
 
@@ -155,7 +155,7 @@ def test_what_is_not_finite_stays_and_spoils_no_other(value):
     assert set(point.left_alone) == {1, 6}
     assert all("not finite" in reason for reason in point.left_alone.values())
     tensors["1"][2, 1] = 0
-    balanced = normalised_c(laws, rescaled(laws, tensors, point.coordinates))
+    balanced = normalized_c(laws, rescaled(laws, tensors, point.coordinates))
     assert float(balanced[[0, 2, 3, 4, 5, 7]].abs().max()) < 1e-12
 
 
@@ -184,7 +184,7 @@ def test_single_precision_and_foreign_tensors_will_do():
     tensors = {name: tensor.float() for name, tensor in weights(3, 4, 2).items()} | {"other": torch.ones(7)}
     point = least_norm(laws, tensors)
     assert point.coordinates.dtype == torch.float64
-    assert float(normalised_c(laws, rescaled(laws, tensors, point.coordinates)).abs().max()) < 1e-12
+    assert float(normalized_c(laws, rescaled(laws, tensors, point.coordinates)).abs().max()) < 1e-12
 
 
 def test_without_laws_there_is_nothing_to_do():

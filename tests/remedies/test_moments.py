@@ -23,7 +23,7 @@ STEPS = {
     "adamax": (lambda p: optim.Adamax(p, lr=0.1, eps=TINY), 0),
     "adagrad": (lambda p: optim.Adagrad(p, lr=0.1, eps=TINY), 0),
     "rmsprop": (lambda p: optim.RMSprop(p, lr=0.1, eps=TINY), 0),
-    "rmsprop, centred": (lambda p: optim.RMSprop(p, lr=0.1, eps=TINY, momentum=0.9, centered=True), 0),
+    "rmsprop, centered": (lambda p: optim.RMSprop(p, lr=0.1, eps=TINY, momentum=0.9, centered=True), 0),
     "rprop": (lambda p: optim.Rprop(p, lr=0.1), 1),
 }
 FACTOR = torch.tensor([[0.02], [1.0], [30.0]], dtype=torch.float64)
@@ -40,7 +40,7 @@ def warmed_up(make, shape=(3, 4), steps=12):
 
 
 def twin_of(weight, optimizer, make):
-    """The rescaled weight, with an optimiser that remembers what the other one does."""
+    """The rescaled weight, with an optimizer that remembers what the other one does."""
     twin = torch.nn.Parameter(weight.detach() * FACTOR)
     follower = make([twin])
     follower.load_state_dict(copy.deepcopy(optimizer.state_dict()))
@@ -116,7 +116,7 @@ def test_sparse_adam():
     assert optimizer.state[weight]["step"] == before["step"] == 1
 
 
-def test_every_tensor_that_a_known_optimiser_keeps_for_each_weight_is_in_the_table():
+def test_every_tensor_that_a_known_optimizer_keeps_for_each_weight_is_in_the_table():
     made = {
         kind: kind(weights) if kind is not optim.SGD else kind(weights, momentum=0.9)
         for kind in POWERS
@@ -137,6 +137,6 @@ class Mine(optim.SGD):
 
 
 @pytest.mark.parametrize("kind", [optim.LBFGS, optim.Adafactor, Mine])
-def test_other_optimisers_are_refused_with_the_way_out(kind):
+def test_other_optimizers_are_refused_with_the_way_out(kind):
     with pytest.raises(OptimizerError, match=rf"got {kind.__name__}.*moments=\"drop\""):
         powers_of(kind([torch.nn.Parameter(torch.ones(2))]))

@@ -15,7 +15,7 @@ from gatdiag.experiments.block_model import block_model
 from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
 from gatdiag.experiments.training import TrainingSettings, train
 from gatdiag.laws.outputs import floating_tensors
-from gatdiag.remedies import initialise_, rebalance_
+from gatdiag.remedies import initialize_, rebalance_
 from gatdiag.remedies.orbit import Orbit, multiply_
 from tests.laws.zoo import ZOO, build
 from tests.remedies.stacks import EDGES, STACKS, X
@@ -54,7 +54,7 @@ def assert_balanced(model, done, *args, **kwargs):
     chosen = torch.tensor([law.name not in left for law in laws])
     assert int(chosen.sum()) == len(done.factors)
     if chosen.any():
-        assert float(laws.normalised_c()[chosen].abs().max()) == pytest.approx(done.imbalance_after, abs=1e-9)
+        assert float(laws.normalized_c()[chosen].abs().max()) == pytest.approx(done.imbalance_after, abs=1e-9)
 
 
 MODELS = {
@@ -90,7 +90,7 @@ def test_c_comes_to_zero_and_the_outputs_stay(name):
     assert_balanced(model, done, x, EDGES)
 
 
-# Families of the zoo on which balancing differs: skips, tied weights, normalisations, edges, heads, jumping knowledge.
+# Families of the zoo on which balancing differs: skips, tied weights, normalizations, edges, heads, jumping knowledge.
 LIBRARY = [
     *(f"library: {kind}{more}" for kind in ("GCN", "GraphSAGE", "GIN", "GAT", "PNA") for more in ("", " cat", " max")),
     *(f"library: {kind} {norm}" for kind in ("GCN", "GAT") for norm in ("batch_norm", "layer_norm", "pair_norm")),
@@ -228,7 +228,7 @@ def test_relative_gradients_balance(given_loss):
     laws = gatdiag.find_laws(model, x, EDGES)
     relative = {name: p.grad / p.detach() for name, p in named(model)}
     left = {exclusion.what for exclusion in done.left_alone}
-    imbalance = laws.normalised_c(relative).abs()
+    imbalance = laws.normalized_c(relative).abs()
     assert max(float(value) for law, value in zip(laws, imbalance, strict=True) if law.name not in left) < 1e-7
 
 
@@ -254,7 +254,7 @@ def test_moments_follow_or_are_dropped():
     optimizer.step()
 
 
-def test_unknown_optimisers_change_nothing_unless_their_state_is_dropped():
+def test_unknown_optimizers_change_nothing_unless_their_state_is_dropped():
     model = roughened(gat(5, 3, hidden_channels=4, layers=3))
     optimizer = torch.optim.LBFGS(model.parameters())
     before = [parameter.clone() for parameter in model.parameters()]
@@ -347,7 +347,7 @@ def test_a_network_that_imbalance_keeps_from_training_trains_as_if_it_had_none()
     settings_ = TrainingSettings(learning_rate=0.2, epochs=60)
 
     def made():
-        return initialise_(
+        return initialize_(
             gat(16, 4, hidden_channels=16, layers=6), "balanced_orthogonal", generator=torch.Generator().manual_seed(0)
         )
 

@@ -39,7 +39,7 @@ def test_c_of_any_tensors_comes_to_zero_and_the_models_own_stay(stack):
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     rescaling = balancing(laws, checkpoint)
     balanced = {name: tensor.double() for name, tensor in rescaled(checkpoint, rescaling).items()}
-    assert laws.normalised_c(balanced).abs().max() < 1e-12
+    assert laws.normalized_c(balanced).abs().max() < 1e-12
     assert rescaling.balanced == tuple(range(18))
     assert [law.neuron for law in rescaling.by_law[:6]] == list(range(6))
     assert [law.factor for law in rescaling.by_law] == pytest.approx(rescaling.coordinates.exp().tolist())
@@ -153,7 +153,7 @@ def test_refused_laws_are_left_alone_and_the_others_balance(stack):
     assert rescaling.left_alone[0].reason == "not this one"
     assert rescaling.left_alone[0].what == laws[2].name
     assert float(rescaling.coordinates[2]) == 0
-    c = laws.normalised_c(rescaled(laws.parameters, rescaling)).abs()
+    c = laws.normalized_c(rescaled(laws.parameters, rescaling)).abs()
     assert c[2] > 1e-3
     assert c[[number for number in range(18) if number != 2]].max() < 1e-12
 

@@ -43,7 +43,7 @@ def test_a_single_layer_has_no_neurons():
     assert neurons_of_stack(model, discover(model)) == ()
 
 
-def test_a_normalisation_is_refused():
+def test_a_normalization_is_refused():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
     with pytest.raises(ModelError, match=r"but 1 is a BatchNorm1d with 1.weight, 1.bias\. Give the inputs"):
         neurons_of_stack(model, discover(model))

@@ -49,7 +49,7 @@ def test_a_layer_that_crosses_a_threshold_is_left_alone():
     assert all("outputs move by" in exclusion.reason for exclusion in verified.rescaling.left_alone)
     assert verified.double.relative < 1e-14
     balanced = {name: p.detach() * verified.rescaling.factors.get(name, 1) for name, p in model.named_parameters()}
-    c = laws.normalised_c(balanced).abs()
+    c = laws.normalized_c(balanced).abs()
     assert c[:4].max() < 1e-12
     assert c[4:].max() > 0.1
 

@@ -48,11 +48,11 @@ def complete(structure, model):
 )
 def test_models_of_pyg(name, conv, options, norm, jk):
     model = getattr(gnn, name)(8, 6, 2, out_channels=3, norm=norm, jk=jk, **options)
-    normalised = {None: [], "batch": ["BatchNorm"], "graph_norm": ["GraphNorm"]}[norm]
-    last = normalised if jk else []
+    normalized = {None: [], "batch": ["BatchNorm"], "graph_norm": ["GraphNorm"]}[norm]
+    last = normalized if jk else []
     end = {None: [], "cat": ["Linear"], "lstm": ["LSTM", "Linear", "Linear"]}[jk]
     structure = discover(model, X, EDGES)
-    assert [layer.kind for layer in structure if layer.executed] == [conv, *normalised, conv, *last, *end]
+    assert [layer.kind for layer in structure if layer.executed] == [conv, *normalized, conv, *last, *end]
     assert structure.order == "execution"
     assert complete(structure, model)
     assert complete(discover(model), model)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from gatdiag.run import load
-from gatdiag.summary import compare, default_variant, depth, mean_by, normalisation, width
+from gatdiag.summary import compare, default_variant, depth, mean_by, normalization, width
 from tests.figures.odd_runs import bare_run, recorded_run
 from tests.run.synthetic import synthetic_meta, synthetic_run
 
@@ -38,7 +38,7 @@ def test_one_row_a_run(runs):
 def test_variants_may_be_told(runs):
     table = compare(runs, {runs[0].name: "A"})
     assert table["variant"].tolist() == ["A", "gat-xavier", "gat-lsuv"]
-    assert table["normalisation"].tolist() == ["A", "none", "none"]
+    assert table["normalization"].tolist() == ["A", "none", "none"]
 
 
 def test_facts_of_a_run_with_nothing(tmp_path):
@@ -58,7 +58,7 @@ def test_width_is_the_most_common_hidden_one_and_norms_are_found(tmp_path):
     layers[2]["parameters"][2]["role"] = "norm scale"
     run = recorded_run(tmp_path / "run", meta, lambda step: {"steps": {"loss": 1.0}}, 1)
     assert width(run) == 2  # 2 and 8 are equally common among the hidden four; the first wins
-    assert normalisation(run) == "BatchNorm"
+    assert normalization(run) == "BatchNorm"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class Contents:
 
 
 class NoModelError(InputError):
-    """A file is whole, but holds no model that is read: an optimiser's state alone, say, or objects of Python's."""
+    """A file is whole, but holds no model that is read: an optimizer's state alone, say, or objects of Python's."""
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class _Unpickler(pickle._Unpickler):  # the one in Python, which allocates nothi
 
 
 def read_distributed(folder: Path, *, mapped: bool = True) -> Contents:
-    """Reads all tensors and other objects of a folder, the optimiser's too, into memory.
+    """Reads all tensors and other objects of a folder, the optimizer's too, into memory.
 
     Raises:
         InputError: The description or a part is damaged or missing, or needs more than weights-only loading.

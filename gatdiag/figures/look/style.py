@@ -2,7 +2,7 @@
 
 Colors are those of Okabe and Ito for categories, cividis for heat maps, viridis for lines in an order, and blue to
 orange through white for what has a sign: all safe for color-blind readers. Line styles, markers and hatches differ too,
-so that a print in grey can be read.
+so that a print in gray can be read.
 """
 
 import unicodedata

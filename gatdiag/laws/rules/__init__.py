@@ -13,7 +13,7 @@ from gatdiag.laws.rules import (
     contraction,
     elementwise,
     linear_algebra,
-    normalisation,
+    normalization,
     reduction,
     scatter,
 )
@@ -173,7 +173,7 @@ RULES: dict[str, Rule] = {
     "_linalg_svd": linear_algebra.singular_values,
     **_each(linear_algebra.eigenvalues, "_linalg_eigh linalg_eig linalg_eigvals _linalg_eigvals"),
     "linalg_pinv": linear_algebra.pseudo_inverse,
-    "linalg_qr": linear_algebra.orthogonalised,
+    "linalg_qr": linear_algebra.orthogonalized,
     # message passing
     **_each(
         scatter.scattered,
@@ -183,16 +183,16 @@ RULES: dict[str, Rule] = {
     **_each(scatter.segmented, "segment_reduce"),
     **_each(scatter.bagged, "_embedding_bag _embedding_bag_forward_only"),
     **_each(scatter.sparse_from_values, "_sparse_coo_tensor_with_dims_and_tensors sparse_compressed_tensor"),
-    # normalisation
+    # normalization
     **_each(
-        normalisation.batch_norm,
+        normalization.batch_norm,
         "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
         "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update cudnn_batch_norm "
         "miopen_batch_norm",
     ),
-    **_each(normalisation.layer_norm, "native_layer_norm _fused_rms_norm rms_norm"),
-    **_each(normalisation.group_norm, "native_group_norm"),
-    "_weight_norm_interface": normalisation.weight_norm,
+    **_each(normalization.layer_norm, "native_layer_norm _fused_rms_norm rms_norm"),
+    **_each(normalization.group_norm, "native_group_norm"),
+    "_weight_norm_interface": normalization.weight_norm,
     # backward passes inside the forward pass
     **_each(backward.passed, "threshold_backward leaky_relu_backward native_dropout_backward"),
     **_each(

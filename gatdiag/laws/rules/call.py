@@ -19,7 +19,7 @@ HUGE = 1e4
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """An aten operation that has just run on labelled tensors.
+    """An aten operation that has just run on labeled tensors.
 
     Attributes:
         function: The operation.
@@ -27,7 +27,7 @@ class Call:
         out: What it returned.
         shape: Shape of the first argument before it ran (an in-place view changes it).
         exponents: The equations to add to.
-        label_of: The label of a tensor; no terms for an unlabelled one.
+        label_of: The label of a tensor; no terms for an unlabeled one.
     """
 
     function: torch._ops.OpOverload
@@ -66,7 +66,7 @@ class Call:
         return self.tensors()[0]
 
     def number(self, name: str) -> float | None:
-        """The argument as a plain number, if it is one or an unlabelled tensor with one entry."""
+        """The argument as a plain number, if it is one or an unlabeled tensor with one entry."""
         value = self.arguments.get(name)
         if isinstance(value, Tensor) and value.numel() == 1 and not self.label_of(value).arrays:
             return None if value.is_complex() else float(value)

@@ -99,7 +99,7 @@ def pseudo_inverse(call: Call) -> Label:
     return call.lumped(call.label_of(call.first).aligned(ndim), [ndim - 2, ndim - 1]).scaled(-1)
 
 
-def orthogonalised(call: Call) -> Labels:
+def orthogonalized(call: Call) -> Labels:
     """QR: columns may scale, which R takes up."""
     ndim = call.first.ndim
     return [Label(), call.exponents.uniform(call.label_of(call.first).aligned(ndim), [ndim - 2])]

@@ -111,7 +111,7 @@ def bagged(call: Call) -> Labels:
 
 
 def sparse_from_values(call: Call) -> Label:
-    """A sparse matrix made of labelled values: they must all scale alike."""
+    """A sparse matrix made of labeled values: they must all scale alike."""
     values = call["values"]
     label = call.lumped(call.label("values").aligned(values.ndim), range(values.ndim))
     return label.map(lambda array: array.reshape(()))

@@ -164,7 +164,7 @@ CLAIMS = {
         call(f"{REBUILD}_sparse_tensor", call("torch.serialization._get_layout", "torch.sparse_coo"), (1, 2, 3)),
         "",
     ),
-    "a quantised tensor": (
+    "a quantized tensor": (
         call(f"{REBUILD}_qtensor", storage(TRILLION, kind="torch.QInt8Storage"), 0, (1,), (1,), (), False, None),
         "",
     ),

@@ -67,7 +67,7 @@ def test_marks_below_a_linear_axis(axes):
 
 
 @pytest.mark.parametrize(("count", "limit"), [(3, 12), (512, 12), (1, 12), (0, 12)])
-def test_layers_are_labelled_at_most_so_many_times(axes, count, limit):
+def test_layers_are_labeled_at_most_so_many_times(axes, count, limit):
     layer_axis(axes, [f"convs.{i}" for i in range(count)], limit=limit)
     labels = [text.get_text() for text in axes.get_xticklabels()]
     assert len(labels) == min(count, limit)
@@ -77,7 +77,7 @@ def test_layers_are_labelled_at_most_so_many_times(axes, count, limit):
 
 @pytest.mark.parametrize("count", [*range(1, 30), 512])
 @pytest.mark.parametrize("limit", [5, 8, 12])
-def test_layers_are_labelled_at_an_even_stride(axes, count, limit):
+def test_layers_are_labeled_at_an_even_stride(axes, count, limit):
     layer_axis(axes, [f"convs.{i}" for i in range(count)], axis="y", limit=limit)
     ticks = axes.get_yticks()
     assert limit / 2 <= len(ticks) <= limit or len(ticks) == count

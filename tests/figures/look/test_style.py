@@ -23,7 +23,7 @@ def test_no_two_categories_share_color_and_line():
 
 
 @pytest.mark.parametrize("count", [2, 8])
-def test_few_categories_differ_in_grey(count):
+def test_few_categories_differ_in_gray(count):
     for one, other in itertools.combinations(CATEGORIES[:count], 2):
         difference = abs(luminance(one["color"]) - luminance(other["color"]))
         assert one["linestyle"] != other["linestyle"] or difference > 0.04

@@ -1,4 +1,4 @@
-"""Models with attention over neighbours, for the zoo."""
+"""Models with attention over neighbors, for the zoo."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ from tests.laws.models.graph import (
 
 
 class OmegaGAT(nn.Module):
-    """A GATv2 layer (shared weights) with a learnt mixture of a node's own and its neighbours' features.
+    """A GATv2 layer (shared weights) with a learned mixture of a node's own and its neighbors' features.
 
     h_v = (1 - omega) * W x_v + omega * sum_u alpha_uv W x_u, with one omega a channel or one for all.
     This is how "omega-GAT" is read here: the propagation operator I - omega (I - A) with A the attention matrix.

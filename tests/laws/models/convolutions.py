@@ -1,4 +1,4 @@
-"""Models with fixed neighbourhood averages, for the zoo."""
+"""Models with fixed neighborhood averages, for the zoo."""
 
 from collections.abc import Callable
 

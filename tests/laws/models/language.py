@@ -1,4 +1,4 @@
-"""Normalisations and attention as language models have them, for the zoo."""
+"""Normalizations and attention as language models have them, for the zoo."""
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +27,13 @@ class RMSNorm(nn.Module):
 
 
 class StandardisedLinear(nn.Linear):
-    """Each row of the weight has mean zero and variance one (weight standardisation)."""
+    """Each row of the weight has mean zero and variance one (weight standardization)."""
 
     eps = 1e-5
 
     def forward(self, x: Tensor) -> Tensor:
-        centred = self.weight - self.weight.mean(dim=1, keepdim=True)
-        return F.linear(x, centred / (centred.var(dim=1, keepdim=True, unbiased=False) + self.eps).sqrt(), self.bias)
+        centered = self.weight - self.weight.mean(dim=1, keepdim=True)
+        return F.linear(x, centered / (centered.var(dim=1, keepdim=True, unbiased=False) + self.eps).sqrt(), self.bias)
 
 
 class Block(nn.Module):
@@ -78,7 +78,7 @@ class Latent(nn.Module):
 
 
 class WordModel(nn.Module):
-    """Embedding plus learnt positions, then a perceptron; every word occurs."""
+    """Embedding plus learned positions, then a perceptron; every word occurs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ ZOO: dict[str, Factory] = {
         nn.Sequential(nn.Conv1d(2, 3, 3), nn.InstanceNorm1d(3, affine=True), nn.ReLU(), nn.Conv1d(3, OUT, 1)),
         (torch.randn(2, 2, 8),),
     ),
-    "weight standardisation": lambda: over_rows(
+    "weight standardization": lambda: over_rows(
         nn.Sequential(
             StandardisedLinear(IN, HID), nn.ReLU(), StandardisedLinear(HID, HID2), nn.ReLU(), nn.Linear(HID2, OUT)
         )

@@ -76,7 +76,7 @@ ZOO: dict[str, Factory] = {
     "normalize": lambda: written(
         lambda x, a, b: F.normalize(F.relu(x @ a.t()), dim=-1) @ b.t(), a=(HID, IN), b=(OUT, HID)
     ),
-    "normalised weights": lambda: written(
+    "normalized weights": lambda: written(
         lambda x, a, b: F.relu(x @ F.normalize(a, dim=1).t()) @ b.t(), a=(HID, IN), b=(OUT, HID)
     ),
     "softmax output": lambda: written(

@@ -215,7 +215,7 @@ ZOO: dict[str, Factory] = {
     "difference of logarithms": lambda: hidden(
         lambda h, b, c: (h.abs().log() - (h @ c).abs().log()).tanh() @ b.t(), c=(HID, HID)
     ),
-    "logarithms that are normalised": lambda: hidden(
+    "logarithms that are normalized": lambda: hidden(
         lambda h, b, w: F.batch_norm(h.abs().log(), None, None, w, training=True, eps=0.1) @ b.t(), w=(HID,)
     ),
     "logarithm of the output": lambda: hidden(lambda h, b: (h.relu() @ b.t()).abs().log()),

@@ -1,4 +1,4 @@
-"""Models without a graph that the zoo lists: perceptrons, tied and reparametrised weights, a transformer, a CNN."""
+"""Models without a graph that the zoo lists: perceptrons, tied and reparametrized weights, a transformer, a CNN."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ def mlp(act: type[nn.Module] = nn.ReLU, norm: Callable[[int], nn.Module] | None 
 
 
 def wrapped(wrap: Callable[[nn.Module], nn.Module]) -> Case:
-    """Hidden layers reparametrised, last layer plain."""
+    """Hidden layers reparametrized, last layer plain."""
     return chain(wrap(nn.Linear(IN, HID)), nn.ReLU(), wrap(nn.Linear(HID, HID2)), nn.ReLU(), nn.Linear(HID2, OUT))
 
 

@@ -155,7 +155,7 @@ ZOO: dict[str, Factory] = {
     "sort aggregation": lambda: readout(gnn.SortAggregation(k=3), HID2, 3 * HID2),
     "mean max add": lambda: readout(GlobalMax(), HID2, 3 * HID2),
     "softmax aggregation": lambda: aggregator("SoftmaxAggregation"),
-    "softmax aggregation learnt": lambda: aggregator("SoftmaxAggregation", learn=True),
+    "softmax aggregation learned": lambda: aggregator("SoftmaxAggregation", learn=True),
     "power mean aggregation": lambda: aggregator("PowerMeanAggregation", p=2.0),
     "median aggregation": lambda: aggregator("MedianAggregation"),
     "quantile aggregation": lambda: aggregator("QuantileAggregation", q=0.3),

@@ -10,7 +10,7 @@ from tests.laws.rules import (
     test_contraction,
     test_elementwise,
     test_linear_algebra,
-    test_normalisation,
+    test_normalization,
     test_reduction,
     test_scatter,
 )
@@ -21,7 +21,7 @@ ROOMS = (
     test_contraction,
     test_elementwise,
     test_linear_algebra,
-    test_normalisation,
+    test_normalization,
     test_reduction,
     test_scatter,
 )

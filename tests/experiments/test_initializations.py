@@ -4,9 +4,9 @@ from torch_geometric.data import Data
 
 import gatdiag
 from gatdiag.errors import InputError
-from gatdiag.experiments import initialisations
+from gatdiag.experiments import initializations
 from gatdiag.experiments.block_model import block_model
-from gatdiag.experiments.initialisations import SCHEMES, compare_initialisations, prepared_graph, settings_for
+from gatdiag.experiments.initializations import SCHEMES, compare_initializations, prepared_graph, settings_for
 from gatdiag.experiments.training import TrainingSettings
 
 
@@ -21,7 +21,7 @@ def graph_of(features, *mask_shape):
 @pytest.fixture
 def features(monkeypatch):
     x = torch.tensor([[1.0, 3.0], [0.0, 0.0], [2.0, 2.0], [0.0, 5.0]])
-    monkeypatch.setattr(initialisations, "load_graph", lambda name, root: graph_of(x.clone(), 4, 2))
+    monkeypatch.setattr(initializations, "load_graph", lambda name, root: graph_of(x.clone(), 4, 2))
     return x
 
 
@@ -44,7 +44,7 @@ def test_learning_rates_are_those_of_the_paper(name, rate):
 
 def test_both_trainings_differ_in_their_weights_alone(tmp_path):
     heard = []
-    folders = compare_initialisations(
+    folders = compare_initializations(
         block_model(nodes=160, words=16),
         tmp_path,
         TrainingSettings(epochs=2, seed=3),
@@ -64,8 +64,8 @@ def test_both_trainings_differ_in_their_weights_alone(tmp_path):
 
 def test_a_run_that_is_there_is_replaced_only_when_told(tmp_path):
     graph, settings = block_model(nodes=160, words=16), TrainingSettings(epochs=1)
-    compare_initialisations(graph, tmp_path, settings, layers=2, width=4)
+    compare_initializations(graph, tmp_path, settings, layers=2, width=4)
     with pytest.raises(InputError):
-        compare_initialisations(graph, tmp_path, settings, layers=2, width=4)
-    compare_initialisations(graph, tmp_path, TrainingSettings(epochs=2), layers=2, width=4, overwrite=True)
+        compare_initializations(graph, tmp_path, settings, layers=2, width=4)
+    compare_initializations(graph, tmp_path, TrainingSettings(epochs=2), layers=2, width=4, overwrite=True)
     assert len(gatdiag.load(tmp_path / "xavier").steps) == 2

@@ -21,7 +21,7 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import Stack, gat, residual_gcn
 from gatdiag.experiments.training import TrainingSettings, train
-from gatdiag.remedies import SCHEMES, initialise_
+from gatdiag.remedies import SCHEMES, initialize_
 from tests.remedies.stacks import EDGES, STACKS, X
 
 BALANCED = ("balanced_xavier", "balanced_orthogonal")
@@ -43,17 +43,17 @@ def test_c_is_zero_for_every_neuron(name, scheme, inputs):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()  # biases too
-    assert initialise_(model, scheme, *inputs, generator=seeded()) is model
+    assert initialize_(model, scheme, *inputs, generator=seeded()) is model
     laws = gatdiag.find_laws(model, X, EDGES)
     assert len(laws) >= 4
     assert {law.kind for law in laws} == {"neuron"}
-    assert laws.normalised_c().abs().max() < 1e-6
+    assert laws.normalized_c().abs().max() < 1e-6
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("scheme", BALANCED)
 def test_c_by_the_formula_of_the_paper(scheme):
-    model = initialise_(gat(5, 3, hidden_channels=6, layers=4), scheme, generator=seeded())
+    model = initialize_(gat(5, 3, hidden_channels=6, layers=4), scheme, generator=seeded())
     for conv, following in zip(model.convs, model.convs[1:], strict=False):
         into, attention, out = (w.tolist() for w in (conv.lin_l.weight, conv.att[0, 0], following.lin_l.weight))
         for i in range(6):
@@ -63,7 +63,7 @@ def test_c_by_the_formula_of_the_paper(scheme):
 
 
 def test_heads_that_are_averaged_balance_in_sum():
-    model = initialise_(STACKS["gatv2 with averaged heads"](), "balanced_xavier", generator=seeded())
+    model = initialize_(STACKS["gatv2 with averaged heads"](), "balanced_xavier", generator=seeded())
     first, second, third = (conv.lin_l.weight for conv in model.convs)
     for i in range(6):
         assert float(squares(first[[i, 6 + i]], (0, 1))) == pytest.approx(float(squares(second[:, i], 0)), rel=1e-5)
@@ -73,8 +73,8 @@ def test_heads_that_are_averaged_balance_in_sum():
 
 
 def test_balanced_xavier_keeps_directions_of_xavier():
-    xavier = initialise_(gat(5, 3, hidden_channels=6, layers=3), "xavier_zero_attention", generator=seeded())
-    balanced = initialise_(gat(5, 3, hidden_channels=6, layers=3), "balanced_xavier", generator=seeded())
+    xavier = initialize_(gat(5, 3, hidden_channels=6, layers=3), "xavier_zero_attention", generator=seeded())
+    balanced = initialize_(gat(5, 3, hidden_channels=6, layers=3), "balanced_xavier", generator=seeded())
     pairs = [(a.lin_l.weight, b.lin_l.weight) for a, b in zip(xavier.convs, balanced.convs, strict=True)]
     assert torch.cosine_similarity(*pairs[0], dim=1).tolist() == pytest.approx([1.0] * 6)
     for pair in pairs[1:]:
@@ -82,7 +82,7 @@ def test_balanced_xavier_keeps_directions_of_xavier():
 
 
 def test_balanced_orthogonal_leaves_hidden_layers_of_equal_width_as_drawn():
-    model = initialise_(gat(1433, 7), "balanced_orthogonal", generator=seeded())
+    model = initialize_(gat(1433, 7), "balanced_orthogonal", generator=seeded())
     first, *hidden, last = (conv.lin_l.weight for conv in model.convs)
     assert first.shape == (64, 1433)
     torch.testing.assert_close(first[:32], -first[32:])
@@ -99,7 +99,7 @@ def test_balanced_orthogonal_leaves_hidden_layers_of_equal_width_as_drawn():
 
 @pytest.mark.parametrize("name", [name for name in STACKS if "odd" not in name])
 def test_a_looks_linear_stack_is_odd_and_passes_a_signal_on(name):
-    model = initialise_(STACKS[name](), "balanced_orthogonal", generator=seeded())
+    model = initialize_(STACKS[name](), "balanced_orthogonal", generator=seeded())
     out = model(X, EDGES)
     assert out.std() > 1e-3
     torch.testing.assert_close(model(-X, EDGES), -out)
@@ -107,7 +107,7 @@ def test_a_looks_linear_stack_is_odd_and_passes_a_signal_on(name):
 
 
 def test_averaged_heads_are_not_equal():
-    model = initialise_(STACKS["gat with averaged heads"](), "balanced_orthogonal", generator=seeded())
+    model = initialize_(STACKS["gat with averaged heads"](), "balanced_orthogonal", generator=seeded())
     heads = model.convs[0].lin.weight.view(3, 4, 5)
     assert not torch.allclose(heads[0], heads[1])
     torch.testing.assert_close(heads[:, :2], -heads[:, 2:])
@@ -126,7 +126,7 @@ def test_the_signal_is_as_large_at_any_depth(conv, heads, concat):
     alone = torch.empty((2, 0), dtype=torch.long)  # nodes that attend to themselves only: no smoothing
     norms = []
     for depth in (2, 5, 10, 20):
-        model = initialise_(attention_stack(conv, depth, heads, concat), "balanced_orthogonal", generator=seeded(depth))
+        model = initialize_(attention_stack(conv, depth, heads, concat), "balanced_orthogonal", generator=seeded(depth))
         norms.append(float(model(X, alone).detach().norm()))
         weights = [conv.lin.weight if isinstance(conv, GATConv) else conv.lin_l.weight for conv in model.convs]
         for weight, following in pairwise(weights):
@@ -152,18 +152,18 @@ def test_the_signal_is_as_large_at_any_depth_by_the_laws(kind):
     for depth in (2, 12, 5):  # after many more, nodes of this graph are alike, and attention has no gradient
         torch.manual_seed(depth)  # its laws are looked for at the weights it has
         model = Stack([KINDS[kind](5 if layer == 0 else 8) for layer in range(depth)])
-        initialise_(model, "balanced_orthogonal", X, EDGES, generator=seeded(depth))
+        initialize_(model, "balanced_orthogonal", X, EDGES, generator=seeded(depth))
         norms.append(float(model(X, EDGES).detach().norm()))
     assert max(norms) < 3 * min(norms)
     laws = gatdiag.find_laws(model, X, EDGES)
     assert {"neuron"} <= {law.kind for law in laws} <= {"neuron", "product", "annihilated"}
-    assert laws.normalised_c().abs().max() < 1e-6
+    assert laws.normalized_c().abs().max() < 1e-6
 
 
 def test_a_deep_network_of_averaged_heads_trains():
     graph = load_graph("sbm")
     model = attention_stack(GATConv, 10, 8, False, channels=16, features=graph.num_features, classes=4)
-    initialise_(model, "balanced_orthogonal", generator=seeded())
+    initialize_(model, "balanced_orthogonal", generator=seeded())
     accuracies = []
     settings = TrainingSettings("Adam", learning_rate=0.01, epochs=20)
     train(model, graph, settings, None, lambda _, epoch: accuracies.append(epoch.val_accuracy))
@@ -177,12 +177,12 @@ def test_xavier_is_torchs_draw_for_draw():
     for parameter in expected.parameters():
         nn.init.xavier_normal_(parameter)
     torch.manual_seed(3)
-    initialise_(model, "xavier")
+    initialize_(model, "xavier")
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), expected.parameters(), strict=True))
 
 
 def test_xaviers_imbalance_is_at_both_ends():
-    model = initialise_(gat(1433, 7), "xavier", generator=seeded())
+    model = initialize_(gat(1433, 7), "xavier", generator=seeded())
     weights = [conv.lin_l.weight for conv in model.convs]
     assert float(squares(weights[0], 1).mean()) == pytest.approx(2 * 1433 / (64 + 1433), rel=0.02)
     assert float(squares(weights[5], 1).mean()) == pytest.approx(1.0, rel=0.05)
@@ -191,7 +191,7 @@ def test_xaviers_imbalance_is_at_both_ends():
 
 @pytest.mark.parametrize(("heads", "channels"), [(1, 4000), (4, 1000)])
 def test_attention_has_the_variance_of_the_papers_code(heads, channels):
-    conv = initialise_(GATv2Conv(2, channels, heads=heads, share_weights=True), "xavier", generator=seeded())
+    conv = initialize_(GATv2Conv(2, channels, heads=heads, share_weights=True), "xavier", generator=seeded())
     assert float(conv.att.detach().var()) == pytest.approx(2 / (heads * channels + channels), rel=0.1)
 
 
@@ -199,7 +199,7 @@ def test_what_each_scheme_sets_to_zero():
     for scheme in SCHEMES:
         conv = STACKS["gatv2 unshared"]().convs[1]
         nn.init.ones_(conv.bias)
-        initialise_(conv, scheme, generator=seeded())
+        initialize_(conv, scheme, generator=seeded())
         zero = {name for name, parameter in conv.named_parameters() if not parameter.any()}
         expected = {"bias", "lin_l.bias", "lin_r.bias"}
         expected |= set() if scheme == "xavier" else {"att"}
@@ -208,7 +208,7 @@ def test_what_each_scheme_sets_to_zero():
 
 
 def test_attention_and_target_weights_learn_from_zero():
-    model = initialise_(STACKS["gatv2 unshared"](), "balanced_orthogonal", generator=seeded())
+    model = initialize_(STACKS["gatv2 unshared"](), "balanced_orthogonal", generator=seeded())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
@@ -224,19 +224,19 @@ def test_form_and_flags_stay_and_random_numbers_come_from_the_generator(scheme):
     before = {name: (id(p), p.dtype, p.requires_grad) for name, p in models[0].named_parameters()}
     state = torch.get_rng_state()
     for model in models:
-        initialise_(model, scheme, generator=seeded(7))
+        initialize_(model, scheme, generator=seeded(7))
     assert torch.equal(torch.get_rng_state(), state)
     assert {name: (id(p), p.dtype, p.requires_grad) for name, p in models[0].named_parameters()} == before
     assert models[0].convs[0].lin_r is models[0].convs[0].lin_l
     assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
     assert all(p.grad_fn is None and p.is_leaf for p in models[0].parameters())
-    initialise_(models[1], scheme, generator=seeded(8))
+    initialize_(models[1], scheme, generator=seeded(8))
     assert not torch.equal(models[0].convs[0].lin_l.weight, models[1].convs[0].lin_l.weight)
 
 
 def test_low_precision_is_drawn_in_single():
-    model = initialise_(gat(5, 3, hidden_channels=4, layers=3).bfloat16(), "balanced_orthogonal", generator=seeded())
-    single = initialise_(gat(5, 3, hidden_channels=4, layers=3), "balanced_orthogonal", generator=seeded())
+    model = initialize_(gat(5, 3, hidden_channels=4, layers=3).bfloat16(), "balanced_orthogonal", generator=seeded())
+    single = initialize_(gat(5, 3, hidden_channels=4, layers=3), "balanced_orthogonal", generator=seeded())
     for low, full in zip(model.parameters(), single.parameters(), strict=True):
         assert torch.equal(low, full.bfloat16())
 
@@ -253,11 +253,11 @@ class Normed(nn.Module):
 
 
 def test_with_inputs_the_laws_say_what_leads_where():
-    model = initialise_(Normed(), "balanced_xavier", X, edge_index=EDGES, generator=seeded())
+    model = initialize_(Normed(), "balanced_xavier", X, edge_index=EDGES, generator=seeded())
     laws = gatdiag.find_laws(model, X, EDGES)
     neurons = torch.tensor([law.kind == "neuron" for law in laws])
     assert neurons.any()
-    assert laws.normalised_c()[neurons].abs().max() < 1e-6
+    assert laws.normalized_c()[neurons].abs().max() < 1e-6
     assert torch.equal(model.norm.module.weight, torch.ones(6))
 
 
@@ -273,9 +273,9 @@ class Edged(nn.Module):
 @pytest.mark.parametrize("conv", [GATConv, GATv2Conv])
 def test_neurons_balance_beside_edge_features(conv):
     inputs = (X, EDGES, torch.ones(EDGES.shape[1], 2))
-    model = initialise_(Edged(conv), "balanced_orthogonal", *inputs, generator=seeded())
+    model = initialize_(Edged(conv), "balanced_orthogonal", *inputs, generator=seeded())
     laws = gatdiag.find_laws(model, *inputs)
-    c = [abs(c) for law, c in zip(laws, laws.normalised_c().tolist(), strict=True) if law.kind == "neuron"]
+    c = [abs(c) for law, c in zip(laws, laws.normalized_c().tolist(), strict=True) if law.kind == "neuron"]
     assert len(c) == 4
     assert max(c) < 1e-6
     assert model.first.lin_edge.weight.any()
@@ -291,9 +291,9 @@ def test_target_weights_of_gat_stay_alive():
             h = self.first((x, x), edge_index).relu()
             return self.second((h, h), edge_index)
 
-    model = initialise_(Bipartite(), "balanced_orthogonal", X, EDGES, generator=seeded())
+    model = initialize_(Bipartite(), "balanced_orthogonal", X, EDGES, generator=seeded())
     laws = gatdiag.find_laws(model, X, EDGES)
-    c = [abs(c) for law, c in zip(laws, laws.normalised_c().tolist(), strict=True) if law.kind == "neuron"]
+    c = [abs(c) for law, c in zip(laws, laws.normalized_c().tolist(), strict=True) if law.kind == "neuron"]
     assert len(c) == 4
     assert max(c) < 1e-6
     assert model.first.lin_dst.weight.any()  # with the attention vector at zero, both would stay there
@@ -344,29 +344,29 @@ def test_what_is_not_clear_is_refused_and_nothing_changed(model, scheme, inputs,
     made = model()
     before = [parameter.clone() for parameter in made.parameters()]
     with pytest.raises(ModelError, match=message):
-        initialise_(made, scheme, *inputs)
+        initialize_(made, scheme, *inputs)
     assert all(torch.equal(a, b) for a, b in zip(made.parameters(), before, strict=True))
 
 
 def test_concatenated_layers_balance_by_their_laws():
-    model = initialise_(Concatenating(), "balanced_xavier", X, EDGES, generator=seeded())
-    assert gatdiag.find_laws(model, X, EDGES).normalised_c().abs().max() < 1e-6
+    model = initialize_(Concatenating(), "balanced_xavier", X, EDGES, generator=seeded())
+    assert gatdiag.find_laws(model, X, EDGES).normalized_c().abs().max() < 1e-6
 
 
 def test_an_activation_without_laws_is_no_matter_in_a_stack():
-    model = initialise_(Saturating(), "balanced_orthogonal", generator=seeded())
+    model = initialize_(Saturating(), "balanced_orthogonal", generator=seeded())
     assert squares(model.first.weight, 1).tolist() == pytest.approx(squares(model.second.weight, 0).tolist())
 
 
 def test_an_unknown_scheme_is_answered_with_the_known_ones():
     with pytest.raises(InputError, match=r"xavier, xavier_zero_attention, balanced_xavier.*got 'kaiming'"):
-        initialise_(gat(5, 3), "kaiming")
+        initialize_(gat(5, 3), "kaiming")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_schemes_may_be_spelled_with_hyphens(scheme):
     first, second = (
-        initialise_(gat(5, 3, hidden_channels=6, layers=3), spelled, generator=seeded())
+        initialize_(gat(5, 3, hidden_channels=6, layers=3), spelled, generator=seeded())
         for spelled in (scheme, scheme.replace("_", "-"))
     )
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
@@ -375,10 +375,10 @@ def test_schemes_may_be_spelled_with_hyphens(scheme):
 @pytest.mark.parametrize("model", ["x", None, [torch.ones(2, 2)]])
 def test_what_is_no_module_is_refused(model):
     with pytest.raises(InputError, match=rf"Expected a torch.nn.Module.*got {type(model).__name__} first"):
-        initialise_(model, "xavier")
+        initialize_(model, "xavier")
 
 
 def test_no_global_hook_stays():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    initialise_(model, "balanced_orthogonal", torch.randn(5, 4))
+    initialize_(model, "balanced_orthogonal", torch.randn(5, 4))
     assert not nn.modules.module._has_any_global_hook()

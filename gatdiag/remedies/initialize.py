@@ -26,7 +26,7 @@ _REWRITTEN = re.compile(r"(^|\.)parametrizations\.|weight_[gv]$|_orig$")
 Distribution: TypeAlias = Literal["zero", "xavier", "orthogonal", "kept"]
 
 
-def initialise_(
+def initialize_(
     model: nn.Module, scheme: Scheme | str, *args: Any, generator: Generator | None = None, **kwargs: Any
 ) -> nn.Module:
     """Give a model fresh weights, in place.
@@ -62,7 +62,7 @@ def initialise_(
     Biases become zero. With ``share_weights=False`` the balanced schemes set the weights of the target node to zero,
     as the paper's code does: they begin to move as soon as the attention has. Heads that are averaged get matrices of
     their own, since equal heads would stay equal; it is their mean that is looks-linear. Scales and shifts of
-    normalisations, gates and the like keep their values. Dtypes, devices and ``requires_grad`` stay as they are.
+    normalizations, gates and the like keep their values. Dtypes, devices and ``requires_grad`` stay as they are.
 
     Args:
         model: Any module for the Xavier schemes; a stack, or a model that has laws, for the balanced ones.
@@ -89,7 +89,7 @@ def initialise_(
     Example:
         >>> from torch_geometric.nn import GATv2Conv
         >>> first, last = GATv2Conv(5, 4, share_weights=True), GATv2Conv(4, 3, share_weights=True)
-        >>> model = initialise_(nn.ModuleList([first, last]), "balanced_orthogonal")
+        >>> model = initialize_(nn.ModuleList([first, last]), "balanced_orthogonal")
         >>> incoming, outgoing = first.lin_l.weight.square().sum(1), last.lin_l.weight.square().sum(0)
         >>> torch.allclose(incoming, torch.full((4,), 2.0)), torch.allclose(incoming, outgoing)
         (True, True)

@@ -1,4 +1,4 @@
-"""Rules of fused normalisation layers. Their epsilon makes the scale invariance of what they normalise approximate."""
+"""Rules of fused normalization layers. Their epsilon makes the scale invariance of what they normalize approximate."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,9 @@ def _guarded(call: Call, label: Label, epsilon: float) -> None:
         call.exponents.approximate(label)
 
 
-def _affine(call: Call, normalised: Label, ndim: int, lead: int) -> Label:
-    """normalised * weight + bias, both with their first axis at axis `lead` of the result."""
-    result = normalised
+def _affine(call: Call, normalized: Label, ndim: int, lead: int) -> Label:
+    """normalized * weight + bias, both with their first axis at axis `lead` of the result."""
+    result = normalized
     trailing = ndim - lead
     if call.get("weight") is not None:
         result = result + _placed(call.label("weight"), call["weight"].ndim, trailing)

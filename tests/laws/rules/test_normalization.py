@@ -1,4 +1,4 @@
-"""Rules of fused normalisation layers, against what they do; without their epsilon, which makes laws approximate."""
+"""Rules of fused normalization layers, against what they do; without their epsilon, which makes laws approximate."""
 
 import pytest
 import torch

@@ -12,7 +12,7 @@ from gatdiag.experiments.data import Transform, load_graph, usual_transform
 from gatdiag.experiments.models import gat
 from gatdiag.experiments.training import SPLITS, Epoch, TrainingSettings, train
 from gatdiag.loop import watch
-from gatdiag.remedies import Scheme, initialise_
+from gatdiag.remedies import Scheme, initialize_
 
 # The paper's two ends: what everyone uses, and what it proposes. Run folders are called after the schemes.
 SCHEMES: Final[tuple[Scheme, ...]] = ("xavier", "balanced_orthogonal")
@@ -48,7 +48,7 @@ def prepared_graph(name: str, root: Path, transform: Transform | None = None) ->
     return graph
 
 
-def compare_initialisations(
+def compare_initializations(
     graph: Data,
     folder: Path,
     settings: TrainingSettings,
@@ -80,7 +80,7 @@ def compare_initialisations(
     places = tuple(folder / folder_name(scheme) for scheme in SCHEMES)
     for scheme, place in zip(SCHEMES, places, strict=True):
         model = gat(graph.num_features, int(graph.y.max()) + 1, hidden_channels=width, layers=layers)
-        initialise_(model, scheme, generator=torch.Generator().manual_seed(settings.seed))
+        initialize_(model, scheme, generator=torch.Generator().manual_seed(settings.seed))
         told = None if progress is None else _bound(progress, scheme)
         with watch(model, place, best="val_accuracy", overwrite=overwrite) as recorder:
             train(model, graph, settings, recorder, told)

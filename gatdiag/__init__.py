@@ -19,7 +19,7 @@ neighbors never:
     structure      model -> ordered layers, with each parameter's role
     quantities     the catalogue: every recorded column, described once; never torch
     law            one conservation law and its terms, as a run keeps them; never torch
-    law            one conservation law, as a person reads it
+    names          names that come from outside: escaped, shortened, listed
     errors         what gatdiag raises on purpose
 
 Laws and metrics are independent of each other, as each metric is of the others, and what measures never draws.

@@ -7,9 +7,8 @@ from typing import Final
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from gatdiag.checkpoint.naming import shown
-from gatdiag.checkpoint.notes import listed, names
 from gatdiag.errors import InputError, ModelError
+from gatdiag.names import listed, quoted
 
 Shape = tuple[int, ...]
 
@@ -39,10 +38,12 @@ class Fit:
 
     def differences(self, most: int) -> tuple[str, ...]:
         """What does not fit, in words: up to so many names of each kind."""
-        shapes = [f"{shown(name)} {list(held)}, the model's {list(own)}" for name, (own, held) in self.reshaped.items()]
+        shapes = [
+            f"{quoted(name)} {list(held)}, the model's {list(own)}" for name, (own, held) in self.reshaped.items()
+        ]
         told = (
-            ("missing in the checkpoint, so that the model keeps its own", names(self.missing, most)),
-            ("unexpected in the checkpoint, and not used", names(self.unexpected, most)),
+            ("missing in the checkpoint, so that the model keeps its own", listed(map(quoted, self.missing), most)),
+            ("unexpected in the checkpoint, and not used", listed(map(quoted, self.unexpected), most)),
             ("of another shape in the checkpoint, and not used", listed(shapes, most)),
         )
         return tuple(f"{what}: {which}" for what, which in told if which)
@@ -74,8 +75,8 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping[str, str]
     found = {meant[name]: tensor for name, tensor in tensors.items() if meant[name] in own}
     if not found:
         raise InputError(
-            f"The model knows no tensor of the checkpoint: that holds {names(tensors, 3)}, and the model "
-            f"{names(own, 3)}. {_WAY_OUT}"
+            f"The model knows no tensor of the checkpoint: that holds {listed(map(quoted, tensors), 3)}, and the model "
+            f"{listed(map(quoted, own), 3)}. {_WAY_OUT}"
         )
     shapes = {name: (tuple(own[name].shape), tuple(tensor.shape)) for name, tensor in found.items() if _has(own[name])}
     reshaped = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}

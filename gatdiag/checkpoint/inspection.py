@@ -13,8 +13,7 @@ from gatdiag.checkpoint.fitting import fit, load_weights_
 from gatdiag.checkpoint.formats import shown_path
 from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.measures import Measured
-from gatdiag.checkpoint.naming import shown
-from gatdiag.checkpoint.notes import Notes, listed, names
+from gatdiag.checkpoint.notes import Notes
 from gatdiag.checkpoint.opening import open_checkpoint
 from gatdiag.checkpoint.pass_record import PassRecord, Subject
 from gatdiag.checkpoint.series import series
@@ -22,6 +21,7 @@ from gatdiag.checkpoint.stacking import ASSUMED, Stacking, find_stacking
 from gatdiag.checkpoint.weight_record import WeightRecord, stacked_balance, traced_balance
 from gatdiag.errors import InputError
 from gatdiag.laws import find_laws
+from gatdiag.names import listed, quoted
 from gatdiag.run import Run, load
 from gatdiag.run.meta import LARGEST_STEP
 from gatdiag.structure import Structure, discover
@@ -163,7 +163,9 @@ def _structure(subject: Subject | None, first: Checkpoint) -> Structure:
         load_weights_(subject.model, first.tensors)
         structure = discover(subject.model, *subject.args, **subject.kwargs)
     if not structure.parameters:
-        raise InputError(f"{shown_path(first.path)} holds no parameters of a layer, only {names(first.tensors, 5)}")
+        raise InputError(
+            f"{shown_path(first.path)} holds no parameters of a layer, only {listed(map(quoted, first.tensors), 5)}"
+        )
     return structure
 
 
@@ -235,7 +237,7 @@ def _tell_of_layers_without_laws(stacking: Stacking, structure: Structure, notes
         if not f"{excluded.what}.".startswith(f"{mapping[-1]}." if mapping else "."):
             layers.setdefault(excluded.reason, []).append(excluded.what)
     for reason, held in list(layers.items())[:_REASONS]:
-        notes.add(f"no c for {names(held, 3)}: {reason}; a model tells more")
+        notes.add(f"no c for {listed(map(quoted, held), 3)}: {reason}; a model tells more")
     if len(layers) > _REASONS:
         count = sum(map(len, list(layers.values())[_REASONS:]))
         notes.add(f"no c for {count} more layers, for reasons of this kind")
@@ -252,16 +254,17 @@ def _tell_of_differences(first: Checkpoint, last: Checkpoint, notes: Notes) -> N
     if not any(after.get(name) == shape for name, shape in before.items()):
         raise InputError(
             f"{shown_path(last.path)} is of another model than {shown_path(first.path)}: they share no tensor of the "
-            f"same name and shape ({names(after, 3)}; {names(before, 3)}). Inspect them one by one"
+            f"same name and shape ({listed(map(quoted, after), 3)}; {listed(map(quoted, before), 3)}). Inspect them "
+            "one by one"
         )
     lacking = [name for name in before if name not in after]
     further = [name for name in after if name not in before]
     if lacking:
-        notes.add(f"lacks {names(lacking, 3)} of {shown_path(first.path)}", last.path)
+        notes.add(f"lacks {listed(map(quoted, lacking), 3)} of {shown_path(first.path)}", last.path)
     if further:
-        notes.add(f"has {names(further, 3)}, which {shown_path(first.path)} has not", last.path)
+        notes.add(f"has {listed(map(quoted, further), 3)}, which {shown_path(first.path)} has not", last.path)
     for name in reshaped[:_RESHAPED]:
         shapes = f"{after[name]} instead of {before[name]}"
-        notes.add(f"has {shown(name)} of shape {shapes}: its change is not measured", last.path)
+        notes.add(f"has {quoted(name)} of shape {shapes}: its change is not measured", last.path)
     if len(reshaped) > _RESHAPED:
         notes.add(f"has {len(reshaped) - _RESHAPED} more of other shapes than {shown_path(first.path)}", last.path)

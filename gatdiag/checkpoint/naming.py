@@ -1,22 +1,10 @@
-"""Names of parameters: as wrappers leave them in a file, as the model has them, and as a message may show them."""
+"""Names of parameters: as wrappers leave them in a file, and as the model has them."""
 
 import re
 from collections.abc import Iterable
 
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}  # torch.compile, FSDP, checkpointing
 _NUMBER = re.compile(r"([0-9]+)")
-_SHOWN = 80  # characters
-
-
-def shown(text: object) -> str:
-    r"""A text out of a file as a message shows it: quoted, escaped, on one line, and not long.
-
-    Example:
-        >>> print(shown("a\x1b[31m\nb"))
-        'a\x1b[31m\nb'
-    """
-    text = str(text)
-    return ascii(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…")
 
 
 def clean_names(keys: Iterable[str], *, modules: tuple[str, ...] = ()) -> tuple[dict[str, str], tuple[str, ...]]:

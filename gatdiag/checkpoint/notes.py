@@ -1,10 +1,9 @@
 """What a reader of an inspection should know, each thing once, however many checkpoints it is true of."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from gatdiag.checkpoint.formats import shown_path
-from gatdiag.checkpoint.naming import shown
+from gatdiag.names import listed
 
 _NAMED = 2  # checkpoints
 
@@ -36,19 +35,3 @@ class Notes:
             f"{listed(map(shown_path, paths), _NAMED)}: {text}" if paths else text
             for text, paths in self._found.items()
         )
-
-
-def listed(texts: Iterable[str], most: int) -> str:
-    """Some of them, and how many more there are.
-
-    Example:
-        >>> listed("abcd", 2), listed("ab", 2)
-        ('a, b and 2 more', 'a, b')
-    """
-    texts = list(texts)
-    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
-
-
-def names(texts: Iterable[str], most: int) -> str:
-    """The same for names out of a file."""
-    return listed(map(shown, texts), most)

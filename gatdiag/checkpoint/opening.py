@@ -9,11 +9,11 @@ from torch import Tensor
 
 from gatdiag.checkpoint.checkpoint import Checkpoint
 from gatdiag.checkpoint.formats import read_contents, reading
-from gatdiag.checkpoint.naming import shown
 from gatdiag.checkpoint.optimizer import optimizer_state
 from gatdiag.checkpoint.progress import epoch_of, step_of
 from gatdiag.checkpoint.state_dict import find_weights
 from gatdiag.errors import InputError
+from gatdiag.names import quoted
 
 _REPEATED: Final = 1 << 20  # bytes up to which a tensor may repeat what its storage holds
 _LONGEST_EMPTY: Final = 1 << 24  # an axis beside one of length 0 costs the file nothing, and its reader a number each
@@ -70,11 +70,11 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 def _check_readable(name: str, tensor: Tensor) -> None:
     """Raises where a tensor that was loaded cannot be worked with."""
     if not tensor.numel() and max(tensor.shape, default=0) > _LONGEST_EMPTY:
-        raise InputError(f"{shown(name)} holds no numbers, and claims the shape {list(tensor.shape)}")
+        raise InputError(f"{quoted(name)} holds no numbers, and claims the shape {list(tensor.shape)}")
     if tensor.layout == torch.strided and not tensor.is_meta:
         size, held = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
         if size > max(held, _REPEATED):
-            raise InputError(f"{shown(name)} repeats its {held:,} bytes up to {size:,}: save a copy of it")
+            raise InputError(f"{quoted(name)} repeats its {held:,} bytes up to {size:,}: save a copy of it")
     if tensor.is_quantized:
         tensor.dequantize()  # fails on zero points that are out of range
     elif tensor.dtype.itemsize == 1 and not tensor.is_meta:
@@ -82,4 +82,4 @@ def _check_readable(name: str, tensor: Tensor) -> None:
             tensor.flatten()[:1].double()
         except RuntimeError as error:  # such as two numbers of four bits in a byte
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise InputError(f"{shown(name)} is of the type {kind}, which torch cannot convert on the CPU") from error
+            raise InputError(f"{quoted(name)} is of the type {kind}, which torch cannot convert on the CPU") from error

@@ -17,7 +17,7 @@ not in the file at all is assumed, as `ASSUMED` says. With a model, `gatdiag.fin
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Final
@@ -29,6 +29,7 @@ from gatdiag.checkpoint.measures import Measured
 from gatdiag.checkpoint.modules import numbered, output_axes
 from gatdiag.law import Kind
 from gatdiag.laws import Exclusion, Law, Laws
+from gatdiag.names import listed
 from gatdiag.run.laws import RecordedLaws, pack
 from gatdiag.structure import Layer, Structure
 from gatdiag.summary import FEATURES
@@ -225,11 +226,11 @@ class _Stack:
         if not candidates:
             return f"no layer takes its {width} outputs: they are those of the model, or are joined with others first"
         if len(candidates) > 1:
-            return f"{_listed(other.path for other in candidates)} take {width} inputs each: any may follow"
+            return f"{listed(other.path for other in candidates)} take {width} inputs each: any may follow"
         following = candidates[0]
         if self._fed[following] > 1:
             others = [other.path for other, after in self.following.items() if after is following]
-            return f"{_listed(others)} may all feed {following.path}"
+            return f"{listed(others)} may all feed {following.path}"
         width = following.inputs
         if self._stray:
             stray = self._stray[0]
@@ -304,9 +305,3 @@ def _law(link: Link, following: Link, neuron: int) -> Law:
     name = f"layer {link.layer.index} ({link.layer.name}), {'product channel' if inner else 'neuron'} {neuron}"
     kind: Kind = "product" if inner else "neuron"
     return Law(name, kind, link.layer.name, neuron, ordered, exact=True, residual=math.nan)
-
-
-def _listed(names: Iterable[str]) -> str:
-    """For example ``a, b and c``."""
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last

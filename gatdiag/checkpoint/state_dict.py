@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from gatdiag.checkpoint.formats.contents import NoModelError
-from gatdiag.checkpoint.naming import clean_names, shown
+from gatdiag.checkpoint.naming import clean_names
 from gatdiag.errors import InputError
+from gatdiag.names import listed, quoted
 
 # In order of preference: the weights being trained come before their averages.
 _KEYS = (
@@ -60,7 +61,7 @@ def find_weights(data: Any) -> Weights:
         raise NoModelError(f"expected a state dict, or a dictionary that holds one, got {_kind(data)}")
     within = _path(data, _DEPTH, set())
     if within is None:
-        keys = ", ".join(shown(key) for key in list(data)[:_LISTED]) or "nothing at all"
+        keys = listed(map(quoted, data), _LISTED) or "nothing at all"
         raise NoModelError(f"there is no state dict in it: expected tensors by name, or the usual keys, got {keys}")
     holder = data
     for key in within:
@@ -140,7 +141,7 @@ def _below_any(data: Mapping[Any, Any], depth: int, seen: set[int]) -> tuple[Any
         and (rest := _path(value, depth - 1, seen)) is not None
     }
     if len(found) > 1:
-        names = ", ".join(shown(key) for key in list(found)[:_LISTED])
+        names = listed(map(quoted, found), _LISTED)
         raise InputError(f"it holds several state dicts ({names}): save the one that is meant by itself")
     return next(((key, *rest) for key, rest in found.items()), None)
 
@@ -159,9 +160,9 @@ def _choice(data: Mapping[Any, Any], within: tuple[Any, ...]) -> Iterator[str]:
     ]
     what = "the average of the weights" if within[0] in _AVERAGES else "the weights"
     if others:
-        yield f"Read {what} under {shown(within[0])}; not those under {', '.join(map(shown, others))}"
+        yield f"Read {what} under {quoted(within[0])}; not those under {', '.join(map(quoted, others))}"
     elif within[0] in _AVERAGES:
-        yield f"Only {what} over training is in the file, under {shown(within[0])}"
+        yield f"Only {what} over training is in the file, under {quoted(within[0])}"
 
 
 def _left_out(holder: Mapping[Any, Any]) -> Iterator[str]:
@@ -176,7 +177,7 @@ def _left_out(holder: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _some(keys: list[Any]) -> str:
-    return ", ".join(shown(key) for key in keys[:_LISTED]) + (", ..." if len(keys) > _LISTED else "")
+    return listed(map(quoted, keys), _LISTED)
 
 
 def _kind(data: Any) -> str:

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from gatdiag.cli.printing import as_options, printable
+from gatdiag.cli.printing import as_options
 from gatdiag.errors import GatdiagError
+from gatdiag.names import printable
 
 _LONGEST = 300  # characters of a message that was not written for a person
 _INTERRUPTED = 130  # as a shell has it for what Ctrl-C ended

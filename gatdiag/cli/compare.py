@@ -23,9 +23,9 @@ from rich.table import Table
 
 from gatdiag.checkpoint import change
 from gatdiag.checkpoint.inspection import Inspection, inspect
-from gatdiag.checkpoint.notes import names as some_names
-from gatdiag.cli.printing import print_document, printable
+from gatdiag.cli.printing import print_document
 from gatdiag.errors import InputError
+from gatdiag.names import listed, printable, quoted
 from gatdiag.run import Run, load
 from gatdiag.run.layout import META
 from gatdiag.summary import differences, only_in, outcomes
@@ -124,7 +124,7 @@ def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd
 def _missing(one: _Side, other: _Side) -> Iterator[str]:
     for side, names in zip((one, other), only_in(one.run, other.run), strict=True):
         if names:
-            yield f"only {side.name} has the layers {some_names(names, _LISTED)}"
+            yield f"only {side.name} has the layers {listed(map(quoted, names), _LISTED)}"
 
 
 def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[dict[str, str]]:

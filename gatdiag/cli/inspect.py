@@ -34,11 +34,11 @@ from gatdiag.checkpoint.findings import LEVELS, Finding, findings
 from gatdiag.checkpoint.inspection import Inspection, inspect
 from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.measures import Measured
-from gatdiag.checkpoint.notes import listed
 from gatdiag.checkpoint.overview import LayerRow, layer_rows
 from gatdiag.checkpoint.pass_record import Subject
-from gatdiag.cli.printing import print_document, printable
+from gatdiag.cli.printing import print_document
 from gatdiag.errors import InputError
+from gatdiag.names import listed, printable, shortened
 from gatdiag.structure import ParameterInfo
 from gatdiag.summary import FEATURES
 
@@ -174,14 +174,14 @@ def _print(inspection: Inspection, rows: Sequence[LayerRow], found: Sequence[Fin
     console.print(_table([*rows[:_ROWS], *rows[_ROWS + between :]], console.width))
     if between:
         console.print(
-            f"{between} layers after {printable(_short(rows[_ROWS - 1].layer))} are not shown; --json has all"
+            f"{between} layers after {printable(shortened(rows[_ROWS - 1].layer, _NAME))} are not shown; --json has all"
         )
     for finding in found:
         console.print(printable(f"{finding.level}: {_places(finding.where)}: {finding.text} [{finding.code}]"))
     if not found:
         console.print("nothing stands out")
     for note in inspection.notes[:_NOTES]:
-        console.print(printable(f"note: {_short(note, _NOTE)}"))
+        console.print(printable(f"note: {shortened(note, _NOTE)}"))
     if len(inspection.notes) > _NOTES:
         console.print(f"{len(inspection.notes) - _NOTES} more notes are not shown; --json has all")
     for line in written:
@@ -200,7 +200,7 @@ def _table(rows: Sequence[LayerRow], width: int) -> Table:
     grid.add_column("layer", overflow="fold")
     grid.add_column("kind", overflow="fold")
     shown = [column for column in _COLUMNS if any(not math.isnan(getattr(row, column[1])) for row in rows)]
-    texts = [(printable(_short(row.layer)), printable(row.kind), row.initialization) for row in rows]
+    texts = [(printable(shortened(row.layer, _NAME)), printable(row.kind), row.initialization) for row in rows]
     names = sum(max(map(len, column)) + 1 for column in zip(*texts, strict=True))
     shown = shown[: max(1, (width - names) // _COLUMN)]
     for heading, _, _ in shown:
@@ -215,14 +215,8 @@ def _table(rows: Sequence[LayerRow], width: int) -> Table:
     return grid
 
 
-def _short(name: str, most: int = _NAME) -> str:
-    """A name without its middle, if it is long: the ends tell layers apart."""
-    half = most // 2
-    return name if len(name) <= most else f"{name[: half - 1]}…{name[-half:]}"
-
-
 def _places(names: Sequence[str]) -> str:
-    return listed(map(_short, names), _LISTED)
+    return listed((shortened(name, _NAME) for name in names), _LISTED)
 
 
 def _document(

@@ -1,4 +1,4 @@
-"""What goes to standard output: documents for programs, and text that may hold names from anywhere."""
+"""What goes to standard output: documents for programs, and arguments as the command line has them."""
 
 import json
 import math
@@ -16,16 +16,6 @@ _OPTIONS: Final[Mapping[str, str]] = {
 def print_document(document: Any) -> None:
     """Print one strict JSON document on a line; numbers that are not finite become null."""
     print(json.dumps(_finite(document), allow_nan=False))  # noqa: T201
-
-
-def printable(text: str) -> str:
-    r"""The text, with what a terminal would obey instead of showing it written out.
-
-    Example:
-        >>> print(printable("conv" + chr(27) + "[31m1"))
-        conv\x1b[31m1
-    """
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def as_options(text: str) -> str:

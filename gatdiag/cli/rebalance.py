@@ -17,14 +17,14 @@ from gatdiag.checkpoint import Checkpoint, open_checkpoint, write_checkpoint
 from gatdiag.checkpoint.fitting import fit, load_weights_, plain
 from gatdiag.checkpoint.formats import read_contents, reading
 from gatdiag.checkpoint.layers import find_layers
-from gatdiag.checkpoint.naming import shown
 from gatdiag.checkpoint.stacking import ASSUMED, find_stacking
 from gatdiag.checkpoint.state_dict import copies, find_weights
 from gatdiag.cli.inspect import sizes_of
-from gatdiag.cli.printing import as_options, printable
+from gatdiag.cli.printing import as_options
 from gatdiag.cli.subject import Subject, load_subject
 from gatdiag.errors import InputError, OptimizerError
 from gatdiag.laws import Exclusion
+from gatdiag.names import listed, printable, quoted
 from gatdiag.remedies import rebalance_
 from gatdiag.remedies.moments import POWERS, powers_of, rescale_moments_
 from gatdiag.remedies.orbit import multiply_
@@ -127,7 +127,7 @@ def _left_behind(checkpoint: Checkpoint) -> Iterator[str]:
         found = copies(data, find_weights(data))
     for place in found:
         yield (
-            f"The copy of the weights under {shown(place)} is not rescaled: it no longer belongs to the rebalanced "
+            f"The copy of the weights under {quoted(place)} is not rescaled: it no longer belongs to the rebalanced "
             "weights"
         )
 
@@ -138,7 +138,7 @@ def _by_stacking(checkpoint: Checkpoint) -> _Balanced:
     stacking = find_stacking(checkpoint.tensors, structure)
     laws = stacking.laws({info.name: plain(checkpoint.tensors[info.name]) for info in structure.parameters})
     if not len(laws):
-        reasons = "; ".join(f"{shown(excluded.what)}: {excluded.reason}" for excluded in laws.excluded[:3])
+        reasons = "; ".join(f"{quoted(excluded.what)}: {excluded.reason}" for excluded in laws.excluded[:3])
         raise InputError(f"Names and shapes show no laws ({reasons}): give --model, whose laws can be found")
     rescaling = balancing(laws, laws.parameters)
     parameters = {name: nn.Parameter(laws.parameters[name].clone()) for name in rescaling.factors}
@@ -258,7 +258,7 @@ def _kind(states: Mapping[str, Mapping[str, Tensor]], parameters: Mapping[str, n
     fits = all(shape == parameters[name].shape for name, _, shape in of_weights)
     if kind is None or not fits or not {key for _, key, _ in of_weights} <= POWERS[kind].keys():
         raise OptimizerError(
-            f"The optimizer's state ({', '.join(map(shown, sorted(held)))}) is not of a known optimizer of "
+            f"The optimizer's state ({listed(map(quoted, sorted(held)))}) is not of a known optimizer of "
             'these weights: drop it, moments="drop"'
         )
     return kind

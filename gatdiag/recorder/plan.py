@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from gatdiag.errors import GatdiagError, InputError, TimeLimitError
 from gatdiag.laws import Exclusion, Law, Laws
 from gatdiag.laws.find import find_laws_within
+from gatdiag.names import listed
 from gatdiag.recorder.balance import Balance
 from gatdiag.recorder.groups import Selection
 from gatdiag.recorder.weights import Weights
@@ -110,10 +111,8 @@ def kept_layers(structure: Structure, keeps: Callable[[str], bool]) -> tuple[Lay
     """
     layers = tuple(layer for layer in structure if keeps(layer.name))
     if not layers:
-        names = ", ".join(layer.name for layer in list(structure)[:5])
-        raise InputError(
-            f"No layer is left to record after include= and exclude=. The model's layers are, among others: {names}."
-        )
+        names = listed(layer.name for layer in structure)
+        raise InputError(f"No layer is left to record after include= and exclude=. The model's layers are {names}.")
     return layers
 
 

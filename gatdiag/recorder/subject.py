@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
+from gatdiag.names import listed
 from gatdiag.recorder.binding import Binding, holds_none_of
 from gatdiag.recorder.groups import Selection
 from gatdiag.recorder.guard import Guard
@@ -113,7 +114,7 @@ class Subject:
                 "no training forward of the model itself was seen: its forward must be called through the model, as in "
                 "model(x, edge_index), for its inputs to be known"
             )
-        names = ", ".join(parts[:5]) + (", ..." if len(parts) > 5 else "")
+        names = listed(parts)
         return (
             f"training calls {names} and not the model's forward pass, and what it computes with them could not be "
             f"followed: {self.tape.reason or 'no backward pass depends on it'}; call the model itself, as in "

@@ -7,9 +7,10 @@ from textwrap import shorten
 import numpy as np
 import pandas as pd
 
+from gatdiag.names import one_line, short
 from gatdiag.report.finding import Finding
 from gatdiag.report.latest import last_values
-from gatdiag.report.wording import count, number, one_line, percent, short
+from gatdiag.report.wording import count, number, percent
 from gatdiag.run import Run
 from gatdiag.summary import FEATURES, role_series
 

@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from markupsafe import Markup
 
-from gatdiag.report.wording import one_line
+from gatdiag.names import one_line
 
 _LONGEST = 600  # characters; beyond it no equation was meant
 _DEEPEST = 20  # groups inside each other

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterator
 
+from gatdiag.names import listed, short
 from gatdiag.report.finding import Finding
 from gatdiag.report.latest import EARLY, LATE, early_median, last_values, late_median
-from gatdiag.report.wording import names, number, percent, short
+from gatdiag.report.wording import number, percent
 from gatdiag.run import Run
 from gatdiag.summary import FEATURES, role_series
 
@@ -67,7 +68,7 @@ def _reach(late: dict[str, float]) -> Finding:
     if not starved:
         return Finding("Gradients of similar size in every layer", text, _THRESHOLD)
     less = f"less than {percent(FAR_BELOW)} of the strongest layer's gradient, relative to their weights"
-    share = f"{len(starved)} of {len(late)} layers get {less}: {names(starved)}."
+    share = f"{len(starved)} of {len(late)} layers get {less}: {listed(map(short, starved))}."
     return Finding("Vanishing gradients", f"{share} {text}", _THRESHOLD, notable=True)
 
 
@@ -95,7 +96,9 @@ def _untouched(unchanged: dict[str, float], entries: dict[str, int]) -> Finding:
     _, worst = _ends(unchanged)
     text = f"{percent(overall)} of all feature weights are bit for bit what they were at the start"
     if stuck:
-        text += f", most of all in layer {short(worst)} ({percent(unchanged[worst])}). Layers: {names(stuck)}"
+        text += (
+            f", most of all in layer {short(worst)} ({percent(unchanged[worst])}). Layers: {listed(map(short, stuck))}"
+        )
     heading = "Weights that never moved" if stuck else "Every layer's weights have moved"
     return Finding(
         heading, f"{text}.", f"{_LAST} flagged above {percent(UNTOUCHED)} of a layer's weights.", bool(stuck)
@@ -111,7 +114,7 @@ def _change(changed: dict[str, float]) -> Finding:
     text = f"Share of feature weights that changed by more than 5 % of their size: {span}."
     if idle:
         are = "is" if len(idle) == 1 else "are"
-        text = f"{len(idle)} of {len(changed)} layers {are} nearly as initialized: {names(idle)}. {text}"
+        text = f"{len(idle)} of {len(changed)} layers {are} nearly as initialized: {listed(map(short, idle))}. {text}"
     heading = "Layers that hardly changed" if idle else "Change of the weights"
     return Finding(heading, text, f"{_LAST} flagged below {percent(HARDLY_CHANGED)} of a layer.", bool(idle))
 

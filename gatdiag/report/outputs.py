@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from gatdiag.names import listed, short
 from gatdiag.report.finding import Finding
 from gatdiag.report.latest import last_whole
-from gatdiag.report.wording import count, names, number, percent, short
+from gatdiag.report.wording import count, number, percent
 from gatdiag.run import Run
 from gatdiag.summary import layer_series, training_facts
 
@@ -115,7 +116,7 @@ def _dead(run: Run) -> Iterator[Finding]:
     if not untrained:
         text += " An activation that follows a layer is not seen."
     if dead:
-        text = f"{len(dead)} of {len(last)} layers: {names(dead)}. {text}"
+        text = f"{len(dead)} of {len(last)} layers: {listed(map(short, dead))}. {text}"
     heading = "Dead units" if dead else "Units are alive"
     threshold = f"{_place(run, step)} flagged above {percent(DEAD)} of a layer's units."
     yield Finding(heading, text, threshold, bool(dead))

@@ -11,8 +11,8 @@ from importlib import metadata, resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gatdiag.names import listed, one_line, short, without_unseen
 from gatdiag.report.sections import MOST_IN_FULL, Comparison, RunSection, comparison, run_section
-from gatdiag.report.wording import names, one_line, short, without_unseen
 from gatdiag.run import Run
 
 GENERATOR = "gatdiag"
@@ -75,7 +75,7 @@ def _page(runs: Sequence[Run], title: str | None) -> Page:
 
 
 def _title(runs: Sequence[Run]) -> str:
-    return short(runs[0].name) if len(runs) == 1 else names((run.name for run in runs), most=4)
+    return short(runs[0].name) if len(runs) == 1 else listed((short(run.name) for run in runs), most=4)
 
 
 def _contents(sections: Sequence[RunSection], *, several: bool) -> tuple[Entry, ...]:

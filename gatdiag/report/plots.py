@@ -16,8 +16,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from gatdiag.figures import Figure, render, table
+from gatdiag.names import one_line
 from gatdiag.report.equations import equation
-from gatdiag.report.wording import one_line
 from gatdiag.run import Run
 
 LARGE_SVG = 300_000  # bytes; only beyond it is a PNG tried

@@ -7,6 +7,7 @@ from itertools import chain
 
 from gatdiag.figures import Figure, figures_for, missing
 from gatdiag.figures.look import not_recorded
+from gatdiag.names import listed, short
 from gatdiag.report.balance import balance_facts
 from gatdiag.report.finding import Finding
 from gatdiag.report.gradients import gradient_facts, weakest_gradient
@@ -28,7 +29,7 @@ from gatdiag.report.tables import (
     whole,
     words,
 )
-from gatdiag.report.wording import count, names, number, percent, short
+from gatdiag.report.wording import count, number, percent
 from gatdiag.run import Run
 from gatdiag.summary import compare, score_label, training_facts
 
@@ -106,7 +107,7 @@ def comparison(runs: Sequence[Run]) -> Comparison:
     """What several runs show together."""
     figures = [figure for figure in figures_for(runs) if figure.per == "comparison"]
     unfinished = [short(run.name) for run in runs if run.status != "finished"]
-    text = f"Without a regular end: {names(unfinished)}. What was recorded of them is shown."
+    text = f"Without a regular end: {listed(map(short, unfinished))}. What was recorded of them is shown."
     return Comparison(
         warnings=(text,) if unfinished else (),
         story=_contrast(runs),
@@ -132,7 +133,7 @@ def _left_out(runs: Sequence[Run]) -> str:
     left = runs[MOST_IN_FULL:]
     if not left:
         return ""
-    where = f"{names(run.name for run in left)} {'has its overview' if len(left) == 1 else 'have theirs'} below"
+    where = f"{listed(short(run.name) for run in left)} {'has its overview' if len(left) == 1 else 'have theirs'} below"
     return f"The first {MOST_IN_FULL} of {len(runs)} runs are shown; {where}."
 
 

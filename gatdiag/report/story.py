@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gatdiag.names import listed, one_line, short
 from gatdiag.report.finding import Finding
-from gatdiag.report.wording import TIMES, count, duration, names, number, one_line, percent, short
+from gatdiag.report.wording import TIMES, count, duration, number, percent
 from gatdiag.run import Run
 from gatdiag.summary import TrainingFacts, accuracies, score, training_facts
 
@@ -130,8 +131,9 @@ def _what(run: Run, facts: TrainingFacts) -> str:
         return f"{model}{made}, read off {saved}, the last of step {count(facts.last_step or 0)}."
     optimizers = [optimizer_text(optimizer) for optimizer in run.meta.get("optimizers") or []]
     seconds = float(run.steps["time"].max()) if len(run.steps) and "time" in run.steps else 0.0
+    by = f" by {listed(map(short, optimizers))}" if optimizers else ""
     return (
-        f"{model}{made}, trained{f' by {names(optimizers)}' if optimizers else ''} for {_steps(facts)} optimizer "
+        f"{model}{made}, trained{by} for {_steps(facts)} optimizer "
         f"step{'s' * (facts.last_step != 0)}{f' in {duration(seconds)}' if seconds > 0 else ''}."
     )
 
@@ -145,7 +147,11 @@ def optimizer_text(optimizer: Mapping[str, Any]) -> str:
     start = optimizer.get("from_step")
     since = f" from step {start} on" if start else ""
     rates = {f"{group['lr']:g}" for group in optimizer.get("groups") or [] if isinstance(group.get("lr"), float | int)}
-    return f"{optimizer.get('class')}" + (f" with learning rate {names(sorted(rates))}" if rates else "") + since
+    return (
+        f"{optimizer.get('class')}"
+        + (f" with learning rate {listed(map(short, sorted(rates)))}" if rates else "")
+        + since
+    )
 
 
 def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:

@@ -1,14 +1,9 @@
-"""Numbers and names as a reader wants them: few digits, words where there is no number, one line a name."""
+"""Numbers as a reader wants them: few digits, words where there is no number."""
 
 import math
-import re
-import unicodedata
-from collections.abc import Iterable
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
-_LONGEST = 48  # characters of a name inside a sentence
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -83,52 +78,3 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def without_unseen(text: str) -> str:
-    r"""Text with a space in place of what has no shape: control characters, line breaks, changes of direction.
-
-    Example:
-        >>> without_unseen("two\nlines")
-        'two lines'
-    """
-    return _UNSEEN.sub(" ", text)
-
-
-def one_line(text: str) -> str:
-    """The same without space around it; a text in brackets if nothing is left.
-
-    Example:
-        >>> one_line(" a "), one_line("")
-        ('a', '(no name)')
-    """
-    return without_unseen(text).strip() or "(no name)"
-
-
-def short(name: str, longest: int = _LONGEST) -> str:
-    """A name inside a sentence: one line, its middle left out if it is long, apart from the direction of the text.
-
-    Example:
-        >>> short("convs.0"), len(short("x" * 300))
-        ('convs.0', 48)
-    """
-    name = one_line(name)
-    if len(name) > longest:
-        half = longest // 2
-        name = f"{name[: half - 1]}…{name[-half:]}"
-    rightward = all(unicodedata.bidirectional(letter) not in ("R", "AL") for letter in name)
-    return name if rightward else f"\u2068{name}\u2069"
-
-
-def names(items: Iterable[str], most: int = 5) -> str:
-    """Names in a sentence; of many the ends.
-
-    Example:
-        >>> names(["a", "b"]), names("012345678", most=4)
-        ('a and b', '0, 1, …, 7, 8')
-    """
-    items = [short(item) for item in items]
-    if len(items) > most:
-        half = max(1, most // 2)
-        return ", ".join([*items[:half], "…", *items[-half:]])
-    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)

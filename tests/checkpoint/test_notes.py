@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gatdiag.checkpoint.notes import Notes, listed, names
+from gatdiag.checkpoint.notes import Notes
 
 
 def test_a_text_is_told_once():
@@ -18,9 +18,3 @@ def test_few_checkpoints_are_named():
     for number in range(100):
         notes.add("lacks 'a'", Path(f"{number}.pt"))
     assert notes.texts() == ("'0.pt', '1.pt' and 98 more: lacks 'a'",)
-
-
-def test_lists():
-    assert listed([], 3) == ""
-    assert listed(["a", "b", "c"], 3) == "a, b, c"
-    assert names(["a\n", "b"], 1) == "'a\\n' and 1 more"

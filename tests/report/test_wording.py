@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatdiag.report.wording import MINUS, TIMES, cell, count, duration, names, number, one_line, percent, short
+from gatdiag.report.wording import MINUS, TIMES, cell, count, duration, number, percent
 
 DIGITS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
@@ -50,29 +50,3 @@ def test_percentages_of_nothing_and_all():
 def test_counts_and_durations():
     assert count(12345) == "12,345"
     assert [duration(value) for value in (0.034, 59.9, 119.6, 3599.9)] == ["0.034 s", "60 s", "2 min 0 s", "1 h 0 min"]
-
-
-@given(st.text(max_size=400))
-def test_a_name_stays_on_its_line_and_is_short(name):
-    for text in (one_line(name), short(name)):
-        assert text
-        assert not {"\n", "\r", "\x00", "\x1b", "\u202e", "\u2028", "\u2066"} & {*text}
-    assert len(short(name)) <= 50
-
-
-def test_a_long_name_keeps_both_ends():
-    text = short("encoder." + "x" * 300 + ".weight")
-    assert text.startswith("encoder.")
-    assert text.endswith(".weight")
-
-
-def test_a_name_written_rightward_does_not_turn_the_sentence():
-    assert short("\u05d0\u05d1\u05d2") == "\u2068\u05d0\u05d1\u05d2\u2069"
-    assert short("convs.0") == "convs.0"
-
-
-def test_of_many_names_the_ends_are_told():
-    assert names(["a"]) == "a"
-    assert names(["a", "b", "c"]) == "a, b and c"
-    assert names(map(str, range(100)), most=4) == "0, 1, …, 98, 99"
-    assert names([]) == ""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gatdiag.checkpoint.naming import shown
 from gatdiag.errors import InputError
+from gatdiag.names import quoted
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ def reading(path: Path) -> Iterator[None]:
     except InputError as error:
         raise type(error)(f"Cannot read {shown_path(path)}: {error}") from error
     except OSError as error:
-        raise InputError(f"Cannot read {shown_path(path)}: {error.strerror or shown(error)}") from error
+        raise InputError(f"Cannot read {shown_path(path)}: {error.strerror or quoted(error)}") from error
     except MemoryError as error:
         raise InputError(f"Cannot read {shown_path(path)}: it does not fit into memory") from error
     except Exception as error:
-        line = shown(str(error).partition("\n")[0])
+        line = quoted(str(error).partition("\n")[0])
         raise InputError(f"Cannot read {shown_path(path)}: it is damaged ({type(error).__name__}: {line})") from error
 
 

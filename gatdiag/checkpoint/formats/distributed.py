@@ -18,8 +18,8 @@ from torch import Tensor
 from gatdiag.checkpoint.formats.contents import Contents
 from gatdiag.checkpoint.formats.pickle_scan import refusal, scan
 from gatdiag.checkpoint.formats.torch_file import read_bytes
-from gatdiag.checkpoint.naming import shown
 from gatdiag.errors import InputError
+from gatdiag.names import quoted
 
 METADATA = ".metadata"
 _LARGEST = 256 << 20  # bytes of .metadata
@@ -113,14 +113,14 @@ class _Reader:
     def read(self, place: _Object) -> Any:
         name, offset, length = place["relative_path"], place["offset"], place["length"]
         if type(name) is not str or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
-            raise InputError(f"its .metadata names {shown(name)}: expected a file in the same folder")
+            raise InputError(f"its .metadata names {quoted(name)}: expected a file in the same folder")
         if place["transform_descriptors"]:
             raise InputError("its tensors are compressed: save them without extensions")
         path = self._folder / name
         if not path.is_file():
-            raise InputError(f"its file {shown(name)} is missing")
+            raise InputError(f"its file {quoted(name)} is missing")
         if not (type(offset) is type(length) is int and 0 <= offset <= offset + length <= path.stat().st_size):
-            raise InputError(f"its file {shown(name)} was cut off: a part of it is missing")
+            raise InputError(f"its file {quoted(name)} was cut off: a part of it is missing")
         self._left -= length
         if self._left < 0:
             raise InputError("its .metadata puts several tensors at the same place")
@@ -134,20 +134,20 @@ def _value(reader: _Reader, name: Any, entry: Any, parts: list[tuple[_Object, _O
     if kind == "BytesStorageMetadata" and len(parts) == 1:
         return reader.read(parts[0][1])
     if kind != "TensorStorageMetadata" or not parts:
-        raise InputError(f"{shown(name)} is nowhere in its files")
+        raise InputError(f"{quoted(name)} is nowhere in its files")
     return _tensor(reader, name, entry["size"], parts)
 
 
 def _tensor(reader: _Reader, name: Any, size: Any, parts: list[tuple[_Object, _Object]]) -> Tensor:
     pieces = [(index["offset"] or (), reader.read(place)) for index, place in parts]
     if not all(isinstance(piece, Tensor) for _, piece in pieces):
-        raise InputError(f"{shown(name)} is not a tensor where it should be one")
+        raise InputError(f"{quoted(name)} is not a tensor where it should be one")
     first: Tensor = pieces[0][1].detach()
     if len(pieces) == 1 and tuple(first.shape) == size:
         return first
     held = sum(piece.numel() for _, piece in pieces)
     if prod(size) != held or len({offset for offset, _ in pieces}) < len(pieces):
-        raise InputError(f"the parts of {shown(name)} hold {held:,} numbers: expected those of shape {shown(size)}")
+        raise InputError(f"the parts of {quoted(name)} hold {held:,} numbers: expected those of shape {quoted(size)}")
     whole = torch.zeros(size, dtype=first.dtype)
     for offset, piece in pieces:
         place = tuple(slice(begin, begin + length) for begin, length in zip(offset, piece.shape, strict=True))
@@ -160,5 +160,5 @@ def _place(data: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:
     for key in path[:-1]:
         data = data.setdefault(key, {})
         if not isinstance(data, dict):
-            raise InputError(f"its .metadata puts {shown(path)} into what is no dictionary")
+            raise InputError(f"its .metadata puts {quoted(path)} into what is no dictionary")
     data[path[-1]] = value

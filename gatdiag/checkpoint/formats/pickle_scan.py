@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from gatdiag.checkpoint.formats.contents import NoModelError
-from gatdiag.checkpoint.naming import shown
 from gatdiag.errors import InputError
+from gatdiag.names import listed, quoted
 
 _INSTRUCTIONS = 5_000_000  # about 120,000 tensors
 _LONG_NUMBERS = 1_000  # of more than 64 bits, which can be chosen so that all of them collide as keys
@@ -43,15 +43,14 @@ def scan(file: IO[bytes], length: int) -> list[str]:
             if code.name in ("GLOBAL", "INST"):
                 names[str(argument).replace(" ", ".", 1)] = None
     except (ValueError, IndexError, KeyError) as error:
-        raise InputError(f"its description of the objects is damaged ({shown(error)})") from error
+        raise InputError(f"its description of the objects is damaged ({quoted(error)})") from error
     return list(names)
 
 
 def refusal(names: Sequence[str]) -> NoModelError:
     """The error for a pickle that asks for names that are not allowed."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return NoModelError(
-        f"it asks for {', '.join(map(shown, names[:_NAMED]))}{more}, and only tensors and plain values are read: "
+        f"it asks for {listed(map(quoted, names), _NAMED)}, and only tensors and plain values are read: "
         "save the model's state_dict() by itself"
     )
 

@@ -9,8 +9,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from gatdiag.checkpoint.formats.contents import Contents
-from gatdiag.checkpoint.naming import by_number, shown
+from gatdiag.checkpoint.naming import by_number
 from gatdiag.errors import InputError
+from gatdiag.names import quoted
 
 INDEX = "model.safetensors.index.json"
 _LENGTH = struct.Struct("<Q")
@@ -42,11 +43,11 @@ def read_sharded(index: Path, *, mapped: bool = True) -> Contents:
     names = weight_map(index)
     for shard in sorted(set(names.values())):
         if not (index.parent / shard).is_file():
-            raise InputError(f"its shard {shown(shard)} is missing: expected it in the same folder")
+            raise InputError(f"its shard {quoted(shard)} is missing: expected it in the same folder")
         tensors |= {name: tensor for name, tensor in _tensors(index.parent / shard).items() if names.get(name) == shard}
     missing = names.keys() - tensors.keys()
     if missing:
-        raise InputError(f"{len(missing)} tensors of the index are in no shard, {shown(min(missing))} first")
+        raise InputError(f"{len(missing)} tensors of the index are in no shard, {quoted(min(missing))} first")
     return Contents("safetensors (sharded)", _in_order(tensors))
 
 
@@ -66,7 +67,7 @@ def weight_map(index: Path) -> dict[str, str]:
         raise InputError("its index is damaged: expected a weight_map from names to files")
     for shard in set(names.values()):
         if shard in ("", ".", "..") or "\0" in shard or Path(shard).name != shard or "\\" in shard:
-            raise InputError(f"its index names {shown(shard)}: expected a file in the same folder")
+            raise InputError(f"its index names {quoted(shard)}: expected a file in the same folder")
     return names
 
 

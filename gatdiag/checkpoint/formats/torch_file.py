@@ -16,8 +16,8 @@ from torch._weights_only_unpickler import _get_allowed_globals
 
 from gatdiag.checkpoint.formats.contents import Contents
 from gatdiag.checkpoint.formats.pickle_scan import refusal, scan
-from gatdiag.checkpoint.naming import shown
 from gatdiag.errors import InputError
+from gatdiag.names import quoted
 
 ZIP = b"PK\3\4"
 LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."  # torch's magic number, pickled
@@ -93,7 +93,7 @@ def _check_archive(file: IO[bytes], size: int) -> None:
             for record in records:
                 archive.open(record).close()  # the record's own header says the same as the directory
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
-        raise InputError(f"its zip directory is damaged: cut off, or still being written ({shown(error)})") from error
+        raise InputError(f"its zip directory is damaged: cut off, or still being written ({quoted(error)})") from error
     _check_records(records, size)
     if comment:
         raise InputError("expected an archive with no comment: torch.save writes none")
@@ -118,7 +118,7 @@ def _check_records(records: Sequence[zipfile.ZipInfo], size: int) -> None:
     if len({record.filename for record in records}) < len(records):
         raise InputError("one of its records is there twice")
     for record, end in zip(ordered, [*(later.header_offset for later in ordered[1:]), size], strict=True):
-        name = shown(record.filename)
+        name = quoted(record.filename)
         if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
             raise InputError(f"its record {name} is compressed, which torch.save never does")
         if record.header_offset + record.file_size > end:

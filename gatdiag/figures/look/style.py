@@ -17,6 +17,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
+from gatdiag.names import shortened
 from gatdiag.quantities import quantity
 
 Canvas: TypeAlias = Figure | SubFigure
@@ -166,10 +167,7 @@ def plain(name: object, limit: int = 40) -> str:
     """
     text = "".join(_drawable(letter) for letter in str(name))
     text = " ".join(text.split()) or "(no name)"
-    if len(text) > limit:
-        head = limit // 2
-        text = f"{text[:head]}…{text[len(text) - (limit - head - 1) :]}"
-    text = text.replace("$", r"\$")
+    text = shortened(text, limit).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text  # a legend leaves out what begins with an underscore
 
 

@@ -231,7 +231,7 @@ def accuracy_by_normalization_data(*runs: Run, variants: Mapping[str, str] | Non
     )
 
 
-ACCURACY_BY_NORMALizATION = Figure(
+ACCURACY_BY_NORMALIZATION = Figure(
     name="accuracy_by_normalization",
     title="Accuracy against depth, by normalization",
     shows="Accuracy of the last step (not of the best one) against the number of layers; one line per normalization, "

@@ -28,7 +28,7 @@ FIGURES: tuple[Figure, ...] = (
     gradients.GRADIENT_EVOLUTION,
     accuracy.ACCURACY_BY_DEPTH,
     accuracy.ACCURACY_BY_WIDTH,
-    accuracy.ACCURACY_BY_NORMALizATION,
+    accuracy.ACCURACY_BY_NORMALIZATION,
     accuracy.ACCURACY_BY_TREE_DEPTH,
     curves.TRAINING_CURVES,
     gradients.GRADIENT_NORMS,

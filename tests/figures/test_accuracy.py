@@ -10,7 +10,7 @@ from gatdiag.figures.accuracy import (
     ACCURACY_BY_DEPTH,
     ACCURACY_BY_TREE_DEPTH,
     ACCURACY_BY_WIDTH,
-    ACCURACY_BY_NORMALizATION,
+    ACCURACY_BY_NORMALIZATION,
     draw_by_size,
     size_table,
 )
@@ -95,13 +95,13 @@ def test_accuracy_against_width(grown, runs):
 
 def test_last_accuracy_by_normalization(grown):
     variants = {run.name: "PairNorm" if "stuck" in run.name else "none" for run in grown}
-    values = table(ACCURACY_BY_NORMALizATION, grown, variants=variants)
+    values = table(ACCURACY_BY_NORMALIZATION, grown, variants=variants)
     expected = np.mean([run.steps["test_accuracy"].iloc[-1] for run in grown[:2]])
     row = values[(values["variant"] == "PairNorm") & (values["size"] == 3)]
     assert row["mean"].item() == pytest.approx(expected)
-    of_one = table(ACCURACY_BY_NORMALizATION, grown[:4])
+    of_one = table(ACCURACY_BY_NORMALIZATION, grown[:4])
     assert set(of_one["variant"]) == {"none"}
-    assert set(table(ACCURACY_BY_NORMALizATION, grown)["variant"]) == {"none, stuck", "none, trained"}
+    assert set(table(ACCURACY_BY_NORMALIZATION, grown)["variant"]) == {"none, stuck", "none, trained"}
 
 
 def test_networks_of_different_width_are_not_averaged(tmp_path):
@@ -115,7 +115,7 @@ def test_networks_of_different_width_are_not_averaged(tmp_path):
     shown = table(ACCURACY_BY_DEPTH, runs).query("panel == 'accuracy'")
     assert {variant: part["size"].tolist() for variant, part in shown.groupby("variant")} == expected
     assert set(table(ACCURACY_BY_WIDTH, runs)["variant"]) == {"gat, depth 3", "gat, depth 5"}
-    normalized = table(ACCURACY_BY_NORMALizATION, runs)
+    normalized = table(ACCURACY_BY_NORMALIZATION, runs)
     assert set(normalized["variant"]) == {"none, width 4", "none, width 6"}
     told = table(ACCURACY_BY_DEPTH, runs, variants=dict.fromkeys((run.name for run in runs), "all"))
     assert set(told["variant"]) == {"all"}

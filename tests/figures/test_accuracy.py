@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from gatdiag.figures import table
 from gatdiag.figures.accuracy import (
     ACCURACY_BY_DEPTH,
+    ACCURACY_BY_NORMALIZATION,
     ACCURACY_BY_TREE_DEPTH,
     ACCURACY_BY_WIDTH,
-    ACCURACY_BY_NORMALIZATION,
     draw_by_size,
     size_table,
 )

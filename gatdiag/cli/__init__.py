@@ -1,14 +1,12 @@
 """Command line: thin commands over public functions.
 
-- `app`: the commands and their options; imports nothing heavy, so that `--help` answers at once
-- `target`: PACKAGE.MODULE:NAME -> the object
-- `subject`: the options -> a model and its inputs
-- `overview`: laws -> one row a layer
-- `laws`: the command `gatdiag laws`, as a table or as JSON
-- `demo`: the command `gatdiag demo`: one network trained twice, recorded and compared
-- `finding`: recorded trainings -> what they say about each other, in numbers and in words
-- `report`: the command `gatdiag report`: the page, and its figures as files
-- `export`: the command `gatdiag export`
+One file a command, its options and its work together: `demo`, `report`, `inspect`, `compare`, `rebalance`, `laws`,
+`export`. They import what is heavy where they use it, so that `--help` answers at once.
+
+- `app`: the commands put together; what goes wrong in any of them, as one line and an exit status
+- `options`: the options that several commands have
+- `model_case`: PACKAGE.MODULE:NAME -> the object; the options of a command -> a model, its inputs and its loss
+- `printing`: tables, JSON documents, arguments as the command line has them
 """
 
 from gatdiag.cli.app import main

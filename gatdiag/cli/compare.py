@@ -4,127 +4,117 @@ The JSON document has these keys; numbers that are not finite are null:
 
 - ``version``: 1, the version of this description
 - ``first``, ``second``: what was compared
+- ``outcomes``: for each result of the trainings ``what``, ``first``, ``second``
 - ``settings``: for each setting that differs ``what``, ``first``, ``second``
 - ``differences``: for each ``layer``, ``role``, ``quantity``, ``first``, ``second``, ``difference``, from 0 to 1
 - ``notes``: texts
 """
 
+from __future__ import annotations
+
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import pandas as pd
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
+import typer
 from rich.table import Table
 
-from gatdiag.checkpoint import change
-from gatdiag.checkpoint.inspection import Inspection, inspect
-from gatdiag.cli.printing import print_document
+from gatdiag.cli.options import AsJson
+from gatdiag.cli.printing import grid, number, plain_console, print_document
 from gatdiag.errors import InputError
 from gatdiag.names import listed, printable, quoted
-from gatdiag.run import Run, load
-from gatdiag.run.layout import META
-from gatdiag.summary import differences, only_in, outcomes
 
-_VERSIONS: Final = "versions"
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gatdiag.checkpoint import Inspection
+    from gatdiag.run import Run
+
 _LISTED: Final = 6  # layers in a note
 _ALIKE: Final = 3  # layers that show the same quantity, unless all are asked for
+_CHANGED: Final = "changed_fraction_005"
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One of the two.
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="Folder of a recorded run, or a saved checkpoint.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with.")],
+    most: Annotated[int, typer.Option(metavar="N", min=0, help="How many differences to show; 0 for all.")] = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Put two runs or two checkpoints side by side: outcomes, settings, then layers, what differs most first.
 
-    Attributes:
-        name: As it was given.
-        run: The run, or the one made of a checkpoint.
-        inspection: What a checkpoint says; None of a run.
+    A difference is a share of what it could be at most. Of runs, medians over all steps are compared; of two
+    checkpoints, changes are measured from the first.
     """
+    from gatdiag.summary import differences, outcomes
 
-    name: str
-    run: Run
-    inspection: Inspection | None = None
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader should know."""
-        return () if self.inspection is None else self.inspection.notes
-
-
-def print_comparison(first: Path, second: Path, *, most: int, as_json: bool) -> None:
-    """Compare and print.
-
-    Args:
-        first: Folder of a run, or a checkpoint.
-        second: The other; of two checkpoints, changes are measured from the first.
-        most: How many differences the table shows; 0 for all.
-        as_json: Print one JSON document instead.
-
-    Raises:
-        InputError: One of them cannot be read.
-    """
     with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
-        one, other = _side(first, Path(scratch) / "first"), _side(second, Path(scratch) / "second")
-        table = differences(one.run, other.run, "last" if one.inspection or other.inspection else "median")
-        if one.inspection and other.inspection:
-            table = _with_changes(table, one.inspection, other.inspection)
-        results = outcomes(one.run, other.run)
-        settings = list(_settings(one.run.meta, other.run.meta))
-        notes = [*dict.fromkeys([*one.notes, *other.notes, *_missing(one, other)])]
+        one, one_inspected = _opened(first, Path(scratch) / "first")
+        other, other_inspected = _opened(second, Path(scratch) / "second")
+        table = differences(one, other, "last" if one_inspected or other_inspected else "median")
+        if one_inspected and other_inspected:
+            table = _with_changes(table, one_inspected, other_inspected)
+        results = [] if one_inspected and other_inspected and not as_json else outcomes(one, other).to_dict("records")
+        notes = [note for inspected in (one_inspected, other_inspected) if inspected for note in inspected.notes]
+        notes += _missing((first, one), (second, other))
+    document: dict[str, Any] = {
+        "version": 1,
+        "first": str(first),
+        "second": str(second),
+        "outcomes": results,
+        "settings": list(_settings(one.meta, other.meta)),
+        "differences": table.to_dict("records"),
+        "notes": [*dict.fromkeys(notes)],
+    }
     if as_json:
-        print_document(
-            {
-                "version": 1,
-                "first": one.name,
-                "second": other.name,
-                "outcomes": results.to_dict("records"),
-                "settings": settings,
-                "differences": table.to_dict("records"),
-                "notes": notes,
-            }
-        )
+        print_document(document)
     else:
-        _print(one, other, results, table, settings, notes, most)
+        _print(document, table, most)
 
 
-def _side(path: Path, scratch: Path) -> _Side:
+def _opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
+    """A run; or the one made of a checkpoint, with what the checkpoint says."""
+    from gatdiag.run import load
+    from gatdiag.run.layout import META
+
     if not path.exists():
         raise InputError(f"Expected a run or a checkpoint, but {str(path)!r} does not exist")
     if path.is_dir() and (path / META).exists():
-        return _Side(str(path), load(path))
+        return load(path), None
+    from gatdiag.checkpoint import inspect  # loads torch, which runs do without
+
     inspection = inspect(path, scratch)
-    return _Side(str(path), inspection.run, inspection)
+    return inspection.run, inspection
 
 
 def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd.DataFrame:
     """How much of each parameter changed between two checkpoints; where nothing did, that is no difference."""
+    import pandas as pd
+
+    from gatdiag.checkpoint import change
+
     infos = other.structure.parameters
     changes = change.compare(one.tensors, other.tensors, infos).columns
+    changed = {info: changes[info.name][_CHANGED] for info in infos if info.name in changes}
     rows = [
-        {
-            "layer": info.name,
-            "role": info.role,
-            "quantity": "changed_fraction_005",
-            "first": 0.0,
-            "second": changes[info.name]["changed_fraction_005"],
-            "difference": changes[info.name]["changed_fraction_005"],
-        }
-        for info in infos
-        if info.name in changes and not math.isnan(changes[info.name]["changed_fraction_005"])
+        {"layer": i.name, "role": i.role, "quantity": _CHANGED, "first": 0.0, "second": share, "difference": share}
+        for i, share in changed.items()
+        if not math.isnan(share)
     ]
     table = table[~table["quantity"].str.contains("changed_fraction")]
     table = pd.concat([pd.DataFrame(rows), table]) if rows else table
     return table.sort_values("difference", ascending=False, kind="stable", ignore_index=True)
 
 
-def _missing(one: _Side, other: _Side) -> Iterator[str]:
-    for side, names in zip((one, other), only_in(one.run, other.run), strict=True):
-        if names:
-            yield f"only {side.name} has the layers {listed(map(quoted, names), _LISTED)}"
+def _missing(*sides: tuple[Path, Run]) -> Iterator[str]:
+    from gatdiag.summary import only_in
+
+    (_, one), (_, other) = sides
+    for (path, _), layers in zip(sides, only_in(one, other), strict=True):
+        if layers:
+            yield f"only {path} has the layers {listed(map(quoted, layers), _LISTED)}"
 
 
 def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[dict[str, str]]:
@@ -137,65 +127,44 @@ def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[dict
 
 def _flat(meta: Mapping[str, Any]) -> dict[str, str]:
     found = {name: meta.get(name) for name in ("model", "device", "dtype", "status", "error")}
-    for number, optimizer in enumerate(meta["optimizers"]):
-        found[f"optimizer {number}"] = optimizer["class"]
-        for at, group in enumerate(optimizer["groups"]):
-            found |= {f"optimizer {number}, group {at}: {k}": v for k, v in group.items() if k != "parameters"}
-    found |= {f"{_VERSIONS}: {name}": version for name, version in meta[_VERSIONS].items()}
+    for at, optimizer in enumerate(meta["optimizers"]):
+        found[f"optimizer {at}"] = optimizer["class"]
+        for place, group in enumerate(optimizer["groups"]):
+            found |= {f"optimizer {at}, group {place}: {k}": v for k, v in group.items() if k != "parameters"}
+    found |= {f"versions: {name}": version for name, version in meta["versions"].items()}
     return {name: str(value) for name, value in found.items() if value is not None}
 
 
-def _print(
-    one: _Side,
-    other: _Side,
-    results: pd.DataFrame,
-    table: pd.DataFrame,
-    settings: Sequence[Mapping[str, str]],
-    notes: Sequence[str],
-    most: int,
-) -> None:
-    console = Console(highlight=False, markup=False, emoji=False)
-    console.print(printable(f"A: {one.name}"), soft_wrap=True)
-    console.print(printable(f"B: {other.name}"), soft_wrap=True)
-    if not (one.inspection and other.inspection):
-        console.print(_columns(results))
-    for setting in settings:
+def _print(document: Mapping[str, Any], table: pd.DataFrame, most: int) -> None:
+    console = plain_console()
+    for letter, side in (("A", "first"), ("B", "second")):
+        console.print(printable(f"{letter}: {document[side]}"), soft_wrap=True)
+    if document["outcomes"]:
+        results = grid(["training"], ["A", "B"])
+        for row in document["outcomes"]:
+            results.add_row(printable(str(row["what"])), number(row["first"], ".4g"), number(row["second"], ".4g"))
+        console.print(results)
+    for setting in document["settings"]:
         console.print(printable(f"{setting['what']}: {setting['first'] or 'none'} | {setting['second'] or 'none'}"))
     differing = table[(table["difference"] > 0) & (table["layer"] != "")]
     varied = differing[differing.groupby(["role", "quantity"]).cumcount() < _ALIKE]
     shown = differing if most == 0 else varied.head(most)
     if len(shown):
-        console.print(_grid(shown))
+        console.print(_lines(shown))
     else:
         console.print("No measured quantity differs." if any(table["layer"]) else "They have no layer in common.")
-    left = len(differing) - len(shown)
-    if left:
+    left_out = len(differing) - len(shown)
+    if left_out:
         console.print(
-            f"{left} smaller differences are not shown, nor more than {_ALIKE} layers of a kind; --most 0 shows all"
+            f"{left_out} smaller differences are not shown, nor more than {_ALIKE} layers of a kind; --most 0 shows all"
         )
-    for note in notes:
+    for note in document["notes"]:
         console.print(printable(f"note: {note}"))
 
 
-def _columns(results: pd.DataFrame) -> Table:
-    grid = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    grid.add_column("training", overflow="fold")
-    for heading in ("A", "B"):
-        grid.add_column(heading, justify="right")
-    for row in results.to_dict("records"):
-        numbers = ("" if math.isnan(row[side]) else format(row[side], ".4g") for side in ("first", "second"))
-        grid.add_row(printable(str(row["what"])), *numbers)
-    return grid
-
-
-def _grid(table: pd.DataFrame) -> Table:
-    grid = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("where", "what", "quantity"):
-        grid.add_column(heading, overflow="fold")
-    for heading in ("A", "B", "difference"):
-        grid.add_column(heading, justify="right")
-    for row in table.to_dict("records"):
-        numbers = (format(row["first"], ".3g"), format(row["second"], ".3g"), format(row["difference"], ".0%"))
-        names = (row["layer"], row["role"], row["quantity"])
-        grid.add_row(*(printable(str(name)) for name in names), *numbers)
-    return grid
+def _lines(rows: pd.DataFrame) -> Table:
+    table = grid(["where", "what", "quantity"], ["A", "B", "difference"])
+    for row in rows.to_dict("records"):
+        names = (printable(str(row[key])) for key in ("layer", "role", "quantity"))
+        table.add_row(*names, f"{row['first']:.3g}", f"{row['second']:.3g}", f"{row['difference']:.0%}")
+    return table

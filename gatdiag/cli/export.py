@@ -1,36 +1,24 @@
 """`gatdiag export`: the tables of a run in a format that other programs read."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any
 
 import typer
 
-from gatdiag.errors import InputError
-from gatdiag.run import export, load
-
-FORMATS: dict[str, Literal["csv", "parquet"]] = {"csv": "csv", "parquet": "parquet"}
+from gatdiag.cli.options import Overwrite
 
 
-def export_run(folder: Path, to: str, out: Path | None, *, overwrite: bool) -> None:
-    """Write the four tables and meta.json into a folder, and print which.
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a recorded run.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="csv or parquet.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to write into; RUN-FORMAT if it is not given.")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the tables of a run for other programs."""
+    from gatdiag import run
 
-    Args:
-        folder: Of the run.
-        to: csv or parquet.
-        out: Where to; by default the run's folder name with the format after it, in the current directory.
-        overwrite: Replace files of the same names that are there.
-
-    Raises:
-        InputError: The format is unknown, there is no run, or files are there already.
-    """
-    to = to.lower()
-    if to not in FORMATS:
-        raise InputError(f"--to takes {' or '.join(FORMATS)}, got {to!r}")
-    run = load(folder)
-    target = out if out is not None else Path(f"{folder.resolve().name}-{to}")
-    try:
-        typer.echo(export(run, target, FORMATS[to], overwrite=overwrite))
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise InputError(f"Cannot write to {target}: {error.strerror or error}") from error
+    kind: Any = to.lower()  # the run refuses what it does not know
+    target = out if out is not None else Path(f"{folder.resolve().name}-{kind}")
+    typer.echo(run.export(run.load(folder), target, kind, overwrite=overwrite))

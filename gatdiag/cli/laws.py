@@ -12,111 +12,167 @@ The JSON document has these keys; numbers that are not finite, or that do not ex
 - ``excluded``: for each exclusion ``what`` and ``reason``
 """
 
+from __future__ import annotations
+
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from gatdiag.cli.overview import Row, rows
-from gatdiag.cli.printing import print_document
-from gatdiag.cli.subject import Subject, load_subject
-from gatdiag.laws import Laws, Term, find_laws
-from gatdiag.structure import discover
+from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Inputs, Root, Transform
+from gatdiag.cli.printing import grid, number, plain_console, print_document
+
+if TYPE_CHECKING:
+    from gatdiag.laws import Exclusion, Laws
 
 _WIDE = 72  # columns that a terminal needs for the remarks to stand in the table
 
 
-def print_laws(
-    factory: str, data: str | None, inputs: str | None, root: Path, transform: str | None, as_json: bool
-) -> None:
-    """Find the laws of the model that `factory` names and print them.
+@dataclass(frozen=True)
+class Row:
+    """One layer.
 
-    Raises:
-        InputError: A name leads nowhere, or the inputs have another form.
-        ModelError: The factory fails, or the model fails on the inputs.
+    Attributes:
+        layer: Its module path.
+        laws: How many laws are counted under it.
+        approximate: How many of them hold only up to an epsilon in the model.
+        normalized_c: Largest |normalized c|, in [0, 1]; 0 where every neuron is balanced. None without laws.
+        residual: Largest residual of the numerical check. None without laws.
+        missing: What of the layer has no law, and why.
+        elsewhere: The layers whose laws its own parameters enter, if it has no law itself.
     """
-    with redirect_stdout(sys.stderr):  # the model's own code may print
-        subject = load_subject(factory, data, inputs, root, transform=transform)
-        laws = find_laws(subject.model, *subject.args, **subject.kwargs)
-        structure = discover(subject.model, *subject.args, **subject.kwargs)
-    table = rows(laws, [(layer.name, [p.name for p in layer.parameters]) for layer in structure])
+
+    layer: str
+    laws: int
+    approximate: int
+    normalized_c: float | None
+    residual: float | None
+    missing: tuple[Exclusion, ...]
+    elsewhere: tuple[str, ...]
+
+    @property
+    def remark(self) -> str:
+        """What is missing, and why; where the laws of its weights are counted."""
+        if self.missing:
+            return "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in self.missing)
+        if self.elsewhere:
+            return f"weights are in the laws of {', '.join(self.elsewhere)}"
+        return "" if self.laws else "no law moves its weights"
+
+
+def laws(
+    factory: Annotated[
+        str,
+        typer.Argument(
+            metavar="PACKAGE.MODULE:FACTORY",
+            help="An nn.Module, or a class or function that makes one. Arguments called in_channels and out_channels "
+            "get the number of features and classes of --data; all others keep their defaults.",
+        ),
+    ],
+    data: Data = None,
+    inputs: Inputs = None,
+    root: Root = DATA_FOLDER,
+    transform: Transform = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the conservation laws of a model, layer by layer.
+
+    The current directory is importable. Random numbers start from seed 0. What the model's own code prints goes to
+    standard error. Without --data and --inputs the model runs on the built-in graph.
+    """
+    from gatdiag.cli.model_case import load_case
+    from gatdiag.laws import find_laws
+    from gatdiag.structure import discover
+
+    with redirect_stdout(sys.stderr):
+        case = load_case(factory, data, inputs, root, transform=transform)
+        found = find_laws(case.model, *case.args, **case.kwargs)
+        structure = discover(case.model, *case.args, **case.kwargs)
+    table = rows(found, {layer.name: [info.name for info in layer.parameters] for layer in structure})
     if as_json:
-        print_document(_document(factory, subject, laws, table))
+        print_document(_document(factory, case.source, found, table))
     else:
-        _print_table(factory, subject, laws, table)
+        _print_table(f"Conservation laws of {factory} on {case.source}", found, table)
 
 
-def _document(factory: str, subject: Subject, laws: Laws, table: Sequence[Row]) -> dict[str, Any]:
-    values = zip(laws, laws.c().tolist(), laws.normalized_c().tolist(), strict=True)
+def rows(found: Laws, layers: Mapping[str, Sequence[str]]) -> list[Row]:
+    """One row for each layer, in order; then those that laws are counted under and that are no layers (a stream).
+
+    Args:
+        found: The laws of a model.
+        layers: Name of each layer -> the names of its parameters.
+    """
+    numbers = found.by_layer()
+    magnitude = found.normalized_c().abs()
+    table = []
+    for name in dict.fromkeys([*layers, *numbers]):
+        at = list(numbers.get(name, []))
+        own, parameters = [found[number] for number in at], layers.get(name, ())
+        users = [law.layer for law in found if any(term.parameter in parameters for term in law.terms)]
+        row = Row(
+            layer=name,
+            laws=len(own),
+            approximate=sum(not law.exact for law in own),
+            normalized_c=float(magnitude[at].max()) if own else None,
+            residual=max((law.residual for law in own), default=None),
+            missing=tuple(exclusion for exclusion in found.excluded if _mentions(exclusion.what, name)),
+            elsewhere=() if own else tuple(dict.fromkeys(users)),
+        )
+        table.append(row)
+    return table
+
+
+def _mentions(text: str, layer: str) -> bool:
+    """The layer, or something inside it, is named as a word."""
+    return any(word == layer or word.startswith(f"{layer}.") for word in re.split(r"[\s(),\[\]]+", text))
+
+
+def _document(factory: str, source: str, found: Laws, table: Sequence[Row]) -> dict[str, Any]:
+    values = zip(found, found.c().tolist(), found.normalized_c().tolist(), strict=True)
     return {
         "version": 1,
         "model": factory,
-        "inputs": subject.source,
-        "count": len(laws),
-        "approximate": sum(not law.exact for law in laws),
+        "inputs": source,
+        "count": len(found),
+        "approximate": sum(not law.exact for law in found),
         "layers": [asdict(row) for row in table],
         "laws": [
             {
-                "name": law.name,
-                "layer": law.layer,
-                "kind": law.kind,
-                "exact": law.exact,
-                "residual": law.residual,
+                **{key: getattr(law, key) for key in ("name", "layer", "kind", "exact", "residual")},
                 "c": c,
                 "normalized_c": normalized_c,
-                "terms": [_term(term) for term in law.terms],
+                "terms": [
+                    {
+                        **{key: getattr(term, key) for key in ("parameter", "kind", "indices")},
+                        "exponent": float(term.exponent),
+                    }
+                    for term in law.terms
+                ],
             }
             for law, c, normalized_c in values
         ],
-        "excluded": [asdict(exclusion) for exclusion in laws.excluded],
+        "excluded": [asdict(exclusion) for exclusion in found.excluded],
     }
 
 
-def _term(term: Term) -> dict[str, Any]:
-    return {
-        "parameter": term.parameter,
-        "kind": term.kind,
-        "indices": term.indices,
-        "exponent": float(term.exponent),
-    }
-
-
-def _print_table(factory: str, subject: Subject, laws: Laws, table: Sequence[Row]) -> None:
-    console = Console(highlight=False, markup=False, emoji=False)  # a layer may be called [red]
+def _print_table(title: str, found: Laws, table: Sequence[Row]) -> None:
+    console = plain_console()
     wide = console.width >= _WIDE
-    grid = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    grid.add_column("layer", overflow="fold")
-    for heading in ("laws", "approx.", "largest\nimbalance", "largest\nresidual"):
-        grid.add_column(heading, justify="right")
+    lines = grid(["layer"], ["laws", "approx.", "largest\nimbalance", "largest\nresidual"])
     if wide:
-        grid.add_column("missing, and why", overflow="fold")
+        lines.add_column("missing, and why", overflow="fold")
     for row in table:
-        grid.add_row(*_cells(row)[: len(grid.columns)])
-    console.print(f"Conservation laws of {factory} on {subject.source}")
-    console.print(grid)
-    console.print(f"{len(laws)} laws, {sum(row.approximate for row in table)} of them approximate")
+        numbers = (number(row.normalized_c, ".3f"), number(row.residual, ".0e"))
+        lines.add_row(row.layer, str(row.laws), str(row.approximate), *numbers, *[row.remark] * wide)
+    console.print(title)
+    console.print(lines)
+    console.print(f"{len(found)} laws, {sum(row.approximate for row in table)} of them approximate")
     console.print("imbalance: |c| normalized, 0 where a neuron balances, 1 where one side of it is all there is")
     shown = {exclusion for row in table for exclusion in row.missing} if wide else set()
-    for exclusion in laws.excluded:
+    for exclusion in found.excluded:
         if exclusion not in shown:
             console.print(f"no law for {exclusion.what}: {exclusion.reason}")
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    c = "" if row.normalized_c is None else format(row.normalized_c, ".3f")
-    residual = "" if row.residual is None else format(row.residual, ".0e")
-    return row.layer, str(row.laws), str(row.approximate), c, residual, _remark(row)
-
-
-def _remark(row: Row) -> str:
-    if row.missing:
-        return "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in row.missing)
-    if row.laws:
-        return ""
-    return f"weights are in the laws of {', '.join(row.elsewhere)}" if row.elsewhere else "no law moves its weights"

@@ -1,9 +1,13 @@
-"""What goes to standard output: documents for programs, and arguments as the command line has them."""
+"""What goes to standard output: tables, documents for programs, and arguments as the command line has them."""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "overwrite=True": "--overwrite",
@@ -11,6 +15,31 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "include_approximate=True": "--include-approximate",
     'moments="drop"': "--moments drop",
 }
+
+
+def plain_console() -> Console:
+    """A console that shows text as it is: a layer may be called [red]."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def grid(texts: Iterable[str], numbers: Iterable[str]) -> Table:
+    """A table with columns of text, then columns of numbers."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in texts:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def number(value: float | None, form: str) -> str:
+    """A number in a format; nothing where there is none.
+
+    Example:
+        >>> number(0.25, ".0%"), number(float("nan"), ".3g")
+        ('25%', '')
+    """
+    return "" if value is None or math.isnan(value) else format(value, form)
 
 
 def print_document(document: Any) -> None:

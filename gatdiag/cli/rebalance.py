@@ -1,48 +1,43 @@
 """`gatdiag rebalance`: a checkpoint -> the same function with weights in balance."""
 
+from __future__ import annotations
+
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
-import torch
-from rich.console import Console
-from torch import Tensor, nn
-from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, Optimizer, RMSprop, Rprop
+import typer
 
-from gatdiag.checkpoint import Checkpoint, open_checkpoint, write_checkpoint
-from gatdiag.checkpoint.fitting import fit, load_weights_, plain
-from gatdiag.checkpoint.formats import read_contents, reading
-from gatdiag.checkpoint.layers import find_layers
-from gatdiag.checkpoint.stacking import ASSUMED, find_stacking
-from gatdiag.checkpoint.state_dict import copies, find_weights
 from gatdiag.cli.inspect import sizes_of
-from gatdiag.cli.printing import as_options
-from gatdiag.cli.subject import Subject, load_subject
+from gatdiag.cli.options import DATA_FOLDER, Data, Inputs, ModelOfCheckpoint, Root, Transform
+from gatdiag.cli.printing import as_options, plain_console
 from gatdiag.errors import InputError, OptimizerError
-from gatdiag.laws import Exclusion
 from gatdiag.names import listed, printable, quoted
-from gatdiag.remedies import rebalance_
-from gatdiag.remedies.moments import POWERS, powers_of, rescale_moments_
-from gatdiag.remedies.orbit import multiply_
-from gatdiag.remedies.output_difference import OutputDifference, output_difference
-from gatdiag.remedies.rebalance import Moments, Towards
-from gatdiag.remedies.rescaling import balancing
 
-# What a saved state holds -> an optimizer that holds the same; the first that fits.
-_KINDS: Final[Sequence[tuple[str, type[Optimizer]]]] = (
-    ("exp_avg_sq", Adam),
-    ("exp_inf", Adamax),
-    ("acc_delta", Adadelta),
-    ("square_avg", RMSprop),
-    ("sum", Adagrad),
-    ("step_size", Rprop),
-    ("ax", ASGD),
-    ("momentum_buffer", SGD),
-)
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from gatdiag.checkpoint import Checkpoint
+    from gatdiag.cli.model_case import ModelCase
+    from gatdiag.laws import Exclusion
+    from gatdiag.remedies.output_difference import OutputDifference
+
+# What a saved state holds -> an optimizer of torch's that holds the same; the first that fits.
+_OPTIMIZERS: Final[Mapping[str, str]] = {
+    "exp_avg_sq": "Adam",
+    "exp_inf": "Adamax",
+    "acc_delta": "Adadelta",
+    "square_avg": "RMSprop",
+    "sum": "Adagrad",
+    "step_size": "Rprop",
+    "ax": "ASGD",
+    "momentum_buffer": "SGD",
+}
 
 
 @dataclass(frozen=True)
@@ -60,68 +55,73 @@ class _Balanced:
     lines: Sequence[str]
 
 
-def rebalance_file(
-    source: Path,
-    target: Path | None,
-    *,
-    model: str | None,
-    data: str | None,
-    inputs: str | None,
-    root: Path,
-    transform: str | None,
-    towards: str,
-    moments: str,
-    include_approximate: bool,
-    in_place: bool,
+def rebalance(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Saved checkpoint: torch, Lightning or safetensors.")],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="OUT", help="File to write: the same, with other weights.")
+    ] = None,
+    model: ModelOfCheckpoint = None,
+    data: Data = None,
+    inputs: Inputs = None,
+    root: Root = DATA_FOLDER,
+    transform: Transform = None,
+    towards: Annotated[
+        str, typer.Option(metavar="GOAL", help="c: weights in balance; relative-gradients (with --data): gradients.")
+    ] = "c",
+    moments: Annotated[
+        str, typer.Option(metavar="HOW", help="The optimizer's state: rescale it along, or drop it.")
+    ] = "rescale",
+    include_approximate: Annotated[
+        bool, typer.Option("--include-approximate", help="Use laws that hold only up to an epsilon in the model, too.")
+    ] = False,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Write over IN itself.")] = False,
 ) -> None:
-    """Balance a checkpoint, write it, and print what was done.
+    """Rescale the weights of a checkpoint until its neurons balance; the function it computes stays the same.
 
-    Raises:
-        InputError: The file cannot be read or written, or an option does not fit.
-        ModelError: The model fails, or its outputs would change.
-        OptimizerError: The optimizer's state is not known.
+    Epoch, scheduler and all else in the file are carried over. The new file is written whole or not at all. Without
+    --model the laws are those that names and shapes show, and outputs are not compared.
     """
+    from gatdiag.checkpoint import open_checkpoint, write_checkpoint
+    from gatdiag.remedies.rebalance import Moments, Towards
+
     for name, value, known in (("--towards", towards, get_args(Towards)), ("--moments", moments, get_args(Moments))):
         if value not in known:
             raise InputError(f"{name}: expected {' or '.join(known)}, got {value!r}")
     if (target is None) != in_place:
         raise InputError("Say where to: the name of a new file, or --in-place for the checkpoint itself")
+    drop = moments == "drop"
     checkpoint = open_checkpoint(source)
-    if moments == "drop":
+    if drop:
         checkpoint = replace(checkpoint, optimizer=None)
     if model is None:
         if towards != "c" or include_approximate or any(given is not None for given in (data, inputs, transform)):
             raise InputError("Names and shapes alone allow for balancing c: for all else give --model")
-        balanced = _by_stacking(checkpoint)
+        balanced = _by_names(checkpoint)
     else:
+        from gatdiag.cli.model_case import load_case
+
         with redirect_stdout(sys.stderr):  # the model's own code may print
-            subject = load_subject(model, data, inputs, root, sizes_of(checkpoint), transform)
-            balanced = _by_model(checkpoint, subject, towards, include_approximate=include_approximate)
+            case = load_case(model, data, inputs, root, transform, sizes_of(checkpoint))
+            balanced = _by_model(checkpoint, case, towards, include_approximate=include_approximate)
     left_behind = [*_left_behind(checkpoint)] if balanced.parameters else []
-    written = _write(checkpoint, balanced, source if target is None else target, moments, in_place=in_place)
-    console = Console(highlight=False, markup=False, emoji=False)
+    written = write_checkpoint(
+        checkpoint,
+        balanced.parameters,
+        source if target is None else target,
+        moments=_states(balanced),
+        drop_optimizer=drop,
+        in_place=in_place,
+    )
     notes = [f"note: {note}" for note in (*checkpoint.notes, *left_behind)]
     for line in (*balanced.lines, *_rounded(checkpoint, balanced.parameters), *notes, f"written: {written}"):
-        console.print(printable(line), soft_wrap=True)
-
-
-def _write(checkpoint: Checkpoint, balanced: _Balanced, target: Path, moments: str, *, in_place: bool) -> Path:
-    drop = moments == "drop"
-    try:
-        return write_checkpoint(
-            checkpoint,
-            balanced.parameters,
-            target,
-            moments=_states(balanced),
-            drop_optimizer=drop,
-            in_place=in_place,
-        )
-    except OSError as error:
-        raise InputError(f"Cannot write {str(target)!r}: {error.strerror or error}") from error
+        plain_console().print(printable(line), soft_wrap=True)
 
 
 def _left_behind(checkpoint: Checkpoint) -> Iterator[str]:
     """Copies of the weights, such as averages, which stay as they were."""
+    from gatdiag.checkpoint.formats import read_contents, reading
+    from gatdiag.checkpoint.state_dict import copies, find_weights
+
     with reading(checkpoint.path):
         data = read_contents(checkpoint.path).data
         found = copies(data, find_weights(data))
@@ -132,8 +132,17 @@ def _left_behind(checkpoint: Checkpoint) -> Iterator[str]:
         )
 
 
-def _by_stacking(checkpoint: Checkpoint) -> _Balanced:
+def _by_names(checkpoint: Checkpoint) -> _Balanced:
     """Along the laws that names and shapes show; there is no output to compare."""
+    from torch import nn
+
+    from gatdiag.checkpoint import find_layers, find_stacking
+    from gatdiag.checkpoint.fitting import plain
+    from gatdiag.checkpoint.stacking import ASSUMED
+    from gatdiag.remedies.moments import powers_of, rescale_moments_
+    from gatdiag.remedies.orbit import multiply_
+    from gatdiag.remedies.rescaling import balancing
+
     structure = find_layers(checkpoint.tensors)
     stacking = find_stacking(checkpoint.tensors, structure)
     laws = stacking.laws({info.name: plain(checkpoint.tensors[info.name]) for info in structure.parameters})
@@ -155,56 +164,61 @@ def _by_stacking(checkpoint: Checkpoint) -> _Balanced:
         f"{min(factors):.3g} to {max(factors):.3g}",
         f"outputs were not compared, which needs --model: they stay as they are only if {'; '.join(ASSUMED)}",
     ]
-    return _Balanced(parameters, optimizer, [*lines, *_alone(rescaling.left_alone)])
+    return _Balanced(parameters, optimizer, [*lines, *_skipped(rescaling.left_alone)])
 
 
-def _by_model(checkpoint: Checkpoint, subject: Subject, towards: str, *, include_approximate: bool) -> _Balanced:
-    model = subject.model
-    found = fit(model, checkpoint.tensors, checkpoint.keys)
+def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_approximate: bool) -> _Balanced:
+    from gatdiag.checkpoint.fitting import fit, load_weights_
+    from gatdiag.remedies import rebalance_
+    from gatdiag.remedies.output_difference import output_difference
+
+    found = fit(case.model, checkpoint.tensors, checkpoint.keys)
     if found.missing or found.reshaped:
         raise InputError(
             f"The checkpoint does not fit the model ({'; '.join(found.differences(3))}). If shapes follow from the "
             "graph, name the one it was trained on: --data NAME --root FOLDER, or --inputs"
         )
-    load_weights_(model, found.tensors)
-    own = dict(model.named_parameters())
+    load_weights_(case.model, found.tensors)
+    own = dict(case.model.named_parameters())
     parameters = {found.names[name]: own[name] for name in found.names if name in own}
     optimizer = _holding(checkpoint, parameters)
-    loss = subject.loss if towards == "relative-gradients" else None
-    if towards == "relative-gradients" and loss is None:
-        raise InputError("--towards relative-gradients needs a loss: give --data")
-    done = rebalance_(
-        model,
-        *subject.args,
-        towards=cast("Towards", towards),
-        loss=loss,
-        optimizer=optimizer,
-        include_approximate=include_approximate,
-        **subject.kwargs,
-    )
+    options: dict[str, Any] = {"towards": towards, "include_approximate": include_approximate}
+    if towards == "relative-gradients":
+        if case.loss is None:
+            raise InputError("--towards relative-gradients needs a loss: give --data")
+        options["loss"] = case.loss
+    done = rebalance_(case.model, *case.args, optimizer=optimizer, **options, **case.kwargs)
     if not done.factors:
-        return _Balanced({}, None, ["no law was balanced: all weights stay as they are", *_alone(done.left_alone)])
+        return _Balanced({}, None, ["no law was balanced: all weights stay as they are", *_skipped(done.left_alone)])
     lines = [
         f"{len(done.factors)} laws balanced: largest |c| {done.c_before:.3g} before, {done.c_after:.1e} after; largest "
         f"imbalance {done.imbalance_before:.3g} before, {done.imbalance_after:.1e} after; factors from "
         f"{done.smallest_factor:.3g} to {done.largest_factor:.3g}",
         *([] if done.double is None else [_moved("in float64", done.double)]),
         _moved("in the model's own precision", done.own),
-        f"the model ran on {subject.source}",
+        f"the model ran on {case.source}",
     ]
     factors = _rounding_factors(own, found.tensors)
     if factors:
-        rounding = output_difference(model, factors, subject.args, subject.kwargs)
+        rounding = output_difference(case.model, factors, case.args, case.kwargs)
         lines.append(_moved("as the weights are rounded to the number type in the file", rounding))
-    return _Balanced(parameters, optimizer, [*lines, *_alone(done.left_alone)])
+    return _Balanced(parameters, optimizer, [*lines, *_skipped(done.left_alone)])
 
 
 def _moved(when: str, difference: OutputDifference) -> str:
     return f"largest difference of outputs {when}: {difference.absolute:.1e}, relative {difference.relative:.1e}"
 
 
-def _rounding_factors(own: Mapping[str, nn.Parameter], saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _skipped(exclusions: Sequence[Exclusion]) -> list[str]:
+    """Reasons, and how much they keep from being balanced."""
+    reasons = Counter(exclusion.reason for exclusion in exclusions)
+    return [f"skipped, {count} of them: {as_options(reason)}" for reason, count in reasons.most_common()]
+
+
+def _rounding_factors(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What rounding multiplies a model's weights by, where the file holds them in a coarser number type."""
+    import torch
+
     found = {}
     for name, parameter in own.items():
         if name in saved and saved[name].dtype.itemsize < parameter.dtype.itemsize:
@@ -214,8 +228,10 @@ def _rounding_factors(own: Mapping[str, nn.Parameter], saved: Mapping[str, Tenso
     return found
 
 
-def _rounded(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> Iterator[str]:
+def _rounded(checkpoint: Checkpoint, parameters: Mapping[str, Tensor]) -> Iterator[str]:
     """What a coarse number type in the file does to each weight."""
+    import torch
+
     types = {checkpoint.tensors[name].dtype for name in parameters}
     for dtype in sorted((dtype for dtype in types if dtype.is_floating_point and dtype.itemsize < 4), key=str):
         name, error = str(dtype).removeprefix("torch."), torch.finfo(dtype).eps / 2
@@ -243,17 +259,20 @@ def _holding(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> 
     states = {name: state for name, state in checkpoint.optimizer.moments.items() if name in parameters and state}
     if not states:
         return None
-    kind = _kind(states, parameters)
-    optimizer = cast("Callable[..., Optimizer]", kind)(list(parameters.values()))
+    optimizer: Optimizer = _kind(states, parameters)(list(parameters.values()))
     for name, state in states.items():
         optimizer.state[parameters[name]] = {key: tensor.clone() for key, tensor in state.items()}
     return optimizer
 
 
-def _kind(states: Mapping[str, Mapping[str, Tensor]], parameters: Mapping[str, nn.Parameter]) -> type[Optimizer]:
+def _kind(states: Mapping[str, Mapping[str, Tensor]], parameters: Mapping[str, nn.Parameter]) -> Any:
     """The optimizer whose state holds what these hold beside single numbers, such as counts of steps."""
+    from torch import optim
+
+    from gatdiag.remedies.moments import POWERS
+
     held = {key for state in states.values() for key in state}
-    kind = next((kind for key, kind in _KINDS if key in held), None)
+    kind = next((getattr(optim, name) for key, name in _OPTIMIZERS.items() if key in held), None)
     of_weights = [(name, key, t.shape) for name, state in states.items() for key, t in state.items() if t.dim() > 0]
     fits = all(shape == parameters[name].shape for name, _, shape in of_weights)
     if kind is None or not fits or not {key for _, key, _ in of_weights} <= POWERS[kind].keys():
@@ -269,9 +288,3 @@ def _states(balanced: _Balanced) -> dict[str, dict[str, Tensor]] | None:
         return None
     state = balanced.optimizer.state
     return {name: dict(state[parameter]) for name, parameter in balanced.parameters.items() if parameter in state}
-
-
-def _alone(exclusions: Sequence[Exclusion]) -> list[str]:
-    """Reasons, and how much they keep from being balanced."""
-    reasons = Counter(exclusion.reason for exclusion in exclusions)
-    return [f"left alone, {count} of them: {as_options(reason)}" for reason, count in reasons.most_common()]

@@ -1,111 +1,110 @@
 """`gatdiag report`: runs -> the page, and their figures as files."""
 
+from __future__ import annotations
+
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 import typer
 
+from gatdiag.cli.options import Overwrite
 from gatdiag.errors import InputError
-from gatdiag.figures import figures_for, render, render_document, save_figures
-from gatdiag.report import write_report
-from gatdiag.report.writing import open_runs
-from gatdiag.run import Run
-from gatdiag.run.layout import replacing
+
+if TYPE_CHECKING:
+    from gatdiag.run import Run
 
 Picture: TypeAlias = Literal["png", "svg", "pdf"]
-PICTURES: tuple[Picture, ...] = ("png", "svg", "pdf")
-FORMATS = ("html", *PICTURES)
+
+_PICTURES: Final[tuple[Picture, ...]] = ("png", "svg", "pdf")
+_FORMATS: Final = ("html", *_PICTURES)
 # Of files that are not written here; other endings may be part of a folder's name.
-_FOREIGN: Final = (
-    "csv",
-    "doc",
-    "docx",
-    "eps",
-    "gif",
-    "jpeg",
-    "jpg",
-    "json",
-    "md",
-    "ps",
-    "tex",
-    "txt",
-    "xlsx",
-    "xml",
-    "zip",
-)
+_FOREIGN: Final = "csv doc docx eps gif jpeg jpg json md ps tex txt xlsx xml zip"
 
 
-def make_report(folders: Sequence[Path], out: Path, formats: str | None, title: str | None, *, overwrite: bool) -> None:
-    """Write what was asked for, and print where it is.
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of recorded runs, to be compared.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE|DIR",
+            help="NAME.html, with the figures beside it in NAME-figures; NAME.pdf, for all figures in one file; "
+            "NAME.png or NAME.svg, for the first of them; or a folder for report.html and the figures.",
+        ),
+    ] = Path("report.html"),
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="LIST",
+            help="What to write: html, png, svg, pdf, separated by commas. By default as --out says, or else html.",
+        ),
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Heading of the page.")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a page about recorded runs: what was trained, whether it trained, what stands out.
 
-    Args:
-        folders: Of the runs.
-        out: NAME.html, with the figures in NAME-figures beside it; NAME.pdf, for all figures in one file; NAME.png or
-            NAME.svg, for the first of them alone; or a folder, that gets report.html and the figures.
-        formats: One or more of html, png, svg, pdf, separated by commas; by default that of a file, else html.
-        title: Of the page.
-        overwrite: Replace files that gatdiag did not make.
-
-    Raises:
-        InputError: A format is unknown or not that of the file, a folder holds no run, or a file is there already.
+    The page is one file that loads nothing. An earlier report of the same name is replaced.
     """
+    from gatdiag.report import write_report
+    from gatdiag.report.writing import open_runs
+
     ending = "" if out.is_dir() else out.suffix.lower().removeprefix(".")
     kind = "html" if ending == "htm" else ending
-    wanted = _formats(formats or (kind if kind in PICTURES else "html"))
-    if kind in _FOREIGN or (out.exists() and kind not in FORMATS and not out.is_dir()):
+    picture = next((name for name in _PICTURES if name == kind), None)
+    wanted = _parsed(formats or picture or "html")
+    if kind in _FOREIGN.split() or (out.exists() and kind not in _FORMATS and not out.is_dir()):
         raise InputError(f"--out: expected NAME.html, .pdf, .png, .svg or a folder, got {str(out)!r}")
-    if kind in PICTURES and wanted != [kind]:
+    if picture and wanted != [picture]:
         raise InputError(f"--out: {str(out)!r} is the name of one {kind} file: give a folder, or no --format")
-    runs = open_runs(folders)
-    try:
-        if kind in PICTURES:
-            typer.echo(_save_one(runs, out, kind, overwrite=overwrite))
-            return
-        page, figures = (out, out.with_name(f"{out.stem}-figures")) if kind == "html" else (out / "report.html", out)
-        if "html" in wanted:
-            typer.echo(write_report(runs, page, title=title, overwrite=overwrite))
-        pictures = [name for name in PICTURES if name in wanted]
-        if pictures:
-            typer.echo(f"{_save(runs, figures, pictures, overwrite=overwrite)} files in {figures}")
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise InputError(f"Cannot write to {out}: {error.strerror or error}") from error
+    opened = open_runs(runs)
+    if picture:
+        _save_one(opened, out, picture, overwrite=overwrite)
+        typer.echo(out)
+        return
+    page, figures = (out, out.with_name(f"{out.stem}-figures")) if kind == "html" else (out / "report.html", out)
+    if "html" in wanted:
+        typer.echo(write_report(opened, page, title=title, overwrite=overwrite))
+    pictures = [name for name in _PICTURES if name in wanted]
+    if pictures:
+        typer.echo(f"{_save_all(opened, figures, pictures, overwrite=overwrite)} files in {figures}")
 
 
-def _formats(text: str) -> list[str]:
-    wanted = list(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
-    unknown = [part for part in wanted if part not in FORMATS]
-    if unknown or not wanted:
-        raise InputError(f"--format takes {', '.join(FORMATS)}, separated by commas, got {text!r}")
+def _parsed(formats: str) -> list[str]:
+    wanted = list(dict.fromkeys(part.strip().lower() for part in formats.split(",") if part.strip()))
+    if not wanted or not set(wanted) <= set(_FORMATS):
+        raise InputError(f"--format takes {', '.join(_FORMATS)}, separated by commas, got {formats!r}")
     return wanted
 
 
-def _save_one(runs: Sequence[Run], path: Path, kind: Picture, *, overwrite: bool) -> Path:
-    """All figures as the pages of a PDF, or the first of them as a picture."""
+def _save_one(runs: Sequence[Run], path: Path, kind: Picture, *, overwrite: bool) -> None:
+    """Save all figures as the pages of a PDF, or the first of them as a picture."""
+    from gatdiag.figures import figures_for, render, render_document
+    from gatdiag.run.layout import replacing
+
     if path.exists() and not overwrite:
         raise InputError(f"{str(path)!r} exists: choose another --out or --overwrite")
     content = render_document(runs) if kind == "pdf" else render(figures_for(runs)[0], runs, format=kind)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as part:
         part.write_bytes(content)
-    return path
 
 
-def _save(runs: Sequence[Run], folder: Path, formats: Sequence[Picture], *, overwrite: bool) -> int:
+def _save_all(runs: Sequence[Run], folder: Path, formats: Sequence[Picture], *, overwrite: bool) -> int:
     """Draw into a folder of its own first, so that no file is replaced unasked and none is left half written."""
+    from gatdiag.figures import save_figures
+
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder for the figures, got the file {str(folder)!r}")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".figures-") as scratch:
-        made = save_figures(runs, Path(scratch), formats=formats)
-        targets = [folder / path.relative_to(scratch) for path in made]
-        taken = [target for target in targets if target.exists()]
+        made = {path: folder / path.relative_to(scratch) for path in save_figures(runs, Path(scratch), formats=formats)}
+        taken = [target for target in made.values() if target.exists()]
         if taken and not overwrite:
             raise InputError(f"{str(taken[0])!r} exists ({len(taken)} such files): choose another --out or --overwrite")
-        for path, target in zip(made, targets, strict=True):
+        for path, target in made.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
     return len(made)

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -126,8 +128,8 @@ def _source(name: str) -> Source | None:
 
 
 def _read(source: Source, base: Path) -> Data:
-    """Torch's random state is kept: a data set may draw from it while it is read."""
-    with torch.random.fork_rng(devices=[]):
+    """Torch's random state is kept, from which a data set may draw, and standard output, to which one may print."""
+    with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
         data: Data = getattr(datasets, source.data_set)(str(base / source.folder), **source.options)[0]
     return data
 

@@ -28,7 +28,7 @@ def demo(*arguments):
 @pytest.fixture
 def light(monkeypatch):
     """Without the page and the figures, which have tests of their own."""
-    monkeypatch.setattr(demo_module, "_write_page", lambda *_, **__: None)
+    monkeypatch.setattr(demo_module, "_write", lambda *_, **__: None)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import torch
 
-from gatdiag.cli.overview import rows
+from gatdiag.cli.laws import rows
 from gatdiag.laws import Exclusion, Law, Laws, Term
 
 FIRST = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
@@ -18,7 +18,7 @@ def law(neuron, residual, exact=True, layer="lin1"):
 
 
 def overview(laws, *excluded):
-    layers = [("lin1", ["lin1.weight"]), ("lin2", ["lin2.weight"]), ("lin3", ["lin3.weight"])]
+    layers = {name: [f"{name}.weight"] for name in ("lin1", "lin2", "lin3")}
     return {row.layer: row for row in rows(Laws(laws, {"lin1.weight": FIRST, "lin2.weight": SECOND}, excluded), layers)}
 
 

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from gatdiag.cli.target import load_target
+from gatdiag.cli.model_case import load_target
 from gatdiag.errors import InputError
 
 

@@ -1,8 +1,12 @@
-"""The options of a command -> the model it is about, and the inputs to run it on."""
+"""PACKAGE.MODULE:NAME -> the object; the options of a command -> a model, its inputs and its loss."""
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import reduce
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +15,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
-from gatdiag.cli.target import described, load_target
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import BUILT_IN, TRANSFORMS, Transform, usual_transform
 from gatdiag.experiments.initializations import prepared_graph
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelCase:
     """A model with the inputs of its forward pass.
 
     Attributes:
         model: The model.
         args: Positional inputs.
         kwargs: Keyword inputs.
-        loss: The model's output -> cross-entropy over the training nodes; None where no classes are known.
         source: Where the inputs come from: a data set with the transform of its features, or a target.
+        loss: The model's output -> cross-entropy over the training nodes; None where no classes are known.
     """
 
     model: nn.Module
@@ -36,14 +39,14 @@ class Subject:
     loss: Callable[[Any], Tensor] | None = None
 
 
-def load_subject(
+def load_case(
     factory: str,
-    data: str | None,
-    inputs: str | None,
-    root: Path,
-    sizes: Mapping[str, int] | None = None,
+    data: str | None = None,
+    inputs: str | None = None,
+    root: Path = Path("data"),
     transform: str | None = None,
-) -> Subject:
+    sizes: Mapping[str, int] | None = None,
+) -> ModelCase:
     """Build the model that `factory` names and the inputs that `data` or `inputs` name.
 
     Args:
@@ -51,9 +54,9 @@ def load_subject(
         data: Name of a graph.
         inputs: The target that makes inputs instead.
         root: Folder of the data sets.
+        transform: Of the features of `data`: one of `gatdiag.experiments.data.TRANSFORMS`; the usual one if None.
         sizes: in_channels and out_channels of the model, where these are known and no graph is named: it then runs on
             the edges of the built-in one, with features drawn at random.
-        transform: Of the features of `data`: one of `gatdiag.experiments.data.TRANSFORMS`; the usual one if None.
 
     Raises:
         InputError: A name leads nowhere, both kinds of input are given, or the inputs have another form.
@@ -61,23 +64,58 @@ def load_subject(
     """
     if data is not None and inputs is not None:
         raise InputError("--data and --inputs exclude each other: give one of them")
-    wanted = _transform(transform, data)
+    chosen = _transform(transform, data)
     made = load_target(factory)
     torch.manual_seed(0)
     if inputs is not None:
-        return Subject(_model(factory, made, sizes or {}), *_inputs(inputs), source=inputs)
+        return ModelCase(_model(factory, made, sizes or {}), *_inputs(inputs), source=inputs)
     name = data if data is not None else BUILT_IN
-    graph = prepared_graph(name, root, wanted)
+    graph = prepared_graph(name, root, chosen)
     if sizes is not None and data is None:
         if "in_channels" not in sizes:
             raise InputError("No feature weight of the checkpoint shows how wide inputs are: give --data or --inputs")
         graph.x = torch.randn(graph.num_nodes, sizes["in_channels"])
         model = _model(factory, made, sizes)
-        return Subject(model, _graph_inputs(model, graph), source=f"the edges of {name} and random features")
+        return ModelCase(model, _graph_inputs(model, graph), source=f"the edges of {name} and random features")
     model = _model(factory, made, {"in_channels": graph.num_features, "out_channels": int(graph.y.max()) + 1})
-    used = wanted or usual_transform(name)
+    used = chosen or usual_transform(name)
     source = name if name.lower() == BUILT_IN and used == "none" else f"{name}, transform {used}"
-    return Subject(model, _graph_inputs(model, graph), source=source, loss=_classification(graph))
+    return ModelCase(model, _graph_inputs(model, graph), source=source, loss=_classification_loss(graph))
+
+
+def load_target(target: str) -> Any:
+    """The object that a target names; NAME may be dotted. The current directory is importable.
+
+    Raises:
+        InputError: The target has another form, its module cannot be imported, or the module has no such attribute.
+
+    Example:
+        >>> load_target("math:pi")
+        3.141592653589793
+    """
+    module_name, colon, path = target.partition(":")
+    if not (module_name and colon and path):
+        raise InputError(f"expected PACKAGE.MODULE:NAME, such as models:make_model, got {target!r}")
+    if module_name.endswith(".py"):
+        dotted = ".".join(part for part in Path(module_name).with_suffix("").parts if part not in (".", "/"))
+        raise InputError(f"{target!r} names a file: give its module, {dotted}:{path}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise InputError(f"cannot import {module_name!r} of {target!r}: {_described(error)}") from error
+    try:
+        return reduce(getattr, path.split("."), module)
+    except AttributeError as error:
+        near = get_close_matches(path, dir(module), n=1)
+        hint = f". Did you mean {module_name}:{near[0]}?" if near else ""
+        raise InputError(f"{target!r} does not exist: {error}{hint}") from error
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _transform(text: str | None, data: str | None) -> Transform | None:
@@ -101,7 +139,7 @@ def _model(target: str, made: Any, sizes: Mapping[str, int]) -> nn.Module:
     try:
         model = made(**arguments)
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{target} raised {described(error)}") from error
+        raise ModelError(f"{target} raised {_described(error)}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{target} has to return an nn.Module, but returned a {type(model).__name__}")
     return model
@@ -125,7 +163,7 @@ def _graph_inputs(model: nn.Module, graph: Data) -> tuple[Any, ...]:
     return (graph,) if first == "data" else (graph.x, graph.edge_index)
 
 
-def _classification(graph: Data) -> Callable[[Any], Tensor]:
+def _classification_loss(graph: Data) -> Callable[[Any], Tensor]:
     def loss(output: Any) -> Tensor:
         logits = output[0] if isinstance(output, tuple) else output
         return F.cross_entropy(logits[graph.train_mask], graph.y[graph.train_mask])
@@ -140,7 +178,7 @@ def _inputs(target: str) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     try:
         returned = function()
     except (Exception, SystemExit) as error:
-        raise InputError(f"{target} raised {described(error)}") from error
+        raise InputError(f"{target} raised {_described(error)}") from error
     match returned:
         case (tuple() as args, dict() as kwargs):
             return args, kwargs

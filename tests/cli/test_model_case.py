@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gatdiag.cli.subject import load_subject
+from gatdiag.cli.model_case import load_case
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments import initializations
 from gatdiag.experiments.data import load_graph
@@ -72,7 +72,7 @@ def _shelf(monkeypatch):
 
 
 def load(factory, data=None, inputs=None):
-    return load_subject(f"shelf:{factory}", data, inputs and f"shelf:{inputs}", root="data")
+    return load_case(f"shelf:{factory}", data, inputs and f"shelf:{inputs}", root="data")
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def counts(monkeypatch):
     ],
 )
 def test_features_are_transformed_as_is_usual_for_a_graph_or_as_asked_for(counts, name, transform, divided, source):
-    subject = load_subject("shelf:sizeless", name, None, root="data", transform=transform)
+    case = load_case("shelf:sizeless", name, None, root="data", transform=transform)
     expected = counts.x / counts.x.sum(1, keepdim=True) if divided else counts.x
-    torch.testing.assert_close(subject.args[0], expected)
-    assert subject.source == source
+    torch.testing.assert_close(case.args[0], expected)
+    assert case.source == source
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_features_are_transformed_as_is_usual_for_a_graph_or_as_asked_for(counts
 )
 def test_a_transform_that_does_not_fit_is_refused(options, message):
     with pytest.raises(InputError, match=message):
-        load_subject("shelf:sizeless", inputs=None, root="data", **options)
+        load_case("shelf:sizeless", inputs=None, root="data", **options)
 
 
 def test_of_several_splits_one_is_taken(monkeypatch):
@@ -158,10 +158,10 @@ def test_of_several_splits_one_is_taken(monkeypatch):
     mask = graph.train_mask.clone()
     graph.train_mask = torch.stack([~mask, mask], dim=1)
     monkeypatch.setattr(initializations, "load_graph", lambda name, root: graph.clone())
-    subject = load_subject("shelf:sizeless", "Texas", None, root="data")
+    case = load_case("shelf:sizeless", "Texas", None, root="data")
     logits = torch.randn(graph.num_nodes, 4)
     expected = torch.nn.functional.cross_entropy(logits[mask], graph.y[mask])
-    assert torch.equal(subject.loss(logits), expected)
+    assert torch.equal(case.loss(logits), expected)
 
 
 @pytest.mark.parametrize(
@@ -174,11 +174,11 @@ def test_of_several_splits_one_is_taken(monkeypatch):
     ],
 )
 def test_inputs_may_have_three_forms(function, count, names):
-    subject = load("Sized", inputs=function)
-    assert len(subject.args) == count
-    assert set(subject.kwargs) == names
-    assert [*subject.args, *subject.kwargs.values()][-1] is PAIR[-1]
-    assert subject.source == f"shelf:{function}"
+    case = load("Sized", inputs=function)
+    assert len(case.args) == count
+    assert set(case.kwargs) == names
+    assert [*case.args, *case.kwargs.values()][-1] is PAIR[-1]
+    assert case.source == f"shelf:{function}"
 
 
 @pytest.mark.parametrize(

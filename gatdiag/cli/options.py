@@ -1,0 +1,47 @@
+"""The options that several commands have, each declared once."""
+
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+GRAPHS: Final = "sbm (built in), Cora, CiteSeer, PubMed, Actor, Chameleon, Squirrel, Cornell, Texas or Wisconsin"
+
+DATA_FOLDER: Final = Path("data")
+
+Data: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"Graph to run the model on, as model(x, edge_index), or model(data) if its forward takes that: {GRAPHS}.",
+    ),
+]
+Inputs: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PACKAGE.MODULE:FUNCTION",
+        help="Function that returns the model's inputs instead: a tuple or list of positional ones, a dict of keyword "
+        "ones, or a pair of both.",
+    ),
+]
+Root: TypeAlias = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder of the data sets. What it lacks is downloaded into it.")
+]
+Transform: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Of the features of --data: normalize-features (rows sum to one; the default of Cora, CiteSeer and "
+        "PubMed) or none (the default of all others).",
+    ),
+]
+ModelOfCheckpoint: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PACKAGE.MODULE:FACTORY",
+        help="The model that a checkpoint is of, so that its own laws are found and it can run. Arguments called "
+        "in_channels and out_channels get the widths that the checkpoint shows, or those of --data.",
+    ),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")]
+Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")]

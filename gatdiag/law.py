@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-Kind = Literal["neuron", "stream", "product", "scale", "annihilated"]
+Kind = Literal["neuron", "stream", "product", "scale"]
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,13 @@ class Law:
         name: Where it lives: ``layer 3 (convs.2), neuron 5`` or ``residual stream, channel 5``.
         kind: ``neuron`` for one neuron between its incoming and outgoing weights; ``stream`` for a channel that
             several layers write, as a residual stream does; ``product`` for a channel of a product of two factors, as
-            query and key; ``scale`` for weights whose scale a normalization takes out; ``annihilated`` for an entry
-            the output does not depend on, such as a bias before batch norm.
+            query and key; ``scale`` for weights whose scale a normalization takes out.
         layer: Module path of the layer it is counted under.
         neuron: Index of the neuron or channel; None where the law runs over all neurons of the layer.
         terms: What is scaled, incoming weights with positive exponents.
         exact: False if it holds only up to an epsilon in the model (such as batch norm's).
         residual: |delta| / sum_k |e_k| sum |w_k dL/dw_k| that the numerical check measured in float64; rounding
-            (about 1e-15) where the law holds. NaN if no gradient reached its weights at any point tried; 0 for what is
-            annihilated, whose gradient is told from rounding by other means.
+            (about 1e-15) where the law holds. NaN if no gradient reached its weights at any point tried.
     """
 
     name: str

@@ -6,7 +6,7 @@
 - `repetition`: whether each call computes the same function; `outputs`: all that it returns
 - `solver`: the equations' solutions, as a local basis
 - `check`: gradients at a random point (`point`), which every law must pass; `invariance`: large steps, where in doubt
-- `annihilation` and `kinks`: what the output does not depend on, told from what is dead or saturated by chance
+- `no_effect`: what cancels out of the output, told from what is dead or saturated by chance
 - `assembly` and `find`: laws with names
 - `laws`: what the user holds: delta, c, and c after the next optimizer step (`prediction`, `sums`)
 """

@@ -36,7 +36,6 @@ def assemble(
     shapes: Mapping[str, Sequence[int]],
     basis: Basis,
     places: Mapping[str, Place],
-    annihilated: Mapping[str, Tensor],
 ) -> list[Law]:
     """One law for each basis vector that moves a parameter, in order of execution. Residuals are still to be measured.
 
@@ -45,16 +44,15 @@ def assemble(
         shapes: Name -> its shape.
         basis: The solutions.
         places: Name -> where the parameter stands.
-        annihilated: Name -> mask of entries the output does not depend on.
     """
     laws: list[tuple[tuple[int, ...], Law]] = []
     for vector, exponents in enumerate(_exponents(labels, shapes, basis)):
         check_time()
         terms = _terms(exponents, shapes, places)
         if terms:
-            kind, layer, neuron, name = _named(terms, places, annihilated)
+            kind, layer, neuron, name = _named(terms, places)
             place = places[terms[0].parameter]
-            key = (place.number, kind == "annihilated", place.order, *terms[0].indices[0])
+            key = (place.number, place.order, *terms[0].indices[0])
             laws.append((key, Law(name, kind, layer, neuron, terms, basis.exact[vector], math.nan)))
     return [law for _, law in sorted(laws, key=lambda pair: pair[0])]
 
@@ -127,16 +125,12 @@ def _precedence(
     return (place.number, not place.is_feature_weight, place.order, axes)
 
 
-def _named(
-    terms: Sequence[Term], places: Mapping[str, Place], annihilated: Mapping[str, Tensor]
-) -> tuple[Kind, str, int | None, str]:
+def _named(terms: Sequence[Term], places: Mapping[str, Place]) -> tuple[Kind, str, int | None, str]:
     """Kind, layer, neuron and name of a law."""
     first = terms[0]
     place = places[first.parameter]
     where = f"layer {place.number} ({place.layer})"
     neuron = first.indices[0][-1] if len(first.indices) == 1 and first.indices[0] else None
-    if len(terms) == 1 and _is_annihilated(first, annihilated):
-        return "annihilated", place.layer, neuron, f"{where}, {first.parameter}{list(first.indices[0])}"
     writers = _layers((term for term in terms if term.exponent > 0), places)
     readers = _layers((term for term in terms if term.exponent < 0), places)
     factors = _layers(
@@ -150,11 +144,6 @@ def _named(
     if readers == writers:
         return "product", place.layer, neuron, f"{where}, {_product(first)} channel {_shown(neuron)}"
     return "neuron", place.layer, neuron, f"{where}, {_scope(neuron).removesuffix(' of')}"
-
-
-def _is_annihilated(term: Term, annihilated: Mapping[str, Tensor]) -> bool:
-    mask = annihilated.get(term.parameter)
-    return mask is not None and len(term.indices) == 1 and bool(mask[term.indices[0]].all())
 
 
 def _layers(terms: Iterable[Term], places: Mapping[str, Place]) -> set[str]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.errors import ModelError
-from gatdiag.laws.annihilation import annihilated
+from gatdiag.laws.no_effect import without_effect
 from gatdiag.laws.point import Point, Tensors, flipped, gradients, place
 from gatdiag.structure.isolation import random_state
 from gatdiag.structure.replica import Replica
@@ -20,13 +20,13 @@ class Evidence:
     Attributes:
         point: The point, near the model's own weights.
         unreached: Trainable parameters that never reach the output.
-        annihilated: Name -> mask of entries that take part in the computation but cancel out of the output.
+        no_effect: Name -> mask of entries that take part in the computation but cancel out of the output.
         unsearched: Why such entries could not be looked for, if they could not.
     """
 
     point: Point
     unreached: tuple[str, ...]
-    annihilated: Tensors
+    no_effect: Tensors
     unsearched: str | None = None
 
 
@@ -54,7 +54,7 @@ def gather(replica: Replica, layer_of: Mapping[str, str]) -> Evidence:
             "The gradients of the model are not finite, at its own weights and near them, so no law can be checked. "
             "Give weights and inputs for which the forward and backward pass are finite."
         )
-    masks, unsearched = annihilated(replica, point, layer_of, generator)
+    masks, unsearched = without_effect(replica, point, layer_of, generator)
     unreached = tuple(name for name in trainable if name not in point.gradients)
     return Evidence(point, unreached, masks, unsearched)
 

@@ -17,7 +17,7 @@ from gatdiag.law import Exclusion, Law
 from gatdiag.laws.assembly import Place, assemble
 from gatdiag.laws.check import Evidence, further_points, gather
 from gatdiag.laws.epsilon import WithoutEpsilon
-from gatdiag.laws.exponents import Exponents
+from gatdiag.laws.exponents import ZERO, Exponents
 from gatdiag.laws.invariance import violations
 from gatdiag.laws.label import Label
 from gatdiag.laws.laws import Laws
@@ -156,10 +156,10 @@ def _found(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, c
     labels, traces = _traced(traced, exponents, evidence, calls)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
     shapes = {info.name: info.shape for info in structure.parameters}
-    candidates = assemble(labels, shapes, basis, places, evidence.annihilated)
+    candidates = assemble(labels, shapes, basis, places)
     kept, failed = _checked(candidates, replica, evidence, precision)
     excluded = [
-        *_unreached(evidence),
+        *_without_effect(evidence),
         *dict.fromkeys(unknown for trace in traces for unknown in _unknown(trace, exponents)),
         *_without_law(exponents, basis, places),
         *failed,
@@ -193,10 +193,13 @@ def _evidence(
 def _traced(
     replica: Replica, exponents: Exponents, evidence: Evidence, calls: int
 ) -> tuple[dict[str, Label], list[Trace]]:
-    """Trace some calls in a row, whose equations all must hold; the outputs are held at exponent zero."""
+    """Trace some calls in a row, whose equations all must hold; the outputs are held at exponent zero.
+
+    Entries without effect fit every exponent, as zeros do, and are in no law.
+    """
     labels: dict[str, Label] = {}
     for name in evidence.point.weights:
-        mask = evidence.annihilated.get(name)
+        mask = evidence.no_effect.get(name)
         ids = exponents.fresh(replica.parameters[name].shape, name, is_entry=True)
         labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
 
@@ -221,7 +224,8 @@ def _traced(
         traces = traced()
         if numbers := [number for trace in traces for number in trace.numbers]:
             _with_other_numbers(exponents, numbers, traced)
-    return {name: exponents.resolve(label) for name, label in labels.items()}, traces
+    resolved = {name: exponents.resolve(label) for name, label in labels.items()}
+    return {name: _present(label) for name, label in resolved.items()}, traces
 
 
 def _with_other_numbers(
@@ -286,8 +290,7 @@ def _checked(
     verdicts = torch.where(exact, _majority(seen, limit), math.nan)
     residuals = torch.where(exact, verdicts, seen[0])
     doubtful = exact & (verdicts <= limit) & (seen.nan_to_num().amax(0) > precision.rounding)
-    suspects = [number for number in doubtful.nonzero().flatten().tolist() if candidates[number].kind != "annihilated"]
-    broken = violations(candidates, suspects, replica, points, precision.change)
+    broken = violations(candidates, doubtful.nonzero().flatten().tolist(), replica, points, precision.change)
     if not bool(exact.all()):
         verdicts = torch.where(exact, verdicts, _ideal(laws, replica, evidence, limit))
     kept, failed, unmet = [], [], Counter[str]()
@@ -337,17 +340,26 @@ def _majority(residuals: Tensor, limit: Tensor) -> Tensor:
 
 
 def _residuals(laws: Laws, point: Point) -> Tensor:
-    residuals = laws.at(point.weights).residual(point.gradients).cpu()
-    for number, law in enumerate(laws):
-        if law.kind == "annihilated":
-            residuals[number] = 0.0
-    return residuals
+    return laws.at(point.weights).residual(point.gradients).cpu()
 
 
-def _unreached(evidence: Evidence) -> list[Exclusion]:
+def _present(label: Label) -> Label:
+    """The label without the unknowns of entries that fit every exponent."""
+    if label.vacant is None:
+        return label
+    return Label(tuple((coefficient, ids.where(~label.vacant, ZERO)) for coefficient, ids in label.terms))
+
+
+def _without_effect(evidence: Evidence) -> list[Exclusion]:
     unsearched = [Exclusion("parameters that cancel out", evidence.unsearched)] if evidence.unsearched else []
-    reason = "it never reaches the output, so its gradient is always zero"
-    return [*(Exclusion(name, reason) for name in evidence.unreached), *unsearched]
+    unreached = "it never reaches the output, so its gradient is always zero"
+    cancels = "no effect: they cancel out of the output, so their gradient is always zero"
+    masks = evidence.no_effect.items()
+    return [
+        *(Exclusion(name, unreached) for name in evidence.unreached),
+        *(Exclusion(f"{int(mask.sum())} entries of {name}", cancels) for name, mask in masks),
+        *unsearched,
+    ]
 
 
 def _unknown(trace: Trace, exponents: Exponents) -> list[Exclusion]:

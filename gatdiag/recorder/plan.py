@@ -208,7 +208,7 @@ def without_disproved(plan: Plan, *, is_rough: bool) -> tuple[Plan, str | None]:
         return plan, None
     delta, residual = laws.delta().abs().cpu(), laws.residual().cpu()
     size = (delta / residual).nan_to_num(0.0, 0.0)
-    judged = torch.tensor([law.exact and law.kind != "annihilated" and _has_gradients(law, laws) for law in laws])
+    judged = torch.tensor([law.exact and _has_gradients(law, laws) for law in laws])
     limit = _DISPROVED_ROUGHLY if is_rough else _DISPROVED
     false = judged & (residual > limit) & (size >= _FAINT * size.max()) & residual.isfinite()
     if not bool(false.any()):

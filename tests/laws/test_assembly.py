@@ -40,8 +40,8 @@ def basis(*free: int, sign: int = 1) -> Basis:
     return Basis(free, (True,) * len(free), values)
 
 
-def assembled(labels: dict[str, Label], found: Basis, masks: dict[str, Tensor] | None = None) -> list[Law]:
-    return assemble(labels, SHAPES, found, PLACES, masks or {})
+def assembled(labels: dict[str, Label], found: Basis) -> list[Law]:
+    return assemble(labels, SHAPES, found, PLACES)
 
 
 def test_a_neuron_between_two_layers() -> None:
@@ -99,28 +99,12 @@ def test_what_nothing_reads_is_a_scale() -> None:
     assert (law.kind, law.name) == ("scale", "layer 1 (one), neuron 1 scale")
 
 
-def test_an_entry_without_effect_is_annihilated_and_comes_last_in_its_layer() -> None:
-    labels = {
-        "one.weight": hidden()["one.weight"],
-        "two.weight": hidden()["two.weight"],
-        "one.bias": label(1, torch.tensor([3, 4])),
-    }
-    laws = assembled(labels, basis(3, 4, 1, 2), {"one.bias": torch.tensor([True, True])})
-
-    assert [(law.kind, law.name) for law in laws] == [
-        ("neuron", "layer 1 (one), neuron 0"),
-        ("neuron", "layer 1 (one), neuron 1"),
-        ("annihilated", "layer 1 (one), one.bias[0]"),
-        ("annihilated", "layer 1 (one), one.bias[1]"),
-    ]
-
-
 def test_factors_of_one_layer_are_a_product() -> None:
     shapes = {"att.query": (2, 3), "att.key": (2, 3)}
     places = {"att.query": Place(1, "att", 0, True), "att.key": Place(1, "att", 1, True)}
     labels = {"att.query": label(1, HIDDEN.reshape(2, 1)), "att.key": label(-1, HIDDEN.reshape(2, 1))}
 
-    law = assemble(labels, shapes, basis(1, 2), places, {})[1]
+    law = assemble(labels, shapes, basis(1, 2), places)[1]
     assert (law.kind, str(law)) == ("product", "layer 1 (att), query/key channel 1: att.query[1, :] - att.key[1, :]")
 
 

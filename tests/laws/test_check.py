@@ -55,7 +55,7 @@ def test_the_replica_is_left_at_the_point() -> None:
     run = replica(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()), torch.randn(6, 3))
     found = gather(run, {name: name.rpartition(".")[0] for name in run.parameters})
 
-    assert set(found.annihilated) == {"0.bias"}  # other points were visited
+    assert set(found.no_effect) == {"0.bias"}  # other points were visited
     assert all(torch.equal(run.parameters[name], weight) for name, weight in found.point.weights.items())
 
 

@@ -15,7 +15,10 @@ HIDDEN = 5 + 3  # the hidden widths of the zoo's stacks
 KNOWN = {  # name -> (exact and approximate laws, exact laws), derived by hand
     "plain: mlp": (HIDDEN, HIDDEN),
     "plain: mlp elu": (0, 0),
-    "plain: mlp batch norm": (3 * HIDDEN, 2 * HIDDEN),  # bias annihilated; scale and shift; scale of the weight's row
+    "plain: mlp batch norm": (
+        3 * HIDDEN,
+        2 * HIDDEN,
+    ),  # bias; scale and shift; scale of the weight's row
     "plain: mlp layer norm": (HIDDEN + 2, HIDDEN),  # scale and shift; one approximate law a layer
     "plain: mlp tied": (5, 5),
     "plain: spectral norm": (2, 2),

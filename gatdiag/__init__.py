@@ -9,6 +9,7 @@ neighbors never:
     report         runs -> one HTML page that a stranger understands
     figures        runs -> the papers' figures, as pictures and as data; one figure a file
     checkpoint     saved checkpoints -> a run, without ever executing what is in a file
+    diagnosis      runs -> findings: what is wrong, each with its evidence; one failure mode a file; never torch
     remedies       change a model so that it trains: initialization, rebalancing
     summary        runs -> tables and facts that figures and report need
     recorder       a training loop -> a run; nothing about the training changes
@@ -24,7 +25,7 @@ neighbors never:
 
 Laws and metrics are independent of each other, as each metric is of the others, and what measures never draws.
 What reads a run never imports torch. The import contracts in pyproject.toml hold all of this, and have a place for each
-room to come (diagnosis, integrations).
+room to come (integrations).
 
 The public verbs below, and the rooms, are imported when they are first used, so that `import gatdiag` costs nothing.
 """
@@ -35,15 +36,17 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gatdiag.diagnosis import diagnose
     from gatdiag.laws import find_laws
     from gatdiag.loop import watch
     from gatdiag.report import write_report
     from gatdiag.run import load
     from gatdiag.structure import discover
 
-__all__ = ["discover", "find_laws", "load", "watch", "write_report"]
+__all__ = ["diagnose", "discover", "find_laws", "load", "watch", "write_report"]
 
 _HOME = {
+    "diagnose": "gatdiag.diagnosis",
     "discover": "gatdiag.structure",
     "find_laws": "gatdiag.laws",
     "load": "gatdiag.run",

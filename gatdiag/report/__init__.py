@@ -4,12 +4,9 @@
     page        runs -> the text of the page
     sections    one run; several compared
     story       what was trained and how it went, in sentences and large figures
-    finding     Finding: something measured that should be known
-    gradients, outputs, balance   the findings about a run, each with its threshold; `latest` has the values they judge
     plots       figures with what they show and the data behind them
     tables      the tables that sort
     equations   LaTeX -> MathML
-    wording     numbers and names in sentences
     templates/  the page's HTML, style and script
 
 Whatever comes from the user reaches the page through a template that escapes it, or inside an image.

@@ -3,16 +3,14 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
+from gatdiag.diagnosis import Finding, examine
+from gatdiag.diagnosis.values import SHARE
+from gatdiag.diagnosis.vanishing_gradients import weakest_gradient
+from gatdiag.diagnosis.wording import count, number, percent
 from gatdiag.figures import Figure, figures_for, missing
 from gatdiag.figures.look import not_recorded
 from gatdiag.names import listed, short
-from gatdiag.report.balance import balance_facts
-from gatdiag.report.finding import Finding
-from gatdiag.report.gradients import gradient_facts, weakest_gradient
-from gatdiag.report.latest import EARLY
-from gatdiag.report.outputs import broken_facts, output_facts
 from gatdiag.report.plots import FigureBlock, FigureGroup, figure_block, figure_groups
 from gatdiag.report.story import Stat, anything, loss_text, metric, note_facts, stats, story, warnings
 from gatdiag.report.tables import (
@@ -29,7 +27,6 @@ from gatdiag.report.tables import (
     whole,
     words,
 )
-from gatdiag.report.wording import count, number, percent
 from gatdiag.run import Run
 from gatdiag.summary import compare, score_label, training_facts
 
@@ -86,8 +83,8 @@ def run_section(run: Run, anchor: str, *, in_full: bool = True) -> RunSection:
         warnings=warnings(run),
         story=story(run),
         stats=stats(run),
-        notable=tuple(fact for fact in facts if fact.notable),
-        plain=tuple(fact for fact in facts if not fact.notable),
+        notable=tuple(fact for fact in facts if fact.is_problem),
+        plain=tuple(fact for fact in facts if not fact.is_problem),
         checked=len(facts) > len(tuple(note_facts(run))),
         overview=figure_block(overviews[0], [run], anchor, ("double", "single")) if overviews else None,
         groups=figure_groups(others, [run], anchor),
@@ -169,11 +166,7 @@ def _entry(run: Run, column: str, entry: float | None) -> Cell:
 
 
 def _facts(run: Run) -> tuple[Finding, ...]:
-    """What breaks everything first, then what trains, then what becomes of the nodes."""
-    if not anything(run):
-        return ()
-    measured = (broken_facts, gradient_facts, output_facts, balance_facts, note_facts)
-    return tuple(chain(*(facts(run) for facts in measured)))
+    return (*examine(run), *note_facts(run)) if anything(run) else ()
 
 
 def _tables(run: Run, anchor: str) -> tuple[Table, ...]:
@@ -202,7 +195,7 @@ def _gradient_contrast(runs: Sequence[Run]) -> Iterator[str]:
         return
     factor = f", {number(known[high] / known[low])} times as large" if known[low] else ""
     yield (
-        f"Gradients relative to the weights, smallest over layers, over the first {percent(EARLY)} of the "
+        f"Gradients relative to the weights, smallest over layers, over the first {percent(SHARE)} of the "
         f"steps: {number(known[low])} in {short(low)}, {number(known[high])} in {short(high)}{factor}."
     )
 
@@ -215,5 +208,5 @@ def _in_short(run: Run) -> str:
     if facts.metric and facts.best_step is not None:
         best = metric(facts.metric, facts.best_metric)
         parts.append(f"Best {short(facts.metric)}: {best}, at step {count(facts.best_step)}.")
-    standing = [fact.heading[:1].lower() + fact.heading[1:] for fact in _facts(run) if fact.notable]
+    standing = [fact.title[:1].lower() + fact.title[1:] for fact in _facts(run) if fact.is_problem]
     return f"{short(run.name)}: {' '.join(parts)} Stands out: {', '.join(standing) or 'nothing'}."

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gatdiag.diagnosis import Finding
+from gatdiag.diagnosis.wording import TIMES, count, duration, number, percent
 from gatdiag.names import listed, one_line, short
-from gatdiag.report.finding import Finding
-from gatdiag.report.wording import TIMES, count, duration, number, percent
 from gatdiag.run import Run
 from gatdiag.summary import TrainingFacts, accuracies, score, training_facts
 
@@ -103,7 +103,7 @@ def note_facts(run: Run) -> Iterator[Finding]:
     notes = [one_line(str(note)).rstrip(".") for note in run.meta.get("notes") or []]
     if notes:
         rest = f" And {count(len(notes) - _NOTES)} more, under Settings." if len(notes) > _NOTES else ""
-        yield Finding("Notes", f"{'; '.join(notes[:_NOTES])}.{rest}")
+        yield Finding("notes", "info", "Notes", f"{'; '.join(notes[:_NOTES])}.{rest}")
 
 
 def sizes(meta: Mapping[str, Any]) -> tuple[int, int]:

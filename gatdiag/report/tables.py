@@ -10,11 +10,11 @@ import pandas as pd
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from gatdiag.diagnosis.values import last_values
+from gatdiag.diagnosis.wording import TIMES, cell
 from gatdiag.names import one_line, short
 from gatdiag.quantities import columns
 from gatdiag.report.equations import equation
-from gatdiag.report.latest import last_values
-from gatdiag.report.wording import TIMES, cell
 from gatdiag.run import Run
 from gatdiag.summary import FEATURES, measured, role_series, zero_norms
 

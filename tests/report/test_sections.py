@@ -18,9 +18,9 @@ def runs(tmp_path_factory):
 
 def test_a_stuck_network_is_told_from_one_that_trains(runs):
     stuck, fine = (run_section(run, "run-1", in_full=False) for run in runs)
-    headings = {fact.heading for fact in stuck.notable}
+    headings = {fact.title for fact in stuck.notable}
     assert {"Vanishing gradients", "Weights that never moved", "Oversmoothing"} <= headings
-    assert not {"Vanishing gradients", "Oversmoothing"} & {fact.heading for fact in fine.notable}
+    assert not {"Vanishing gradients", "Oversmoothing"} & {fact.title for fact in fine.notable}
 
 
 def test_only_the_overview_is_drawn_where_there_are_many_runs(runs):

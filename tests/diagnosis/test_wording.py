@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatdiag.report.wording import MINUS, TIMES, cell, count, duration, number, percent
+from gatdiag.diagnosis.wording import MINUS, TIMES, cell, count, duration, number, percent
 
 DIGITS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 

@@ -1,0 +1,89 @@
+"""NaN or infinite values. Flagged from the first one: nothing computed from it means anything."""
+
+import numpy as np
+import pandas as pd
+
+from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.names import listed, short
+from gatdiag.run import Run
+from gatdiag.summary import logged, loss_name
+
+_TITLE = "NaN or infinite values"
+_THRESHOLD = "Flagged from the first one."
+
+
+def non_finite(run: Run) -> Finding | None:
+    """Where the first NaN or infinite value appeared. None if nothing that would show it was recorded."""
+    counts, loss = _counts(run), _broken_loss(run)
+    first = run.meta.get("first_non_finite")
+    if first:
+        return _noted(first, loss)
+    broken = counts[counts["count"] > 0]
+    if len(broken):
+        return _counted(broken)
+    if loss:
+        step, kind = loss
+        text = f"The {short(str(loss_name(run)))} became {kind} at step {step:,}."
+        return Finding("non-finite", "error", _TITLE, text, _THRESHOLD, steps=(step,), figure="training_curves")
+    if len(counts):
+        text = "No NaN and no infinity in outputs, gradients or weights."
+        return Finding("non-finite", "info", "All values are finite", text)
+    return None
+
+
+def _noted(first: dict[str, object], loss: tuple[int, str] | None) -> Finding:
+    """As the recorder has noted it in the moment it happened."""
+    layer, parameter, step = str(first["layer"]), first.get("parameter"), int(str(first["step"]))
+    place = f"the {first['where']} of layer {short(layer)}" + (f", parameter {short(str(parameter))}" * bool(parameter))
+    text = f"The first {first['kind']} appeared at step {step:,}, in {place}."
+    if "gradient" in str(first["where"]) and loss and loss[0] <= step:
+        text += " The loss itself was not finite at that step, so its gradients are not either."
+    return Finding(
+        "non-finite",
+        "error",
+        _TITLE,
+        text,
+        _THRESHOLD,
+        layers=(layer,),
+        parameters=(str(parameter),) if parameter else (),
+        steps=(step,),
+        figure="overview",
+    )
+
+
+def _counted(broken: pd.DataFrame) -> Finding:
+    step = int(broken["step"].min())
+    rows = broken[broken["step"] == step]
+    total = int(rows["count"].sum())
+    parameters = tuple(dict.fromkeys(rows["parameter"].dropna()))
+    layers = tuple(dict.fromkeys(rows["layer"].dropna()))
+    what, verb = listed(dict.fromkeys(rows["what"])), "is" if total == 1 else "are"
+    text = (
+        f"At step {step:,}, {total:,} of the {what} {verb} NaN or infinite: {listed(map(short, parameters or layers))}."
+    )
+    evidence = (Evidence("NaN or infinite values", total, "entries"),)
+    return Finding(
+        "non-finite", "error", _TITLE, text, _THRESHOLD, evidence, layers, parameters, (step,), figure="overview"
+    )
+
+
+def _counts(run: Run) -> pd.DataFrame:
+    """How many entries are not finite: step, layer, parameter, what, count; a row for each that was counted."""
+    found = [pd.DataFrame(columns=["step", "layer", "parameter", "what", "count"])]
+    for frame, of in ((run.layers, "outputs"), (run.parameters, "weights")):
+        for column, what in (("non_finite", of), ("gradient_non_finite", f"gradients of {of}")):
+            if column in frame.columns:
+                rows = frame[frame[column].notna()]
+                parameter = rows["parameter"].astype(str) if "parameter" in rows else None
+                counts = rows[["step"]].assign(layer=rows["layer"].astype(str), parameter=parameter, what=what)
+                found.append(counts.assign(count=rows[column].astype(float)))
+    known = [counts for counts in found if len(counts)]
+    return pd.concat(known) if known else found[0]
+
+
+def _broken_loss(run: Run) -> tuple[int, str] | None:
+    """The step at which the loss was first not finite, and what it was."""
+    name = loss_name(run)
+    values = logged(run, name) if name else pd.Series(dtype=np.float64)
+    lost = values[~np.isfinite(values)]
+    return (int(lost.index[0]), "NaN" if np.isnan(lost.iloc[0]) else "infinite") if len(lost) else None

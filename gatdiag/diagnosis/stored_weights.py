@@ -1,0 +1,57 @@
+"""What stored weights show beyond a run's tables: zero rows and columns, parameters that no gradient reached."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.names import short
+from gatdiag.summary import FEATURES
+
+
+def dead_weights(weights: pd.DataFrame) -> Iterator[Finding]:
+    """Layers with neurons that nothing leads into, or inputs that are not read. Flagged from the first one.
+
+    Args:
+        weights: One row a parameter: layer, parameter, role, norm, dead_rows, dead_columns (rows and columns that are
+            zero; NaN where they are no neurons).
+    """
+    matrices = weights[weights["role"] == FEATURES]
+    for layer, table in matrices.groupby("layer", sort=False):
+        living = table[table["norm"] > 0]
+        rows, columns = (int(living[name].sum()) for name in ("dead_rows", "dead_columns"))
+        zero = bool((table["norm"] == 0).any())
+        what = [f"{rows} neurons that nothing leads into"] * (rows > 0)
+        what += [f"{columns} inputs that are not read"] * (columns > 0)
+        what += ["a weight matrix that is zero"] * zero
+        if what:
+            yield Finding(
+                "dead-weights",
+                "warning" if rows else "note",
+                "Dead weights",
+                f"Layer {short(str(layer))} has {', '.join(what)}.",
+                "Flagged from the first one.",
+                (Evidence("rows that are zero", rows, "neurons"), Evidence("columns that are zero", columns, "inputs")),
+                (str(layer),),
+            )
+
+
+def no_gradient(weights: pd.DataFrame) -> Iterator[Finding]:
+    """Parameters whose second moment in Adam, a sum of squared gradients, is zero: no gradient ever reached them.
+
+    Args:
+        weights: One row a parameter: layer, parameter, second_moment (NaN where the optimizer keeps none).
+    """
+    known = weights.dropna(subset=["second_moment"])
+    never = known[known["second_moment"] == 0]
+    if len(never):
+        yield Finding(
+            "no-gradient",
+            "warning",
+            "Parameters without a gradient",
+            f"No gradient ever reached {len(never)} of {len(known)} parameters: Adam's second moment is zero.",
+            "Flagged from the first one.",
+            (Evidence("parameters that no gradient reached", len(never), "parameters"),),
+            tuple(dict.fromkeys(never["layer"])),
+            tuple(never["parameter"]),
+        )

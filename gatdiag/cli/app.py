@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from gatdiag.cli.bench import bench
 from gatdiag.cli.compare import compare
 from gatdiag.cli.demo import demo
 from gatdiag.cli.export import export
@@ -25,7 +26,7 @@ from gatdiag.cli.report import report
 from gatdiag.errors import GatdiagError
 from gatdiag.names import printable
 
-_COMMANDS: Final[tuple[Callable[..., None], ...]] = (demo, report, inspect, compare, rebalance, laws, export)
+_COMMANDS: Final[tuple[Callable[..., None], ...]] = (demo, report, inspect, compare, rebalance, laws, export, bench)
 _LONGEST: Final = 300  # characters of a message that was not written for a person
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130  # as a shell has it for what Ctrl-C ended

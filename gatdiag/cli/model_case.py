@@ -166,7 +166,8 @@ def _graph_inputs(model: nn.Module, graph: Data) -> tuple[Any, ...]:
 def _classification_loss(graph: Data) -> Callable[[Any], Tensor]:
     def loss(output: Any) -> Tensor:
         logits = output[0] if isinstance(output, tuple) else output
-        return F.cross_entropy(logits[graph.train_mask], graph.y[graph.train_mask])
+        chosen, labels = graph.train_mask.to(logits.device), graph.y.to(logits.device)
+        return F.cross_entropy(logits[chosen], labels[chosen])
 
     return loss
 

@@ -4,4 +4,5 @@
 - `models`: graph neural networks as the papers build them
 - `training`: a plain training loop on one graph
 - `initializations`: the same network trained from Xavier's weights and from balanced ones
+- `bench`: what recording a training costs
 """

@@ -1,0 +1,88 @@
+import json
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from gatdiag.cli.app import app
+from gatdiag.experiments import bench as experiments_bench
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    shelf = ModuleType("shelf")
+    shelf.mlp = lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    shelf.inputs = lambda: [torch.ones(5, 4)]
+    monkeypatch.setitem(sys.modules, "shelf", shelf)
+    for peer in ("wandb", "aim", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, peer, None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return lambda *arguments: CliRunner(env={"COLUMNS": "100"}).invoke(app, ["bench", "--seconds", "0", *arguments])
+
+
+def test_a_model_of_ones_own_is_measured(bench):
+    done = bench("shelf:mlp", "--inputs", "shelf:inputs", "--json", "--peers")
+    assert done.exit_code == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [*document] == ["version", "torch", "threads", "cores", "costs", "notes"]
+    assert [(cost["case"], cost["tool"], cost["recorded"]) for cost in document["costs"]] == [
+        ("shelf:mlp", "fast", 1.0), ("shelf:mlp", "standard", 1.0),
+    ]  # fmt: skip
+    assert {"ratio", "quartiles", "first", "memory", "bytes", "calls", "whole"} < {*document["costs"][0]}
+    assert [note.split()[0] for note in document["notes"]] == ["wandb", "TensorBoard", "Aim"]
+
+
+def test_a_built_in_training_is_measured_as_a_table(bench):
+    done = bench("--cases", "gcn-2-small", "--metrics", "fast", "--every", "3")
+    assert done.exit_code == 0, done.stderr
+    assert "every=3" in done.stdout
+    (row,) = [line.split() for line in done.stdout.splitlines() if "gcn-2-small" in line]
+    assert row[1] == "fast"
+
+
+def test_other_tools_write_where_they_are_told(monkeypatch, tmp_path):
+    written = []
+    summary = ModuleType("torch.utils.tensorboard")
+
+    class SummaryWriter:
+        def __init__(self, folder):
+            assert folder == tmp_path
+
+        def add_scalar(self, name, value):
+            written.append(name)
+
+        def add_histogram(self, name, value):
+            written.append(name)
+
+        def close(self):
+            written.append("closed")
+
+    summary.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", summary)
+    line = nn.Linear(2, 1, bias=False)
+    with experiments_bench.PEERS["TensorBoard"](line, tmp_path) as after:
+        line(torch.ones(3, 2)).sum().backward()
+        after(torch.ones(()))
+    assert written == ["loss", "weight", "weight.grad", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--every", "0"], "--every: expected a positive number or auto"),
+        (["--cases", "gcn-3"], "got gcn-3"),
+        (["--data", "sbm"], "give PACKAGE.MODULE:FACTORY"),
+        (["--cases", "gcn-2-small", "--metrics", "some"], "some"),
+        (["shelf:absent"], "'shelf:absent' does not exist"),
+        (["--device", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(bench, arguments, says):
+    done = bench(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert says in line
+    assert "defect" not in line

@@ -18,11 +18,10 @@ Together:
 
 - `inspect`: checkpoints -> a run folder; `weight_record` from weights alone, `pass_record` with the model and data
 - `fitting`: the tensors of a checkpoint -> the weights of a model
-- `overview`: one row a layer; `findings`: what stands out; `notes`: what a reader should know besides
+- `overview`: one row a layer; `weight_table`: one row a parameter; `notes`: what a reader should know besides
 """
 
 from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState
-from gatdiag.checkpoint.findings import Finding, findings
 from gatdiag.checkpoint.inspection import Inspection, inspect
 from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.opening import open_checkpoint
@@ -30,21 +29,21 @@ from gatdiag.checkpoint.overview import LayerRow, layer_rows
 from gatdiag.checkpoint.pass_record import Subject
 from gatdiag.checkpoint.series import series
 from gatdiag.checkpoint.stacking import find_stacking
+from gatdiag.checkpoint.weight_table import weight_table
 from gatdiag.checkpoint.writing import write_checkpoint
 
 __all__ = [
     "Checkpoint",
-    "Finding",
     "Inspection",
     "LayerRow",
     "OptimizerState",
     "Subject",
     "find_layers",
     "find_stacking",
-    "findings",
     "inspect",
     "layer_rows",
     "open_checkpoint",
     "series",
+    "weight_table",
     "write_checkpoint",
 ]

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from gatdiag.cli.bench import bench
 from gatdiag.cli.compare import compare
 from gatdiag.cli.demo import demo
+from gatdiag.cli.diagnose import diagnose
 from gatdiag.cli.export import export
 from gatdiag.cli.inspect import inspect
 from gatdiag.cli.laws import laws
@@ -26,7 +27,17 @@ from gatdiag.cli.report import report
 from gatdiag.errors import GatdiagError
 from gatdiag.names import printable
 
-_COMMANDS: Final[tuple[Callable[..., None], ...]] = (demo, report, inspect, compare, rebalance, laws, export, bench)
+_COMMANDS: Final[tuple[Callable[..., None], ...]] = (
+    demo,
+    report,
+    diagnose,
+    inspect,
+    compare,
+    rebalance,
+    laws,
+    export,
+    bench,
+)
 _LONGEST: Final = 300  # characters of a message that was not written for a person
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130  # as a shell has it for what Ctrl-C ended

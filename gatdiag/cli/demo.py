@@ -17,19 +17,19 @@ from gatdiag.cli.printing import grid, number, plain_console
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
-    from gatdiag.cli.finding import Finding
+    from gatdiag.cli.verdict import Numbers
     from gatdiag.experiments.training import Epoch
     from gatdiag.remedies import Scheme
     from gatdiag.run import Run
 
-_ROWS: Final[Mapping[str, Callable[[Finding], str]]] = {
-    "loss, first and lowest": lambda finding: f"{finding.first_loss:.3g}, {finding.best_loss:.3g}",
-    "best validation accuracy": lambda finding: f"{finding.val_accuracy:.1%}",
-    "test accuracy there": lambda finding: f"{finding.test_accuracy:.1%}",
-    "at epoch (from 1)": lambda finding: f"{finding.best_epoch:.0f} of {finding.epochs}",
-    "relative gradient norm, hidden layers": lambda finding: number(finding.hidden_gradient, ".1e"),
-    "weights that never changed": lambda finding: f"{finding.unchanged:.1%}",
-    "largest imbalance |c| at the start": lambda finding: f"{finding.imbalance:.2g}",
+_ROWS: Final[Mapping[str, Callable[[Numbers], str]]] = {
+    "loss, first and lowest": lambda run: f"{run.first_loss:.3g}, {run.best_loss:.3g}",
+    "best validation accuracy": lambda run: f"{run.val_accuracy:.1%}",
+    "test accuracy there": lambda run: f"{run.test_accuracy:.1%}",
+    "at epoch (from 1)": lambda run: f"{run.best_epoch:.0f} of {run.epochs}",
+    "relative gradient norm, hidden layers": lambda run: number(run.hidden_gradient, ".1e"),
+    "weights that never changed": lambda run: f"{run.unchanged:.1%}",
+    "largest imbalance |c| at the start": lambda run: f"{run.imbalance:.2g}",
 }
 _INTERRUPTED: Final = 130  # as a shell has it for a process ended by Ctrl-C
 
@@ -102,8 +102,8 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def _progress(epochs: int) -> Iterator[Callable[[Scheme, int, Epoch], None]]:
-    """Show one line a training on standard error, so that standard output is the finding alone."""
-    from gatdiag.cli.finding import spoken
+    """Show one line a training on standard error, so that standard output is the verdict alone."""
+    from gatdiag.cli.verdict import spoken
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -125,22 +125,22 @@ def _progress(epochs: int) -> Iterator[Callable[[Scheme, int, Epoch], None]]:
 
 
 def _print(runs: Sequence[Run], subject: str, classes: int) -> None:
-    from gatdiag.cli.finding import finding_of, spoken, verdict
+    from gatdiag.cli.verdict import numbers_of, spoken, verdict
 
-    findings = [finding_of(run) for run in runs]
-    table = grid(["initial weights"], [spoken(finding.name) for finding in findings])
+    numbers = [numbers_of(run) for run in runs]
+    table = grid(["initial weights"], [spoken(run.name) for run in numbers])
     for label, text in _ROWS.items():
-        texts = [text(finding) for finding in findings]
+        texts = [text(run) for run in numbers]
         if any(texts):  # a network of two layers has no hidden ones to speak of
             table.add_row(label, *texts)
     console = plain_console()
     console.print(subject)
     console.print(table)
-    console.print(verdict(findings, classes))
+    console.print(verdict(numbers, classes))
 
 
 def _write(runs: Sequence[Run], out: Path, dataset: str, *, overwrite: bool) -> None:
-    from gatdiag.cli.finding import spoken
+    from gatdiag.cli.verdict import spoken
     from gatdiag.figures import save_figures
     from gatdiag.report import write_report
 

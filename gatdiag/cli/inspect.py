@@ -2,13 +2,13 @@
 
 The JSON document has these keys; numbers that are not finite, or were not measured, are null:
 
-- ``version``: 1, the version of this description
+- ``version``: 2, the version of this description
 - ``checkpoints``: for each ``path`` and ``step``
 - ``model``: class of the model, or "state dict"
 - ``layers``: for each layer of the last checkpoint the attributes of `gatdiag.checkpoint.overview.LayerRow`
 - ``parameters``: for each parameter of the last checkpoint ``name``, ``role``, ``shape``, ``norm``, ``spectral_norm``,
   ``non_finite``, ``dead_rows``, ``dead_columns``
-- ``findings``: for each ``code``, ``level``, ``where``, ``text``
+- ``findings``: for each the attributes of `gatdiag.diagnosis.Finding`
 - ``notes``: texts
 - ``run``: folder of the run, or null
 """
@@ -28,19 +28,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from gatdiag.cli.diagnose import FailOn, check_level, end, print_findings
 from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Inputs, ModelOfCheckpoint, Overwrite, Root, Transform
 from gatdiag.cli.printing import grid, number, plain_console, print_document
 from gatdiag.errors import InputError
-from gatdiag.names import listed, printable, shortened
+from gatdiag.names import printable, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gatdiag.checkpoint import Checkpoint, Finding, Inspection, LayerRow
+    from gatdiag.checkpoint import Checkpoint, Inspection, LayerRow
+    from gatdiag.diagnosis import Finding
 
-_FINDINGS: Final = 1  # exit status where a finding is at or above --fail-on
 _COLUMN: Final = 10  # characters that a terminal gives to a number
-_LISTED: Final = 6  # layers or parameters that a finding names
 _ROWS: Final = 40  # layers at each end of a table; in a terminal nobody reads thousands
 _NAME: Final = 40  # characters of a layer's name
 _NOTES: Final = 12  # on a terminal, and how many characters of each
@@ -87,10 +87,7 @@ def inspect(
         bool,
         typer.Option("--quick", help="Leave out spectral norms and quantiles of change, which take most of the time."),
     ] = False,
-    fail_on: Annotated[
-        str,
-        typer.Option(metavar="LEVEL", help="End with status 1 at a finding that is this bad: note, warning, error."),
-    ] = "error",
+    fail_on: FailOn = "error",
     overwrite: Overwrite = False,
 ) -> None:
     """Read saved checkpoints, without running anything that is in them, and say what stands out.
@@ -99,10 +96,9 @@ def inspect(
     checkpoint. Ends with status 0 if nothing is as bad as --fail-on, 1 if something is, 2 if a file could not be read.
     """
     from gatdiag import checkpoint
-    from gatdiag.checkpoint.findings import LEVELS
+    from gatdiag.diagnosis import diagnose
 
-    if fail_on not in (*LEVELS, "never"):
-        raise InputError(f"--fail-on: expected {', '.join(LEVELS)} or never, got {fail_on!r}")
+    check_level(fail_on)
     if model is None and any(given is not None for given in (data, inputs, transform)):
         raise InputError("--data, --inputs and --transform are of what the model runs on: give --model, too")
     _refuse_taken(out, overwrite=overwrite)
@@ -117,14 +113,14 @@ def inspect(
             subject = checkpoint.Subject(case.model, case.args, case.kwargs, case.loss, case.source)
         options: dict[str, Any] = {"reference": reference, "quick": quick, "overwrite": overwrite, "told": on_progress}
         inspection = checkpoint.inspect(files, Path(folder) / "run", subject=subject, **options)
-        findings, rows = checkpoint.findings(inspection), checkpoint.layer_rows(inspection)
+        findings = diagnose(inspection.run, checkpoint.weight_table(inspection))
+        rows = checkpoint.layer_rows(inspection)
         written = [] if out is None else _write(inspection, out, overwrite=overwrite)
     if as_json:
         print_document(_document(inspection, rows, findings, out))
     else:
         _print(inspection, rows, findings, written)
-    if fail_on != "never" and any(LEVELS.index(finding.level) >= LEVELS.index(fail_on) for finding in findings):
-        raise typer.Exit(_FINDINGS)
+    end(findings, fail_on)
 
 
 def _refuse_taken(out: Path | None, *, overwrite: bool) -> None:
@@ -182,11 +178,7 @@ def _print(
     if left_out:
         last = printable(shortened(rows[_ROWS - 1].layer, _NAME))
         console.print(f"{left_out} layers after {last} are not shown; --json has all")
-    for finding in findings:
-        where = listed((shortened(name, _NAME) for name in finding.where), _LISTED)
-        console.print(printable(f"{finding.level}: {where}: {finding.text} [{finding.code}]"))
-    if not findings:
-        console.print("nothing stands out")
+    print_findings(findings)
     for note in inspection.notes[:_NOTES]:
         console.print(printable(f"note: {shortened(note, _NOTE)}"))
     if len(inspection.notes) > _NOTES:
@@ -224,7 +216,7 @@ def _document(
             parameters.append(entry)
     steps = inspection.run.steps["step"].tolist()
     return {
-        "version": 1,
+        "version": 2,
         "checkpoints": [
             {"path": str(path), "step": step} for path, step in zip(inspection.checkpoints, steps, strict=True)
         ],

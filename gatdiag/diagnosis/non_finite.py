@@ -14,7 +14,7 @@ _THRESHOLD = "Flagged from the first one."
 
 def non_finite(run: Run) -> Finding | None:
     """Where the first NaN or infinite value appeared. None if nothing that would show it was recorded."""
-    counts, loss = _counts(run), _broken_loss(run)
+    counts, loss = _counts(run), broken_loss(run)
     first = run.meta.get("first_non_finite")
     if first:
         return _noted(first, loss)
@@ -81,7 +81,7 @@ def _counts(run: Run) -> pd.DataFrame:
     return pd.concat(known) if known else found[0]
 
 
-def _broken_loss(run: Run) -> tuple[int, str] | None:
+def broken_loss(run: Run) -> tuple[int, str] | None:
     """The step at which the loss was first not finite, and what it was."""
     name = loss_name(run)
     values = logged(run, name) if name else pd.Series(dtype=np.float64)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from gatdiag.diagnosis.finding import Evidence, Finding
-from gatdiag.names import short
+from gatdiag.names import listed, short
 from gatdiag.summary import FEATURES
 
 
@@ -49,7 +49,8 @@ def no_gradient(weights: pd.DataFrame) -> Iterator[Finding]:
             "no-gradient",
             "warning",
             "Parameters without a gradient",
-            f"No gradient ever reached {len(never)} of {len(known)} parameters: Adam's second moment is zero.",
+            f"No gradient ever reached {len(never)} of {len(known)} parameters, for Adam's second moment is zero: "
+            f"{listed(map(short, never['parameter']))}.",
             "Flagged from the first one.",
             (Evidence("parameters that no gradient reached", len(never), "parameters"),),
             tuple(dict.fromkeys(never["layer"])),

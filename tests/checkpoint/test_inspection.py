@@ -11,10 +11,11 @@ from torch.nn import functional as F
 from torch_geometric.nn import GCN
 
 import gatdiag
-from gatdiag.checkpoint.findings import findings
 from gatdiag.checkpoint.inspection import inspect
 from gatdiag.checkpoint.overview import layer_rows
 from gatdiag.checkpoint.pass_record import Subject
+from gatdiag.checkpoint.weight_table import weight_table
+from gatdiag.diagnosis import diagnose
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import gat
@@ -260,10 +261,14 @@ def test_why_a_layer_has_no_c_is_told(tmp_path):
     assert any("no laws" in note and "elu" in note for note in notes)
 
 
+def codes(inspection):
+    return {finding.code: finding for finding in diagnose(inspection.run, weight_table(inspection))}
+
+
 class TestFindings:
     def of(self, state, folder, **further):
         torch.save({"state_dict": state, **further}, folder / "x.pt")
-        return {finding.code: finding for finding in findings(inspect(folder / "x.pt", folder / "run"))}
+        return codes(inspect(folder / "x.pt", folder / "run"))
 
     def test_a_sound_checkpoint_has_none(self, saved, tmp_path):
         assert self.of(saved[1][10].state_dict(), tmp_path) == {}
@@ -271,16 +276,15 @@ class TestFindings:
     def test_nan(self, saved, tmp_path):
         state = copy.deepcopy(saved[1][10].state_dict())
         state["convs.1.att"][0, 0, 2] = math.nan
-        found = self.of(state, tmp_path)["non-finite-weights"]
-        assert found.level == "error"
-        assert found.where == ("convs.1.att",)
-        assert found.text.startswith("1 weight")
+        found = self.of(state, tmp_path)["non-finite"]
+        assert (found.severity, found.layers, found.parameters) == ("error", ("convs.1",), ("convs.1.att",))
+        assert "1 of the weights is NaN or infinite" in found.text
 
     def test_dead_neurons(self, saved, tmp_path):
         state = copy.deepcopy(saved[1][10].state_dict())
         state["convs.1.lin_l.weight"][:3] = 0
         found = self.of(state, tmp_path)["dead-weights"]
-        assert found.where == ("convs.1",)
+        assert (found.severity, found.layers) == ("warning", ("convs.1",))
         assert "3 neurons" in found.text
 
     def test_parameters_that_no_gradient_reached(self, tmp_path):
@@ -291,7 +295,7 @@ class TestFindings:
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         found = self.of(model.state_dict(), tmp_path, optimizer=optimizer.state_dict())["no-gradient"]
-        assert found.where == ("2.weight", "2.bias")
+        assert found.parameters == ("2.weight", "2.bias")
 
     def test_layers_that_never_trained(self, tmp_path):
         torch.manual_seed(0)
@@ -299,5 +303,21 @@ class TestFindings:
         for step in (0, 100):
             state["convs.0.lin.weight"] = state["convs.0.lin.weight"] + step
             torch.save(state, tmp_path / f"step{step}.pt")
-        found = {finding.code: finding for finding in findings(inspect(tmp_path, tmp_path / "run"))}["still-layers"]
-        assert found.where == ("convs.1", "convs.2")
+        found = codes(inspect(tmp_path, tmp_path / "run"))["still-layers"]
+        assert found.layers == ("convs.1", "convs.2")
+
+    @pytest.mark.parametrize(
+        "model",
+        [
+            nn.ModuleDict({"emb": nn.Embedding(9, 4, padding_idx=0)}),
+            nn.ModuleDict({"a": nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))}),
+        ],
+    )
+    def test_rows_that_are_no_neurons_are_not_dead(self, tmp_path, model):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter[0] = 0
+        assert self.of(model.state_dict(), tmp_path) == {}
+        assert not any(
+            row.dead_rows or row.dead_columns for row in layer_rows(inspect(tmp_path / "x.pt", tmp_path / "r"))
+        )

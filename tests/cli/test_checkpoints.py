@@ -61,7 +61,7 @@ class TestInspect:
         assert [line.split()[0] for line in done.stdout.splitlines() if "GATv2Conv" in line] == [
             f"convs.{number}" for number in range(10)
         ]
-        assert "nothing stands out" in done.stdout
+        assert "no problem found" in done.stdout
 
     @pytest.mark.parametrize("further", [(), ("--model", FACTORY), ("--model", FACTORY, "--data", "sbm")])
     def test_the_document(self, saved, further):
@@ -101,7 +101,7 @@ class TestInspect:
         torch.save(state, tmp_path / "broken.pt")
         done = run("inspect", tmp_path / "broken.pt")
         assert done.exit_code == 1
-        assert "non-finite-weights" in done.stdout
+        assert "[non-finite]" in done.stdout
         assert run("inspect", tmp_path / "broken.pt", "--fail-on", "never").exit_code == 0
         assert run("inspect", saved, "--fail-on", "note").exit_code == 0
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import gatdiag
 from gatdiag.cli import demo as demo_module
 from gatdiag.cli.app import app
-from gatdiag.cli.finding import spoken
+from gatdiag.cli.verdict import spoken
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"

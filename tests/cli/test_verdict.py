@@ -3,16 +3,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-import gatdiag
-from gatdiag.cli.finding import Finding, finding_of, spoken, verdict
+from gatdiag.cli.verdict import Numbers, numbers_of, spoken, verdict
 from gatdiag.run import load
+from tests.report.builder import build
 from tests.run.synthetic import synthetic_run
 
-STUCK = Finding("xavier", 100, 1.39, 1.385, 0.25, 0.26, 1, 1e-4, 0.5, 1.3)
-MOVING = Finding("balanced-orthogonal", 100, 1.42, 0.3, 0.95, 0.941, 80, 2e-2, 0.1, 1e-7)
+STUCK = Numbers("xavier", "stuck", 100, 1.39, 1.385, 0.25, 0.26, 1, 1e-4, 0.5, 1.3)
+MOVING = Numbers("balanced-orthogonal", "trains", 100, 1.42, 0.3, 0.95, 0.941, 80, 2e-2, 0.1, 1e-7)
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +21,14 @@ def run(tmp_path_factory):
 
 
 def test_numbers_are_those_of_the_tables(run):
-    finding = finding_of(run)
+    numbers = numbers_of(run)
     steps = run.steps
-    assert (finding.name, finding.epochs) == (run.name, 30)
-    assert finding.first_loss == steps["loss"][0]
-    assert finding.best_loss == steps["loss"].min()
+    assert (numbers.name, numbers.epochs) == (run.name, 30)
+    assert numbers.first_loss == steps["loss"][0]
+    assert numbers.best_loss == steps["loss"].min()
     best = int(steps["val_accuracy"].argmax())
-    assert (finding.val_accuracy, finding.best_epoch) == (steps["val_accuracy"].max(), best + 1)
-    assert finding.test_accuracy == steps["test_accuracy"][best]
+    assert (numbers.val_accuracy, numbers.best_epoch) == (steps["val_accuracy"].max(), best + 1)
+    assert numbers.test_accuracy == steps["test_accuracy"][best]
 
 
 def test_the_gradient_is_the_median_over_hidden_layers_and_steps(run):
@@ -40,19 +38,19 @@ def test_the_gradient_is_the_median_over_hidden_layers_and_steps(run):
         for row in table.itertuples()
         if row.role == "feature weight" and row.layer in run.layer_names[1:-1]
     ]
-    assert finding_of(run).hidden_gradient == pytest.approx(float(np.median(hidden)))
+    assert numbers_of(run).hidden_gradient == pytest.approx(float(np.median(hidden)))
 
 
 def test_unchanged_weights_are_counted_one_by_one(run):
     before, after = run.snapshot("initial"), run.snapshot("final")
     pairs = [pair for name in before for pair in zip(before[name].flat, after[name].flat, strict=True)]
     expected = sum(old == new for old, new in pairs) / len(pairs)
-    assert finding_of(run).unchanged == pytest.approx(expected)
+    assert numbers_of(run).unchanged == pytest.approx(expected)
 
 
 def test_imbalance_is_the_largest_c_of_the_first_step(run):
     neurons = run.neurons
-    assert finding_of(run).imbalance == pytest.approx(neurons[neurons["step"] == 0]["c"].abs().max())
+    assert numbers_of(run).imbalance == pytest.approx(neurons[neurons["step"] == 0]["c"].abs().max())
 
 
 def test_the_verdict_says_which_network_trains():
@@ -81,17 +79,18 @@ def test_two_networks_that_fail_are_neither():
     ("epochs", "course"), [(1, "in 1 epoch the loss is 1.39, and"), (19, "in 19 epochs the loss goes from 1.39 to")]
 )
 def test_a_few_epochs_do_not_tell(epochs, course):
-    text = verdict([replace(STUCK, epochs=epochs), replace(MOVING, epochs=epochs)], 4)
+    early = replace(STUCK, epochs=epochs, outcome="too early")
+    text = verdict([early, replace(MOVING, epochs=epochs)], 4)
     assert f"With Xavier weights it is too early to tell whether the network trains: {course}" in text
     assert "With balanced orthogonal weights the network trains" in text
-    text = verdict([replace(STUCK, epochs=epochs)] * 2, 4)
+    text = verdict([early, early], 4)
     assert text.count("too early to tell") == 2
     assert "does not train" not in text
     assert "Neither" not in text
 
 
 def test_a_broken_loss_is_the_finding():
-    text = verdict([replace(MOVING, name="xavier", broke="NaN at epoch 7"), STUCK], 4)
+    text = verdict([replace(MOVING, name="xavier", outcome="broken", broke="NaN at epoch 7"), STUCK], 4)
     assert text.startswith("With Xavier weights the loss became NaN at epoch 7. With Xavier weights the network does")
     assert "times as large" not in text
     assert "Neither" not in text
@@ -107,21 +106,14 @@ def test_a_broken_loss_is_the_finding():
     ],
 )
 def test_where_the_loss_broke_is_counted_from_1(tmp_path, losses, broke):
-    linear = nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
-    with gatdiag.watch(linear, tmp_path / "run") as recorder:
-        for loss in losses:
-            linear(torch.ones(3, 2)).sum().backward()
-            optimizer.step()
-            recorder.log(loss=loss)
-    finding = finding_of(load(tmp_path / "run"))
-    assert finding.broke == broke
-    assert not (broke and finding.trained)
+    numbers = numbers_of(build(tmp_path / "run", logged={"loss": losses}))
+    assert numbers.broke == broke
+    assert (numbers.outcome == "broken") == bool(broke)
 
 
 def test_without_hidden_layers_there_is_no_gradient_of_them(tmp_path):
     synthetic_run(tmp_path / "run", steps=3, layers=2, neurons=4)
-    assert math.isnan(finding_of(load(tmp_path / "run")).hidden_gradient)
+    assert math.isnan(numbers_of(load(tmp_path / "run")).hidden_gradient)
 
 
 @pytest.mark.parametrize("gradient", [0.0, math.nan])

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gatdiag.diagnosis.loss_not_falling import Outcome, outcome
+from gatdiag.diagnosis.non_finite import broken_loss
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, compare, logged, loss_name, neuron_series, role_series
-
-_FALLS = 0.05  # share of its first value by which a loss has to fall for the network to count as training
-_ENOUGH = 20  # epochs; over fewer, a loss that stays says nothing
+from gatdiag.summary import FEATURES, compare, neuron_series, role_series
 
 
 @dataclass(frozen=True)
-class Finding:
+class Numbers:
     """The numbers of one run; NaN where something was not recorded.
 
     Attributes:
         name: Of the run.
+        outcome: What became of the training.
         epochs: How many were recorded.
         first_loss: At the first epoch.
         best_loss: The lowest finite one.
@@ -33,6 +33,7 @@ class Finding:
     """
 
     name: str
+    outcome: Outcome
     epochs: int
     first_loss: float
     best_loss: float
@@ -44,17 +45,14 @@ class Finding:
     imbalance: float
     broke: str = ""
 
-    @property
-    def trained(self) -> bool:
-        """Whether the loss stayed finite and fell by a twentieth of its first value or more."""
-        return not self.broke and self.best_loss < (1 - _FALLS) * self.first_loss
 
-
-def finding_of(run: Run) -> Finding:
+def numbers_of(run: Run) -> Numbers:
     """Read the numbers off a run."""
     row = compare([run]).iloc[0]
-    return Finding(
+    broken = broken_loss(run)
+    return Numbers(
         name=run.name,
+        outcome=outcome(run),
         epochs=int(row["steps"]),
         first_loss=float(row["first_loss"]),
         best_loss=float(row["best_loss"]),
@@ -64,42 +62,41 @@ def finding_of(run: Run) -> Finding:
         hidden_gradient=_hidden_gradient(run),
         unchanged=_unchanged(run),
         imbalance=_imbalance(run),
-        broke=_broke(run),
+        broke=f"{broken[1]} at epoch {broken[0] + 1}" if broken else "",
     )
 
 
-def verdict(findings: Sequence[Finding], classes: int) -> str:
-    """The finding in a few sentences, of the first run against the last.
+def verdict(runs: Sequence[Numbers], classes: int) -> str:
+    """What happened in a few sentences, of the first run against the last.
 
     Args:
-        findings: Of two runs.
+        runs: Two runs.
         classes: Of the graph's nodes; one in so many is what guessing gets right.
     """
-    stuck = all(not finding.trained and not finding.broke and finding.epochs >= _ENOUGH for finding in findings)
-    sentences = ["Neither network trains."] if stuck else []
-    sentences += [_course(finding, classes) for finding in findings]
-    if not any(finding.broke for finding in findings):
-        sentences += _gradients(findings[0], findings[-1])
+    sentences = ["Neither network trains."] if all(run.outcome == "stuck" for run in runs) else []
+    sentences += [_course(run, classes) for run in runs]
+    if not any(run.broke for run in runs):
+        sentences += _gradients(runs[0], runs[-1])
     return " ".join(sentences)
 
 
-def _course(finding: Finding, classes: int) -> str:
-    weights, epochs = f"With {spoken(finding.name)} weights", f"{finding.epochs} epoch{'s' * (finding.epochs != 1)}"
-    first, best = f"{finding.first_loss:.3g}", f"{finding.best_loss:.3g}"
-    stays = f"the loss goes from {first} to no less than {best}" if finding.epochs > 1 else f"the loss is {first}"
+def _course(run: Numbers, classes: int) -> str:
+    weights, epochs = f"With {spoken(run.name)} weights", f"{run.epochs} epoch{'s' * (run.epochs != 1)}"
+    first, best = f"{run.first_loss:.3g}", f"{run.best_loss:.3g}"
+    stays = f"the loss goes from {first} to no less than {best}" if run.epochs > 1 else f"the loss is {first}"
     classified = (
-        f"the network classifies {finding.test_accuracy:.1%} of the test nodes correctly (guessing: {1 / classes:.1%})"
+        f"the network classifies {run.test_accuracy:.1%} of the test nodes correctly (guessing: {1 / classes:.1%})"
     )
-    if finding.broke:
-        return f"{weights} the loss became {finding.broke}."
-    if finding.trained:
+    if run.broke:
+        return f"{weights} the loss became {run.broke}."
+    if run.outcome == "trains":
         return f"{weights} the network trains: the loss falls from {first} to {best}, and {classified}."
-    if finding.epochs < _ENOUGH:
+    if run.outcome == "too early":
         return f"{weights} it is too early to tell whether the network trains: in {epochs} {stays}, and {classified}."
     return f"{weights} the network does not train: in {epochs} {stays}, and {classified}."
 
 
-def _gradients(first: Finding, last: Finding) -> list[str]:
+def _gradients(first: Numbers, last: Numbers) -> list[str]:
     """Of hidden layers, compared; nothing where they cannot be."""
     ratio = last.hidden_gradient / first.hidden_gradient if first.hidden_gradient else math.nan
     if not (math.isfinite(ratio) and ratio > 0):
@@ -134,14 +131,3 @@ def _imbalance(run: Run) -> float:
     series = neuron_series(run, "c", how="largest")
     start = series[series["step"] == series["step"].min()]["value"]
     return float(start.max()) if len(start) else math.nan
-
-
-def _broke(run: Run) -> str:
-    name = loss_name(run)
-    if name is None:
-        return ""
-    losses = logged(run, name)
-    lost = losses[~np.isfinite(losses)]
-    if not len(lost):
-        return ""
-    return f"{'NaN' if math.isnan(lost.iloc[0]) else 'infinite'} at epoch {lost.index[0] + 1}"

@@ -1,0 +1,57 @@
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from gatdiag.cli.app import app
+from tests.run.synthetic import synthetic_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+    for name in ("stuck", "fine"):
+        synthetic_run(folder / name, steps=30, layers=4, neurons=2, collapse=name == "stuck")
+    state = nn.Linear(3, 2).state_dict()
+    state["weight"][0, 0] = math.inf
+    torch.save(state, folder / "broken.pt")
+    return folder
+
+
+def diagnose(*arguments):
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["diagnose", *map(str, arguments)])
+
+
+def test_a_healthy_run_has_no_problem(folder):
+    done = diagnose(folder / "fine", "--fail-on", "note")
+    assert (done.exit_code, done.stdout) == (0, "no problem found\n")
+
+
+def test_problems_are_said_the_most_severe_first(folder):
+    done = diagnose(folder / "stuck")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("warning: The loss does not fall: The loss ")
+    assert "[vanishing-gradients]" in done.stdout
+    assert "\\x" not in done.stdout
+    assert diagnose(folder / "stuck", "--fail-on", "warning").exit_code == 1
+    assert diagnose(folder / "stuck", "--fail-on", "never").exit_code == 0
+
+
+def test_a_checkpoint_will_do(folder):
+    done = diagnose(folder / "broken.pt", "--json")
+    assert done.exit_code == 1, done.stderr
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert (finding["code"], finding["severity"], finding["parameters"]) == ("non-finite", "error", ["weight"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), [(["nowhere"], "does not exist"), (["fine", "--fail-on", "info"], "--fail-on")]
+)
+def test_what_is_wrong_is_one_line(folder, arguments, says):
+    done = diagnose(folder / arguments[0], *arguments[1:])
+    assert done.exit_code == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert says in done.stderr

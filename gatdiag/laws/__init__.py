@@ -5,10 +5,10 @@
 - `trace`: one forward pass, each operation handed to its rule
 - `repetition`: whether each call computes the same function; `outputs`: all that it returns
 - `solver`: the equations' solutions, as a local basis
-- `check`: gradients at a random point (`point`), which every law must pass; `invariance`: large steps, where in doubt
+- `check`: gradients at random points (`point`), which every law must pass, and large steps along it where in doubt
 - `no_effect`: what cancels out of the output, told from what is dead or saturated by chance
 - `assembly` and `find`: laws with names
-- `laws`: what the user holds: delta, c, and c after the next optimizer step (`prediction`, `sums`)
+- `laws`: what the user holds: delta, c, and c after the next optimizer step (`prediction`)
 """
 
 from gatdiag.law import Exclusion, Law, Term

@@ -1,16 +1,56 @@
-"""The numerical side of finding laws: gradients at a random point, and what the output does not depend on."""
+"""The check that every law must pass: gradients at random points, in float64, and large steps along it where in doubt.
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+A residual of 1e-4 may be what single precision leaves of an exact law, or a bound of 1e-3 that some activations are
+below. Multiplying weights by powers of two tells these apart: floating-point numbers scale by powers of two without
+rounding, so along an exact law each gradient comes out the same to the last digit or so, however large its rounding.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from gatdiag.errors import ModelError
+from gatdiag.law import Exclusion, Law, Term
+from gatdiag.laws.laws import Laws
 from gatdiag.laws.no_effect import without_effect
-from gatdiag.laws.point import Point, Tensors, flipped, gradients, place
+from gatdiag.laws.point import Point, Tensors, at, elsewhere, gradients, near, place, trainable
+from gatdiag.laws.rules.call import EPSILON
+from gatdiag.structure.deadline import check_time
 from gatdiag.structure.isolation import random_state
-from gatdiag.structure.replica import Replica
+from gatdiag.structure.replica import Replica, replicate
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What the numbers of a check may be.
+
+    Attributes:
+        residual: Largest residual of an exact law.
+        rounding: Below this it is rounding for sure; above, large steps along the law tell rounding from a violation.
+        change: By how much gradients may change along these steps.
+    """
+
+    residual: float
+    rounding: float
+    change: float
+
+
+_DOUBLE = Precision(1e-8, 1e-12, 1e-11)
+_SINGLE = Precision(1e-3, 0.0, 2e-6)
+# Largest residual of an approximate law once the epsilons are gone.
+_WITHOUT_EPSILON = 1e-6
+# Points tried further where the first says nothing about a law, because units are dead or an epsilon rules.
+_POINTS = 5
+# Passes made to find out which of many laws do not hold; those that are not cleared by then do not count as laws.
+_MOST_PASSES = 64
+_POWERS = (-3, -2, -1, 1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -18,96 +58,228 @@ class Evidence:
     """What forward and backward passes at a random point show.
 
     Attributes:
+        replica: What was run, and where: the model on its inputs, at the point.
+        precision: What its numbers may be.
         point: The point, near the model's own weights.
         unreached: Trainable parameters that never reach the output.
         no_effect: Name -> mask of entries that take part in the computation but cancel out of the output.
         unsearched: Why such entries could not be looked for, if they could not.
     """
 
+    replica: Replica
+    precision: Precision
     point: Point
     unreached: tuple[str, ...]
     no_effect: Tensors
-    unsearched: str | None = None
+    unsearched: str | None
 
 
-def gather(replica: Replica, layer_of: Mapping[str, str]) -> Evidence:
-    """Move a replica's weights and inputs to a random point, and look at the gradients there.
+def gather(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], layer_of: Mapping[str, str]) -> Evidence:
+    """Look at the gradients of a replica at a random point, in float64; in its own precision if it has no other.
 
     The point is the model's own weights times random factors near one, with zeros made small numbers, so that nothing
     overflows or vanishes however deep the network is; it falls back to the model's own weights where even that does.
 
     Args:
-        replica: A replica in the precision wanted; its weights and inputs are changed.
+        model: The model.
+        args: Positional inputs of its forward pass.
+        kwargs: Keyword inputs of its forward pass.
         layer_of: Name of a parameter -> its layer. Only what is small beside the rest of its layer is suspected to
-            vanish.
+            have no effect.
 
     Raises:
         ModelError: The forward pass fails, no output depends on a trainable parameter, or gradients are not finite.
     """
-    trainable = _trainable(replica)
+    try:
+        return _gathered(replicate(model, args, kwargs).to(torch.float64), layer_of, _DOUBLE)
+    except ModelError:
+        return _gathered(replicate(model, args, kwargs), layer_of, _SINGLE)
+
+
+def _gathered(replica: Replica, layer_of: Mapping[str, str], precision: Precision) -> Evidence:
     generator = torch.Generator().manual_seed(0)
     replica.perturb_inputs(generator)
-    own = {name: tensor.detach().clone() for name, tensor in trainable.items()}
-    point = _moved(replica, own, generator) or _point(replica, own)
+    own = {name: tensor.detach().clone() for name, tensor in trainable(replica).items()}
+    point = near(replica, own, generator) or at(replica, own)
     if point is None:
         raise ModelError(
             "The gradients of the model are not finite, at its own weights and near them, so no law can be checked. "
             "Give weights and inputs for which the forward and backward pass are finite."
         )
     masks, unsearched = without_effect(replica, point, layer_of, generator)
-    unreached = tuple(name for name in trainable if name not in point.gradients)
-    return Evidence(point, unreached, masks, unsearched)
+    unreached = tuple(name for name in own if name not in point.gradients)
+    return Evidence(replica, precision, point, unreached, masks, unsearched)
 
 
-def further_points(replica: Replica, evidence: Evidence, count: int, *, near: bool = False) -> Iterator[Point]:
-    """Other points, far from the model's own weights: each sign is random. Those that are not finite are left out.
+def checked(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], list[Exclusion]]:
+    """Each law with the residual it shows; those that fail the check are turned into exclusions.
 
-    Each is seen under random numbers (masks) of its own.
+    An exact law must hold at two points, or at most of several, and along large steps where that leaves a doubt. An
+    approximate one must hold to rounding once the epsilons are gone, at one of several points: where units are dead,
+    an epsilon is all there is. A law between weights that no gradient reaches at any point (dead units again) stands
+    on the equations alone, with a residual of NaN; a scale that no gradient reaches is an unused row of an embedding,
+    and no law.
+    """
+    replica, precision = evidence.replica, evidence.precision
+    exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
+    limit = torch.where(exact, precision.residual, max(_WITHOUT_EPSILON, precision.residual))
+    laws = Laws(candidates, evidence.point.weights)
+    points = [evidence.point]
+    seen = _residuals(laws, evidence.point)[None]
+    for point in elsewhere(replica, evidence.point.weights, _POINTS):
+        points.append(point)
+        seen = torch.cat([seen, _residuals(laws, point)[None]])
+        if bool((~exact | _undisputed(seen, limit)).all()):
+            break
+    verdicts = torch.where(exact, _majority(seen, limit), math.nan)
+    residuals = torch.where(exact, verdicts, seen[0])
+    doubtful = exact & (verdicts <= limit) & (seen.nan_to_num().amax(0) > precision.rounding)
+    broken = violations(candidates, doubtful.nonzero().flatten().tolist(), replica, points, precision.change)
+    if not bool(exact.all()):
+        verdicts = torch.where(exact, verdicts, _without_epsilon(laws, evidence, limit))
+    kept, failed, unmet = [], [], Counter[str]()
+    for number, law in enumerate(candidates):
+        verdict = float(verdicts[number])
+        if math.isnan(verdict) and law.kind == "scale":
+            unmet[law.layer] += 1
+        elif verdict > limit[number]:
+            failed.append(Exclusion(law.name, f"the numerical check left a residual of {verdict:.1e}"))
+        elif number in broken:
+            failed.append(Exclusion(law.name, f"large steps along it change gradients by {broken[number]:.1e} of them"))
+        else:
+            kept.append(replace(law, residual=float(residuals[number])))
+    reason = "no gradient reaches them on these inputs"
+    return kept, failed + [Exclusion(f"{count} entries of {layer}", reason) for layer, count in unmet.items()]
+
+
+def _residuals(laws: Laws, point: Point) -> Tensor:
+    return laws.at(point.weights).residual(point.gradients).cpu()
+
+
+def _undisputed(residuals: Tensor, limit: Tensor) -> Tensor:
+    """Which laws hold at every point (points x laws) that says anything about them, and at one at least."""
+    holds = residuals <= limit
+    return holds.any(0) & (holds | ~residuals.isfinite()).all(0)
+
+
+def _majority(residuals: Tensor, limit: Tensor) -> Tensor:
+    """One residual per law out of those at several points (points x laws).
+
+    The largest of those within the limit if most points that say anything are within it, else the largest of all: where
+    units are dead or attention is saturated, a gradient is nothing but rounding, and so is its residual.
+    """
+    says = residuals.isfinite()
+    holds = says & (residuals <= limit)
+    most = 2 * holds.sum(0) > says.sum(0)
+    worst = torch.where(says, residuals, -math.inf).amax(0)
+    best = torch.where(holds, residuals, -math.inf).amax(0)
+    return torch.where(most, best, torch.where(says.any(0), worst, math.nan))
+
+
+def _without_epsilon(laws: Laws, evidence: Evidence, limit: Tensor) -> Tensor:
+    """The smallest residual of each law at one of several points, once epsilons are gone; until all are small."""
+    smallest = torch.full((len(laws),), math.nan, dtype=torch.float64)
+    exact = torch.tensor([law.exact for law in laws])
+    replica, weights = evidence.replica, evidence.point.weights
+    with WithoutEpsilon():
+        for point in chain([at(replica, weights)], elsewhere(replica, weights, _POINTS)):
+            smallest = smallest.fmin(_residuals(laws, point)) if point else smallest
+            if bool((exact | (smallest <= limit)).all()):
+                break
+    return smallest
+
+
+_NAMES = (
+    "add sub rsub radd iadd isub clamp clamp_min clip batch_norm layer_norm group_norm instance_norm rms_norm "
+    "normalize local_response_norm cosine_similarity"
+)
+_GUARDS = frozenset(_NAMES.split())
+
+
+class WithoutEpsilon(TorchFunctionMode):
+    """While active, small constants that are added, or given to a normalization, are made negligible.
+
+    An approximate law is exact for the model without its epsilons. They are left far below rounding, yet not zero, so
+    that 0 / 0 stays guarded.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Shrink the constants of the operations that guard against division by zero."""
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "").strip("_") in _GUARDS:
+            args = tuple(map(_shrunk, args))
+            kwargs = {name: _shrunk(value) for name, value in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def _shrunk(value: Any) -> Any:
+    return value * 1e-12 if isinstance(value, float) and 0 < abs(value) <= EPSILON else value
+
+
+def violations(
+    laws: Sequence[Law], suspects: Iterable[int], replica: Replica, points: Iterable[Point], tolerance: float
+) -> dict[int, float]:
+    """By how much gradients change where a law says that they do not, relative to the largest of its term.
 
     Args:
-        replica: What was used to gather the evidence.
-        evidence: What was gathered.
-        count: How many points to try.
-        near: Begin with the point of the evidence.
+        laws: All candidates.
+        suspects: Positions of those that are tested.
+        replica: What is run; it is left at another point.
+        points: Where the laws are tested. One point is enough to refute a law.
+        tolerance: What changes up to this do not count.
+
+    Returns:
+        Position -> change, of those that do not hold.
     """
-    generator = torch.Generator().manual_seed(1)
-    if near and (point := _point(replica, evidence.point.weights)):
-        yield point
-    for seed in range(1, count + 1):
-        if point := _moved(replica, evidence.point.weights, generator, seed):
-            yield point
+    left, found, generator = list(suspects), dict[int, float](), torch.Generator().manual_seed(2)
+    passes = _MOST_PASSES
+    for point in points:
+        groups = [left] if left else []
+        while groups:
+            check_time()
+            group = groups.pop()
+            changes = _changes([laws[number] for number in group], replica, point, generator)
+            passes -= 1
+            if max(changes) <= tolerance:
+                continue
+            if len(group) == 1 or passes <= 0:
+                found |= dict(zip(group, changes, strict=True))
+            else:
+                groups += [group[: len(group) // 2], group[len(group) // 2 :]]
+        left = [number for number in left if number not in found]
+    return found
 
 
-def _trainable(replica: Replica) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in replica.parameters.items() if tensor.requires_grad}
+def _changes(laws: Sequence[Law], replica: Replica, point: Point, generator: torch.Generator) -> list[float]:
+    """What each law's own gradients do when all of these laws are followed at once."""
+    powers = {name: torch.zeros(weight.shape, dtype=torch.float64) for name, weight in point.weights.items()}
+    for law in laws:
+        whole = math.lcm(*(term.exponent.denominator for term in law.terms))
+        step = _POWERS[int(torch.randint(len(_POWERS), (), generator=generator))] * whole
+        for term in law.terms:
+            powers[term.parameter][_slice(term)] += step * float(term.exponent)
+    factors: Tensors = {name: (2.0**power).to(point.weights[name]) for name, power in powers.items()}
+    place(replica, {name: weight * factors[name] for name, weight in point.weights.items()})
+    wanted: Tensors = {name: replica.parameters[name] for name in point.gradients}
+    with random_state(point.seed, {weight.device for weight in factors.values()}):
+        (moved,) = gradients(replica, wanted)
+    return [max(_change(term, point.gradients, moved, factors) for term in law.terms) for law in laws]
 
 
-def _moved(replica: Replica, weights: Tensors, generator: torch.Generator, seed: int = 0) -> Point | None:
-    moved = {name: _near(weight, generator) for name, weight in weights.items()}
-    if seed:
-        moved = {name: flipped(weight, generator) for name, weight in moved.items()}
-    return _point(replica, moved, seed)
+def _change(term: Term, before: Tensors, after: Tensors, factors: Tensors) -> float:
+    chosen, name = _slice(term), term.parameter
+    old = before[name][chosen]
+    new = after[name][chosen] * factors[name][chosen] if name in after else torch.zeros_like(old)
+    size = float(old.abs().max()) if old.numel() else 0.0
+    difference = float((new - old).abs().max()) if old.numel() else 0.0
+    return difference / size if size else math.inf if difference else 0.0
 
 
-def _point(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
-    """The point at those weights, None if its gradients are not finite. The replica stays there."""
-    place(replica, weights)
-    with random_state(seed, {weight.device for weight in weights.values()}):
-        (found,) = gradients(replica, _trainable(replica), [0.0], [])
-    if not all(bool(gradient.isfinite().all()) for gradient in found.values()):
-        return None
-    return Point({name: weights[name] for name in found}, found, seed)
-
-
-def _near(weight: Tensor, generator: torch.Generator) -> Tensor:
-    """The weight times random factors in [0.7, 1.3]; small numbers in place of zeros."""
-    if not weight.numel():
-        return weight.clone()
-    factor, noise = (torch.rand(weight.shape, generator=generator).to(weight) for _ in range(2))
-    size = float(weight.norm()) / weight.numel() ** 0.5 or 1.0
-    small = 0.1 * size / max(1, weight.shape[-1] if weight.ndim else 1) ** 0.5
-    moved = torch.where(weight == 0, small * (2 * noise - 1), weight * (0.7 + 0.6 * factor))
-    if weight.ndim > 1 and bool(weight.any()):
-        empty = ~weight.flatten(1).any(dim=1)
-        moved[empty] = 0  # the padding row of an embedding stays what it is
-    return moved
+def _slice(term: Term) -> tuple[Any, ...]:
+    """What indexes a term's entries."""
+    places: list[Any] = [slice(None)] * len(term.shape)
+    for axis, positions in zip(term.axes, zip(*term.indices, strict=True), strict=True):
+        places[axis] = torch.tensor(positions)
+    return tuple(places)

@@ -4,25 +4,21 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules import module as module_hooks
 
 from gatdiag.errors import ModelError
-from gatdiag.law import Exclusion, Law
+from gatdiag.law import Exclusion
 from gatdiag.laws.assembly import Place, assemble
-from gatdiag.laws.check import Evidence, further_points, gather
-from gatdiag.laws.epsilon import WithoutEpsilon
+from gatdiag.laws.check import Evidence, checked, gather
 from gatdiag.laws.exponents import ZERO, Exponents
-from gatdiag.laws.invariance import violations
 from gatdiag.laws.label import Label
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.outputs import read_outputs
-from gatdiag.laws.point import Point
 from gatdiag.laws.repetition import repetition
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
@@ -36,29 +32,8 @@ from gatdiag.structure.sample import Inputs, sample
 OUTPUT = "the output"
 
 
-@dataclass(frozen=True)
-class _Precision:
-    """What the numbers of a check may be.
-
-    Attributes:
-        residual: Largest residual of an exact law.
-        rounding: Below this it is rounding for sure; above, large steps along the law tell rounding from a violation.
-        change: By how much gradients may change along these steps.
-    """
-
-    residual: float
-    rounding: float
-    change: float
-
-
-_DOUBLE = _Precision(1e-8, 1e-12, 1e-11)
-_SINGLE = _Precision(1e-3, 0.0, 2e-6)
-# Largest residual of an approximate law once the epsilons are gone.
-_WITHOUT_EPSILON = 1e-6
 # How often numbers that a forward pass reads are changed.
 _OTHER_NUMBERS = 4
-# Points tried further where the first says nothing about a law, because units are dead or an epsilon rules.
-_POINTS = 5
 
 
 @leaving_no_mode
@@ -150,14 +125,16 @@ def _found(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, c
     """
     places = _places(structure)
     parameters = dict(user.named_parameters())
-    replica, evidence, precision = _evidence(user, *part, {name: place.layer for name, place in places.items()})
-    traced = replica if part is whole else replica.on(*whole).perturb_inputs(torch.Generator().manual_seed(0))
+    evidence = gather(user, *part, {name: place.layer for name, place in places.items()})
+    traced = evidence.replica
+    if part is not whole:
+        traced = traced.on(*whole).perturb_inputs(torch.Generator().manual_seed(0))
     exponents = Exponents()
     labels, traces = _traced(traced, exponents, evidence, calls)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
     shapes = {info.name: info.shape for info in structure.parameters}
     candidates = assemble(labels, shapes, basis, places)
-    kept, failed = _checked(candidates, replica, evidence, precision)
+    kept, failed = checked(candidates, evidence)
     excluded = [
         *_without_effect(evidence),
         *dict.fromkeys(unknown for trace in traces for unknown in _unknown(trace, exponents)),
@@ -176,18 +153,6 @@ def _places(structure: Structure) -> dict[str, Place]:
         info.name: Place(layer.index, layer.name, order, info.role == "feature weight")
         for order, (layer, info) in enumerate(infos)
     }
-
-
-def _evidence(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], layer_of: Mapping[str, str]
-) -> tuple[Replica, Evidence, _Precision]:
-    """A replica at a random point, in float64; in the model's own precision if it cannot run in float64."""
-    replica = replicate(model, args, kwargs)
-    try:
-        return replica, gather(replica.to(torch.float64), layer_of), _DOUBLE
-    except ModelError:
-        replica = replicate(model, args, kwargs)
-        return replica, gather(replica, layer_of), _SINGLE
 
 
 def _traced(
@@ -216,7 +181,7 @@ def _traced(
     with _running(replica.model) as running:
 
         def traced(seed: int | None = None) -> list[Trace]:
-            found: list[Trace] = replica.lightly(
+            found: list[Trace] = replica.no_grad(
                 lambda call: [one(call, Trace(exponents, running, seed)) for _ in range(calls)]
             )
             return found
@@ -264,83 +229,6 @@ def _running(model: nn.Module) -> Iterator[Any]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _checked(
-    candidates: list[Law], replica: Replica, evidence: Evidence, precision: _Precision
-) -> tuple[list[Law], list[Exclusion]]:
-    """Each law with the residual it shows; those that fail the check are turned into exclusions.
-
-    An exact law must hold at two points, or at most of several, and along large steps where that leaves a doubt. An
-    approximate one must hold to rounding once the epsilons are gone, at one of several points: where units are dead,
-    an epsilon is all there is. A law between weights that no gradient reaches at any point (dead units again) stands
-    on the equations alone, with a residual of NaN; a scale that no gradient reaches is an unused row of an embedding,
-    and no law.
-    """
-    exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
-    limit = torch.where(exact, precision.residual, max(_WITHOUT_EPSILON, precision.residual))
-    laws = Laws(candidates, evidence.point.weights)
-    points = [evidence.point]
-    seen = _residuals(laws, evidence.point)[None]
-    for point in further_points(replica, evidence, _POINTS):
-        points.append(point)
-        seen = torch.cat([seen, _residuals(laws, point)[None]])
-        if bool((~exact | _undisputed(seen, limit)).all()):
-            break
-    verdicts = torch.where(exact, _majority(seen, limit), math.nan)
-    residuals = torch.where(exact, verdicts, seen[0])
-    doubtful = exact & (verdicts <= limit) & (seen.nan_to_num().amax(0) > precision.rounding)
-    broken = violations(candidates, doubtful.nonzero().flatten().tolist(), replica, points, precision.change)
-    if not bool(exact.all()):
-        verdicts = torch.where(exact, verdicts, _ideal(laws, replica, evidence, limit))
-    kept, failed, unmet = [], [], Counter[str]()
-    for number, law in enumerate(candidates):
-        verdict = float(verdicts[number])
-        if math.isnan(verdict) and law.kind == "scale":
-            unmet[law.layer] += 1
-        elif verdict > limit[number]:
-            failed.append(Exclusion(law.name, f"the numerical check left a residual of {verdict:.1e}"))
-        elif number in broken:
-            failed.append(Exclusion(law.name, f"large steps along it change gradients by {broken[number]:.1e} of them"))
-        else:
-            kept.append(replace(law, residual=float(residuals[number])))
-    reason = "no gradient reaches them on these inputs"
-    return kept, failed + [Exclusion(f"{count} entries of {layer}", reason) for layer, count in unmet.items()]
-
-
-def _ideal(laws: Laws, replica: Replica, evidence: Evidence, limit: Tensor) -> Tensor:
-    """The smallest residual of each law at one of several points, once epsilons are gone; until all are small."""
-    smallest = torch.full((len(laws),), math.nan, dtype=torch.float64)
-    with WithoutEpsilon():
-        for point in further_points(replica, evidence, _POINTS, near=True):
-            smallest = smallest.fmin(_residuals(laws, point))
-            if all(law.exact or small for law, small in zip(laws, (smallest <= limit).tolist(), strict=True)):
-                break
-    return smallest
-
-
-def _undisputed(residuals: Tensor, limit: Tensor) -> Tensor:
-    """Which laws hold at every point (points x laws) that says anything about them, and at one at least."""
-    holds = residuals <= limit
-    return holds.any(0) & (holds | ~residuals.isfinite()).all(0)
-
-
-def _majority(residuals: Tensor, limit: Tensor) -> Tensor:
-    """One residual a law out of those at several points (points x laws).
-
-    The largest of those within the limit if most points that say anything are within it, else the largest of all: where
-    units are dead or attention is saturated, a gradient is nothing but rounding, and so is its residual.
-    """
-    says = residuals.isfinite()
-    holds = says & (residuals <= limit)
-    most = 2 * holds.sum(0) > says.sum(0)
-    worst = torch.where(says, residuals, -math.inf).amax(0)
-    best = torch.where(holds, residuals, -math.inf).amax(0)
-    return torch.where(most, best, torch.where(says.any(0), worst, math.nan))
-
-
-def _residuals(laws: Laws, point: Point) -> Tensor:
-    return laws.at(point.weights).residual(point.gradients).cpu()
 
 
 def _present(label: Label) -> Label:

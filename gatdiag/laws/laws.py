@@ -1,8 +1,16 @@
-"""The laws of a model, with their values: delta from gradients, c from weights."""
+"""The laws of a model, with their values: delta from gradients, c from weights.
+
+A weight's exponents are (row) - (column), so sum_k e_k T_k over its entries needs only the row sums and the column
+sums of T. Parameters of one shape are stacked and summed together: the number of kernels depends on how many shapes
+there are, not on how many layers or neurons.
+"""
 
 import copy
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -10,16 +18,85 @@ from torch.optim import Optimizer
 from gatdiag.errors import OptimizerError
 from gatdiag.law import Exclusion, Law
 from gatdiag.laws.prediction import updates
-from gatdiag.laws.sums import Marginal, Sums
 
 Tensors = Mapping[str, Tensor]
+Axes = tuple[int, ...]
+
+
+class Sums:
+    """The vector of all sums of parameters over all axes but some, laid out once, computed in a few kernels.
+
+    A complex entry counts as two real ones, as it does for torch's gradients and optimizers.
+
+    Args:
+        wanted: Pairs (name of a parameter, axes that are kept): (0,) gives row sums, (1,) column sums, all axes the
+            entries themselves.
+        templates: The parameters, for shape, device and type.
+
+    Attributes:
+        start: Where the sums of a pair start in the vector; they follow in the order of the kept axes.
+    """
+
+    def __init__(self, wanted: Iterable[tuple[str, Axes]], templates: Tensors) -> None:
+        self._templates: dict[str, Tensor] = {}
+        groups: dict[tuple[object, ...], tuple[dict[str, None], set[Axes]]] = defaultdict(lambda: ({}, set()))
+        for name, axes in wanted:
+            tensor = self._templates[name] = templates[name]
+            names, patterns = groups[tuple(tensor.shape), tensor.dtype, tensor.device]
+            names[name] = None
+            patterns.add(axes)
+        self._groups = [(list(alike), sorted(every)) for alike, every in groups.values()]
+        self.start: dict[tuple[str, Axes], int] = {}
+        position = 0
+        for alike, every in self._groups:
+            for axes in every:
+                for name in alike:
+                    self.start[name, axes] = position
+                    position += math.prod(templates[name].shape[axis] for axis in axes)
+
+    def products(
+        self, factors: Sequence[Tensors], wanted: Sequence[Sequence[int]], *, absolute: bool = False
+    ) -> list[Tensor]:
+        """Vectors of sums of elementwise products, in float64.
+
+        Args:
+            factors: Tensors by name; a name that is missing counts as zeros.
+            wanted: For each vector, the positions of its factors.
+            absolute: Sum absolute values.
+        """
+        pieces: list[list[Tensor]] = [[] for _ in wanted]
+        for alike, every in self._groups:
+            stacked = [self._stacked(alike, factor) for factor in factors]
+            for found, positions in zip(pieces, wanted, strict=True):
+                product = stacked[positions[0]]
+                for position in positions[1:]:
+                    product = product * stacked[position]
+                product = product.abs() if absolute else product
+                for axes in every:
+                    gone = [axis + 1 for axis in range(product.ndim - 1) if axis not in axes]
+                    found.append((product.sum(gone) if gone else product).flatten())
+        return [_joined(found) for found in pieces]
+
+    def _stacked(self, names: Sequence[str], factor: Tensors) -> Tensor:
+        tensors = [
+            factor[name].detach() if name in factor else torch.zeros_like(self._templates[name]) for name in names
+        ]
+        tensors = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
+        stacked = tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(tensors)
+        return (torch.view_as_real(stacked) if stacked.is_complex() else stacked).to(torch.float64)
+
+
+def _joined(pieces: list[Tensor]) -> Tensor:
+    if not pieces:
+        return torch.zeros(0, dtype=torch.float64)
+    return torch.cat([piece.to(pieces[0].device) for piece in pieces])
 
 
 class Laws:
     """The conservation laws of one model, found by `gatdiag.find_laws`.
 
-    A sequence of `Law`, and their values as vectors with one entry a law, in the same order. The values are float64, on
-    the device of the (first) parameter, take a few kernels however many neurons there are, and never wait for the
+    A sequence of `Law`, and their values as vectors with one entry per law, in the same order. The values are float64,
+    on the device of the (first) parameter, take a few kernels however many neurons there are, and never wait for the
     device.
 
     Attributes:
@@ -28,24 +105,25 @@ class Laws:
     """
 
     def __init__(self, laws: Sequence[Law], parameters: Tensors, excluded: Sequence[Exclusion] = ()) -> None:
-        """Laws over named parameters, which are kept by reference."""
         self._laws = tuple(laws)
         self.parameters = dict(parameters)
         self.excluded = tuple(excluded)
-        kinds = {(term.parameter, term.axes): term.shape for law in self._laws for term in law.terms}
-        marginals = {key: Marginal(key[0], shape, key[1]) for key, shape in kinds.items()}
-        self._sums = Sums(marginals.values(), self.parameters)
-        starts = {key: self._sums.start(marginal) for key, marginal in marginals.items()}
-        self._names = tuple(dict.fromkeys(term.parameter for law in self._laws for term in law.terms))
+        terms = [(number, term) for number, law in enumerate(self._laws) for term in law.terms]
+        self._sums = Sums(dict.fromkeys((term.parameter, term.axes) for _, term in terms), self.parameters)
+        self._names = tuple(dict.fromkeys(term.parameter for _, term in terms))
         position = {name: at for at, name in enumerate(self._names)}
         numbers, slots, exponents, owners = [], [], [], []
-        for number, law in enumerate(self._laws):
-            for term in law.terms:
-                start, position_of = starts[term.parameter, term.axes], marginals[term.parameter, term.axes].position
-                owners += [position[term.parameter]] * len(term.indices)
-                numbers += [number] * len(term.indices)
-                slots += [start + position_of(index) for index in term.indices]
-                exponents += [float(term.exponent)] * len(term.indices)
+        for number, term in terms:
+            count, lengths = len(term.indices), tuple(term.shape[axis] for axis in term.axes)
+            places = (
+                np.ravel_multi_index(tuple(zip(*term.indices, strict=True)), lengths)
+                if lengths
+                else np.zeros(1, np.int64)
+            )
+            slots += (places + self._sums.start[term.parameter, term.axes]).tolist()
+            numbers += [number] * count
+            owners += [position[term.parameter]] * count
+            exponents += [float(term.exponent)] * count
         device = next((tensor.device for tensor in self.parameters.values()), torch.device("cpu"))
         self._law = torch.tensor(numbers, dtype=torch.int64, device=device)
         self._slot = torch.tensor(slots, dtype=torch.int64, device=device)
@@ -97,7 +175,7 @@ class Laws:
         Source:
             Equation 7 of "Are GATs Out of Balance?".
         """
-        return self._combined(self._sums(self.parameters, self._gradients(gradients)))
+        return self._combined(self._products(self.parameters, self._gradients(gradients)))
 
     def c(self, weights: Tensors | None = None) -> Tensor:
         """c = sum_k e_k ||w_k||^2, conserved by gradient flow; zero where incoming and outgoing weights balance.
@@ -112,7 +190,7 @@ class Laws:
             Equation 5 of "Are GATs Out of Balance?".
         """
         weights = self.parameters if weights is None else weights
-        return self._combined(self._sums(weights, weights))
+        return self._combined(self._products(weights, weights))
 
     def observe(
         self, gradients: Tensors | None = None, optimizer: Optimizer | Iterable[Optimizer] | None = None
@@ -138,15 +216,15 @@ class Laws:
         sum |e_k| |w_k dL/dw_k| entry by entry. Zero where all gradients are.
         """
         gradients = self._gradients(gradients)
-        sums = self._sums(self.parameters, gradients)
-        entrywise = self._sums(self.parameters, gradients, absolute=True)
+        sums = self._products(self.parameters, gradients)
+        entrywise = self._products(self.parameters, gradients, absolute=True)
         scale = torch.where(self._lone, self._magnitude(entrywise), self._magnitude(sums))
         return _ratio(self._combined(sums).abs(), scale)
 
     def normalized_c(self, weights: Tensors | None = None) -> Tensor:
         """c / sum |e_k| ||w_k||^2, in [-1, 1]: +1 where only incoming weights are left, 0 where the neuron balances."""
         weights = self.parameters if weights is None else weights
-        sums = self._sums(weights, weights)
+        sums = self._products(weights, weights)
         return _ratio(self._combined(sums), self._magnitude(sums))
 
     def residual(self, gradients: Tensors | None = None) -> Tensor:
@@ -155,7 +233,7 @@ class Laws:
         NaN where every gradient is zero, as with a dead unit: such a point says nothing about the law.
         """
         gradients = self._gradients(gradients)
-        scale = self._magnitude(self._sums(self.parameters, gradients, absolute=True))
+        scale = self._magnitude(self._products(self.parameters, gradients, absolute=True))
         return self.delta(gradients).abs() / scale
 
     def predict(self, c: Tensor, gradients: Tensors | None, optimizer: Optimizer | Iterable[Optimizer]) -> Tensor:
@@ -196,11 +274,16 @@ class Laws:
             return gradients
         return {name: tensor.grad for name, tensor in self.parameters.items() if tensor.grad is not None}
 
+    def _products(self, left: Tensors, right: Tensors, *, absolute: bool = False) -> Tensor:
+        """Sums of left * right, one per entry of a law."""
+        factors, positions = ([left], [0, 0]) if left is right else ([left, right], [0, 1])
+        return self._sums.products(factors, [positions], absolute=absolute)[0][self._slot]
+
     def _combined(self, sums: Tensor) -> Tensor:
-        return self._total(self._exponent * sums[self._slot])
+        return self._total(self._exponent * sums)
 
     def _magnitude(self, sums: Tensor) -> Tensor:
-        return self._total((self._exponent * sums[self._slot]).abs())
+        return self._total((self._exponent * sums).abs())
 
     def _total(self, values: Tensor) -> Tensor:
         return torch.zeros(len(self), dtype=torch.float64, device=values.device).index_add_(0, self._law, values)
@@ -280,7 +363,7 @@ class Observation:
                 pull = pull + 2 * update.step * gradients[name].to(torch.float64) if update.step else pull
                 rest[name] = r * (r + pull)
         if rest:
-            added = laws._sums(rest)[laws._slot]
+            added = laws._sums.products([rest], [[0]])[0][laws._slot]
             self._rest = added if self._rest is None else self._rest + added
 
     def predicted(self, c: Tensor | None = None) -> Tensor:

@@ -1,17 +1,25 @@
-"""A point: weights, and the gradients of a random loss there."""
+"""Points: weights, and the gradients of a random loss there, of networks however deep."""
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
 from gatdiag.errors import ModelError
 from gatdiag.laws.outputs import read_outputs
-from gatdiag.laws.spill import spilled
+from gatdiag.structure.deadline import check_time
+from gatdiag.structure.isolation import random_state
 from gatdiag.structure.replica import Replica
 
 Tensors = dict[str, Tensor]
+
+# What autograd saves is kept in memory up to this many bytes; what comes after goes to a temporary file.
+_IN_MEMORY = 2**27
+_WORTH_WRITING = 2**14
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,38 @@ class Point:
     seed: int
 
 
+def at(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
+    """The point at those weights, None if its gradients are not finite. The replica stays there."""
+    place(replica, weights)
+    with random_state(seed, {weight.device for weight in weights.values()}):
+        (found,) = gradients(replica, trainable(replica))
+    if not all(bool(gradient.isfinite().all()) for gradient in found.values()):
+        return None
+    return Point({name: weights[name] for name in found}, found, seed)
+
+
+def near(replica: Replica, weights: Tensors, generator: torch.Generator) -> Point | None:
+    """A point near those weights."""
+    return at(replica, {name: _moved(weight, generator) for name, weight in weights.items()})
+
+
+def elsewhere(replica: Replica, weights: Tensors, count: int) -> Iterator[Point]:
+    """As many points far from those weights, each sign random, under random numbers (masks) of their own.
+
+    Those that are not finite are left out.
+    """
+    generator = torch.Generator().manual_seed(1)
+    for seed in range(1, count + 1):
+        moved = {name: _moved(weight, generator) for name, weight in weights.items()}
+        if point := at(replica, {name: flipped(weight, generator) for name, weight in moved.items()}, seed):
+            yield point
+
+
+def trainable(replica: Replica) -> Tensors:
+    """Its parameters that ask for a gradient."""
+    return {name: tensor for name, tensor in replica.parameters.items() if tensor.requires_grad}
+
+
 def place(replica: Replica, weights: Tensors) -> None:
     """Move a replica to other weights."""
     with torch.no_grad():
@@ -41,7 +81,23 @@ def flipped(weight: Tensor, generator: torch.Generator) -> Tensor:
     return weight * (2 * torch.randint(2, weight.shape, generator=generator).to(weight) - 1)
 
 
-def gradients(replica: Replica, parameters: Tensors, nudges: Sequence[float], also: list[Tensor]) -> list[Tensors]:
+def _moved(weight: Tensor, generator: torch.Generator) -> Tensor:
+    """The weight times random factors in [0.7, 1.3]; small numbers in place of zeros."""
+    if not weight.numel():
+        return weight.clone()
+    factor, noise = (torch.rand(weight.shape, generator=generator).to(weight) for _ in range(2))
+    size = float(weight.norm()) / weight.numel() ** 0.5 or 1.0
+    small = 0.1 * size / max(1, weight.shape[-1] if weight.ndim else 1) ** 0.5
+    moved = torch.where(weight == 0, small * (2 * noise - 1), weight * (0.7 + 0.6 * factor))
+    if weight.ndim > 1 and bool(weight.any()):
+        empty = ~weight.flatten(1).any(dim=1)
+        moved[empty] = 0  # the padding row of an embedding stays what it is
+    return moved
+
+
+def gradients(
+    replica: Replica, parameters: Tensors, nudges: Sequence[float] = (0.0,), also: list[Tensor] | None = None
+) -> list[Tensors]:
     """Gradients of a random linear function of all outputs, once for each nudge of its coefficients.
 
     Args:
@@ -50,6 +106,7 @@ def gradients(replica: Replica, parameters: Tensors, nudges: Sequence[float], al
         nudges: Largest relative changes of the coefficients, which are the same at every call.
         also: Further tensors for the function to depend on, filled while the replica runs.
     """
+    also = [] if also is None else also
     try:
         with spilled():
             return _differentiated(replica, parameters, nudges, also)
@@ -65,17 +122,17 @@ def _differentiated(
     also.clear()
     with torch.enable_grad():
         outputs = [output for output in replica.run(read_outputs).tensors if output.requires_grad]
-        if not any(output.numel() for output in (*outputs, *also)):
+        ends = [*outputs, *also]  # settled now: what is checkpointed runs again in the backward pass, and fills `also`
+        if not any(end.numel() for end in ends):
             raise ModelError(
                 "Expected a forward pass whose output has entries that depend on a trainable parameter; got none. "
                 "Check that the inputs are not empty, that parameters have requires_grad=True and that the output is "
                 "not detached."
             )
         last = len(nudges) - 1
-        ends = [*outputs, *also]  # settled now: what is checkpointed runs again in the backward pass, and fills `also`
         try:
             return [
-                _pulled_back(ends, parameters, nudge, turn, retain=turn < last, chosen=chosen)
+                _accumulated(ends, _cotangents(ends, nudge, turn), parameters, retain=turn < last, chosen=chosen)
                 for turn, nudge in enumerate(nudges)
             ]
         except RuntimeError as error:
@@ -86,20 +143,18 @@ def _differentiated(
     return _differentiated(replica, parameters, nudges, also, chosen=False)
 
 
-def _pulled_back(
-    outputs: Sequence[Tensor], parameters: Tensors, nudge: float, turn: int, *, retain: bool, chosen: bool
-) -> Tensors:
+def _cotangents(ends: Sequence[Tensor], nudge: float, turn: int) -> list[Tensor]:
     fixed, moving = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2 + turn)
     cotangents = []
-    for output in outputs:
-        cotangent = torch.randn(output.shape, generator=fixed, dtype=output.dtype)
-        change = torch.rand(output.shape, generator=moving, dtype=cotangent.real.dtype)
-        cotangents.append((cotangent * (1 + nudge * change)).to(output.device))
-    return _accumulated(outputs, cotangents, parameters, retain=retain, chosen=chosen)
+    for end in ends:
+        cotangent = torch.randn(end.shape, generator=fixed, dtype=end.dtype)
+        change = torch.rand(end.shape, generator=moving, dtype=cotangent.real.dtype)
+        cotangents.append((cotangent * (1 + nudge * change)).to(end.device))
+    return cotangents
 
 
 def _accumulated(
-    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: Tensors, *, retain: bool, chosen: bool
+    ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: Tensors, *, retain: bool, chosen: bool
 ) -> Tensors:
     """Vector-Jacobian products, added into memory that is laid out beforehand.
 
@@ -115,10 +170,65 @@ def _accumulated(
         for name, tensor in parameters.items():
             tensor.grad = found[name]
         wanted = list(parameters.values()) if chosen else None
-        torch.autograd.backward(outputs, cotangents, retain_graph=retain, inputs=wanted)
+        torch.autograd.backward(ends, cotangents, retain_graph=retain, inputs=wanted)
     finally:
         for handle in handles:
             handle.remove()
         for tensor in parameters.values():
             tensor.grad = None
     return {name: gradient for name, gradient in found.items() if name in reached}
+
+
+@dataclass(frozen=True)
+class _Spilled:
+    """Where a tensor is in the file: its entries (broadcast axes cut to one), their shape and the full shape."""
+
+    start: int
+    dtype: torch.dtype
+    compact: torch.Size
+    shape: torch.Size
+
+
+@contextmanager
+def spilled() -> Iterator[None]:
+    """While active, large CPU tensors that autograd saves go to a temporary file, all but the first of them.
+
+    A 512-layer network on a citation graph saves gibibytes in float64, in pieces that fragment the heap to twice that;
+    reading them back from the file costs less than the operations they belong to.
+    """
+    with tempfile.TemporaryFile() as file:
+        kept = 0
+
+        def pack(tensor: Tensor) -> Tensor | _Spilled:
+            nonlocal kept
+            check_time()
+            is_parameter = tensor.is_leaf and tensor.requires_grad
+            if is_parameter or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+                return tensor
+            compact = tensor.detach()
+            for axis, stride in enumerate(tensor.stride()):
+                compact = compact.narrow(axis, 0, 1) if stride == 0 and tensor.shape[axis] > 1 else compact
+            size = compact.numel() * compact.element_size()
+            if size < _WORTH_WRITING or tensor.dtype == torch.bfloat16:
+                return tensor
+            kept += size
+            return tensor if kept <= _IN_MEMORY else _write(file, compact, tensor.shape)
+
+        def unpack(packed: Tensor | _Spilled) -> Tensor:
+            check_time()
+            return packed if isinstance(packed, Tensor) else _read(file, packed)
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            yield
+
+
+def _write(file: BinaryIO, compact: Tensor, shape: torch.Size) -> _Spilled:
+    start = file.seek(0, 2)
+    file.write(compact.resolve_conj().resolve_neg().contiguous().numpy().tobytes())
+    return _Spilled(start, compact.dtype, compact.shape, shape)
+
+
+def _read(file: BinaryIO, packed: _Spilled) -> Tensor:
+    file.seek(packed.start)
+    data = bytearray(file.read(packed.compact.numel() * packed.dtype.itemsize))
+    return torch.frombuffer(data, dtype=packed.dtype).reshape(packed.compact).expand(packed.shape)

@@ -3,7 +3,8 @@
 A law of one call is a law of the training only if every call computes the same function, up to masks. A layer dropped
 at random, a counter or a hidden state make calls differ, and a rare branch is not met by trying. So a few calls in a
 row are watched, with random numbers and the model's state going on: for whether they do different operations, and for
-whether one reads a number that another would find changed.
+whether one reads a number that another would find changed. Tensors can be followed. Numbers of Python cannot, so one
+that changes must be an attribute that the forward pass can do without.
 """
 
 import pickle
@@ -29,7 +30,7 @@ from gatdiag.laws.outputs import Outputs, read_outputs
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.execution import tensors_among
 from gatdiag.structure.isolation import leaving_no_mode
-from gatdiag.structure.memory import Memory
+from gatdiag.structure.memory import Memory, Tally
 from gatdiag.structure.replica import Caller, Replica
 
 # Calls watched: enough to see what was left by the first; more where a number of things may differ.
@@ -76,13 +77,13 @@ def repetition(replica: Replica) -> Repetition:
     Raises:
         ModelError: The forward pass fails at the first call.
     """
-    result: Repetition = replica.lightly(lambda call: _watched(replica, call))
+    result: Repetition = replica.no_grad(lambda call: _watched(replica, call))
     return result
 
 
 def _watched(replica: Replica, call: Caller) -> Repetition:
     names = {id(parameter): name for name, parameter in replica.parameters.items() if parameter.requires_grad}
-    memory, changed = Memory(replica.model), list[Tensor]()
+    memory, changed, counted = Memory(replica.model), list[Tensor](), dict[str, None]()
     calls: list[_Call] = []
     wanted = _CALLS
     while len(calls) < wanted:
@@ -95,14 +96,30 @@ def _watched(replica: Replica, call: Caller) -> Repetition:
             return Repetition(f"the forward pass fails when it is called again ({error})")
         calls.append(watch)
         memory, before = Memory(replica.model), memory
-        obstacle = outputs.obstacle or watch.obstacle or _other(calls[0], watch)
-        if obstacle or (len(calls) > 1 and (obstacle := _counted(before, memory))):
+        if obstacle := outputs.obstacle or watch.obstacle or _other(calls[0], watch):
             return Repetition(obstacle)
-        changed = memory.changed_since(before)
+        numbers, changed = memory.changed_since(before)
+        counted |= dict.fromkeys(numbers if len(calls) > 1 else ())
         watch.uncertain |= any(watch.stem(tensor) & _STATE for tensor in outputs.tensors)
         if watch.uncertain or watch.numbers != calls[0].numbers:
             wanted = _MANY_CALLS
+    for path in counted:
+        if not _is_counted_only(path, memory, call, calls[0], _Call(names, changed)):
+            return Repetition(f"{_MAY_DIFFER}: it changes {path}")
     return Repetition(None, 1 if wanted == _CALLS else _MANY_CALLS // 2)
+
+
+def _is_counted_only(path: str, memory: Memory, call: Caller, first: "_Call", watch: "_Call") -> bool:
+    """Whether a number that changes from call to call is used for nothing but to count on, as far as can be shown."""
+    if path not in memory.attributes:
+        return False
+    attributes, name = memory.attributes[path]
+    attributes[name] = Tally()
+    try:
+        _outputs(call, watch, None)
+    except ModelError:
+        return False
+    return _other(first, watch) is None
 
 
 @leaving_no_mode
@@ -251,13 +268,6 @@ def _other(first: _Call, later: _Call) -> str | None:
     if first.operations == later.operations:
         return None
     return "the forward pass takes another branch at each call: calls do not all do the same operations"
-
-
-def _counted(before: Memory, after: Memory) -> str | None:
-    for name, value in after.numbers.items():
-        if name in before.numbers and before.numbers[name] != value and after.is_read(name):
-            return f"{_MAY_DIFFER}: it changes {name}"
-    return None
 
 
 def _frame() -> FrameType | None:

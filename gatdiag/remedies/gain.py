@@ -83,7 +83,7 @@ def _gain(replica: Replica, first: nn.Module) -> float:
     # scripted modules take no hooks of their own
     handle = module_hooks.register_module_forward_hook(note, with_kwargs=True)
     try:
-        outputs = replica.run_lightly()
+        outputs = replica.run_no_grad()
     finally:
         handle.remove()
         # torch forgets to: what stays there makes it believe that there are global hooks

@@ -59,10 +59,10 @@ def output_difference(
     if dtype is not None:
         replica.to(dtype)
     replica.model.eval()
-    before = replica.run_lightly(read_outputs).tensors
+    before = replica.run_no_grad(read_outputs).tensors
     for name, factor in factors.items():
         multiply_(replica.parameters[name], factor)
-    after = replica.run_lightly(read_outputs).tensors
+    after = replica.run_no_grad(read_outputs).tensors
     dtypes = {tensor.dtype for tensor in [*before, *floating_tensors(replica.parameters)]}
     epsilon = max((torch.finfo(known).eps for known in dtypes), default=0.0)
     changes = [_change(old, new) for old, new in zip(before, after, strict=True) if old.numel()]

@@ -40,7 +40,7 @@ def first_uses(
     called = _calling(replica.model, layers, lambda layer: note(calls, layer))
     foreign = {id(tensor): name for name, tensor in (originals or {}).items()}
     with called, _Reading(owners, foreign, lambda layer: note(reads, layer)):
-        replica.run_lightly()
+        replica.run_no_grad()
     uses = calls | reads
     return sorted(uses, key=uses.__getitem__)
 

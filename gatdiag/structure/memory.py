@@ -1,6 +1,5 @@
 """What outlives a call of a model: all that a forward pass can leave behind and find again at the next call."""
 
-import dis
 import random
 import sys
 from argparse import Namespace
@@ -12,7 +11,7 @@ from enum import Enum
 from functools import partial
 from itertools import count
 from types import CodeType, FunctionType, MethodType, NoneType, SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -21,12 +20,6 @@ from torch import Tensor, nn
 _NUMBERS = (NoneType, bool, int, float, complex, str, bytes, Enum, np.generic)
 _LIBRARIES = frozenset({"torch", "torch_geometric", "numpy", "scipy", "gatdiag", *sys.stdlib_module_names})
 _INTERNAL = frozenset(vars(nn.Module()))
-
-# How `self.calls += 1` goes on after it has loaded the number.
-_LOADING = frozenset({"LOAD_ATTR", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME", "LOAD_METHOD", "LOAD_CLASSDEREF"})
-_COUNTING = frozenset({"LOAD_CONST", "LOAD_SMALL_INT", "BINARY_OP", "SWAP"})
-_STORING = frozenset({"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"})
-
 # Larger containers and tensors hold data, not the state of a model.
 _LONGEST, _LARGEST, _MOST = 1000, 2**22, 20_000
 
@@ -47,13 +40,7 @@ def preserved_state(copied: nn.Module, original: nn.Module | None) -> Iterator[N
 
 @dataclass(frozen=True)
 class Kept:
-    """A tensor as it was.
-
-    Attributes:
-        tensor: The tensor, which may have been written to since.
-        version: It counts what is written to a tensor.
-        value: A copy, unless it was too large.
-    """
+    """A tensor as it was: the number of writes to it, and a copy unless it was too large."""
 
     tensor: Tensor
     version: int
@@ -76,6 +63,21 @@ class Kept:
                 self.tensor.data = self.value
 
 
+class Tally:
+    """Takes a number's place: can be counted on (`self.calls += 1`), and raises where it is used for anything else."""
+
+    def __add__(self, other: object) -> "Tally":
+        """Itself: counting shows nothing."""
+        return self
+
+    __radd__ = __sub__ = __add__
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError("a number that changes from call to call is used")
+
+    __bool__ = __eq__ = __ne__ = __hash__ = __str__ = __repr__ = __format__ = _refuse
+
+
 class Memory:
     """A snapshot of what modules, their classes and closures, and the globals these name, hold.
 
@@ -84,18 +86,18 @@ class Memory:
     Attributes:
         numbers: Path -> number, string, or state of a generator of random numbers.
         tensors: Path -> tensor, other than parameters.
+        attributes: Path of a number that is an attribute of a module -> the module's attributes, and its name there.
     """
 
     def __init__(self, model: nn.Module, *, within: bool = False) -> None:
         """Takes the snapshot; of nothing but what the modules hold themselves if `within`."""
-        self._within = within
         self.numbers: dict[str, Any] = {}
         self.tensors: dict[str, Kept] = {}
+        self.attributes: dict[str, tuple[dict[str, Any], str]] = {}
+        self._within = within
         self._undo: list[Callable[[], Any]] = []
         self._seen: dict[int, object] = {}
-        self._functions: dict[int, FunctionType] = {}
-        roots = {type(module).__module__.partition(".")[0] for module in model.modules()}
-        self._homes = roots - _LIBRARIES
+        self._homes = {type(module).__module__.partition(".")[0] for module in model.modules()} - _LIBRARIES
         for name, module in model.named_modules():
             self._module(name or type(module).__name__, module)
 
@@ -104,19 +106,19 @@ class Memory:
         for undo in reversed(self._undo):
             undo()
 
-    def changed_since(self, before: "Memory") -> list[Tensor]:
-        """Tensors that are new or hold other values."""
-        return [
+    def changed_since(self, before: "Memory") -> tuple[list[str], list[Tensor]]:
+        """Paths of numbers that are others now, and tensors that are new or hold other values."""
+        numbers = [
+            path
+            for path, value in self.numbers.items()
+            if path in before.numbers and not _same(before.numbers[path], value)
+        ]
+        tensors = [
             kept.tensor
             for path, kept in self.tensors.items()
             if path not in before.tensors or not kept.equals(before.tensors[path])
         ]
-
-    def is_read(self, path: str) -> bool:
-        """Whether the functions seen read a number for anything but to count on (`self.calls += 1`)."""
-        name = path.rpartition(".")[2].rstrip("'")
-        codes = [code for function in self._functions.values() for code in _nested(function.__code__)]
-        return not name.isidentifier() or any(_reads(code, name) for code in codes)
+        return numbers, tensors
 
     def _module(self, path: str, module: nn.Module) -> None:
         if id(module) in self._seen or isinstance(module, torch.jit.ScriptModule):
@@ -130,6 +132,8 @@ class Memory:
                 self._tensor(f"{path}.{name}" if mine else None, buffer)
         if mine:
             for name, value in vars(module).items():
+                if isinstance(value, _NUMBERS):
+                    self.attributes[f"{path}.{name}"] = vars(module), name
                 if name not in _INTERNAL:
                     self._visit(f"{path}.{name}", value)
             self._class(type(module))
@@ -140,15 +144,14 @@ class Memory:
         elif isinstance(value, Tensor):
             if not isinstance(value, nn.Parameter):
                 self._tensor(path, value)
+        elif isinstance(value, nn.Module):
+            self._module(path, value)
         elif id(value) not in self._seen and len(self._seen) < _MOST:
             self._seen[id(value)] = value
-            if isinstance(value, nn.Module):
-                del self._seen[id(value)]
-                self._module(path, value)
-            elif not self._generator(path, value):
-                self._held(path, value)
+            self._held(path, value)
 
     def _held(self, path: str, value: Any) -> None:
+        """What an object leads to."""
         if isinstance(value, list | tuple | deque | set | dict):
             self._container(path, value)
         elif isinstance(value, FunctionType):
@@ -156,38 +159,31 @@ class Memory:
         elif isinstance(value, MethodType):
             self._visit(path, value.__self__)
         elif isinstance(value, partial):
-            self._visit(path, (value.func, value.args, value.keywords))  # `_seen` keeps the tuple alive
+            self._container(path, (value.func, value.args, value.keywords))
         elif isinstance(value, type):
             self._class(value)
         elif isinstance(value, count):
             self.numbers[self._own(path)] = repr(value)
-        else:
+        elif not self._generator(path, value):
             self._object(path, value)
 
     def _object(self, path: str, value: Any) -> None:
         known = isinstance(value, Namespace | SimpleNamespace) or self._is_at_home(type(value).__module__)
         if known and hasattr(value, "__dict__"):
-            self._keep(vars(value))
-            for name, part in vars(value).items():
-                self._visit(f"{path}.{name}", part)
+            self._container(path, vars(value), "{}.{}")
             self._class(type(value))
 
-    def _is_at_home(self, module: str | None) -> bool:
-        """Whether a module belongs to the packages that the model's own classes come from."""
-        return (module or "").partition(".")[0] in self._homes
-
-    def _container(self, path: str, value: Any) -> None:
+    def _container(self, path: str, value: Any, form: str = "{}[{!r}]") -> None:
         if len(value) > _LONGEST:
             return
         if not isinstance(value, tuple):
             self._keep(value)
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, part in items if not isinstance(value, set) else ():
-            self._visit(f"{path}[{key!r}]" if isinstance(key, str | int) else path, part)
+            self._visit(form.format(path, key) if isinstance(key, str | int) else path, part)
 
     def _keep(self, live: Any) -> None:
-        before = live.copy()
-        self._undo.append(lambda: _refill(live, before))
+        self._undo.append(partial(_refill, live, live.copy()))
 
     def _tensor(self, path: str | None, tensor: Tensor) -> None:
         if tensor.is_inference() or id(tensor) in self._seen:
@@ -200,19 +196,31 @@ class Memory:
             self.tensors[self._own(path)] = kept
 
     def _own(self, path: str) -> str:
-        """The path, told from those of the same name elsewhere: of closures made by one function."""
+        """The path, distinct from those of the same name elsewhere: of closures made by one function."""
         while path in self.numbers or path in self.tensors:
             path += "'"
         return path
 
+    def _is_at_home(self, module: str | None) -> bool:
+        """Whether a module belongs to the packages that the model's own classes come from."""
+        return (module or "").partition(".")[0] in self._homes
+
     def _generator(self, path: str, value: Any) -> bool:
-        known = _random_state(value)
-        if known is not None:
-            state, undo = known
-            self._undo.append(undo)
-            if not isinstance(value, torch.Generator):  # what it draws are tensors, which can be followed
-                self.numbers[self._own(path)] = state
-        return known is not None
+        """Whether it is a generator of random numbers, whose state is noted then."""
+        state: object
+        if isinstance(value, random.Random):
+            state, undo = value.getstate(), partial(value.setstate, value.getstate())
+        elif isinstance(value, torch.Generator):
+            self._undo.append(partial(value.set_state, value.get_state()))
+            return True  # what it draws are tensors, which can be followed
+        elif isinstance(value, np.random.Generator | np.random.RandomState):
+            bits = value.bit_generator if isinstance(value, np.random.Generator) else value._bit_generator
+            state, undo = repr(bits.state), partial(setattr, bits, "state", bits.state)
+        else:
+            return False
+        self._undo.append(undo)
+        self.numbers[self._own(path)] = state
+        return True
 
     def _class(self, kind: type) -> None:
         for base in () if self._within else kind.__mro__:
@@ -223,20 +231,18 @@ class Memory:
                 plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
                 plain = plain.fget if isinstance(plain, property) else plain
                 if isinstance(plain, FunctionType):
-                    self._function(plain)
+                    self._visit(name, plain)
                 elif not name.startswith("__") and isinstance(value, (*_NUMBERS, Tensor, list, dict, deque)):
                     self._undo.append(partial(_put_back, base, name, value))
                     self._visit(f"{base.__name__}.{name}", value)
 
     def _function(self, function: FunctionType) -> None:
         function = getattr(function, "__wrapped__", function)
-        if self._within or not self._is_at_home(function.__module__) or id(function) in self._functions:
+        if self._within or not self._is_at_home(function.__module__):
             return
-        self._functions[id(function)] = function
-        path = function.__qualname__
         if vars(function):
-            self._held(path, vars(function))
-        self._visit(path, function.__defaults__)
+            self._container(function.__qualname__, vars(function), "{}.{}")
+        self._visit(function.__qualname__, function.__defaults__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
@@ -252,34 +258,15 @@ class Memory:
                 self._visit(name, names[name])
 
 
+def _same(one: Any, other: Any) -> bool:
+    return one is other or bool(type(one) is type(other) and one == other)
+
+
 def _nested(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _nested(constant)
-
-
-def _reads(code: CodeType, name: str) -> bool:
-    if name in code.co_consts:  # getattr(self, "calls")
-        return True
-    loaded = False
-    for step in dis.get_instructions(code):
-        if loaded and step.opname not in _COUNTING and not (step.opname in _STORING and step.argval == name):
-            return True
-        loaded = (loaded and step.opname in _COUNTING) or (step.opname in _LOADING and step.argval == name)
-    return loaded
-
-
-def _random_state(value: Any) -> tuple[Any, Callable[[], Any]] | None:
-    """The state of a generator of random numbers, and what gives it back; None for anything else."""
-    if isinstance(value, random.Random):
-        return value.getstate(), partial(value.setstate, value.getstate())
-    if isinstance(value, torch.Generator):
-        return value.get_state(), partial(value.set_state, value.get_state())
-    if isinstance(value, np.random.Generator | np.random.RandomState):
-        bits = value.bit_generator if isinstance(value, np.random.Generator) else value._bit_generator
-        return repr(bits.state), partial(setattr, bits, "state", bits.state)
-    return None
 
 
 def _refill(live: Any, before: Any) -> None:

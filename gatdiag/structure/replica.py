@@ -86,12 +86,12 @@ class Replica:
             stack.enter_context(preserved_state(self.model, self._original))
             yield call
 
-    def run_lightly(self, read: Callable[[Any], Any] = lambda output: output) -> Any:
+    def run_no_grad(self, read: Callable[[Any], Any] = lambda output: output) -> Any:
         """As `run`, without recording gradients unless the forward pass itself differentiates (forces, penalties)."""
-        return self.lightly(lambda call: call(read))
+        return self.no_grad(lambda call: call(read))
 
-    def lightly(self, body: Callable[[Caller], Any]) -> Any:
-        """What `body` makes of the function that `isolated` yields, without gradients as in `run_lightly`."""
+    def no_grad(self, body: Callable[[Caller], Any]) -> Any:
+        """What `body` makes of the function that `isolated` yields, without gradients as in `run_no_grad`."""
         try:
             with torch.no_grad(), self.isolated() as call:
                 return body(call)

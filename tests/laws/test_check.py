@@ -1,12 +1,19 @@
-"""Random points near the weights and far from them, and what they show."""
+"""What every law is checked against: random points near the weights and far from them, and large steps along it."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gatdiag.errors import ModelError
-from gatdiag.laws.check import Evidence, further_points, gather
-from gatdiag.structure.replica import Replica, replicate
+from gatdiag.laws import find_laws
+from gatdiag.laws.check import Evidence, WithoutEpsilon, gather, violations
+from gatdiag.laws.point import elsewhere
+from tests.laws.models.graph import HID
+from tests.laws.models.single import GUARDED, HONEST
+from tests.laws.referee import count_kinds
 
 
 @pytest.fixture(autouse=True)
@@ -14,18 +21,14 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-def replica(model: nn.Module, *args: Tensor) -> Replica:
-    return replicate(model, args).to(torch.float64)
-
-
 def evidence(model: nn.Module, *args: Tensor) -> Evidence:
-    return gather(replica(model, *args), {name: name.rpartition(".")[0] for name, _ in model.named_parameters()})
+    return gather(model, args, {}, {name: name.rpartition(".")[0] for name, _ in model.named_parameters()})
 
 
 def test_the_point_is_near_the_weights_and_its_gradients_are_those_of_a_linear_loss() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    run = replica(model, torch.randn(5, 3))
-    point = gather(run, {name: "" for name, _ in model.named_parameters()}).point
+    found = evidence(model, torch.randn(5, 3))
+    run, point = found.replica, found.point
 
     for name, weight in model.named_parameters():
         ratio = point.weights[name] / weight.detach()
@@ -52,11 +55,10 @@ def test_zeros_become_small_numbers() -> None:
 
 
 def test_the_replica_is_left_at_the_point() -> None:
-    run = replica(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()), torch.randn(6, 3))
-    found = gather(run, {name: name.rpartition(".")[0] for name in run.parameters})
+    found = evidence(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()), torch.randn(6, 3))
 
     assert set(found.no_effect) == {"0.bias"}  # other points were visited
-    assert all(torch.equal(run.parameters[name], weight) for name, weight in found.point.weights.items())
+    assert all(torch.equal(found.replica.parameters[name], weight) for name, weight in found.point.weights.items())
 
 
 def test_what_never_reaches_the_output_is_told_apart() -> None:
@@ -106,11 +108,8 @@ def test_nothing_finite_anywhere_is_refused() -> None:
 
 def test_further_points_differ_in_signs_and_repeat_themselves() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    run = replica(model, torch.randn(5, 3))
-    found = gather(run, {name: "" for name, _ in model.named_parameters()})
-
-    points = list(further_points(run, found, 3))
-    again = list(further_points(run, found, 3))
+    found = evidence(model, torch.randn(5, 3))
+    points, again = (list(elsewhere(found.replica, found.point.weights, 3)) for _ in range(2))
 
     assert len(points) == 3
     for point, other in zip(points, again, strict=True):
@@ -118,3 +117,92 @@ def test_further_points_differ_in_signs_and_repeat_themselves() -> None:
         assert 0.2 < flipped.double().mean() < 0.8
         assert all(torch.equal(point.weights[name], other.weights[name]) for name in point.weights)
     assert not torch.equal(points[0].weights["0.weight"], points[1].weights["0.weight"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", HONEST)
+def test_a_model_of_single_precision_has_the_laws_it_has_in_double(name: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    model, args, _ = HONEST[name]()
+    found = find_laws(model, *args)
+    model.only = False
+    expected = find_laws(model, *args)
+
+    assert [(law.name, law.terms, law.exact) for law in found] == [(law.name, law.terms, law.exact) for law in expected]
+    assert any(law.exact for law in found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("single", [True, False], ids=["single", "double"])
+@pytest.mark.parametrize("name", GUARDED)
+def test_channels_that_a_bound_cuts_have_no_exact_law(name: str, single: bool, seed: int) -> None:
+    torch.manual_seed(seed)
+    model, args, _ = GUARDED[name]()
+    model.only = single
+    found = find_laws(model, *args)
+
+    assert [law.layer for law in found if law.exact] == ["first"] * HID
+    model.only = False
+    model.double()
+    (model(args[0].double()) * torch.randn(len(args[0]), 2)).sum().backward()
+    assert found.normalized_delta().max() < 1e-12
+
+
+def test_the_referee_agrees() -> None:
+    for name in ("bound 0.001", "softplus"):
+        torch.manual_seed(0)
+        model, args, _ = GUARDED[name]()
+        model.only = False
+        assert count_kinds(model, args) == (HID, HID)
+
+
+def test_a_violation_is_found_among_many_laws_and_rounding_is_none() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).double()
+    x = torch.randn(20, 4, dtype=torch.float64)
+    laws = list(find_laws(model, x))
+    wrong = laws[3]
+    first = wrong.terms[0]
+    laws[3] = type(wrong)(**{**vars(wrong), "terms": (type(first)(**{**vars(first), "exponent": first.exponent * 2}),
+                                                      *wrong.terms[1:])})  # fmt: skip
+    found = evidence(model, x)
+    replica, points, epsilon = found.replica, [found.point], torch.finfo(torch.float64).eps
+
+    assert set(violations(laws, range(len(laws)), replica, points, 16 * epsilon)) == {3}
+    assert violations(laws, [0, 1, 2], replica, points, 0.0) == {}  # to the last digit
+    assert len(violations(laws, range(len(laws)), replica, points, -1.0)) == len(laws)
+
+
+X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+WITH_EPSILON: dict[str, Callable[[Tensor], Tensor]] = {
+    "added": lambda x: x / (x.norm() + 1e-3),
+    "added from the left": lambda x: x / (1e-3 + x.norm()),
+    "by keyword": lambda x: F.layer_norm(x, (3,), eps=1e-3),
+    "by position": lambda x: F.layer_norm(x, (3,), None, None, 1e-3),
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True, eps=1e-3),
+    "group norm": lambda x: F.group_norm(x, 1, eps=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", WITH_EPSILON)
+def test_the_scale_that_a_guard_let_through_is_gone(name: str) -> None:
+    operation = WITH_EPSILON[name]
+    assert not torch.allclose(operation(X), operation(X * 0.1), rtol=1e-6)
+
+    with WithoutEpsilon():
+        torch.testing.assert_close(operation(X), operation(X * 0.1), rtol=1e-8, atol=1e-10)
+
+
+def test_zero_by_zero_stays_guarded() -> None:
+    with WithoutEpsilon():
+        assert (torch.zeros(3) / (torch.zeros(()) + 1e-3)).tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    "operation", [lambda x: x + 0.5, lambda x: x - 1, lambda x: x * 1e-3, lambda x: x.clamp(min=0.1)]
+)
+def test_constants_that_are_no_guard_stay(operation: Callable[[Tensor], Tensor]) -> None:
+    plain = operation(X)
+
+    with WithoutEpsilon():
+        assert torch.equal(operation(X), plain)

@@ -223,7 +223,7 @@ def test_the_default_precision_is_put_back() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-PARTS = ["isolation.py", "trace.py", "spill.py", "solver.py", "assembly.py", "find.py"]
+PARTS = ["isolation.py", "trace.py", "point.py", "solver.py", "assembly.py", "find.py"]
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -1,5 +1,6 @@
 """The values of the laws against loops, and the symmetry that each law is."""
 
+import itertools
 import math
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gatdiag.laws import find_laws
+from gatdiag.laws.laws import Sums
 from tests.laws.loops import each, exponents, gradients, rescale, weights
 from tests.laws.models.graph import HID, HID2, IN, NODES, OUT, Stack, edges, features
 from tests.laws.stacks import assert_laws_hold, gcn, mlp
@@ -209,3 +211,84 @@ def test_where_no_gradient_goes_through_the_law_of_the_gradients_holds() -> None
 
     assert len(laws) == 4
     assert_laws_hold(laws, model, x)
+
+
+Wanted = list[tuple[str, tuple[int, ...]]]
+
+
+def by_loop(axes: tuple[int, ...], *tensors: Tensor, absolute: bool = False) -> list[float]:
+    shape = tensors[0].shape
+    totals = dict.fromkeys(itertools.product(*(range(shape[axis]) for axis in axes)), 0.0)
+    for index in itertools.product(*map(range, shape)):
+        value = math.prod(float(tensor[index]) for tensor in tensors)
+        totals[tuple(index[axis] for axis in axes)] += abs(value) if absolute else value
+    return list(totals.values())
+
+
+@st.composite
+def marginals(draw: st.DrawFn) -> tuple[Wanted, dict[str, Tensor]]:
+    """Several parameters, some of one shape, each with several patterns of kept axes."""
+    torch.manual_seed(draw(st.integers(0, 99)))
+    shapes = draw(st.lists(st.lists(st.integers(1, 3), max_size=3).map(tuple), min_size=1, max_size=3))
+    wanted, tensors = [], {}
+    for number in range(draw(st.integers(1, 5))):
+        shape = draw(st.sampled_from(shapes))
+        tensors[f"p{number}"] = torch.randn(shape, dtype=draw(st.sampled_from([torch.float32, torch.float64])))
+        for axes in draw(st.lists(st.sets(st.integers(0, 2)), min_size=1, max_size=3)):
+            kept = tuple(axis for axis in sorted(axes) if axis < len(shape))
+            wanted.append((f"p{number}", kept))
+    return wanted, tensors
+
+
+@given(marginals(), st.booleans())
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+def test_all_sums_are_those_of_the_loops(drawn: tuple[Wanted, dict[str, Tensor]], absolute: bool) -> None:
+    wanted, tensors = drawn
+    others = {name: torch.randn_like(tensor) for name, tensor in tensors.items()}
+    sums = Sums(wanted, tensors)
+
+    both, products = [tensors, others], [[0], [0, 1], [0, 0]]
+    for positions, vector in zip(products, sums.products(both, products, absolute=absolute), strict=True):
+        assert vector.dtype is torch.float64
+        for name, axes in wanted:
+            start = sums.start[name, axes]
+            expected = by_loop(axes, *(both[at][name] for at in positions), absolute=absolute)
+            assert vector[start : start + len(expected)].tolist() == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def multiplied(left: dict[str, Tensor], right: dict[str, Tensor]) -> list[float]:
+    """Row sums of products, of all parameters one after the other."""
+    (vector,) = Sums([(name, (0,)) for name in left], left).products([left, right], [[0, 1]])
+    return vector.tolist()
+
+
+def test_what_is_missing_counts_as_zeros() -> None:
+    weights = {"a": torch.ones(2, 2), "b": torch.ones(2, 2)}
+
+    assert multiplied(weights, {"b": torch.ones(2, 2)}) == [0, 0, 2, 2]
+
+
+def test_sparse_gradients_are_summed_too() -> None:
+    weight = torch.ones(3, 2)
+    gradient = torch.sparse_coo_tensor(
+        torch.tensor([[0, 2]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), (3, 2), check_invariants=True
+    )
+
+    assert multiplied({"w": weight}, {"w": gradient}) == [3, 0, 7]
+
+
+def test_half_precision_is_summed_in_double() -> None:
+    weight = {"w": torch.full((1, 4096), 1.0 + 2**-7, dtype=torch.bfloat16)}
+
+    assert multiplied(weight, weight) == [4096 * (1 + 2**-7) ** 2]
+
+
+def test_nothing_wanted_gives_nothing() -> None:
+    assert multiplied({}, {}) == []
+
+
+def test_a_complex_entry_counts_as_two_real_ones() -> None:
+    w, g = torch.randn(2, 3, dtype=torch.complex64), torch.randn(2, 3, dtype=torch.complex64)
+
+    assert multiplied({"w": w}, {"w": g}) == pytest.approx((w.conj() * g).real.sum(1).tolist())
+    assert multiplied({"w": w}, {"w": w}) == pytest.approx(w.abs().square().sum(1).tolist())

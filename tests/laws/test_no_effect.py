@@ -11,7 +11,6 @@ from torch_geometric.nn import AttentionalAggregation
 
 from gatdiag.laws.check import gather
 from gatdiag.laws.no_effect import CutAtNonsmooth
-from gatdiag.structure.replica import replicate
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +20,7 @@ def _seeded() -> None:
 
 def without_effect(model: nn.Module, *args: Tensor) -> dict[str, list[bool]]:
     layer_of = {name: name.rpartition(".")[0] for name, _ in model.named_parameters()}
-    found = gather(replicate(model, args).to(torch.float64), layer_of)
+    found = gather(model, args, {}, layer_of)
     return {name: mask.tolist() for name, mask in found.no_effect.items()}
 
 

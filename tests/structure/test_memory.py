@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
 
-from gatdiag.structure.memory import Memory, preserved_state
+from gatdiag.structure.memory import Memory, Tally, preserved_state
 
 TIMES = 0
 SETTINGS = SimpleNamespace(times=0)
@@ -89,44 +90,27 @@ def test_what_changed_is_named_less_what_layers_of_libraries_keep() -> None:
             call(model)
             memories.append(Memory(model))
     before, after = memories[1:]
-    changed = {path for path, value in after.numbers.items() if before.numbers.get(path) != value}
+    numbers, tensors = after.changed_since(before)
 
-    assert changed == {
+    assert set(numbers) | (after.numbers.keys() - before.numbers.keys()) == {
         *("TIMES", "SETTINGS.times", "Remembering.hits", "Remembering.times", "Remembering.own"),
         *("Remembering.state['list'][0]", "Remembering.state['queue'][0]", "Remembering.state['queue'][1]"),
         *("Remembering.state['new']", "Remembering.generator"),
     }
-    assert {id(tensor) for tensor in after.changed_since(before)} >= {id(model.memory)}
+    assert {id(tensor) for tensor in tensors} >= {id(model.memory)}
+    assert [path for path in numbers if path in after.attributes] == ["Remembering.times"]
     assert set(after.tensors) == {"Remembering.memory", "Remembering.last"}
 
 
-class Counting(nn.Module):
-    """Counts in several ways; only some of them can decide anything."""
+@pytest.mark.parametrize("use", [bool, str, hash, int, "{}".format, lambda tally: tally == 1, lambda tally: tally % 2])
+def test_a_tally_can_be_counted_on_and_used_for_nothing_else(use: Callable[[Tally], object]) -> None:
+    tally = Tally()
+    tally += 1
+    tally = 1 + tally - 2
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.plain = self.even = self.named = self.shown = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.plain += 1
-        self.even += 1
-        if self.even % 2:
-            x = x + 1
-        self.named = getattr(self, "named") + 1  # noqa: B009
-        self.shown = shown = self.shown + 1
-        return x if shown < 9 else -x
-
-
-def test_a_number_that_is_counted_on_only_is_not_read() -> None:
-    memory = Memory(Counting())
-
-    assert {name: memory.is_read(f"Counting.{name}") for name in ("plain", "even", "named", "shown")} == {
-        "plain": False,
-        "even": True,
-        "named": True,
-        "shown": True,
-    }
-    assert memory.is_read("Counting.list[0]")
+    assert isinstance(tally, Tally)
+    with pytest.raises(TypeError):
+        use(tally)
 
 
 def test_closures_of_one_function_are_told_apart() -> None:

@@ -9,10 +9,9 @@ From files:
 
 From tensors:
 
-- `layers`, with `signatures` and `modules`: names and shapes -> layers and roles
-- `stacking`, with `links`: which layer feeds which -> c of each neuron
+- `stack`: which layer feeds which -> c of each neuron, for plain stacks
 - `measures`, with `blocks`: norms, dead and broken weights; `change`: how far two state dicts are apart
-- `recognition`: the initialization that a weight still shows
+- `initialization`: the one whose distribution a weight has
 
 Together:
 
@@ -23,14 +22,14 @@ Together:
 
 from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState
 from gatdiag.checkpoint.inspection import Inspection, inspect
-from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.opening import open_checkpoint
 from gatdiag.checkpoint.overview import LayerRow, layer_rows
 from gatdiag.checkpoint.pass_record import Subject
 from gatdiag.checkpoint.series import series
-from gatdiag.checkpoint.stacking import find_stacking
+from gatdiag.checkpoint.stack import find_stack
 from gatdiag.checkpoint.weight_table import weight_table
 from gatdiag.checkpoint.writing import write_checkpoint
+from gatdiag.structure.from_names import find_layers
 
 __all__ = [
     "Checkpoint",
@@ -39,7 +38,7 @@ __all__ = [
     "OptimizerState",
     "Subject",
     "find_layers",
-    "find_stacking",
+    "find_stack",
     "inspect",
     "layer_rows",
     "open_checkpoint",

@@ -55,7 +55,7 @@ def compare(
         InputError: A tensor is on the meta device.
 
     Example:
-        >>> from gatdiag.checkpoint.layers import find_layers
+        >>> from gatdiag.structure.from_names import find_layers
         >>> before, after = {"lin.weight": torch.ones(2, 2)}, {"lin.weight": torch.tensor([[1.0, 1.0], [1.0, 4.0]])}
         >>> compare(before, after, find_layers(after).parameters).columns["lin.weight"]["changed_fraction_050"]
         0.25

@@ -11,13 +11,12 @@ from torch import Tensor
 from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState
 from gatdiag.checkpoint.fitting import fit, load_weights_
 from gatdiag.checkpoint.formats import shown_path
-from gatdiag.checkpoint.layers import find_layers
 from gatdiag.checkpoint.measures import Measured
 from gatdiag.checkpoint.notes import Notes
 from gatdiag.checkpoint.opening import open_checkpoint
 from gatdiag.checkpoint.pass_record import PassRecord, Subject
 from gatdiag.checkpoint.series import series
-from gatdiag.checkpoint.stacking import ASSUMED, Stacking, find_stacking
+from gatdiag.checkpoint.stack import ASSUMED, find_stack
 from gatdiag.checkpoint.weight_record import WeightRecord, stacked_balance, traced_balance
 from gatdiag.errors import InputError
 from gatdiag.laws import find_laws
@@ -25,7 +24,7 @@ from gatdiag.names import listed, quoted
 from gatdiag.run import Run, load
 from gatdiag.run.meta import LARGEST_STEP
 from gatdiag.structure import Structure, discover
-from gatdiag.summary import FEATURES
+from gatdiag.structure.from_names import find_layers
 
 PathLike = str | os.PathLike[str]
 Tensors: TypeAlias = Mapping[str, Tensor]
@@ -96,9 +95,9 @@ def inspect(
 ) -> Inspection:
     """Ask saved checkpoints what `gatdiag.watch` asks of a training loop.
 
-    From the weights alone: norms, what is not finite, changes, and c where the stacking of layers is plain from names
-    and shapes. With a model, c is that of its own laws. With inputs and a loss, one forward and one backward pass for
-    each checkpoint give all that a step of training shows.
+    From the weights alone: norms, what is not finite, changes, and c where names and shapes show a plain
+    stack of layers. With a model, c is that of its own laws. With inputs and a loss, one forward and one backward pass
+    for each checkpoint give all that a step of training shows.
 
     Args:
         sources: Files, globs and folders (`gatdiag.checkpoint.series`). One checkpoint is in memory at a time, beside
@@ -186,11 +185,12 @@ def _record(
 ) -> Record:
     """What writes the run: the most that model, inputs and loss allow."""
     if subject is None:
-        stacking = find_stacking(first.tensors, structure)
-        if stacking.pairs:
+        stack = find_stack(first.tensors, structure)
+        if stack.pairs:
             notes.add(f"c supposes that {'; that '.join(ASSUMED)}. A state dict does not tell; a model does")
-        _tell_of_layers_without_laws(stacking, structure, notes)
-        return WeightRecord(folder, name, "state dict", structure, stacked_balance(stacking), **options)
+        else:
+            notes.add(f"no c: {stack.excluded[0].reason}")
+        return WeightRecord(folder, name, "state dict", structure, stacked_balance(stack), **options)
     if subject.loss is not None:
         return PassRecord(
             subject, structure, folder, name, compared=options["compared"], overwrite=options["overwrite"]
@@ -227,20 +227,6 @@ def _step(checkpoint: Checkpoint, before: int, notes: Notes) -> int:
     if says is not None or before >= 0:
         notes.add("tells no step after the one before it, and is counted as the next", checkpoint.path)
     return before + 1
-
-
-def _tell_of_layers_without_laws(stacking: Stacking, structure: Structure, notes: Notes) -> None:
-    """Why layers have no c, other than the last one, whose outputs are those of the model."""
-    mapping = [layer.name for layer in structure if any(info.role == FEATURES for info in layer.parameters)]
-    layers: dict[str, list[str]] = {}
-    for excluded in stacking.excluded:
-        if not f"{excluded.what}.".startswith(f"{mapping[-1]}." if mapping else "."):
-            layers.setdefault(excluded.reason, []).append(excluded.what)
-    for reason, held in list(layers.items())[:_REASONS]:
-        notes.add(f"no c for {listed(map(quoted, held), 3)}: {reason}; a model tells more")
-    if len(layers) > _REASONS:
-        count = sum(map(len, list(layers.values())[_REASONS:]))
-        notes.add(f"no c for {count} more layers, for reasons of this kind")
 
 
 def _tell_of_differences(first: Checkpoint, last: Checkpoint, notes: Notes) -> None:

@@ -9,9 +9,9 @@ from typing import Any, Final
 import pandas as pd
 from torch import Tensor
 
+from gatdiag.checkpoint.initialization import matching_initialization
 from gatdiag.checkpoint.inspection import Inspection
 from gatdiag.checkpoint.measures import Measured
-from gatdiag.checkpoint.recognition import recognize
 from gatdiag.run import Run
 from gatdiag.structure import Layer, ParameterInfo
 from gatdiag.summary import ATTENTION, FEATURES, role_series
@@ -43,7 +43,7 @@ class LayerRow:
         remembered_gradient: The same of the gradients that Adam remembers, as root mean square over its last steps:
             sqrt(sum v / (1 - beta2^t)) / ||W||.
         relative_mu: Relative mu of its output.
-        initialization: What its largest weight still shows of one, and "balanced" if each neuron is; "" if nothing.
+        initialization: Whose distribution its largest weight has, and "balanced" if each neuron is; "" if none.
         non_finite: How many entries are NaN or infinite.
         dead_rows: Rows of feature weights that are zero: neurons that nothing leads into.
         dead_columns: Columns that are zero: inputs that are not read.
@@ -191,7 +191,7 @@ def _initialization(layer: Layer, inspection: Inspection, c: Mapping[str, float]
     if not weights:
         return ""
     largest = max(weights, key=lambda info: math.prod(info.shape))
-    found = recognize(inspection.tensors[largest.name])
+    found = matching_initialization(inspection.tensors[largest.name])
     length, largest_c = norm.get(layer.name, 0.0), c.get(layer.name, math.inf)
     balances = math.isfinite(largest_c) and math.isfinite(length) and largest_c <= _BALANCED * length * length
-    return " or ".join(["balanced"] * balances + [name for name in found if name != "trained or unknown"])
+    return " or ".join(["balanced"] * balances + [*found])

@@ -13,7 +13,7 @@ from torch import Tensor
 from gatdiag.checkpoint.change import compare
 from gatdiag.checkpoint.fitting import plain
 from gatdiag.checkpoint.measures import Measured, measure
-from gatdiag.checkpoint.stacking import Stacking
+from gatdiag.checkpoint.stack import Stack
 from gatdiag.laws import Laws
 from gatdiag.recorder import description
 from gatdiag.recorder.groups import select
@@ -51,12 +51,12 @@ def traced_balance(laws: Laws) -> Balance:
     )
 
 
-def stacked_balance(stacking: Stacking) -> Balance:
+def stacked_balance(stack: Stack) -> Balance:
     """The laws that names and shapes show."""
     return Balance(
-        description.of_laws([], stacking.excluded, None) | {"found": stacking.entries},
-        stacking.parameters,
-        lambda _, measured: torch.cat(list(stacking.c(measured).values())),
+        description.of_laws([], stack.excluded, None) | {"found": stack.entries},
+        stack.parameters,
+        lambda _, measured: torch.cat(list(stack.c(measured).values())),
     )
 
 

@@ -136,15 +136,15 @@ def _by_names(checkpoint: Checkpoint) -> _Balanced:
     """Along the laws that names and shapes show; there is no output to compare."""
     from torch import nn
 
-    from gatdiag.checkpoint import find_layers, find_stacking
+    from gatdiag.checkpoint import find_layers, find_stack
     from gatdiag.checkpoint.fitting import plain
-    from gatdiag.checkpoint.stacking import ASSUMED
+    from gatdiag.checkpoint.stack import ASSUMED
     from gatdiag.remedies.moments import powers_of, rescale_moments_
     from gatdiag.remedies.orbit import multiply_
     from gatdiag.remedies.rescaling import balancing
 
     structure = find_layers(checkpoint.tensors)
-    stacking = find_stacking(checkpoint.tensors, structure)
+    stacking = find_stack(checkpoint.tensors, structure)
     laws = stacking.laws({info.name: plain(checkpoint.tensors[info.name]) for info in structure.parameters})
     if not len(laws):
         reasons = "; ".join(f"{quoted(excluded.what)}: {excluded.reason}" for excluded in laws.excluded[:3])

@@ -1,4 +1,4 @@
-"""Where each kind of layer keeps the parameters of each role: one visible table, and rules for what is not in it.
+"""The one table of PyG's classes: where each keeps its parameters, what tells it in a state dict, whether it stacks.
 
 A class is looked up by its name along the method resolution order, among classes of torch and torch_geometric only:
 so a user's subclass of `GATConv` is read as a `GATConv`, a class of the user's that merely has the same name is not,
@@ -7,6 +7,7 @@ and nothing is imported to look. A convolution that is not in the table is caugh
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from torch import nn
@@ -25,93 +26,161 @@ SCALE: Final[Role] = "norm scale"
 SHIFT: Final[Role] = "norm shift"
 OTHER: Final[Role] = "other"  # gates, exponents, temperatures, mixing coefficients
 
-# Class -> role -> names inside the layer; a name stands for the parameter and for all that is below it. What is
-# called a bias, and what belongs to a normalization, is recognized without being listed.
-ADAPTERS: Final[Mapping[str, Mapping[Role, str]]] = {
+
+@dataclass(frozen=True)
+class Adapter:
+    """How a class of layers names what it holds. A name stands for the parameter and for all that is below it.
+
+    What is called a bias, and what belongs to a normalization, has its role without being listed.
+
+    Attributes:
+        signatures: What tells the class in a state dict, which knows no classes: alternatives, each of them names that
+            must be there, and after "|" names that may be there besides those listed by role. "name/3" is a tensor
+            of three axes, "-name" must not be there, and "conv:" begins what counts only where the path says so, for a
+            user's block may well have such names.
+        feature: Names of feature weights.
+        attention: Names of attention vectors.
+        edge: Names of edge weights.
+        bias: Names of biases that are not called so.
+        other: Names of all else.
+        stack: Matrices that each map the whole input of the layer to its neurons, which attention vectors score and
+            biases shift: of such layers a plain stack is made. Empty where a layer computes anything else.
+    """
+
+    signatures: tuple[str, ...] = ()
+    feature: str = ""
+    attention: str = ""
+    edge: str = ""
+    bias: str = ""
+    other: str = ""
+    stack: str = ""
+
+    @property
+    def roles(self) -> dict[Role, tuple[str, ...]]:
+        """Role -> names."""
+        listed: dict[Role, str] = {
+            FEATURE: self.feature,
+            ATTENTION: self.attention,
+            EDGE: self.edge,
+            BIAS: self.bias,
+            OTHER: self.other,
+        }
+        return {role: tuple(names.split()) for role, names in listed.items() if names}
+
+
+def _row(*signatures: str, **names: str) -> Adapter:
+    return Adapter(signatures, **names)
+
+
+ADAPTERS: Final[Mapping[str, Adapter]] = {
     # spectral and isotropic convolutions
-    "GCNConv": {FEATURE: "lin"},
-    "GCN2Conv": {FEATURE: "weight1 weight2"},
-    "ChebConv": {FEATURE: "lins"},
-    "TAGConv": {FEATURE: "lins"},
-    "MixHopConv": {FEATURE: "lins"},
-    "SGConv": {FEATURE: "lin"},
-    "SSGConv": {FEATURE: "lin"},
-    "ARMAConv": {FEATURE: "init_weight weight root_weight"},
-    "ClusterGCNConv": {FEATURE: "lin_out lin_root"},
-    "EGConv": {FEATURE: "bases_lin comb_lin"},
-    "PANConv": {FEATURE: "lin", OTHER: "weight"},
-    "FAConv": {ATTENTION: "att_l att_r"},
-    "AntiSymmetricConv": {FEATURE: "W"},
+    "GCNConv": _row("lin -lin.bias", feature="lin", stack="lin"),
+    "GCN2Conv": _row("weight1", feature="weight1 weight2"),
+    "ChebConv": _row("lins bias", feature="lins", stack="lins"),
+    "TAGConv": _row(feature="lins"),
+    "MixHopConv": _row(feature="lins"),
+    "SGConv": _row("conv: lin", feature="lin", stack="lin"),
+    "SSGConv": _row(feature="lin"),
+    "ARMAConv": _row("init_weight", feature="init_weight weight root_weight"),
+    "ClusterGCNConv": _row("lin_out lin_root", feature="lin_out lin_root", stack="lin_out lin_root"),
+    "EGConv": _row("bases_lin comb_lin", feature="bases_lin comb_lin"),
+    "PANConv": _row("lin weight/1", feature="lin", other="weight"),
+    "FAConv": _row("att_l att_r", attention="att_l att_r"),
+    "AntiSymmetricConv": _row("W phi", feature="W"),
     # neighbor aggregation
-    "SAGEConv": {FEATURE: "lin lin_l lin_r"},
-    "GraphConv": {FEATURE: "lin_rel lin_root"},
-    "LEConv": {FEATURE: "lin1 lin2 lin3"},
-    "MFConv": {FEATURE: "lins_l lins_r"},
-    "SignedConv": {FEATURE: "lin_pos_l lin_pos_r lin_neg_l lin_neg_r"},
-    "DirGNNConv": {FEATURE: "lin"},
-    "GINConv": {FEATURE: "nn", OTHER: "eps"},
-    "GINEConv": {FEATURE: "nn", EDGE: "lin", OTHER: "eps"},
-    "PNAConv": {FEATURE: "pre_nns post_nns lin", EDGE: "edge_encoder"},
-    "GENConv": {FEATURE: "lin_src lin_dst mlp", EDGE: "lin_edge", OTHER: "aggr_module"},
-    "EdgeConv": {FEATURE: "nn"},
-    "DynamicEdgeConv": {FEATURE: "nn"},
-    "GatedGraphConv": {FEATURE: "weight rnn"},
-    "ResGatedGraphConv": {FEATURE: "lin_key lin_query lin_value lin_skip"},
-    "GeneralConv": {FEATURE: "lin_msg lin_self", ATTENTION: "att_msg", EDGE: "lin_edge"},
+    "SAGEConv": _row("lin_l", feature="lin lin_l lin_r", stack="lin_l lin_r"),
+    "GraphConv": _row("lin_rel", "weight/2 lin", feature="lin_rel lin_root", stack="lin_rel lin_root"),  # before 1.5
+    "LEConv": _row("lin1 lin2 lin3", feature="lin1 lin2 lin3", stack="lin1 lin2 lin3"),
+    "MFConv": _row("lins_l", feature="lins_l lins_r"),
+    "SignedConv": _row("lin_pos_l lin_pos_r lin_neg_l lin_neg_r", feature="lin_pos_l lin_pos_r lin_neg_l lin_neg_r"),
+    "DirGNNConv": _row("conv_in conv_out", feature="lin"),
+    "GINConv": _row("eps nn", feature="nn", other="eps"),
+    "GINEConv": _row("eps nn lin", feature="nn", edge="lin", other="eps"),
+    "PNAConv": _row("pre_nns post_nns", feature="pre_nns post_nns lin", edge="edge_encoder"),
+    "GENConv": _row("mlp | norm lin_aggr_out", feature="lin_src lin_dst mlp", edge="lin_edge", other="aggr_module"),
+    "EdgeConv": _row("nn", feature="nn"),
+    "DynamicEdgeConv": _row(feature="nn"),
+    "GatedGraphConv": _row("weight/3 rnn", feature="weight rnn"),
+    "ResGatedGraphConv": _row("lin_key lin_query lin_value bias", feature="lin_key lin_query lin_value lin_skip"),
+    "GeneralConv": _row("lin_msg | scaler", feature="lin_msg lin_self", attention="att_msg", edge="lin_edge"),
     # attention
-    "GATConv": {FEATURE: "lin lin_src lin_dst res", ATTENTION: "att_src att_dst att_edge", EDGE: "lin_edge"},
-    "GATv2Conv": {FEATURE: "lin_l lin_r res", ATTENTION: "att", EDGE: "lin_edge"},
-    "SuperGATConv": {FEATURE: "lin", ATTENTION: "att_l att_r"},
-    "TransformerConv": {FEATURE: "lin_query lin_key lin_value lin_skip", EDGE: "lin_edge", OTHER: "lin_beta"},
-    "AGNNConv": {OTHER: "beta"},
-    "FeaStConv": {FEATURE: "lin", ATTENTION: "u", BIAS: "c"},
-    "DNAConv": {FEATURE: "multi_head"},
-    "HypergraphConv": {FEATURE: "lin", ATTENTION: "att"},
-    "PointTransformerConv": {FEATURE: "lin lin_src lin_dst attn_nn", EDGE: "pos_nn"},
+    "GATConv": _row(
+        "att_src/3 att_dst/3 lin",
+        "att_src/3 att_dst/3 lin_src",
+        "att_l/3 att_r/3 lin_l | lin_r",  # PyG 1.6 to 2.0
+        "att/3 weight/2",  # before 1.6
+        feature="lin lin_src lin_dst res",
+        attention="att_src att_dst att_edge",
+        edge="lin_edge",
+        stack="lin lin_src lin_l res",
+    ),
+    "GATv2Conv": _row(
+        "att/3 lin_l", feature="lin_l lin_r res", attention="att", edge="lin_edge", stack="lin_l lin_r res"
+    ),
+    "SuperGATConv": _row("att_l/3 att_r/3 lin", feature="lin", attention="att_l att_r"),
+    "TransformerConv": _row(
+        "lin_key lin_query lin_value", feature="lin_query lin_key lin_value lin_skip", edge="lin_edge", other="lin_beta"
+    ),
+    "AGNNConv": _row("beta/1", other="beta"),
+    "FeaStConv": _row("lin u c", feature="lin", attention="u", bias="c"),
+    "DNAConv": _row("multi_head", feature="multi_head"),
+    "HypergraphConv": _row("att/3 lin", feature="lin", attention="att"),
+    "PointTransformerConv": _row("lin lin_src lin_dst", feature="lin lin_src lin_dst attn_nn", edge="pos_nn"),
     # edge features, relations and node types
-    "NNConv": {FEATURE: "lin", EDGE: "nn"},
-    "GMMConv": {FEATURE: "g root", EDGE: "mu sigma"},
-    "SplineConv": {FEATURE: "weight lin"},
-    "CGConv": {FEATURE: "lin_f lin_s"},
-    "PDNConv": {FEATURE: "lin", EDGE: "mlp"},
-    "RGCNConv": {FEATURE: "weight root", OTHER: "comp"},
-    "RGATConv": {
-        FEATURE: "weight basis",
-        ATTENTION: "q k e",
-        EDGE: "lin_edge",
-        BIAS: "b1 b2",
-        OTHER: "att w l1 l2",  # att mixes the bases of the weights; w, l1 and l2 scale by degree
-    },
-    "FiLMConv": {FEATURE: "lins films lin_skip film_skip"},
-    "HGTConv": {FEATURE: "kqv_lin out_lin k_rel v_rel", ATTENTION: "p_rel", OTHER: "skip"},
-    "HANConv": {FEATURE: "proj k_lin", ATTENTION: "lin_src lin_dst q"},
-    "HEATConv": {FEATURE: "hetero_lin lin", ATTENTION: "att", EDGE: "edge_type_emb edge_attr_emb"},
+    "NNConv": _row("nn bias", feature="lin", edge="nn"),
+    "GMMConv": _row("g mu sigma", feature="g root", edge="mu sigma"),
+    "SplineConv": _row("weight/3 lin", feature="weight lin"),
+    "CGConv": _row("lin_f lin_s | bn", feature="lin_f lin_s"),
+    "PDNConv": _row("lin mlp bias", feature="lin", edge="mlp"),
+    "RGCNConv": _row("weight/3 root", "weight/3 comp", feature="weight root", other="comp"),
+    "RGATConv": _row(
+        "q k bias w l1 b1 l2 b2",
+        feature="weight basis",
+        attention="q k e",
+        edge="lin_edge",
+        bias="b1 b2",
+        other="att w l1 l2",  # att mixes the bases of the weights; w, l1 and l2 scale by degree
+    ),
+    "FiLMConv": _row("lins films", feature="lins films lin_skip film_skip"),
+    "HGTConv": _row(
+        "kqv_lin out_lin k_rel v_rel", feature="kqv_lin out_lin k_rel v_rel", attention="p_rel", other="skip"
+    ),
+    "HANConv": _row("proj k_lin lin_src lin_dst q", feature="proj k_lin", attention="lin_src lin_dst q"),
+    "HEATConv": _row(
+        "hetero_lin lin att edge_type_emb edge_attr_emb",
+        feature="hetero_lin lin",
+        attention="att",
+        edge="edge_type_emb edge_attr_emb",
+    ),
     # points and meshes
-    "PointNetConv": {FEATURE: "local_nn global_nn"},
-    "PPFConv": {FEATURE: "local_nn global_nn"},
-    "PointGNNConv": {FEATURE: "mlp_h mlp_f mlp_g"},
-    "GravNetConv": {FEATURE: "lin_s lin_h lin_out1 lin_out2"},
-    "XConv": {FEATURE: "mlp1 mlp2 conv"},
-    "MeshCNNConv": {FEATURE: "kernels"},
+    "PointNetConv": _row("conv: local_nn", feature="local_nn global_nn"),
+    "PPFConv": _row(feature="local_nn global_nn"),
+    "PointGNNConv": _row("mlp_h mlp_f mlp_g", feature="mlp_h mlp_f mlp_g"),
+    "GravNetConv": _row("lin_s lin_h lin_out1", feature="lin_s lin_h lin_out1 lin_out2"),
+    "XConv": _row("mlp1 mlp2 conv", feature="mlp1 mlp2 conv"),
+    "MeshCNNConv": _row("kernels", feature="kernels"),
     # propagation alone
-    "APPNP": {},
-    "LGConv": {},
-    "SimpleConv": {},
+    "APPNP": _row(),
+    "LGConv": _row(),
+    "SimpleConv": _row(),
     # any other message passing layer
-    "MessagePassing": {},
+    "MessagePassing": _row(),
 }
 
 # Modules that are one layer with all that is inside them, without being convolutions.
-BLOCKS: Final[Mapping[str, Mapping[Role, str]]] = {
-    "MultiheadAttention": {FEATURE: "in_proj_weight q_proj_weight k_proj_weight v_proj_weight out_proj"},
-    "BatchNorm": {},
-    "InstanceNorm": {},
-    "HeteroBatchNorm": {},
-    "HeteroLayerNorm": {},
-    "GraphNorm": {OTHER: "mean_scale"},
-    "DiffGroupNorm": {FEATURE: "lin"},
+BLOCKS: Final[Mapping[str, Adapter]] = {
+    "MultiheadAttention": _row(
+        "in_proj_weight out_proj | in_proj_bias bias_k bias_v",
+        "q_proj_weight k_proj_weight v_proj_weight out_proj | in_proj_bias bias_k bias_v",
+        feature="in_proj_weight q_proj_weight k_proj_weight v_proj_weight out_proj",
+    ),
+    "BatchNorm": _row(),
+    "InstanceNorm": _row(),
+    "HeteroBatchNorm": _row(),
+    "HeteroLayerNorm": _row(),
+    "GraphNorm": _row(other="mean_scale"),
+    "DiffGroupNorm": _row("lin norm", feature="lin"),
 }
-
 
 # Words that parameters of normalizations go by.
 _NORM_ROLES: Final[Mapping[str, Role]] = {
@@ -171,9 +240,9 @@ def role_of(name: str, dimensions: int, owner: nn.Module, adapter: str | None) -
 
 
 def _listed(name: str, adapter: str | None) -> Role | None:
-    entry = {**ADAPTERS, **BLOCKS}.get(adapter or "", {})
-    for role, places in entry.items():
-        if any(f"{name}.".startswith(f"{place}.") for place in places.split()):
+    entry = ADAPTERS.get(adapter or "") or BLOCKS.get(adapter or "") or Adapter()
+    for role, places in entry.roles.items():
+        if any(f"{name}.".startswith(f"{place}.") for place in places):
             return role
     return None
 

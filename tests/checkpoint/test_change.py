@@ -7,9 +7,9 @@ import torch
 
 from gatdiag import metrics
 from gatdiag.checkpoint.change import change, compare
-from gatdiag.checkpoint.layers import find_layers
 from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.run.schema import TABLES
+from gatdiag.structure.from_names import find_layers
 
 
 def pair(*shape, dtype=torch.float32):

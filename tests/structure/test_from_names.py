@@ -5,8 +5,8 @@ import torch
 import torch_geometric.nn as gnn
 from torch import nn
 
-from gatdiag.checkpoint.layers import find_layers
 from gatdiag.structure import Structure, discover
+from gatdiag.structure.from_names import find_layers, output_axes
 from tests.laws.zoo import ZOO, build
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")
@@ -46,7 +46,7 @@ CUSTOM = ("operations", "architectures: lora", "attention: lipschitz", "attentio
 
 
 @pytest.mark.parametrize("name", list(ZOO))
-def test_parameters_names_and_roles_are_those_of_the_model(name):
+def test_layers_names_and_roles_are_those_of_the_model(name):
     model = build(name).model
     of_model, of_dict = discover(model), find_layers(model.state_dict())
     known = {info.name: (info.names, info.role, info.shape) for info in of_model.parameters}
@@ -56,12 +56,8 @@ def test_parameters_names_and_roles_are_those_of_the_model(name):
     assert all(key.endswith(BUFFERS) for key in found.keys() - known.keys())
     assert [key for key in found if key in known] == list(known)
     assert [layer.index for layer in of_dict] == list(range(1, len(of_dict) + 1))
-
-
-@pytest.mark.parametrize("name", [name for name in ZOO if not name.startswith(CUSTOM)])
-def test_layers_and_kinds_are_those_of_the_model(name):
-    model = build(name).model
-    of_model, of_dict = discover(model), find_layers(model.state_dict())
+    if name.startswith(CUSTOM):
+        return
     for info in of_model.parameters:
         real, shown = of_model.layer_of(info.name), of_dict.layer_of(info.name)
         library = type(model.get_submodule("" if real.name == Structure.ROOT else real.name)).__module__
@@ -232,3 +228,59 @@ def test_names_that_are_sorted_like_text_are_put_in_the_order_of_their_numbers()
 
     reversed_ = dict(reversed(tensors.items()))
     assert [layer.name for layer in find_layers(reversed_)] == [f"convs.{i}" for i in reversed(range(12))]
+
+
+def leaf(*shape, bias=None):
+    return {"weight": shape} if bias is None else {"weight": shape, "bias": (bias,)}
+
+
+def axes(pattern, *leaves):
+    """Of the layers of a series."""
+    found = output_axes({pattern.replace("#", str(number)): own for number, own in enumerate(leaves)})
+    return list(found.values())
+
+
+@pytest.mark.parametrize("pattern", ["conv#", "conv_mlp.#", "convs.#.fc", "layers.#"])
+def test_biases_of_a_series_tell_for_its_square_matrices(pattern):
+    assert axes(pattern, leaf(64, 20, bias=64), leaf(64, 64, bias=64), leaf(64, 64), leaf(7, 64, bias=7)) == [0] * 4
+    assert axes(pattern, leaf(20, 64, bias=64), leaf(64, 64, bias=64), leaf(64, 64), leaf(64, 7, bias=7)) == [1] * 4
+
+
+def test_without_biases_the_one_order_that_fits_tells():
+    assert axes("layers.#", leaf(64, 20), leaf(64, 64), leaf(7, 64)) == [0] * 3
+    assert axes("layers.#", leaf(20, 64), leaf(64, 64), leaf(64, 7)) == [1] * 3
+    assert axes("layers.#", leaf(4, 5), leaf(5, 4)) == [None] * 2
+    assert axes("layers.#", leaf(4, 5)) == [0]
+
+
+def test_numbers_of_a_series_count_as_such():
+    leaves = {f"layers.{number}": leaf(number + 1, number) for number in (*range(10, 13), *range(1, 10))}
+    assert set(output_axes(leaves).values()) == {0}
+
+
+def test_what_nothing_tells_is_in_doubt():
+    assert axes("conv#", leaf(8, 8, bias=8)) == axes("layers.#", leaf(8, 8)) == [None]
+    assert axes("layers.#", *[leaf(8, 8, bias=8)] * 3) == [None] * 3
+    assert axes("layers.#", leaf(8, 5, bias=8), leaf(8, 8, bias=8), leaf(8, 7, bias=7)) == [0, None, 1]
+
+
+def test_a_linear_map_that_is_called_so_has_its_outputs_in_rows():
+    for name in ("lin", "lin2", "linear", "fc1", "lin_out"):
+        assert output_axes({f"interactions.0.conv.{name}": leaf(8, 8, bias=8)}).popitem()[1] == 0
+    assert axes("mlp.lins.#", leaf(8, 8, bias=8), leaf(8, 8)) == [0] * 2
+    assert axes("online.#", leaf(8, 8, bias=8)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("interactions.0.conv.lin2", "Linear"),
+        ("conv_mlp.0", "Linear"),
+        ("conv1", "GCNConv"),
+        ("convs.0", "GCNConv"),
+        ("layers.0", "Linear"),
+    ],
+)
+def test_what_a_square_matrix_with_a_bias_is_called(path, kind):
+    (layer,) = find_layers({f"{path}.weight": torch.zeros(8, 8), f"{path}.bias": torch.zeros(8)})
+    assert (layer.name, layer.kind) == (path, kind)

@@ -1,0 +1,331 @@
+"""Which layer feeds which, where a state dict is a plain stack; and from that c, one value per neuron.
+
+A state dict holds no forward pass. It is taken for a plain stack where each layer, in module order, feeds the next: the
+layers are maps that `structure.adapters` knows to stack, their widths follow each other, and nothing else in the file
+may stand between, beside or around them. Layers whose paths differ in numbers alone (`convs.0`, `convs.1`) follow each
+other by that; any other layer only where its width leaves a single way. Otherwise nothing has a law, and the reason is
+given: a law may be missed, a false one is not claimed. What is not in the file at all is assumed, as `ASSUMED` says.
+With a model, `gatdiag.find_laws` needs no assumption.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, pairwise
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from gatdiag.checkpoint.measures import Measured
+from gatdiag.laws import Exclusion, Law, Laws, Term
+from gatdiag.run.laws import RecordedLaws, pack
+from gatdiag.structure import Layer, ParameterInfo, Structure
+from gatdiag.structure.adapters import ADAPTERS, ATTENTION, BIAS, FEATURE, OTHER, SCALE
+from gatdiag.structure.from_names import output_axes, series_of
+
+ASSUMED: Final = (
+    "activations are positively homogeneous (ReLU, LeakyReLU), not ELU, GELU or tanh",
+    "aggregation and pooling without weights are too (sum, mean, max), not softmax or variance",
+    "no skip connection or jumping knowledge without weights leads around a layer",
+    "no normalization without weights (PairNorm, L2) stands between layers",
+    "weights are used as they are, each once, and of numbered layers each reads all of the one before",
+)
+
+_WAY_OUT: Final = "give --model, then c is exact"
+# Numbered layers that may stand side by side: decoders.0, head1; not decoder.0, which is a place in a Sequential.
+_BRANCH: Final = re.compile(
+    r"(^|[._])(head|branch|task|classifier|predictor|decoder|dec|output|out|expert|tower)(_?\d|e?s_?\.?\d)",
+    re.IGNORECASE,
+)
+_SKIP: Final = re.compile(r"skip|shortcut|residual|downsample|(^|[._])res(\d|[._]|$)", re.IGNORECASE)
+_LONE: Final = ("Linear", "GCNConv")  # kinds of a matrix by itself; the second also where it is stored transposed
+
+
+class _NotPlainError(Exception):
+    """Why a state dict is no plain stack."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Map:
+    """A map from features to features: a layer, or a linear map inside one.
+
+    Attributes:
+        path: Of its module.
+        layer: The layer that it is, or is in.
+        matrices: Each maps all of the input.
+        biases: What is added to its outputs.
+        scores: Attention vectors of shape (1, heads, channels).
+        axis: The axis of the matrices that counts outputs.
+    """
+
+    path: str
+    layer: Layer
+    matrices: tuple[ParameterInfo, ...]
+    biases: tuple[ParameterInfo, ...]
+    scores: tuple[ParameterInfo, ...]
+    axis: int
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs it takes."""
+        return self.matrices[0].shape[1 - self.axis]
+
+    @property
+    def widths(self) -> set[int]:
+        """How many outputs it may have: one per row, per channel where heads are averaged; what is added tells."""
+        rows = max(info.shape[self.axis] for info in self.matrices)
+        possible = {rows, rows // self.scores[0].shape[1]} if self.scores else {rows}
+        added = (*self.biases, *self.matrices)
+        lengths = {info.shape[0] for info in added if info.module == self.path or info.module.endswith(".res")}
+        return possible & lengths or possible
+
+    def incoming(self, neuron: int, width: int) -> Iterator[Term]:
+        """The terms of what leads into a neuron, of `width` there are; attention scores it with the opposite sign."""
+        for info in (*self.matrices, *self.biases):
+            axis = self.axis if len(info.shape) == 2 else 0
+            places = tuple((place,) for place in range(neuron, info.shape[axis], width))
+            yield Term(info.name, info.shape, (axis,), places, Fraction(1))
+        for info in self.scores:
+            channels, count = info.shape[2], math.prod(info.shape)
+            entries = tuple((0, *divmod(place, channels)) for place in range(neuron, count, width))
+            yield Term(info.name, info.shape, (0, 1, 2), entries, Fraction(-1))
+
+    def outgoing(self, neuron: int) -> Iterator[Term]:
+        """The terms of what reads a neuron of the layer before."""
+        return (Term(info.name, info.shape, (1 - self.axis,), ((neuron,),), Fraction(-1)) for info in self.matrices)
+
+    def squares(self, measured: Mapping[str, Measured], width: int) -> Tensor:
+        """(width,): sum of squares of what leads into each neuron, less those of attention."""
+        ways = [(info, self.axis if len(info.shape) == 2 else 0, 1) for info in (*self.matrices, *self.biases)]
+        ways += [(info, 1, -1) for info in self.scores]
+        parts = [sign * _squares(measured[info.name], axis).reshape(-1, width).sum(0) for info, axis, sign in ways]
+        return torch.stack(parts).sum(0)
+
+    def squares_read(self, measured: Mapping[str, Measured]) -> Tensor:
+        """(inputs,): sum of squares of what reads each neuron of the layer before."""
+        return torch.stack([_squares(measured[info.name], 1 - self.axis) for info in self.matrices]).sum(0)
+
+
+def _squares(measured: Measured, axis: int) -> Tensor:
+    return (measured.column_norms if axis else measured.row_norms).square()
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Which layer feeds which.
+
+    Attributes:
+        pairs: A layer, and the one that all its outputs feed and nothing else does.
+        excluded: Each layer without laws, and why.
+    """
+
+    pairs: tuple[tuple[_Map, _Map], ...]
+    excluded: tuple[Exclusion, ...]
+
+    def c(self, measured: Mapping[str, Measured]) -> dict[str, Tensor]:
+        """c of every neuron that has a law, from norms that were measured already.
+
+        Args:
+            measured: Name -> `measure(tensor)`, of this state dict or of another one of the same model.
+
+        Returns:
+            Path of the layer (of the map inside it, for a GIN) -> (neurons,), float64. Positive: the incoming weights
+            of the neuron outweigh attention and outgoing ones.
+        """
+        return {
+            one.path: one.squares(measured, following.inputs) - following.squares_read(measured)
+            for one, following in self.pairs
+        }
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """The laws as meta.json has them, in the order of `laws` and of the values of `c`."""
+        return [entry for one, following in self.pairs for entry in _entries(one, following)]
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Names of the parameters that laws are of."""
+        sides = ((*one.matrices, *one.biases, *one.scores, *following.matrices) for one, following in self.pairs)
+        return frozenset(info.name for infos in sides for info in infos)
+
+    def laws(self, tensors: Mapping[str, Tensor]) -> Laws:
+        """The same as laws with names and terms; `laws.c()` takes some 0.1 ms a neuron to prepare.
+
+        No residual is measured, so it is NaN.
+        """
+        laws = [_law(one, following, neuron) for one, following in self.pairs for neuron in range(following.inputs)]
+        used = {term.parameter for law in laws for term in law.terms}
+        return Laws(laws, {name: tensor for name, tensor in tensors.items() if name in used}, self.excluded)
+
+
+def find_stack(tensors: Mapping[str, Tensor], structure: Structure) -> Stack:
+    """Find which layer feeds which, and with that the conservation laws that a state dict shows by itself.
+
+    For neuron i of a layer l that feeds layer l + 1,
+
+        c_i = ||W^l[i, :]||^2 + b^l[i]^2 - a^l[i]^2 - ||W^(l+1)[:, i]||^2
+
+    with every matrix, bias and attention vector of the two layers, as `gatdiag.find_laws` finds it by tracing the
+    model. Concatenated heads are neurons of their own, averaged ones are summed. It holds if `ASSUMED` is true of the
+    model, which a state dict does not tell.
+
+    Args:
+        tensors: Name -> tensor, named as in a model's `state_dict()`.
+        structure: Its layers, from `find_layers(tensors)`.
+
+    Returns:
+        The pairs of layers whose neurons have laws, and for each other layer the reason why its have none.
+
+    Source:
+        Theorem 2.2 and equation 5 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023).
+
+    Example:
+        >>> from torch_geometric.nn import GCN
+        >>> from gatdiag.structure.from_names import find_layers
+        >>> tensors = GCN(5, 4, 2, out_channels=3).state_dict()
+        >>> stack = find_stack(tensors, find_layers(tensors))
+        >>> print(stack.laws(tensors)[1])
+        layer 1 (convs.0), neuron 1: convs.0.lin.weight[1, :] + convs.0.bias[1] - convs.1.lin.weight[:, 1]
+        >>> print(*stack.excluded)
+        Exclusion(what='convs.1', reason='no layer takes its outputs: they are those of the model')
+    """
+    try:
+        maps = _maps(tensors, structure)
+        for number in range(1, len(maps)):
+            _check_follows(maps, number)
+    except _NotPlainError as error:
+        reason = f"names and shapes show no plain stack of layers ({error}): {_WAY_OUT}"
+        return Stack((), tuple(Exclusion(layer.name, reason) for layer in structure))
+    last = tuple(Exclusion(one.path, "no layer takes its outputs: they are those of the model") for one in maps[-1:])
+    return Stack(tuple(pairwise(maps)), last)
+
+
+def _maps(tensors: Mapping[str, Tensor], structure: Structure) -> list[_Map]:
+    """The maps that a state dict is made of, in order."""
+    running = [name for name in tensors if name.endswith("running_mean")]
+    norms = [info.name for info in structure.parameters if info.role == SCALE] + running
+    if norms:
+        raise _NotPlainError(f"{norms[0]} is of a normalization")
+    leaves: dict[str, dict[str, tuple[int, ...]]] = {}
+    for info in structure.parameters:
+        leaves.setdefault(info.module, {})[info.name.removeprefix(f"{info.module}.")] = info.shape
+    axes = output_axes(leaves)
+    return list(chain.from_iterable(_maps_of(layer, tensors, axes) for layer in structure if layer.kind != "PReLU"))
+
+
+def _maps_of(layer: Layer, tensors: Mapping[str, Tensor], axes: Mapping[str, int | None]) -> Iterator[_Map]:
+    """The maps that a layer is made of: the layer itself, or the network of linear maps inside a GINConv."""
+    if _SKIP.search(layer.name):
+        raise _NotPlainError(f"by its name {layer.name} leads around other layers")
+    for info in layer.parameters:
+        _check_plain(info, layer, tensors[info.name])
+    own = layer.name.replace(Structure.ROOT, "")
+    if layer.kind in _LONE and all(info.module == own for info in layer.parameters):
+        yield _map(own, layer, ["weight"], layer.parameters, axes.get(own))
+    elif layer.kind == "GINConv":
+        modules = dict.fromkeys(info.module for info in layer.parameters if info.role != OTHER)
+        for path in modules:
+            infos = [info for info in layer.parameters if info.module == path]
+            yield _map(path, layer, ["weight"], infos, axes.get(path))
+    else:
+        adapter = ADAPTERS.get(layer.kind)
+        stack = adapter.stack.split() if adapter else []
+        yield _map(own, layer, stack, layer.parameters, 0)
+
+
+def _check_plain(info: ParameterInfo, layer: Layer, tensor: Tensor) -> None:
+    """Raises where a parameter is no plain weight of its layer alone."""
+    prefix = "" if layer.name == Structure.ROOT else f"{layer.name}."
+    if any(not name.startswith(prefix) for name in info.names):
+        raise _NotPlainError(f"{info.name} is {' and '.join(info.names[1:])} too")
+    if info.name.rpartition(".")[0] != info.module:
+        raise _NotPlainError(f"{info.name} is no weight itself: the weight is computed from it")
+    if not tensor.numel() or not info.shape:
+        raise _NotPlainError(f"{info.name} is empty or a single number")
+    if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+        raise _NotPlainError(f"{info.name} is sparse, complex or quantized")
+
+
+def _map(path: str, layer: Layer, stack: Sequence[str], infos: Sequence[ParameterInfo], axis: int | None) -> _Map:
+    """A map out of its parameters.
+
+    Raises:
+        _NotPlainError: It is none, or may be stored transposed.
+    """
+    matrices = tuple(
+        info for info in infos if info.role == FEATURE and info.name.removeprefix(f"{path}.").partition(".")[0] in stack
+    )
+    biases = tuple(info for info in infos if info.role == BIAS and len(info.shape) == 1)
+    scores = tuple(info for info in infos if info.role == ATTENTION and len(info.shape) == 3)
+    if len(matrices) + len(biases) + len(scores) < len(infos) or not matrices:
+        raise _NotPlainError(f"how {layer.name} ({layer.kind}) uses its weights is not known here")
+    if axis is None:
+        raise _NotPlainError(f"whether rows or columns of {matrices[0].name} count outputs is not known")
+    found = _Map(path, layer, matrices, biases, scores, axis)
+    if any(len(info.shape) != 2 for info in matrices) or not _is_consistent(found):
+        raise _NotPlainError(f"the shapes of the parameters of {layer.name} do not fit each other")
+    return found
+
+
+def _is_consistent(one: _Map) -> bool:
+    """Whether all rows, entries and columns count the same neurons."""
+    rows = max(info.shape[one.axis] for info in one.matrices)
+    heads = {info.shape[1] for info in one.scores} or {1}
+    lengths = {info.shape[one.axis] for info in one.matrices} | {info.shape[0] for info in one.biases}
+    counts = {math.prod(info.shape) for info in one.scores} or {rows}
+    inputs = {info.shape[1 - one.axis] for info in one.matrices}
+    return len(heads) == 1 and counts == {rows} and len(inputs) == 1 and lengths <= {rows, rows // heads.pop()}
+
+
+def _check_follows(maps: Sequence[_Map], number: int) -> None:
+    """Raises where a map may read anything but the one before it."""
+    one, before = maps[number], maps[number - 1]
+    if one.inputs not in before.widths:
+        raise _NotPlainError(f"{one.path} takes {one.inputs} inputs, and {before.path} before it has other widths")
+    if _is_next(before, one):
+        return
+    if maps[0].inputs in maps[-1].widths:
+        raise _NotPlainError(f"{maps[0].path} may read what {maps[-1].path} puts out")
+    if any(other.inputs == one.inputs and place < number for place, other in enumerate(maps)):
+        _refuse_branch(maps, number)
+    for place, other in enumerate(maps):
+        free = place + 1 == len(maps) or not _is_next(other, maps[place + 1])
+        wider = place < number and max(other.widths) > one.inputs
+        if place not in (number, number - 1) and (wider or (free and one.inputs in other.widths)):
+            raise _NotPlainError(f"{one.path} takes {one.inputs} inputs: it may read outputs of {other.path}")
+
+
+def _refuse_branch(maps: Sequence[_Map], number: int) -> None:
+    """Raises where a map that takes as many inputs as an earlier one may read the same as that, or lead around it."""
+    one = maps[number]
+    if one.inputs == maps[0].inputs:
+        raise _NotPlainError(f"{one.path} takes {one.inputs} inputs: it may read what {maps[0].path} reads")
+    if any(other.widths & one.widths for other in maps[:number]):
+        raise _NotPlainError(f"{one.path} has the widths of a way around the layers before it")
+
+
+def _is_next(one: _Map, other: _Map) -> bool:
+    """Whether the numbers in their paths say that one map follows the other."""
+    return series_of(one.path) == series_of(other.path) and not _BRANCH.search(other.path)
+
+
+def _entries(one: _Map, following: _Map) -> list[dict[str, Any]]:
+    """The laws of a layer, read off a few where neurons differ in their number alone: there may be thousands."""
+    neurons = range(following.inputs)
+    found = pack(_law(one, following, neuron) for neuron in neurons[:2])
+    found[0]["count"] = len(neurons)
+    read = RecordedLaws(found[:1], one.path)
+    if all(read[neuron].terms == _law(one, following, neuron).terms for neuron in {*neurons[:2], *neurons[-1:]}):
+        return found[:1]
+    return pack(_law(one, following, neuron) for neuron in neurons)
+
+
+def _law(one: _Map, following: _Map, neuron: int) -> Law:
+    terms = (*one.incoming(neuron, following.inputs), *following.outgoing(neuron))
+    inner = one.layer is following.layer
+    name = f"layer {one.layer.index} ({one.layer.name}), {'product channel' if inner else 'neuron'} {neuron}"
+    ordered = tuple(sorted(terms, key=lambda term: term.exponent < 0))
+    return Law(name, "product" if inner else "neuron", one.layer.name, neuron, ordered, exact=True, residual=math.nan)

@@ -125,7 +125,7 @@ def test_an_averaged_model(tmp_path):
 
 def test_several_models_are_not_guessed_between(tmp_path):
     torch.save({"generator": {"a": torch.ones(1)}, "critic": {"a": torch.ones(1)}}, tmp_path / "a.pt")
-    with pytest.raises(InputError, match="several state dicts \\('generator', 'critic'\\)"):
+    with pytest.raises(InputError, match="several state dicts \\('generator' and 'critic'\\)"):
         open_checkpoint(tmp_path / "a.pt")
 
 
@@ -149,7 +149,7 @@ def test_entries_that_are_no_tensors_are_told_of(tmp_path):
         (3, "type int"),
         (None, "type NoneType"),
         ({"optimizer": {"state": {0: {"exp_avg": torch.ones(1)}}}}, "no state dict"),
-        ({"state": {0: {"exp_avg": torch.ones(1)}}, "param_groups": []}, "got 'state', 'param_groups'"),
+        ({"state": {0: {"exp_avg": torch.ones(1)}}, "param_groups": []}, "got 'state' and 'param_groups'"),
         ({0: torch.ones(1)}, "no state dict"),
     ],
 )

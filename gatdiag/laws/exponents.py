@@ -157,11 +157,11 @@ class Exponents:
     def resolve(self, label: Label) -> Label:
         """The label in unbound unknowns only, equal terms added up."""
         if label not in self._resolved:
-            label = Label(merged(list(label.terms), ZERO), label.vacant)
+            label = Label(merged(list(label.terms), ZERO), label.zeros)
         elif self._resolved[label] == self._bindings:
             return label
         while len(expanded := self._expanded(label)) > len(label.terms):
-            label = Label(merged(expanded, ZERO), label.vacant)
+            label = Label(merged(expanded, ZERO), label.zeros)
         self._resolved[label] = self._bindings
         return label
 
@@ -222,9 +222,9 @@ class Exponents:
             self._bind(ids, self.collapse(label), zero)
 
     def vanish(self, label: Label) -> None:
-        """Demand that the exponent is zero everywhere but at vacant entries."""
+        """Demand that the exponent is zero everywhere but at entries that are zeros."""
         label = self.settled(self.resolve(label))
-        if not label.terms or label.is_vacant:
+        if not label.terms or label.is_zero:
             return
         if len(label.terms) == 1:
             self._forced.append((self.cause, label.terms[0][1].unique()))
@@ -239,7 +239,7 @@ class Exponents:
     def approximate(self, label: Label) -> None:
         """Note that the exponent would have to be zero, but for an epsilon small enough to be left out."""
         label = self._unmixed(self.resolve(label))
-        if label.terms and not label.is_vacant:
+        if label.terms and not label.is_zero:
             coefficients = tuple(coefficient for coefficient, _ in label.terms)
             self.approximations.append(Equations(coefficients, self._rows(label)))
 
@@ -250,8 +250,8 @@ class Exponents:
             label, _ = _condensed(label)
         columns = [ids.expand(label.shape).flatten() for _, ids in label.terms]
         rows = torch.stack(columns, dim=1)
-        if label.vacant is not None:
-            rows = rows[~label.vacant.expand(label.shape).flatten()]
+        if label.zeros is not None:
+            rows = rows[~label.zeros.expand(label.shape).flatten()]
         return distinct_rows(rows)
 
     def _is_entry(self, unknown: int) -> bool:
@@ -279,20 +279,20 @@ class Exponents:
 
     def equal(self, left: Label, right: Label) -> Label:
         """Demand equal exponents, as a sum does; return the label of the sum."""
-        if left.is_vacant or right.is_vacant:
-            both = left.vacant is not None and right.vacant is not None
-            kept = right if left.is_vacant else left
+        if left.is_zero or right.is_zero:
+            both = left.zeros is not None and right.zeros is not None
+            kept = right if left.is_zero else left
             return kept if both else kept.present()
         self.vanish(left - right)
-        if left.vacant is None or right.vacant is None:
-            return (left if left.vacant is None else right).aligned(max(left.ndim, right.ndim))
-        ids = torch.where(left.vacant, self.collapse(right.present()), self.collapse(left.present()))
-        return Label(((_ONE, ids),), left.vacant & right.vacant)
+        if left.zeros is None or right.zeros is None:
+            return (left if left.zeros is None else right).aligned(max(left.ndim, right.ndim))
+        ids = torch.where(left.zeros, self.collapse(right.present()), self.collapse(left.present()))
+        return Label(((_ONE, ids),), left.zeros & right.zeros)
 
     def uniform(self, label: Label, axes: Iterable[int]) -> Label:
         """Demand one exponent along each axis, as a sum over it does; the axes are left with length one."""
         label = self.resolve(label)
-        if label.is_vacant:
+        if label.is_zero:
             return Label((), torch.ones((1,) * label.ndim, dtype=torch.bool))
         axes = [axis for axis in axes if label.changes_along([axis])]
         if not axes:
@@ -304,15 +304,15 @@ class Exponents:
         return label.map(lambda array: _spread(array, kinds)) if kinds else label
 
     def _uniform_along(self, label: Label, axis: int) -> Label:
-        if label.vacant is not None and label.vacant.shape[axis] > 1:
-            return self._uniform_present(label, label.vacant, axis)
+        if label.zeros is not None and label.zeros.shape[axis] > 1:
+            return self._uniform_beside_zeros(label, label.zeros, axis)
         label = self._settled_along(label, axis)
         target = self._solvable(label, axis)
         if target is not None:
             self._solve_along(label, target, axis)
             label = self.resolve(label)
         first = label.map(lambda array: array.narrow(axis, 0, 1))
-        varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1), label.vacant)
+        varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1), label.zeros)
         self.vanish(varying - varying.map(lambda array: array.narrow(axis, 0, 1)))
         return first
 
@@ -331,7 +331,7 @@ class Exponents:
         spread = [mixture for mixture in self._present_mixtures(fixed) if self._mixtures[mixture].is_spread]
         alone = all(length == 1 for axis, length in enumerate(varying.shape) if axis not in axes)
         has_entries = any(self._is_entry(int(ids.max())) for _, ids in varying.terms)
-        if label.vacant is not None or not alone or has_entries or (spread and (is_spread or varying.terms)):
+        if label.zeros is not None or not alone or has_entries or (spread and (is_spread or varying.terms)):
             return self.uniform(self.settled(label), axes)
         if not varying.terms:
             return self._single_entries(fixed, spread)
@@ -383,29 +383,29 @@ class Exponents:
                 parts = mixture.label.map(lambda array: array.reshape(-1)).scaled(coefficient)
                 mixed = mixed.map(lambda array: array.unsqueeze(-1)) + parts
         return (
-            Label(tuple(terms), label.vacant).map(lambda array: array.reshape(array.shape + (1,) * mixed.ndim)) + mixed
+            Label(tuple(terms), label.zeros).map(lambda array: array.reshape(array.shape + (1,) * mixed.ndim)) + mixed
             if mixed.terms
             else label
         )
 
-    def _uniform_present(self, label: Label, vacant: Tensor, axis: int) -> Label:
-        """As `_uniform_along` where some entries along the axis are vacant: they are passed over."""
-        label = self._uniform_where_whole(label.present(), vacant, axis)
+    def _uniform_beside_zeros(self, label: Label, zeros: Tensor, axis: int) -> Label:
+        """As `_uniform_along` where some entries along the axis are zeros: they are passed over."""
+        label = self._uniform_where_whole(label.present(), zeros, axis)
         fixed = tuple(term for term in label.terms if term[1].shape[axis] == 1)
-        varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1), vacant)
-        empty = vacant.all(axis, keepdim=True)
+        varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1), zeros)
+        empty = zeros.all(axis, keepdim=True)
         if not varying.terms:
             return Label(fixed, empty)
         ids, shape = self.collapse(varying.present()), varying.shape
-        vacant = vacant.expand(shape)
-        first = ids.expand(shape).gather(axis, (~vacant).int().argmax(axis, keepdim=True))
-        self.vanish(Label(((_ONE, ids), (-_ONE, first)), vacant))
+        zeros = zeros.expand(shape)
+        first = ids.expand(shape).gather(axis, (~zeros).int().argmax(axis, keepdim=True))
+        self.vanish(Label(((_ONE, ids), (-_ONE, first)), zeros))
         return Label((*fixed, (_ONE, first)), empty)
 
-    def _uniform_where_whole(self, label: Label, vacant: Tensor, axis: int) -> Label:
-        """Demand it first of the slices without a vacant entry: what they say of weights holds in the others, too."""
-        for other in range(vacant.ndim):
-            is_whole = ~vacant.movedim(other, 0).flatten(1).any(1)
+    def _uniform_where_whole(self, label: Label, zeros: Tensor, axis: int) -> Label:
+        """Demand it first of the slices without zeros: what they say of weights holds in the others, too."""
+        for other in range(zeros.ndim):
+            is_whole = ~zeros.movedim(other, 0).flatten(1).any(1)
             if other == axis or len(is_whole) == 1 or not is_whole.any():
                 continue
             slices = is_whole.nonzero().flatten()

@@ -233,9 +233,9 @@ def _running(model: nn.Module) -> Iterator[Any]:
 
 def _present(label: Label) -> Label:
     """The label without the unknowns of entries that fit every exponent."""
-    if label.vacant is None:
+    if label.zeros is None:
         return label
-    return Label(tuple((coefficient, ids.where(~label.vacant, ZERO)) for coefficient, ids in label.terms))
+    return Label(tuple((coefficient, ids.where(~label.zeros, ZERO)) for coefficient, ids in label.terms))
 
 
 def _without_effect(evidence: Evidence) -> list[Exclusion]:

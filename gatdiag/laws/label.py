@@ -23,23 +23,23 @@ class Label:
 
     Attributes:
         terms: Pairs (coefficient, ids); the exponent is the sum of coefficient * value[ids].
-        vacant: Entries that hold an exact zero no parameter has touched (a scatter's empty target). Zero times any
-            power of s is zero, so a vacant entry fits every exponent. None where no entry is vacant.
+        zeros: Mask of entries that hold an exact zero no parameter has touched (a scatter's empty target). Zero times
+            any power of s is zero, so they fit every exponent. None where there are none.
     """
 
     terms: tuple[tuple[Fraction, Tensor], ...] = ()
-    vacant: Tensor | None = None
+    zeros: Tensor | None = None
 
     @property
-    def is_vacant(self) -> bool:
-        """Whether every entry is vacant."""
-        return self.vacant is not None and bool(self.vacant.all())
+    def is_zero(self) -> bool:
+        """Whether every entry is such a zero."""
+        return self.zeros is not None and bool(self.zeros.all())
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """Every array of the label, the vacant mask included."""
+        """Every array of the label, the mask of zeros included."""
         ids = tuple(array for _, array in self.terms)
-        return ids if self.vacant is None else (*ids, self.vacant)
+        return ids if self.zeros is None else (*ids, self.zeros)
 
     @property
     def ndim(self) -> int:
@@ -55,10 +55,10 @@ class Label:
         """Exponent of a product: the labels broadcast like the tensors."""
         ndim = max(self.ndim, other.ndim)
         left, right = self.aligned(ndim), other.aligned(ndim)
-        vacant = right.vacant if left.vacant is None else left.vacant
-        if left.vacant is not None and right.vacant is not None:
-            vacant = left.vacant | right.vacant
-        return Label(left.terms + right.terms, vacant)
+        zeros = right.zeros if left.zeros is None else left.zeros
+        if left.zeros is not None and right.zeros is not None:
+            zeros = left.zeros | right.zeros
+        return Label(left.terms + right.terms, zeros)
 
     def __sub__(self, other: "Label") -> "Label":
         """Exponent of a quotient."""
@@ -68,7 +68,7 @@ class Label:
         """Exponent of the tensor raised to a power."""
         if factor == 0:
             return Label()
-        return Label(tuple((coefficient * factor, ids) for coefficient, ids in self.terms), self.vacant)
+        return Label(tuple((coefficient * factor, ids) for coefficient, ids in self.terms), self.zeros)
 
     def aligned(self, ndim: int) -> "Label":
         """The same label with leading axes of length one, as broadcasting adds them."""
@@ -77,7 +77,7 @@ class Label:
     def map(self, arrange: Arrange) -> "Label":
         """The label whose every array is rearranged by `arrange`."""
         terms = tuple((coefficient, arrange(ids)) for coefficient, ids in self.terms)
-        return Label(terms, None if self.vacant is None else arrange(self.vacant))
+        return Label(terms, None if self.zeros is None else arrange(self.zeros))
 
     def arranged(self, shape: torch.Size, arrange: Arrange) -> "Label":
         """The label after an operation that only moves, repeats or selects the entries of a tensor of `shape`."""
@@ -88,11 +88,11 @@ class Label:
         return any(array.shape[axis] > 1 for axis in axes for array in self.arrays)
 
     def present(self) -> "Label":
-        """The label without its vacant entries being marked."""
+        """The label without its zeros being marked."""
         return Label(self.terms)
 
 
-VACANT = Label((), torch.ones((), dtype=torch.bool))
+ZEROS = Label((), torch.ones((), dtype=torch.bool))
 
 
 def shrink(array: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from gatdiag.laws.rules.shift import SHIFTS
 from gatdiag.structure.deadline import check_time
 
 _ONE = Fraction(1)
-_MAKES_VACANT = (arrangement.vacated, arrangement.constant, arrangement.literal)
+_MAKES_ZEROS = (arrangement.made_of_zeros, arrangement.constant, arrangement.literal)
 _KEEPS_SPREAD = (elementwise.same, elementwise.power, RULES["square"], RULES["sqrt"], reduction.summed)
 _AFTER_LOG = "log, then "
 # By up to which power of ten numbers that are read are changed.
@@ -90,7 +90,7 @@ class Trace(TorchDispatchMode):
             self._labels.pop(tensor, None)
         else:
             label = label.aligned(tensor.ndim)
-            self._labels[tensor] = Label((), label.vacant) if label.is_vacant else label
+            self._labels[tensor] = Label((), label.zeros) if label.is_zero else label
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -143,7 +143,7 @@ class Trace(TorchDispatchMode):
         if name == "log":
             label = self._exponents.resolve(self._settled_label_of(call.first))
             self._set_shift(call.out, label)
-            return bool(label.terms) and label.vacant is None
+            return bool(label.terms) and label.zeros is None
         if not any(tensor in self._shifts for tensor in call.tensors()):
             return False
         rule = _held if call.function._schema.is_mutable else SHIFTS.get(name, _held)
@@ -159,7 +159,7 @@ class Trace(TorchDispatchMode):
         return False
 
     def _set_shift(self, tensor: Tensor, shift: Label) -> None:
-        if shift.terms and shift.vacant is None:
+        if shift.terms and shift.zeros is None:
             self._shifts[tensor] = shift.aligned(tensor.ndim)
         else:
             self._shifts.pop(tensor, None)
@@ -176,7 +176,7 @@ class Trace(TorchDispatchMode):
                 self.unknown[name, self._running()] += 1
                 return _held
             return rule
-        return rule if rule in _MAKES_VACANT else None
+        return rule if rule in _MAKES_ZEROS else None
 
     def _assign(self, call: Call, labels: Labels) -> None:
         outs = list(call.out) if isinstance(call.out, list | tuple) else [call.out]
@@ -219,7 +219,7 @@ class Trace(TorchDispatchMode):
         for label, tensor, place in ((under, view, target), (over, written, source)):
             label = label.map(lambda array: array.unsqueeze(-1)) if tensor.is_complex() else label
             memory[place] = self._exponents.collapse(label.present()).expand(place.shape)
-            empty[place] = torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant
+            empty[place] = torch.zeros((), dtype=torch.bool) if label.zeros is None else label.zeros
         label = Label(((_ONE, memory[target]),), empty[target] if bool(empty.any()) else None)
         label = label.arranged(target.shape, lambda array: array)
         if not view.is_complex():
@@ -258,7 +258,7 @@ def _held(call: Call) -> Label:
 
 def _same(left: Label, right: Label) -> bool:
     """Whether two labels are the same arrays (not: whether they are equal in value)."""
-    if len(left.terms) != len(right.terms) or (left.vacant is None) != (right.vacant is None):
+    if len(left.terms) != len(right.terms) or (left.zeros is None) != (right.zeros is None):
         return False
     pairs = zip(left.arrays, right.arrays, strict=True)
     return all(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.laws.exponents import ZERO, Exponents, distinct_rows
-from gatdiag.laws.label import VACANT, Label
+from gatdiag.laws.label import ZEROS, Label
 from gatdiag.laws.solver import solve
 
 ONE = Fraction(1)
@@ -77,8 +77,8 @@ def test_a_vacant_summand_demands_nothing() -> None:
     exponents = Exponents()
     ids = exponents.fresh((2, 3))
 
-    assert exponents.equal(VACANT, label(ids)).terms[0][1] is ids
-    assert exponents.equal(label(ids), VACANT).terms[0][1] is ids
+    assert exponents.equal(ZEROS, label(ids)).terms[0][1] is ids
+    assert exponents.equal(label(ids), ZEROS).terms[0][1] is ids
     assert freedom(exponents, label(ids)) == 6
 
 
@@ -110,7 +110,7 @@ def test_a_reduction_demands_one_exponent_along_its_axes(axes: list[int]) -> Non
 def test_a_reduction_of_vacant_entries_is_vacant_and_of_length_one(axes: list[int]) -> None:
     result = Exponents().uniform(Label((), torch.ones(1, 4, 3, dtype=torch.bool)), axes)
 
-    assert result.is_vacant
+    assert result.is_zero
     assert all(result.shape[axis] == 1 for axis in axes)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gatdiag.laws.label import VACANT, Label, distinct_slices, merged, shrink
+from gatdiag.laws.label import ZEROS, Label, distinct_slices, merged, shrink
 
 VALUES = torch.arange(40, dtype=torch.float64).square() + 1  # of unknown number k; all sums differ
 
@@ -69,17 +69,17 @@ def test_vacant_entries_of_a_product_are_vacant_in_either_factor() -> None:
     first = Label((), torch.tensor([True, False, False]))
     second = Label((), torch.tensor([True, True, False]))
 
-    assert (first + second).vacant.tolist() == [True, True, False]
-    assert (first + of([1, 2, 3])).vacant.tolist() == [True, False, False]
-    assert (of([1, 2, 3]) + first).vacant.tolist() == [True, False, False]
-    assert first.scaled(2).vacant is first.vacant
-    assert first.present().vacant is None
+    assert (first + second).zeros.tolist() == [True, True, False]
+    assert (first + of([1, 2, 3])).zeros.tolist() == [True, False, False]
+    assert (of([1, 2, 3]) + first).zeros.tolist() == [True, False, False]
+    assert first.scaled(2).zeros is first.zeros
+    assert first.present().zeros is None
 
 
 def test_what_is_vacant() -> None:
-    assert VACANT.is_vacant
-    assert not Label().is_vacant
-    assert not Label((), torch.tensor([True, False])).is_vacant
+    assert ZEROS.is_zero
+    assert not Label().is_zero
+    assert not Label((), torch.tensor([True, False])).is_zero
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.randoms(use_true_random=False))

@@ -29,17 +29,15 @@ class Follower:
         return tensor
 
     def exponents_of(self, tensor: Tensor) -> list[str]:
-        """Entry by entry, the sum of names; '-' where it is vacant."""
+        """Entry by entry, the sum of names; '-' where it is an exact zero."""
         label = self.exponents.resolve(self.trace.label_of(tensor))
-        vacant = (
-            torch.zeros(tensor.shape, dtype=torch.bool) if label.vacant is None else label.vacant.expand(tensor.shape)
-        )
+        zeros = torch.zeros(tensor.shape, dtype=torch.bool) if label.zeros is None else label.zeros.expand(tensor.shape)
         texts = [""] * tensor.numel()
         for coefficient, ids in label.terms:
             for k, unknown in enumerate(ids.expand(tensor.shape).flatten().tolist()):
                 if unknown:
                     texts[k] += ("" if coefficient == 1 else str(coefficient)) + self.names.get(unknown, "?")
-        return ["-" if hole else text or "0" for hole, text in zip(vacant.flatten().tolist(), texts, strict=True)]
+        return ["-" if hole else text or "0" for hole, text in zip(zeros.flatten().tolist(), texts, strict=True)]
 
     def freedom(self, *tensors: Tensor) -> int:
         labels = [self.exponents.resolve(self.trace.label_of(tensor)) for tensor in tensors]

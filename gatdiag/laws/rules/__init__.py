@@ -9,36 +9,30 @@ from fractions import Fraction
 
 from gatdiag.laws.rules import (
     arrangement,
-    backward,
-    contraction,
     elementwise,
-    linear_algebra,
+    matrix,
     normalization,
     reduction,
     scatter,
 )
-from gatdiag.laws.rules.call import Call, Labels, Rule
+from gatdiag.laws.rules.call import Call, Labels, Rule, each
 
 __all__ = ["RULES", "Call", "Labels", "Rule"]
 
 
-def _each(rule: Rule, names: str) -> dict[str, Rule]:
-    return dict.fromkeys(names.split(), rule)
-
-
 RULES: dict[str, Rule] = {
     # f(s x) = s f(x) for s > 0
-    **_each(
+    **each(
         elementwise.same,
         "abs alias clone contiguous nan_to_num neg positive relu leaky_relu rrelu_with_noise_functional tril "
         "triu real imag dropout feature_dropout _conj _conj_physical resolve_conj resolve_neg deg2rad rad2deg copysign",
     ),
-    **_each(elementwise.stopped, "detach detach_copy"),
-    **_each(elementwise.dropped, "native_dropout"),
-    **_each(elementwise.converted, "_to_copy to"),
-    **_each(elementwise.hinge, "threshold"),
-    **_each(elementwise.leaky, "_prelu_kernel prelu"),
-    **_each(elementwise.clamped, "clamp clamp_min clamp_max clip"),
+    **each(elementwise.stopped, "detach detach_copy"),
+    **each(elementwise.dropped, "native_dropout"),
+    **each(elementwise.converted, "_to_copy to"),
+    **each(elementwise.hinge, "threshold"),
+    **each(elementwise.leaky, "_prelu_kernel prelu"),
+    **each(elementwise.clamped, "clamp clamp_min clamp_max clip"),
     "rrelu_with_noise": elementwise.same,
     # powers
     "square": elementwise.power_of(2),
@@ -48,23 +42,23 @@ RULES: dict[str, Rule] = {
     "pow": elementwise.power,
     "float_power": elementwise.power,
     # two arguments
-    **_each(elementwise.product, "mul multiply"),
-    **_each(elementwise.quotient, "div divide true_divide"),
-    **_each(elementwise.total, "add sub rsub subtract"),
+    **each(elementwise.product, "mul multiply"),
+    **each(elementwise.quotient, "div divide true_divide"),
+    **each(elementwise.total, "add sub rsub subtract"),
     "addcmul": elementwise.fused_product,
     "addcdiv": elementwise.fused_quotient,
     "lerp": elementwise.interpolation,
-    **_each(elementwise.larger, "maximum minimum fmax fmin hypot"),
+    **each(elementwise.larger, "maximum minimum fmax fmin hypot"),
     "polar": elementwise.polar,
     "atan2": elementwise.angled,
-    **_each(elementwise.compared, "eq ne lt le gt ge"),
+    **each(elementwise.compared, "eq ne lt le gt ge"),
     "glu": elementwise.gated,
     "where": elementwise.chosen,
     "masked_fill": elementwise.masked,
-    **_each(elementwise.written, "copy copy_"),
-    **_each(elementwise.filled, "fill fill_"),
+    **each(elementwise.written, "copy copy_"),
+    **each(elementwise.filled, "fill fill_"),
     # not homogeneous
-    **_each(
+    **each(
         elementwise.fixed,
         "exp exp2 expm1 log log2 log10 log1p sigmoid log_sigmoid_forward tanh sin cos tan asin acos atan sinh "
         "cosh asinh acosh atanh erf erfc erfinv elu celu selu gelu silu mish softplus softshrink "
@@ -75,7 +69,7 @@ RULES: dict[str, Rule] = {
         "_thnn_fused_gru_cell _thnn_fused_lstm_cell",
     ),
     # blind to a positive scale
-    **_each(
+    **each(
         elementwise.unscaled,
         "is_pinned is_coalesced sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all "
         "angle logical_not logical_and logical_or is_nonzero heaviside ones_like new_ones rand_like randn_like "
@@ -83,20 +77,20 @@ RULES: dict[str, Rule] = {
         "sym_storage_offset _nested_tensor_size",
     ),
     # move, repeat, select
-    **_each(
+    **each(
         arrangement.arranged,
         "expand permute transpose t squeeze unsqueeze slice select split split_with_sizes unsafe_split "
         "unsafe_split_with_sizes unsafe_chunk unbind chunk diagonal flip roll unfold repeat movedim narrow "
         "rot90 take_along_dim repeat_interleave tensor_split swapaxes pixel_shuffle channel_shuffle",
     ),
-    **_each(arrangement.reshaped, "view _unsafe_view reshape _reshape_alias flatten unflatten"),
+    **each(arrangement.reshaped, "view _unsafe_view reshape _reshape_alias flatten unflatten"),
     "view_as_complex": arrangement.paired,
     "complex": arrangement.composed,
     "view_as_real": arrangement.parted,
     "as_strided": arrangement.strided,
     "index_select": arrangement.selected,
     "gather": arrangement.gathered,
-    **_each(arrangement.indexed, "index _unsafe_index"),
+    **each(arrangement.indexed, "index _unsafe_index"),
     "masked_select": arrangement.masked_select,
     "masked_scatter": arrangement.masked_from,
     "index_copy": arrangement.replaced,
@@ -104,105 +98,105 @@ RULES: dict[str, Rule] = {
     "stack": arrangement.stacked,
     "block_diag": arrangement.blocks,
     "take": arrangement.taken,
-    **_each(
+    **each(
         arrangement.resampled,
         "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d "
         "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
         "_upsample_nearest_exact3d pixel_unshuffle im2col",
     ),
     "constant_pad_nd": arrangement.padded,
-    **_each(arrangement.embedded, "diag_embed slice_backward select_backward diagonal_backward"),
-    **_each(arrangement.inserted, "slice_scatter select_scatter diagonal_scatter"),
+    **each(arrangement.embedded, "diag_embed slice_backward select_backward diagonal_backward"),
+    **each(arrangement.inserted, "slice_scatter select_scatter diagonal_scatter"),
     "embedding": arrangement.looked_up,
     # exact zeros and constants
-    **_each(
-        arrangement.vacated,
+    **each(
+        arrangement.made_of_zeros,
         "zeros zeros_like new_zeros zero zero_ empty empty_like new_empty empty_strided new_empty_strided "
         "empty_permuted",
     ),
-    **_each(arrangement.literal, "lift lift_fresh lift_fresh_copy"),
-    **_each(arrangement.constant, "full new_full scalar_tensor"),
+    **each(arrangement.literal, "lift lift_fresh lift_fresh_copy"),
+    **each(arrangement.constant, "full new_full scalar_tensor"),
     # reductions
-    **_each(
+    **each(
         reduction.reduced,
         "nansum nanmean amax amin max.default min.default median.default _sparse_sum",
     ),
-    **_each(reduction.summed, "sum mean linalg_vector_norm norm"),
-    **_each(reduction.reduced_pair, "max min median nanmedian mode kthvalue"),
+    **each(reduction.summed, "sum mean linalg_vector_norm norm"),
+    **each(reduction.reduced_pair, "max min median nanmedian mode kthvalue"),
     "aminmax": reduction.extremes,
     "var": reduction.spread(2),
     "std": reduction.spread(1),
     "var_mean": reduction.spread_and_mean(2),
     "std_mean": reduction.spread_and_mean(1),
-    **_each(reduction.along_axis, "cumsum _fft_r2c _fft_c2c _fft_c2r"),
-    **_each(reduction.along_axis_pair, "sort topk cummax cummin"),
-    **_each(reduction.positions, "argmax argmin argsort"),
+    **each(reduction.along_axis, "cumsum _fft_r2c _fft_c2c _fft_c2r"),
+    **each(reduction.along_axis_pair, "sort topk cummax cummin"),
+    **each(reduction.positions, "argmax argmin argsort"),
     "prod": reduction.multiplied,
-    **_each(
+    **each(
         reduction.lumped_first,
         "coalesce _coalesce _coalesced to_dense _to_dense to_sparse _to_sparse values _values trace",
     ),
-    **_each(
+    **each(
         reduction.pooled,
         "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d "
         "adaptive_avg_pool2d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d "
         "_upsample_bilinear2d_aa _upsample_bicubic2d_aa max_unpool2d max_unpool3d",
     ),
-    **_each(reduction.sampled, "grid_sampler_2d grid_sampler_3d"),
-    **_each(
+    **each(reduction.sampled, "grid_sampler_2d grid_sampler_3d"),
+    **each(
         reduction.pooled_pair,
         "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d",
     ),
-    **_each(reduction.distance, "_cdist_forward cdist"),
-    **_each(reduction.distances, "_pdist_forward dist"),
+    **each(reduction.distance, "_cdist_forward cdist"),
+    **each(reduction.distances, "_pdist_forward dist"),
     # products summed over an index
-    **_each(contraction.product, "mm bmm matmul mv dot vdot _sparse_mm _sparse_mm_reduce_impl _sparse_sparse_matmul"),
-    **_each(contraction.shifted_product, "addmm baddbmm addmv _sparse_addmm sspaddmm"),
-    "linear": contraction.linear,
-    **_each(contraction.convolution, "convolution _convolution convolution_overrideable"),
-    "_trilinear": contraction.trilinear,
-    **_each(contraction.outer, "ger outer addr"),
-    "addbmm": contraction.summed_product,
-    "linalg_cross": contraction.crossed,
+    **each(matrix.product, "mm bmm matmul mv dot vdot _sparse_mm _sparse_mm_reduce_impl _sparse_sparse_matmul"),
+    **each(matrix.shifted_product, "addmm baddbmm addmv _sparse_addmm sspaddmm"),
+    "linear": matrix.linear,
+    **each(matrix.convolution, "convolution _convolution convolution_overrideable"),
+    "_trilinear": matrix.trilinear,
+    **each(matrix.outer, "ger outer addr"),
+    "addbmm": matrix.summed_product,
+    "linalg_cross": matrix.crossed,
     # matrices as a whole
-    "linalg_inv_ex": linear_algebra.inverse,
-    "_linalg_det": linear_algebra.determinant,
-    "_linalg_slogdet": linear_algebra.log_determinant,
-    **_each(linear_algebra.solution, "_linalg_solve_ex linalg_solve_triangular"),
-    "linalg_cholesky_ex": linear_algebra.cholesky,
-    "_linalg_svd": linear_algebra.singular_values,
-    **_each(linear_algebra.eigenvalues, "_linalg_eigh linalg_eig linalg_eigvals _linalg_eigvals"),
-    "linalg_pinv": linear_algebra.pseudo_inverse,
-    "linalg_qr": linear_algebra.orthogonalized,
+    "linalg_inv_ex": matrix.inverse,
+    "_linalg_det": matrix.determinant,
+    "_linalg_slogdet": matrix.log_determinant,
+    **each(matrix.solution, "_linalg_solve_ex linalg_solve_triangular"),
+    "linalg_cholesky_ex": matrix.cholesky,
+    "_linalg_svd": matrix.singular_values,
+    **each(matrix.eigenvalues, "_linalg_eigh linalg_eig linalg_eigvals _linalg_eigvals"),
+    "linalg_pinv": matrix.pseudo_inverse,
+    "linalg_qr": matrix.orthogonalized,
     # message passing
-    **_each(
+    **each(
         scatter.scattered,
         "scatter scatter_add scatter_reduce index_add index_reduce index_fill",
     ),
-    **_each(scatter.placed, "index_put _unsafe_index_put"),
-    **_each(scatter.segmented, "segment_reduce"),
-    **_each(scatter.bagged, "_embedding_bag _embedding_bag_forward_only"),
-    **_each(scatter.sparse_from_values, "_sparse_coo_tensor_with_dims_and_tensors sparse_compressed_tensor"),
+    **each(scatter.placed, "index_put _unsafe_index_put"),
+    **each(scatter.segmented, "segment_reduce"),
+    **each(scatter.bagged, "_embedding_bag _embedding_bag_forward_only"),
+    **each(scatter.sparse_from_values, "_sparse_coo_tensor_with_dims_and_tensors sparse_compressed_tensor"),
     # normalization
-    **_each(
+    **each(
         normalization.batch_norm,
         "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
         "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update cudnn_batch_norm "
         "miopen_batch_norm",
     ),
-    **_each(normalization.layer_norm, "native_layer_norm _fused_rms_norm rms_norm"),
-    **_each(normalization.group_norm, "native_group_norm"),
+    **each(normalization.layer_norm, "native_layer_norm _fused_rms_norm rms_norm"),
+    **each(normalization.group_norm, "native_group_norm"),
     "_weight_norm_interface": normalization.weight_norm,
     # backward passes inside the forward pass
-    **_each(backward.passed, "threshold_backward leaky_relu_backward native_dropout_backward"),
-    **_each(
-        backward.curved,
+    **each(elementwise.passed_back, "threshold_backward leaky_relu_backward native_dropout_backward"),
+    **each(
+        elementwise.curved_backward,
         "sigmoid_backward tanh_backward elu_backward gelu_backward silu_backward mish_backward softplus_backward "
         "log_sigmoid_backward hardtanh_backward hardswish_backward hardsigmoid_backward softshrink_backward "
         "hardshrink_backward",
     ),
-    **_each(backward.softmax, "_softmax_backward_data _log_softmax_backward_data"),
-    "_prelu_kernel_backward": backward.leaky,
-    "native_layer_norm_backward": backward.layer_norm,
+    **each(reduction.softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
+    "_prelu_kernel_backward": elementwise.leaky_backward,
+    "native_layer_norm_backward": normalization.layer_norm_backward,
 }
 """Operation name -> rule; ``name.overload`` takes precedence over ``name``."""

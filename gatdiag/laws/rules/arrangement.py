@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from gatdiag.laws.label import VACANT, Arrange, Label, shrink
+from gatdiag.laws.label import ZEROS, Arrange, Label, shrink
 from gatdiag.laws.rules.call import Call, Labels
 
 _ONE = Fraction(1)
@@ -72,24 +72,24 @@ def replaced(call: Call) -> Labels:
     if not any(label.changes_along([axis]) for label in labels):
         return call.exponents.equal(*labels)
     index = call["index"].cpu()
-    (ids, vacant), (new, gone) = _written_out(call, "self"), _written_out(call, "source")
-    return _written(ids.index_copy(axis, index, new), vacant.index_copy(axis, index, gone))
+    (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "source")
+    return _written(ids.index_copy(axis, index, new), zeros.index_copy(axis, index, gone))
 
 
 def _written_out(call: Call, name: str) -> tuple[Tensor, Tensor]:
-    """Unknown and vacancy of every entry of an argument."""
+    """Unknown and whether it is an exact zero of every entry of an argument."""
     label, shape = call.label(name), call[name].shape
-    return call.exponents.collapse(label.present()).expand(shape), vacancy(label).expand(shape)
+    return call.exponents.collapse(label.present()).expand(shape), zeros_of(label).expand(shape)
 
 
-def vacancy(label: Label) -> Tensor:
-    """Which entries of a label are vacant."""
-    return torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant
+def zeros_of(label: Label) -> Tensor:
+    """Which entries of a label are zeros."""
+    return torch.zeros((), dtype=torch.bool) if label.zeros is None else label.zeros
 
 
-def _written(ids: Tensor, vacant: Tensor) -> Label:
-    """The label made of an unknown and a vacancy for every entry."""
-    return Label(((_ONE, ids),), vacant if bool(vacant.any()) else None).map(shrink)
+def _written(ids: Tensor, zeros: Tensor) -> Label:
+    """The label made of an unknown and whether it is an exact zero for every entry."""
+    return Label(((_ONE, ids),), zeros if bool(zeros.any()) else None).map(shrink)
 
 
 def paired(call: Call) -> Label:
@@ -131,16 +131,16 @@ def stacked(call: Call) -> Label:
 
 def side_by_side(call: Call, pieces: list[tuple[Label, torch.Size]], axis: int) -> Label:
     """The label of pieces joined along an axis."""
-    ids, vacant = [], []
+    ids, zeros = [], []
     for label, shape in pieces:
         leading = (1,) * len(shape)
         single = call.exponents.collapse(label.present())
         ids.append(single.reshape(leading[single.ndim :] + single.shape))
-        mask = torch.zeros((), dtype=torch.bool) if label.vacant is None else label.vacant
-        vacant.append(mask.reshape(leading[mask.ndim :] + mask.shape))
+        mask = torch.zeros((), dtype=torch.bool) if label.zeros is None else label.zeros
+        zeros.append(mask.reshape(leading[mask.ndim :] + mask.shape))
     return Label(
         ((_ONE, _concatenated(ids, pieces, axis)),),
-        _concatenated(vacant, pieces, axis) if any(bool(mask.any()) for mask in vacant) else None,
+        _concatenated(zeros, pieces, axis) if any(bool(mask.any()) for mask in zeros) else None,
     )
 
 
@@ -173,7 +173,7 @@ def blocks(call: Call) -> Label:
     """block_diag: matrices along the diagonal, zeros elsewhere."""
     parts = [(call.label_of(tensor).aligned(tensor.ndim), tensor.shape) for tensor in call["tensors"]]
     ids = [call.exponents.collapse(label.present()).expand(shape) for label, shape in parts]
-    full = [~(vacancy(label).expand(shape)) for label, shape in parts]
+    full = [~(zeros_of(label).expand(shape)) for label, shape in parts]
     return _written(torch.block_diag(*ids), ~torch.block_diag(*full))
 
 
@@ -191,8 +191,8 @@ def embedded(call: Call) -> Label:
 
 def _among_zeros(call: Call, arrange: Arrange) -> Label:
     """The label after the first tensor's entries were placed among zeros."""
-    ids, vacant = _written_out(call, call.function._schema.arguments[0].name)
-    return _written(arrange(ids), ~arrange(~vacant))
+    ids, zeros = _written_out(call, call.function._schema.arguments[0].name)
+    return _written(arrange(ids), ~arrange(~zeros))
 
 
 def masked_select(call: Call) -> Label:
@@ -204,23 +204,23 @@ def masked_select(call: Call) -> Label:
 def masked_from(call: Call) -> Label:
     """masked_scatter: entries of the source in order, wherever the mask is true; the same replacement in the label."""
     mask = call["mask"].cpu()
-    (ids, vacant), (new, gone) = _written_out(call, "self"), _written_out(call, "source")
-    return _written(ids.masked_scatter(mask, new), vacant.masked_scatter(mask, gone))
+    (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "source")
+    return _written(ids.masked_scatter(mask, new), zeros.masked_scatter(mask, gone))
 
 
 def inserted(call: Call) -> Label:
     """slice_scatter and select_scatter: part of the tensor is replaced by another."""
     rest = {name: value for name, value in call.arguments.items() if name not in ("self", "src")}
-    (ids, vacant), (new, gone) = _written_out(call, "self"), _written_out(call, "src")
-    return _written(call.function(ids, new, **rest), call.function(vacant, gone, **rest))
+    (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "src")
+    return _written(call.function(ids, new, **rest), call.function(zeros, gone, **rest))
 
 
 def overwritten(call: Call) -> Label:
     """index_put that replaces entries: the same replacement in the label."""
     indices = tree_map_only(Tensor, torch.Tensor.cpu, call["indices"])
-    (ids, vacant), (new, gone) = _written_out(call, "self"), _written_out(call, "values")
+    (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "values")
     put = torch.ops.aten.index_put
-    return _written(put(ids, indices, new), put(vacant, indices, gone))
+    return _written(put(ids, indices, new), put(zeros, indices, gone))
 
 
 def looked_up(call: Call) -> Labels:
@@ -230,14 +230,14 @@ def looked_up(call: Call) -> Labels:
     return label.arranged(weight.shape, lambda array: torch.nn.functional.embedding(indices, array))
 
 
-def vacated(call: Call) -> Label:
+def made_of_zeros(call: Call) -> Label:
     """zeros, empty and their kin: exact zeros that no parameter has touched."""
-    return VACANT
+    return ZEROS
 
 
 def literal(call: Call) -> Label:
     """torch.tensor(0.0) written out in the forward pass: a zero fits every exponent."""
-    return VACANT if call.out.numel() == 1 and not bool(call.out) else call.label_of(call.first)
+    return ZEROS if call.out.numel() == 1 and not bool(call.out) else call.label_of(call.first)
 
 
 def constant(call: Call) -> Label:

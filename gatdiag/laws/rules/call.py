@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.laws.exponents import Exponents
-from gatdiag.laws.label import VACANT, Label
+from gatdiag.laws.label import ZEROS, Label
 
 # A constant up to this size that is added to a scaled quantity is taken for a guard against division by zero.
 EPSILON = 1e-3
@@ -50,7 +50,7 @@ class Call:
         value = self.arguments[name]
         if isinstance(value, Tensor):
             return self.label_of(value)
-        return VACANT if value in (0, float("inf"), -float("inf")) else Label()
+        return ZEROS if value in (0, float("inf"), -float("inf")) else Label()
 
     def tensors(self) -> list[Tensor]:
         """All tensor arguments, those inside lists included."""
@@ -103,3 +103,8 @@ def fraction(value: float) -> Fraction | None:
     """The simple fraction a number stands for, if there is one."""
     found = Fraction(value).limit_denominator(64)
     return found if abs(float(found) - value) < 1e-12 else None
+
+
+def each(rule: Rule, names: str) -> dict[str, Rule]:
+    """Rows of a table: the rule for each of the operations named."""
+    return dict.fromkeys(names.split(), rule)

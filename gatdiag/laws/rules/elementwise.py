@@ -31,7 +31,7 @@ def unscaled(call: Call) -> Label:
 def stopped(call: Call) -> Label:
     """detach: for the gradient it is a constant, whatever the value scales like."""
     label = call.label_of(call.first)
-    return label if label.is_vacant else Label()
+    return label if label.is_zero else Label()
 
 
 def power_of(exponent: Fraction | int) -> Rule:
@@ -76,7 +76,7 @@ def total(call: Call) -> Label:
 
 def _guarded(call: Call, name: str, constant: float) -> Label:
     label = call.label(name)
-    if label.is_vacant:
+    if label.is_zero:
         return label if constant == 0 else Label()
     if 0 < abs(constant) <= EPSILON:
         call.exponents.approximate(label)
@@ -199,3 +199,25 @@ def polar(call: Call) -> Label:
 def filled(call: Call) -> Label:
     """fill_ with a number or a one-entry tensor."""
     return call.label("value")
+
+
+# Backward passes, which a forward pass runs when it differentiates (forces from an energy).
+
+
+def passed_back(call: Call) -> Label:
+    """ReLU, leaky ReLU, dropout: what comes back times a slope that does not see a positive scale."""
+    if call.get("threshold", 0) != 0:
+        return call.vanish()
+    return call.label_of(call.first)
+
+
+def leaky_backward(call: Call) -> Labels:
+    """PReLU: to its input, and to its slope, which must keep its scale."""
+    call.vanish("weight")
+    return [call.label("grad_output"), call.label("grad_output") + call.label("self")]
+
+
+def curved_backward(call: Call) -> Label:
+    """Sigmoid, ELU ...: their inputs and outputs must keep their scales, what comes back may have any."""
+    call.vanish(*[name for name in call.arguments if not name.startswith("grad")])
+    return call.label_of(call.first)

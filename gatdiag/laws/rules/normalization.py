@@ -79,3 +79,19 @@ def weight_norm(call: Call) -> Labels:
     axes = [other for other in range(direction.ndim) if other != axis]
     call.exponents.uniform(call.label("v").aligned(direction.ndim), axes)
     return [call.label("g"), None]
+
+
+def layer_norm_backward(call: Call) -> Labels:
+    """Backward pass of layer norm: (what comes back, times the gain) / (deviation), one scale over the last axes.
+
+    The forward pass, which ran before, has seen the epsilon.
+    """
+    inputs = call["input"]
+    axes = range(inputs.ndim - len(call["normalized_shape"]), inputs.ndim)
+    if any(wanted for wanted in call["output_mask"][1:]):
+        return [call.vanish(), None, None]
+    coming = call.label("grad_out").aligned(inputs.ndim)
+    if call["weight"] is not None:
+        coming = coming + call.label("weight")
+    size = call.exponents.uniform(call.label("input").aligned(inputs.ndim), axes)
+    return [call.exponents.uniform(coming, axes) - size, None, None]

@@ -94,7 +94,7 @@ def added_along(label: Label, axis: int, length: int) -> Label:
             terms.append((coefficient * length, ids))
         else:
             terms += [(coefficient, piece) for piece in ids.split(1, axis)]
-    return Label(tuple(terms), None if label.vacant is None else label.vacant.any(axis, keepdim=True))
+    return Label(tuple(terms), None if label.zeros is None else label.zeros.any(axis, keepdim=True))
 
 
 def lumped_first(call: Call) -> Label:
@@ -139,3 +139,10 @@ def distance(call: Call) -> Label:
     left = call.exponents.uniform(left.aligned(call["x1"].ndim), [call["x1"].ndim - 1])
     right = call.exponents.uniform(right.aligned(call["x2"].ndim), [call["x2"].ndim - 1])
     return call.exponents.equal(left, right.map(lambda array: array.transpose(-1, -2)))
+
+
+def softmax_backward(call: Call) -> Label:
+    """Backward pass of softmax and its logarithm: what comes back is mixed along the axis."""
+    call.vanish("output")
+    first = call.first
+    return call.exponents.uniform(call.label_of(first).aligned(first.ndim), call.axes())

@@ -38,7 +38,7 @@ def _used(call: Call, name: str) -> Label:
         return label
     beside = [pad for have, want in zip(covered[::-1], wanted[::-1], strict=True) for pad in (0, want - have)]
     ids = call.exponents.collapse(label.present()).expand(source.shape)
-    absent = arrangement.vacancy(label).expand(source.shape)
+    absent = arrangement.zeros_of(label).expand(source.shape)
     for dim, length in enumerate(covered):
         ids, absent = ids.narrow(dim, 0, length), absent.narrow(dim, 0, length)
     absent = torch.ops.aten.constant_pad_nd(absent, beside, True)
@@ -52,14 +52,14 @@ def _over(call: Call, source: Label) -> Label:
         return source
     base = call.label("self").aligned(target.ndim)
     is_infinite = bool((target.detach().cpu()[untouched].abs() >= HUGE).all())  # a number that stands for infinity
-    ids, vacant = (
+    ids, zeros = (
         torch.where(shrink(untouched), old, new)
         for old, new in (
             (call.exponents.collapse(base.present()), call.exponents.collapse(source.present())),
-            (arrangement.vacancy(base) | is_infinite, arrangement.vacancy(source)),
+            (arrangement.zeros_of(base) | is_infinite, arrangement.zeros_of(source)),
         )
     )
-    return Label(((Fraction(1), ids),), vacant if bool(vacant.any()) else None).map(shrink)
+    return Label(((Fraction(1), ids),), zeros if bool(zeros.any()) else None).map(shrink)
 
 
 def _untouched(call: Call) -> Tensor:

@@ -4,12 +4,11 @@ The label of a shift says by how many log s each entry is shifted. A softmax doe
 along its axis, and `exp` makes a scale of it again. An operation without a rule here holds the shift at zero.
 """
 
-from collections.abc import Callable
 from fractions import Fraction
 
 from gatdiag.laws.label import Label
 from gatdiag.laws.rules import arrangement, elementwise
-from gatdiag.laws.rules.call import HUGE, Call, Labels, Rule, fraction
+from gatdiag.laws.rules.call import HUGE, Call, Labels, Rule, each, fraction
 from gatdiag.laws.rules.reduction import added_along, along_axis, reduced
 
 
@@ -76,32 +75,28 @@ def masked(call: Call) -> Label:
     return call.label("self") if number is not None and number <= -HUGE else call.vanish()
 
 
-def _each(rule: Callable[[Call], Labels], names: str) -> dict[str, Rule]:
-    return dict.fromkeys(names.split(), rule)
-
-
 SHIFTS: dict[str, Rule] = {
-    **_each(elementwise.same, "alias clone contiguous positive exp"),
-    **_each(elementwise.stopped, "detach detach_copy"),
-    **_each(elementwise.converted, "_to_copy to"),
+    **each(elementwise.same, "alias clone contiguous positive exp"),
+    **each(elementwise.stopped, "detach detach_copy"),
+    **each(elementwise.converted, "_to_copy to"),
     "neg": elementwise.power_of(-1),
-    **_each(total, "add sub subtract"),
-    **_each(multiple(1), "mul multiply"),
-    **_each(multiple(-1), "div divide true_divide"),
-    **_each(summed, "sum mean"),
-    **_each(reduced, "amax amin logsumexp"),
-    **_each(blind, "_softmax _safe_softmax _log_softmax"),
-    **_each(
+    **each(total, "add sub subtract"),
+    **each(multiple(1), "mul multiply"),
+    **each(multiple(-1), "div divide true_divide"),
+    **each(summed, "sum mean"),
+    **each(reduced, "amax amin logsumexp"),
+    **each(blind, "_softmax _safe_softmax _log_softmax"),
+    **each(
         batch_norm, "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm"
     ),
     "native_layer_norm": layer_norm,
     "masked_fill": masked,
-    **_each(
+    **each(
         arrangement.arranged,
         "expand permute transpose t squeeze unsqueeze slice select split split_with_sizes unbind chunk diagonal flip "
         "roll unfold repeat movedim narrow repeat_interleave",
     ),
-    **_each(arrangement.reshaped, "view _unsafe_view reshape flatten unflatten"),
+    **each(arrangement.reshaped, "view _unsafe_view reshape flatten unflatten"),
     "index_select": arrangement.selected,
     "gather": arrangement.gathered,
     "index": arrangement.indexed,

@@ -58,6 +58,11 @@ def case(function: Function, *arguments: Tensor, **options: Any) -> Case:
     return Case(function, arguments, **options)
 
 
+def each(names: str, *arguments: Tensor, **options: Any) -> dict[str, Case]:
+    """Cases of several operations with the same arguments."""
+    return {name: case(getattr(torch.ops.aten, name), *arguments, **options) for name in names.split()}
+
+
 def check(given: Case) -> None:
     """Sound and complete, both where torch takes composite operations apart and where it does not."""
     for inference in (False, True):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.laws.rules.homogeneity import Case, case, check, directions, positive, signed
+from tests.laws.rules.homogeneity import Case, case, check, directions, each, positive, signed
 
 aten = torch.ops.aten
 torch.manual_seed(0)
@@ -18,26 +18,19 @@ def filled_with(tensor: Tensor, value: Tensor) -> Tensor:
     return aten.fill(tensor, value.reshape(()))
 
 
+G, GAIN, ONES = signed(2, 3), signed(3), torch.ones(2, 3).double()
+
+
+def layer_norm(grad: Tensor, x: Tensor, weight: Tensor | None, mask: tuple[bool, bool, bool]) -> Tensor:
+    _, mean, deviation = aten.native_layer_norm(x, [3], weight, None, 0.0)
+    return aten.native_layer_norm_backward(grad, x, [3], mean, deviation, weight, None, mask)[0]
+
+
+ONLY_INPUT = (True, False, False)
 CASES: dict[str, Case] = {
-    **{
-        name: case(getattr(aten, name), X)
-        for name in [
-            "abs",
-            "alias",
-            "clone",
-            "contiguous",
-            "nan_to_num",
-            "neg",
-            "positive",
-            "relu",
-            "leaky_relu",
-            "tril",
-            "triu",
-            "real",
-            "resolve_conj",
-            "resolve_neg",
-        ]
-    },
+    **each(
+        "abs alias clone contiguous nan_to_num neg positive relu leaky_relu tril triu real resolve_conj resolve_neg", X
+    ),
     "rrelu_with_noise": case(lambda x: aten.rrelu_with_noise(x, torch.ones(2, 3).double(), 0.1, 0.3, True), X),
     "rrelu_with_noise_functional": case(
         lambda x: aten.rrelu_with_noise_functional(x, torch.ones(2, 3).double(), 0.1, 0.3, True)[0], X
@@ -68,15 +61,12 @@ CASES: dict[str, Case] = {
     "reciprocal": case(aten.reciprocal, X),
     "pow": case(lambda x: aten.pow(x, 1.5), P, positive=True),
     "float_power": case(lambda x: aten.float_power(x, -0.5), P, positive=True),
-    **{
-        name: case(getattr(aten, name), X, Y)
-        for name in ["mul", "multiply", "div", "divide", "true_divide", "add", "sub", "rsub", "subtract"]
-    },
+    **each("mul multiply div divide true_divide add sub rsub subtract", X, Y),
     "addcmul": case(lambda x, y, z: aten.addcmul(x, y, z, value=0.7), X, Y, Z),
     "addcdiv": case(lambda x, y, z: aten.addcdiv(x, y, z, value=0.7), X, Y, Z),
     "lerp": case(lambda x, y: aten.lerp(x, y, 0.3), X, Y),
-    **{name: case(getattr(aten, name), X, Y, points=16) for name in ["maximum", "minimum", "fmax", "fmin", "hypot"]},
-    **{name: case(getattr(aten, name), X, Y, counted=False) for name in ["eq", "ne", "lt", "le", "gt", "ge"]},
+    **each("maximum minimum fmax fmin hypot", X, Y, points=16),
+    **each("eq ne lt le gt ge", X, Y, counted=False),
     "glu": case(lambda x: aten.glu(x, -1), signed(2, 4)),
     "where": case(lambda x, y: aten.where(torch.tensor([[True, False, True]]), x, y), X, signed(2, 1), missed=6),
     "masked_fill": case(lambda x, y: aten.masked_fill(x, MASK, y.reshape(())), X, signed(1), missed=6),
@@ -85,45 +75,17 @@ CASES: dict[str, Case] = {
     "fill": case(filled_with, X, signed(1)),
     "fill_": case(lambda x: aten.fill_(x, 0.0), X),
     # held at exponent zero
-    **{
-        name: case(getattr(aten, name), X)
-        for name in [
-            "exp",
-            "exp2",
-            "expm1",
-            "sigmoid",
-            "tanh",
-            "sin",
-            "cos",
-            "tan",
-            "atan",
-            "sinh",
-            "cosh",
-            "asinh",
-            "erf",
-            "erfc",
-            "elu",
-            "celu",
-            "selu",
-            "gelu",
-            "silu",
-            "mish",
-            "softplus",
-            "hardswish",
-        ]
-    },
-    **{
-        name: case(getattr(aten, name), P, positive=True)
-        for name in ["log", "log2", "log10", "log1p", "lgamma", "digamma"]
-    },
-    **{name: case(getattr(aten, name), P / 2, counted=False) for name in ["asin", "acos", "atanh", "logit", "erfinv"]},
+    **each(
+        "exp exp2 expm1 sigmoid tanh sin cos tan atan sinh cosh asinh erf erfc elu celu selu gelu silu mish "
+        "softplus hardswish",
+        X,
+    ),
+    **each("log log2 log10 log1p lgamma digamma", P, positive=True),
+    **each("asin acos atanh logit erfinv", P / 2, counted=False),
     "acosh": case(aten.acosh, P + 1, counted=False),
     "sinc": case(aten.sinc, X),
     "special_entr": case(aten.special_entr, P, positive=True),
-    **{
-        name: case(getattr(aten, name), X, counted=False)
-        for name in ["softshrink", "hardshrink", "hardsigmoid", "hardtanh", "floor", "ceil", "round", "trunc", "frac"]
-    },
+    **each("softshrink hardshrink hardsigmoid hardtanh floor ceil round trunc frac", X, counted=False),
     "atan2": case(aten.atan2, X, Y),
     "copysign": case(aten.copysign, X, Y),
     "deg2rad": case(aten.deg2rad, X),
@@ -149,28 +111,12 @@ CASES: dict[str, Case] = {
     "bincount": case(lambda x: aten.bincount(torch.tensor([0, 2, 2]), x), positive(3), counted=False),
     "histc": case(lambda x: aten.histc(x, 4), X, counted=False),
     # blind to scale
-    **{
-        name: case(getattr(aten, name), X)
-        for name in [
-            "sign",
-            "sgn",
-            "signbit",
-            "isnan",
-            "isinf",
-            "isfinite",
-            "isposinf",
-            "isneginf",
-            "nonzero",
-            "count_nonzero",
-            "any",
-            "all",
-            "logical_not",
-            "ones_like",
-            "rand_like",
-            "randn_like",
-        ]
-    },
-    **{name: case(getattr(aten, name), X, Y) for name in ("logical_and", "logical_or", "heaviside")},
+    **each(
+        "sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all logical_not "
+        "ones_like rand_like randn_like",
+        X,
+    ),
+    **each("logical_and logical_or heaviside", X, Y),
     "is_nonzero": case(aten.is_nonzero, signed(1), counted=False),
     "new_ones": case(lambda x: aten.new_ones(x, [2]), X),
     "full_like": case(lambda x: aten.full_like(x, 3.0), X),
@@ -183,6 +129,27 @@ CASES: dict[str, Case] = {
     "uniform": case(lambda x: aten.uniform_(x), X),
     "exponential": case(lambda x: aten.exponential_(x), X),
     "bernoulli_": case(lambda x: aten.bernoulli_(x, 0.5), X),
+    # backward passes
+    "threshold_backward": case(lambda g, x: aten.threshold_backward(g, x, 0), G, X),
+    "leaky_relu_backward": case(lambda g, x: aten.leaky_relu_backward(g, x, 0.1, False), G, X),
+    "native_dropout_backward": case(lambda g: aten.native_dropout_backward(g, ONES > 0, 2.0), G),
+    "_prelu_kernel_backward": case(aten._prelu_kernel_backward, G, X, signed(2, 3), counted=False),
+    **each(
+        "sigmoid_backward tanh_backward gelu_backward silu_backward mish_backward hardswish_backward "
+        "hardsigmoid_backward",
+        G,
+        X,
+        counted=False,
+    ),
+    "elu_backward": case(lambda g, x: aten.elu_backward(g, 1.0, 1.0, 1.0, False, x), G, X, counted=False),
+    "softplus_backward": case(lambda g, x: aten.softplus_backward(g, x, 1.0, 20.0), G, X),
+    "log_sigmoid_backward": case(lambda g, x: aten.log_sigmoid_backward(g, x, (-x.abs()).exp()), G, X),
+    "hardtanh_backward": case(lambda g, x: aten.hardtanh_backward(g, x, -1.0, 1.0), G, X, counted=False),
+    "softshrink_backward": case(lambda g, x: aten.softshrink_backward(g, x, 0.5), G, X, counted=False),
+    "hardshrink_backward": case(lambda g, x: aten.hardshrink_backward(g, x, 0.5), G, X, counted=False),
+    "_softmax_backward_data": case(lambda g, y: aten._softmax_backward_data(g, y, 1, torch.float64), G, X),
+    "_log_softmax_backward_data": case(lambda g, y: aten._log_softmax_backward_data(g, y, 1, torch.float64), G, X),
+    "native_layer_norm_backward": case(lambda g, x: layer_norm(g, x, None, ONLY_INPUT), G, X),
 }
 FURTHER: dict[str, Case] = {
     "mul by a number": case(lambda x: aten.mul(x, 3.0), X),
@@ -231,6 +198,9 @@ FURTHER: dict[str, Case] = {
     "to booleans": case(lambda x: aten._to_copy(x, dtype=torch.bool), X),
     "leaky relu in place": case(lambda x: aten.leaky_relu_(x, 0.2), X),
     "dropout for prediction": case(lambda x: aten.dropout(x, 0.5, False), X),
+    "threshold elsewhere, backward": case(lambda g, x: aten.threshold_backward(g, x, 0.5), G, X, counted=False),
+    "layer norm with a gain": case(lambda g, x, w: layer_norm(g, x, w, ONLY_INPUT), G, X, GAIN),
+    "layer norm, to its gain too": case(lambda g, x, w: layer_norm(g, x, w, (True, True, False)), G, X, GAIN, missed=7),
 }
 
 

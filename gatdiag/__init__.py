@@ -5,7 +5,7 @@ neighbors never:
 
     cli            thin commands over public functions
     experiments    built-in models and data sets
-    loop           watch(): a recorder around a training loop, with or without a progress line
+    watching       watch(): a recorder around a training loop, with or without a progress line
     report         runs -> one HTML page that a stranger understands
     figures        runs -> the papers' figures, as pictures and as data; one figure a file
     checkpoint     saved checkpoints -> a run, without ever executing what is in a file
@@ -13,7 +13,6 @@ neighbors never:
     remedies       change a model so that it trains: initialization, rebalancing
     summary        runs -> tables and facts that figures and report need
     recorder       a training loop -> a run; nothing about the training changes
-    hooks          layers -> events: outputs, and the gradients that come back to them
     laws           model -> its conservation laws, found by tracing it; their values; c under real optimizers
     metrics        tensors -> numbers at one step; pure functions, one concept a file
     run            the store: the run folder, its documented format, writing and reading it; never torch
@@ -38,10 +37,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gatdiag.diagnosis import diagnose
     from gatdiag.laws import find_laws
-    from gatdiag.loop import watch
     from gatdiag.report import write_report
     from gatdiag.run import load
     from gatdiag.structure import discover
+    from gatdiag.watching import watch
 
 __all__ = ["diagnose", "discover", "find_laws", "load", "watch", "write_report"]
 
@@ -50,7 +49,7 @@ _HOME = {
     "discover": "gatdiag.structure",
     "find_laws": "gatdiag.laws",
     "load": "gatdiag.run",
-    "watch": "gatdiag.loop",
+    "watch": "gatdiag.watching",
     "write_report": "gatdiag.report",
 }
 

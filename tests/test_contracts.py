@@ -55,7 +55,7 @@ def test_a_package_with_few_rooms_keeps_every_contract(tmp_path):
         ({"laws/find.py": "from matplotlib.figure import Figure"}, NO_DRAWING),
         ({"hooks.py": "import seaborn"}, NO_DRAWING),
         ({"metrics/norm.py": "import typer"}, NO_DRAWING),
-        ({"recorder.py": "import gatdiag.hooks", "hooks.py": "import rich.console"}, NO_DRAWING),
+        ({"recorder.py": "import gatdiag.laws", "laws.py": "import rich.console"}, NO_DRAWING),
         ({"remedies/balance.py": "import matplotlib"}, NO_DRAWING),
         ({"metrics/norm.py": "import gatdiag.metrics.change", "metrics/change.py": ""}, METRICS_APART),
         ({"figures/rank.py": "import gatdiag.figures.norm", "figures/norm.py": ""}, FIGURES_APART),

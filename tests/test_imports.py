@@ -22,7 +22,6 @@ FORBIDDEN = {
     "gatdiag.report": {"torch"},
     "gatdiag.structure": DRAWING | PYG,
     "gatdiag.laws": DRAWING | PYG,
-    "gatdiag.hooks": DRAWING | PYG,
     "gatdiag.metrics": DRAWING | PYG,
     "gatdiag.recorder": DRAWING | PYG,
     "gatdiag.remedies": DRAWING | PYG,

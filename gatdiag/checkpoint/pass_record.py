@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gatdiag.checkpoint.fitting import load_weights_
 from gatdiag.checkpoint.measures import Measured, measure
 from gatdiag.errors import InputError, ModelError
-from gatdiag.recorder import GROUPS, Recorder
+from gatdiag.recorder import GROUPS, Recorder, Settings, select
 from gatdiag.structure import Structure
 
 # The optimizer's steps from one checkpoint to the next were not seen.
@@ -72,9 +72,8 @@ class PassRecord:
         self._names = [info.name for info in structure.parameters]
         self.measured: Mapping[str, Measured] = {}
         metrics = RECORDED if compared else [name for name in RECORDED if name not in _CHANGES]
-        self._recorder = Recorder(
-            subject.model, folder, every=checkpoint, metrics=metrics, overwrite=overwrite, name=name
-        )
+        settings = Settings(select(metrics, 20.0), every=checkpoint, overwrite=overwrite, name=name)
+        self._recorder = Recorder(subject.model, folder, settings)
         if not self._recorder.enabled:
             raise InputError("GATDIAG_DISABLE is set, so nothing can be recorded: unset it")
         subject.model.train()

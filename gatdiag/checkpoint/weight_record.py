@@ -15,8 +15,7 @@ from gatdiag.checkpoint.fitting import plain
 from gatdiag.checkpoint.measures import Measured, measure
 from gatdiag.checkpoint.stack import Stack
 from gatdiag.laws import Laws
-from gatdiag.recorder import description
-from gatdiag.recorder.groups import select
+from gatdiag.recorder import meta, select
 from gatdiag.run import Store
 from gatdiag.structure import Structure
 from gatdiag.structure.adapters import ATTENTION
@@ -45,7 +44,7 @@ class Balance:
 def traced_balance(laws: Laws) -> Balance:
     """The laws of a model."""
     return Balance(
-        description.of_laws(laws, laws.excluded, None),
+        meta.of_laws(laws, laws.excluded, None),
         frozenset(laws.parameters),
         lambda tensors, _: laws.c({name: plain(tensors[name]) for name in laws.parameters}),
     )
@@ -54,7 +53,7 @@ def traced_balance(laws: Laws) -> Balance:
 def stacked_balance(stack: Stack) -> Balance:
     """The laws that names and shapes show."""
     return Balance(
-        description.of_laws([], stack.excluded, None) | {"found": stack.entries},
+        meta.of_laws([], stack.excluded, None) | {"found": stack.entries},
         stack.parameters,
         lambda _, measured: torch.cat(list(stack.c(measured).values())),
     )
@@ -103,9 +102,9 @@ class WeightRecord:
             "model": model,
             "device": "cpu",
             "cadence": {"every": "checkpoint", "budget": None, "metrics": ", ".join(metrics), "groups": {}},
-            "structure": description.of_structure(structure, structure.order),
+            "structure": meta.of_structure(structure, structure.order),
             "laws": balance.described,
-            **description.fixed(select(metrics)),
+            **meta.fixed(select(metrics)),
         }
         self._store = Store.create(folder, about, overwrite=overwrite)
 

@@ -11,8 +11,8 @@ from torch_geometric.transforms import NormalizeFeatures
 from gatdiag.experiments.data import Transform, load_graph, usual_transform
 from gatdiag.experiments.models import gat
 from gatdiag.experiments.training import SPLITS, Epoch, TrainingSettings, train
-from gatdiag.loop import watch
 from gatdiag.remedies import Scheme, initialize_
+from gatdiag.watching import watch
 
 # The paper's two ends: what everyone uses, and what it proposes. Run folders are called after the schemes.
 SCHEMES: Final[tuple[Scheme, ...]] = ("xavier", "balanced_orthogonal")

@@ -1,26 +1,23 @@
 """Recorder: a training loop -> a run, without changing anything about the training.
 
-- `recorder`: the recorder itself, which brings the others together
-- `steps`: notices the steps of optimizers; `clock`: counts them; `schedule`: which of them are recorded
-- `plan`: what is recorded of one model; `subject`: when that is settled, and what becomes of it when parts of the model
-  are replaced, which `binding` notices
-- `groups`: what is recorded, in presets by cost
-- `passes`: events of layers -> rows of `layers`, with `rows` and `attention`
-- `weights`: parameters -> rows of `parameters`; `balance`: laws -> rows of `neurons`; `measurement`: one step of all
-- `scalars`: what the user logs
-- `scaling`: what undoes a gradient scaler
-- `outbox`: from the device to the host; `writer`: from there to the run folder; `first_bad`: the first NaN
-- `description`: what meta.json says; `status`: what a progress line shows
+One value of mu: torch's hook -> `LayerRecorder` (measures) -> `ForwardPass` (until the step) -> `Writer` -> the store.
+
+- `recorder`: the recorder itself, which brings the others together; `settings`: what it is told
+- `hooks`: torch's module hooks -> events; `layers`: events -> rows of `layers`, with `rows` and `attention`
+- `optimizers`: notices the steps of optimizers; `schedule`: which of them are recorded
+- `parameters`: weights and gradients -> rows of `parameters`, with `weights`; `neurons`: laws -> rows of `neurons`
+- `model`: what is known of the model, when that is settled, and what becomes of it when parts are replaced; `tape`:
+  the same where training calls parts of a model and not its forward pass
+- `scalars`: what the user logs; `meta`: what meta.json says
+- `outbox`: from the device to the host; `writer`: from there to the run folder; `non_finite`: the first NaN
 - `guard`: contains what fails
 """
 
 from gatdiag.quantities import GROUPS, Group
-from gatdiag.recorder.groups import PRESETS, Metrics
 from gatdiag.recorder.guard import RecordingWarning
-from gatdiag.recorder.plan import Patterns
-from gatdiag.recorder.recorder import Recorder
+from gatdiag.recorder.recorder import Observer, Recorder, Status
 from gatdiag.recorder.schedule import Every
-from gatdiag.recorder.status import Observer, Status
+from gatdiag.recorder.settings import PRESETS, Metrics, Patterns, Settings, select
 
 __all__ = [
     "GROUPS",
@@ -32,5 +29,7 @@ __all__ = [
     "Patterns",
     "Recorder",
     "RecordingWarning",
+    "Settings",
     "Status",
+    "select",
 ]

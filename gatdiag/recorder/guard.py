@@ -11,14 +11,13 @@ class RecordingWarning(UserWarning):
 
 
 class Guard:
-    """Runs functions, and tells of each kind of failure once.
+    """Runs functions, and warns of each kind of failure once.
 
     Attributes:
         failures: What failed, or is to be known -> the message, for the run's notes.
     """
 
     def __init__(self) -> None:
-        """Nothing has failed."""
         self.failures: dict[str, str] = {}
 
     def __call__(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -33,14 +32,14 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            self.tell(what, f"{what} are lost: {type(error).__name__}: {_text(error)}")
+            self.warn(what, f"{what} are lost: {type(error).__name__}: {_text(error)}")
             return None
 
     def note(self, what: str, message: str) -> None:
         """Keep a message for the run's notes, once for each `what`, without a warning."""
         self.failures.setdefault(what, message)
 
-    def tell(self, what: str, message: str) -> None:
+    def warn(self, what: str, message: str) -> None:
         """Warn, once for each `what`. Where warnings are errors, standard error has to do."""
         if what in self.failures:
             return

@@ -1,4 +1,4 @@
-"""Measured tensors -> rows in the store, without making the host wait for the device at each step.
+"""Masked tensors -> rows in the store, without making the host wait for the device at each step.
 
 What is on the CPU is written at once. What is on an accelerator waits, with all that comes after it, until a second
 has passed; then everything crosses in a single copy.
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Columns: TypeAlias = dict[str, Any]  # column -> Tensor, Measured, array or number
+Columns: TypeAlias = dict[str, Any]  # column -> Tensor, Masked, array or number
 Write: TypeAlias = Callable[[str, Columns], None]
 
 _SECONDS = 1.0
@@ -21,11 +21,21 @@ _MOST = 2048  # rows waiting at a time
 
 
 @dataclass(frozen=True)
-class Measured:
+class Masked:
     """A column some of whose entries were not measured."""
 
     values: Tensor | np.ndarray[Any, Any]
     where: np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def masked(values: Any, where: np.ndarray[Any, np.dtype[np.bool_]]) -> Any:
+    """The values, of which only some were measured."""
+    return values if bool(where.all()) else Masked(values, where)
+
+
+def scaled(column: Any, factor: Any) -> Any:
+    """A column times a number."""
+    return Masked(column.values * factor, column.where) if isinstance(column, Masked) else column * factor
 
 
 class Outbox:
@@ -61,7 +71,7 @@ class Outbox:
 
 
 def _tensor(value: Any) -> Tensor | None:
-    value = value.values if isinstance(value, Measured) else value
+    value = value.values if isinstance(value, Masked) else value
     return value if isinstance(value, Tensor) else None
 
 
@@ -90,5 +100,5 @@ def _on_host(value: Any, arrived: Mapping[int, Tensor] | None = None) -> Any:
     tensor = _tensor(value)
     if tensor is not None:
         array = (arrived or {}).get(id(tensor), tensor).detach().double().numpy()
-        value = Measured(array, value.where) if isinstance(value, Measured) else array if array.ndim else float(array)
-    return np.ma.masked_array(value.values, mask=~value.where) if isinstance(value, Measured) else value
+        value = Masked(array, value.where) if isinstance(value, Masked) else array if array.ndim else float(array)
+    return np.ma.masked_array(value.values, mask=~value.where) if isinstance(value, Masked) else value

@@ -4,116 +4,126 @@ import atexit
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
-from gatdiag.hooks import Hooks, in_backward_pass
-from gatdiag.recorder import description, scaling
-from gatdiag.recorder.binding import holds_none_of
-from gatdiag.recorder.clipping import BeforeClipping
-from gatdiag.recorder.clock import Clock
-from gatdiag.recorder.groups import Metrics, select
+from gatdiag.recorder import meta
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.measurement import StepMeasurement
-from gatdiag.recorder.passes import Passes
-from gatdiag.recorder.plan import Patterns, Plan, filter_of, static_layers
-from gatdiag.recorder.scalars import best_of, flattened, scalar
-from gatdiag.recorder.schedule import Budget, Every, schedule
-from gatdiag.recorder.status import Observer, Status
-from gatdiag.recorder.steps import Moving, Steps
-from gatdiag.recorder.subject import Subject
-from gatdiag.recorder.trainer import TrainerMetrics, training_loss
+from gatdiag.recorder.hooks import in_backward_pass
+from gatdiag.recorder.layers import LayerRecorder
+from gatdiag.recorder.model import RecordingPlan, WatchedModel, static_layers
+from gatdiag.recorder.non_finite import FirstNonFinite
+from gatdiag.recorder.optimizers import (
+    OptimizerHooks,
+    calling_scaler,
+    held_by,
+    unscale_of_outputs,
+    unscale_of_parameters,
+)
+from gatdiag.recorder.parameters import ParameterRows, UnclippedNorm
+from gatdiag.recorder.scalars import TrainerMetrics, flattened, scalar, training_loss
+from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
+from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure import Layer, Structure
 from gatdiag.structure.replica import unwrapped
 
 DISABLED = "GATDIAG_DISABLE"
 
-_PIECEWISE = (
-    "the optimizer steps inside the backward pass, so that gradients never exist together: each is measured when its "
-    "own weights move, and delta, predicted c and the norm before clipping are not recorded"
+_INSIDE = (
+    "the optimizer steps inside the backward pass, so that gradients never exist together: neither they nor what is "
+    "known by them (delta, c, gradient norms) is recorded, only weights and layers"
 )
 _PERHAPS_SCALED = (
     "layers return float16, and no torch.amp.GradScaler is known: if the loss is scaled, so are the recorded gradients "
     "of layer outputs. Give the scaler to watch(..., scaler=...)"
 )
 
-
 _recording: list["Recorder"] = []  # those of this process that have begun and not ended
 
 
+@dataclass(frozen=True)
+class Status:
+    """A glance at a training, for whoever shows it.
+
+    Attributes:
+        step: The last recorded step.
+        scalars: What was logged last.
+        layers: Names of the recorded layers.
+        relative_gradient_norms: Largest among each layer's feature weights, or of all it has; NaN where there is none.
+        first_non_finite: Where the first NaN or infinity was, if there was one.
+    """
+
+    step: int
+    scalars: Mapping[str, float]
+    layers: tuple[str, ...]
+    relative_gradient_norms: tuple[float, ...]
+    first_non_finite: FirstNonFinite | None
+
+
+Observer: TypeAlias = Callable[[Status | None], None]  # None: the recording has ended
+
+
 class Recorder:
-    """Records a training loop; `gatdiag.watch` makes one, and says what the arguments are.
+    """Records a training loop; `gatdiag.watch` makes one, and says what can be set.
 
     A step is opened by the optimizer (or by `step()`), measured, and closed when the weights have moved; rows are
     written then. Layers are measured while they run, if the step that is coming is recorded. Nothing that fails in
     here reaches the loop, and nothing that is raised in the loop is touched.
 
+    Args:
+        model: The model.
+        folder: Where the run is written.
+        settings: What is recorded.
+        enabled: False makes all of it a no-op.
+        observer: Is told how training is going.
+
     Attributes:
         folder: Where the run is.
         enabled: Whether it records at all.
+        is_ahead: Whether training has begun to compute the coming step.
+
+    Raises:
+        InputError: This is no model, or the budget is none.
     """
 
     def __init__(
         self,
         model: nn.Module,
         folder: str | os.PathLike[str],
+        settings: Settings | None = None,
         *,
-        every: Every = 1,
-        metrics: Metrics = "standard",
-        budget: float | None = None,
-        optimizer: Optimizer | Iterable[Optimizer] | None = None,
-        scaler: Any = None,
-        best: str | None = None,
-        overwrite: bool = False,
-        resume: bool | int = False,
-        include: Patterns = None,
-        exclude: Patterns = None,
-        name: str | None = None,
-        law_search_seconds: float | None = 20.0,
         enabled: bool = True,
         observer: Observer | None = None,
     ) -> None:
-        """Checks the arguments; recording begins with `start`."""
         if not isinstance(model, nn.Module):
             raise InputError(f"watch() expects a torch.nn.Module, got {type(model).__name__}")
-        if overwrite and resume is not False:
-            raise InputError("overwrite=True deletes the run that is there, resume=... continues it: choose one")
+        settings = settings or Settings()
         self.folder = Path(folder).absolute()
         self.enabled = enabled and not _disabled() and _is_first_process()
+        self.is_ahead = False
         self._root = unwrapped(model)
-        self._selection = select(metrics).searching_laws(law_search_seconds)
-        self._keeps = filter_of(include, exclude)
-        self._guard = Guard()
-        self._clock = Clock(schedule(every), Budget(budget), self._guard)
-        self._best = None if best is None else best_of(best)
-        self._scaler = scaler
-        self._observer = observer
-        self._hooks = Hooks(model, self)
-        self._passes = Passes(self._selection, self._guard)
-        self._steps = Steps(lambda: list(self._root.parameters()), self, _listed(optimizer))
-        self._cadence = {
-            "every": getattr(every, "__name__", "function") if callable(every) else str(every),
-            "budget": budget,
-            "metrics": self._selection.name,
-            "groups": dict(self._selection.every),
-        }
-        self._name, self._overwrite, self._resume = name, overwrite, resume
+        self._settings, self._selection, self._observer = settings, settings.selection, observer
+        self._scaler = settings.scaler
+        self._guard, self._stopwatch = Guard(), Stopwatch()
+        self._counter = StepCounter(settings.every, Pace(settings.share, self._stopwatch), self._guard)
+        self._model = WatchedModel(self._root, settings, self._guard, self._begin_recording, self._follow)
+        self._layers = LayerRecorder(model, self._model.tape, self._selection, self._guard, self._stopwatch, self)
+        self._steps = OptimizerHooks(lambda: list(self._root.parameters()), self, self._guard, settings.optimizers)
         self._writer: Writer | None = None
-        self._subject = Subject(
-            self._root, self._selection, self._keeps, self._guard, self._begin_recording, self._follow
-        )
-        self._measured: StepMeasurement | None = None
-        self._is_ahead = False  # whether training has begun to compute the coming step
-        self._clipping = BeforeClipping()
+        self._rows: ParameterRows | None = None  # of the step that is open, if it is recorded
+        self._layer_rows: dict[str, Any] = {}
+        self._is_inside = False  # whether the open step is made inside the backward pass
+        self._unclipped = UnclippedNorm()
         self._trainer = TrainerMetrics(self._root)
         self._logs_loss = self._has_loss = False  # whether the user logs a loss, and whether closures return it
         self._has_ended = False
@@ -121,8 +131,6 @@ class Recorder:
         # optimizers that meta.json tells of -> the first parameter of the model that each holds
         self._known = weakref.WeakKeyDictionary[Optimizer, str]()
         self._members: Sequence[Optimizer] = ()  # those that make the step that is open
-        # optimizers that hold no parameter of the model -> gradients at their last steps, and versions of these
-        self._others = weakref.WeakKeyDictionary[Optimizer, list[tuple[weakref.ref[Tensor], int]]]()
         self._process = os.getpid()
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -135,23 +143,23 @@ class Recorder:
                 or no layer is left to record; or this recorder has ended.
             ModelError: The model has no parameters.
         """
-        if not self.enabled or self._hooks.attached:
+        if not self.enabled or self._layers.hooks.attached:
             return self
         if self._has_ended:
             raise InputError("A recorder records once; call gatdiag.watch again for another run")
-        layers = static_layers(self._root, self._keeps)
-        about = {**description.of_model(self._root), "cadence": self._cadence, **description.fixed(self._selection)}
-        about |= {} if self._name is None else {"name": self._name}
+        settings = self._settings
+        layers = static_layers(self._root, settings.keeps)
+        about = {**meta.of_model(self._root), "cadence": settings.cadence, **meta.fixed(self._selection)}
+        about |= {} if settings.name is None else {"name": settings.name}
         self._free_folder()
         self._writer = Writer(
-            self.folder, about, self._guard, overwrite=self._overwrite, resume=self._resume, layers=layers
+            self.folder, about, self._guard, overwrite=settings.overwrite, resume=settings.resume, layers=layers
         )
         self._free_model()
-        self._clock.start(self._writer.next_step)
-        self._passes.start(self._clock.record)
+        self._counter.start(self._writer.next_step)
+        self._layers.start_step(self._counter.record)
         self._listen_to(layers)
-        self._hooks.follow(self._subject.tape)
-        self._hooks.attach()
+        self._layers.hooks.attach()
         self._steps.attach()
         _recording.append(self)
         atexit.register(self._end_at_exit)
@@ -175,7 +183,7 @@ class Recorder:
     def _free_folder(self) -> None:
         """End an earlier recording in this folder that was to go on until the exit, if it is to be replaced."""
         for other in [other for other in _recording if other._goes_on_until_exit and other.folder == self.folder]:
-            if not self._overwrite and self._resume is False:
+            if not self._settings.overwrite and self._settings.resume is False:
                 raise InputError(
                     f"{self.folder} is being recorded since an earlier call of watch(): call finish() on the recorder "
                     "that it returned, give another folder, or say overwrite=True to delete that run or resume=True "
@@ -186,7 +194,7 @@ class Recorder:
     def _free_model(self) -> None:
         """End an earlier recording of this model that was to go on until the exit: its training is over."""
         for other in [other for other in _recording if other._goes_on_until_exit and other._root is self._root]:
-            other._guard.tell(
+            other._guard.warn(
                 "another recording",
                 f"the recording in {other.folder} has ended, for the model is watched again, in {self.folder}; call "
                 "finish() on a recorder when its training is over",
@@ -207,42 +215,33 @@ class Recorder:
         writer, self._has_ended = self._writer, True
         _recording.remove(self)
         atexit.unregister(self._end_at_exit)
-        self._hooks.remove()
+        self._layers.stop()
         self._steps.remove()
         if self._steps.is_open:
             self._guard("the last step", self._steps.close)
-        self._log_what_a_trainer_knows(self._clock.last_step)
-        self._passes.stop()
-        if not self._clock.steps and error is None:
-            self._guard.tell(
+        self._log_what_a_trainer_knows(self._counter.last_step)
+        if not self._counter.steps and error is None:
+            self._guard.warn(
                 "steps",
                 "no step of an optimizer that holds parameters of this model was seen, so nothing was recorded. "
                 "If your optimizer is not one of torch's, call recorder.step() before it moves the weights",
             )
-        elif self._clock.records and not writer.saw_layers and "outputs" in self._selection.every:
-            self._guard.tell(
+        elif self._counter.records and not writer.saw_layers and "outputs" in self._selection.every:
+            self._guard.warn(
                 "layers",
                 "no output of a layer was seen: inside compiled code, and where layers are not called as modules, "
                 "nothing can be read without changing the computation. Parameters and laws are recorded",
             )
-        self._subject.tell_of_laws()
-        if self._plan is not None:
-            self._guard("final parameters", writer.save_snapshot, "final", self._plan.weights)
-        writer.end(error, self._notes())
+        self._model.warn_of_missing_laws()
+        notes = list(self._layers.notes)
+        if (plan := self._model.plan) is not None:
+            self._guard("final parameters", writer.save_snapshot, "final", plan.weights)
+            if plan.neurons is not None and plan.neurons.unpredictable:
+                notes.append(f"predicted c: {plan.neurons.unpredictable}")
+        writer.end(error, notes)
         if self._observer is not None:
             self._guard("the progress line", self._observer, None)
-        self._subject.forget()
-
-    @property
-    def _plan(self) -> Plan | None:
-        return self._subject.plan
-
-    def _notes(self) -> list[str]:
-        balance = None if self._plan is None else self._plan.balance
-        unpredictable = (
-            [] if balance is None or not balance.unpredictable else [f"predicted c: {balance.unpredictable}"]
-        )
-        return [*self._passes.notes.values(), *self._hooks.parts.values(), *unpredictable]
+        self._model.forget()
 
     # --- what the user calls ------------------------------------------------------------------------------------------
 
@@ -260,14 +259,15 @@ class Recorder:
             scalars: Name -> number, tensor or array with one element, or torchmetrics metric. "loss" is what the
                 figures draw.
         """
-        if self._writer is None or not self._hooks.attached:
+        if self._writer is None or not self._layers.hooks.attached:
             return
-        given: dict[str, Any] = {}
-        for mapping in (*mappings, scalars):
-            what = f"logged values ({type(mapping).__name__})"
-            self._guard(what, lambda of=mapping: given.update(flattened(of)))
-        self._logs_loss |= "loss" in given
-        self._keep(given, self._clock.step if self._is_ahead or self._steps.is_open else self._clock.last_step)
+        with self._stopwatch:
+            given: dict[str, Any] = {}
+            for mapping in (*mappings, scalars):
+                what = f"logged values ({type(mapping).__name__})"
+                self._guard(what, lambda of=mapping: given.update(flattened(of)))
+            self._logs_loss |= "loss" in given
+            self._keep(given, self._counter.step if self.is_ahead or self._steps.is_open else self._counter.last_step)
 
     def _keep(self, given: Mapping[str, Any], step: int) -> None:
         """Write what was logged, or found to be logged, of a step."""
@@ -277,15 +277,15 @@ class Recorder:
         values = {name: self._guard(f"values of {name!r}", scalar, name, given[name]) for name in named}
         values = {name: value for name, value in values.items() if value is not None}
         self._writer.log(step, values)
-        if self._best is not None and self._best[0] in values and self._plan is not None:
-            value = float(values[self._best[0]])
-            self._guard("best parameters", self._writer.offer_best, *self._best, value, step, self._plan.weights)
+        best, plan = self._settings.best, self._model.plan
+        if best is not None and best[0] in values and plan is not None:
+            self._guard("best parameters", self._writer.offer_best, *best, float(values[best[0]]), step, plan.weights)
 
     def note(self, text: str) -> None:
         """Keep a remark with the run; the report shows it among the run's notes."""
         self._guard.note(text, text)
 
-    def step(self, number: int | None = None) -> AbstractContextManager[None]:
+    def step(self, number: int | None = None) -> AbstractContextManager[Any]:
         """Say that a step is about to be made by something that is not an optimizer of torch's.
 
         Gradients must be there, and the weights must not have moved. The weights after the step are read when the
@@ -301,224 +301,192 @@ class Recorder:
             with recorder.step():
                 my_update(model)
         """
-        if self._writer is not None and self._hooks.attached:
+        if self._writer is not None and self._layers.hooks.attached:
             if number is not None:
                 self._steps.close()
-                self._guard("numbers of steps", self._clock.skip_to, number)
-            self._is_ahead = False
+                self._guard("numbers of steps", self._counter.skip_to, number)
+            self.is_ahead = False
             self._guard("this step", self._steps.open)
-        return Moving(lambda: self._guard("this step", self._steps.close))
+        moving = ExitStack()
+        moving.callback(self._guard, "this step", self._steps.close)
+        return moving
 
-    # --- what layers tell ---------------------------------------------------------------------------------------------
+    # --- what passes tell ---------------------------------------------------------------------------------------------
 
-    def on_forward_begins(self) -> None:
-        """The model's forward pass begins, which may be repeated by activation checkpointing."""
-        if not in_backward_pass():
-            self._passes.bound()
+    def on_layer_begins(self) -> None:
+        """A layer is about to run, outside of a backward pass."""
+        if self._steps.is_open:
+            self._guard("this step", self._steps.forward_begins)
 
-    def on_call(self, layer: str, module: nn.Module) -> None:
-        """A layer is about to run."""
-        with self._clock.recording():
-            if self._steps.is_open and not in_backward_pass():
-                self._guard("this step", self._steps.forward_begins)
-            self._guard("attention", self._passes.call, layer, module)
-
-    def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
+    def on_layer_ends(self) -> None:
         """A layer has run."""
-        with self._clock.recording():
-            if self._root.training and not self._is_ahead and not self._steps.is_open:
-                self._log_what_a_trainer_knows(self._clock.last_step)
-            self._is_ahead |= self._root.training
-            number: int | None = self._guard("layer outputs", self._passes.output, layer, inputs, output)
-        return number
+        if not self.is_ahead and self._root.training:
+            if not self._steps.is_open:
+                self._log_what_a_trainer_knows(self._counter.last_step)
+            self.is_ahead = True
 
-    def on_gradient(self, layer: str, number: int, gradient: Tensor) -> None:
-        """The gradient of a layer's output has been computed."""
-        with self._clock.recording():
-            self._is_ahead = True
-            self._guard("gradients of layer outputs", self._passes.gradient, layer, number, gradient)
-            self._guard("gradient norms before clipping", self._ask_for_the_end_of_the_backward_pass)
+    def on_gradient(self) -> None:
+        """The gradient of a layer's output has been computed; the backward pass goes on."""
+        self.is_ahead = True
+        plan = self._model.plan
+        if plan is not None and self._counter.record is not None and self._unclipped.on_gradient(plan.weights):
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._on_backward_ended))
+
+    def _on_backward_ended(self) -> None:
+        plan = self._model.plan
+        if plan is None:
+            return
+        with self._stopwatch, torch.no_grad():
+            self._unclipped.on_backward_ended(plan.weights)
+            if not self._counter.steps and not self._steps.is_open:
+                is_away = any(parameter.device.type != "cpu" for parameter in self._root.parameters())
+                is_rough = self._layers.saw_rough or is_away
+                self._guard("checks of laws", self._model.check_laws, is_rough=is_rough)
 
     def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The model's forward pass has ended."""
-        self._passes.bound()
         if self._process == os.getpid():
-            self._subject.on_forward((args, kwargs))
-
-    def _ask_for_the_end_of_the_backward_pass(self) -> None:
-        if self._plan is None or self._clock.record is None or not self._clipping.backward_runs(self._plan.weights):
-            return
-        engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._read_unclipped))
-
-    def _read_unclipped(self) -> None:
-        if self._plan is not None:
-            with self._clock.recording(), torch.no_grad():
-                self._clipping.backward_ended(self._plan.weights)
-                if not self._clock.steps and not self._steps.is_open:
-                    self._guard("checks of laws", self._subject.check_laws, is_rough=self._is_rough())
-
-    def _is_rough(self) -> bool:
-        """Whether gradients are of less than 32 bits, or may be."""
-        return self._passes.saw_rough or any(parameter.device.type != "cpu" for parameter in self._root.parameters())
+            self._model.on_forward((args, kwargs))
 
     # --- what optimizers tell -----------------------------------------------------------------------------------------
 
     def on_step(self, optimizers: Sequence[Optimizer]) -> None:
         """Gradients are there, and weights have not moved."""
         self._members = optimizers  # grows with those that join
-        self._subject.on_step(self._clock.step, optimizers)
-        with self._clock.recording(), torch.no_grad():
-            self._guard("this step", self._open, optimizers)
+        with self._stopwatch:
+            self._model.on_step(self._counter.step, optimizers)
+            with torch.no_grad():
+                self._guard("this step", self._open, optimizers)
 
     def on_loss(self, loss: Any) -> None:
         """A closure has returned its loss."""
         if isinstance(loss, Tensor | float) and not self._logs_loss:
             self._has_loss = True
-            self._keep({"loss": loss * self._trainer.batches_per_step}, self._clock.step)
+            self._keep({"loss": loss * self._trainer.batches_per_step}, self._counter.step)
+
+    def on_joined(self, optimizer: Optimizer) -> None:
+        """A further optimizer takes part in the step."""
+        with self._stopwatch, torch.no_grad():
+            self._guard("this step", self._join, optimizer)
+
+    def on_moved(self) -> None:
+        """Weights have moved."""
+        if self._rows is not None:
+            with self._stopwatch, torch.no_grad():
+                self._guard("updates", self._rows.measure_moved)
+
+    def on_done(self) -> None:
+        """The step is over."""
+        with self._stopwatch, torch.no_grad():
+            self._guard("this step", self._close)
+            self._log_what_a_trainer_knows(self._counter.step)
+        self._rows, self._layer_rows, self._members = None, {}, ()
+        self.is_ahead = False
+        self._counter.advance()
+        self._layers.start_step(self._counter.record)
 
     def _log_what_a_trainer_knows(self, step: int) -> None:
         values = self._guard("metrics of the trainer", self._trainer.news) or {}
         loss = None if self._has_loss or self._logs_loss else training_loss(values)
         self._keep(values if loss is None else {**values, "loss": values[loss]}, step)
 
-    def on_joined(self, optimizer: Optimizer) -> None:
-        """A further optimizer takes part in the step."""
-        with self._clock.recording(), torch.no_grad():
-            self._guard("this step", self._join, optimizer)
-
-    def is_misdirected(self, optimizer: Optimizer) -> bool:
-        """Whether training passes of the model come before this step, and gave its optimizer's parameters no gradient.
-
-        The optimizer of another network that is trained beside this one, such as a critic, has gradients of its own.
-        """
-        return bool(self._guard("steps of optimizers of other parameters", self._is_misdirected, optimizer))
-
-    def _is_misdirected(self, optimizer: Optimizer) -> bool:
-        if not self._is_ahead or all(parameter.grad is None for parameter in self._root.parameters()):
-            return False
-        held = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
-        gradients = [gradient for gradient in held if gradient is not None]
-        before = [(gradient(), version) for gradient, version in self._others.get(optimizer, ())]
-        old = {id(gradient): version for gradient, version in before}
-        self._others[optimizer] = [(weakref.ref(gradient), gradient._version) for gradient in gradients]
-        return not any(old.get(id(gradient)) != gradient._version and bool(gradient.any()) for gradient in gradients)
-
-    def on_moved(self, complete: bool) -> None:
-        """Weights have moved."""
-        if complete and self._measured is not None and self._plan is not None:
-            with self._clock.recording(), torch.no_grad():
-                self._guard("updates", self._measured.close, self._plan, self._selection)
-
-    def on_done(self) -> None:
-        """The step is over."""
-        with self._clock.recording(), torch.no_grad():
-            self._guard("this step", self._close)
-            self._log_what_a_trainer_knows(self._clock.step)
-        self._measured, self._members = None, ()
-        self._is_ahead = False
-        self._clock.advance()
-        self._passes.start(self._clock.record)
-
     def _open(self, optimizers: Sequence[Optimizer]) -> None:
-        plan, writer, clock = self._plan, self._writer, self._clock
+        plan, writer, counter = self._model.plan, self._writer, self._counter
         if plan is None or writer is None:
             return
         for optimizer in optimizers:
-            if self._is_own(optimizer):
-                self._meet(optimizer, writer)
-        fused = scaling.of_parameters(optimizers)
-        record = -1 if clock.record is None else clock.record
-        measured = self._measured = StepMeasurement(clock.step, record, is_piecewise=in_backward_pass())
-        if clock.record is None:
-            writer.watch(clock.step, plan.weights.gradient_norms())
+            self._meet(optimizer, writer)
+        self._is_inside = in_backward_pass()
+        if self._is_inside:
+            self._guard.warn("gradients", _INSIDE)
+        unscale = unscale_of_parameters(optimizers)
+        if plan.neurons is not None and not self._is_inside:
+            records = counter.record, counter.next_record
+            self._guard("delta and c", plan.neurons.measure, counter.step, records, optimizers, unscale)
+        if counter.record is None:
+            writer.watch(counter.step, plan.weights.gradient_norms())
+            return
+        self._rows = ParameterRows(plan.weights, self._selection, self._guard)
+        self._rows.measure(counter.record, unscale)
+        if self._is_inside:
+            self._rows.forget_gradients()
         else:
-            measured.measure(plan, self._selection, self._guard, fused)
-            if measured.is_piecewise:
-                self._guard.note("gradients", _PIECEWISE)
-            else:
-                self._add_gradients(plan, writer, measured, fused)
-        measured.measure_laws(plan, self._selection, self._guard, optimizers, fused, clock.next_record)
+            self._take_layers(plan)
+            unclipped, scale = self._unclipped.take(), unscale_of_outputs(self._scaler)
+            scale = unscale if scale is None else scale
+            unclipped = unclipped * scale if unclipped is not None and scale is not None else unclipped
+            writer.step(counter.step, self._rows.gradient_norm, unclipped)
+
+    def _take_layers(self, plan: RecordingPlan) -> None:
+        self._layer_rows = self._layers.take_rows(plan.positions, unscale_of_outputs(self._scaler))
+        if self._layers.saw_half and self._scaler is None:
+            self._guard.warn("gradients of float16 outputs", _PERHAPS_SCALED)
 
     def _join(self, optimizer: Optimizer) -> None:
-        plan, writer, measured = self._plan, self._writer, self._measured
+        plan, writer = self._model.plan, self._writer
         if plan is None or writer is None:
             return
-        if self._is_own(optimizer):
-            self._meet(optimizer, writer)
-        if measured is None:
+        self._meet(optimizer, writer)
+        if self._is_inside:
             return
-        measured.measure_joined(plan, self._guard, optimizer, scaling.of_parameters([optimizer]))
-        if measured.record >= 0:
-            writer.step(measured.step, measured.gradient_norm)
+        unscale = unscale_of_parameters([optimizer])
+        if plan.neurons is not None:
+            self._guard("delta and c", plan.neurons.join, optimizer, unscale)
+        if self._rows is not None:
+            self._rows.join(optimizer, unscale)
+            writer.step(self._counter.step, self._rows.gradient_norm)
 
-    def _meet(self, optimizer: Optimizer, writer: Writer) -> None:
-        """Describe an optimizer, once, and its learning rates in this step."""
+    def _close(self) -> None:
+        plan, writer, rows = self._model.plan, self._writer, self._rows
+        if plan is None or writer is None:
+            return
+        self._meet_misdirected(writer)
+        neurons = {} if plan.neurons is None else self._guard("delta and c", plan.neurons.end) or {}
+        if rows is None:
+            return
+        if self._is_inside:
+            self._take_layers(plan)
+        rows.measure_moved()
+        kept = self._selection.columns | {"law"}
+        neurons = {name: values for name, values in neurons.items() if name in kept}
+        step = self._counter.step
+        writer.write(step, {"parameters": rows.columns, "layers": self._layer_rows, "neurons": neurons})
+        if self._observer is not None:
+            names, norms = tuple(layer.name for layer in plan.layers), rows.relative_gradients_of(plan.layers)
+            status = Status(step, writer.latest, names, norms, writer.first_non_finite)
+            self._guard("the progress line", self._observer, status)
+
+    def _meet(self, optimizer: Optimizer, writer: Writer, *, own: bool = False) -> None:
+        """Describe an optimizer that holds parameters of the model, once, and its learning rates in this step."""
         if optimizer not in self._known:
+            if not own and not self._steps.holds_own(optimizer):
+                return
             names = {id(parameter): name for name, parameter in self._root.named_parameters()}
-            held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-            self._known[optimizer] = next((names[key] for key in held if key in names), "")
-            self._guard("descriptions of the run", writer.add_optimizer, optimizer, names, self._clock.step)
+            self._known[optimizer] = next((names[id(p)] for p in held_by(optimizer) if id(p) in names), "")
+            self._guard("descriptions of the run", writer.add_optimizer, optimizer, names, self._counter.step)
             if self._scaler is None:
-                self._scaler = scaling.calling_scaler()
-        if self._clock.record is not None:
+                self._scaler = calling_scaler()
+        if self._counter.record is not None:
             groups = enumerate(optimizer.param_groups)
             rates = {(self._known[optimizer], number): group["lr"] for number, group in groups if "lr" in group}
-            writer.step_rates(self._clock.step, rates)
-
-    def _is_own(self, optimizer: Optimizer) -> bool:
-        return optimizer in self._known or not holds_none_of([optimizer], self._root.parameters())
+            writer.step_rates(self._counter.step, rates)
 
     def _meet_misdirected(self, writer: Writer) -> None:
         """Say so if none of those that made the step holds a parameter of the model; else they only went along."""
         if self._members and not any(optimizer in self._known for optimizer in self._members):
             kinds = ", ".join(sorted({type(optimizer).__name__ for optimizer in self._members}))
-            self._guard.tell(
+            self._guard.warn(
                 "replaced parameters",  # of which the same is said where it is seen to happen
-                f"the optimizer of step {self._clock.step} ({kinds}) holds none of the model's parameters, so that the "
-                "model does not move: make it from model.parameters(), after the model was made or replaced",
+                f"the optimizer of step {self._counter.step} ({kinds}) holds none of the model's parameters, so that "
+                "the model does not move: make it from model.parameters(), after the model was made or replaced",
             )
             for optimizer in self._members:
-                self._meet(optimizer, writer)
-
-    def _add_gradients(self, plan: Plan, writer: Writer, measured: StepMeasurement, fused: Tensor | None) -> None:
-        """What is known when the backward pass is over."""
-        scale = scaling.of_outputs(self._scaler)
-        measured.add_pass(self._passes.take(), plan.positions, self._selection, scale)
-        if self._passes.saw_half and self._scaler is None:
-            self._guard.tell("gradients of float16 outputs", _PERHAPS_SCALED)
-        unclipped, scale = self._clipping.take(), fused if scale is None else scale
-        if unclipped is not None and scale is not None:
-            unclipped = unclipped * scale
-        writer.step(measured.step, measured.gradient_norm, None if measured.is_piecewise else unclipped)
-
-    def _close(self) -> None:
-        plan, writer, measured = self._plan, self._writer, self._measured
-        if plan is None or writer is None or measured is None:
-            return
-        self._meet_misdirected(writer)
-        measured.finish_laws(plan, self._selection, self._guard)
-        if measured.record < 0:
-            return
-        if measured.is_piecewise:
-            self._add_gradients(plan, writer, measured, None)
-        measured.close(plan, self._selection)
-        writer.write(measured)
-        if self._observer is not None:
-            self._guard("the progress line", self._observer, self._status(plan, writer, measured))
-
-    def _status(self, plan: Plan, writer: Writer, measured: StepMeasurement) -> Status:
-        return Status(
-            step=measured.step,
-            scalars=writer.latest,
-            layers=tuple(layer.name for layer in plan.layers),
-            relative_gradient_norms=measured.relative_gradients_of_layers(plan),
-            first_non_finite=writer.first_non_finite,
-        )
+                self._meet(optimizer, writer, own=True)
 
     # --- the beginning ------------------------------------------------------------------------------------------------
 
-    def _begin_recording(self, plan: Plan) -> bool:
+    def _begin_recording(self, plan: RecordingPlan) -> bool:
         """Say what is recorded, and keep the initial weights."""
         self._listen_to(plan.layers)
         writer = self._writer
@@ -530,27 +498,14 @@ class Recorder:
     def _follow(self) -> None:
         """What is recorded of the model has changed."""
         self._steps.refresh()
-        plan = self._plan
+        plan = self._model.plan
         if plan is not None and self._writer is not None:
             self._listen_to(plan.layers)
-            self._writer.describe(laws=description.of_laws(plan.recorded_laws, plan.excluded, plan.error))
+            self._writer.describe(laws=meta.of_laws(plan.recorded_laws, plan.excluded, plan.error))
 
     def _listen_to(self, layers: Iterable[Layer]) -> None:
         modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}
-        self._hooks.listen_to({layer.name: modules[layer.name] for layer in layers if layer.name in modules})
-
-
-def _listed(optimizer: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer] | None:
-    if optimizer is None:
-        return None
-    listed = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-    for item in listed:
-        if not isinstance(item, Optimizer):
-            raise InputError(
-                f"optimizer= expects optimizers of torch, got {type(item).__name__}; for any other call "
-                "recorder.step() before it moves the weights"
-            )
-    return listed
+        self._layers.hooks.listen_to({layer.name: modules[layer.name] for layer in layers if layer.name in modules})
 
 
 def _disabled() -> bool:

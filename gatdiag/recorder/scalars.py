@@ -1,16 +1,18 @@
-"""What the user logs: numbers, tensors and metric objects -> scalars, without waiting for a device."""
+"""What the user logs, or Lightning for the user: numbers, tensors and metric objects -> scalars."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from numbers import Real
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from gatdiag.errors import InputError
 
-_SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mse", "mae")
+_LOSS = re.compile(r"(?i)(?!val|test|predict).*loss(_step)?")
+_PLAIN = re.compile(r"(?i)train(ing)?.?loss(_step)?")
 
 
 def flattened(mapping: Any, prefix: str = "", inside: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -61,23 +63,45 @@ def scalar(name: str, value: Any) -> float | Tensor:
     )
 
 
-def best_of(best: str) -> tuple[str, bool]:
-    """What `best=` names, and whether larger values are better.
+class TrainerMetrics:
+    """What a LightningModule logs with `self.log`, read from its trainer; Lightning is not imported."""
 
-    Args:
-        best: Name of a logged scalar, such as "val_accuracy"; "max:" or "min:" before it says which way is better.
-            Without them, what has loss, error, perplexity, mse or mae in its name is best when smallest.
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._trainer: Any = None
+        self._read: dict[str, Tensor] = {}  # kept, so that their memory is not that of later ones
 
-    Raises:
-        InputError: It is no such name.
+    @property
+    def batches_per_step(self) -> int:
+        """How many batches a step accumulates; the loss of each is divided by it."""
+        return int(getattr(self._trainer, "accumulate_grad_batches", 1))
+
+    def news(self) -> dict[str, Tensor]:
+        """The values that were logged since the last call, by the trainer before, too, if there is another now."""
+        before, self._trainer = self._trainer, getattr(self._model, "_trainer", None)
+        metrics: dict[str, Any] = {}
+        for trainer in (before, self._trainer):
+            metrics |= getattr(trainer, "callback_metrics", None) or {}
+        tensors = {name: value for name, value in metrics.items() if isinstance(value, Tensor)}
+        new = {name: value for name, value in tensors.items() if self._is_new(name, value)}
+        self._read |= new
+        return new
+
+    def _is_new(self, name: str, value: Tensor) -> bool:
+        read = self._read.get(name)
+        return read is None or read.data_ptr() != value.data_ptr()
+
+
+def training_loss(names: Iterable[str]) -> str | None:
+    """Which of the logged values is the loss of training; None if it cannot be told.
 
     Example:
-        >>> best_of("val_loss"), best_of("val_accuracy"), best_of("max:error_margin")
-        (('val_loss', False), ('val_accuracy', True), ('error_margin', True))
+        >>> training_loss(["val_loss", "train_loss", "train_kl_loss", "accuracy"])
+        'train_loss'
+        >>> training_loss(["train/loss"]), training_loss(["ce_loss", "val_loss"]), training_loss(["g_loss", "d_loss"])
+        ('train/loss', 'ce_loss', None)
     """
-    if not isinstance(best, str) or not best.removeprefix("max:").removeprefix("min:"):
-        raise InputError(f'best= expects the name of a logged scalar, such as "val_accuracy", got {best!r}')
-    for prefix in ("max:", "min:"):
-        if best.startswith(prefix):
-            return best.removeprefix(prefix), prefix == "max:"
-    return best, not any(word in best.lower() for word in _SMALLER_IS_BETTER)
+    losses = [name for name in names if _LOSS.fullmatch(name)]
+    of_training = [name for name in losses if name.lower().startswith("train")]
+    plain = [name for name in of_training if _PLAIN.fullmatch(name)]
+    return next((some[0] for some in (plain[:1], of_training, losses) if len(some) == 1), None)

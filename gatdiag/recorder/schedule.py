@@ -1,22 +1,32 @@
-"""At which steps to record."""
+"""Which steps are recorded: those that `every=` chooses, as often as recording keeps within its share of the time."""
 
+import math
 import time
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 from gatdiag.errors import InputError
+from gatdiag.recorder.guard import Guard
 
-Every: TypeAlias = int | Literal["log"] | Callable[[int], bool]
+Every: TypeAlias = int | Literal["auto", "log"] | Callable[[int], bool]
 
+SHARE = 0.05  # of training time, that recording may take where nothing else is said
 _DENSE = 64  # steps that "log" records one by one
+_FREE = 5.0  # seconds that recording may cost before it is paced
+_STARTUP = 2.5  # of these, that the first step may use up
+_REPAYING = 1 / 6  # of the share is used, until what was spent at first is within it
+_MARGIN = 0.9  # of the share may be spent before recording slows down
+_WINDOW = 50  # values that a moving average is of, about
+_OUTLIER = 10.0
 
 
 def schedule(every: Every) -> Callable[[int], bool]:
-    """Step -> whether it is recorded, always the same for the same step.
+    """Step -> whether it may be recorded, always the same for the same step.
 
     Args:
         every: A number k: steps 0, k, 2k, ... "log": each of the first 64, every second up to 128, every fourth up to
-            256, and so on: about 32 for each doubling. A function of the step.
+            256, and so on: about 32 for each doubling. "auto": any. A function of the step.
 
     Raises:
         InputError: It is none of these.
@@ -28,53 +38,163 @@ def schedule(every: Every) -> Callable[[int], bool]:
     """
     if callable(every):
         return lambda step: bool(every(step))
+    if every == "auto":
+        return lambda step: True
     if every == "log":
         return lambda step: step < _DENSE or step % (1 << ((step // _DENSE).bit_length())) == 0
     if isinstance(every, int) and not isinstance(every, bool) and every > 0:
         return lambda step: step % every == 0
-    raise InputError(f'every= expects a positive number, "log" or a function of the step, got {every!r}')
+    raise InputError(f'every= expects "auto", a positive number, "log" or a function of the step, got {every!r}')
 
 
-class Budget:
-    """Keeps recording within a share of training time, measured as it runs.
+class Stopwatch:
+    """A context whose time counts as recording; contexts inside of it count once."""
 
-    A step is recorded if the time spent on recording so far, and what one more record is expected to take, fit in that
-    share of the time since the start. The first step is always recorded.
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.seconds = self._start = 0.0
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        """Start."""
+        self._depth += 1
+        if self._depth == 1:
+            self._start = self.clock()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += self.clock() - self._start
+
+
+@dataclass
+class _Average:
+    """A moving average; to it a single value counts as ten times the average at most."""
+
+    value: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        value = min(value, _OUTLIER * self.value) if self.count > 1 and self.value > 0 else value
+        self.value += (value - self.value) / min(self.count, _WINDOW)
+
+
+class Pace:
+    """How many steps apart records are, so that recording takes no more than a share of the training's time.
+
+    Every step is recorded until recording has cost 5 s in all. From then on records are as far apart as the average
+    cost of one (its share of expensive groups included), of the steps between, and the average time of a step ask for:
+    at a sixth of the share until those 5 s are less than the share, too, which takes a hundred seconds of training at
+    5 %, and at the whole of it then. Averages are of the last fifty, so that one slow step does not silence recording.
+    What the first step costs, the search for laws above all, counts as 2.5 s at most: it comes once.
 
     Args:
-        share: Of training time, in (0, 1); None: no limit, and nothing is measured.
+        share: Of training time, in (0, 1); None: no limit.
+        watch: Measures what recording costs.
 
     Raises:
         InputError: The share is not in (0, 1).
     """
 
-    def __init__(self, share: float | None) -> None:
-        """The clock starts at the first question."""
+    def __init__(self, share: float | None, watch: Stopwatch) -> None:
         if share is not None and not 0 < share < 1:
             raise InputError(f"budget= expects a share of training time between 0 and 1, such as 0.03, got {share!r}")
-        self._share = share
-        self._start: float | None = None
-        self._spent = 0.0
-        self._records = 0
+        self._share, self._watch = share, watch
+        self._last: tuple[float, float] | None = None  # time and cost at the end of the last step
+        self._spent = self._trained = 0.0
+        self._record, self._idle, self._step = _Average(), _Average(), _Average()
+
+    def end_step(self, *, recorded: bool) -> None:
+        """A step has ended, and its recording."""
+        now, cost = self._watch.clock(), self._watch.seconds
+        if self._last is None:
+            self._spent = min(cost, _STARTUP)
+        else:
+            spent = cost - self._last[1]
+            training = max(0.0, now - self._last[0] - spent)
+            self._spent += spent
+            self._trained += training
+            self._step.add(training)
+            (self._record if recorded else self._idle).add(spent)
+        self._last = now, cost
+
+    def interval(self) -> int:
+        """Steps from a record to the next."""
+        if self._share is None or self._spent <= _FREE:
+            return 1
+        used = self._spent / (self._share * self._trained) if self._trained > 0 else math.inf
+        slowed = (1.0 - used) / (1.0 - _MARGIN)  # 1 while there is a margin, 0 once all is used up
+        allowed = self._share * self._step.value * min(1.0, max(0.0, slowed) * (1.0 - _REPAYING) + _REPAYING)
+        room = max(allowed - self._idle.value, allowed / 4)
+        return max(1, math.ceil(self._record.value / room)) if room > 0 else _WINDOW
+
+
+class StepCounter:
+    """Where training is.
+
+    Args:
+        every: What `schedule` takes.
+        pace: How far apart records are.
+        guard: Contains failures of `every`, which may be the user's function.
+
+    Attributes:
+        step: The step that is coming, or open.
+        record: Number of the record it will be; None if it is not recorded.
+        steps: How many steps were made since the start.
+        records: How many of them were recorded.
+    """
+
+    def __init__(self, every: Every, pace: Pace, guard: Guard) -> None:
+        self._due, self._pace, self._guard = schedule(every), pace, guard
+        self._first = self.step = 0
+        self.record: int | None = None
+        self.steps = self.records = 0
+        self._wait = 0  # steps until the pace allows a record
+        self._answer: tuple[int, bool] | None = None  # the last step asked about, and whether it is due
 
     @property
-    def limited(self) -> bool:
-        """Whether there is a limit."""
-        return self._share is not None
+    def last_step(self) -> int:
+        """The last step made; the first one if there is none yet."""
+        return max(self._first, self.step - 1)
 
-    def allows(self) -> bool:
-        """Whether one more record fits."""
-        if self._share is None:
-            return True
-        now = time.perf_counter()
-        if self._start is None:
-            self._start = now
-        if self._records == 0:
-            return True
-        expected = self._spent / self._records
-        return self._spent + expected <= self._share * (now - self._start - self._spent)
+    @property
+    def next_record(self) -> int | None:
+        """Number of the record that the step after this one will be; None if it is not due, as far as is known now."""
+        wait = self._wait if self.record is None else self._pace.interval()
+        return self.records + (self.record is not None) if wait <= 1 and self._is_due(self.step + 1) else None
 
-    def spend(self, seconds: float, records: int = 0) -> None:
-        """Count time that recording took, and records that were finished."""
-        self._spent += seconds
-        self._records += records
+    def start(self, step: int) -> None:
+        """Begin at a step."""
+        self._first = self.step = step
+        self._decide()
+
+    def advance(self) -> None:
+        """A step was made."""
+        self._pace.end_step(recorded=self.record is not None)
+        self.steps += 1
+        self._wait -= 1
+        if self.record is not None:
+            self.records += 1
+            self._wait = self._pace.interval() - 1
+        self.step += 1
+        self._decide()
+
+    def skip_to(self, step: int) -> None:
+        """Give the coming step a later number; whether it is recorded was decided before.
+
+        Raises:
+            InputError: It is not a later one.
+        """
+        if isinstance(step, bool) or not isinstance(step, int) or step < self.step:
+            raise InputError(f"The number of the coming step should be a whole number from {self.step}, got {step!r}")
+        self.step = step
+
+    def _decide(self) -> None:
+        self.record = self.records if self._wait <= 0 and self._is_due(self.step) else None
+
+    def _is_due(self, step: int) -> Any:
+        if self._answer is None or self._answer[0] != step:
+            self._answer = step, bool(self._guard("the steps that every= chooses", self._due, step))
+        return self._answer[1]

@@ -14,12 +14,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
-from gatdiag.recorder import description
-from gatdiag.recorder.first_bad import FirstNonFinite, in_layers, in_parameters
+from gatdiag.recorder import meta
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.measurement import StepMeasurement
+from gatdiag.recorder.model import RecordingPlan
+from gatdiag.recorder.non_finite import FirstNonFinite, in_layers, in_parameters
 from gatdiag.recorder.outbox import Columns, Outbox
-from gatdiag.recorder.plan import Plan
 from gatdiag.recorder.weights import Weights
 from gatdiag.run import Store, load
 from gatdiag.run.meta import is_encodable
@@ -70,7 +69,7 @@ class Writer:
             if resume is False:
                 self._store = Store.create(folder, about, overwrite=overwrite)
             else:
-                description.refuse_another_model(load(folder).meta["structure"], layers)
+                meta.refuse_another_model(load(folder).meta["structure"], layers)
                 self._store = Store.resume(folder, None if resume is True else resume)
         except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
             raise InputError(f"The run cannot be written to {folder}: {error}; give another folder") from error
@@ -101,21 +100,21 @@ class Writer:
             step: The step.
         """
         known = self._store.meta["optimizers"]
-        listed = description.joined(known, description.of_optimizer(optimizer, names, step))
+        listed = meta.joined(known, meta.of_optimizer(optimizer, names, step))
         if listed != known and len(listed) <= _MOST_OPTIMIZERS:
             self._store.update_meta(optimizers=listed)
 
-    def begin(self, plan: Plan) -> bool:
+    def begin(self, plan: RecordingPlan) -> bool:
         """Say what is recorded.
 
         Raises:
             InputError: A run that is resumed has other layers or laws.
         """
         if self._resumed:
-            description.refuse_another_model(self._store.meta["structure"], plan.layers)
+            meta.refuse_another_model(self._store.meta["structure"], plan.layers)
         self._store.update_meta(
-            structure=description.of_structure(plan.layers, plan.structure.order),
-            laws=description.of_laws(plan.recorded_laws, plan.excluded, plan.error),
+            structure=meta.of_structure(plan.layers, plan.structure.order),
+            laws=meta.of_laws(plan.recorded_laws, plan.excluded, plan.error),
         )
         self._layers = tuple(layer.name for layer in plan.layers)
         self._parameters = plan.parameters
@@ -151,13 +150,13 @@ class Writer:
     def can_be_logged(self, name: str) -> bool:
         """Whether scalars may have this name: one that cannot be written must not cost the row that it is in."""
         if _MEASURED.fullmatch(name):
-            self._guard.tell(f"reserved {name}", f"{name} cannot be logged: gatdiag measures what has this name")
+            self._guard.warn(f"reserved {name}", f"{name} cannot be logged: gatdiag measures what has this name")
             return False
         if not is_encodable(name):
-            self._guard.tell(ascii(name), f"values of {name!a} are lost: the name is not valid Unicode")
+            self._guard.warn(ascii(name), f"values of {name!a} are lost: the name is not valid Unicode")
             return False
         if name not in self._logged and len(self._logged) >= _MOST_NAMES:
-            self._guard.tell("names", f"only {_MOST_NAMES} scalars can be logged; {name!a} and others are lost")
+            self._guard.warn("names", f"only {_MOST_NAMES} scalars can be logged; {name!a} and others are lost")
             return False
         self._logged.add(name)
         return True
@@ -179,19 +178,15 @@ class Writer:
                     rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
                 )
 
-    def write(self, measured: StepMeasurement) -> None:
-        """The rows of a step."""
-        self._put_rows(measured.step)
-        for table, columns in (
-            ("parameters", measured.parameters),
-            ("layers", measured.layers),
-            ("neurons", measured.neurons),
-        ):
+    def write(self, step: int, tables: Mapping[str, Columns]) -> None:
+        """The rows of a step, by table; in the order in which what is not finite is looked for."""
+        self._put_rows(step)
+        for table, columns in tables.items():
             if columns:
-                self._outbox.put(table, {"step": measured.step, **columns})
-        if self.first_non_finite is None and "gradient_norm" in measured.parameters:
-            self._outbox.put(_WATCH, {"step": measured.step, **measured.parameters})
-        self.saw_layers |= bool(measured.layers)
+                self._outbox.put(table, {"step": step, **columns})
+        if self.first_non_finite is None and "gradient_norm" in tables["parameters"]:
+            self._outbox.put(_WATCH, {"step": step, **tables["parameters"]})
+        self.saw_layers |= bool(tables["layers"])
 
     def watch(self, step: int, gradient_norms: Tensor) -> None:
         """Look whether the gradients of a step that is not recorded are finite."""

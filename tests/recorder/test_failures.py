@@ -74,7 +74,7 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
     [
         ("gatdiag.recorder.rows", "measure", "output_norm", ("norm", "c")),
         ("gatdiag.recorder.weights.Weights", "changes", "unchanged_fraction", ("norm", "c")),
-        ("gatdiag.recorder.balance.Balance", "measure", "c", ("norm", "mu")),
+        ("gatdiag.recorder.neurons.NeuronRecorder", "measure", "c", ("norm", "mu")),
         ("gatdiag.metrics", "effective_rank", "effective_rank", ("norm", "mu", "c", "dirichlet_energy")),
         ("gatdiag.recorder.attention", "mean_entropies", "attention_entropy", ("norm", "mu", "c")),
     ],
@@ -138,7 +138,7 @@ def test_a_search_for_laws_that_takes_long_is_announced_once(tmp_path, capsys, m
 
 
 def test_laws_are_not_looked_for_where_there_is_no_time_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("gatdiag.recorder.plan.find_laws_within", None)
+    monkeypatch.setattr("gatdiag.recorder.model.find_laws_within", None)
     trained, messages = warned(tmp_path / "run", law_search_seconds=0)
 
     assert not messages

@@ -2,12 +2,12 @@ import io
 import math
 
 import torch
+from gatdiag.watching import ProgressLine, line
+from gatdiag.recorder.non_finite import FirstNonFinite
 from rich.console import Console
 
 import gatdiag
-from gatdiag.loop.progress import ProgressLine, line
 from gatdiag.recorder import Recorder, Status
-from gatdiag.recorder.first_bad import FirstNonFinite
 from tests.recorder.loops import Gat, graph, loss_of, train
 
 
@@ -73,7 +73,7 @@ def test_names_that_look_like_markup_are_shown_as_they_are():
 
 def test_progress_of_a_real_run(tmp_path, monkeypatch):
     out = io.StringIO()
-    monkeypatch.setattr("gatdiag.loop.progress.Console", lambda **_: Console(file=out, force_terminal=True, width=120))
+    monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=out, force_terminal=True, width=120))
     bare = train(steps=4)
     assert train(tmp_path / "run", steps=4, progress=True).losses == bare.losses
     assert "gradient/weight by layer" in out.getvalue()
@@ -101,9 +101,9 @@ def test_the_first_steps_show_the_weights_and_not_the_biases_of_zero(tmp_path):
 
 
 def test_a_line_that_fails_is_told_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("gatdiag.loop.progress.line", lambda status: 1 / 0)
+    monkeypatch.setattr("gatdiag.watching.line", lambda status: 1 / 0)
     monkeypatch.setattr(
-        "gatdiag.loop.progress.Console", lambda **_: Console(file=io.StringIO(), force_terminal=True, width=120)
+        "rich.console.Console", lambda **_: Console(file=io.StringIO(), force_terminal=True, width=120)
     )
     model, data = Gat(), graph()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

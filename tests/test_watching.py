@@ -14,7 +14,7 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.recorder import RecordingWarning
 from tests.recorder.loops import Gat, graph, loss_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 class Training:
@@ -156,7 +156,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {root!r})
 import gatdiag
-from tests.loop.test_watching import Training
+from tests.test_watching import Training
 trainings = [Training(), Training()]
 for number, training in enumerate(trainings):
     gatdiag.watch(training.model, {folder!r} + str(number), metrics="fast")

@@ -1,8 +1,8 @@
 import pytest
+from gatdiag.recorder.settings import PRESETS, select
 
 from gatdiag.errors import InputError
 from gatdiag.quantities import GROUPS
-from gatdiag.recorder.groups import PRESETS, select
 from gatdiag.run.schema import TABLES
 from tests.recorder.loops import train
 

@@ -10,13 +10,16 @@ Inside compiled code there are no events: reading a tensor there would break the
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
 from gatdiag.structure.replica import unwrapped
+
+if TYPE_CHECKING:
+    from gatdiag.recorder.tape import Tape
 
 _COMPILED = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
 
@@ -43,42 +46,25 @@ class Listener(Protocol):
         """The forward pass of the whole model has ended, with gradients enabled."""
 
 
-class Follower(Protocol):
-    """What wants to hear of every module that runs, until it is over."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it wants to hear nothing more."""
-
-    def enters(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """A module is about to run."""
-
-    def leaves(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, output: Any) -> None:
-        """It has run; or failed, if there are no keyword inputs."""
-
-    def stop(self) -> object:
-        """Let go of what it holds."""
-
-
 class Hooks:
     """The hooks of one model, from `attach` until `remove`; both may be called twice.
 
     Args:
         model: The model, with or without wrappers of compilation and data parallelism.
         listener: Hears the events.
+        tape: Hears, too, of every module that runs, until it is over.
 
     Attributes:
         parts: Layer that returns a mapping of several tensors -> which of them its events are of.
     """
 
-    def __init__(self, model: nn.Module, listener: Listener) -> None:
-        """Nothing is hooked yet."""
+    def __init__(self, model: nn.Module, listener: Listener, tape: "Tape | None" = None) -> None:
         self._root = unwrapped(model)
         self._listener = listener
+        self._tape = tape
         self._layers: dict[int, tuple[str, nn.Module]] = {}
         self._handles: list[Any] = []
         self._filter: Any = None
-        self._follower: Follower | None = None
         self.parts: dict[str, str] = {}
 
     @property
@@ -89,10 +75,6 @@ class Hooks:
     def listen_to(self, layers: Mapping[str, nn.Module]) -> None:
         """Name the layers whose events are wanted; those named before are forgotten."""
         self._layers = {id(module): (name, module) for name, module in layers.items()}
-
-    def follow(self, follower: Follower) -> None:
-        """Tell it, too, of every module that runs."""
-        self._follower = follower
 
     def attach(self) -> None:
         """Start listening."""
@@ -114,27 +96,24 @@ class Hooks:
             module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
         self._handles = []
         self._layers = {}
-        self._leave_follower()
+        self._drop_tape()
         if self._filter in warnings.filters:
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         self._filter = None
 
-    def _leave_follower(self) -> None:
-        if self._follower is not None:
-            self._follower.stop()
-            self._follower = None
+    def _drop_tape(self) -> None:
+        if self._tape is not None:
+            self._tape.stop()
+            self._tape = None
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():
             return
-        if self._follower is not None:
-            if self._follower.is_over:
-                self._leave_follower()
+        if self._tape is not None:
+            if self._tape.is_over:
+                self._drop_tape()
             else:
-                self._follower.enters(module, args)
-        self._tell_of_call(module)
-
-    def _tell_of_call(self, module: nn.Module) -> None:
+                self._tape.enters(module, args)
         known = self._layers.get(id(module))
         if (known is None and module is not self._root) or _is_unheard():
             return
@@ -147,35 +126,27 @@ class Hooks:
         """`rest` is the keyword inputs and the output; after a failed call torch leaves the keyword inputs out."""
         if torch.compiler.is_compiling():
             return
-        self._tell_of_output(module, args, *rest)
-        if self._follower is not None:
-            kwargs, output = rest if len(rest) == 2 else (None, None)
-            self._follower.leaves(module, args, kwargs, output)
-
-    def _tell_of_output(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        kwargs, output = rest if len(rest) == 2 else (None, None)
         known = self._layers.get(id(module))
         is_model = module is self._root or self._is_compiled_model(module)
-        if (known is None and not is_model) or _is_unheard():
-            return
-        if len(rest) < 2:
+        if (known is not None or is_model) and not _is_unheard():
             if known is not None:
-                self._listener.on_output(known[0], args, None)
-            return
-        kwargs, output = rest
-        if known is not None:
-            if not isinstance(output, Tensor) and known[0] not in self.parts:
-                self._note_part(known[0], output)
-            self._tell(known[0], (*args, *kwargs.values()), _first_tensor_if_any(output))
-        if is_model:
-            self._listener.on_forward(args, kwargs)
+                self._tell(known[0], (*args, *(kwargs or {}).values()), output)
+            if is_model and kwargs is not None:
+                self._listener.on_forward(args, kwargs)
+        if self._tape is not None:
+            self._tape.leaves(module, args, kwargs, output)
 
-    def _tell(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> None:
+    def _tell(self, layer: str, inputs: tuple[Any, ...], returned: Any) -> None:
+        output = _first_tensor_if_any(returned)
+        if isinstance(returned, Mapping) and layer not in self.parts:
+            self._note_part(layer, returned)
         number = self._listener.on_output(layer, inputs, None if output is None else output.detach())
         # A leaf (the user's own tensor, handed through) would keep its hooks for ever.
         if number is None or output is None or not output.requires_grad or output.is_leaf:
             return
 
-        def backward(gradient: Tensor, number: int = number) -> None:
+        def backward(gradient: Tensor) -> None:
             if self._handles:
                 self._listener.on_gradient(layer, number, gradient.detach())
 
@@ -185,8 +156,11 @@ class Hooks:
         """Whether this is the model compiled, whose own call cannot be seen; by name: the class is slow to import."""
         return type(module).__name__ == "OptimizedModule" and getattr(module, "_orig_mod", None) is self._root
 
-    def _note_part(self, layer: str, output: Any) -> None:
-        found = _tensors_by_key(output)
+    def _note_part(self, layer: str, output: Mapping[Any, Any]) -> None:
+        try:
+            found = [repr(key) for key, item in output.items() if first_tensor(item) is not None]
+        except Exception:  # one that cannot be looked into is the user's, and so are its exceptions
+            return
         if len(found) > 1:
             self.parts[layer] = f"{layer} returns {', '.join(found)}: its output is recorded for {found[0]} alone"
 
@@ -198,14 +172,6 @@ def first_tensor(output: Any) -> Tensor | None:
         return output if is_plain and output.is_floating_point() else None
     items = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
     return next((found for item in items if (found := first_tensor(item)) is not None), None)
-
-
-def _tensors_by_key(output: Any) -> list[str]:
-    """The keys of a mapping that have a floating tensor, such as the types of nodes."""
-    try:
-        return [repr(key) for key, item in output.items() if first_tensor(item) is not None]
-    except Exception:  # no mapping, or one that cannot be looked into
-        return []
 
 
 def _first_tensor_if_any(output: Any) -> Tensor | None:
@@ -224,30 +190,3 @@ def _is_unheard() -> bool:
 def in_backward_pass() -> bool:
     """Whether this runs inside a backward pass, as the forward passes that activation checkpointing repeats do."""
     return torch._C._current_graph_task_id() != -1
-
-
-class BackwardCounter:
-    """Tells whether there was a backward pass: torch numbers them, and says the number inside of one only."""
-
-    def __init__(self) -> None:
-        """A scalar whose own backward pass is asked for the number."""
-        self._probe, self._one = torch.zeros((), requires_grad=True), torch.ones(())
-        self._probe.register_hook(self._read)
-        self._number = -1
-
-    def count(self) -> int:
-        """A number that grows by one with each backward pass of the process, of which this call makes one.
-
-        Example:
-            >>> counter = BackwardCounter()
-            >>> first = counter.count()
-            >>> torch.ones(1, requires_grad=True).sum().backward()
-            >>> counter.count() - first
-            2
-        """
-        engine: Any = torch.autograd.Variable._execution_engine  # `backward()` would take four times as long
-        engine.run_backward((self._probe,), (self._one,), False, False, (), accumulate_grad=True)
-        return self._number
-
-    def _read(self, _: Tensor) -> None:
-        self._number = torch._C._current_graph_task_id()

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from gatdiag.errors import InputError
 from gatdiag.laws import Exclusion, Law
 from gatdiag.quantities import QUANTITIES
-from gatdiag.recorder.groups import Selection
+from gatdiag.recorder.settings import Selection
 from gatdiag.run.laws import pack
 from gatdiag.structure import Layer
 

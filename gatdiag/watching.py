@@ -1,20 +1,28 @@
-"""watch(): record a training loop."""
+"""watch(): record a training loop; with a line in the terminal, if it is wanted."""
 
+import math
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from gatdiag.recorder import Every, Metrics, Patterns, Recorder
+from gatdiag.recorder import Every, Metrics, Patterns, Recorder, Settings, Status, select
+from gatdiag.recorder.settings import best_scalar, layer_filter, listed_optimizers
+
+_BARS = "▁▂▃▄▅▆▇█"
+_DECADES = 7.0  # relative gradient norms from 10^-7, which float32 can no longer add, to 1
+_MOST_LAYERS = 40
+_SECONDS = 0.1
 
 
 def watch(
     model: nn.Module,
     folder: str | os.PathLike[str],
     *,
-    every: Every = 1,
+    every: Every = "auto",
     metrics: Metrics = "standard",
     budget: float | None = None,
     optimizer: Optimizer | Iterable[Optimizer] | None = None,
@@ -39,11 +47,11 @@ def watch(
     A step is what an optimizer of torch's makes that holds parameters of the model; row t of each table belongs to the
     parameters before step t, and to the gradients that step used: after accumulation, after `clip_grad_norm_`, and
     unscaled. Optimizers that follow each other without a forward or a backward pass between them make one step, and so
-    do those that step inside one backward pass; of these, delta is not recorded, for their gradients never exist
-    together. Where two losses share a forward pass and each has its own step, the second has no rows of layers. Where
-    several backward passes go through one forward pass before a step, dLoss/dX is that of the last. If no optimizer
-    that holds parameters of the model makes steps, those of one that was meant to (one whose own parameters the
-    training gives no gradients) are recorded, with a warning.
+    do those that step inside one backward pass; of these, gradients and laws are not recorded, for all gradients never
+    exist together. Where two losses share a forward pass and each has its own step, the second has no rows of layers.
+    Where several backward passes go through one forward pass before a step, dLoss/dX is that of the last. If no
+    optimizer that holds parameters of the model makes steps, those of one that was meant to (one whose own parameters
+    the training gives no gradients) are recorded, with a warning.
 
     Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded all the same. Of a layer
     that returns a dict, such as one entry a type of node, the first entry is recorded. Parameters and layers that are
@@ -58,12 +66,17 @@ def watch(
             gradients disobey are not recorded: where a penalty on weights is in the loss, for instance. Of a
             LightningModule what it logs with `self.log` is recorded, and its loss as `loss`.
         folder: Where the run is written; see `gatdiag.run` for what is in it.
-        every: Record steps 0, k, 2k, ...; "log": densely early, sparsely later; or a function of the step.
+        every: "auto": every step until recording has cost 5 s in all, and then as often as keeps it within 5 % of the
+            training's time (`budget`), the steps evenly spread. What is expensive is part of the account, the search
+            for laws in the first step with at most half of these 5 s. Or a number: steps 0, k, 2k, ...; or "log":
+            densely early, sparsely later; or a function of the step. `meta.json` says which it was, and the rows are
+            those of the steps that were recorded; what is logged is kept of every step.
         metrics: "fast", "standard" or "full", or names of groups (`gatdiag.recorder.GROUPS`) and columns. "standard"
             records everything but cosine distances: ranks and energies at every hundredth record, spectral norms at
             every fiftieth, quantiles of change and attention entropy at every tenth, all else at each. "fast" leaves
             laws, changes and all that is expensive out, and has layers at every tenth.
-        budget: Share of training time, such as 0.03, that recording may take; steps are left out where it would take
+        budget: Share of training time, such as 0.03, that recording may take. It is 0.05 with `every="auto"`; with
+            any other `every` there is none if it is not given, and those of its steps are left out that would take
             more. Which ones depends on the clock.
         optimizer: Count only the steps of this optimizer, or of these.
         scaler: What scales the loss, so that gradients of layer outputs are unscaled, too. A `torch.amp.GradScaler`
@@ -118,26 +131,103 @@ def watch(
         >>> len(gatdiag.load(folder).steps)
         4
     """
-    observer = None
-    if progress:
-        from gatdiag.loop.progress import ProgressLine
-
-        observer = ProgressLine()
-    return Recorder(
-        model,
-        folder,
+    settings = Settings(
+        selection=select(metrics, law_search_seconds),
         every=every,
-        metrics=metrics,
         budget=budget,
-        optimizer=optimizer,
+        optimizers=listed_optimizers(optimizer),
         scaler=scaler,
-        best=best,
+        best=None if best is None else best_scalar(best),
+        keeps=layer_filter(include, exclude),
+        name=name,
         overwrite=overwrite,
         resume=resume,
-        include=include,
-        exclude=exclude,
-        name=name,
-        law_search_seconds=law_search_seconds,
-        enabled=enabled,
-        observer=observer,
-    ).start()
+    )
+    observer = ProgressLine() if progress else None
+    return Recorder(model, folder, settings, enabled=enabled, observer=observer).start()
+
+
+class ProgressLine:
+    """Shows the last status in one line, ten times a second at most; on a terminal only.
+
+    Args:
+        console: Where; None: standard error.
+    """
+
+    def __init__(self, console: Any = None) -> None:
+        from rich.console import Console
+
+        self._console = console or Console(stderr=True)
+        self._live: Any = None
+        self._shown = 0.0
+
+    def __call__(self, status: Status | None) -> None:
+        """Show it; None: the recording has ended."""
+        from rich.live import Live
+        from rich.text import Text
+
+        if status is None:
+            self._stop()
+            return
+        if not self._console.is_terminal or time.monotonic() - self._shown < _SECONDS:
+            return
+        self._shown = time.monotonic()
+        text = Text(line(status), overflow="ellipsis", no_wrap=True)
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, transient=False)
+            self._live.start()
+        self._live.update(text, refresh=True)
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def line(status: Status) -> str:
+    """The status in words: a bar for each layer, from ▁ for a relative gradient norm of 1e-7 to █ for 1.
+
+    "·" is a gradient of zero, "-" none; from the first NaN or infinity of the training on, "!" is one.
+
+    Example:
+        >>> line(Status(7, {"loss": 1.386}, ("0", "1"), (1e-7, 0.5), None))
+        'step 7  loss 1.386  gradient/weight by layer ▁█'
+    """
+    parts = [f"step {status.step}"]
+    parts += [f"{name} {value:.4g}" for name, value in _scalars(status)]
+    if status.relative_gradient_norms:
+        broken = status.first_non_finite is not None
+        bars = "".join(_bar(value, broken) for value in _thinned(status.relative_gradient_norms))
+        parts.append(f"gradient/weight by layer {bars}")
+    if (bad := status.first_non_finite) is not None:
+        parts.append(f"{bad.kind} since step {bad.step} in the {bad.where} of {bad.layer}")
+    return "  ".join(parts)
+
+
+def _scalars(status: Status) -> list[tuple[str, float]]:
+    own = ("time", "gradient_norm", "gradient_norm_before_clipping")
+    logged = [
+        (name, value)
+        for name, value in status.scalars.items()
+        if name not in own and not name.startswith("learning_rate")
+    ]
+    return sorted(logged, key=lambda item: item[0] != "loss")[:4]
+
+
+def _thinned(values: Sequence[float]) -> list[float]:
+    """The smallest of each group, if there are too many for a line: it is the stuck layers that matter."""
+    size = math.ceil(len(values) / _MOST_LAYERS)
+    groups = [values[start : start + size] for start in range(0, len(values), size)]
+    return [min((value for value in group if not math.isnan(value)), default=math.nan) for group in groups]
+
+
+def _bar(value: float, broken: bool) -> str:
+    """Relative to weights of zero, a gradient is infinite though nothing is broken."""
+    if not math.isfinite(value) and broken:
+        return "!"
+    if math.isnan(value):
+        return "-"
+    if value == 0:
+        return "·"
+    height = (math.log10(min(value, 1.0)) + _DECADES) / _DECADES
+    return _BARS[min(len(_BARS) - 1, max(0, int(height * len(_BARS))))]

@@ -1,0 +1,324 @@
+"""Events of forward and backward passes -> the rows of the table `layers`.
+
+Everything is reduced at once, so that no activation outlives its own event. A step may see several forward passes
+(gradient accumulation, evaluation, a second loss): its row is of the last one that a gradient came back to, or simply
+of the last one if no gradient ever comes to a layer's output. Of a layer that runs several times in one pass it is the
+last run; a pass that activation checkpointing repeats during the backward pass is not one. Where several backward
+passes go through one forward pass, gradients are of the last. A step without a forward pass of its own, as where two
+losses share one and each has its own step, has no row: the outputs were those of other weights.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gatdiag import metrics
+from gatdiag.recorder import attention, rows
+from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.hooks import Hooks, in_backward_pass
+from gatdiag.recorder.outbox import Columns, masked, scaled
+from gatdiag.recorder.schedule import Stopwatch
+from gatdiag.recorder.settings import Selection
+from gatdiag.recorder.tape import Tape
+
+_MOST = 1 << 16  # outputs of one step
+_SCALED: Final = {"output_gradient_norm": 1, "gradient_mu": 1, "gradient_dirichlet_energy": 2}  # power of the scale
+_OF_THE_LAST = (
+    "gradients of layer outputs: several backward passes went through one forward pass, and those of the last are "
+    "recorded; gradients of parameters are the sum of all"
+)
+
+
+class PassListener(Protocol):
+    """Hears of passes as a whole, outside of backward passes if nothing else is said."""
+
+    def on_layer_begins(self) -> None:
+        """A layer is about to run."""
+
+    def on_layer_ends(self) -> None:
+        """A layer has run, or runs again in the backward pass."""
+
+    def on_gradient(self) -> None:
+        """In the backward pass: the gradient of a layer's output has been computed."""
+
+    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The model's own forward pass has ended."""
+
+
+@dataclass
+class ForwardPass:
+    """What one forward pass, and the backward pass after it, have shown so far."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    edges: dict[str, Tensor | None] = field(default_factory=dict)
+    outputs: dict[str, rows.Measured] = field(default_factory=dict)
+    gradients: dict[str, rows.Measured] = field(default_factory=dict)
+    others: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    came_back: bool = False
+    ended: bool = False
+    taken: bool = False  # a step's row was made of it
+
+
+class LayerRecorder:
+    """Measures the layers of a model while they run.
+
+    Args:
+        model: The model.
+        tape: Follows the modules that run.
+        selection: What is measured.
+        guard: Contains failures.
+        stopwatch: Measures what this costs.
+        listener: Hears of passes.
+
+    Attributes:
+        hooks: What sends the events.
+        saw_half: Whether an output was float16, whose gradients are hardly ever computed without a scaler.
+        saw_rough: Whether layers computed with less than 32 bits.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tape: Tape,
+        selection: Selection,
+        guard: Guard,
+        stopwatch: Stopwatch,
+        listener: PassListener,
+    ) -> None:
+        self.hooks = Hooks(model, self, tape)
+        self._selection, self._guard, self._stopwatch, self._listener = selection, guard, stopwatch, listener
+        self._due: frozenset[str] = frozenset()  # groups that the coming record has; none if it is no record
+        self._expensive: frozenset[str] = frozenset()
+        self._is_recorded = False
+        self._count = 0
+        self._pass = ForwardPass()
+        self._by_number: dict[int, ForwardPass] = {}
+        self._edge_index: Tensor | None = None
+        self._handles: dict[str, Any] = {}  # of hooks on attention layers that are running
+        self._unseen: set[str] = set()  # of these, whose coefficients are still to come
+        self._notes: dict[str, str] = {}
+        self.saw_half = self.saw_rough = False
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be recorded, in plain words."""
+        return [*self._notes.values(), *self.hooks.parts.values()]
+
+    def start_step(self, record: int | None) -> None:
+        """A new step begins, which will be the record with this number, or none."""
+        self._is_recorded = record is not None
+        self._due = frozenset() if record is None else self._selection.groups_due(record)
+        self._expensive = self._due & _EXPENSIVE.keys()
+        self._pass, self._by_number, self._edge_index = ForwardPass(), {}, None
+
+    def stop(self) -> None:
+        """Take all hooks away, also those in the middle of a layer, as after an interrupt."""
+        self.hooks.remove()
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles = {}
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def on_forward_begins(self) -> None:
+        """The model's forward pass begins, which may be repeated by activation checkpointing."""
+        if not in_backward_pass():
+            self._end_pass()
+
+    def on_call(self, layer: str, module: nn.Module) -> None:
+        """A layer is about to run."""
+        with self._stopwatch:
+            if not in_backward_pass():
+                self._listener.on_layer_begins()
+            if "attention" in self._due:
+                self._guard("attention", self._listen_to_attention, layer, module)
+
+    def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
+        """A layer has run; returns the number under which its gradient is expected."""
+        with self._stopwatch:
+            self._listener.on_layer_ends()
+            number: int | None = None
+            if self._is_recorded or self._handles:
+                number = self._guard("layer outputs", self._measure_output, layer, inputs, output)
+        return number
+
+    def on_gradient(self, layer: str, number: int, gradient: Tensor) -> None:
+        """The gradient of a layer's output has been computed."""
+        with self._stopwatch:
+            self._guard("gradients of layer outputs", self._measure_gradient, layer, number, gradient)
+            self._listener.on_gradient()
+
+    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The model's forward pass has ended."""
+        with self._stopwatch:
+            self._end_pass()
+            self._listener.on_forward(args, kwargs)
+
+    def _end_pass(self) -> None:
+        """What comes next belongs to another pass."""
+        self._pass.ended = bool(self._pass.numbers)
+
+    # --- attention ----------------------------------------------------------------------------------------------------
+
+    def _listen_to_attention(self, layer: str, module: nn.Module) -> None:
+        obstacle = attention.obstacle(module)
+        if obstacle is None:
+            return
+        if obstacle:
+            self._note_attention(layer, obstacle)
+            return
+        self._unseen.add(layer)
+
+        def tell(read: Callable[[], attention.Coefficients]) -> None:
+            self._unseen.discard(layer)
+            entropies = self._guard("attention entropy", attention.mean_entropies, read)
+            if entropies is not None:
+                self._pass.others.setdefault(layer, {}).update(entropies)
+
+        self._handles[layer] = attention.listen_once(module, tell)
+
+    def _end_attention(self, layer: str) -> None:
+        if layer in self._handles:
+            self._handles.pop(layer).remove()
+        if layer in self._unseen:
+            self._unseen.discard(layer)
+            self._note_attention(layer, "its coefficients were not seen, as with a sparse adjacency matrix")
+
+    def _note_attention(self, layer: str, reason: str) -> None:
+        self._notes.setdefault(layer, f"attention entropy of {layer}: {reason}")
+
+    # --- measuring ----------------------------------------------------------------------------------------------------
+
+    def _measure_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
+        self._end_attention(layer)
+        matrix = None if output is None or not self._is_recorded else rows.as_rows(output)
+        if matrix is None:
+            return None
+        is_repeated = in_backward_pass()
+        if self._pass.ended and not is_repeated:
+            self._pass, self._edge_index = ForwardPass(), None
+        seen = self._pass
+        if is_repeated and layer in seen.numbers:
+            return None
+        self.saw_half |= matrix.dtype is torch.float16
+        self.saw_rough |= matrix.dtype.itemsize < 4 or torch.is_autocast_enabled(matrix.device.type)
+        if "outputs" in self._due:
+            seen.outputs[layer] = rows.measure(matrix)
+        if self._expensive:
+            seen.edges[layer] = self._edges(inputs, len(matrix))
+            self._measure_expensive(layer, matrix, "", seen)
+        if len(self._by_number) >= _MOST:
+            self._by_number.clear()  # passes without end and without a step
+        self._count += 1
+        seen.numbers[layer] = self._count
+        self._by_number[self._count] = seen
+        return self._count
+
+    def _measure_gradient(self, layer: str, number: int, gradient: Tensor) -> None:
+        seen = self._by_number.get(number)
+        if seen is None or seen.taken:
+            return
+        seen.came_back = True
+        matrix = rows.as_rows(gradient)
+        if matrix is None or seen.numbers.get(layer) != number:
+            return
+        if layer in seen.gradients:
+            self._notes.setdefault("backward passes", _OF_THE_LAST)
+        if "outputs" in self._due:
+            seen.gradients[layer] = rows.measure(matrix)
+        if self._expensive:
+            self._measure_expensive(layer, matrix, "gradient_", seen)
+
+    def _measure_expensive(self, layer: str, matrix: Tensor, prefix: str, seen: ForwardPass) -> None:
+        edges = seen.edges.get(layer)
+        for group in self._expensive:
+            what, measure = _EXPENSIVE[group]
+            found = self._guard(what, measure, matrix, edges) or {}
+            seen.others.setdefault(layer, {}).update({prefix + name: value for name, value in found.items()})
+
+    def _edges(self, inputs: tuple[Any, ...], nodes: int) -> Tensor | None:
+        """The edges a layer was given, or those that a layer before it was given, if they fit its output."""
+        if any(isinstance(item, tuple | list | dict) for item in inputs):
+            return None  # nodes of two kinds: the edges lead from one to the other
+        self._edge_index = next((item for item in inputs if _is_edge_index(item)), self._edge_index)
+        edges = self._edge_index
+        return None if edges is None or (edges.numel() and int(edges.max()) >= nodes) else edges
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def take_rows(self, positions: Mapping[str, int], unscale: Any) -> Columns:
+        """The rows of the layers that ran in this step.
+
+        Args:
+            positions: Layer -> its position among those that are recorded.
+            unscale: What gradients are multiplied by to undo the scaling of the loss; None: nothing.
+        """
+        came_back = [seen for seen in self._by_number.values() if seen.came_back]
+        seen = came_back[-1] if came_back else self._pass
+        seen.taken = True
+        names = [name for name in positions if name in seen.numbers]
+        if not names:
+            return {}
+        columns: Columns = {}
+        for found, group in ((seen.outputs, rows.COLUMNS), (seen.gradients, rows.GRADIENT_COLUMNS)):
+            present = [name for name in names if name in found]
+            if present:
+                table = rows.finished([found[name] for name in present])
+                columns |= {column: _spread(table[:, at], names, present) for at, column in enumerate(group)}
+        for column in dict.fromkeys(column for name in names for column in seen.others.get(name, ())):
+            present = [name for name in names if column in seen.others.get(name, ())]
+            values = torch.stack([seen.others[name][column] for name in present]).double()
+            columns[column] = _spread(values, names, present)
+        for column, power in _SCALED.items() if unscale is not None else ():
+            if column in columns:
+                columns[column] = scaled(columns[column], unscale**power)
+        chosen = {name: value for name, value in columns.items() if name in self._selection.columns}
+        return {**chosen, "layer": np.array([positions[name] for name in names], dtype=np.int32)}
+
+
+def _spread(values: Tensor, names: list[str], present: Iterable[str]) -> Any:
+    """A value for each layer; masked for those that have none."""
+    where = np.isin(names, list(present))
+    if where.all():
+        return values
+    spread = values.new_zeros(len(names))
+    spread[torch.from_numpy(where).to(values.device)] = values
+    return masked(spread, where)
+
+
+def _is_edge_index(item: Any) -> bool:
+    return (
+        isinstance(item, Tensor)
+        and item.layout == torch.strided
+        and item.dim() == 2
+        and len(item) == 2
+        and item.dtype == torch.int64
+    )
+
+
+def _ranks(matrix: Tensor, _: Tensor | None) -> dict[str, Tensor]:
+    return {"effective_rank": metrics.effective_rank(matrix), "numerical_rank": metrics.numerical_rank(matrix)}
+
+
+def _energies(matrix: Tensor, edges: Tensor | None) -> dict[str, Tensor]:
+    if edges is None:
+        return {}
+    return {
+        "dirichlet_energy": metrics.dirichlet_energy(matrix, edges),
+        "rayleigh_quotient": metrics.rayleigh_quotient(matrix, edges),
+    }
+
+
+def _cosine_distances(matrix: Tensor, edges: Tensor | None) -> dict[str, Tensor]:
+    return {} if edges is None else {"mad": metrics.mad(matrix, edges)}
+
+
+_EXPENSIVE: Final = {
+    "ranks": ("ranks", _ranks),
+    "energies": ("Dirichlet energies", _energies),
+    "cosine_distances": ("cosine distances", _cosine_distances),
+}

@@ -1,0 +1,410 @@
+"""The model that is recorded: what is known of it, settled at its first training forward, from its own inputs.
+
+Modules and parameters that are replaced by others of the same names and shapes are followed from the next step on.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import is_
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from gatdiag.errors import GatdiagError, InputError, TimeLimitError
+from gatdiag.laws import Exclusion, Law, Laws
+from gatdiag.laws.find import find_laws_within
+from gatdiag.names import listed
+from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.neurons import NeuronRecorder
+from gatdiag.recorder.settings import Selection, Settings
+from gatdiag.recorder.tape import Tape
+from gatdiag.recorder.weights import Weights
+from gatdiag.structure import Layer, Structure, discover
+from gatdiag.structure.deadline import time_limit
+from gatdiag.structure.isolation import leaving_no_mode
+from gatdiag.structure.program import Program
+
+# How far from zero delta may be at the first step, as a share of what cancels in it. The largest of 381 models was 2e-5
+# in float32, and 0.12 in bfloat16, to which accelerators come near unasked (TF32).
+_DISPROVED, _DISPROVED_ROUGHLY = 1e-3, 0.3
+_FAINT = 1e-4  # laws whose gradients are this small beside the largest may show rounding alone
+
+Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]  # of a forward pass; or a `Program` in their place
+
+
+@dataclass(frozen=True)
+class RecordingPlan:
+    """What is recorded of a model.
+
+    Attributes:
+        structure: Of the whole model.
+        layers: Those that are recorded, in order.
+        weights: Their parameters.
+        laws: All laws of the model; None where they were not looked for, or could not be found.
+        neurons: The laws of these layers; None where none are recorded.
+        error: Why there are no laws.
+    """
+
+    structure: Structure
+    layers: tuple[Layer, ...]
+    weights: Weights
+    laws: Laws | None = None
+    neurons: NeuronRecorder | None = None
+    error: str | None = None
+
+    @property
+    def recorded_laws(self) -> list[Law]:
+        """The laws that are recorded, in order."""
+        return [] if self.neurons is None else self.neurons.recorded
+
+    @property
+    def excluded(self) -> tuple[Exclusion, ...]:
+        """What has no law, and why."""
+        return () if self.laws is None else self.laws.excluded
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Layer -> its position among those that are recorded."""
+        return {layer.name: position for position, layer in enumerate(self.layers)}
+
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """Layer and name of each recorded parameter."""
+        return [(layer.name, info.name) for layer in self.layers for info in layer.parameters]
+
+
+def recorded_layers(structure: Structure, keeps: Callable[[str], bool]) -> tuple[Layer, ...]:
+    """The layers that are recorded.
+
+    Raises:
+        InputError: There are none.
+    """
+    layers = tuple(layer for layer in structure if keeps(layer.name))
+    if not layers:
+        names = listed(layer.name for layer in structure)
+        raise InputError(f"No layer is left to record after include= and exclude=. The model's layers are {names}.")
+    return layers
+
+
+def static_layers(model: nn.Module, keeps: Callable[[str], bool]) -> tuple[Layer, ...]:
+    """The layers as far as they are known before a forward pass; none of a model that is lazy.
+
+    Raises:
+        ModelError: The model has no parameters.
+        InputError: No layer is left to record.
+    """
+    if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
+        return ()
+    return recorded_layers(discover(model), keeps)
+
+
+def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, unseen: str) -> RecordingPlan:
+    """Discover layers and laws, and copy the initial weights.
+
+    Args:
+        model: The model, unwrapped.
+        inputs: Of a training forward; None if nothing is known of its calls.
+        settings: What is recorded.
+        unseen: Why there are no inputs, if there are none.
+
+    Raises:
+        ModelError: Not even its layers can be listed.
+        InputError: No layer is left.
+    """
+    args, kwargs = inputs or ((), {})
+    structure, error = _structure(model, args, kwargs)
+    layers = recorded_layers(structure, settings.keeps)
+    parameters = dict(model.named_parameters())
+    infos = [info for layer in layers for info in layer.parameters]
+    attention = [info.name for info in infos if info.role == "attention vector"]
+    weights = Weights({info.name: parameters[info.name] for info in infos}, attention)
+    plan = RecordingPlan(structure, layers, weights, error=error)
+    if "balance" not in settings.selection.every:
+        return plan
+    if inputs is None:
+        return replace(plan, error=unseen)
+    return plan if error is not None else _with_laws(plan, model, structure, inputs, settings.selection)
+
+
+def add_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, settings: Settings) -> RecordingPlan:
+    """The plan with the laws, of a model whose inputs were not known when all else was settled."""
+    structure, error = _structure(model, *inputs)
+    if error is not None:
+        return replace(plan, error=error)
+    return _with_laws(plan, model, structure, inputs, settings.selection)
+
+
+def rebound(plan: RecordingPlan, model: nn.Module) -> RecordingPlan:
+    """The plan for the parameters that the model has now, under the names and in the shapes that it had before.
+
+    Raises:
+        InputError: A parameter is gone, or has another shape.
+    """
+    named = dict(model.named_parameters(remove_duplicate=False))
+    present = {id(parameter) for parameter in named.values()}
+    old = dict({} if plan.laws is None else plan.laws.parameters)
+    old |= dict(zip(plan.weights.names, plan.weights.tensors, strict=True))
+    new: dict[str, Any] = {}
+    for name, tensor in old.items():
+        new[name] = named.get(name, tensor if id(tensor) in present else None)  # or it was only renamed, as by pruning
+        if new[name] is None:
+            raise InputError(f"{name} is gone")
+        if is_lazy(new[name]) or new[name].shape != tensor.shape:
+            raise InputError(f"{name} had shape {tuple(tensor.shape)} and is replaced by one of another")
+    if all(new[name] is tensor for name, tensor in old.items()):
+        return plan
+    plan = replace(plan, weights=plan.weights.rebound(new))
+    if plan.neurons is None:
+        return plan
+    neurons = plan.neurons.at(new)
+    return replace(plan, laws=neurons.laws, neurons=neurons)
+
+
+def without_disproved(plan: RecordingPlan, selection: Selection, *, is_rough: bool) -> tuple[RecordingPlan, str | None]:
+    """The plan without the laws that the gradients of training disobey, and what to say of these, if there are any.
+
+    Args:
+        plan: The plan.
+        selection: What is measured.
+        is_rough: Whether gradients may have been computed in less than 32 bits.
+    """
+    laws = plan.laws
+    if laws is None or plan.neurons is None:
+        return plan, None
+    delta, residual = laws.delta().abs().cpu(), laws.residual().cpu()
+    size = (delta / residual).nan_to_num(0.0, 0.0)
+    judged = torch.tensor([law.exact and law.kind != "annihilated" and _has_gradients(law, laws) for law in laws])
+    limit = _DISPROVED_ROUGHLY if is_rough else _DISPROVED
+    false = judged & (residual > limit) & (size >= _FAINT * size.max()) & residual.isfinite()
+    if not bool(false.any()):
+        return plan, None
+    reason = (
+        f"delta is up to {float(residual[false].max()):.1g} of its terms in training: the loss depends on these "
+        "parameters in another way than by the forward pass that was traced (a penalty on weights, a second use of "
+        "them), or gradients are changed in the backward pass"
+    )
+    dropped = [Exclusion(laws[number].name, reason) for number in false.nonzero().flatten().tolist()]
+    kept = [law for law, is_false in zip(laws, false.tolist(), strict=True) if not is_false]
+    message = f"{len(dropped)} of {len(laws)} conservation laws are not recorded: {reason}"
+    remaining = Laws(kept, laws.parameters, [*laws.excluded, *dropped])
+    plan = replace(plan, laws=remaining, neurons=_neurons(plan, remaining, selection))
+    return replace(plan, error=plan.error if kept else message), message
+
+
+def _has_gradients(law: Law, laws: Laws) -> bool:
+    """Whether all of its parameters took part in the backward passes so far."""
+    return all(laws.parameters[term.parameter].grad is not None for term in law.terms)
+
+
+@leaving_no_mode
+def _structure(model: nn.Module, args: Any, kwargs: Any) -> tuple[Structure, str | None]:
+    """In execution order if the model can be run for it, else in module order, with what was wrong."""
+    try:
+        return discover(model, *args, **kwargs), None
+    except Exception as error:  # the user's own code runs in there
+        return discover(model), str(error) if isinstance(error, GatdiagError) else f"{type(error).__name__}: {error}"
+
+
+@leaving_no_mode
+def _with_laws(
+    plan: RecordingPlan, model: nn.Module, structure: Structure, inputs: Inputs, selection: Selection
+) -> RecordingPlan:
+    """The plan with the laws, or with the reason why there are none."""
+    seconds = selection.law_search_seconds
+    bound = "no limit" if seconds is None else f"limit {seconds:g} s"
+
+    def announce(elapsed: float) -> None:
+        print(f"gatdiag: looking for conservation laws ({elapsed:.0f} s so far, {bound})", file=sys.stderr)  # noqa: T201
+
+    try:
+        with time_limit(seconds, announce):
+            laws = find_laws_within(structure, model, *inputs)
+    except TimeLimitError:
+        error = (
+            f"the search for them was stopped after {seconds:g} s, and training goes on. Give gatdiag.watch more time "
+            "(law_search_seconds=..., None for no limit), or call gatdiag.find_laws(model, ...), which has no limit"
+        )
+        return replace(plan, error=error)
+    except GatdiagError as failure:
+        return replace(plan, error=str(failure))
+    except Exception as failure:  # the user's own code runs in there; all else can be recorded without laws
+        return replace(plan, error=f"looking for them failed with {type(failure).__name__}: {failure}")
+    if len(laws) == 0:
+        reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in laws.excluded[:3])
+        error = f"the model has no conservation law ({reasons or 'no rescaling of its weights keeps its function'})"
+        return replace(plan, laws=laws, error=error)
+    return replace(plan, laws=laws, neurons=_neurons(plan, laws, selection))
+
+
+def _neurons(plan: RecordingPlan, laws: Laws, selection: Selection) -> NeuronRecorder | None:
+    names = plan.positions
+    wanted = [number for number, law in enumerate(laws) if law.layer in names]
+    every, predicts = selection.every["balance"], "predicted_c" in selection.columns
+    return NeuronRecorder(laws, wanted, every, predicts=predicts) if wanted else None
+
+
+class _Binding:
+    """The modules and parameters of a model, each with the place that holds it.
+
+    A layer that is replaced, `load_state_dict(assign=True)` and `torch.func.functional_call` put other objects into
+    these places.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+        held = [
+            (place, key, value)
+            for module in modules
+            for place in (module._modules, module._parameters)
+            for key, value in place.items()
+        ]
+        self._places: list[dict[str, Any]] = [place for place, _, _ in held]
+        self._keys = [key for _, key, _ in held]
+        self._held = [value for _, _, value in held]
+
+    def holds(self) -> bool:
+        """Whether each is where it was; a few dozen nanoseconds for each, for every step asks."""
+        return all(map(is_, map(dict.get, self._places, self._keys), self._held))
+
+
+def holds_none_of(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Parameter]) -> bool:
+    """Whether no optimizer holds any of the parameters."""
+    held = {id(item) for optimizer in optimizers for group in optimizer.param_groups for item in group["params"]}
+    return held.isdisjoint(map(id, parameters))
+
+
+class WatchedModel:
+    """The model that is recorded, from its first training forward on.
+
+    Args:
+        model: The model, unwrapped.
+        settings: What is recorded.
+        guard: Contains failures.
+        begin: Takes the plan before anything is recorded; returns whether it can be.
+        follow: Called when the laws of the plan, or tensors and modules of the model, have become others.
+
+    Attributes:
+        plan: None before it is settled, and where nothing can be recorded.
+        tape: Follows training that does not call the model's own forward pass.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: Settings,
+        guard: Guard,
+        begin: Callable[[RecordingPlan], bool],
+        follow: Callable[[], None],
+    ) -> None:
+        self.plan: RecordingPlan | None = None
+        self._model, self._settings, self._guard = model, settings, guard
+        self._begin, self._follow = begin, follow
+        self._binding = _Binding(model)
+        self._is_settled = False  # whether the plan was made, or failed
+        self._wants_inputs = True  # whether the model's inputs are needed, and were not seen yet
+        self._candidate: Inputs | None = None
+        self.tape = Tape(model, self._on_program)
+
+    def forget(self) -> None:
+        """Recording has ended."""
+        self.plan = self._candidate = None
+        self._wants_inputs = False
+
+    def on_forward(self, inputs: Inputs) -> None:
+        """The model's forward pass has ended."""
+        if not self._wants_inputs:
+            return
+        if self._model.training and self._binding.holds() and not self.tape.is_rolling:
+            self._settle(inputs)
+        else:  # perhaps an evaluation with gradients enabled, or with parameters lent for this call; a step will tell
+            self._candidate = inputs
+
+    def on_step(self, step: int, optimizers: Sequence[Optimizer]) -> None:
+        """A step is about to be made."""
+        if self.tape.is_rolling and (program := self.tape.stop()) is not None:
+            self._candidate = (program,), {}
+        if not self._is_settled or (self._wants_inputs and self._candidate is not None):
+            self._settle(self._candidate)
+        if not self._binding.holds():
+            self._guard("all measurements", self._bind_anew, step, optimizers)
+
+    def _on_program(self, program: Program) -> None:
+        """The backward pass is about to begin, after training has called parts of the model by themselves."""
+        if self._wants_inputs and self._binding.holds():
+            self._settle(((program,), {}))
+
+    def _settle(self, inputs: Inputs | None) -> None:
+        """Layers in order of execution, laws, initial weights: once, at the first training forward.
+
+        If a step comes before it, the laws alone have to wait for it.
+        """
+        self._candidate = None
+        self._wants_inputs = False
+        if inputs is not None:
+            self.tape.stop()
+        if self._is_settled:
+            self.plan = self._guard("laws", add_laws, self.plan, self._model, inputs, self._settings) or self.plan
+            self._follow()
+            return
+        self._is_settled = True
+        self._binding = _Binding(self._model)
+        plan: RecordingPlan | None = self._guard(
+            "all measurements", build_plan, self._model, inputs, self._settings, self._unseen()
+        )
+        if plan is None or not self._begin(plan):
+            return
+        self.plan = plan
+        self._wants_inputs = inputs is None and "balance" in self._settings.selection.every
+        if not self._wants_inputs:
+            self.warn_of_missing_laws()
+
+    def _unseen(self) -> str:
+        """Why no inputs are known, if none are."""
+        parts = list(self.tape.called)
+        if not parts:
+            return (
+                "no training forward of the model itself was seen: its forward must be called through the model, as in "
+                "model(x, edge_index), for its inputs to be known"
+            )
+        return (
+            f"training calls {listed(parts)} and not the model's forward pass, and what it computes with them could "
+            f"not be followed: {self.tape.reason or 'no backward pass depends on it'}; call the model itself, as in "
+            "model(x, edge_index), for its inputs to be known"
+        )
+
+    def check_laws(self, *, is_rough: bool) -> None:
+        """A backward pass of the first step has ended: laws that its gradients disobey are none of this training."""
+        if self.plan is not None:
+            self.plan, message = without_disproved(self.plan, self._settings.selection, is_rough=is_rough)
+            if message is not None:
+                self._guard.warn("laws", message)
+                self._follow()
+
+    def warn_of_missing_laws(self) -> None:
+        """Say why there are no laws, if there are none."""
+        if self.plan is not None and self.plan.error is not None:
+            self._guard.warn("laws", f"no conservation laws are recorded: {self.plan.error}")
+
+    def _bind_anew(self, step: int, optimizers: Sequence[Optimizer]) -> None:
+        """Modules or parameters were replaced: those of the same names and shapes are followed from now on."""
+        self._binding = _Binding(self._model)
+        before = self.plan
+        try:
+            self.plan = None if before is None else rebound(before, self._model)
+        except InputError as error:
+            self.plan = None
+            message = f"nothing is recorded of the model from step {step} on, since {error}; watch it anew"
+            self._guard.warn("replaced", message)
+        self._follow()
+        if self.plan is not before and self.plan is not None:
+            self._guard.note("replaced", f"parameters were replaced by others of the same shapes before step {step}")
+        if optimizers and holds_none_of(optimizers, self._model.parameters()):
+            self._guard.warn(
+                "replaced parameters",
+                f"the optimizer of step {step} moves parameters that the model no longer has: make a new one from "
+                "model.parameters(). Steps are recorded again when there is one",
+            )

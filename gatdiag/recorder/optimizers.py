@@ -1,0 +1,279 @@
+"""Notices the steps of optimizers, through torch's hooks for all of them; nothing is planted on an optimizer.
+
+One step of training may take several optimizers: those that follow each other without a forward or a backward pass
+between them share a step, and so do those that step inside one backward pass. An optimizer that wraps another shares
+its step, too. Where `step(closure)` computes the gradients itself, the step opens after the first evaluation, when the
+weights are still those before it.
+
+An optimizer that holds none of the model's parameters makes steps of other models. But as long as none that does has
+made one, its steps count if they were meant for this model, which does not move then.
+"""
+
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.hooks import in_backward_pass
+
+
+class StepListener(Protocol):
+    """Hears of steps."""
+
+    is_ahead: bool  # whether training has begun to compute the coming step
+
+    def on_step(self, optimizers: Sequence[Optimizer]) -> None:
+        """A step is about to be made: the gradients are there, the weights have not moved."""
+
+    def on_loss(self, loss: Any) -> None:
+        """What a closure returned at its first evaluation, from which the gradients of the open step are."""
+
+    def on_joined(self, optimizer: Optimizer) -> None:
+        """A further optimizer is about to take part in the step."""
+
+    def on_moved(self) -> None:
+        """All optimizers have moved the weights that are expected to in this step."""
+
+    def on_done(self) -> None:
+        """The step is over."""
+
+
+class OptimizerHooks:
+    """The steps of the optimizers that hold parameters of a model.
+
+    Args:
+        parameters: The model's.
+        listener: Hears of the steps.
+        guard: Contains failures.
+        optimizers: The only ones that count; None: all that hold one of the parameters, or are meant to.
+    """
+
+    def __init__(
+        self,
+        parameters: Callable[[], Sequence[nn.Parameter]],
+        listener: StepListener,
+        guard: Guard,
+        optimizers: Sequence[Optimizer] | None,
+    ) -> None:
+        self._parameters, self._listener, self._guard = parameters, listener, guard
+        self._only = optimizers
+        self._members: list[Optimizer] | None = None  # of the step that is open
+        self._running: list[int] = []  # optimizers at work; one whose class calls its parent's step is here twice
+        self._evaluating = False
+        self._counter = BackwardCounter()
+        self._backward_passes: int | None = None  # how many there had been when the open step had to stay open
+        self._own: dict[int, nn.Parameter] = {}  # the parameters as they were last listed
+        self._saw_own = False  # whether an optimizer that holds some of the parameters has made a step
+        # optimizers that hold no parameter of the model -> gradients at their last steps, and versions of these
+        self._others = weakref.WeakKeyDictionary[Optimizer, list[tuple[weakref.ref[Tensor], int]]]()
+        self._handles: list[Any] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step has begun and is not over."""
+        return self._members is not None
+
+    def attach(self) -> None:
+        """Start listening."""
+        if not self._handles:
+            self._handles = [
+                register_optimizer_step_pre_hook(self._before),
+                register_optimizer_step_post_hook(self._after),
+            ]
+
+    def remove(self) -> None:
+        """Stop listening."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def forward_begins(self) -> None:
+        """A forward pass begins: unless an optimizer asked for it, the step that was open is over.
+
+        An optimizer still at work then is one whose step raised.
+        """
+        if not self._evaluating:
+            self._running = []
+            self.close()
+
+    def open(self, optimizer: Optimizer | None = None) -> None:
+        """A step is about to be made, by an optimizer or by something that is not one of torch's."""
+        if len(self._running) < 2 and self._is_another(optimizer):
+            self.close()
+        if self._members is None:
+            self._members = [] if optimizer is None else [optimizer]
+            self._listener.on_step(self._members)
+        elif optimizer is not None and optimizer not in self._members:
+            self._members.append(optimizer)
+            self._listener.on_joined(optimizer)
+
+    def close(self) -> None:
+        """The open step is over."""
+        if self._members is not None:
+            self._listener.on_done()
+            self._members = self._backward_passes = None
+
+    def refresh(self) -> None:
+        """The model has other parameters than before."""
+        self._own = {id(parameter): parameter for parameter in self._parameters()}
+
+    def holds_own(self, optimizer: Optimizer) -> bool:
+        """Whether it holds any of the model's parameters."""
+        if self._holds(optimizer):
+            return True
+        self.refresh()  # there may be new ones
+        return self._holds(optimizer)
+
+    def _holds(self, optimizer: Optimizer) -> bool:
+        return any(id(parameter) in self._own for parameter in held_by(optimizer))
+
+    def _is_another(self, optimizer: Optimizer | None) -> bool:
+        """Whether what is about to be made is not part of the open step."""
+        if self._members is None:
+            return False
+        if optimizer is None or optimizer in self._members:
+            return True
+        counted = self._backward_passes
+        return counted is not None and not in_backward_pass() and self._counter.count() > counted + 1
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        counts = self.holds_own(optimizer) if self._only is None else any(optimizer is one for one in self._only)
+        self._saw_own |= counts
+        if (self._saw_own and not counts) or _is_skipped(optimizer):
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure) or isinstance(closure, nn.Module):
+            if counts or self._is_misdirected(optimizer):
+                self._running.append(id(optimizer))
+                self.open(optimizer)
+            return None
+        if not self._running and optimizer in (self._members or ()):
+            self.close()  # before the closure computes what belongs to the next one
+        self._running.append(id(optimizer))
+        opened = False
+
+        def evaluated(*inner: Any, **named: Any) -> Any:
+            nonlocal opened
+            outer, self._evaluating = self._evaluating, True
+            try:
+                loss = closure(*inner, **named)
+            finally:
+                self._evaluating = outer
+            if not opened and (counts or self._is_misdirected(optimizer)):
+                opened = True
+                self.open(optimizer)
+                self._listener.on_loss(loss)
+            return loss
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": evaluated}
+        return (args[0], evaluated, *args[2:]), kwargs
+
+    def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if id(optimizer) not in self._running:
+            return
+        self._running.remove(id(optimizer))
+        if self._members is None or in_backward_pass():
+            return
+        if not self._running and self._is_complete():
+            self._listener.on_moved()
+            self.close()
+        else:
+            self._backward_passes = self._counter.count()
+
+    def _is_complete(self) -> bool:
+        """Whether every parameter with a gradient is held by an optimizer that has made its step."""
+        members = self._members or []
+        if self._only is not None and len(members) < len(self._only):
+            return False
+        held = {id(parameter) for member in members for parameter in held_by(member)}
+        return all(key in held or parameter.grad is None for key, parameter in self._own.items())
+
+    def _is_misdirected(self, optimizer: Optimizer) -> bool:
+        """Whether training passes of the model come before this step, and gave its optimizer's parameters no gradient.
+
+        The optimizer of another network that is trained beside this one, such as a critic, has gradients of its own.
+        """
+        return bool(self._guard("steps of optimizers of other parameters", self._has_no_news, optimizer))
+
+    def _has_no_news(self, optimizer: Optimizer) -> bool:
+        if not self._listener.is_ahead or all(parameter.grad is None for parameter in self._parameters()):
+            return False
+        gradients = [parameter.grad for parameter in held_by(optimizer) if parameter.grad is not None]
+        before = [(gradient(), version) for gradient, version in self._others.get(optimizer, ())]
+        old = {id(gradient): version for gradient, version in before}
+        self._others[optimizer] = [(weakref.ref(gradient), gradient._version) for gradient in gradients]
+        return not any(old.get(id(gradient)) != gradient._version and bool(gradient.any()) for gradient in gradients)
+
+
+def held_by(optimizer: Optimizer) -> list[nn.Parameter]:
+    """The parameters of an optimizer."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _is_skipped(optimizer: Optimizer) -> bool:
+    """Whether a fused optimizer will not move the weights, because a gradient scaler found an infinity."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found)
+
+
+# --- gradient scalers -------------------------------------------------------------------------------------------------
+
+
+def calling_scaler() -> GradScaler | None:
+    """The gradient scaler whose `step` this is called from, if it is.
+
+    A scaler leaves no trace on an optimizer that is not fused, and tells no hook; but it is what calls the optimizer.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not GradScaler.step.__code__:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals["self"]
+
+
+def unscale_of_parameters(optimizers: Sequence[Optimizer]) -> Tensor | None:
+    """What undoes the scaling of gradients as a fused optimizer finds them: it unscales them inside its step."""
+    scales = [scale for optimizer in optimizers if (scale := getattr(optimizer, "grad_scale", None)) is not None]
+    return 1.0 / scales[0].double() if scales else None
+
+
+def unscale_of_outputs(scaler: Any) -> Tensor | float | None:
+    """What undoes the scaling of gradients of layer outputs; a tensor where that spares waiting for the device."""
+    if scaler is None or not scaler.is_enabled():
+        return None
+    scale = getattr(scaler, "_scale", None)
+    return 1.0 / (scale.double() if isinstance(scale, Tensor) else float(scaler.get_scale()))
+
+
+class BackwardCounter:
+    """Tells whether there was a backward pass: torch numbers them, and says the number inside of one only."""
+
+    def __init__(self) -> None:
+        self._probe, self._one = torch.zeros((), requires_grad=True), torch.ones(())
+        self._probe.register_hook(self._read)
+        self._number = -1
+
+    def count(self) -> int:
+        """A number that grows by one with each backward pass of the process, of which this call makes one.
+
+        Example:
+            >>> counter = BackwardCounter()
+            >>> first = counter.count()
+            >>> torch.ones(1, requires_grad=True).sum().backward()
+            >>> counter.count() - first
+            2
+        """
+        engine: Any = torch.autograd.Variable._execution_engine  # `backward()` would take four times as long
+        engine.run_backward((self._probe,), (self._one,), False, False, (), accumulate_grad=True)
+        return self._number
+
+    def _read(self, _: Tensor) -> None:
+        self._number = torch._C._current_graph_task_id()

@@ -2,12 +2,12 @@ import io
 import math
 
 import torch
-from gatdiag.watching import ProgressLine, line
-from gatdiag.recorder.non_finite import FirstNonFinite
 from rich.console import Console
 
 import gatdiag
 from gatdiag.recorder import Recorder, Status
+from gatdiag.recorder.non_finite import FirstNonFinite
+from gatdiag.watching import ProgressLine, line
 from tests.recorder.loops import Gat, graph, loss_of, train
 
 
@@ -102,9 +102,7 @@ def test_the_first_steps_show_the_weights_and_not_the_biases_of_zero(tmp_path):
 
 def test_a_line_that_fails_is_told_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("gatdiag.watching.line", lambda status: 1 / 0)
-    monkeypatch.setattr(
-        "rich.console.Console", lambda **_: Console(file=io.StringIO(), force_terminal=True, width=120)
-    )
+    monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=io.StringIO(), force_terminal=True, width=120))
     model, data = Gat(), graph()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with gatdiag.watch(model, tmp_path / "run", progress=True):

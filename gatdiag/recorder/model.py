@@ -177,7 +177,7 @@ def without_disproved(plan: RecordingPlan, selection: Selection, *, is_rough: bo
         return plan, None
     delta, residual = laws.delta().abs().cpu(), laws.residual().cpu()
     size = (delta / residual).nan_to_num(0.0, 0.0)
-    judged = torch.tensor([law.exact and law.kind != "annihilated" and _has_gradients(law, laws) for law in laws])
+    judged = torch.tensor([law.exact and _has_gradients(law, laws) for law in laws])
     limit = _DISPROVED_ROUGHLY if is_rough else _DISPROVED
     false = judged & (residual > limit) & (size >= _FAINT * size.max()) & residual.isfinite()
     if not bool(false.any()):
@@ -237,7 +237,7 @@ def _with_laws(
         reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in laws.excluded[:3])
         error = f"the model has no conservation law ({reasons or 'no rescaling of its weights keeps its function'})"
         return replace(plan, laws=laws, error=error)
-    return replace(plan, laws=laws, neurons=_neurons(plan, laws, selection))
+    return replace(plan, laws=laws, neurons=_neurons(plan, laws, selection), error=None)
 
 
 def _neurons(plan: RecordingPlan, laws: Laws, selection: Selection) -> NeuronRecorder | None:

@@ -15,7 +15,7 @@ SHARE = 0.05  # of training time, that recording may take where nothing else is 
 _DENSE = 64  # steps that "log" records one by one
 _FREE = 5.0  # seconds that recording may cost before it is paced
 _STARTUP = 2.5  # of these, that the first step may use up
-_REPAYING = 1 / 6  # of the share is used, until what was spent at first is within it
+_REPAYING = 1 / 8  # of the share is used, until what was spent at first is within it
 _MARGIN = 0.9  # of the share may be spent before recording slows down
 _WINDOW = 50  # values that a moving average is of, about
 _OUTLIER = 10.0
@@ -86,7 +86,7 @@ class Pace:
 
     Every step is recorded until recording has cost 5 s in all. From then on records are as far apart as the average
     cost of one (its share of expensive groups included), of the steps between, and the average time of a step ask for:
-    at a sixth of the share until those 5 s are less than the share, too, which takes a hundred seconds of training at
+    at an eighth of the share until those 5 s are less than the share, too, which takes a hundred seconds of training at
     5 %, and at the whole of it then. Averages are of the last fifty, so that one slow step does not silence recording.
     What the first step costs, the search for laws above all, counts as 2.5 s at most: it comes once.
 

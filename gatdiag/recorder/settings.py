@@ -80,7 +80,7 @@ def select(metrics: Metrics, law_search_seconds: float | None = None) -> Selecti
         columns = {column for group in every for column in GROUPS[group].columns}
     else:
         names = [metrics] if isinstance(metrics, str) else list(metrics)
-        name, every, columns = ", ".join(names), {}, set()
+        name, every, columns = ", ".join(map(str, names)), {}, set()
         for given in names:
             group = GROUPS.get(given) or _group_of(given)
             every[group.name] = 1

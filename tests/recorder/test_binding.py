@@ -5,14 +5,14 @@ import copy
 import numpy as np
 import pytest
 import torch
-from gatdiag.recorder.model import _Binding as Binding
-from gatdiag.recorder.model import holds_none_of
 from torch import nn
 from torch.nn.utils import prune
 from torch_geometric.nn import GATv2Conv
 
 import gatdiag
 from gatdiag.recorder import RecordingWarning
+from gatdiag.recorder.model import _Binding as Binding
+from gatdiag.recorder.model import holds_none_of
 from tests.recorder.loops import Gat, graph, loss_of
 
 NAME = "convs.1.lin_l.weight"

@@ -1,9 +1,10 @@
 import copy
 
 import torch
-from gatdiag.recorder.hooks import Hooks, first_tensor, in_backward_pass
 from torch import nn
 from torch.nn import functional as F
+
+from gatdiag.recorder.hooks import Hooks, first_tensor, in_backward_pass
 
 
 class Listener:

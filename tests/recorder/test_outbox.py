@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gatdiag.recorder import outbox
-from gatdiag.recorder.outbox import Measured, Outbox
+from gatdiag.recorder.outbox import Masked, Outbox
 
 DEVICES = [
     pytest.param(
@@ -29,7 +29,7 @@ def test_what_is_on_the_host_is_written_at_once():
 def test_what_was_not_measured_is_masked():
     written = []
     box = Outbox(lambda table, columns: written.append(columns))
-    box.put("layers", {"mu": Measured(torch.tensor([1.0, torch.nan, 3.0]), np.array([True, True, False]))})
+    box.put("layers", {"mu": Masked(torch.tensor([1.0, torch.nan, 3.0]), np.array([True, True, False]))})
     column = written[0]["mu"]
     assert column.mask.tolist() == [False, False, True]
     assert np.isnan(column[1])

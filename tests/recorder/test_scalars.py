@@ -9,7 +9,8 @@ import torch
 import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.recorder import RecordingWarning
-from gatdiag.recorder.scalars import best_of, flattened, scalar
+from gatdiag.recorder.scalars import flattened, scalar
+from gatdiag.recorder.settings import best_scalar
 from tests.recorder.loops import Gat, graph, loss_of, train
 
 
@@ -48,12 +49,12 @@ def test_anything_else_is_refused(value):
 
 
 def test_which_way_is_better():
-    assert best_of("test_f1") == ("test_f1", True)
-    assert best_of("Val_Loss") == ("Val_Loss", False)
-    assert best_of("min:regret") == ("regret", False)
+    assert best_scalar("test_f1") == ("test_f1", True)
+    assert best_scalar("Val_Loss") == ("Val_Loss", False)
+    assert best_scalar("min:regret") == ("regret", False)
     for wrong in ("", "max:", 3):
         with pytest.raises(InputError, match="best= expects"):
-            best_of(wrong)
+            best_scalar(wrong)
 
 
 def test_the_best_parameters_are_kept(tmp_path):

@@ -5,7 +5,8 @@ import torch
 from torch.nn import functional as F
 
 import gatdiag
-from gatdiag.recorder import RecordingWarning, scaling
+from gatdiag.recorder import RecordingWarning
+from gatdiag.recorder.optimizers import calling_scaler
 from tests.recorder.loops import Gat, graph, loss_of
 
 
@@ -32,7 +33,7 @@ def test_a_scaler_is_noticed_by_the_step_it_makes(tmp_path, fused, unscales):
 
 
 def test_outside_of_a_scalers_step_there_is_none():
-    assert scaling.calling_scaler() is None
+    assert calling_scaler() is None
 
 
 def test_float16_without_a_scaler_is_told_once(tmp_path):

@@ -1,8 +1,8 @@
 import pytest
-from gatdiag.recorder.settings import PRESETS, select
 
 from gatdiag.errors import InputError
 from gatdiag.quantities import GROUPS
+from gatdiag.recorder.settings import PRESETS, select
 from gatdiag.run.schema import TABLES
 from tests.recorder.loops import train
 
@@ -34,8 +34,8 @@ def test_names_select_groups_and_columns():
 
 def test_due():
     chosen = select("standard")
-    assert [record for record in range(220) if chosen.due("ranks", record)] == [0, 100, 200]
-    assert not chosen.due("cosine_distances", 0)
+    assert [record for record in range(220) if "ranks" in chosen.groups_due(record)] == [0, 100, 200]
+    assert "cosine_distances" not in chosen.groups_due(0)
 
 
 @pytest.mark.parametrize("name", ["rellative_mu", "", 3, "stanard"])

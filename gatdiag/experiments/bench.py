@@ -23,8 +23,8 @@ from torch_geometric.data import Data
 
 from gatdiag.experiments.block_model import block_model
 from gatdiag.experiments.models import gat, gcn, residual_gcn
-from gatdiag.loop import watch
 from gatdiag.run import load
+from gatdiag.watching import watch
 
 # Called after each step with its loss.
 AfterStep: TypeAlias = Callable[[Tensor], None]

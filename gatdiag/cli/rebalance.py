@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gatdiag.checkpoint import Checkpoint
     from gatdiag.cli.model_case import ModelCase
     from gatdiag.laws import Exclusion
-    from gatdiag.remedies.output_difference import OutputDifference
+    from gatdiag.remedies.verification import OutputDifference
 
 # What a saved state holds -> an optimizer of torch's that holds the same; the first that fits.
 _OPTIMIZERS: Final[Mapping[str, str]] = {
@@ -139,9 +139,9 @@ def _by_names(checkpoint: Checkpoint) -> _Balanced:
     from gatdiag.checkpoint import find_layers, find_stack
     from gatdiag.checkpoint.fitting import plain
     from gatdiag.checkpoint.stack import ASSUMED
+    from gatdiag.remedies.least_norm import balancing
     from gatdiag.remedies.moments import powers_of, rescale_moments_
     from gatdiag.remedies.orbit import multiply_
-    from gatdiag.remedies.rescaling import balancing
 
     structure = find_layers(checkpoint.tensors)
     stacking = find_stack(checkpoint.tensors, structure)
@@ -164,13 +164,13 @@ def _by_names(checkpoint: Checkpoint) -> _Balanced:
         f"{min(factors):.3g} to {max(factors):.3g}",
         f"outputs were not compared, which needs --model: they stay as they are only if {'; '.join(ASSUMED)}",
     ]
-    return _Balanced(parameters, optimizer, [*lines, *_skipped(rescaling.left_alone)])
+    return _Balanced(parameters, optimizer, [*lines, *_skipped(rescaling.skipped)])
 
 
 def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_approximate: bool) -> _Balanced:
     from gatdiag.checkpoint.fitting import fit, load_weights_
     from gatdiag.remedies import rebalance_
-    from gatdiag.remedies.output_difference import output_difference
+    from gatdiag.remedies.verification import output_difference
 
     found = fit(case.model, checkpoint.tensors, checkpoint.keys)
     if found.missing or found.reshaped:
@@ -189,7 +189,7 @@ def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_
         options["loss"] = case.loss
     done = rebalance_(case.model, *case.args, optimizer=optimizer, **options, **case.kwargs)
     if not done.factors:
-        return _Balanced({}, None, ["no law was balanced: all weights stay as they are", *_skipped(done.left_alone)])
+        return _Balanced({}, None, ["no law was balanced: all weights stay as they are", *_skipped(done.skipped)])
     lines = [
         f"{len(done.factors)} laws balanced: largest |c| {done.c_before:.3g} before, {done.c_after:.1e} after; largest "
         f"imbalance {done.imbalance_before:.3g} before, {done.imbalance_after:.1e} after; factors from "
@@ -202,7 +202,7 @@ def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_
     if factors:
         rounding = output_difference(case.model, factors, case.args, case.kwargs)
         lines.append(_moved("as the weights are rounded to the number type in the file", rounding))
-    return _Balanced(parameters, optimizer, [*lines, *_skipped(done.left_alone)])
+    return _Balanced(parameters, optimizer, [*lines, *_skipped(done.skipped)])
 
 
 def _moved(when: str, difference: OutputDifference) -> str:

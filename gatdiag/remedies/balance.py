@@ -1,17 +1,23 @@
-"""Scale weights until what leads into a neuron is as large as what leads out of it."""
+"""How large fresh weights are: what leads into a neuron as what leads out of it, and a signal as it came."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
 
 from gatdiag.errors import ModelError
 from gatdiag.laws import Term
+from gatdiag.laws.outputs import floating_tensors
+from gatdiag.structure import Replica, discover, replicate
 
 # The terms of a neuron's law: weights that lead into it have positive exponents, those that lead out of it negative.
 Neuron: TypeAlias = tuple[Term, ...]
 
-_TOLERANCE = 1e-4  # of c relative to its terms; rounding in float32 leaves about 1e-7
+_TOLERANCE: Final = 1e-4  # of c relative to its terms; rounding in float32 leaves about 1e-7
+_PASSES: Final = 10
+_CLOSE: Final = 1e-3  # logarithm of the size of the outputs
 
 
 def balance_(weights: Mapping[str, Tensor], neurons: Iterable[Neuron], squared_norm: float = 2.0) -> None:
@@ -74,3 +80,87 @@ def _views(weight: Tensor, term: Term) -> Iterator[Tensor]:
         for axis, position in zip(term.axes, index, strict=True):
             place[axis] = position
         yield weight[tuple(place)]
+
+
+def preserving_factor(
+    model: nn.Module, weights: Mapping[str, Tensor], scaled: frozenset[str], args: tuple[Any, ...], kwargs: Any
+) -> float:
+    """What to multiply matrices by for a model to pass a signal on at the size at which it came.
+
+    The size of the outputs is to be that of the inputs of the first layer, as `squared_norm_of_stack` has it: mean
+    squares are multiplied by the width of the first layer, and kept from there on. It is measured in forward passes on
+    a copy, in evaluation mode. The outputs are a power of the common factor of all matrices, or nearly so where scores
+    and gates depend on it, too: the secant method on logarithms finds it in a few passes.
+
+    Args:
+        model: The model, which is not changed.
+        weights: Name of parameter -> the values to run it with.
+        scaled: Names of the matrices.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+
+    Returns:
+        The factor. 1 where no factor is known to do it: the size of the outputs does not depend on it, as behind a
+        normalization, or is zero or not finite.
+
+    Raises:
+        ModelError: The model cannot be copied, or its forward pass fails.
+    """
+    structure = discover(model, *args, **kwargs)
+    roles = {info.role for info in structure.parameters}
+    first = next(layer for layer in structure if scaled.intersection(info.name for info in layer.parameters))
+    if "norm scale" in roles or first.name == structure.ROOT:
+        return 1.0
+    replica = replicate(model, args, kwargs)
+    replica.model.eval()
+    module = replica.model.get_submodule(first.name)
+
+    def logarithm(factor: float) -> float:
+        for name, tensor in weights.items():
+            replica.parameters[name].data.copy_(tensor * factor if name in scaled else tensor)
+        gain = _gain(replica, module)
+        return math.log(gain) if 0 < gain < math.inf else math.nan
+
+    return _root(logarithm)
+
+
+def _root(logarithm: Callable[[float], float]) -> float:
+    """The factor at which the logarithm of the gain is zero; 1 where it hardly grows with the factor."""
+    before, factor = (1.0, logarithm(1.0)), 2.0
+    for _ in range(_PASSES):
+        here = factor, logarithm(factor)
+        power = (here[1] - before[1]) / math.log(here[0] / before[0])
+        if not power > 1 / 2:
+            return 1.0
+        if abs(here[1]) < _CLOSE:
+            break
+        before, factor = here, factor * math.exp(-here[1] / power)
+    return factor
+
+
+def _gain(replica: Replica, first: nn.Module) -> float:
+    """Size of the outputs relative to what is expected of the first layer."""
+    expected: list[float] = []
+
+    def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if module is first and not expected:
+            width = next(floating_tensors(output)).shape[-1]
+            source = next(floating_tensors((args, kwargs)), None)  # an embedding reads none
+            expected.append(_norm(output) if source is None else _norm(source) * (width / source.shape[-1]) ** 0.5)
+
+    # scripted modules take no hooks of their own
+    handle = module_hooks.register_module_forward_hook(note, with_kwargs=True)
+    try:
+        outputs = replica.run_no_grad()
+    finally:
+        handle.remove()
+        # torch forgets to: what stays there makes it believe that there are global hooks
+        module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
+    return _norm(outputs) / expected[0] if expected and expected[0] else math.nan
+
+
+def _norm(output: Any) -> float:
+    """Root mean square norm of the vectors along the last axis."""
+    tensor = next(floating_tensors(output)).to_dense()
+    squares = float(tensor.abs().double().square().sum())
+    return math.sqrt(squares / max(1, tensor.shape[:-1].numel()))

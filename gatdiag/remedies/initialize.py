@@ -1,29 +1,26 @@
 """Fresh weights for a model that does not train."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import torch
 from torch import Generator, Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.laws import Law, Laws, find_laws
-from gatdiag.remedies.balance import Neuron, balance_
-from gatdiag.remedies.draw import Mirror, looks_linear_, mirrors, xavier_
-from gatdiag.remedies.gain import preserving_factor
+from gatdiag.laws import Law, Laws, Term, find_laws
+from gatdiag.remedies.balance import Neuron, balance_, preserving_factor
+from gatdiag.remedies.least_norm import balancing
 from gatdiag.remedies.orbit import multiply_
-from gatdiag.remedies.rescaling import balancing
 from gatdiag.remedies.stack import neurons_of_stack, squared_norm_of_stack
-from gatdiag.structure import Layer, ParameterInfo, Structure, discover, unwrapped
+from gatdiag.structure import Layer, ParameterInfo, discover, unwrapped
 
 Scheme: TypeAlias = Literal["xavier", "xavier_zero_attention", "balanced_xavier", "balanced_orthogonal"]
 SCHEMES: Final[tuple[Scheme, ...]] = get_args(Scheme)
 
 _TARGETS: Final[Mapping[str, str]] = {"GATv2Conv": "lin_r"}  # weights of the target node, which only score edges
-_REWRITTEN = re.compile(r"(^|\.)parametrizations\.|weight_[gv]$|_orig$")
-
-Distribution: TypeAlias = Literal["zero", "xavier", "orthogonal", "kept"]
+_REWRITTEN: Final = re.compile(r"(^|\.)parametrizations\.|weight_[gv]$|_orig$")
 
 
 def initialize_(
@@ -50,8 +47,8 @@ def initialize_(
     A common factor of all weights leaves c at zero, and decides what becomes of a signal. Where widths change or heads
     are averaged, whose mean is smaller than each of them, it is not that of the first rows above, but the one with
     which the gains of all layers multiply to one (`gatdiag.remedies.stack.squared_norm_of_stack`); where inputs are
-    given, the one with which the outputs are of that size in a forward pass (`gatdiag.remedies.gain`), whatever sums,
-    gates and skips do to it.
+    given, the one with which the outputs are of that size in a forward pass, whatever sums, gates and skips do to it
+    (`gatdiag.remedies.balance.preserving_factor`).
 
     Without inputs the model is taken for what the paper speaks of: a stack of GAT, GATv2, GCN and linear layers in
     module order, each feeding the next. Heads may be concatenated (row k C + i of head k feeds column k C + i) or
@@ -100,19 +97,23 @@ def initialize_(
     user = unwrapped(model)
     structure = discover(user)
     parameters = dict(user.named_parameters())
-    balanced, traced = scheme.startswith("balanced"), bool(args or kwargs)
-    laws = _laws(user, args, kwargs) if balanced and traced else None
-    neurons = _neurons(user, structure, laws) if balanced else ()
-    mirror = mirrors(neurons) if scheme == "balanced_orthogonal" else {}
+    laws = None
+    neurons: tuple[Neuron, ...] = ()
+    if scheme.startswith("balanced"):
+        laws = find_laws(user, *args, **kwargs) if args or kwargs else None
+        neurons = neurons_of_stack(user, structure) if laws is None else _neurons(laws)
+    layouts = looks_linear_layouts(neurons) if scheme == "balanced_orthogonal" else {}
     with torch.no_grad():
-        fresh = {
-            info.name: _drawn(info, parameters[info.name], _distribution(info, layer, scheme), mirror, generator)
-            for layer in structure
-            for info in layer.parameters
-        }
+        fresh = {}
+        for layer in structure:
+            for info in layer.parameters:
+                parameter = parameters[info.name]  # drawn in single precision where its own is lower
+                dtype = torch.promote_types(parameter.dtype, torch.float32)
+                fresh[info.name] = parameter.detach().to(dtype, copy=True)
+                _draw_(fresh[info.name], info, layer, scheme, layouts, generator)
         if laws is not None:
             _balance_by_laws_(user, fresh, neurons, laws, args, kwargs)
-        elif balanced:
+        elif neurons:
             balance_(fresh, neurons, squared_norm_of_stack(user, structure))
         for name, tensor in fresh.items():
             parameters[name].copy_(tensor)
@@ -127,22 +128,14 @@ def _known(scheme: str) -> Scheme:
     raise InputError(f"Expected one of the schemes {', '.join(SCHEMES)}, got {scheme!r}.")
 
 
-def _laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
-    """The model's own laws, without a residual stream among them."""
-    laws = find_laws(model, *args, **kwargs)
+def _neurons(laws: Laws) -> tuple[Neuron, ...]:
+    """The neurons of a model's own laws, without a residual stream among them."""
     stream = next((law for law in laws if law.kind == "stream"), None)
     if stream is not None:
         raise ModelError(
             f"Expected neurons between layers, got a residual stream ({stream.name}), whose layers both read and write "
             "it: no order of scaling balances them. Use a scheme that is not balanced."
         )
-    return laws
-
-
-def _neurons(model: nn.Module, structure: Structure, laws: Laws | None) -> tuple[Neuron, ...]:
-    """The neurons of a stack, or those of the model's laws."""
-    if laws is None:
-        return neurons_of_stack(model, structure)
     neurons = tuple(law.terms for law in laws if _is_neuron(law))
     if not neurons:
         reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in laws.excluded) or "one layer only"
@@ -154,7 +147,7 @@ def _neurons(model: nn.Module, structure: Structure, laws: Laws | None) -> tuple
 
 
 def _is_neuron(law: Law) -> bool:
-    """Whether something leads into it and something out of it; queries and keys both lead into their channels."""
+    """Something leads into it and something out of it; queries and keys both lead into their channels."""
     inner = any(term.exponent < 0 and term.kind == "columns" for term in law.terms)
     return law.kind == "neuron" or (law.kind == "product" and inner)
 
@@ -162,7 +155,7 @@ def _is_neuron(law: Law) -> bool:
 def _balance_by_laws_(
     model: nn.Module,
     weights: dict[str, Tensor],
-    neurons: Sequence[Neuron],
+    neurons: tuple[Neuron, ...],
     laws: Laws,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -177,40 +170,126 @@ def _balance_by_laws_(
             multiply_(weights[name], scale)
 
 
-def _distribution(info: ParameterInfo, layer: Layer, scheme: Scheme) -> Distribution:
+# --- what is drawn ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LooksLinearLayout:
+    """How a matrix is doubled, so that a stack of such matrices with ReLU in between computes a linear map.
+
+    Attributes:
+        blocks: Into how many parts, one below the other, the rows fall, each with mirrored halves; 0 where the rows
+            are outputs of the model.
+        columns: Columns are mirrored: not where they are inputs of the model.
+    """
+
+    blocks: int = 0
+    columns: bool = False
+
+
+def _draw_(
+    weight: Tensor,
+    info: ParameterInfo,
+    layer: Layer,
+    scheme: Scheme,
+    layouts: Mapping[str, LooksLinearLayout],
+    generator: Generator | None,
+) -> None:
     if _REWRITTEN.search(info.name):
         raise ModelError(
             f"Expected weights that are parameters themselves, got {info.name} of a parametrization (weight or "
             "spectral normalization, pruning). Initialize first, or remove it."
         )
-    balanced = scheme.startswith("balanced")
-    scoring = info.module.rpartition(".")[2] == _TARGETS.get(layer.kind)
-    if info.role == "bias" or (balanced and scoring) or (info.role == "attention vector" and scheme != "xavier"):
-        return "zero"
-    if info.role == "feature weight" and scheme == "balanced_orthogonal":
-        return "orthogonal"
-    return "xavier" if info.role in ("feature weight", "edge weight", "attention vector") else "kept"
+    scoring = scheme.startswith("balanced") and info.module.rpartition(".")[2] == _TARGETS.get(layer.kind)
+    if info.role == "bias" or scoring or (info.role == "attention vector" and scheme != "xavier"):
+        weight.zero_()
+    elif info.role == "feature weight" and scheme == "balanced_orthogonal":
+        if weight.dim() != 2:
+            raise ModelError(
+                f"Expected matrices, got {info.name} of shape {list(info.shape)}, for which looks-linear is not "
+                "defined. Use the scheme balanced_xavier here."
+            )
+        looks_linear_(weight, layouts.get(info.name, LooksLinearLayout()), generator)
+    elif info.role in ("feature weight", "edge weight", "attention vector"):
+        # as torch counts fans: an attention vector (1, H, C) has H C and C; the paper's text has 1 and C
+        nn.init.xavier_normal_(weight if weight.dim() > 1 else weight[None], generator=generator)
 
 
-def _drawn(
-    info: ParameterInfo,
-    parameter: Tensor,
-    distribution: Distribution,
-    mirror: Mapping[str, Mirror],
-    generator: Generator | None,
-) -> Tensor:
-    """A new tensor; in single precision where the parameter's own is lower."""
-    weight = parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32), copy=True)
-    match distribution:
-        case "zero":
-            weight.zero_()
-        case "xavier":
-            xavier_(weight if weight.dim() > 1 else weight[None], generator)
-        case "orthogonal":
-            if weight.dim() != 2:
-                raise ModelError(
-                    f"Expected matrices, got {info.name} of shape {list(info.shape)}, for which looks-linear is not "
-                    "defined. Use the scheme balanced_xavier here."
-                )
-            looks_linear_(weight, mirror.get(info.name, Mirror()), generator)
-    return weight
+def looks_linear_layouts(neurons: Iterable[Neuron]) -> Mapping[str, LooksLinearLayout]:
+    """Matrix -> its layout, read off the neurons: rows lead into some, columns out of others.
+
+    Heads that are averaged are one block each: mirrored across heads, their mean would be zero.
+
+    Raises:
+        ModelError: The layers on the two sides of a neuron are of different widths, as where several are
+            concatenated, or no matrix leads into it, as after a normalization: halves would not meet halves.
+    """
+    blocks: dict[str, int] = {}
+    columns = set()
+    for terms in neurons:
+        matrices = [term for term in terms if len(term.shape) == 2]
+        rows = [term for term in matrices if term.exponent > 0]
+        blocks |= {term.parameter: _positions(term, 0) for term in rows}
+        columns |= {term.parameter for term in matrices if term.exponent < 0}
+        widths = {_width(term) for term in matrices}
+        if len(widths) > 1 or not rows or len(rows) == len(matrices):
+            raise ModelError(
+                f"Expected weight matrices that feed each other whole, got {', '.join(t.parameter for t in matrices)} "
+                "around one neuron. Looks-linear matrices need a stack: use the scheme balanced_xavier here."
+            )
+    return {name: LooksLinearLayout(blocks.get(name, 0), name in columns) for name in {*blocks, *columns}}
+
+
+def _width(term: Term) -> int:
+    """Into how many neurons the matrix leads, or out of how many."""
+    axis = 0 if term.exponent > 0 else 1
+    return term.shape[axis] // _positions(term, axis)
+
+
+def _positions(term: Term, axis: int) -> int:
+    """How many rows or columns the term has; a matrix of one row counts its columns as entries."""
+    if axis not in term.axes:
+        return term.shape[axis]
+    return len({index[term.axes.index(axis)] for index in term.indices})
+
+
+def looks_linear_(tensor: Tensor, layout: LooksLinearLayout, generator: Generator | None = None) -> Tensor:
+    """Orthogonal, mirrored: [U; -U], [[U, -U], [-U, U]] or [U, -U], block by block; an odd last row or column left out.
+
+    Of a hidden matrix of even size each row and column has a squared norm of 2 where U is square. Where there are
+    several blocks, which is where heads are averaged, U is orthogonal up to a factor in their mean, and each block has
+    one of its own.
+
+    Source:
+        Balduzzi et al., "The shattered gradients problem" (2017); section 3 of "Are GATs Out of Balance?".
+
+    Example:
+        >>> weight = looks_linear_(torch.empty(4, 4), LooksLinearLayout(blocks=1, columns=True))
+        >>> torch.equal(weight[:2], -weight[2:]), torch.equal(weight[:, :2], -weight[:, 2:])
+        (True, True)
+        >>> h = torch.tensor([1.0, -2.0])  # relu(u) - relu(-u) = u: what goes in comes out, turned
+        >>> torch.allclose((weight @ torch.cat([h, -h]).relu())[:2].norm(), h.norm())
+        True
+    """
+    blocks = tensor.chunk(max(layout.blocks, 1))
+    rows, columns = blocks[0].shape
+    half = tensor.new_empty(-(-rows // 2) if layout.blocks else rows, -(-columns // 2) if layout.columns else columns)
+    halves = torch.stack([nn.init.orthogonal_(half.clone(), generator=generator) for _ in blocks])
+    for block, mixed in zip(blocks, _mixed(halves, generator), strict=True):
+        whole = torch.cat([mixed, -mixed]) if layout.blocks else mixed
+        whole = torch.cat([whole, -whole], dim=1) if layout.columns else whole
+        block.copy_(whole[:rows, :columns])
+    return tensor
+
+
+def _mixed(matrices: Tensor, generator: Generator | None) -> Tensor:
+    """Matrices whose mean is a multiple of the first one given, and whose squares add up to the same.
+
+    The mean of several orthogonal matrices is none: product after product of such means loses directions.
+    """
+    if len(matrices) == 1:
+        return matrices
+    directions = torch.randn(len(matrices), len(matrices), generator=generator, device=matrices.device)
+    directions[:, 0] = 1
+    turn = torch.linalg.qr(directions).Q.to(matrices.dtype)
+    return torch.einsum("hk,kij->hij", turn, matrices)

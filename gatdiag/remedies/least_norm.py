@@ -1,42 +1,138 @@
-"""The point of least norm on the orbit of weights: where every law's c is zero."""
+"""The rescaling along laws that leads to the point of least norm, where every law's c is zero."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 import torch
+from scipy import sparse
 from scipy.linalg import solveh_banded
 from torch import Tensor
 
 from gatdiag.errors import ModelError
-from gatdiag.laws import Law
+from gatdiag.laws import Exclusion, Law, Laws
 from gatdiag.remedies.orbit import Orbit, Tensors
 
-_TOLERANCE = 1e-13  # of c relative to its terms
-_SETTLED = 1e-3  # longest step, in log factors, of a point that is as good as reached; a flight steps by about 1/2
-_LONGEST = 3.0  # longest step tried
-_FARTHEST = math.log(1e6)  # log factor past which a law is taken for one in flight
-_ITERATIONS = 200
-_RIDGE = 1e-13  # relative to a diagonal of one: what no entry determines stays where it is
+_TOLERANCE: Final = 1e-13  # of c relative to its terms
+_SETTLED: Final = 1e-3  # longest step, in log factors, of a point that is as good as reached; diverging ones make 1/2
+_LONGEST: Final = 3.0  # longest step tried
+_SHORTEST: Final = 1e-9  # share of a step
+_FARTHEST: Final = math.log(1e6)  # log factor past which a law is taken for a diverging one
+_ITERATIONS: Final = 200
+_RIDGE: Final = 1e-13  # relative to a diagonal of one: what no entry determines stays where it is
 
-_FLYING = "no factor between 1e-6 and 1e6 balances it: the norm falls on and on along a rescaling it takes part in"
+_DIVERGING: Final = (
+    "no factor between 1e-6 and 1e6 balances it: the norm falls on and on along a rescaling it takes part in"
+)
+_APPROXIMATE: Final = "it holds only up to an epsilon in the model (include_approximate=True uses it all the same)"
 
 
 @dataclass(frozen=True)
-class LeastNorm:
-    """A point on an orbit.
+class LawFactor:
+    """What one law's weights are multiplied by.
 
     Attributes:
-        coordinates: t_j of each law, the logarithm of its factor; float64 of shape (laws,), zero where left alone.
-        left_alone: Position of a law that cannot be balanced -> why.
+        name: Name of the law.
+        layer: Module path of the layer it is counted under.
+        neuron: Neuron or channel; None where the law runs over all of them.
+        factor: s > 0: each of the law's terms is multiplied by s to the power of its exponent. Above 1, what leads into
+            the neuron grows, and what leads out of it shrinks.
     """
 
+    name: str
+    layer: str
+    neuron: int | None
+    factor: float
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """Factors that leave the function a model computes as it is.
+
+    Attributes:
+        factors: Name of parameter -> what to multiply it by, positive float64 on the CPU, broadcasting against it.
+        coordinates: Logarithm of each law's factor, float64 of shape (laws,); zero where the law was skipped.
+        by_law: One factor for each law that was balanced.
+        balanced: Positions of those laws.
+        skipped: Laws that were not, and why.
+    """
+
+    factors: Mapping[str, Tensor]
     coordinates: Tensor
-    left_alone: Mapping[int, str]
+    by_law: tuple[LawFactor, ...]
+    balanced: tuple[int, ...]
+    skipped: tuple[Exclusion, ...]
 
 
-def least_norm(laws: Sequence[Law], weights: Tensors) -> LeastNorm:
+def balancing(
+    laws: Laws,
+    weights: Tensors,
+    gradients: Tensors | None = None,
+    *,
+    include_approximate: bool = False,
+    refused: Mapping[int, str] = MappingProxyType({}),
+) -> Rescaling:
+    """The rescaling that brings weights, or with gradients their relative gradients, into balance.
+
+    Of weights it makes sum_k e_jk ||w_k||^2 = 0 for each law j: see `least_norm`.
+
+    Of relative gradients it makes sum_k e_jk ||g_k / w_k||^2 = 0, with g / w taken entry by entry: on both sides of a
+    neuron the squared relative gradients add up to the same, so that no side's weights change faster, relative to their
+    own size, than the other's. Where w is multiplied by s, g is divided by s and g / w by s^2, so this is the same
+    problem: the coordinates that balance g / w as if it were a weight, times -1/2. Entries with w = 0, which no factor
+    moves, are left out. One small weight can outweigh all others in such a sum; that is the criterion's nature.
+
+    Args:
+        laws: Of the model.
+        weights: Name -> tensor, on any device and of any floating dtype; a saved checkpoint's just as well.
+        gradients: Name -> gradient of the loss at these weights; what is missing counts as zero. None: balance weights.
+        include_approximate: Use laws that hold only up to an epsilon in the model as well.
+        refused: Positions of further laws to skip, and why.
+
+    Raises:
+        ModelError: The iteration did not converge.
+
+    Source:
+        c: equation 5 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023). Relative gradients:
+        "Dynamic Rescaling for Training GNNs" (Mustafa, Burkholz, NeurIPS 2024), as its code has them, which takes ten
+        sweeps of s = (sum (g/W^l)^2 / (sum (g/W^(l+1))^2 + (g/a)^2))^(1/8), each held in [1e-5, 2], towards the point
+        that is found here at once.
+    """
+    reasons = {number: _APPROXIMATE for number, law in enumerate(laws) if not (law.exact or include_approximate)}
+    reasons |= refused
+    chosen = [number for number in range(len(laws)) if number not in reasons]
+    own = [laws[number] for number in chosen]
+    found, skipped = least_norm(own, weights if gradients is None else relative_gradients(weights, gradients))
+    found = found if gradients is None else -found / 2
+    reasons |= {chosen[at]: reason for at, reason in skipped.items()}
+    coordinates = torch.zeros(len(laws), dtype=torch.float64)
+    coordinates[chosen] = found
+    balanced = tuple(number for number in chosen if number not in reasons)
+    scales = zip(map(laws.__getitem__, balanced), coordinates.exp()[list(balanced)].tolist(), strict=True)
+    return Rescaling(
+        Orbit(own).factors(found.numpy()),
+        coordinates,
+        tuple(LawFactor(law.name, law.layer, law.neuron, scale) for law, scale in scales),
+        balanced,
+        tuple(Exclusion(laws[number].name, reason) for number, reason in sorted(reasons.items())),
+    )
+
+
+def relative_gradients(weights: Tensors, gradients: Tensors) -> dict[str, Tensor]:
+    """g / w entry by entry in float64; zero where w is zero or there is no gradient."""
+    found = {}
+    for name, weight in weights.items():
+        w = weight.detach().to(torch.float64)
+        gradient = gradients.get(name)
+        g = torch.zeros_like(w) if gradient is None else gradient.detach().to_dense().to(torch.float64)
+        found[name] = torch.where(w == 0, 0.0, g / torch.where(w == 0, 1.0, w))
+    return found
+
+
+def least_norm(laws: Sequence[Law], weights: Tensors) -> tuple[Tensor, dict[int, str]]:
     """The rescaling along laws after which sum_k e_jk ||w_k||^2 = 0 for each law j.
 
     On the orbit w_k exp(sum_j t_j e_jk),
@@ -47,13 +143,17 @@ def least_norm(laws: Sequence[Law], weights: Tensors) -> LeastNorm:
     without end. Newton's method in float64, each step halved until f falls; its systems are banded, since a neuron
     meets only those that share a matrix with it.
 
-    A law is left alone where no factor can balance it: one of its sides is zero (dead neurons; weights whose scale a
+    A law is skipped where no factor can balance it: one of its sides is zero (dead neurons; weights whose scale a
     normalization takes out; entries the output does not depend on), weights are not finite, or the norm falls on and on
     along several laws at once, past factors of a million. The others balance around it.
 
     Args:
         laws: Of one model, or some of them.
         weights: Name -> tensor of any floating dtype; of a saved checkpoint just as well.
+
+    Returns:
+        Coordinates t_j, the logarithm of each law's factor, float64 of shape (laws,), zero where skipped; and the
+        position of each law that was skipped -> why.
 
     Raises:
         ModelError: The iteration did not converge.
@@ -67,106 +167,94 @@ def least_norm(laws: Sequence[Law], weights: Tensors) -> LeastNorm:
         >>> from gatdiag.laws import Term
         >>> into, out = Term("a", (1,), (0,), ((0,),), Fraction(1)), Term("b", (1,), (0,), ((0,),), Fraction(-1))
         >>> law = Law("neuron", "neuron", "", 0, (into, out), True, 0.0)
-        >>> point = least_norm([law], {"a": torch.tensor([8.0]), "b": torch.tensor([2.0])})
-        >>> print(f"{float(point.coordinates.exp()):.3f}")  # 8 * 0.5 = 2 / 0.5
+        >>> coordinates, _ = least_norm([law], {"a": torch.tensor([8.0]), "b": torch.tensor([2.0])})
+        >>> print(f"{float(coordinates.exp()):.3f}")  # 8 * 0.5 = 2 / 0.5
         0.500
     """
-    whole = Orbit(laws)
-    squares, reasons = _prepared(whole, weights)
+    orbit = Orbit(laws)
+    squares = orbit.squares(weights)
+    reasons = _unbalanceable(orbit.exponents, squares)
+    squares = np.where(np.isfinite(squares), squares, 0.0)
     while True:
         free = [number for number in range(len(laws)) if number not in reasons]
-        coordinates, flying = _newton(Orbit([laws[number] for number in free]) if reasons else whole, squares)
-        if not flying:
-            break
-        reasons |= {free[number]: _FLYING for number in flying}
-    everywhere = torch.zeros(len(laws), dtype=torch.float64)
-    everywhere[free] = coordinates
-    return LeastNorm(everywhere, reasons)
+        found, diverging = _newton(orbit.exponents[:, free], squares)
+        if not diverging:
+            coordinates = torch.zeros(len(laws), dtype=torch.float64)
+            coordinates[free] = torch.from_numpy(found)
+            return coordinates, reasons
+        reasons |= {free[at]: _DIVERGING for at in diverging}
 
 
-def _prepared(orbit: Orbit, weights: Tensors) -> tuple[dict[str, Tensor], dict[int, str]]:
-    """The squares with nothing in them that is not finite, and the laws that cannot be balanced by themselves."""
-    squares = {name: weights[name].detach().to("cpu", torch.float64).square() for name in orbit.parameters}
+def _sides(exponents: Any, squares: Any) -> tuple[Any, Any]:
+    """For each law sum |e_k| w_k^2 of what leads in (positive exponents), and of what leads out."""
+    return exponents.maximum(0).T @ squares, (-exponents).maximum(0).T @ squares
+
+
+def _unbalanceable(exponents: Any, squares: Any) -> dict[int, str]:
+    """The laws that cannot be balanced whatever becomes of the others."""
     reasons = {}
-    for number, (into, out) in enumerate(zip(*(side.tolist() for side in orbit.sides(squares)), strict=True)):
-        if not torch.tensor(into + out).isfinite():
+    for number, (into, out) in enumerate(zip(*_sides(exponents, squares), strict=True)):
+        if not math.isfinite(into + out):
             reasons[number] = "some of its weights are not finite"
         elif into == 0 or out == 0:
             empty = "both of its sides are" if into == out else f"what leads {'out of' if into else 'into'} it is"
             reasons[number] = f"{empty} zero, and no factor changes that"
-    finite = {name: torch.where(square.isfinite(), square, 0.0) for name, square in squares.items()}
-    return finite, reasons
+    return reasons
 
 
-def _newton(orbit: Orbit, squares: Tensors) -> tuple[Tensor, list[int]]:
+def _newton(exponents: Any, squares: Any) -> tuple[Any, list[int]]:
     """The point of least norm, or the numbers of laws along which there is none."""
-    point = torch.zeros(orbit.size, dtype=torch.float64)
-    if not orbit.size:
-        return point, []
-    for _ in range(_ITERATIONS):
-        here = orbit.squares(squares, point)
-        into, out = orbit.sides(here)
-        step = -solve_banded(orbit.rows, orbit.columns, orbit.curvature(here), into - out)
-        if bool(((into - out).abs() <= _TOLERANCE * (into + out)).all()):
-            return point, _flying(point, step)
-        length = _length(orbit, squares, point, step)
-        if not length:
+    point = step = np.zeros(exponents.shape[1])
+    into = out = np.ones(1)
+
+    def squares_at(point: Any) -> Any:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return squares * np.exp(2 * (exponents @ point))
+
+    for _ in range(_ITERATIONS if len(point) else 0):
+        here = squares_at(point)
+        into, out = _sides(exponents, here)
+        step = -solve_banded(2 * exponents.T @ exponents.multiply(here[:, None]), into - out)
+        if (abs(into - out) <= _TOLERANCE * (into + out)).all():
+            return point, _diverging(point, step)
+        length = min(1.0, _LONGEST / abs(step).max())
+        while length > _SHORTEST and not squares_at(point + length * step).sum() <= here.sum() * (1 + 1e-14):
+            length /= 2
+        if length <= _SHORTEST:
             break
         point = point + length * step
-    flying = _flying(point, step)
-    if not flying:
-        worst = float(((into - out).abs() / (into + out)).max())
+    diverging = _diverging(point, step)
+    if len(point) and not diverging:
         raise ModelError(
-            f"Expected every c to come to zero, but {_ITERATIONS} iterations left one at {worst:.1e} of its terms. The "
-            "weights of a neuron are too far apart in size for float64: initialize the model anew."
+            f"Expected every c to come to zero, but {_ITERATIONS} iterations left one at "
+            f"{(abs(into - out) / (into + out)).max():.1e} of its terms. The weights of a neuron are too far apart in "
+            "size for float64: initialize the model anew."
         )
-    return point, flying
+    return point, diverging
 
 
-def solve_banded(rows: Tensor, columns: Tensor, values: Tensor, right: Tensor) -> Tensor:
-    """The x of H x = right for a symmetric positive semidefinite H whose entries lie near its diagonal.
+def _diverging(point: Any, step: Any) -> list[int]:
+    """Numbers of the laws that never come to rest."""
+    found: list[int] = np.flatnonzero((abs(step) > _SETTLED) | (abs(point) > _FARTHEST)).tolist()
+    return found
+
+
+def solve_banded(matrix: Any, right: Any) -> Any:
+    """The x of H x = right for a sparse symmetric positive semidefinite H whose entries lie near its diagonal.
 
     Neurons meet those of the neighboring layers only, so the cost is linear in the number of layers. H is scaled to a
     diagonal of one first; x is zero where H has a row of zeros.
 
-    Args:
-        rows: Rows of the entries at and below the diagonal.
-        columns: Their columns, none greater than its row.
-        values: The entries, float64; those of one place add up.
-        right: Shape (size,).
-
     Example:
-        >>> values, right = torch.tensor([4.0, 2.0, 3.0]).double(), torch.tensor([8.0, 8.0]).double()
-        >>> solve_banded(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), values, right)
-        tensor([1.0000, 2.0000], dtype=torch.float64)
+        >>> matrix = sparse.csr_matrix([[4.0, 2.0], [2.0, 3.0]])
+        >>> print(np.round(solve_banded(matrix, np.array([8.0, 8.0])), 6))
+        [1. 2.]
     """
-    below = (rows - columns).numpy()
-    band = np.zeros((int(below.max(initial=0)) + 1, len(right)))
-    np.add.at(band, (below, columns.numpy()), values.numpy())
-    diagonal = band[0]
+    diagonal = matrix.diagonal()
     scale = np.divide(1, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0)
-    for offset in range(len(band)):
-        band[offset, : len(right) - offset] *= scale[: len(right) - offset] * scale[offset:]
-    diagonal[:] = np.where(diagonal > 0, diagonal, 1.0) + _RIDGE * len(right)
-    solution = solveh_banded(band, right.numpy() * scale, lower=True, overwrite_ab=True, check_finite=False)
-    return torch.from_numpy(solution * scale)
-
-
-def _flying(point: Tensor, step: Tensor) -> list[int]:
-    """Numbers of the laws that never come to rest."""
-    return ((step.abs() > _SETTLED) | (point.abs() > _FARTHEST)).nonzero().flatten().tolist()
-
-
-def _length(orbit: Orbit, squares: Tensors, point: Tensor, step: Tensor) -> float:
-    """How much of a step to take for f to fall."""
-    value = _halved_norm(orbit, squares, point)
-    length = min(1.0, _LONGEST / float(step.abs().max()))
-    while length > 1e-9:
-        if _halved_norm(orbit, squares, point + length * step) <= value * (1 + 1e-14):
-            return length
-        length /= 2
-    return 0.0
-
-
-def _halved_norm(orbit: Orbit, squares: Tensors, point: Tensor) -> float:
-    return sum(float(square.sum()) for square in orbit.squares(squares, point).values()) / 2
+    lower = sparse.tril(sparse.diags(scale) @ matrix @ sparse.diags(scale), -1).tocoo()
+    below = lower.row - lower.col
+    band = np.zeros((below.max(initial=0) + 1, len(right)))
+    band[below, lower.col] = lower.data
+    band[0] = 1 + _RIDGE * len(right)
+    return scale * solveh_banded(band, scale * right, lower=True, overwrite_ab=True, check_finite=False)

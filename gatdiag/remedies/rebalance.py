@@ -11,13 +11,12 @@ from torch.optim import Optimizer
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Laws, find_laws
 from gatdiag.laws.repetition import repetition
-from gatdiag.remedies.loss_gradients import gradients_of
+from gatdiag.remedies.least_norm import LawFactor, Rescaling, relative_gradients
 from gatdiag.remedies.moments import powers_of, rescale_moments_
 from gatdiag.remedies.orbit import Tensors, multiply_
-from gatdiag.remedies.output_difference import OutputDifference
-from gatdiag.remedies.rescaling import LawFactor, Rescaling, relative_gradients
-from gatdiag.remedies.verification import verified_balancing
+from gatdiag.remedies.verification import OutputDifference, verified_balancing
 from gatdiag.structure import replicate, unwrapped
+from gatdiag.structure.isolation import preserved_random_state
 
 Towards: TypeAlias = Literal["c", "relative-gradients"]
 Moments: TypeAlias = Literal["rescale", "drop"]
@@ -35,7 +34,7 @@ class Rebalanced:
             weights on the two sides of a neuron, or of squared relative gradients.
         imbalance_after: The same afterwards; about 1e-7 in float32, 1e-15 in float64.
         factors: One for each law that was balanced.
-        left_alone: Laws that were not balanced, parameters and operations without laws, with the reasons.
+        skipped: Laws that were not balanced, parameters and operations without laws, with the reasons.
         double: How far the outputs moved in float64; None where the model does not run in it.
         own: The same in the model's own precision.
     """
@@ -46,7 +45,7 @@ class Rebalanced:
     imbalance_before: float
     imbalance_after: float
     factors: tuple[LawFactor, ...]
-    left_alone: tuple[Exclusion, ...]
+    skipped: tuple[Exclusion, ...]
     double: OutputDifference | None
     own: OutputDifference
 
@@ -85,14 +84,14 @@ def rebalance_(
     kept elsewhere (EMA) are not reached.
 
     Laws are found in the mode the model is in, on these inputs; that the outputs stay is checked in evaluation mode, on
-    copies, before anything is changed. Layers that would move them are left alone; so is a model whose calls differ in
+    copies, before anything is changed. Layers that would move them are skipped; so is a model whose calls differ in
     training by more than masks and data (a layer dropped at random, a counter).
 
     Args:
         model: Any module whose laws can be found.
         args: Positional inputs of its forward pass.
         towards: ``c``, or ``relative-gradients`` to balance squared relative gradients instead, summed entry by entry:
-            sum_k e_k ||g_k / w_k||^2 = 0 (`gatdiag.remedies.rescaling.balancing`).
+            sum_k e_k ||g_k / w_k||^2 = 0 (`gatdiag.remedies.least_norm.balancing`).
         loss: For relative gradients: the output of the forward pass -> scalar. If left out, the ``.grad`` that a
             backward pass left on the parameters are used.
         optimizer: Whose moments of past gradients are to follow.
@@ -147,7 +146,7 @@ def rebalance_(
         imbalance_before,
         imbalance_after,
         rescaling.by_law,
-        (*rescaling.left_alone, *laws.excluded, *_frozen(user)),
+        (*rescaling.skipped, *laws.excluded, *_frozen(user)),
         verified.double,
         verified.own,
     )
@@ -246,3 +245,56 @@ def _carry_along_(
 def _frozen(model: nn.Module) -> tuple[Exclusion, ...]:
     reason = "it is frozen (requires_grad is False), and no law moves it or what it is coupled to"
     return tuple(Exclusion(name, reason) for name, parameter in model.named_parameters() if not parameter.requires_grad)
+
+
+def gradients_of(
+    model: nn.Module,
+    parameters: Tensors,
+    loss: Callable[[Any], Tensor] | None,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> dict[str, Tensor]:
+    """Gradients by name: of a loss, found on a copy of the model in its own mode; or those a backward pass left on it.
+
+    Args:
+        model: The model, which is not changed.
+        parameters: Name -> parameter of the model. Those the loss does not depend on are left out of the result.
+        loss: The output of the forward pass -> scalar; None: use what is in ``.grad``.
+        args: Positional inputs of the forward pass.
+        kwargs: Keyword inputs.
+
+    Raises:
+        InputError: There are no gradients, or the loss is not one number that depends on the output.
+        ModelError: The forward pass fails.
+
+    Example:
+        >>> line = nn.Linear(2, 1, bias=False)
+        >>> found = gradients_of(line, dict(line.named_parameters()), torch.sum, (torch.ones(3, 2),), {})
+        >>> found["weight"], line.weight.grad
+        (tensor([[3., 3.]]), None)
+    """
+    if loss is None:
+        left = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+        if not left and parameters:
+            raise InputError(
+                "Expected gradients, got a model without. Give loss=, a function of the output, or call this after "
+                "loss.backward()."
+            )
+        return left
+    replica = replicate(model, args, kwargs)
+    copies = [replica.parameters[name] for name in parameters]
+    with torch.enable_grad(), preserved_random_state({copied.device for copied in copies}):
+        value = loss(replica.run())
+        if not (isinstance(value, Tensor) and value.numel() == 1 and value.requires_grad):
+            raise InputError(
+                f"Expected the loss to be one number that depends on the output, got {_shown(value)}. Give a function "
+                "of what the forward pass returns."
+            )
+        found = torch.autograd.grad(value.sum(), copies, allow_unused=True)
+    return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"a tensor of shape {list(value.shape)}" + ("" if value.requires_grad else " without a gradient")

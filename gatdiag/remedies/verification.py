@@ -1,21 +1,94 @@
-"""A rescaling put to the test: what moves the outputs of a copy of the model is left alone."""
+"""How far a model's outputs move when it is rescaled, found out on a copy; layers that move them are skipped."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
 from gatdiag.laws import Laws
-from gatdiag.remedies.orbit import Orbit, Tensors
-from gatdiag.remedies.output_difference import OutputDifference, output_difference
-from gatdiag.remedies.rescaling import Rescaling, balancing
+from gatdiag.laws.outputs import floating_tensors, read_outputs
+from gatdiag.remedies.least_norm import Rescaling, balancing
+from gatdiag.remedies.orbit import Orbit, Tensors, multiply_
+from gatdiag.structure import replicate
 
 # Largest relative change of an output in float64: rounding; and where laws that hold up to an epsilon are used.
-_ROUNDING, _EPSILON = 1e-9, 1e-3
+_ROUNDING: Final = 1e-9
+_EPSILON: Final = 1e-3
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """The largest change of an output.
+
+    Attributes:
+        absolute: Largest |after - before| of any entry.
+        relative: The same relative to the largest |before| of its tensor, the largest of all tensors. NaN where an
+            output was not finite before, infinite where one no longer is.
+        epsilon: Machine epsilon of the coarsest floating dtype among outputs and parameters: what rounding alone makes.
+    """
+
+    absolute: float
+    relative: float
+    epsilon: float
+
+
+def output_difference(
+    model: nn.Module,
+    factors: Tensors,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    dtype: torch.dtype | None = None,
+) -> OutputDifference:
+    """Run a copy of the model in evaluation mode, before and after its parameters are multiplied.
+
+    Args:
+        model: The model, which is not changed.
+        factors: Name of parameter -> factor that broadcasts against it.
+        args: Positional inputs of its forward pass.
+        kwargs: Keyword inputs.
+        dtype: The precision to run in; the model's own if None.
+
+    Raises:
+        ModelError: The model cannot be copied, or its forward pass fails (in this precision).
+
+    Example:
+        >>> mlp = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+        >>> s = torch.tensor([0.5, 1.0, 4.0])
+        >>> factors = {"0.weight": s[:, None], "0.bias": s, "2.weight": 1 / s}
+        >>> output_difference(mlp, factors, (torch.randn(4, 2),), dtype=torch.float64).relative < 1e-12
+        True
+    """
+    replica = replicate(model, args, kwargs)
+    if dtype is not None:
+        replica.to(dtype)
+    replica.model.eval()
+    before = replica.run_no_grad(read_outputs).tensors
+    for name, factor in factors.items():
+        multiply_(replica.parameters[name], factor)
+    after = replica.run_no_grad(read_outputs).tensors
+    dtypes = {tensor.dtype for tensor in [*before, *floating_tensors(replica.parameters)]}
+    epsilon = max((torch.finfo(known).eps for known in dtypes), default=0.0)
+    changes = [_change(old, new) for old, new in zip(before, after, strict=True) if old.numel()]
+    absolute, relative = torch.tensor(changes or [[0.0, 0.0]], dtype=torch.float64).amax(0).tolist()
+    return OutputDifference(absolute, relative, epsilon)
+
+
+def _change(before: Tensor, after: Tensor) -> tuple[float, float]:
+    before, after = (
+        tensor.to_dense().to(torch.promote_types(tensor.dtype, torch.float64)) for tensor in (before, after)
+    )
+    if not bool(before.isfinite().all()):
+        return math.nan, math.nan
+    if not bool(after.isfinite().all()):
+        return math.inf, math.inf
+    absolute, size = float((after - before).abs().max()), float(before.abs().max())
+    return absolute, absolute / size if size else math.inf if absolute else 0.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +119,7 @@ def verified_balancing(
 
     A law is a statement about a point; a threshold in the model (the deviations that `StdAggregation` takes for zero, a
     choice of the largest) may be crossed on the way to another one. Where the outputs move by more than rounding, each
-    layer's share is tried by itself, those that move them are left alone, and the others are balanced again.
+    layer's share is tried by itself, those that move them are skipped, and the others are balanced again.
 
     Args:
         model: The model, which is not changed.
@@ -61,58 +134,46 @@ def verified_balancing(
             more than the square root of machine epsilon in the model's own precision.
     """
     limit = _EPSILON if include_approximate else _ROUNDING
+    moved = partial(output_difference, model, args=args, kwargs=kwargs)
     refused: dict[int, str] = {}
     while True:
         rescaling = balancing(
             laws, laws.parameters, gradients, include_approximate=include_approximate, refused=refused
         )
-        double = _in_double(model, rescaling.factors, args, kwargs)
-        own = output_difference(model, rescaling.factors, args, kwargs)
+        own = moved(rescaling.factors)
+        double, dtype = None, torch.float64
+        with suppress(ModelError):  # where it does not run in float64, its own precision has to do, as for its laws
+            double = moved(rescaling.factors, dtype=dtype)
         exact, allowed = (own, own.epsilon**0.5) if double is None else (double, limit)
         if exact.relative <= allowed:
             break
-        dtype = None if double is None else torch.float64
-        refused |= _movers(model, laws, rescaling, args, kwargs, dtype, exact, allowed)
+        tried = partial(moved, dtype=None if double is None else dtype)
+        found = {} if math.isnan(exact.relative) else _movers(laws, rescaling, tried, allowed)
+        if not found:
+            raise _refused(exact, "the model's own precision" if double is None else "float64")
+        refused |= found
     if own.relative > max(limit, own.epsilon**0.5):  # NaN where outputs overflowed before: that says nothing
-        raise _moved(own, "the model's own precision")
+        raise _refused(own, "the model's own precision")
     return Verified(rescaling, double, own)
 
 
-def _in_double(
-    model: nn.Module, factors: Tensors, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> OutputDifference | None:
-    try:
-        return output_difference(model, factors, args, kwargs, torch.float64)
-    except ModelError:  # it does not run in float64; the model's own precision, in which laws are found then, must do
-        return None
-
-
 def _movers(
-    model: nn.Module,
-    laws: Laws,
-    rescaling: Rescaling,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    dtype: torch.dtype | None,
-    together: OutputDifference,
-    limit: float,
+    laws: Laws, rescaling: Rescaling, moved: Callable[[Tensors], OutputDifference], allowed: float
 ) -> dict[int, str]:
     """Laws of the layers that move the outputs by themselves, and by how much."""
     found: dict[int, str] = {}
     balanced = set(rescaling.balanced)
     for numbers in laws.by_layer().values():
         chosen = [number for number in numbers if number in balanced]
-        factors = Orbit([laws[number] for number in chosen]).factors(rescaling.coordinates[chosen])
-        alone = output_difference(model, factors, args, kwargs, dtype)
-        if alone.relative > limit:
-            reason = f"the outputs move by {alone.relative:.0e} of their size as its layer is rescaled"
+        factors = Orbit([laws[number] for number in chosen]).factors(rescaling.coordinates[chosen].numpy())
+        alone = moved(factors).relative
+        if alone > allowed:
+            reason = f"the outputs move by {alone:.0e} of their size as its layer is rescaled"
             found |= dict.fromkeys(chosen, reason)
-    if not found or math.isnan(together.relative):
-        raise _moved(together, "float64" if dtype else "the model's own precision")
     return found
 
 
-def _moved(difference: OutputDifference, precision: str) -> ModelError:
+def _refused(difference: OutputDifference, precision: str) -> ModelError:
     return ModelError(
         f"Expected outputs that stay as they are, but in {precision} and evaluation mode they would move by "
         f"{difference.relative:.1e} of their size, so nothing was changed. Laws are found in the mode the model is in: "

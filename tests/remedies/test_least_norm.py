@@ -2,14 +2,21 @@ import math
 from fractions import Fraction
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
+from torch import nn
+from torch.nn import functional as F
 
+import gatdiag
+from gatdiag.experiments.models import gat
 from gatdiag.laws import Law, Laws, Term
-from gatdiag.remedies.least_norm import least_norm, solve_banded
+from gatdiag.remedies.least_norm import balancing, least_norm, relative_gradients, solve_banded
 from gatdiag.remedies.orbit import Orbit
+from tests.remedies.stacks import EDGES, X
 
 
 def law(*terms):
@@ -44,7 +51,7 @@ def weights(*widths, seed=0, spread=0.0):
 
 
 def rescaled(laws, tensors, coordinates):
-    factors = Orbit(laws).factors(coordinates)
+    factors = Orbit(laws).factors(coordinates.numpy())
     return {name: tensor.double() * factors.get(name, 1) for name, tensor in tensors.items()}
 
 
@@ -67,15 +74,15 @@ def swept(tensors, layers, sweeps=3000):
 @pytest.mark.parametrize(("into", "out"), [(8.0, 2.0), (1e-5, 1e5), (1e5, 1e-5), (3.0, 3.0)])
 def test_one_neuron_has_a_closed_form(into, out):
     laws = [scalars(a=1, b=-1)]
-    point = least_norm(laws, {"a": torch.tensor([into]).double(), "b": torch.tensor([-out]).double()})
-    assert float(point.coordinates.exp()) == pytest.approx((out / into) ** 0.5)
-    assert not point.left_alone
+    coordinates, skipped = least_norm(laws, {"a": torch.tensor([into]).double(), "b": torch.tensor([-out]).double()})
+    assert float(coordinates.exp()) == pytest.approx((out / into) ** 0.5)
+    assert not skipped
 
 
 def test_exponents_and_widths_count():
     laws = [scalars(a=2, b=-1, d="-1/2")]
     tensors = {name: torch.tensor([value]).double() for name, value in (("a", 3.0), ("b", 0.2), ("d", 5.0))}
-    found = rescaled(laws, tensors, least_norm(laws, tensors).coordinates)
+    found = rescaled(laws, tensors, least_norm(laws, tensors)[0])
     a, b, d = (float(found[name]) for name in "abd")
     assert 2 * a**2 == pytest.approx(b**2 + d**2 / 2)
 
@@ -84,9 +91,9 @@ def test_exponents_and_widths_count():
 @settings(max_examples=60, deadline=None)
 def test_c_is_zero_at_the_point_of_least_norm(widths, seed, spread):
     laws, tensors = chain(*widths), weights(*widths, seed=seed, spread=spread)
-    point = least_norm(laws, tensors)
-    balanced = rescaled(laws, tensors, point.coordinates)
-    assert not point.left_alone
+    coordinates, skipped = least_norm(laws, tensors)
+    balanced = rescaled(laws, tensors, coordinates)
+    assert not skipped
     assert float(normalized_c(laws, balanced).abs().max()) < 1e-12
     norm = sum(float(tensor.square().sum()) for tensor in balanced.values())
     generator = torch.Generator().manual_seed(seed)
@@ -103,7 +110,7 @@ def test_all_points_of_an_orbit_lead_to_the_same(seed, spread):
     generator = torch.Generator().manual_seed(seed)
     aside = spread * torch.randn(len(laws), generator=generator, dtype=torch.float64)
     elsewhere = rescaled(laws, tensors, aside)
-    first, second = (rescaled(laws, w, least_norm(laws, w).coordinates) for w in (tensors, elsewhere))
+    first, second = (rescaled(laws, w, least_norm(laws, w)[0]) for w in (tensors, elsewhere))
     for name in tensors:
         torch.testing.assert_close(first[name], second[name], rtol=1e-10, atol=1e-12)
 
@@ -112,7 +119,7 @@ def test_the_point_is_the_one_that_sweeps_come_to():
     widths = (4, 5, 3, 6, 2)
     tensors = weights(*widths, spread=1.0)
     laws = chain(*widths)
-    found = rescaled(laws, tensors, least_norm(laws, tensors).coordinates)
+    found = rescaled(laws, tensors, least_norm(laws, tensors)[0])
     for name, expected in swept(tensors, layers=4).items():
         torch.testing.assert_close(found[name], expected, rtol=1e-9, atol=1e-12)
 
@@ -125,8 +132,8 @@ def test_a_loop_through_one_matrix_balances():
         for i in range(3)
     ]
     matrix = torch.tensor([[1.0, 20.0, 0.3], [0.1, 2.0, 5.0], [7.0, 0.2, 1.0]])
-    point = least_norm(loop, {"w": matrix})
-    balanced = rescaled(loop, {"w": matrix}, point.coordinates)["w"].square()
+    coordinates, _ = least_norm(loop, {"w": matrix})
+    balanced = rescaled(loop, {"w": matrix}, coordinates)["w"].square()
     torch.testing.assert_close(balanced.sum(0), balanced.sum(1))
     torch.testing.assert_close(balanced.diagonal(), matrix.double().square().diagonal())
 
@@ -137,13 +144,13 @@ def test_neurons_that_cannot_be_balanced_are_left_and_the_others_balance_around_
     tensors["2"][:, 1] = 0  # nothing leads out of the second neuron of the second layer
     tensors["1"][:, 3] = 0  # and the fourth of the first has nothing on either side
     tensors["0"][3] = 0
-    point = least_norm(laws, tensors)
-    assert set(point.left_alone) == {0, 3, 5}
-    assert "leads into it is zero" in point.left_alone[0]
-    assert "both of its sides are zero" in point.left_alone[3]
-    assert "leads out of it is zero" in point.left_alone[5]
-    assert not point.coordinates[[0, 3, 5]].any()
-    balanced = normalized_c(laws, rescaled(laws, tensors, point.coordinates))
+    coordinates, skipped = least_norm(laws, tensors)
+    assert set(skipped) == {0, 3, 5}
+    assert "leads into it is zero" in skipped[0]
+    assert "both of its sides are zero" in skipped[3]
+    assert "leads out of it is zero" in skipped[5]
+    assert not coordinates[[0, 3, 5]].any()
+    balanced = normalized_c(laws, rescaled(laws, tensors, coordinates))
     assert float(balanced[[1, 2, 4, 6, 7]].abs().max()) < 1e-12
 
 
@@ -151,11 +158,11 @@ def test_neurons_that_cannot_be_balanced_are_left_and_the_others_balance_around_
 def test_what_is_not_finite_stays_and_spoils_no_other(value):
     laws, tensors = chain(3, 4, 4, 2), weights(3, 4, 4, 2)
     tensors["1"][2, 1] = value
-    point = least_norm(laws, tensors)
-    assert set(point.left_alone) == {1, 6}
-    assert all("not finite" in reason for reason in point.left_alone.values())
+    coordinates, skipped = least_norm(laws, tensors)
+    assert set(skipped) == {1, 6}
+    assert all("not finite" in reason for reason in skipped.values())
     tensors["1"][2, 1] = 0
-    balanced = normalized_c(laws, rescaled(laws, tensors, point.coordinates))
+    balanced = normalized_c(laws, rescaled(laws, tensors, coordinates))
     assert float(balanced[[0, 2, 3, 4, 5, 7]].abs().max()) < 1e-12
 
 
@@ -165,86 +172,206 @@ def test_a_norm_that_falls_on_and_on_is_noticed(v):
     laws = [scalars(x=1, y=-1), scalars(x=-1, y=1, v=1), scalars(a=1, b=-1)]
     tensors = {name: torch.ones(1).double() for name in "xya"}
     tensors |= {"b": torch.full((1,), 4.0).double(), "v": torch.full((1,), v).double()}
-    point = least_norm(laws, tensors)
-    assert set(point.left_alone) == {0, 1}
-    assert all("falls on and on" in reason for reason in point.left_alone.values())
-    assert float(point.coordinates[2].exp()) == pytest.approx(2.0)
+    coordinates, skipped = least_norm(laws, tensors)
+    assert set(skipped) == {0, 1}
+    assert all("falls on and on" in reason for reason in skipped.values())
+    assert float(coordinates[2].exp()) == pytest.approx(2.0)
 
 
 def test_factors_past_a_million_are_not_taken():
     laws = [scalars(a=1, b=-1), scalars(x=1, y=-1)]
     tensors = {"a": 1e-8, "b": 1e8, "x": 1e-5, "y": 1e5}
-    point = least_norm(laws, {name: torch.tensor([value]).double() for name, value in tensors.items()})
-    assert set(point.left_alone) == {0}
-    assert float(point.coordinates[1].exp()) == pytest.approx(1e5)
+    coordinates, skipped = least_norm(laws, {name: torch.tensor([value]).double() for name, value in tensors.items()})
+    assert set(skipped) == {0}
+    assert float(coordinates[1].exp()) == pytest.approx(1e5)
 
 
-def test_single_precision_and_foreign_tensors_will_do():
+def test_single_precision_foreign_tensors_and_no_laws_will_do():
     laws = chain(3, 4, 2)
     tensors = {name: tensor.float() for name, tensor in weights(3, 4, 2).items()} | {"other": torch.ones(7)}
-    point = least_norm(laws, tensors)
-    assert point.coordinates.dtype == torch.float64
-    assert float(normalized_c(laws, rescaled(laws, tensors, point.coordinates)).abs().max()) < 1e-12
+    coordinates, _ = least_norm(laws, tensors)
+    assert coordinates.dtype == torch.float64
+    assert float(normalized_c(laws, rescaled(laws, tensors, coordinates)).abs().max()) < 1e-12
+    nothing, skipped = least_norm([], tensors)
+    assert (nothing.shape, skipped) == ((0,), {})
 
 
-def test_without_laws_there_is_nothing_to_do():
-    point = least_norm([], {"0": torch.ones(2, 2)})
-    assert point.coordinates.shape == (0,)
-    assert not point.left_alone
-
-
-def dense(rows, columns, values, size):
-    lower = torch.zeros(size, size, dtype=torch.float64).index_put_((rows, columns), values, accumulate=True)
-    return lower + lower.tril(-1).T
-
-
-@given(
-    size=st.integers(1, 40),
-    width=st.integers(0, 40),
-    spread=st.floats(0, 4),
-    seed=st.integers(0, 2**31),
-    twice=st.booleans(),
-)
+@given(size=st.integers(1, 40), width=st.integers(0, 40), spread=st.floats(0, 4), seed=st.integers(0, 2**31))
 @settings(deadline=None)
-def test_solutions_are_those_of_the_dense_system(size, width, spread, seed, twice):
-    generator = torch.Generator().manual_seed(seed)
-    factor = torch.randn(size, size, generator=generator, dtype=torch.float64).tril().triu(-width)
-    plain = factor @ factor.T + torch.eye(size, dtype=torch.float64)
-    scale = (spread * torch.randn(size, generator=generator, dtype=torch.float64)).exp()
-    matrix = plain * scale * scale[:, None]  # neurons of very different sizes
-    rows, columns = matrix.tril().nonzero(as_tuple=True)
-    values = matrix[rows, columns]
-    if twice:  # entries of one place add up
-        rows, columns, values = rows.repeat(2), columns.repeat(2), values.repeat(2) / 2
-    torch.testing.assert_close(dense(rows, columns, values, size), matrix)
-    right = torch.randn(size, generator=generator, dtype=torch.float64) * scale
-    found = solve_banded(rows, columns, values, right)
-    expected = torch.linalg.solve(plain, right / scale) / scale
-    torch.testing.assert_close(
-        found * scale, expected * scale, rtol=1e-7, atol=1e-7 * float((expected * scale).abs().max())
-    )
+def test_solutions_are_those_of_the_dense_system(size, width, spread, seed):
+    random = np.random.default_rng(seed)
+    factor = np.triu(np.tril(random.standard_normal((size, size))), -width)
+    plain = factor @ factor.T + np.eye(size)
+    scale = np.exp(spread * random.standard_normal(size))  # neurons of very different sizes
+    right = random.standard_normal(size) * scale
+    found = solve_banded(sparse.csr_matrix(plain * scale * scale[:, None]), right) * scale
+    expected = np.linalg.solve(plain, right / scale)
+    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7 * abs(expected).max())
 
 
 def test_a_narrow_band_of_many_unknowns():
-    size, width = 700, 3
-    rows = torch.arange(size).repeat_interleave(width + 1)
-    columns = rows - torch.arange(width + 1).repeat(size)
-    rows, columns = rows[columns >= 0], columns[columns >= 0]
-    values = torch.where(rows == columns, 8.0, -1.0).double()
-    matrix = dense(rows, columns, values, size)
-    right = torch.linspace(-1, 1, size, dtype=torch.float64)
-    found = solve_banded(rows, columns, values, right)
-    torch.testing.assert_close(matrix @ found, right, rtol=1e-9, atol=1e-9)
+    matrix = sparse.diags([-1.0] * 3 + [8.0] + [-1.0] * 3, range(-3, 4), shape=(700, 700)).tocsr()
+    right = np.linspace(-1, 1, 700)
+    np.testing.assert_allclose(matrix @ solve_banded(matrix, right), right, rtol=1e-9, atol=1e-9)
 
 
 def test_what_no_entry_determines_stays():
-    rows, columns = torch.tensor([0, 2]), torch.tensor([0, 2])
-    found = solve_banded(rows, columns, torch.tensor([2.0, 0.0]).double(), torch.tensor([4.0, 0.0, 0.0]).double())
+    found = solve_banded(sparse.csr_matrix(np.diag([2.0, 0.0, 0.0])), np.array([4.0, 0.0, 0.0]))
     assert found.tolist() == pytest.approx([2.0, 0.0, 0.0])
+    found = solve_banded(sparse.csr_matrix([[1.0, -1.0], [-1.0, 1.0]]), np.array([1.0, -1.0]))  # x0 - x1 = 1
+    assert found[0] - found[1] == pytest.approx(1.0, rel=1e-6)
 
 
-def test_a_singular_system_is_solved_where_it_can_be():
-    rows, columns = torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1])
-    values = torch.tensor([1.0, -1.0, 1.0]).double()  # x0 - x1 = 1, and nothing else is said
-    found = solve_banded(rows, columns, values, torch.tensor([1.0, -1.0]).double())
-    assert float(found[0] - found[1]) == pytest.approx(1.0, rel=1e-6)
+# --- of models -------------------------------------------------------------------------------------------------------
+
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+@pytest.fixture(scope="module")
+def stack():
+    torch.manual_seed(0)
+    model = gat(5, 3, hidden_channels=6, layers=4).double()
+    laws = gatdiag.find_laws(model, X.double(), EDGES)
+    return model, laws
+
+
+def gradients(model):
+    model.zero_grad()
+    F.cross_entropy(model(X.double(), EDGES), LABELS).backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def times(tensors, rescaling, power=1):
+    return {name: tensor.detach() * rescaling.factors.get(name, 1) ** power for name, tensor in tensors.items()}
+
+
+def test_c_of_any_tensors_comes_to_zero_and_the_models_own_stay(stack):
+    model, laws = stack
+    torch.manual_seed(1)
+    checkpoint = {name: torch.randn_like(parameter).float() for name, parameter in model.named_parameters()}
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    rescaling = balancing(laws, checkpoint)
+    balanced = {name: tensor.double() for name, tensor in times(checkpoint, rescaling).items()}
+    assert laws.normalized_c(balanced).abs().max() < 1e-12
+    assert rescaling.balanced == tuple(range(18))
+    assert [law.neuron for law in rescaling.by_law[:6]] == list(range(6))
+    assert [law.factor for law in rescaling.by_law] == pytest.approx(rescaling.coordinates.exp().tolist())
+    assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
+
+
+def test_the_factor_of_a_law_is_what_its_rows_are_multiplied_by(stack):
+    _, laws = stack
+    rescaling = balancing(laws, laws.parameters)
+    for number, law in enumerate(rescaling.by_law[:6]):
+        assert law.layer == "convs.0"
+        assert float(rescaling.factors["convs.0.lin_l.weight"][number, 0]) == pytest.approx(law.factor)
+        assert float(rescaling.factors["convs.0.att"][0, 0, number]) == pytest.approx(1 / law.factor)
+        assert float(rescaling.factors["convs.1.lin_l.weight"][0, number]) == pytest.approx(
+            rescaling.by_law[6].factor / law.factor
+        )
+
+
+def test_relative_gradients_balance_as_autograd_sees_them_afterwards(stack):
+    """The model is rescaled and differentiated anew: both sides of each neuron then add up to the same."""
+    model, laws = stack
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    rescaling = balancing(laws, before, gradients(model))
+    assert len(rescaling.balanced) > 6  # behind ReLU some units may be dead
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(rescaling.factors.get(name, 1))
+    after = gradients(model)
+    relative = {name: after[name] / parameter.detach() for name, parameter in model.named_parameters()}
+    convs = range(3)
+    sides = []
+    for layer in convs:
+        for i in range(6):
+            into = sum(float(r) ** 2 for r in relative[f"convs.{layer}.lin_l.weight"][i])
+            out = sum(float(r) ** 2 for r in relative[f"convs.{layer + 1}.lin_l.weight"][:, i])
+            out += float(relative[f"convs.{layer}.att"][0, 0, i]) ** 2
+            sides.append((into, out))
+    for number in rescaling.balanced:
+        into, out = sides[number]
+        assert into == pytest.approx(out, rel=1e-8)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(before[name])
+
+
+def test_the_authors_sweeps_lead_to_the_same_point(stack):
+    """Procedure of the paper's code, neuron after neuron, without its limits and repeated until nothing changes."""
+    model, laws = stack
+    torch.manual_seed(2)
+    w = {name: torch.randn_like(parameter) for name, parameter in model.named_parameters()}
+    g = {name: torch.randn_like(parameter) for name, parameter in model.named_parameters()}
+    rescaling = balancing(laws, w, g)
+    expected = {name: tensor.clone() for name, tensor in w.items()}
+    for _ in range(400):
+        for layer in range(3):
+            names = f"convs.{layer}.lin_l.weight", f"convs.{layer}.att", f"convs.{layer + 1}.lin_l.weight"
+            r = [(g[name] / expected[name]).square() for name in names]
+            s = (r[0].sum(1) / (r[1][0, 0] + r[2].sum(0))) ** 0.125
+            for name, factor in zip(names, (s[:, None], 1 / s, 1 / s), strict=True):
+                expected[name] *= factor
+                g[name] /= factor
+    for name, tensor in times(w, rescaling).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-8, atol=1e-10)
+
+
+@given(seed=st.integers(0, 2**31), spread=st.floats(0, 2))
+@settings(max_examples=25, deadline=None)
+def test_wherever_on_the_orbit_it_starts_it_ends_at_the_same_weights(stack, seed, spread):
+    _, laws = stack
+    generator = torch.Generator().manual_seed(seed)
+    weights, slopes = (
+        {name: torch.randn(p.shape, generator=generator, dtype=torch.float64) for name, p in laws.parameters.items()}
+        for _ in range(2)
+    )
+    somewhere = balancing(laws, {name: w * (spread * w).exp() for name, w in weights.items()})
+    for given_gradients in (None, slopes):
+        here = times(weights, balancing(laws, weights, given_gradients))
+        moved = times(weights, somewhere)
+        there_gradients = None if given_gradients is None else times(slopes, somewhere, -1)
+        there = times(moved, balancing(laws, moved, there_gradients))
+        for name, tensor in here.items():
+            torch.testing.assert_close(there[name], tensor, rtol=1e-9, atol=1e-11)
+
+
+def test_relative_gradients_entry_by_entry():
+    weights = {"a": torch.tensor([2.0, 0.0, -4.0]), "b": torch.ones(2), "c": torch.ones(2, 1)}
+    slopes = {"a": torch.tensor([1.0, 1.0, 1.0]), "c": torch.tensor([[3.0], [0.0]]).to_sparse()}
+    found = relative_gradients(weights, slopes)
+    assert found["a"].tolist() == [0.5, 0.0, -0.25]
+    assert found["b"].tolist() == [0.0, 0.0]
+    assert found["c"].tolist() == [[3.0], [0.0]]
+
+
+def test_approximate_laws_wait_to_be_asked():
+    torch.manual_seed(0)
+    norm = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    laws = gatdiag.find_laws(norm, torch.randn(8, 3))
+    scales = [law.name for law in laws if not law.exact]
+    assert len(scales) == 4
+    for include, reason in ((False, "epsilon"), (True, "leads out of it is zero")):
+        rescaling = balancing(laws, laws.parameters, include_approximate=include)
+        left = {exclusion.what: exclusion.reason for exclusion in rescaling.skipped}
+        assert set(left) == set(scales)
+        assert all(reason in text for text in left.values())
+        assert len(rescaling.balanced) == 4
+
+
+def test_refused_laws_are_skipped_and_the_others_balance(stack):
+    _, laws = stack
+    rescaling = balancing(laws, laws.parameters, refused={2: "not this one"})
+    assert rescaling.skipped[0].reason == "not this one"
+    assert rescaling.skipped[0].what == laws[2].name
+    assert float(rescaling.coordinates[2]) == 0
+    c = laws.normalized_c(times(laws.parameters, rescaling)).abs()
+    assert c[2] > 1e-3
+    assert c[[number for number in range(18) if number != 2]].max() < 1e-12
+
+
+def test_no_laws_no_factors():
+    rescaling = balancing(Laws([], {"w": torch.ones(2)}), {"w": torch.ones(2)})
+    assert rescaling.factors == {}
+    assert rescaling.by_law == rescaling.skipped == rescaling.balanced == ()

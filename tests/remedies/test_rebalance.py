@@ -17,6 +17,7 @@ from gatdiag.experiments.training import TrainingSettings, train
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.remedies import initialize_, rebalance_
 from gatdiag.remedies.orbit import Orbit, multiply_
+from gatdiag.remedies.rebalance import gradients_of
 from tests.laws.zoo import ZOO, build
 from tests.remedies.stacks import EDGES, STACKS, X
 
@@ -50,7 +51,7 @@ def unbalanced(model, *inputs, spread, seed=0):
 def assert_balanced(model, done, *args, **kwargs):
     """By laws found anew: c is zero wherever it is not said to have been left alone."""
     laws = gatdiag.find_laws(model, *args, **kwargs)
-    left = {exclusion.what for exclusion in done.left_alone}
+    left = {exclusion.what for exclusion in done.skipped}
     chosen = torch.tensor([law.name not in left for law in laws])
     assert int(chosen.sum()) == len(done.factors)
     if chosen.any():
@@ -158,7 +159,7 @@ def test_nothing_but_weights_and_gradients_changes():
         assert p.is_leaf
         torch.testing.assert_close(p * p.grad, weight * gradient)
     assert not torch.equal(model.convs[0].lin_l.weight, before["convs.0.lin_l.weight"][4])
-    assert done.left_alone == ()
+    assert done.skipped == ()
 
 
 def named(model):
@@ -227,7 +228,7 @@ def test_relative_gradients_balance(given_loss):
     loss(model(x, EDGES)).backward()
     laws = gatdiag.find_laws(model, x, EDGES)
     relative = {name: p.grad / p.detach() for name, p in named(model)}
-    left = {exclusion.what for exclusion in done.left_alone}
+    left = {exclusion.what for exclusion in done.skipped}
     imbalance = laws.normalized_c(relative).abs()
     assert max(float(value) for law, value in zip(laws, imbalance, strict=True) if law.name not in left) < 1e-7
 
@@ -270,7 +271,7 @@ def test_frozen_parameters_stay_and_are_named():
     before = frozen.clone()
     done = rebalance_(model, X, EDGES)
     assert torch.equal(frozen, before)
-    reasons = {exclusion.what: exclusion.reason for exclusion in done.left_alone}
+    reasons = {exclusion.what: exclusion.reason for exclusion in done.skipped}
     assert "frozen" in reasons["convs.1.lin.weight"]
     between, *behind = done.factors
     assert (between.layer, between.neuron) == ("convs.0", None)  # from the first to the last, past the frozen one
@@ -278,13 +279,13 @@ def test_frozen_parameters_stay_and_are_named():
     assert len(behind) == 4
 
 
-def test_dead_neurons_are_left_alone():
+def test_dead_neurons_are_skipped():
     torch.manual_seed(0)
     model = roughened(gcn(5, 3, hidden_channels=4, layers=3))
     with torch.no_grad():
         model.convs[0].lin.weight[1] = 0
     done = rebalance_(model, X, EDGES)
-    (left,) = done.left_alone
+    (left,) = done.skipped
     assert "neuron 1" in left.what
     assert "leads into it is zero" in left.reason
     assert len(done.factors) == 7
@@ -297,7 +298,7 @@ def test_a_model_without_laws_is_left_as_it_is():
     done = rebalance_(model, X)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
     assert (done.factors, done.c_before, done.imbalance_after, done.largest_factor) == ((), 0.0, 0.0, 1.0)
-    assert any("tanh" in exclusion.reason for exclusion in done.left_alone)
+    assert any("tanh" in exclusion.reason for exclusion in done.skipped)
 
 
 def test_low_precision_and_wrappers():
@@ -358,3 +359,54 @@ def test_a_network_that_imbalance_keeps_from_training_trains_as_if_it_had_none()
     assert losses[2] == pytest.approx(losses[0], rel=0.05)
     assert losses[2] < 0.5 * math.log(4)
     assert not losses[1] < 0.9 * math.log(4)
+
+
+# --- gradients that are to be balanced --------------------------------------------------------------------------------
+
+
+class Idle(nn.Module):
+    """Dropout, and a layer that the loss does not depend on."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.idle, self.dropout = nn.Linear(5, 4), nn.Linear(5, 2), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.dropout(self.used(x)), self.idle(x)
+
+
+def gradients(model, of):
+    return gradients_of(model, dict(model.named_parameters()), of, (X,), {})
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_gradients_are_those_of_a_backward_pass_in_the_same_mode(training):
+    model, state = Idle().train(training), torch.get_rng_state()
+    with torch.no_grad():
+        found = gradients(model, lambda outputs: outputs[0].square().sum() + 0 * torch.rand(()))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    model(X)[0].square().sum().backward()
+    assert set(found) == {"used.weight", "used.bias"}
+    assert all(torch.equal(found[f"used.{name}"], parameter.grad) for name, parameter in model.used.named_parameters())
+
+
+def test_without_a_loss_the_gradients_that_are_there_are_used():
+    model = Idle()
+    model(X)[0].sum().backward()
+    model.used.bias.grad = None
+    assert gradients(model, None) == {"used.weight": model.used.weight.grad}
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        (None, r"got a model without.*loss="),
+        (lambda outputs: outputs[1], r"got a tensor of shape \[6, 2\]"),
+        (lambda outputs: outputs[1].sum().detach(), r"shape \[\] without a gradient"),
+        (lambda outputs: 1.0, r"got float"),
+    ],
+)
+def test_what_is_no_loss_is_refused(of, message):
+    with pytest.raises(InputError, match=message):
+        gradients(Idle(), of)

@@ -17,6 +17,7 @@ neighbors never:
     metrics        tensors -> numbers at one step; pure functions, one concept a file
     run            the store: the run folder, its documented format, writing and reading it; never torch
     structure      model -> ordered layers, with each parameter's role
+    weight_change  how far weights moved, on arrays: the one definition; never torch
     quantities     the catalogue: every recorded column, described once; never torch
     law            one conservation law and its terms, as a run keeps them; never torch
     names          names that come from outside: escaped, shortened, listed

@@ -1,7 +1,8 @@
 """The catalogue: every recorded column, described once. No torch.
 
 The schema of a run, what `metrics=` selects, the labels of figures, the tables of the report and the documentation all
-come from here. To record another quantity, write its function in `gatdiag.metrics`, a line below, and a test.
+come from here. To record another quantity of layers, write its function in a file of `gatdiag.metrics`, a line below
+that names it in ``metric`` and says what it takes, and a test.
 """
 
 from collections.abc import Mapping
@@ -37,11 +38,16 @@ class Quantity:
         low: What a low value means.
         paper: Where it comes from.
         metric: The function of `gatdiag.metrics` that computes it.
+        takes: What that function is given of each layer: "x", or "x, edges"; "" where several columns are computed
+            together in another way.
         symbol: The equation in plain characters, for an axis; the label where there is none.
+        is_of_gradient: Whether it is measured of dL/dX in place of a layer's output X.
+        is_share: Whether it is a number from 0 to 1.
+        is_compared: Whether two runs are compared by it.
     """
 
     name: str
-    table: TableName
+    table: TableName = "steps"
     group: str = ""
     label: str = ""
     unit: str = ""
@@ -51,7 +57,11 @@ class Quantity:
     low: str = ""
     paper: str = ""
     metric: str = ""
+    takes: Literal["", "x", "x, edges"] = ""
     symbol: str = ""
+    is_of_gradient: bool = False
+    is_share: bool = False
+    is_compared: bool = True
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,7 @@ def _of_gradient(quantity: Quantity) -> Quantity:
         equation=quantity.equation.replace("X", r"\nabla_{X}\mathcal{L}"),
         meaning=quantity.meaning.replace("X", "dL/dX"),
         symbol=quantity.symbol.replace("X", "∂L/∂X"),
+        is_of_gradient=True,
     )
 
 
@@ -115,8 +126,6 @@ def _quantiles(kind: str, unit: str, change: str, equation: str, of: str = "") -
     return tuple(
         Quantity(
             change_quantile(kind, level),
-            "parameters",
-            group="quantiles",
             label=f"{kind} change{of}, {round(100 * level)} % quantile",
             unit=unit,
             equation=equation,
@@ -124,23 +133,27 @@ def _quantiles(kind: str, unit: str, change: str, equation: str, of: str = "") -
             high="weights have moved far",
             low="weights are as they were initialized",
             paper=_BALANCE,
-            metric=f"{kind}_change",
+            metric="change_quantiles",
+            is_compared=False,
         )
         for level in LEVELS
     )
 
 
+def _group(name: str, table: TableName, cost: float, *members: Quantity) -> tuple[Group, tuple[Quantity, ...]]:
+    group = Group(name, table, tuple(quantity.name for quantity in members), cost)
+    return group, tuple(replace(quantity, table=table, group=name) for quantity in members)
+
+
 _STEPS = (
     Quantity(
         "time",
-        "steps",
         label="time",
         unit="s",
         meaning="time since recording began",
     ),
     Quantity(
         "gradient_norm",
-        "steps",
         label="gradient norm",
         unit="L/W",
         equation=r"\|\nabla\mathcal{L}\|",
@@ -148,7 +161,6 @@ _STEPS = (
     ),
     Quantity(
         "gradient_norm_before_clipping",
-        "steps",
         label="gradient norm before clipping",
         unit="L/W",
         equation=r"\|\nabla\mathcal{L}\|",
@@ -156,344 +168,352 @@ _STEPS = (
     ),
     Quantity(
         "learning_rate",
-        "steps",
         label="learning rate",
         equation=r"\eta",
         meaning="learning rate of the first parameter group; learning_rate_1, ... of the further ones, optimizers "
         "in the order in which they first made a step",
     ),
 )
-_LAYERS = (
-    *_with_gradients(
+_GROUPS = (
+    _group(
+        "outputs",
+        "layers",
+        4.0,
+        *_with_gradients(
+            Quantity(
+                "output_norm",
+                label="norm",
+                unit="X",
+                equation=r"\|X\|_F",
+                meaning="Frobenius norm of X",
+                high="it explodes",
+                low="it vanishes",
+                paper=_TAMING,
+                metric="frobenius_norm",
+                symbol="‖X‖",
+            ),
+            Quantity(
+                "mu",
+                label="mu",
+                unit="X",
+                equation=r"\mu(X) = \|X - \mathbf{1}\gamma_{X}\|_F",
+                meaning="distance of X from its mean over the nodes",
+                high="nodes differ",
+                low="nodes are alike, or everything vanishes",
+                paper=_TAMING,
+                metric="mu",
+                is_compared=False,
+                symbol="μ(X)",
+            ),
+            Quantity(
+                "relative_mu",
+                label="relative mu",
+                equation=r"\mu(X) / \|X\|_F",
+                meaning="mu over the norm of X",
+                high="nodes differ",
+                low="nodes are alike: oversmoothing",
+                paper=_TAMING,
+                metric="relative_mu",
+                is_share=True,
+                symbol="μ(X) / ‖X‖",
+            ),
+            Quantity(
+                "dead_fraction",
+                label="dead units",
+                equation=r"\#\{i : X_{:,i} = 0\} / d",
+                meaning="share of the columns of X that are zero at every node",
+                high="most units are never active",
+                low="every unit is active at some node",
+                metric="dead_fraction",
+                is_share=True,
+            ),
+            Quantity(
+                "non_finite",
+                label="NaN and infinities",
+                equation=r"\#\{X_{ij} \notin \mathbb{R}\}",
+                meaning="how many entries of X are NaN or infinite",
+                high="the numbers are broken",
+                low="zero: all is finite",
+                metric="non_finite_count",
+                is_compared=False,
+            ),
+        ),
+    ),
+    _group(
+        "attention",
+        "layers",
+        7.0,
         Quantity(
-            "output_norm",
-            "layers",
-            group="outputs",
+            "attention_entropy",
+            label="mean attention entropy",
+            unit="nat",
+            equation=r"-\sum_j \alpha_{ij} \log \alpha_{ij}",
+            meaning="mean entropy of the attention of a node; null where a note says why",
+            high="attention is spread evenly",
+            low="attention is on one neighbor",
+            metric="mean_entropies",
+            is_compared=False,
+        ),
+        Quantity(
+            "relative_attention_entropy",
+            label="mean attention entropy relative to uniform attention",
+            equation=r"-\sum_j \alpha_{ij} \log \alpha_{ij} / \log d_i",
+            meaning="the same over its largest possible value",
+            high="attention is spread evenly",
+            low="attention is on one neighbor",
+            metric="mean_entropies",
+            is_share=True,
+        ),
+    ),
+    _group(
+        "energies",
+        "layers",
+        160.0,
+        *_with_gradients(
+            Quantity(
+                "dirichlet_energy",
+                label="Dirichlet energy",
+                unit="X^2",
+                equation=r"\mathrm{tr}(X^\top (D - A) X)",
+                meaning="Dirichlet energy of X: half the sum of |x_i - x_j|^2 over the edges, each in both directions",
+                high="neighbors differ",
+                low="neighbors are alike, or everything vanishes",
+                paper=_ENERGY,
+                metric="dirichlet_energy",
+                takes="x, edges",
+            ),
+            Quantity(
+                "rayleigh_quotient",
+                label="Rayleigh quotient of the symmetric Laplacian",
+                equation=r"\mathrm{tr}(X^\top (I - D^{-1/2} A D^{-1/2}) X) / \|X\|_F^2",
+                meaning="symmetric-normalized Dirichlet energy over the squared norm of X",
+                high="neighbors differ",
+                low="neighbors are alike",
+                paper=_ENERGY,
+                metric="rayleigh_quotient",
+                takes="x, edges",
+            ),
+        ),
+    ),
+    _group(
+        "cosine_distances",
+        "layers",
+        70.0,
+        *_with_gradients(
+            Quantity(
+                "mad",
+                label="mean cosine distance",
+                equation=r"\mathrm{mean}_i\,\mathrm{mean}_j\,(1 - \cos(X_i, X_j))",
+                meaning="mean cosine distance between the rows of X",
+                high="nodes point in different directions",
+                low="nodes point the same way",
+                paper=_MAD,
+                metric="mad",
+                takes="x, edges",
+            ),
+        ),
+    ),
+    _group(
+        "ranks",
+        "layers",
+        140.0,
+        *_with_gradients(
+            Quantity(
+                "effective_rank",
+                label="effective rank",
+                equation=r"\exp(-\sum_k p_k \log p_k),\ p_k = \sigma_k(X) / \sum_j \sigma_j(X)",
+                meaning="exponential of the entropy of the singular values of X",
+                high="all directions are used",
+                low="all rows are proportional",
+                paper=_RANK,
+                metric="effective_rank",
+                takes="x",
+            ),
+            Quantity(
+                "numerical_rank",
+                label="numerical rank",
+                equation=r"\|X\|_F^2 / \|X\|_2^2",
+                meaning="squared Frobenius norm of X over its squared spectral norm",
+                high="all directions are used",
+                low="all rows are proportional",
+                paper=_RANK,
+                metric="numerical_rank",
+                takes="x",
+            ),
+        ),
+    ),
+    _group(
+        "weights",
+        "parameters",
+        4.0,
+        Quantity(
+            "norm",
             label="norm",
-            unit="X",
-            equation=r"\|X\|_F",
-            meaning="Frobenius norm of X",
-            high="it explodes",
-            low="it vanishes",
-            paper=_TAMING,
-            metric="frobenius_norm",
-            symbol="‖X‖",
+            unit="W",
+            equation=r"\|W\|_F",
+            meaning="Frobenius norm of the parameter W",
+            high="the weight grows",
+            low="the weight shrinks",
+            metric="norms",
         ),
         Quantity(
-            "mu",
-            "layers",
-            group="outputs",
-            label="mu",
-            unit="X",
-            equation=r"\mu(X) = \|X - \mathbf{1}\gamma_{X}\|_F",
-            meaning="distance of X from its mean over the nodes",
-            high="nodes differ",
-            low="nodes are alike, or everything vanishes",
-            paper=_TAMING,
-            metric="mu",
-            symbol="μ(X)",
+            "gradient_norm",
+            label="gradient norm",
+            unit="L/W",
+            equation=r"\|\nabla_W\mathcal{L}\|_F",
+            meaning="Frobenius norm of its gradient",
+            high="gradients explode",
+            low="gradients vanish",
+            metric="norms",
         ),
         Quantity(
-            "relative_mu",
-            "layers",
-            group="outputs",
-            label="relative mu",
-            equation=r"\mu(X) / \|X\|_F",
-            meaning="mu over the norm of X",
-            high="nodes differ",
-            low="nodes are alike: oversmoothing",
-            paper=_TAMING,
-            metric="relative_mu",
-            symbol="μ(X) / ‖X‖",
+            "relative_gradient_norm",
+            label="relative gradient norm",
+            equation=r"\|\nabla_W\mathcal{L}\|_F / \|W\|_F",
+            meaning="gradient_norm over norm",
+            high="the parameter moves far at each step",
+            low="the parameter hardly trains",
+            paper=_BALANCE,
+            metric="norms",
         ),
         Quantity(
-            "dead_fraction",
-            "layers",
-            group="outputs",
-            label="dead units",
-            equation=r"\#\{i : X_{:,i} = 0\} / d",
-            meaning="share of the columns of X that are zero at every node",
-            high="most units are never active",
-            low="every unit is active at some node",
-            metric="dead_fraction",
+            "update_ratio",
+            label="update-to-weight ratio",
+            equation=r"\|W_{t+1} - W_t\|_F / \|W_t\|_F",
+            meaning="norm of the change of W by this optimizer step over norm",
+            high="steps overwrite the parameter",
+            low="the optimizer hardly moves the parameter",
+            metric="norms",
         ),
+    ),
+    _group(
+        "changes",
+        "parameters",
+        1.0,
+        Quantity(
+            "unchanged_fraction",
+            label="unchanged parameters",
+            equation=r"\#\{w^* = w_0\} / \#\{w\}",
+            meaning="share of entries that equal their initial value",
+            high="no gradient arrives",
+            low="every weight has moved",
+            paper=_BALANCE,
+            metric="change_fractions",
+            is_share=True,
+        ),
+        *(
+            Quantity(
+                name,
+                label=f"weights (of at least 1e-4) changed by more than {threshold:.0%}".replace("%", " %"),
+                equation=rf"\#\{{|(w^* - w_0) / w^*| > {threshold}, |w^*| \geq 10^{{-4}}\}}"
+                r" / \#\{|w^*| \geq 10^{-4}\}",
+                meaning=f"share of the entries with |w| >= 1e-4 whose |w - w_0| / |w| exceeds {threshold}; "
+                "of attention vectors, share of all entries whose |w - w_0| does",
+                high="the layer has trained",
+                low="the layer is as it was initialized",
+                paper=_BALANCE,
+                metric="change_fractions",
+                is_share=True,
+            )
+            for name, threshold in THRESHOLDS.items()
+        ),
+    ),
+    _group(
+        "health",
+        "parameters",
+        0.5,
         Quantity(
             "non_finite",
-            "layers",
-            group="outputs",
             label="NaN and infinities",
-            equation=r"\#\{X_{ij} \notin \mathbb{R}\}",
-            meaning="how many entries of X are NaN or infinite",
+            equation=r"\#\{W_{ij} \notin \mathbb{R}\}",
+            meaning="how many entries of W are NaN or infinite",
             high="the numbers are broken",
             low="zero: all is finite",
-            metric="non_finite_counts",
-        ),
-    ),
-    Quantity(
-        "attention_entropy",
-        "layers",
-        group="attention",
-        label="mean attention entropy",
-        unit="nat",
-        equation=r"-\sum_j \alpha_{ij} \log \alpha_{ij}",
-        meaning="mean entropy of the attention of a node; null where a note says why",
-        high="attention is spread evenly",
-        low="attention is on one neighbor",
-        metric="attention_entropy",
-    ),
-    Quantity(
-        "relative_attention_entropy",
-        "layers",
-        group="attention",
-        label="mean attention entropy relative to uniform attention",
-        equation=r"-\sum_j \alpha_{ij} \log \alpha_{ij} / \log d_i",
-        meaning="the same over its largest possible value",
-        high="attention is spread evenly",
-        low="attention is on one neighbor",
-        metric="relative_attention_entropy",
-    ),
-    *_with_gradients(
-        Quantity(
-            "dirichlet_energy",
-            "layers",
-            group="energies",
-            label="Dirichlet energy",
-            unit="X^2",
-            equation=r"\mathrm{tr}(X^\top (I - D^{-1/2} A D^{-1/2}) X)",
-            meaning="Dirichlet energy of X",
-            high="neighbors differ",
-            low="neighbors are alike, or everything vanishes",
-            paper=_ENERGY,
-            metric="dirichlet_energy",
+            metric="non_finite_count",
+            is_compared=False,
         ),
         Quantity(
-            "rayleigh_quotient",
-            "layers",
-            group="energies",
-            label="Rayleigh quotient of the symmetric Laplacian",
-            equation=r"\mathrm{tr}(X^\top (I - D^{-1/2} A D^{-1/2}) X) / \|X\|_F^2",
-            meaning="Dirichlet energy over the squared norm of X",
-            high="neighbors differ",
-            low="neighbors are alike",
-            paper=_ENERGY,
-            metric="rayleigh_quotient",
+            "gradient_non_finite",
+            label="NaN and infinities of the gradient",
+            equation=r"\#\{(\nabla_W\mathcal{L})_{ij} \notin \mathbb{R}\}",
+            meaning="how many entries of its gradient are NaN or infinite",
+            high="the numbers are broken",
+            low="zero: all is finite",
+            metric="non_finite_count",
+            is_compared=False,
         ),
     ),
-    *_with_gradients(
-        Quantity(
-            "mad",
-            "layers",
-            group="cosine_distances",
-            label="mean cosine distance",
-            equation=r"\mathrm{mean}_i\,\mathrm{mean}_j\,(1 - \cos(X_i, X_j))",
-            meaning="mean cosine distance between the rows of X",
-            high="nodes point in different directions",
-            low="nodes point the same way",
-            paper=_MAD,
-            metric="mad",
-        ),
-    ),
-    *_with_gradients(
-        Quantity(
-            "effective_rank",
-            "layers",
-            group="ranks",
-            label="effective rank",
-            equation=r"\exp(-\sum_k p_k \log p_k),\ p_k = \sigma_k(X) / \sum_j \sigma_j(X)",
-            meaning="exponential of the entropy of the singular values of X",
-            high="all directions are used",
-            low="all rows are proportional",
-            paper=_RANK,
-            metric="effective_rank",
-        ),
-        Quantity(
-            "numerical_rank",
-            "layers",
-            group="ranks",
-            label="numerical rank",
-            equation=r"\|X\|_F^2 / \|X\|_2^2",
-            meaning="squared Frobenius norm of X over its squared spectral norm",
-            high="all directions are used",
-            low="all rows are proportional",
-            paper=_RANK,
-            metric="numerical_rank",
-        ),
-    ),
-)
-_PARAMETERS = (
-    Quantity(
-        "norm",
+    _group(
+        "quantiles",
         "parameters",
-        group="weights",
-        label="norm",
-        unit="W",
-        equation=r"\|W\|_F",
-        meaning="Frobenius norm of the parameter W",
-        high="the weight grows",
-        low="the weight shrinks",
-        metric="norms",
+        7.0,
+        *_quantiles(
+            "relative",
+            "",
+            "|w - w_0| / |w| over the entries with |w| >= 1e-4",
+            r"|(w_t - w_0) / w_t|, \quad |w_t| \geq 10^{-4}",
+            " of the weights of at least 1e-4",
+        ),
+        *_quantiles("absolute", "W", "|w - w_0| over all entries", r"|w_t - w_0|"),
     ),
-    Quantity(
-        "gradient_norm",
+    _group(
+        "spectral_norms",
         "parameters",
-        group="weights",
-        label="gradient norm",
-        unit="L/W",
-        equation=r"\|\nabla_W\mathcal{L}\|_F",
-        meaning="Frobenius norm of its gradient",
-        high="gradients explode",
-        low="gradients vanish",
-        metric="norms",
-    ),
-    Quantity(
-        "relative_gradient_norm",
-        "parameters",
-        group="weights",
-        label="relative gradient norm",
-        equation=r"\|\nabla_W\mathcal{L}\|_F / \|W\|_F",
-        meaning="gradient_norm over norm",
-        high="the parameter moves far at each step",
-        low="the parameter hardly trains",
-        paper=_BALANCE,
-        metric="relative_gradient_norm",
-    ),
-    Quantity(
-        "update_ratio",
-        "parameters",
-        group="weights",
-        label="update-to-weight ratio",
-        equation=r"\|W_{t+1} - W_t\|_F / \|W_t\|_F",
-        meaning="norm of the change of W by this optimizer step over norm",
-        high="steps overwrite the parameter",
-        low="the optimizer hardly moves the parameter",
-        metric="update_ratio",
-    ),
-    Quantity(
-        "unchanged_fraction",
-        "parameters",
-        group="changes",
-        label="unchanged parameters",
-        equation=r"\#\{w^* = w_0\} / \#\{w\}",
-        meaning="share of entries that equal their initial value",
-        high="no gradient arrives",
-        low="every weight has moved",
-        paper=_BALANCE,
-        metric="unchanged_fraction",
-    ),
-    *(
+        5.0,
         Quantity(
-            name,
-            "parameters",
-            group="changes",
-            label=f"weights (of at least 1e-4) changed by more than {threshold:.0%}".replace("%", " %"),
-            equation=rf"\#\{{|(w^* - w_0) / w^*| > {threshold}, |w^*| \geq 10^{{-4}}\}} / \#\{{|w^*| \geq 10^{{-4}}\}}",
-            meaning=f"share of the entries with |w| >= 1e-4 whose |w - w_0| / |w| exceeds {threshold}; "
-            "of attention vectors, share of all entries whose |w - w_0| does",
-            high="the layer has trained",
-            low="the layer is as it was initialized",
+            "spectral_norm",
+            label="spectral norm",
+            unit="W",
+            equation=r"\|W\|_2",
+            meaning="largest singular value of W, all its axes but the first flattened; null for vectors",
+            high="the layer can stretch differences, and gradients",
+            low="the layer shrinks differences, and gradients",
+            paper=_TAMING,
+            metric="spectral_norm",
+        ),
+    ),
+    _group(
+        "balance",
+        "neurons",
+        2.0,
+        Quantity(
+            "delta",
+            label="delta",
+            unit="L",
+            equation=r"\delta = \sum_k e_k \langle w_k, \partial\mathcal{L}/\partial w_k \rangle",
+            meaning="sum_k e_k <w_k, dL/dw_k>, zero where the law holds",
+            high="the gradients are not those of the function whose laws these are",
+            low="the law holds",
             paper=_BALANCE,
-            metric="changed_fraction",
-        )
-        for name, threshold in THRESHOLDS.items()
-    ),
-    Quantity(
-        "non_finite",
-        "parameters",
-        group="health",
-        label="NaN and infinities",
-        equation=r"\#\{W_{ij} \notin \mathbb{R}\}",
-        meaning="how many entries of W are NaN or infinite",
-        high="the numbers are broken",
-        low="zero: all is finite",
-        metric="non_finite_counts",
-    ),
-    Quantity(
-        "gradient_non_finite",
-        "parameters",
-        group="health",
-        label="NaN and infinities of the gradient",
-        equation=r"\#\{(\nabla_W\mathcal{L})_{ij} \notin \mathbb{R}\}",
-        meaning="how many entries of its gradient are NaN or infinite",
-        high="the numbers are broken",
-        low="zero: all is finite",
-        metric="non_finite_counts",
-    ),
-    *_quantiles(
-        "relative",
-        "",
-        "|w - w_0| / |w| over the entries with |w| >= 1e-4",
-        r"|(w_t - w_0) / w_t|, \quad |w_t| \geq 10^{-4}",
-        " of the weights of at least 1e-4",
-    ),
-    *_quantiles("absolute", "W", "|w - w_0| over all entries", r"|w_t - w_0|"),
-    Quantity(
-        "spectral_norm",
-        "parameters",
-        group="spectral_norms",
-        label="spectral norm",
-        unit="W",
-        equation=r"\|W\|_2",
-        meaning="largest singular value of W, all its axes but the first flattened; null for vectors",
-        high="the layer can stretch differences, and gradients",
-        low="the layer shrinks differences, and gradients",
-        paper=_TAMING,
-        metric="spectral_norm",
-    ),
-)
-_NEURONS = (
-    Quantity(
-        "delta",
-        "neurons",
-        group="balance",
-        label="delta",
-        unit="L",
-        equation=r"\delta = \sum_k e_k \langle w_k, \partial\mathcal{L}/\partial w_k \rangle",
-        meaning="sum_k e_k <w_k, dL/dw_k>, zero where the law holds",
-        high="the gradients are not those of the function whose laws these are",
-        low="the law holds",
-        paper=_BALANCE,
-    ),
-    Quantity(
-        "c",
-        "neurons",
-        group="balance",
-        label="c",
-        unit="W^2",
-        equation=r"c = \sum_k e_k \|w_k\|^2",
-        meaning="sum_k e_k |w_k|^2, constant under gradient flow",
-        high="incoming weights outweigh attention and outgoing weights, which can hardly train",
-        low="outgoing weights outweigh incoming ones",
-        paper=_BALANCE,
-    ),
-    Quantity(
-        "predicted_c",
-        "neurons",
-        group="balance",
-        label="predicted c",
-        unit="W^2",
-        equation=r"c_{t} = (1 - \eta\lambda)^2 c_{t-1} + \eta^2 \sum_k e_k \|g_k\|^2",
-        meaning="what the optimizer's previous step makes of c if delta is zero",
-        high="as c",
-        low="as c",
-        paper=_BALANCE,
+        ),
+        Quantity(
+            "c",
+            label="c",
+            unit="W^2",
+            equation=r"c = \sum_k e_k \|w_k\|^2",
+            meaning="sum_k e_k |w_k|^2, constant under gradient flow",
+            high="incoming weights outweigh attention and outgoing weights, which can hardly train",
+            low="outgoing weights outweigh incoming ones",
+            paper=_BALANCE,
+        ),
+        Quantity(
+            "predicted_c",
+            label="predicted c",
+            unit="W^2",
+            equation=r"c_{t} = (1 - \eta\lambda)^2 c_{t-1} + \eta^2 \sum_k e_k \|g_k\|^2",
+            meaning="what the optimizer's previous step makes of c if delta is zero",
+            high="as c",
+            low="as c",
+            paper=_BALANCE,
+        ),
     ),
 )
 
-QUANTITIES: Final[tuple[Quantity, ...]] = (*_STEPS, *_LAYERS, *_PARAMETERS, *_NEURONS)
-
-_COSTS: Final[Mapping[str, float]] = {
-    "weights": 4.0,
-    "health": 0.5,
-    "changes": 1.0,
-    "outputs": 4.0,
-    "balance": 2.0,
-    "attention": 7.0,
-    "quantiles": 7.0,
-    "spectral_norms": 5.0,
-    "energies": 160.0,
-    "ranks": 140.0,
-    "cosine_distances": 70.0,
-}
+QUANTITIES: Final[tuple[Quantity, ...]] = (
+    *_STEPS,
+    *(quantity for _, members in _GROUPS for quantity in members),
+)
+GROUPS: Final[Mapping[str, Group]] = {group.name: group for group, _ in _GROUPS}
 
 
 def columns(table: TableName) -> tuple[Quantity, ...]:
@@ -511,11 +531,3 @@ def quantity(table: TableName, column: str) -> Quantity:
 
 
 _BY_NAME: Final[Mapping[tuple[str, str], Quantity]] = {(each.table, each.name): each for each in QUANTITIES}
-
-
-def _group(name: str, cost: float) -> Group:
-    members = [q for q in QUANTITIES if q.group == name]
-    return Group(name, members[0].table, tuple(q.name for q in members), cost)
-
-
-GROUPS: Final[Mapping[str, Group]] = {name: _group(name, cost) for name, cost in _COSTS.items()}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
@@ -10,15 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gatdiag.checkpoint.change import compare
 from gatdiag.checkpoint.fitting import plain
-from gatdiag.checkpoint.measures import Measured, measure
+from gatdiag.checkpoint.measures import Measured, measure, parameter_columns
 from gatdiag.checkpoint.stack import Stack
 from gatdiag.laws import Laws
 from gatdiag.recorder import meta, select
 from gatdiag.run import Store
 from gatdiag.structure import Structure
-from gatdiag.structure.adapters import ATTENTION
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 
@@ -92,7 +90,8 @@ class WeightRecord:
         overwrite: bool,
     ) -> None:
         """Begins the run."""
-        self._infos, self._compared, self._quick = structure.parameters, compared, quick
+        self._layers, self._compared, self._quick = structure.layers, compared, quick
+        self._infos = structure.parameters
         self._balance = balance
         self._reference: Tensors = {}
         self.measured: Mapping[str, Measured] = {}
@@ -115,15 +114,16 @@ class WeightRecord:
     def add(self, step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
         """Write one checkpoint. c is left out if a parameter of a law is missing or has another shape."""
         held = [(at, info) for at, info in enumerate(self._infos) if info.name in tensors]
-        measured = {
-            info.name: measure(tensors[info.name], spectral=not self._quick and info.role != ATTENTION)
-            for _, info in held
-        }
+        measured = {info.name: measure(tensors[info.name]) for _, info in held}
+        reference = self._reference if self._compared else None
+        rows: list[Mapping[str, float]] = []
+        for layer in self._layers:  # one of them is copied at a time
+            columns = parameter_columns(layer.parameters, tensors, reference, quick=self._quick)
+            rows += columns.values()
+            for name, values in columns.items():
+                sigma = values.get("spectral_norm", math.nan)
+                measured[name] = replace(measured[name], spectral_norm=sigma)
         self.measured = measured
-        rows = [_numbers(measured[info.name]) for _, info in held]
-        if self._compared:
-            change = compare(self._reference, tensors, [info for _, info in held], quantiles=not self._quick).columns
-            rows = [{**row, **change.get(info.name, {})} for row, (_, info) in zip(rows, held, strict=True)]
         self._store.append("steps", {"step": step, **scalars})
         if rows:
             positions = np.array([at for at, _ in held], dtype=np.int32)
@@ -150,11 +150,6 @@ class WeightRecord:
             self._store.seal("interrupted")
         else:
             self._store.seal("finished" if error is None else "failed", None if error is None else str(error))
-
-
-def _numbers(measured: Measured) -> dict[str, float]:
-    spectral = {} if math.isnan(measured.spectral_norm) else {"spectral_norm": measured.spectral_norm}
-    return {"norm": measured.norm, "non_finite": measured.non_finite, **spectral}
 
 
 def _columns(rows: Iterable[Mapping[str, float]]) -> dict[str, Any]:

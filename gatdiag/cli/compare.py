@@ -93,11 +93,11 @@ def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd
     """How much of each parameter changed between two checkpoints; where nothing did, that is no difference."""
     import pandas as pd
 
-    from gatdiag.checkpoint import change
+    from gatdiag.checkpoint.measures import parameter_columns
 
     infos = other.structure.parameters
-    changes = change.compare(one.tensors, other.tensors, infos).columns
-    changed = {info: changes[info.name][_CHANGED] for info in infos if info.name in changes}
+    columns = parameter_columns(infos, other.tensors, one.tensors, quick=True)
+    changed = {info: columns[info.name].get(_CHANGED, math.nan) for info in infos if info.name in columns}
     rows = [
         {"layer": i.name, "role": i.role, "quantity": _CHANGED, "first": 0.0, "second": share, "difference": share}
         for i, share in changed.items()

@@ -1,12 +1,14 @@
-"""How attention is spread: its entropy at each target node, its largest coefficient, and the largest score.
+"""How attention is spread: its entropy at each target node.
 
-Attention that stays uniform has learned nothing; attention on one edge passes gradients to one neighbor only; and
-scores that grow without limit come before exploding gradients. In training mode with attention dropout a layer's
-coefficients are those after dropout and do not sum to one: measure in evaluation mode.
+Attention that stays uniform has learned nothing; attention on one edge passes gradients to one neighbor only. In
+training mode with attention dropout a layer's coefficients are those after dropout and do not sum to one: measure in
+evaluation mode.
 """
 
 import torch
 from torch import Tensor
+
+__all__ = ["attention_entropy", "mean_entropies", "relative_attention_entropy"]
 
 
 def attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) -> Tensor:
@@ -44,46 +46,36 @@ def relative_attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) ->
         >>> relative_attention_entropy(torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1]), 2)
         tensor([1., nan], dtype=torch.float64)
     """
-    entropy = attention_entropy(alpha, target, num_nodes)
-    degree = entropy.new_zeros(num_nodes).index_add(0, target, torch.ones_like(target, dtype=torch.float64))
-    uniform = torch.where(degree > 1, degree.log(), torch.nan)
-    return entropy / uniform.view(-1, *[1] * (alpha.dim() - 1))
+    return _relative(attention_entropy(alpha, target, num_nodes), _degrees(target, num_nodes))
 
 
-def largest_attention(alpha: Tensor, target: Tensor, num_nodes: int) -> Tensor:
-    """max_j alpha_ij at each target node i: 1 if one edge takes all, 1 / d_i if uniform.
+def mean_entropies(alpha: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """What a run records of a layer: both entropies, averaged over heads and over the nodes where they are defined.
 
     Args:
-        alpha: (E,) or (E, H), non-negative.
+        alpha: (E,) or (E, H), as in `attention_entropy`.
         target: (E,), `edge_index[1]`.
-        num_nodes: N.
 
     Returns:
-        (N,) or (N, H). 0 at a node without incoming edges; NaN at a node with a NaN coefficient.
+        The mean of H_i over the nodes with incoming edges, and of H_i / log d_i over those with at least two, 0-d each.
+        NaN (undefined) if there are no such nodes, or if a coefficient is not finite. It waits for the device.
 
     Example:
-        >>> largest_attention(torch.tensor([0.25, 0.75, 1.0]), torch.tensor([0, 0, 1]), 3)
-        tensor([0.7500, 1.0000, 0.0000], dtype=torch.float64)
+        >>> [round(mean.item(), 6) for mean in mean_entropies(torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1]))]
+        [0.346574, 1.0]
     """
-    values = alpha.double()
-    index = target.view(-1, *[1] * (alpha.dim() - 1)).expand_as(values)
-    return values.new_zeros(num_nodes, *alpha.shape[1:]).scatter_reduce(0, index, values, "amax")
+    nodes = int(target.max()) + 1 if len(target) else 0
+    entropy, degree = attention_entropy(alpha, target, nodes), _degrees(target, nodes)
+    relative = _relative(entropy, degree)
+    of_relative = torch.where(alpha.isfinite().all(), relative[degree > 1].mean(), torch.nan)
+    return entropy[degree > 0].mean(), of_relative
 
 
-def largest_score(scores: Tensor) -> Tensor:
-    """Largest |e_ij| over all edges (and heads): scores that differ by more than about 10 saturate the softmax.
+def _degrees(target: Tensor, num_nodes: int) -> Tensor:
+    ones = torch.ones_like(target, dtype=torch.float64)
+    return ones.new_zeros(num_nodes).index_add(0, target, ones)
 
-    The first condition of the theorem in Dasoulas et al., ICML 2021, is that it stays below alpha.
 
-    Args:
-        scores: Any shape, what the softmax is applied to.
-
-    Returns:
-        0-d. 0 without edges; NaN if a score is NaN; infinity if one is infinite and none NaN.
-
-    Example:
-        >>> largest_score(torch.tensor([1.0, -7.0])).item()
-        7.0
-    """
-    magnitudes = scores.double().abs()
-    return magnitudes.amax() if magnitudes.numel() else magnitudes.sum()
+def _relative(entropy: Tensor, degree: Tensor) -> Tensor:
+    uniform = torch.where(degree > 1, degree.log(), torch.nan)
+    return entropy / uniform.view(-1, *[1] * (entropy.dim() - 1))

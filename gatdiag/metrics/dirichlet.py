@@ -1,12 +1,14 @@
 """Dirichlet energy: how much X differs across edges. Its decay with depth is oversmoothing, as the decay of mu is.
 
-How edges count, in every function here:
+How edges count:
 
 - Edges are (source, target) as in torch-geometric, and each stored entry counts one half. An undirected edge, stored in
   both directions, therefore counts once, and a directed graph is measured as (A + A^T) / 2.
 - A weight multiplies its entry. Self loops add nothing to the sum; they count in degrees only.
 - The degree of a node is half its incoming plus half its outgoing weights, a self loop counting once.
-- With a node mask only the edges between two kept nodes count; degrees stay those of the whole graph.
+
+The measure of the survey on oversmoothing (Rusch, Bronstein & Mishra, arXiv 2303.10993), which takes each stored entry
+once and the mean over nodes, is sqrt(2 E / N) with E the unnormalized energy of N nodes.
 """
 
 from typing import Literal
@@ -15,6 +17,8 @@ import torch
 from torch import Tensor
 
 from gatdiag.errors import InputError
+
+__all__ = ["dirichlet_energy", "rayleigh_quotient"]
 
 Laplacian = Literal["unnormalized", "symmetric"]
 
@@ -28,9 +32,6 @@ def dirichlet_energy(
     edge_weight: Tensor | None = None,
     laplacian: Laplacian = "unnormalized",
     self_loops: bool = True,
-    batch: Tensor | None = None,
-    num_graphs: int | None = None,
-    mask: Tensor | None = None,
 ) -> Tensor:
     """Dirichlet energy, tr(X^T L X), computed from differences, so that it keeps its digits as it goes to 0.
 
@@ -48,13 +49,10 @@ def dirichlet_energy(
         laplacian: Which of the two.
         self_loops: For `symmetric`: degrees count one self loop of weight 1 at each node that has none (the D~ of GCN;
             d_i = 1 + degree in Cai & Wang). It makes no difference to `unnormalized`.
-        batch: (N,), the graph of each node; None: one graph.
-        num_graphs: How many graphs. None: the largest entry of `batch` plus one, which waits for the device.
-        mask: (N,), boolean.
 
     Returns:
-        0-d, or (num_graphs,) with `batch`. 0 without edges. In `symmetric`, a node of degree 0 adds nothing and a
-        negative degree gives NaN. NaN if x holds a NaN or an infinity, at isolated nodes too, or if a weight is NaN.
+        0-d. 0 without edges. In `symmetric`, a node of degree 0 adds nothing and a negative degree gives NaN. NaN if x
+        holds a NaN or an infinity, at isolated nodes too, or if a weight is NaN.
 
     Raises:
         InputError: The shapes of `x`, `edge_index` and `edge_weight` do not fit, or `laplacian` is not one of the two.
@@ -76,14 +74,8 @@ def dirichlet_energy(
         scale = None
     else:
         raise InputError(f"laplacian 'unnormalized' or 'symmetric' was expected, got {laplacian!r}")
-    of_edge = 0.5 * weight * _squared_differences(x, edge_index, scale)
-    of_node = torch.where(x.isfinite().all(1), 0.0, torch.nan).double()
-    if mask is not None:
-        of_edge = torch.where(mask[edge_index].all(0), of_edge, 0.0)
-        of_node = torch.where(mask, of_node, 0.0)
-    size = _size(batch, num_graphs)
-    graph_of_edge = None if batch is None else batch[edge_index[1]]
-    return _total(of_edge, graph_of_edge, size) + _total(of_node, batch, size)
+    energy = (0.5 * weight * _squared_differences(x, edge_index, scale)).sum()
+    return torch.where(x.isfinite().all(), energy, torch.nan)
 
 
 def rayleigh_quotient(
@@ -93,9 +85,6 @@ def rayleigh_quotient(
     edge_weight: Tensor | None = None,
     laplacian: Laplacian = "symmetric",
     self_loops: bool = True,
-    batch: Tensor | None = None,
-    num_graphs: int | None = None,
-    mask: Tensor | None = None,
 ) -> Tensor:
     """Dirichlet energy over ||X||_F^2: the mean graph frequency of X, whatever its scale.
 
@@ -107,12 +96,9 @@ def rayleigh_quotient(
         edge_weight: As in `dirichlet_energy`.
         laplacian: As in `dirichlet_energy`.
         self_loops: As in `dirichlet_energy`; with them the quotient stays below 2.
-        batch: As in `dirichlet_energy`.
-        num_graphs: As in `dirichlet_energy`.
-        mask: As in `dirichlet_energy`; it also restricts ||X||_F^2.
 
     Returns:
-        0-d, or (num_graphs,). NaN (undefined) if X is zero or empty; NaN if x holds a NaN or an infinity.
+        0-d. NaN (undefined) if X is zero or empty; NaN if x holds a NaN or an infinity.
 
     Raises:
         InputError: As `dirichlet_energy`.
@@ -122,53 +108,8 @@ def rayleigh_quotient(
         >>> round(rayleigh_quotient(torch.tensor([[1.0], [-1.0]]), pair, self_loops=False).item(), 12)
         2.0
     """
-    energy = dirichlet_energy(
-        x,
-        edge_index,
-        edge_weight=edge_weight,
-        laplacian=laplacian,
-        self_loops=self_loops,
-        batch=batch,
-        num_graphs=num_graphs,
-        mask=mask,
-    )
-    squares = x.double().square().sum(1)
-    return energy / _total(
-        squares if mask is None else torch.where(mask, squares, 0.0), batch, _size(batch, num_graphs)
-    )
-
-
-def neighbor_distance(
-    x: Tensor, edge_index: Tensor, *, batch: Tensor | None = None, num_graphs: int | None = None
-) -> Tensor:
-    """sqrt( 1/N sum_i sum_(j in N_i) ||x_i - x_j||^2 ): the node-similarity measure of the survey on oversmoothing.
-
-    It equals sqrt(2 E / N) with E the unnormalized `dirichlet_energy`: every stored entry counts once, an undirected
-    edge twice. 0 exactly if X is constant on each component; the square root makes it satisfy the triangle inequality.
-
-    Args:
-        x: (N, d).
-        edge_index: (2, E).
-        batch: As in `dirichlet_energy`.
-        num_graphs: As in `dirichlet_energy`.
-
-    Returns:
-        0-d, or (num_graphs,). NaN (undefined) for a graph without nodes; NaN if x holds a NaN or an infinity.
-
-    Raises:
-        InputError: As `dirichlet_energy`.
-
-    Source:
-        Rusch, Bronstein & Mishra, "A Survey on Oversmoothing in Graph Neural Networks", arXiv 2303.10993.
-
-    Example:
-        >>> x, path = torch.tensor([[0.0], [1.0], [2.0], [4.0]]), torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
-        >>> round(neighbor_distance(x, path).item() ** 2, 12)
-        3.0
-    """
-    energy = dirichlet_energy(x, edge_index, batch=batch, num_graphs=num_graphs)
-    count = _total(x.new_ones(len(x), dtype=torch.float64), batch, _size(batch, num_graphs))
-    return (2 * energy / count).sqrt()
+    energy = dirichlet_energy(x, edge_index, edge_weight=edge_weight, laplacian=laplacian, self_loops=self_loops)
+    return energy / x.double().square().sum()
 
 
 def _checked_weight(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
@@ -202,13 +143,3 @@ def _squared_differences(x: Tensor, edge_index: Tensor, scale: Tensor | None) ->
     step = max(1, _CHUNK * (1 if x.device.type == "cpu" else 512) // max(1, x.shape[1]))
     pieces = zip(edge_index[0].split(step), edge_index[1].split(step), strict=True)
     return torch.cat([(scaled(source) - scaled(target)).square().sum(1) for source, target in pieces])
-
-
-def _size(batch: Tensor | None, num_graphs: int | None) -> int:
-    if batch is None or num_graphs is not None:
-        return num_graphs or 0
-    return int(batch.max()) + 1 if batch.numel() else 0
-
-
-def _total(values: Tensor, batch: Tensor | None, size: int) -> Tensor:
-    return values.sum() if batch is None else values.new_zeros(size).index_add(0, batch, values)

@@ -1,4 +1,7 @@
-"""Norms of weights, outputs and gradients: how large a tensor is, and how much a weight can stretch its input."""
+"""Norms of weights, outputs and gradients: how large a tensor is, and how much a weight can stretch its input.
+
+And what makes a norm NaN or infinite.
+"""
 
 import math
 from collections.abc import Sequence
@@ -9,8 +12,12 @@ from torch import Tensor
 
 from gatdiag.errors import InputError
 
+__all__ = ["frobenius_norm", "non_finite_count", "norms", "spectral_norm"]
+
 _NARROW: Final = 128  # up to here all eigenvalues take less time than Lanczos iteration
 _CHUNK: Final = 1 << 22  # entries that are held in float64 at a time
+# Norms between which no square over- or underflows.
+_SAFE: Final = {torch.float32: (1e-12, 1e15), torch.float64: (1e-120, 1e135)}
 _LEAST, _MOST, _RESIDUAL = 8, 1000, 1e-5  # Lanczos iterations, and what they stop at
 
 
@@ -24,29 +31,33 @@ def frobenius_norm(x: Tensor) -> Tensor:
         x: Any shape, dense.
 
     Returns:
-        0-d. 0 for an empty tensor; NaN if x holds a NaN; infinity if it holds an infinity and no NaN.
+        0-d, as `norms` has it.
 
     Example:
         >>> frobenius_norm(torch.tensor([[3.0, 0.0], [0.0, 4.0]])).item()
         5.0
     """
-    scale: Tensor | float = 1.0
-    if x.dtype == torch.float64 and x.numel():  # whose squares overflow from 1e154 on, and vanish
-        largest = x.detach().abs().amax()
-        scale = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
-        x = x / scale
-    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64) * scale
-    return norm
+    return norms([x])[0]
 
 
+@torch.no_grad()
 def norms(tensors: Sequence[Tensor]) -> Tensor:
     """Frobenius norms of many tensors in a few kernels: all parameters, or all gradients, of a model at one step.
 
+    Ratios of them are `relative_gradient_norm` = norms(gradients) / norms(weights), which times the learning rate is
+    the part of its size that a weight moves in one step of SGD, and `update_ratio` = norms(differences) /
+    norms(weights), about 1e-3 by a common rule of thumb.
+
     Args:
-        tensors: P tensors of any shapes on one device.
+        tensors: P tensors of any shapes and floating types on one device.
 
     Returns:
-        (P,), each entry as `frobenius_norm` gives it.
+        (P,), float64. float32 on the CPU is summed in float32 where no square can over- or underflow, which leaves six
+        digits; all else in float64, and float64 over its largest entry where squares would not fit. 0 for an empty
+        tensor; NaN for one that holds a NaN; infinity for one that holds an infinity and no NaN.
+
+    Source:
+        Mustafa et al., "Are GATs Out of Balance?", NeurIPS 2023, figures 3b, 4b and 5, for the relative gradient norm.
 
     Example:
         >>> norms([torch.ones(4), torch.zeros(2, 2)])
@@ -54,9 +65,41 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     """
     if not tensors:
         return torch.zeros(0, dtype=torch.float64)
-    if any(tensor.dtype == torch.float64 for tensor in tensors):
-        return torch.stack([frobenius_norm(tensor) for tensor in tensors])
+    kinds = {tensor.dtype for tensor in tensors}
+    smallest, largest = _SAFE.get(tensors[0].dtype, (0.0, 0.0))
+    if len(kinds) == 1 and largest and tensors[0].is_cpu:
+        found = torch.stack(torch._foreach_norm(list(tensors), 2)).double()
+        for position in ((found < smallest) | ~(found < largest)).nonzero().flatten().tolist():
+            found[position] = _scaled_norm(tensors[position])
+        return found
+    if torch.float64 in kinds:
+        return torch.stack([_scaled_norm(tensor) for tensor in tensors])
     return torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64))
+
+
+def non_finite_count(x: Tensor) -> Tensor:
+    """How many entries are NaN or infinite; anything but 0 means that the numbers cannot be trusted.
+
+    Args:
+        x: Any shape and number type: weights, gradients, outputs.
+
+    Returns:
+        0-d, float64.
+
+    Example:
+        >>> non_finite_count(torch.tensor([1.0, float("nan"), float("-inf")])).item()
+        2.0
+    """
+    return (~x.isfinite()).sum(dtype=torch.float64)
+
+
+def _scaled_norm(x: Tensor) -> Tensor:
+    """In float64, whose squares overflow from 1e154 on, and vanish."""
+    values = x.double()
+    largest = values.abs().amax() if x.numel() else values.new_zeros(())
+    scale = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
+    norm: Tensor = torch.linalg.vector_norm(values / scale) * scale
+    return norm
 
 
 @torch.no_grad()

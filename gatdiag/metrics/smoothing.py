@@ -1,16 +1,145 @@
-"""mu: how different the rows of X are from each other; its decay with depth is oversmoothing.
+"""How alike the rows of X are: mu, and what else the moments of a layer's output show, in one pass over it.
 
-For node representations X^(l) it is the representation similarity of a layer, for dLoss/dX^(l) the gradient
-similarity. A small mu can also mean that X as a whole vanishes, so mu is read beside ||X||_F, or as `relative_mu`.
+For node representations X^(l), mu is the representation similarity of a layer, for dLoss/dX^(l) the gradient
+similarity; its decay with depth is oversmoothing. A small mu can also mean that X as a whole vanishes, so it is read
+beside ||X||_F, or as `relative_mu`.
+
+`measure` and `finish` are what a recorder runs at every layer of every step; `mu`, `relative_mu` and `dead_fraction`
+are single numbers of them. On the CPU, float32 is measured by the kernel that batch norm takes its statistics with, in
+groups of few rows, and where mu is much smaller than the norm once more after taking the mean away: that leaves six
+digits of mu, five of the norm, and a unit is dead below 1e-22 of what is largest. All else is summed in float64, and so
+is float32 whose squares over- or underflow, or whose rows are alike to the last digits.
+
+Where repeated aggregation drives the columns of X to another direction than the constant one, `mu_against` measures
+what is left beside it:
+
+| aggregation A | X goes to | dLoss/dX goes to |
+|---|---|---|
+| D^-1 A (mean, attention without preference) | `constant_direction` | `stationary_direction` |
+| D~^-1/2 A~ D~^-1/2 (GCN) | `sqrt_degree_direction` | `sqrt_degree_direction` |
+| any other non-negative one (attention coefficients) | `dominant_direction` | the same, edges reversed |
 """
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag.errors import InputError
 
+__all__ = [
+    "Moments",
+    "as_rows",
+    "constant_direction",
+    "dead_fraction",
+    "dominant_direction",
+    "finish",
+    "measure",
+    "mu",
+    "mu_against",
+    "relative_mu",
+    "relative_mu_against",
+    "sqrt_degree_direction",
+    "stationary_direction",
+]
 
-def mu(x: Tensor, *, batch: Tensor | None = None, num_graphs: int | None = None, mask: Tensor | None = None) -> Tensor:
+_CHUNK = 1 << 22  # entries that are held in float64 at a time
+_CACHED = 1 << 18  # entries that are shifted at a time
+_SMALLEST, _LARGEST = 1e-28, 1e30  # squared norms between which float32 neither under- nor overflows
+_ALIKE = 1e-4  # below this mu^2 / norm^2 the rounding of the mean shows in mu
+_CHAIN = 256  # rows that float32 adds up one after the other: rounding grows with it
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Mean and variance of each column, of which the five numbers are made later, for all layers at once.
+
+    Attributes:
+        lengths: The rows are dealt out to groups of these many.
+        means: Of each group, float32 of shapes (some groups, d); of what the shift leaves.
+        variances: The same.
+        shift: (d,), what was taken from each row; None: nothing.
+    """
+
+    lengths: tuple[int, ...]
+    means: tuple[NDArray[np.float32], ...]
+    variances: tuple[NDArray[np.float32], ...]
+    shift: NDArray[np.float32] | None = None
+
+
+Measured: TypeAlias = Tensor | Moments
+
+
+def as_rows(x: Tensor) -> Tensor | None:
+    """The tensor with one row a node: the last axis is the channels, all others count nodes; None for a scalar."""
+    axes = x.dim()
+    if axes == 2:
+        return x
+    if axes == 0:
+        return None
+    return x.unsqueeze(1) if axes == 1 else x.flatten(0, -2)
+
+
+def measure(x: Tensor) -> Measured:
+    """What the five numbers of `finish` are made of, so that they can be made for all layers together.
+
+    Args:
+        x: (N, d), floating: a layer's output, or the gradient that comes back to it. It is not differentiated.
+
+    Returns:
+        For `finish`: the moments, or the five numbers themselves, (5,), on the device of `x`.
+
+    Example:
+        >>> [round(value, 6) for value in finish([measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]]))])[0].tolist()]
+        [3.162278, 1.414214, 0.447214, 0.5, 0.0]
+    """
+    if x.numel() == 0:
+        return torch.tensor([0.0, 0.0, math.nan, math.nan, 0.0], dtype=torch.float64)
+    if x.dtype is not torch.float32 or not x.is_cpu:
+        return _in_float64(x)
+    with np.errstate(all="ignore"):  # what over- or underflows is summed in float64
+        moments = _moments(x)
+        spread, square = _sizes(moments)
+        if square < _LARGEST and spread <= _ALIKE * square:
+            moments = _shifted_moments(x, moments)
+            spread, square = _sizes(moments)
+    if _ALIKE * square < spread < _LARGEST > square and len(x) * spread > _SMALLEST:
+        return moments
+    return _in_float64(x)
+
+
+def finish(measured: Sequence[Measured]) -> Any:
+    """The five numbers of each matrix: norm, mu, relative mu, dead fraction, and how many entries are not finite.
+
+    Args:
+        measured: What `measure` returned of each.
+
+    Returns:
+        (matrices, 5), float64; an array, or a tensor where one of them is on another device than the CPU.
+        ||X||_F is infinite if X holds an infinity and no NaN. mu, the relative mu (0 / 0 where X is zero) and, for NaN
+        alone, the dead fraction are NaN where an entry is not finite.
+    """
+    away = next((item.device for item in measured if isinstance(item, Tensor) and not item.is_cpu), None)
+    if away is not None:
+        return torch.stack([item.to(away) if isinstance(item, Tensor) else _alone(item).to(away) for item in measured])
+    table = np.empty((len(measured), 5))
+    alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    for position, item in enumerate(measured):
+        if isinstance(item, Moments):
+            alike.setdefault((item.lengths, item.means[0].shape[1]), []).append(position)
+        else:
+            table[position] = item.numpy()
+    for positions in alike.values():
+        table[positions] = _combined([measured[position] for position in positions])
+    return table
+
+
+def mu(x: Tensor) -> Tensor:
     """Distance of X from having all rows equal: mu(X) = ||X - 1 gamma||_F with gamma = 1^T X / N.
 
     0 exactly if all rows are equal, and mu(X + Y) <= mu(X) + mu(Y). mu^2 = 1/(2N) sum_uv ||x_u - x_v||^2. It scales
@@ -18,12 +147,9 @@ def mu(x: Tensor, *, batch: Tensor | None = None, num_graphs: int | None = None,
 
     Args:
         x: (N, d), node representations or their gradient.
-        batch: (N,), the graph of each node; None: one graph.
-        num_graphs: How many graphs. None: the largest entry of `batch` plus one, which waits for the device.
-        mask: (N,), boolean: only these nodes exist.
 
     Returns:
-        0-d, or (num_graphs,) with `batch`. 0 for no node or a single one; NaN if x holds a NaN or an infinity.
+        0-d. 0 for no node or a single one; NaN if x holds a NaN or an infinity.
 
     Raises:
         InputError: `x` does not have two axes.
@@ -36,13 +162,10 @@ def mu(x: Tensor, *, batch: Tensor | None = None, num_graphs: int | None = None,
         >>> mu(torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 2.0], [1.0, 2.0]])).item()
         2.0
     """
-    rows, scale = _scaled(x, batch, num_graphs, mask)
-    return _mu(rows, batch, num_graphs, mask) * scale
+    return _number(x, 1)
 
 
-def relative_mu(
-    x: Tensor, *, batch: Tensor | None = None, num_graphs: int | None = None, mask: Tensor | None = None
-) -> Tensor:
+def relative_mu(x: Tensor) -> Tensor:
     """mu(X) / ||X||_F in [0, 1]: 0 if all rows are equal, 1 if the mean row is zero. It does not depend on X's scale.
 
     It goes to 0 with depth only where the aggregation drives X to constant rows (a row-stochastic matrix, as GAT's in
@@ -50,12 +173,12 @@ def relative_mu(
 
     Args:
         x: (N, d).
-        batch: As in `mu`.
-        num_graphs: As in `mu`.
-        mask: As in `mu`.
 
     Returns:
-        0-d, or (num_graphs,). NaN (undefined) if X is zero or empty; NaN if x holds a NaN or an infinity.
+        0-d. NaN (undefined) if X is zero or empty; NaN if x holds a NaN or an infinity.
+
+    Raises:
+        InputError: `x` does not have two axes.
 
     Source:
         Park & Kim, arXiv 2410.04824; relative form after its reviews.
@@ -64,34 +187,43 @@ def relative_mu(
         >>> round(relative_mu(torch.tensor([[1.0], [3.0]])).item(), 6)
         0.447214
     """
-    rows, _ = _scaled(x, batch, num_graphs, mask)
-    return _mu(rows, batch, num_graphs, mask) / _norm(rows, batch, num_graphs, mask)
+    return _number(x, 2)
 
 
-def mu_against(
-    x: Tensor,
-    direction: Tensor,
-    *,
-    batch: Tensor | None = None,
-    num_graphs: int | None = None,
-    mask: Tensor | None = None,
-) -> Tensor:
+def dead_fraction(x: Tensor) -> Tensor:
+    """The part of the units (columns of X) that are exactly zero at every node.
+
+    Of a ReLU layer's output: units that no node activates, and that no gradient reaches. Of dLoss/dX: units that
+    receive no gradient.
+
+    Args:
+        x: (N, d), the output after the activation, or its gradient.
+
+    Returns:
+        0-d in [0, 1]. NaN (undefined) without a node or a unit; NaN if x holds a NaN.
+
+    Raises:
+        InputError: `x` does not have two axes.
+
+    Example:
+        >>> dead_fraction(torch.tensor([[0.0, 1.0], [0.0, 0.0]])).item()
+        0.5
+    """
+    return _number(x, 3)
+
+
+def mu_against(x: Tensor, direction: Tensor) -> Tensor:
     """mu_v(X) = ||X - v v^T X||_F: the distance of X from having every column proportional to a direction v.
 
-    With v constant it is `mu`. What repeated aggregation by a matrix leaves of X is proportional to its dominant
-    eigenvector: sqrt(degree) for GCN; for the gradients of a row-stochastic aggregation the stationary distribution
-    (see `direction`). On a graph of several components give the components as `batch`.
+    With v constant it is `mu`. On a graph of several components take them one by one.
 
     Args:
         x: (N, d).
-        direction: (N,), of any scale: it is normalized within each graph. Zero: nothing is projected out.
-        batch: As in `mu`.
-        num_graphs: As in `mu`.
-        mask: As in `mu`.
+        direction: (N,), of any scale: it is normalized. Zero: nothing is projected out.
 
     Returns:
-        0-d, or (num_graphs,). Rounding (about 1e-16 ||X||_F) if X's columns are proportional to v; NaN if x or v holds
-        a NaN or an infinity.
+        0-d. Rounding (about 1e-16 ||X||_F) if X's columns are proportional to v; NaN if x or v holds a NaN or an
+        infinity.
 
     Raises:
         InputError: `x` does not have two axes, or `direction` not one entry a node.
@@ -104,104 +236,265 @@ def mu_against(
         >>> round(mu_against(x, torch.tensor([1.0, 2.0])).item(), 12), mu_against(x, torch.tensor([1.0, 0.0])).item()
         (0.0, 2.0)
     """
-    rows, scale = _scaled(x, batch, num_graphs, mask)
-    return _mu_against(rows, direction, batch, num_graphs, mask) * scale
+    rest, _, scale = _beside(x, direction)
+    return rest * scale
 
 
-def relative_mu_against(
-    x: Tensor,
-    direction: Tensor,
-    *,
-    batch: Tensor | None = None,
-    num_graphs: int | None = None,
-    mask: Tensor | None = None,
-) -> Tensor:
+def relative_mu_against(x: Tensor, direction: Tensor) -> Tensor:
     """mu_v(X) / ||X||_F in [0, 1]: 0 if every column of X is proportional to v, 1 if every column is orthogonal to it.
 
     Args:
         x: (N, d).
         direction: (N,), as in `mu_against`.
-        batch: As in `mu`.
-        num_graphs: As in `mu`.
-        mask: As in `mu`.
 
     Returns:
-        0-d, or (num_graphs,). NaN (undefined) if X is zero or empty; NaN if x or v holds a NaN or an infinity.
+        0-d. NaN (undefined) if X is zero or empty; NaN if x or v holds a NaN or an infinity.
 
-    Source:
-        As `mu_against`.
+    Raises:
+        InputError: As `mu_against`.
 
     Example:
         >>> round(relative_mu_against(torch.tensor([[3.0], [4.0]]), torch.tensor([1.0, 0.0])).item(), 12)
         0.8
     """
-    rows, _ = _scaled(x, batch, num_graphs, mask)
-    return _mu_against(rows, direction, batch, num_graphs, mask) / _norm(rows, batch, num_graphs, mask)
+    rest, whole, _ = _beside(x, direction)
+    return rest / whole
 
 
-def _mu(rows: Tensor, batch: Tensor | None, num_graphs: int | None, mask: Tensor | None) -> Tensor:
-    shifted = rows - _minimum(rows, batch, num_graphs, mask)  # equal rows become exact zeros
-    count = _total(torch.ones_like(rows[:, :1]), batch, num_graphs, mask).clamp(min=1)
-    centered = shifted - _spread(_total(shifted, batch, num_graphs, mask) / count, batch)
-    return _norm(centered, batch, num_graphs, mask)
+def constant_direction(num_nodes: int, *, device: torch.device | str | None = None) -> Tensor:
+    """The unit vector 1 / sqrt(N): what a row-stochastic aggregation (GAT, mean) drives the columns of X to.
+
+    Args:
+        num_nodes: N.
+        device: Where to make it.
+
+    Returns:
+        (N,), float64.
+
+    Example:
+        >>> constant_direction(4).tolist()
+        [0.5, 0.5, 0.5, 0.5]
+    """
+    return _unit(torch.ones(num_nodes, dtype=torch.float64, device=device))
 
 
-def _mu_against(
-    rows: Tensor, direction: Tensor, batch: Tensor | None, num_graphs: int | None, mask: Tensor | None
+def sqrt_degree_direction(
+    edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | None = None, self_loops: bool = True
 ) -> Tensor:
-    if direction.shape != rows.shape[:1]:
-        raise InputError(f"a direction of shape ({len(rows)},) was expected, got {tuple(direction.shape)}")
-    axis, _ = _scaled(direction.unsqueeze(1), batch, num_graphs, mask)
-    length = _norm(axis, batch, num_graphs, mask).unsqueeze(-1)
-    axis = axis / _spread(torch.where(length == 0, 1.0, length), batch)
-    along = _total(axis * rows, batch, num_graphs, mask)
-    return _norm(rows - axis * _spread(along, batch), batch, num_graphs, mask)
+    """v_i proportional to sqrt(d_i): what the symmetric-normalized aggregation of a GCN drives the columns of X to.
+
+    Args:
+        edge_index: (2, E). The degree is the sum of a node's incoming weights.
+        num_nodes: N.
+        edge_weight: (E,), non-negative; None: all 1.
+        self_loops: Add 1 to each degree, for the loop that GCN adds. False if the edges already have their loops.
+
+    Returns:
+        (N,), float64, of length 1. Zero if no node has a degree; NaN if a degree is negative.
+
+    Source:
+        Oono & Suzuki, "Graph Neural Networks Exponentially Lose Expressive Power for Node Classification", ICLR 2020.
+
+    Example:
+        >>> path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> [round(v, 6) for v in sqrt_degree_direction(path, 3, self_loops=False).square().tolist()]
+        [0.25, 0.5, 0.25]
+    """
+    return _unit(_degree(edge_index, num_nodes, edge_weight, self_loops).sqrt())
 
 
-def _scaled(
-    x: Tensor, batch: Tensor | None, num_graphs: int | None, mask: Tensor | None
-) -> tuple[Tensor, Tensor | float]:
-    """X in float64, and its largest entry (one a graph) that it was divided by where squares could overflow."""
+def stationary_direction(
+    edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | None = None, self_loops: bool = True
+) -> Tensor:
+    """v_i proportional to d_i: the stationary distribution of the random walk D^-1 A on an undirected graph.
+
+    Gradients that pass back through a row-stochastic aggregation become proportional to it. On a directed graph it is
+    not stationary; take `dominant_direction` with the edges reversed.
+
+    Args:
+        edge_index: (2, E), undirected.
+        num_nodes: N.
+        edge_weight: As in `sqrt_degree_direction`.
+        self_loops: As in `sqrt_degree_direction`.
+
+    Returns:
+        (N,), float64, of length 1 (not of sum 1). Zero if no node has a degree.
+
+    Source:
+        Keriven, "Backward Oversmoothing"; the remark on reverse directions of Park & Kim, arXiv 2410.04824.
+
+    Example:
+        >>> path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> direction = stationary_direction(path, 3, self_loops=False)
+        >>> (direction / direction.sum()).tolist()
+        [0.25, 0.5, 0.25]
+    """
+    return _unit(_degree(edge_index, num_nodes, edge_weight, self_loops))
+
+
+def dominant_direction(
+    edge_index: Tensor, edge_weight: Tensor, num_nodes: int, *, start: Tensor | None = None, iterations: int = 100
+) -> Tensor:
+    """Dominant eigenvector of the aggregation with entries A[target, source] = weight, by power iteration.
+
+        v <- v + A v / ||A v||      (the added v keeps bipartite graphs, with their eigenvalue -1, from oscillating)
+
+    Args:
+        edge_index: (2, E) with every edge the layer uses, self loops included. `edge_index.flip(0)` gives A^T, which
+            carries gradients back.
+        edge_weight: (E,), non-negative: attention coefficients, normalized adjacency, ones.
+        num_nodes: N.
+        start: (N,), what an earlier call returned; None: constant.
+        iterations: How many products with A. The error shrinks by about (1 + |second eigenvalue / first|) / 2 each.
+
+    Returns:
+        (N,), float64, of length 1. Without edges it is the start.
+
+    Example:
+        >>> star = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
+        >>> [round(v, 6) for v in dominant_direction(star, torch.ones(6), 4).square().tolist()]
+        [0.5, 0.166667, 0.166667, 0.166667]
+    """
+    source, target = edge_index
+    weight = edge_weight.double()
+    vector = constant_direction(num_nodes, device=edge_index.device) if start is None else _unit(start.double())
+    for _ in range(iterations):
+        moved = torch.zeros_like(vector).index_add(0, target, weight * vector[source])
+        vector = _unit(vector + _unit(moved))
+    return vector
+
+
+def _moments(x: Tensor) -> Moments:
+    rows, width = x.shape
+    groups = max(1, rows // _CHAIN)
+    length, left = divmod(rows, groups)
+    whole = x[: rows - left] if left else x
+    mean, variance = torch.batch_norm_update_stats(whole.reshape(length, groups * width), None, None, 0.0)
+    means, variances = mean.numpy().reshape(groups, width), variance.numpy().reshape(groups, width)
+    if not left:
+        return Moments((length,) * groups, (means,), (variances,))
+    mean, variance = torch.batch_norm_update_stats(x[rows - left :], None, None, 0.0)
+    return Moments(
+        (length,) * groups + (left,), (means, mean.numpy()[np.newaxis]), (variances, variance.numpy()[np.newaxis])
+    )
+
+
+def _shifted_moments(x: Tensor, first: Moments) -> Moments:
+    """Of X less about its mean row."""
+    shift = first.means[0].mean(0)
+    row = torch.from_numpy(shift)
+    pieces = x.split(max(1, _CACHED // x.shape[1])) if x.numel() > _CACHED else (x,)
+    found = [_moments(piece - row) for piece in pieces]
+    return Moments(
+        tuple(length for moments in found for length in moments.lengths),
+        tuple(part for moments in found for part in moments.means),
+        tuple(part for moments in found for part in moments.variances),
+        shift,
+    )
+
+
+def _sizes(moments: Moments) -> tuple[float, float]:
+    """About the variance, and the squared mean, of a row."""
+    groups = len(moments.lengths)
+    spread = sum(float(part.sum()) for part in moments.variances)
+    square = sum(float(np.vdot(part, part)) for part in moments.means)
+    return spread / groups, square / groups
+
+
+def _combined(items: Sequence[Any]) -> NDArray[np.float64]:
+    """The five numbers of matrices of one shape."""
+    lengths = np.array(items[0].lengths, dtype=np.float64)
+    rows = lengths.sum()
+    variances = np.array([_joined(item.variances) for item in items])
+    means = np.array([_joined(item.means) for item in items], dtype=np.float64)
+    mean = lengths @ means / rows
+    apart = means - mean[:, np.newaxis]
+    spread = (variances.sum(2, dtype=np.float64) + np.einsum("ngd,ngd->ng", apart, apart)) @ lengths
+    dead = ~(variances.any(1) | means.any(1))
+    for row, item in zip(mean, items, strict=True):
+        if item.shift is not None:
+            row += item.shift
+    table = np.zeros((len(items), 5))
+    table[:, 0] = np.sqrt(spread + rows * np.einsum("nd,nd->n", mean, mean))
+    table[:, 1] = np.sqrt(spread)
+    table[:, 2] = table[:, 1] / table[:, 0]
+    table[:, 3] = (dead & (mean == 0)).mean(1)
+    return table
+
+
+def _joined(parts: tuple[NDArray[np.float32], ...]) -> NDArray[np.float32]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _alone(item: Moments) -> Tensor:
+    return torch.from_numpy(_combined([item])[0])
+
+
+def _in_float64(x: Tensor) -> Tensor:
+    """The five numbers of any matrix, of which float64 is divided by its largest so that no square overflows.
+
+    With r the first row and m the mean of X - 1 r, mu^2 = ||X - 1 r - 1 m||^2, so that equal rows give exactly 0, and
+    ||X||^2 = mu^2 + N ||r + m||^2, a sum without cancellation.
+    """
+    scale = _largest(x) if x.dtype == torch.float64 else 1.0
+    pieces = x.split(max(1, _CHUNK // x.shape[1])) if x.numel() > _CHUNK else (x,)
+    first = x[0].double() / scale
+    mean = torch.stack([(piece.double() / scale - first).sum(0) for piece in pieces]).sum(0) / len(x)
+    spread = torch.zeros_like(first)
+    for piece in pieces:
+        centered = (piece.double() / scale - first).sub_(mean)
+        spread += centered.mul_(centered).sum(0)
+    row = first + mean
+    mu = spread.sum().sqrt()
+    norm = (mu * mu + len(x) * (row * row).sum()).sqrt()
+    dead = ((spread == 0) & (row == 0)).double().mean()
+    relative, mu, norm = mu / norm, mu * scale, norm * scale
+    if x.is_cpu and bool(norm.isfinite()):
+        return torch.stack([norm, mu, relative, dead, torch.zeros_like(norm)])
+    broken = (~x.isfinite()).sum().double()
+    exact = torch.linalg.vector_norm(x, dtype=torch.float64)  # an infinity stays one: differences made it NaN
+    undefined = torch.where(broken > 0, torch.nan, 1.0)
+    dead = torch.where(x.isnan().any(), torch.nan, (x == 0).all(0).double().mean())
+    return torch.stack([torch.where(broken > 0, exact, norm), mu * undefined, relative * undefined, dead, broken])
+
+
+def _largest(x: Tensor) -> Tensor:
+    largest = x.detach().abs().amax() if x.numel() else x.new_zeros(())
+    return torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
+
+
+def _number(x: Tensor, which: int) -> Tensor:
+    return torch.as_tensor(finish([measure(_matrix(x).detach())])[0][which], dtype=torch.float64, device=x.device)
+
+
+def _matrix(x: Tensor) -> Tensor:
     if x.dim() != 2:
         raise InputError(f"x of shape (nodes, channels) was expected, got {tuple(x.shape)}; flatten or unsqueeze it")
-    if x.dtype != torch.float64 or x.numel() == 0:
-        return x.double(), 1.0
-    sizes = x.detach().abs().amax(1)
-    sizes = sizes if mask is None else torch.where(mask, sizes, 0.0)
-    if batch is None:
-        largest = sizes.amax()
-    else:
-        largest = sizes.new_zeros(_size(batch, num_graphs)).scatter_reduce(0, batch, sizes, "amax")
-    scale = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
-    return x / (scale if batch is None else scale[batch].unsqueeze(1)), scale
+    return x
 
 
-def _size(batch: Tensor, num_graphs: int | None) -> int:
-    return num_graphs if num_graphs is not None else int(batch.max()) + 1 if batch.numel() else 0
+def _beside(x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """||X - v v^T X||, ||X||, both over a scale at which no square overflows, and that scale."""
+    if direction.shape != _matrix(x).shape[:1]:
+        raise InputError(f"a direction of shape ({len(x)},) was expected, got {tuple(direction.shape)}")
+    rows, axis = x.double(), direction.double()
+    scale = _largest(rows)
+    rows, axis = rows / scale, _unit(axis / _largest(axis))
+    return _norm(rows - axis.unsqueeze(1) * (axis @ rows)), _norm(rows), scale
 
 
-def _total(values: Tensor, batch: Tensor | None, num_graphs: int | None, mask: Tensor | None) -> Tensor:
-    if mask is not None:
-        values = torch.where(mask.unsqueeze(1), values, 0.0)
-    if batch is None:
-        return values.sum(0)
-    return values.new_zeros(_size(batch, num_graphs), values.shape[1]).index_add(0, batch, values)
+def _norm(x: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x)
+    return norm
 
 
-def _minimum(values: Tensor, batch: Tensor | None, num_graphs: int | None, mask: Tensor | None) -> Tensor:
-    if mask is not None:
-        values = torch.where(mask.unsqueeze(1), values, torch.inf)
-    if len(values) == 0:
-        return values
-    if batch is None:
-        return values.amin(0)
-    lowest = values.new_full((_size(batch, num_graphs), values.shape[1]), torch.inf)
-    return lowest.scatter_reduce(0, batch.unsqueeze(1).expand_as(values), values, "amin")[batch]
+def _unit(vector: Tensor) -> Tensor:
+    length = _norm(vector)
+    return vector / torch.where(length == 0, 1.0, length)
 
 
-def _spread(of_graph: Tensor, batch: Tensor | None) -> Tensor:
-    return of_graph if batch is None else of_graph[batch]
-
-
-def _norm(values: Tensor, batch: Tensor | None, num_graphs: int | None, mask: Tensor | None) -> Tensor:
-    return _total(values.square().sum(1, keepdim=True), batch, num_graphs, mask).squeeze(-1).sqrt()
+def _degree(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, self_loops: bool) -> Tensor:
+    target = edge_index[1]
+    weight = torch.ones_like(target, dtype=torch.float64) if edge_weight is None else edge_weight.double()
+    degree = torch.zeros(num_nodes, dtype=torch.float64, device=target.device).index_add(0, target, weight)
+    return degree + float(self_loops)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gatdiag import metrics
+from gatdiag.quantities import GROUPS
 from gatdiag.structure.adapters import adapter_name
 
 Coefficients: TypeAlias = tuple[Tensor, Tensor]
@@ -99,17 +100,5 @@ def listen_once(module: Any, tell: Callable[[Callable[[], Coefficients]], None])
 
 @torch.no_grad()
 def mean_entropies(read: Callable[[], Coefficients]) -> dict[str, Tensor]:
-    """Mean over heads and over the nodes with incoming edges of H_i; over those with at least two, of H_i / log d_i."""
-    alpha, target = read()
-    if len(target) == 0:
-        undefined = torch.full((), torch.nan, dtype=torch.float64, device=alpha.device)
-        return {"attention_entropy": undefined, "relative_attention_entropy": undefined}
-    nodes = int(target.max()) + 1
-    reached = torch.zeros(nodes, dtype=torch.bool, device=target.device).index_fill(0, target, True)
-    entropy = metrics.attention_entropy(alpha, target, nodes)
-    relative = metrics.relative_attention_entropy(alpha, target, nodes)
-    branching = ~relative.isnan() if bool(alpha.isfinite().all()) else reached.view(-1, *[1] * (alpha.dim() - 1))
-    return {
-        "attention_entropy": entropy[reached].mean(),
-        "relative_attention_entropy": relative.masked_select(branching).mean(),
-    }
+    """The columns of the group "attention" of one layer."""
+    return dict(zip(GROUPS["attention"].columns, metrics.mean_entropies(*read()), strict=True))

@@ -8,7 +8,7 @@ passes go through one forward pass, gradients are of the last. A step without a 
 losses share one and each has its own step, has no row: the outputs were those of other weights.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from gatdiag import metrics
-from gatdiag.recorder import attention, rows
+from gatdiag.metrics import smoothing
+from gatdiag.quantities import Quantity, columns
+from gatdiag.recorder import attention
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks import Hooks, in_backward_pass
 from gatdiag.recorder.outbox import Columns, masked, scaled
@@ -26,7 +28,10 @@ from gatdiag.recorder.settings import Selection
 from gatdiag.recorder.tape import Tape
 
 _MOST = 1 << 16  # outputs of one step
-_SCALED: Final = {"output_gradient_norm": 1, "gradient_mu": 1, "gradient_dirichlet_energy": 2}  # power of the scale
+_OUTPUTS: Final = [each for each in columns("layers") if each.group == "outputs"]
+_OTHERS: Final = [each for each in columns("layers") if each.takes]
+_POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # of the loss's scale, by unit
+_SCALED: Final = {each.name: _POWERS[each.unit] for each in columns("layers") if each.unit in _POWERS}
 _OF_THE_LAST = (
     "gradients of layer outputs: several backward passes went through one forward pass, and those of the last are "
     "recorded; gradients of parameters are the sum of all"
@@ -55,8 +60,8 @@ class ForwardPass:
 
     numbers: dict[str, int] = field(default_factory=dict)
     edges: dict[str, Tensor | None] = field(default_factory=dict)
-    outputs: dict[str, rows.Measured] = field(default_factory=dict)
-    gradients: dict[str, rows.Measured] = field(default_factory=dict)
+    outputs: dict[str, smoothing.Measured] = field(default_factory=dict)
+    gradients: dict[str, smoothing.Measured] = field(default_factory=dict)
     others: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     came_back: bool = False
     ended: bool = False
@@ -92,7 +97,7 @@ class LayerRecorder:
         self.hooks = Hooks(model, self, tape)
         self._selection, self._guard, self._stopwatch, self._listener = selection, guard, stopwatch, listener
         self._due: frozenset[str] = frozenset()  # groups that the coming record has; none if it is no record
-        self._expensive: frozenset[str] = frozenset()
+        self._others: list[Quantity] = []  # what it has besides, each measured by a function of its own
         self._is_recorded = False
         self._count = 0
         self._pass = ForwardPass()
@@ -112,7 +117,7 @@ class LayerRecorder:
         """A new step begins, which will be the record with this number, or none."""
         self._is_recorded = record is not None
         self._due = frozenset() if record is None else self._selection.groups_due(record)
-        self._expensive = self._due & _EXPENSIVE.keys()
+        self._others = [each for each in _OTHERS if each.group in self._due and each.name in self._selection.columns]
         self._pass, self._by_number, self._edge_index = ForwardPass(), {}, None
 
     def stop(self) -> None:
@@ -195,7 +200,7 @@ class LayerRecorder:
 
     def _measure_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
         self._end_attention(layer)
-        matrix = None if output is None or not self._is_recorded else rows.as_rows(output)
+        matrix = None if output is None or not self._is_recorded else smoothing.as_rows(output)
         if matrix is None:
             return None
         is_repeated = in_backward_pass()
@@ -207,10 +212,10 @@ class LayerRecorder:
         self.saw_half |= matrix.dtype is torch.float16
         self.saw_rough |= matrix.dtype.itemsize < 4 or torch.is_autocast_enabled(matrix.device.type)
         if "outputs" in self._due:
-            seen.outputs[layer] = rows.measure(matrix)
-        if self._expensive:
+            seen.outputs[layer] = smoothing.measure(matrix)
+        if self._others:
             seen.edges[layer] = self._edges(inputs, len(matrix))
-            self._measure_expensive(layer, matrix, "", seen)
+            self._measure_others(layer, matrix, seen, is_gradient=False)
         if len(self._by_number) >= _MOST:
             self._by_number.clear()  # passes without end and without a step
         self._count += 1
@@ -223,22 +228,25 @@ class LayerRecorder:
         if seen is None or seen.taken:
             return
         seen.came_back = True
-        matrix = rows.as_rows(gradient)
+        matrix = smoothing.as_rows(gradient)
         if matrix is None or seen.numbers.get(layer) != number:
             return
         if layer in seen.gradients:
             self._notes.setdefault("backward passes", _OF_THE_LAST)
         if "outputs" in self._due:
-            seen.gradients[layer] = rows.measure(matrix)
-        if self._expensive:
-            self._measure_expensive(layer, matrix, "gradient_", seen)
+            seen.gradients[layer] = smoothing.measure(matrix)
+        if self._others:
+            self._measure_others(layer, matrix, seen, is_gradient=True)
 
-    def _measure_expensive(self, layer: str, matrix: Tensor, prefix: str, seen: ForwardPass) -> None:
-        edges = seen.edges.get(layer)
-        for group in self._expensive:
-            what, measure = _EXPENSIVE[group]
-            found = self._guard(what, measure, matrix, edges) or {}
-            seen.others.setdefault(layer, {}).update({prefix + name: value for name, value in found.items()})
+    def _measure_others(self, layer: str, matrix: Tensor, seen: ForwardPass, *, is_gradient: bool) -> None:
+        edges, others = seen.edges.get(layer), seen.others.setdefault(layer, {})
+        for each in self._others:
+            if each.is_of_gradient is not is_gradient or (each.takes == "x, edges" and edges is None):
+                continue
+            given = (matrix, edges) if each.takes == "x, edges" else (matrix,)
+            value = self._guard(each.label, getattr(metrics, each.metric), *given)
+            if value is not None:
+                others[each.name] = value
 
     def _edges(self, inputs: tuple[Any, ...], nodes: int) -> Tensor | None:
         """The edges a layer was given, or those that a layer before it was given, if they fit its output."""
@@ -263,30 +271,35 @@ class LayerRecorder:
         names = [name for name in positions if name in seen.numbers]
         if not names:
             return {}
-        columns: Columns = {}
-        for found, group in ((seen.outputs, rows.COLUMNS), (seen.gradients, rows.GRADIENT_COLUMNS)):
-            present = [name for name in names if name in found]
-            if present:
-                table = rows.finished([found[name] for name in present])
-                columns |= {column: _spread(table[:, at], names, present) for at, column in enumerate(group)}
+        rows: Columns = {}
+        for found, is_gradient in ((seen.outputs, False), (seen.gradients, True)):
+            where = np.array([name in found for name in names])
+            if where.any():
+                table = smoothing.finish([found[name] for name in names if name in found])
+                table = table if unscale is None else torch.as_tensor(table)
+                group = [each.name for each in _OUTPUTS if each.is_of_gradient is is_gradient]
+                rows |= {column: _spread(values, where) for column, values in zip(group, table.T, strict=True)}
         for column in dict.fromkeys(column for name in names for column in seen.others.get(name, ())):
-            present = [name for name in names if column in seen.others.get(name, ())]
-            values = torch.stack([seen.others[name][column] for name in present]).double()
-            columns[column] = _spread(values, names, present)
+            where = np.array([column in seen.others.get(name, ()) for name in names])
+            values = [seen.others[name][column] for name, is_there in zip(names, where, strict=True) if is_there]
+            rows[column] = _spread(torch.stack(values).double(), where)
         for column, power in _SCALED.items() if unscale is not None else ():
-            if column in columns:
-                columns[column] = scaled(columns[column], unscale**power)
-        chosen = {name: value for name, value in columns.items() if name in self._selection.columns}
+            if column in rows:
+                rows[column] = scaled(rows[column], unscale**power)
+        chosen = {name: value for name, value in rows.items() if name in self._selection.columns}
         return {**chosen, "layer": np.array([positions[name] for name in names], dtype=np.int32)}
 
 
-def _spread(values: Tensor, names: list[str], present: Iterable[str]) -> Any:
-    """A value for each layer; masked for those that have none."""
-    where = np.isin(names, list(present))
+def _spread(values: Any, where: np.ndarray[Any, np.dtype[np.bool_]]) -> Any:
+    """A value for each layer, in an array or a tensor as the values are; masked for those that have none."""
     if where.all():
         return values
-    spread = values.new_zeros(len(names))
-    spread[torch.from_numpy(where).to(values.device)] = values
+    if isinstance(values, np.ndarray):
+        spread: Any = np.zeros(len(where))
+        spread[where] = values
+    else:
+        spread = values.new_zeros(len(where))
+        spread[torch.from_numpy(where).to(values.device)] = values
     return masked(spread, where)
 
 
@@ -298,27 +311,3 @@ def _is_edge_index(item: Any) -> bool:
         and len(item) == 2
         and item.dtype == torch.int64
     )
-
-
-def _ranks(matrix: Tensor, _: Tensor | None) -> dict[str, Tensor]:
-    return {"effective_rank": metrics.effective_rank(matrix), "numerical_rank": metrics.numerical_rank(matrix)}
-
-
-def _energies(matrix: Tensor, edges: Tensor | None) -> dict[str, Tensor]:
-    if edges is None:
-        return {}
-    return {
-        "dirichlet_energy": metrics.dirichlet_energy(matrix, edges),
-        "rayleigh_quotient": metrics.rayleigh_quotient(matrix, edges),
-    }
-
-
-def _cosine_distances(matrix: Tensor, edges: Tensor | None) -> dict[str, Tensor]:
-    return {} if edges is None else {"mad": metrics.mad(matrix, edges)}
-
-
-_EXPENSIVE: Final = {
-    "ranks": ("ranks", _ranks),
-    "energies": ("Dirichlet energies", _energies),
-    "cosine_distances": ("cosine distances", _cosine_distances),
-}

@@ -1,29 +1,26 @@
-"""Parameters before and after an optimizer step -> one number a parameter for each column of the table `parameters`.
+"""Parameters before and after an optimizer step -> one number each for each column of the table `parameters`.
 
-The numbers are those of `gatdiag.metrics` (`norms`, `relative_gradient_norm`, `update_ratio`, `changed_fraction`,
-`absolutely_changed_fraction`, `unchanged_fraction`, `quantiles`, `spectral_norm`), computed for all parameters of one
-device and type together: one flat copy of the initial weights is kept, a second one lives during a step.
+The numbers are those of `gatdiag.metrics`, for all parameters of one device and type together: one flat copy of the
+initial weights is kept, a second one lives during a step.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gatdiag import metrics
-from gatdiag.quantities import LEVELS, SIGNIFICANT, THRESHOLDS, change_quantile
-from gatdiag.recorder.quantiles import change_quantiles, least_significant
+from gatdiag.quantities import LEVELS, change_quantile
+from gatdiag.weight_change import FRACTIONS
 
 Columns = dict[str, Tensor]
 
 _WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
-_SMALLEST, _LARGEST = 1e-12, 1e15
 
 
 @dataclass
@@ -31,7 +28,7 @@ class _Batch:
     """Parameters of one device and type, side by side in one flat tensor."""
 
     positions: list[int]
-    parameters: list[nn.Parameter]
+    parameters: list[Tensor]
     sizes: list[int]
     absolute: Tensor  # positions of the entries whose change is absolute: those of attention vectors
     initial: Tensor
@@ -42,37 +39,8 @@ class _Batch:
         flat: Tensor = torch._C._nn.flatten_dense_tensors([*self.parameters]).detach()
         return flat.clone() if len(self.parameters) == 1 else flat
 
-    def norms(self, flat: Tensor) -> Tensor:
-        return norms(list(flat.split(self.sizes)))
-
-    @cached_property
-    def pieces(self) -> list[slice]:
-        ends = np.cumsum(self.sizes).tolist()
-        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
-
-    def counts(self, chosen: Tensor) -> Tensor:
-        """How many entries of each parameter are chosen, float64."""
-        if chosen.device.type == "cpu":  # numpy counts many times faster
-            mask = chosen.numpy()
-            return torch.tensor([np.count_nonzero(mask[piece]) for piece in self.pieces], dtype=torch.float64)
-        return torch.stack([piece.sum(dtype=torch.float64) for piece in chosen.split(self.sizes)])
-
-
-@torch.no_grad()
-def norms(tensors: Sequence[Tensor]) -> Tensor:
-    """Frobenius norms, float64, of tensors of one device and type.
-
-    float32 on the CPU is summed in float32 where no square can over- or underflow: that leaves six digits.
-    """
-    single = tensors[0].dtype == torch.float32
-    if tensors[0].device.type != "cpu" or tensors[0].dtype not in (torch.float32, torch.float64):
-        return torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64))
-    found = torch.stack(torch._foreach_norm(list(tensors), 2)).double()
-    smallest, largest = (_SMALLEST, _LARGEST) if single else (_SMALLEST**10, _LARGEST**9)
-    doubtful = ((found < smallest) | ~(found < largest)).nonzero().flatten().tolist()
-    if doubtful:
-        found[doubtful] = metrics.norms([tensors[position] for position in doubtful])
-    return found
+    def now(self) -> Tensor:
+        return self.flat() if self.before is None else self.before
 
 
 class Weights:
@@ -89,12 +57,11 @@ class Weights:
         is_matrix: Which parameters have a spectral norm: not vectors, nor what stands for one.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], attention: Sequence[str]) -> None:
-        """Copies the parameters."""
+    def __init__(self, parameters: Mapping[str, Tensor], attention: Sequence[str]) -> None:
         self.names = tuple(parameters)
         self.tensors = list(parameters.values())
         self._attention = set(attention)
-        self.is_measurable = np.array([p.is_floating_point() and not p.is_sparse for p in self.tensors])
+        self.is_measurable = np.array([p.is_floating_point() and not p.is_sparse for p in self.tensors], dtype=bool)
         self.is_matrix = np.array([p.dim() > 1 and name not in self._attention for name, p in parameters.items()])
         alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for position, parameter in enumerate(self.tensors):
@@ -112,7 +79,7 @@ class Weights:
         absolute = torch.cat(chosen).nonzero().flatten()
         return _Batch(positions, parameters, [p.numel() for p in parameters], absolute, flat)
 
-    def rebound(self, parameters: Mapping[str, nn.Parameter]) -> "Weights":
+    def rebound(self, parameters: Mapping[str, Tensor]) -> "Weights":
         """The same for other tensors of these names and shapes; changes are measured against the old initial values."""
         bound = Weights({name: parameters[name] for name in self.names}, sorted(self._attention))
         pieces = ((batch.positions, batch.initial.split(batch.sizes)) for batch in self._batches)
@@ -141,7 +108,7 @@ class Weights:
         found: Columns = {}
         for batch in self._batches:
             batch.before = batch.flat()
-            batch.norm = norms(batch.parameters)
+            batch.norm = metrics.norms(batch.parameters)
             self._put(found, "norm", batch, batch.norm)
         gradients = self.gradient_norms()
         found["gradient_norm"] = gradients if unscale is None else gradients * unscale
@@ -153,7 +120,7 @@ class Weights:
         gradients = [parameter.grad if only is None or id(parameter) in only else None for parameter in self.tensors]
         whole = [gradient for gradient in gradients if gradient is not None and not gradient.is_sparse]
         if len(self._batches) == 1 and len(whole) == len(self.names):
-            return norms(whole)
+            return metrics.norms(whole)
         norms_of = torch.zeros(len(self.names), dtype=torch.float64)
         present = [(position, gradient) for position, gradient in enumerate(gradients) if gradient is not None]
         dense: dict[object, list[tuple[int, Tensor]]] = defaultdict(list)
@@ -163,7 +130,7 @@ class Weights:
             values = _dense(gradient.detach())
             dense[values.device, values.dtype].append((position, values))
         for items in dense.values():
-            found = norms([values for _, values in items])
+            found = metrics.norms([values for _, values in items])
             norms_of = norms_of.to(found.device)
             norms_of[[position for position, _ in items]] = found
         return norms_of
@@ -185,39 +152,31 @@ class Weights:
             gradient: Which of the two it is about.
         """
         counts = torch.zeros_like(norms)
-        if norms.device.type == "cpu":
-            if math.isfinite(float(norms.sum())):
-                return counts
-            suspects = norms.isfinite().logical_not().nonzero().flatten().tolist()
-        else:
-            suspects = list(range(len(self.names)))  # looking at the norms would wait for the device
+        if norms.is_cpu and math.isfinite(float(norms.sum())):
+            return counts
+        # On an accelerator all are counted: looking at the norms would wait for the device.
+        suspects = (~norms.isfinite()).nonzero().flatten().tolist() if norms.is_cpu else range(len(self.names))
         for position in suspects:
             tensor = self.tensors[position].grad if gradient else self.tensors[position]
             if tensor is not None:
-                counts[position] = (~_dense(tensor.detach()).isfinite()).sum()
+                counts[position] = metrics.non_finite_count(_dense(tensor.detach()))
         return counts
 
     def changes(self) -> Columns:
         """Fractions of the weights that changed, and that did not change at all; after `before`."""
         found: Columns = {}
         for batch in self._batches:
-            weight = batch.flat() if batch.before is None else batch.before
-            size = torch.tensor(batch.sizes, dtype=torch.float64, device=weight.device)
-            unchanged, significant, *changed = (batch.counts(chosen) for chosen in _chosen(batch, weight))
-            norm = batch.norms(weight) if batch.norm is None else batch.norm
-            broken = norm.isfinite().logical_not()
-            self._put(found, "unchanged_fraction", batch, (unchanged / size).masked_fill(broken, torch.nan))
-            for column, count in zip(THRESHOLDS, changed, strict=True):
-                self._put(found, column, batch, (count / significant).masked_fill(broken, torch.nan))
+            shares = metrics.change_fractions(batch.initial, batch.now(), batch.sizes, batch.absolute)
+            for column, share in zip(FRACTIONS, shares, strict=True):
+                self._put(found, column, batch, share)
         return found
 
     def quantiles(self) -> Columns:
         """Quantiles of relative and absolute change; after `before`."""
         found: Columns = {}
         for batch in self._batches:
-            weight = batch.before if batch.before is not None else batch.flat()
-            pairs = zip(weight.split(batch.sizes), batch.initial.split(batch.sizes), strict=True)
-            table = torch.stack([change_quantiles(initial, trained) for trained, initial in pairs])
+            pairs = zip(batch.initial.split(batch.sizes), batch.now().split(batch.sizes), strict=True)
+            table = torch.stack([metrics.change_quantiles(initial, now) for initial, now in pairs])
             for kind, name in enumerate(("relative", "absolute")):
                 for number, level in enumerate(LEVELS):
                     self._put(found, change_quantile(name, level), batch, table[:, kind, number])
@@ -240,7 +199,7 @@ class Weights:
             if batch.before is None or batch.norm is None:
                 continue
             moved = batch.flat().sub_(batch.before)
-            self._put(found, "update_ratio", batch, batch.norms(moved) / batch.norm)
+            self._put(found, "update_ratio", batch, metrics.norms(moved.split(batch.sizes)) / batch.norm)
             batch.before = batch.norm = None
         return found
 
@@ -257,32 +216,12 @@ class Weights:
         found[column][positions] = values.to(found[column].device)
 
 
-def _chosen(batch: _Batch, weight: Tensor) -> list[Tensor]:
-    """Masks of the entries that did not change, that count, and that changed by more than each threshold."""
-    if weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64):
-        with np.errstate(all="ignore"):  # NaN is marked by the caller, and zero weights do not count
-            values = weight.numpy()
-            least = least_significant(values.dtype)
-            masks = _masks(values, batch.initial.numpy(), batch.absolute.numpy(), np.abs, least)
-        return [torch.from_numpy(mask) for mask in masks]
-    return _masks(weight, batch.initial, batch.absolute, torch.abs, SIGNIFICANT)
-
-
-def _masks(weight: Any, initial: Any, absolute: Any, magnitude: Callable[[Any], Any], least: Any) -> list[Any]:
-    """Relative change |w - w_0| / |w| of what is significant, absolute change of attention vectors."""
-    change, size = magnitude(weight - initial), magnitude(weight)
-    unchanged, counted = change == 0, size >= least
-    counted[absolute], size[absolute] = True, 1.0
-    change /= size
-    return [unchanged, counted, *((change > threshold) & counted for threshold in THRESHOLDS.values())]
-
-
 def _dense(tensor: Tensor) -> Tensor:
     """The tensor, or the values that a sparse one holds."""
     return tensor.coalesce().values() if tensor.is_sparse else tensor
 
 
-def _array(parameter: nn.Parameter) -> np.ndarray[Any, Any]:
+def _array(parameter: Tensor) -> np.ndarray[Any, Any]:
     values = parameter.detach().cpu()
     values = values.to_dense() if values.is_sparse else values
     return (values.float() if values.dtype in _WITHOUT_NUMPY else values).numpy()

@@ -1,7 +1,6 @@
 """How far the weights have moved since initialization, by layer, from the snapshots (paper 1, figures 3a, 4a, 8, 11).
 
-Feature weights: |(w* - w_0) / w*| over the significant weights, |w*| >= 1e-4; attention vectors: |w* - w_0| over all of
-them, because they may start at zero. w* is the best snapshot; the final one if there is no best one, or if that was
+What changes are is said in `gatdiag.weight_change`. w* is the best snapshot; the final one if there is no best one, or if that was
 taken so early that it says nothing of training.
 """
 
@@ -12,15 +11,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gatdiag import quantities
-from gatdiag.quantities import SIGNIFICANT, THRESHOLDS
 from gatdiag.run import Run
 from gatdiag.summary.facts import training_facts
 from gatdiag.summary.series import ATTENTION, FEATURES, role_series
+from gatdiag.weight_change import FRACTIONS, change_fractions, change_quantiles
 
 EARLY = 0.05  # of the run; a best model from before that says nothing of what training did to the weights
 LEVELS = tuple(round(100 * level) for level in quantities.LEVELS)  # in percent
 
-COLUMNS = ("layer", "role", "source", "unchanged_fraction", *THRESHOLDS, *(f"q{level}" for level in LEVELS))
+COLUMNS = ("layer", "role", "source", *FRACTIONS, *(f"q{level}" for level in LEVELS))
 
 
 def weight_change(run: Run) -> pd.DataFrame:
@@ -72,20 +71,10 @@ def _from_snapshots(run: Run, name: Literal["best", "final"]) -> list[dict[str, 
 
 
 def _change(before: NDArray[np.float64], after: NDArray[np.float64], role: str) -> dict[str, float]:
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        moved = np.abs(after - before)
-        counted = moved
-        if role == FEATURES:
-            significant = ~(np.abs(after) < SIGNIFICANT)
-            counted = moved[significant] / np.abs(after[significant])
-    if not len(counted) or np.isnan(moved).any():
-        empty = dict.fromkeys(COLUMNS[3:], np.nan)
-        return empty if np.isnan(moved).any() else empty | {"unchanged_fraction": float((moved == 0).mean())}
-    return (
-        {"unchanged_fraction": float((moved == 0).mean())}
-        | {name: float((counted > threshold).mean()) for name, threshold in THRESHOLDS.items()}
-        | {f"q{level}": float(q) for level, q in zip(LEVELS, np.percentile(counted, LEVELS), strict=True)}
-    )
+    absolute = slice(None) if role == ATTENTION else slice(0)
+    fractions = change_fractions(before, after, [len(after)], absolute)[:, 0].tolist()
+    quantiles = change_quantiles(before, after, relative=role == FEATURES).tolist()
+    return dict(zip(COLUMNS[3:], [*fractions, *quantiles], strict=True))
 
 
 def _from_table(run: Run) -> list[dict[str, object]]:

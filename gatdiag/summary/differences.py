@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from gatdiag.quantities import QUANTITIES, columns
 from gatdiag.run import Run
 from gatdiag.summary.facts import logged, score, training_facts
 from gatdiag.summary.series import ATTENTION, FEATURES, layer_series, neuron_series, role_series
@@ -13,27 +14,9 @@ from gatdiag.summary.series import ATTENTION, FEATURES, layer_series, neuron_ser
 When: TypeAlias = Literal["last", "median"]
 Floats: TypeAlias = NDArray[np.float64]
 
-_OF_WEIGHTS: Final = (
-    "norm",
-    "gradient_norm",
-    "relative_gradient_norm",
-    "update_ratio",
-    "unchanged_fraction",
-    "changed_fraction_005",
-    "changed_fraction_050",
-    "spectral_norm",
-)
-_OF_OUTPUTS: Final = (
-    "output_norm",
-    "relative_mu",
-    "dead_fraction",
-    "output_gradient_norm",
-    "relative_gradient_mu",
-    "relative_attention_entropy",
-    "effective_rank",
-    "rayleigh_quotient",
-)
-_SHARES: Final = ("fraction", "relative_mu", "relative_gradient_mu", "entropy")  # numbers from 0 to 1
+_OF_WEIGHTS: Final = tuple(each.name for each in columns("parameters") if each.is_compared)
+_OF_OUTPUTS: Final = tuple(each.name for each in columns("layers") if each.is_compared)
+_SHARES: Final = frozenset(each.name for each in QUANTITIES if each.is_share)
 
 
 def differences(first: Run, second: Run, when: When = "median") -> pd.DataFrame:
@@ -125,7 +108,7 @@ def _squares(values: dict[tuple[str, str, str], float], run: Run) -> dict[str, f
 
 def _difference(table: pd.DataFrame, one: dict[str, float], other: dict[str, float]) -> Floats:
     a, b = table["first"].to_numpy(), table["second"].to_numpy()
-    share = table["quantity"].str.contains("|".join(_SHARES)).to_numpy()
+    share = table["quantity"].isin(_SHARES).to_numpy()
     is_c = (table["quantity"] == "c").to_numpy()
     squares = table["layer"].map(one).fillna(0) + table["layer"].map(other).fillna(0)
     size = np.where(share, 1.0, np.where(is_c, squares.to_numpy(), np.abs(a) + np.abs(b)))

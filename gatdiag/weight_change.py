@@ -1,0 +1,110 @@
+"""How far weights have moved since initialization, on arrays: the one definition, with no need of torch.
+
+`gatdiag.metrics` has the same for tensors on any device. Attention vectors, which may start at zero, are judged by
+their absolute change |w - w_0|; all other weights by their relative change |w - w_0| / |w|, of those alone with
+|w| >= 1e-4 (Mustafa et al., "Are GATs Out of Balance?", NeurIPS 2023, figures 3a, 4a, 8 and 11). The denominator is the
+trained value, as in the paper: a weight that tripled has changed by 2/3, one that flipped its sign by 2.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatdiag.quantities import LEVELS, SIGNIFICANT, THRESHOLDS
+
+FRACTIONS: Final = ("unchanged_fraction", *THRESHOLDS)
+Floats = NDArray[np.float64]
+
+
+def change_fractions(
+    initial: NDArray[Any], trained: NDArray[Any], sizes: Sequence[int], absolute: NDArray[np.int64] | slice
+) -> Floats:
+    """Fractions of each parameter that did not change, and that changed by more than 0.05 and 0.5.
+
+    Args:
+        initial: w_0 of all parameters, flat, side by side: float32 or float64.
+        trained: w, the same.
+        sizes: How many entries each parameter has.
+        absolute: The entries whose change is absolute.
+
+    Returns:
+        (3, parameters) in the order of `FRACTIONS`. NaN where either holds a NaN or an infinity, or where nothing
+        counts.
+    """
+    pieces = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+    with np.errstate(all="ignore"):  # NaN is marked at the end
+        change, unchanged, counted, *beyond = masks(initial, trained, absolute, least_significant(trained.dtype))
+        entries = np.array(sizes, dtype=np.float64)
+        significant = _counts(counted, pieces)
+        shares = [_counts(unchanged, pieces) / entries, *(_counts(mask, pieces) / significant for mask in beyond)]
+        found = np.array(shares)
+        if not np.isfinite(change.sum()):
+            found[:, [not np.isfinite(change[piece]).all() for piece in pieces]] = np.nan
+    return found
+
+
+def masks(initial: Any, trained: Any, absolute: Any, least: Any) -> list[Any]:
+    """|w - w_0|, then the entries that did not change, that count, and that changed by more than each threshold.
+
+    Of arrays or of tensors, which know the same operators.
+
+    Args:
+        initial: w_0.
+        trained: w.
+        absolute: The entries whose change is absolute; all of these count.
+        least: The smallest |w| whose relative change counts.
+    """
+    change, size = abs(trained - initial), abs(trained)
+    counted = size >= least
+    counted[absolute], size[absolute] = True, 1.0
+    relative = change / size
+    return [change, change == 0, counted, *((relative > threshold) & counted for threshold in THRESHOLDS.values())]
+
+
+def change_quantiles(initial: NDArray[Any], trained: NDArray[Any], *, relative: bool) -> Floats:
+    """Quantiles at `LEVELS` of |w - w_0| / |w| over the weights with |w| >= 1e-4, or of |w - w_0| over all.
+
+    Args:
+        initial: w_0, flat, float32 or float64.
+        trained: w, the same.
+        relative: Which of the two.
+
+    Returns:
+        (levels,), with linear interpolation. NaN throughout if nothing counts or a counted change is NaN; infinities
+        are ordinary values.
+
+    Example:
+        >>> change_quantiles(np.array([1.0, 1.0]), np.array([1.0, 2.0]), relative=True).tolist()[-1]
+        0.5
+    """
+    with np.errstate(all="ignore"):  # infinities and NaN are results here
+        change = abs(trained - initial)
+        if relative:
+            size = abs(trained)
+            significant = size >= least_significant(size.dtype)
+            change = np.where(change == 0, change, change / size)
+            change = change if significant.all() else change[significant]
+        change.sort()  # whole arrays are sorted several times faster than a few places are found in them
+        if not len(change) or np.isnan(change[-1]):  # NaN sorts last
+            return np.full(len(LEVELS), np.nan)
+        position = np.array(LEVELS) * (len(change) - 1)
+        below = np.floor(position)
+        low, high = (change[place.astype(np.int64)].astype(np.float64) for place in (below, np.ceil(position)))
+        between = low + (position - below) * (high - low)
+        found: Floats = np.where((low == high) | (position == below), low, between)
+    return found
+
+
+@cache
+def least_significant(dtype: np.dtype[Any]) -> Any:
+    """The smallest number of a type that is at least `SIGNIFICANT`, which few types hold exactly."""
+    nearest = dtype.type(SIGNIFICANT)
+    return nearest if float(nearest) >= SIGNIFICANT else np.nextafter(nearest, dtype.type(1))
+
+
+def _counts(mask: NDArray[np.bool_], pieces: Sequence[slice]) -> Floats:
+    return np.array([np.count_nonzero(mask[piece]) for piece in pieces], dtype=np.float64)

@@ -76,7 +76,9 @@ def change_quantiles(initial: Tensor, trained: Tensor) -> Tensor:
     before, after = initial.double(), trained.double()
     change, size = abs(after - before), abs(after)
     relative = torch.where(change == 0, change, change / size)
-    return torch.stack([_quantiles(relative, size >= SIGNIFICANT), _quantiles(change, size >= 0)])
+    return torch.stack(
+        [_quantiles(relative, size >= SIGNIFICANT), _quantiles(change, torch.ones_like(change, dtype=torch.bool))]
+    )
 
 
 def _exactly(tensor: Tensor) -> Tensor:

@@ -409,7 +409,7 @@ def _combined(items: Sequence[Any]) -> NDArray[np.float64]:
     means = np.array([_joined(item.means) for item in items], dtype=np.float64)
     mean = lengths @ means / rows
     apart = means - mean[:, np.newaxis]
-    spread = (variances.sum(2, dtype=np.float64) + np.einsum("ngd,ngd->ng", apart, apart)) @ lengths
+    spread = (variances.sum(2) + np.einsum("ngd,ngd->ng", apart, apart)) @ lengths
     dead = ~(variances.any(1) | means.any(1))
     for row, item in zip(mean, items, strict=True):
         if item.shift is not None:

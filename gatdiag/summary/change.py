@@ -1,7 +1,7 @@
 """How far the weights have moved since initialization, by layer, from the snapshots (paper 1, figures 3a, 4a, 8, 11).
 
-What changes are is said in `gatdiag.weight_change`. w* is the best snapshot; the final one if there is no best one, or if that was
-taken so early that it says nothing of training.
+`gatdiag.weight_change` says what a change is. The trained weights are the best snapshot; the final one if there is no
+best one, or if that was taken so early that it says nothing of training.
 """
 
 from typing import Literal

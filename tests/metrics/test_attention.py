@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from gatdiag.metrics.attention import (
     attention_entropy,
-    largest_attention,
-    largest_score,
+    mean_entropies,
     relative_attention_entropy,
 )
 
@@ -28,13 +27,11 @@ def test_against_loops(device, seed, num_nodes, num_edges, heads):
     alpha, target = drawn_attention(seed, num_nodes, num_edges, heads)
     entropy = attention_entropy(alpha.to(device), target.to(device), num_nodes)
     relative = relative_attention_entropy(alpha.to(device), target.to(device), num_nodes)
-    largest = largest_attention(alpha.to(device), target.to(device), num_nodes)
     for node in range(num_nodes):
         for head in range(heads):
             mine = alpha[target == node, head].tolist()
             expected = -sum(a * math.log(a) for a in mine)
             assert entropy[node, head].item() == pytest.approx(expected, abs=1e-12)
-            assert largest[node, head].item() == max(mine, default=0)
             if len(mine) > 1:
                 assert relative[node, head].item() == pytest.approx(expected / math.log(len(mine)))
             else:
@@ -43,7 +40,9 @@ def test_against_loops(device, seed, num_nodes, num_edges, heads):
     torch.testing.assert_close(attention_entropy(alpha[order], target[order], num_nodes), entropy.cpu())
     one_head = attention_entropy(alpha[:, 0], target, num_nodes)
     torch.testing.assert_close(one_head, entropy[:, 0].cpu())
-    torch.testing.assert_close(largest_attention(alpha[:, 0], target, num_nodes), largest[:, 0].cpu())
+    degree = target.bincount(minlength=num_nodes)
+    expected = (entropy.cpu()[degree > 0].mean(), relative.cpu()[degree > 1].mean())
+    torch.testing.assert_close(mean_entropies(alpha, target), expected, equal_nan=True)
 
 
 def test_extremes():
@@ -51,32 +50,24 @@ def test_extremes():
     alpha = torch.tensor([0.25] * 4 + [1.0, 0.0])
     assert attention_entropy(alpha, target, 2).tolist() == pytest.approx([math.log(4), 0])
     assert relative_attention_entropy(alpha, target, 2).tolist() == pytest.approx([1, 0])
-    assert largest_attention(alpha, target, 2).tolist() == [0.25, 1]
 
 
 def test_nan_stays_at_its_node():
     target, alpha = torch.tensor([0, 0, 1, 1]), torch.tensor([0.5, torch.nan, 0.5, 0.5])
-    for function in (attention_entropy, relative_attention_entropy, largest_attention):
+    for function in (attention_entropy, relative_attention_entropy):
         assert function(alpha, target, 2).isnan().tolist() == [True, False]
+    assert all(mean.isnan() for mean in mean_entropies(alpha, target))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision_is_computed_in_float64(dtype):
     alpha, target = torch.full((1024,), 1 / 1024, dtype=dtype), torch.zeros(1024, dtype=torch.long)
     assert attention_entropy(alpha, target, 1).item() == pytest.approx(math.log(1024), rel=1e-14)
-    assert largest_attention(alpha, target, 1).dtype == torch.float64
-
-
-def test_largest_score(device):
-    assert largest_score(torch.tensor([[1.0, -5.0], [2.0, 3.0]], device=device)) == 5
-    assert largest_score(torch.tensor([1.0, torch.nan])).isnan()
-    assert largest_score(torch.tensor([1.0, -torch.inf])) == torch.inf
-    assert largest_score(torch.zeros(0, 4)) == 0
 
 
 def test_without_edges_or_nodes():
     none, alpha = torch.zeros(0, dtype=torch.long), torch.zeros(0, 2)
     assert attention_entropy(alpha, none, 3).tolist() == [[0, 0]] * 3
     assert relative_attention_entropy(alpha, none, 3).isnan().all()
-    assert largest_attention(alpha, none, 3).tolist() == [[0, 0]] * 3
     assert attention_entropy(alpha, none, 0).shape == (0, 2)
+    assert all(mean.isnan() for mean in mean_entropies(alpha, none))

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gatdiag.metrics.attention_bounds import (
+from gatdiag.metrics.lipschitz import (
     attention_alpha,
     attention_bound,
     jacobian_bound,

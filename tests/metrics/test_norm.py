@@ -1,46 +1,55 @@
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatdiag.errors import InputError
-from gatdiag.metrics.norm import frobenius_norm, norms, spectral_norm
+from gatdiag.metrics.norm import frobenius_norm, non_finite_count, norms, spectral_norm
+from tests.metrics import oracles
 
 
 def drawn(*shape, seed=0, dtype=torch.float64):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def slow_norm(x):
-    return math.sqrt(math.fsum(value**2 for value in x.flatten().tolist()))
-
-
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(3, 4), (5,), (2, 3, 4), (), (0, 3)])
-def test_frobenius_norm(shape, device):
-    x = drawn(*shape)
-    assert frobenius_norm(x.to(device)).item() == pytest.approx(slow_norm(x), rel=1e-14)
+def test_frobenius_norm(shape, dtype, device):
+    x = drawn(*shape).to(dtype)
+    found = frobenius_norm(x.to(device))
+    assert found.dtype == torch.float64
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-14
+    assert found.item() == pytest.approx(oracles.frobenius_norm(x), rel=tolerance)
 
 
-def test_squares_neither_vanish_nor_overflow():
-    assert frobenius_norm(torch.full((4,), 1e-30)).item() == pytest.approx(2e-30)
-    assert frobenius_norm(torch.full((4,), 1e30)).item() == pytest.approx(2e30)
-    for scale in (1e-300, 1e-200, 1e200, 1e300):
-        assert frobenius_norm(torch.full((4,), scale, dtype=torch.float64)).item() == pytest.approx(2 * scale)
-        assert norms([torch.full((4,), scale, dtype=torch.float64)]).tolist() == pytest.approx([2 * scale])
-    assert frobenius_norm(torch.full((4,), 300.0, dtype=torch.float16)).item() == 600
-    assert norms([torch.full((4,), 1e-30), torch.full((4,), 300.0, dtype=torch.float16)]).tolist() == pytest.approx(
-        [2e-30, 600]
-    )
+@pytest.mark.parametrize(
+    ("scale", "dtype"),
+    [
+        *((scale, torch.float32) for scale in (1e-30, 1e-20, 1e-5, 1.0, 1e10, 1e25)),
+        *((scale, torch.float64) for scale in (1e-300, 1e-200, 1.0, 1e200, 1e300)),
+    ],
+)
+def test_squares_neither_vanish_nor_overflow(scale, dtype):
+    values = (scale, 0.0, torch.nan, torch.inf)
+    found = norms([torch.full((3, 4), value, dtype=dtype) for value in values]).tolist()
+    assert found[0] == pytest.approx(torch.tensor(scale, dtype=dtype).item() * 12**0.5, rel=1e-6)
+    assert found[1:] == pytest.approx([0, torch.nan, torch.inf], nan_ok=True)
 
 
-def test_norms_are_those_of_each(device):
+def test_norms_of_several_types(device):
     tensors = [drawn(3, 4), drawn(0), drawn(5, dtype=torch.float32), torch.tensor([1.0, torch.nan]), drawn(2, 2, 2)]
-    values = norms([tensor.to(device) for tensor in tensors])
-    assert values.dtype == torch.float64
-    torch.testing.assert_close(values.cpu(), torch.stack([frobenius_norm(t) for t in tensors]), equal_nan=True)
+    for several in (tensors, [tensor.half() for tensor in tensors], [tensors[2], tensors[0].half()]):
+        values = norms([tensor.to(device) for tensor in several])
+        expected = torch.tensor([oracles.frobenius_norm(tensor) for tensor in several], dtype=torch.float64)
+        torch.testing.assert_close(values.cpu(), expected, equal_nan=True, rtol=1e-12, atol=0)
     assert norms([]).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_non_finite_count(dtype, device):
+    x = torch.tensor([[torch.nan, torch.inf, -torch.inf], [torch.inf, 0, 65000], [torch.nan, torch.nan, 1]])
+    assert non_finite_count(x.to(device, dtype)) == 6
+    assert non_finite_count(torch.zeros(0, 3)) == non_finite_count(torch.arange(3)) == 0
 
 
 def exactly(weight):

@@ -1,3 +1,5 @@
+"""What is computed quickly, against the slow definitions; the directions, against eigenvectors."""
+
 import math
 
 import pytest
@@ -6,7 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatdiag.errors import InputError
-from gatdiag.metrics.smoothing import mu, mu_against, relative_mu, relative_mu_against
+from gatdiag.metrics import smoothing
+from gatdiag.metrics.smoothing import (
+    as_rows,
+    constant_direction,
+    dominant_direction,
+    finish,
+    mu,
+    mu_against,
+    relative_mu,
+    relative_mu_against,
+    sqrt_degree_direction,
+    stationary_direction,
+)
+from tests.metrics import oracles
 
 
 def drawn(*shape, seed=0):
@@ -57,11 +72,7 @@ def test_triangle_inequality_and_range():
 def test_nearly_equal_rows_keep_their_digits():
     x = 1e6 + torch.tensor([[0.0], [1e-3], [2e-3]], dtype=torch.float64)
     assert mu(x).item() == pytest.approx(math.sqrt(2) * 1e-3, rel=1e-6)
-    mask = torch.tensor([True, True, False])
-    constant = torch.full((3, 2), 0.1, dtype=torch.float64)
-    constant[2] = -5
-    assert mu(constant, mask=mask) == 0
-    assert mu(constant, batch=torch.tensor([0, 0, 1])).tolist() == [0, 0]
+    assert mu(torch.full((3, 2), 0.1, dtype=torch.float64)) == 0
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])
@@ -76,18 +87,6 @@ def test_squares_neither_overflow_nor_vanish(scale):
     )
 
 
-def test_each_graph_has_its_own_scale():
-    x, batch = drawn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])
-    scale = torch.tensor([1e200, 1e-200, 1.0], dtype=torch.float64)
-    values = mu(scale[batch].unsqueeze(1) * x, batch=batch)
-    torch.testing.assert_close(values / scale, mu(x, batch=batch))
-    mask = torch.tensor([True, True, True, True, True, False])
-    spoiled = x.clone()
-    spoiled[5] = torch.inf
-    torch.testing.assert_close(mu(spoiled, batch=batch, mask=mask)[:2], mu(x, batch=batch)[:2])
-    assert mu(spoiled, batch=batch, mask=mask)[2] == 0
-
-
 def test_the_largest_and_smallest_of_float16():
     x = torch.tensor([[65504.0], [-65504.0], [6e-8]], dtype=torch.float16)
     assert mu(x).item() == pytest.approx(math.sqrt(2) * 65504, rel=1e-9)
@@ -97,9 +96,6 @@ def test_the_largest_and_smallest_of_float16():
 def test_a_zero_direction_projects_nothing_out():
     x = drawn(4, 2)
     torch.testing.assert_close(mu_against(x, torch.zeros(4)), x.norm())
-    batch = torch.tensor([0, 0, 1, 1])
-    values = mu_against(x, torch.tensor([0.0, 0.0, 1.0, 1.0]), batch=batch)
-    torch.testing.assert_close(values, torch.stack([x[:2].norm(), mu(x[2:])]))
 
 
 def test_a_direction_that_is_not_finite_shows():
@@ -107,14 +103,251 @@ def test_a_direction_that_is_not_finite_shows():
     assert mu_against(drawn(3, 2), torch.tensor([1.0, torch.inf, 1.0])).isnan()
 
 
-def test_everything_masked_is_empty():
-    nothing = torch.zeros(3, dtype=torch.bool)
-    assert mu(drawn(3, 2), mask=nothing) == 0
-    assert relative_mu(drawn(3, 2), mask=nothing).isnan()
-
-
 def test_wrong_shapes():
     with pytest.raises(InputError, match=r"\(nodes, channels\).*\(3, 2, 4\)"):
         mu(torch.zeros(3, 2, 4))
     with pytest.raises(InputError, match=r"\(3,\) was expected, got \(3, 1\)"):
         mu_against(torch.zeros(3, 2), torch.zeros(3, 1))
+
+
+def measure(x):
+    return tuple(finish([smoothing.measure(x)])[0].tolist())
+
+
+def sample(kind, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 16, generator=generator, dtype=torch.float64)
+    return {
+        "plain": x,
+        "relu": x.relu(),
+        "far from zero": 0.01 * x + 5,
+        "nearly alike": 1e-4 * x + torch.linspace(-1, 1, 16).double(),
+        "alike": torch.linspace(-1, 1, 16).double().expand(300, 16).clone(),
+        "small": 1e-20 * x,
+        "tiny": 1e-37 * x,
+        "large": 1e25 * x,
+        "zero": 0 * x,
+        "dead columns": x * (torch.arange(16) > 4),
+        "dead columns, tiny": 1e-30 * x * (torch.arange(16) > 4),
+        "columns that cancel": torch.cat([x, -x]) * (torch.arange(600).unsqueeze(1) != 0),
+        "one row": x[:1],
+        "one entry": x[:1, :1],
+        "one column": x[:, :1],
+        "transposed": x.T,
+        "strided": x[::2, ::3],
+        "one group of rows is alike": torch.cat([x[:20] + 3, torch.full((600, 16), 3.0).double()]),
+        "dead columns, far from zero": (1e-3 * x + 5) * (torch.arange(16) > 4),
+    }[kind].to(dtype)
+
+
+KINDS = [
+    *("plain", "relu", "alike", "small", "tiny", "large", "zero", "transposed", "strided", "far from zero"),
+    *(
+        "nearly alike",
+        "dead columns",
+        "dead columns, tiny",
+        "columns that cancel",
+        "one row",
+        "one entry",
+        "one column",
+        "one group of rows is alike",
+        "dead columns, far from zero",
+    ),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_five_numbers_are_those_of_the_metrics(kind, dtype):
+    x = sample(kind, dtype)
+    before = x.clone()
+    found = measure(x)
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-12
+    assert list(found) == pytest.approx(oracles.five_numbers(x), rel=tolerance, abs=1e-45, nan_ok=True)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("ratio", [1, 0.1, 0.02, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("shape", [(3, 2), (255, 4), (513, 3), (2708, 64), (100_003, 2), (1_000_000, 1)])
+@pytest.mark.parametrize("kind", ["normal", "positive", "signs"])
+def test_mu_far_below_the_norm_has_six_digits(kind, shape, ratio):
+    generator = torch.Generator().manual_seed(shape[0])
+    x, offset = torch.randn(shape, generator=generator), torch.randn(shape[1], generator=generator)
+    x = offset + ratio * {"normal": x, "positive": x.relu(), "signs": 0.7 * x.sign()}[kind]
+    norm, mu, relative, *_ = measure(x)
+    wanted = oracles.five_numbers(x)
+    assert norm == pytest.approx(wanted[0], rel=5e-6)
+    assert mu == pytest.approx(wanted[1], rel=1e-6)
+    assert relative == pytest.approx(wanted[2], rel=5e-6)
+
+
+def test_few_rows_are_added_up_in_float32_and_large_matrices_shifted_in_pieces(monkeypatch):
+    x = 1 + 1e-4 * torch.randn(5000, 3, generator=torch.Generator().manual_seed(0))
+    whole = measure(x)
+    monkeypatch.setattr("gatdiag.metrics.smoothing._CACHED", 2500)
+    assert measure(x) == pytest.approx(whole, rel=1e-7)
+    assert max(smoothing.measure(x).lengths) < 512
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])
+@pytest.mark.parametrize("kind", ["plain", "far from zero", "alike", "dead columns"])
+def test_float64_neither_overflows_nor_vanishes(kind, scale):
+    x = sample(kind, torch.float64)
+    norm, mu, *rest = measure(x)
+    assert list(measure(scale * x)) == pytest.approx([scale * norm, scale * mu, *rest], rel=1e-12)
+    assert list(measure(scale * x)) == pytest.approx(oracles.five_numbers(scale * x), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_summed_in_float64(dtype):
+    x = sample("plain", dtype)
+    assert list(measure(x)) == pytest.approx(oracles.five_numbers(x), rel=1e-12)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_not_finite_is_counted_and_never_dropped(value, dtype):
+    x = sample("dead columns", dtype)
+    x[3, 7] = x[5, 9] = value
+    found, wanted = list(measure(x)), oracles.five_numbers(x)
+    assert found[4] == wanted[4] == 2
+    assert found[:4] == pytest.approx(wanted[:4], nan_ok=True)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_nothing_at_all(shape):
+    found = measure(torch.zeros(shape))
+    assert found[:2] == (0, 0)
+    assert math.isnan(found[2])
+    assert found[4] == 0
+
+
+def test_large_matrices_are_taken_in_pieces(monkeypatch):
+    x = sample("far from zero", torch.float64)
+    whole = measure(x)
+    monkeypatch.setattr("gatdiag.metrics.smoothing._CHUNK", 100)
+    assert measure(x) == pytest.approx(whole, rel=1e-12)
+
+
+@given(st.integers(0, 10_000), st.floats(-6, 6), st.floats(-6, 2))
+@settings(max_examples=60, deadline=None)
+def test_scaling_and_shifting(seed, scale, offset):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(50, 4, generator=generator)
+    factor = 10.0**scale
+    scaled, plain = measure(x * factor), measure(x)
+    assert scaled[:2] == pytest.approx([value * factor for value in plain[:2]], rel=1e-4)
+    shifted = measure(x + 10.0**offset)
+    assert shifted[1] == pytest.approx(plain[1], rel=1e-3)
+
+
+def test_layers_are_finished_together():
+    """Moments of several widths and numbers that are finished already, in their order."""
+    samples = [sample(kind) for kind in ("plain", "one column", "alike", "relu", "tiny", "dead columns")]
+    found = finish([smoothing.measure(x) for x in samples])
+    for row, x in zip(found.tolist(), samples, strict=True):
+        assert row == pytest.approx(oracles.five_numbers(x), rel=1e-6, abs=1e-45, nan_ok=True)
+
+
+def test_rows():
+    assert as_rows(torch.zeros(2, 3, 4)).shape == (6, 4)
+    assert as_rows(torch.zeros(5)).shape == (5, 1)
+    assert as_rows(torch.zeros(())) is None
+
+
+def dense(edges, weight, n):
+    matrix = torch.zeros(n, n, dtype=torch.float64)
+    for (s, t), w in zip(edges.T.tolist(), weight.tolist(), strict=True):
+        matrix[t, s] += w
+    return matrix
+
+
+def dominant(matrix):
+    values, vectors = torch.linalg.eig(matrix)
+    vector = vectors[:, values.real.argmax()].real
+    return vector / vector.norm() * vector.sum().sign()
+
+
+@pytest.fixture(scope="module")
+def graph(random_graph):
+    edges = random_graph(12, seed=3, density=0.5)
+    loops = torch.arange(12).expand(2, 12)
+    return edges, torch.cat([edges, loops], 1)
+
+
+def test_what_gcn_leads_to(graph, device):
+    edges, looped = graph
+    adjacency = dense(looped, torch.ones(looped.shape[1]), 12)
+    degree = adjacency.sum(1)
+    gcn = adjacency / (degree[:, None] * degree).sqrt()
+    torch.testing.assert_close(sqrt_degree_direction(edges.to(device), 12).cpu(), dominant(gcn))
+    torch.testing.assert_close(sqrt_degree_direction(looped, 12, self_loops=False), dominant(gcn))
+
+
+def test_what_averaging_leads_to(graph, device):
+    edges, looped = graph
+    adjacency = dense(looped, torch.ones(looped.shape[1]), 12)
+    average = adjacency / adjacency.sum(1, keepdim=True)
+    torch.testing.assert_close(constant_direction(12, device=device).cpu(), dominant(average))
+    torch.testing.assert_close(stationary_direction(edges.to(device), 12).cpu(), dominant(average.T))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_dominant_direction_of_a_weighted_directed_graph(graph, device, backward):
+    _, looped = graph
+    weight = torch.rand(looped.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    matrix = dense(looped, weight, 12)
+    edges = looped.flip(0) if backward else looped
+    found = dominant_direction(edges.to(device), weight.to(device), 12, iterations=300)
+    torch.testing.assert_close(found.cpu(), dominant(matrix.T if backward else matrix), rtol=1e-12, atol=1e-12)
+    warm = dominant_direction(edges.to(device), weight.to(device), 12, start=found, iterations=1)
+    torch.testing.assert_close(warm, found)
+
+
+def test_bipartite_graphs_do_not_oscillate():
+    path = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    expected = dominant(dense(path, torch.ones(6), 4))
+    torch.testing.assert_close(dominant_direction(path, torch.ones(6), 4, iterations=300), expected)
+
+
+def test_repeated_aggregation_of_gcn_is_seen_by_its_direction_only(graph):
+    edges, looped = graph
+    adjacency = dense(looped, torch.ones(looped.shape[1]), 12)
+    degree = adjacency.sum(1)
+    x = torch.linalg.matrix_power(adjacency / (degree[:, None] * degree).sqrt(), 64) @ torch.eye(12).double()[:, :3]
+    assert relative_mu_against(x, sqrt_degree_direction(edges, 12)) < 1e-8
+    assert relative_mu_against(x, constant_direction(12)) > 0.05
+
+
+def test_edge_weights_and_isolated_nodes():
+    edges, weight = torch.tensor([[0, 1], [1, 0]]), torch.tensor([4.0, 4.0], dtype=torch.float16)
+    torch.testing.assert_close(
+        sqrt_degree_direction(edges, 3, edge_weight=weight, self_loops=False),
+        torch.tensor([2, 2, 0], dtype=torch.float64) / 8**0.5,
+    )
+    torch.testing.assert_close(
+        stationary_direction(edges, 3, edge_weight=weight), torch.tensor([5, 5, 1], dtype=torch.float64) / 51**0.5
+    )
+
+
+def test_without_edges_or_nodes():
+    none = torch.zeros(2, 0, dtype=torch.long)
+    assert sqrt_degree_direction(none, 3, self_loops=False).tolist() == [0, 0, 0]
+    assert stationary_direction(none, 3, self_loops=False).tolist() == [0, 0, 0]
+    torch.testing.assert_close(dominant_direction(none, torch.zeros(0), 4), constant_direction(4))
+    for direction in (
+        constant_direction(0),
+        sqrt_degree_direction(none, 0),
+        stationary_direction(none, 0),
+        dominant_direction(none, torch.zeros(0), 0),
+    ):
+        assert direction.shape == (0,)
+
+
+def test_nan_shows():
+    edges = torch.tensor([[0, 1], [1, 0]])
+    bad = torch.tensor([1.0, torch.nan])
+    assert sqrt_degree_direction(edges, 2, edge_weight=bad).isnan().any()
+    assert stationary_direction(edges, 2, edge_weight=bad).isnan().any()
+    assert dominant_direction(edges, bad, 2).isnan().any()
+    assert sqrt_degree_direction(edges, 2, edge_weight=torch.tensor([-5.0, 1.0])).isnan().any()

@@ -72,7 +72,7 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("place", "name", "lost", "still_there"),
     [
-        ("gatdiag.recorder.rows", "measure", "output_norm", ("norm", "c")),
+        ("gatdiag.metrics.smoothing", "measure", "output_norm", ("norm", "c")),
         ("gatdiag.recorder.weights.Weights", "changes", "unchanged_fraction", ("norm", "c")),
         ("gatdiag.recorder.neurons.NeuronRecorder", "measure", "c", ("norm", "mu")),
         ("gatdiag.metrics", "effective_rank", "effective_rank", ("norm", "mu", "c", "dirichlet_energy")),
@@ -101,7 +101,7 @@ def test_a_metric_that_raises_is_lost_alone(tmp_path, monkeypatch, place, name, 
 
 
 def test_where_warnings_are_errors_standard_error_has_to_do(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("gatdiag.recorder.rows.measure", lambda x: 1 / 0)
+    monkeypatch.setattr("gatdiag.metrics.smoothing.measure", lambda x: 1 / 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trained = train(tmp_path / "run")

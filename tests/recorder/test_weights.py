@@ -1,13 +1,14 @@
-"""What has two ways of being computed: numpy where it is quicker, and torch on any device."""
+"""Parameters of several types and shapes together, against one at a time."""
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from gatdiag import metrics
-from gatdiag.recorder import weights
-from gatdiag.recorder.weights import Weights, norms
+from gatdiag.quantities import LEVELS, change_quantile
+from gatdiag.recorder.weights import Weights
+from gatdiag.weight_change import FRACTIONS
+from tests.metrics import oracles
 
 
 def parameters(dtype=torch.float32):
@@ -31,47 +32,21 @@ def moved(made, amount=0.3):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("in_numpy", [True, False])
-def test_changes_in_numpy_and_in_torch(monkeypatch, dtype, in_numpy):
+def test_changes_of_all_parameters_together(dtype):
     made = parameters(dtype)
     initial = {name: parameter.detach().clone() for name, parameter in made.items()}
     watched = Weights(made, ["att"])
     moved(made)
-    if not in_numpy:
-        monkeypatch.setattr(
-            weights, "_chosen", lambda batch, w: weights._masks(w, batch.initial, batch.absolute, torch.abs, 1e-4)
-        )
-        monkeypatch.setattr(
-            weights._Batch,
-            "counts",
-            lambda batch, chosen: torch.stack([p.sum().double() for p in chosen.split(batch.sizes)]),
-        )
     watched.before()
-    found = watched.changes()
+    found = watched.changes() | watched.quantiles()
     for position, name in enumerate(made):
-        first, now = initial[name], made[name].detach()
-        assert found["unchanged_fraction"][position] == metrics.unchanged_fraction(first, now)
-        for column, threshold in (("changed_fraction_005", 0.05), ("changed_fraction_050", 0.5)):
-            fraction = metrics.absolutely_changed_fraction if name == "att" else metrics.changed_fraction
-            wanted = fraction(first, now, threshold)
-            assert torch.allclose(found[column][position], wanted, equal_nan=True), (name, column)
-
-
-@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e-5, 1.0, 1e10, 1e25])
-def test_norms_neither_underflow_nor_overflow(scale):
-    tensors = [scale * torch.ones(3, 4), torch.zeros(5), torch.full((2,), torch.nan), torch.full((2,), torch.inf)]
-    found = norms(tensors)
-    assert found.dtype == torch.float64
-    assert found[0].item() == pytest.approx(float(np.float32(scale)) * 12**0.5, rel=1e-6)
-    assert found[1] == 0
-    assert found[2].isnan()
-    assert found[3].isinf()
-
-
-@pytest.mark.parametrize("scale", [1e-200, 1e200])
-def test_nor_in_float64(scale):
-    found = norms([torch.full((3, 4), scale, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)])
-    assert found.tolist() == pytest.approx([scale * 12**0.5, 0])
+        shares = oracles.changes(initial[name], made[name], absolute=name == "att")
+        assert [found[column][position].item() for column in FRACTIONS] == pytest.approx(shares, nan_ok=True)
+        for kind, wanted in zip(
+            ("relative", "absolute"), oracles.change_quantiles(initial[name], made[name]), strict=True
+        ):
+            columns = [found[change_quantile(kind, level)][position].item() for level in LEVELS]
+            assert columns == pytest.approx(wanted, rel=1e-5, abs=1e-7, nan_ok=True)
 
 
 def test_weights_that_are_not_finite_have_no_fractions():

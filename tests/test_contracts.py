@@ -53,7 +53,6 @@ def test_a_package_with_few_rooms_keeps_every_contract(tmp_path):
         ({"report/page.py": "from torch.nn import Linear"}, NO_TORCH),
         ({"structure/layers.py": "import rich"}, NO_DRAWING),
         ({"laws/find.py": "from matplotlib.figure import Figure"}, NO_DRAWING),
-        ({"hooks.py": "import seaborn"}, NO_DRAWING),
         ({"metrics/norm.py": "import typer"}, NO_DRAWING),
         ({"recorder.py": "import gatdiag.laws", "laws.py": "import rich.console"}, NO_DRAWING),
         ({"remedies/balance.py": "import matplotlib"}, NO_DRAWING),

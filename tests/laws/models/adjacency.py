@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric import nn as gnn
-from torch_geometric.data import Data
 from torch_geometric.edge_index import EdgeIndex
 
 from tests.laws.models.graph import HID, IN, NODES, OUT, Case, Factory, edge_weight, edges, features, stack
@@ -41,17 +40,6 @@ class PlainSparse(nn.Module):
         return torch.sparse.mm(adjacency, self.second(x))
 
 
-class PlainDense(nn.Module):
-    """relu(A X W) with a dense adjacency."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(IN, HID, bias=False), nn.Linear(HID, OUT)
-
-    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
-        return adjacency @ self.second(F.relu(adjacency @ self.first(x)))
-
-
 class Bipartite(nn.Module):
     """A sampled block: sources 0..8, the first five of them are targets, the first three of those are seeds."""
 
@@ -69,18 +57,6 @@ def blocks() -> list[Tensor]:
     inner = [(s, t) for s, t in edges().t().tolist() if s < 5 and t < 3]
     inner += [(3, 0), (4, 1), (0, 2), (1, 0)]
     return [torch.tensor(outer).t(), torch.tensor(inner).t()]
-
-
-class OnData(nn.Module):
-    """Takes a Data object, gives one back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = gnn.GCNConv(IN, HID), gnn.GCNConv(HID, OUT)
-
-    def forward(self, data: Data) -> Data:
-        hidden = F.relu(self.first(data.x, data.edge_index, data.edge_weight))
-        return Data(x=self.second(hidden, data.edge_index, data.edge_weight), edge_index=data.edge_index)
 
 
 class Trimmed(nn.Module):
@@ -109,27 +85,12 @@ def with_adjacency(conv: type[nn.Module], adjacency: Tensor, **options: Any) -> 
 
 
 ZOO: dict[str, Factory] = {
-    "gcn coo": lambda: with_adjacency(gnn.GCNConv, coo()),
     "gcn csr": lambda: with_adjacency(gnn.GCNConv, csr()),
-    "gcn EdgeIndex": lambda: with_adjacency(gnn.GCNConv, edge_index()),
-    "sage coo": lambda: with_adjacency(gnn.SAGEConv, coo()),
     "sage csr": lambda: with_adjacency(gnn.SAGEConv, csr()),
-    "sage EdgeIndex": lambda: with_adjacency(gnn.SAGEConv, edge_index()),
-    "gat coo": lambda: with_adjacency(gnn.GATConv, coo()),
     "gatv2 csr": lambda: with_adjacency(gnn.GATv2Conv, csr(), share_weights=True),
-    "gatv2 EdgeIndex": lambda: with_adjacency(gnn.GATv2Conv, edge_index(), share_weights=True),
-    "transformer csr": lambda: with_adjacency(gnn.TransformerConv, csr()),
     "graph conv csr": lambda: with_adjacency(gnn.GraphConv, csr()),
-    "graph conv edge weight": lambda: stack(lambda i, o: gnn.GraphConv(i, o), edge_weight()),
-    "gcn edge weight keyword": lambda: Case(
-        gnn.GCN(IN, 3, 3, OUT), (features(), edges()), {"edge_weight": edge_weight()}
-    ),
     "torch.sparse coo": lambda: Case(PlainSparse(), (features(), coo())),
-    "torch.sparse csr": lambda: Case(PlainSparse(), (features(), csr())),
-    "dense adjacency": lambda: Case(PlainDense(), (features(), coo().to_dense())),
-    "blocks sage": lambda: Case(Bipartite(gnn.SAGEConv), (features(), blocks())),
     "blocks gatv2": lambda: Case(Bipartite(gnn.GATv2Conv, add_self_loops=False), (features(), blocks())),
     "subgraph": lambda: Case(Trimmed(), (features(), edges(), 4)),
     "subgraph trimmed by layer": trim_to_layer,
-    "data object": lambda: Case(OnData(), (Data(x=features(), edge_index=edges(), edge_weight=edge_weight()),)),
 }

@@ -158,24 +158,6 @@ class Equivariant(nn.Module):
         return {"h": h + self.node(torch.cat([h, total], dim=1)), "x": x}
 
 
-class Several(nn.Module):
-    """Two heads; gives a tuple or a dictionary."""
-
-    def __init__(self, *, named: bool) -> None:
-        super().__init__()
-        self.trunk, self.left, self.right, self.named = (
-            nn.Linear(IN, HID),
-            nn.Linear(HID, OUT),
-            nn.Linear(HID, 1),
-            named,
-        )
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor] | dict[str, object]:
-        h = F.relu(self.trunk(x))
-        left, right = self.left(h), self.right(h)
-        return {"left": left, "more": [right, len(x)]} if self.named else (left, right)
-
-
 class FromEvaluation(nn.Sequential):
     """Batch norm in evaluation mode, with statistics that are not the initial ones."""
 
@@ -215,33 +197,13 @@ ZOO: dict[str, Factory] = {
     "lora": lambda: on_rows(Adapted()),
     "egnn": lambda: Case(Equivariant(), triples()),
     "u shape": lambda: Case(UShape(), (torch.randn(2, 2, 8),)),
-    "conv1d dilated": lambda: Case(
-        nn.Sequential(nn.Conv1d(2, 3, 3, dilation=2), nn.ReLU(), nn.Conv1d(3, OUT, 2)), (torch.randn(2, 2, 9),)
-    ),
     "conv transpose": lambda: Case(
         nn.Sequential(nn.ConvTranspose1d(2, 3, 3, stride=2), nn.ReLU(), nn.ConvTranspose1d(3, OUT, 2)),
         (torch.randn(2, 2, 5),),
-    ),
-    "conv grouped": lambda: Case(
-        nn.Sequential(
-            nn.Conv2d(4, 6, 3, groups=2), nn.ReLU(), nn.Conv2d(6, 6, 1, groups=6), nn.ReLU(), nn.Conv2d(6, OUT, 1)
-        ),
-        (torch.randn(2, 4, 5, 5),),
-    ),
-    "conv transpose grouped": lambda: Case(
-        nn.Sequential(
-            nn.Conv1d(2, 4, 3), nn.ReLU(), nn.ConvTranspose1d(4, 4, 2, groups=2), nn.ReLU(), nn.Conv1d(4, OUT, 1)
-        ),
-        (torch.randn(2, 2, 7),),
     ),
     "pixel shuffle": lambda: Case(
         nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.ReLU(), nn.PixelShuffle(2), nn.Conv2d(2, OUT, 1)),
         (torch.randn(2, 2, 4, 4),),
     ),
-    "flatten": lambda: Case(
-        nn.Sequential(nn.Conv1d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, OUT)), (torch.randn(6, 2, 5),)
-    ),
-    "tuple output": lambda: on_rows(Several(named=False)),
-    "dictionary output": lambda: on_rows(Several(named=True)),
     "evaluation batch norm": lambda: on_rows(FromEvaluation()),
 }

@@ -91,7 +91,6 @@ class WordModel(nn.Module):
 
 ZOO: dict[str, Factory] = {
     "embedding": lambda: Case(WordModel(), (torch.tensor([[0, 1, 2, 3, 4], [5, 4, 3, 1, 0]]),)),
-    "rms norm": lambda: normed(RMSNorm(6)),
     "rms norm built in": lambda: normed(nn.RMSNorm(6, eps=1e-6)),
     "group norm": lambda: normed(nn.GroupNorm(2, 6)),
     "group norm no bias": lambda: normed(nn.GroupNorm(2, 6), bias=False),

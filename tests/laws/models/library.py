@@ -53,18 +53,18 @@ def batched(norm: str) -> Case:
     return Case(case.model, case.args, {"batch": batch(), "batch_size": 2})
 
 
-KINDS = ("GCN", "GraphSAGE", "GIN", "GAT", "PNA")
+KINDS = ("GCN", "GraphSAGE", "GIN", "GAT", "PNA", "EdgeCNN")
 ZOO: dict[str, Factory] = {
-    **{f"{kind}": partial(small, kind) for kind in (*KINDS, "EdgeCNN")},
-    **{f"{kind} {jk}": partial(small, kind, jk=jk) for kind in KINDS for jk in JUMPS},
-    **{f"{kind} {norm}": partial(normed, kind, norm) for kind in KINDS for norm in NORMS},
+    **{kind: partial(small, kind) for kind in KINDS},
+    **{f"GCN {jk}": partial(small, "GCN", jk=jk) for jk in JUMPS},
+    **{f"GIN {norm}": partial(normed, "GIN", norm) for norm in NORMS},
     **{f"GCN {norm} two graphs": partial(batched, norm) for norm in NORMS if norm not in {"batch_norm"}},
-    **{f"GCN {norm} cat": partial(normed, "GCN", norm, jk="cat") for norm in NORMS},
-    "GCN batch_norm max": partial(normed, "GCN", "batch_norm", jk="max"),
-    "GCN act first batch_norm": partial(normed, "GCN", "batch_norm", act_first=True),
+    "GCN pair_norm": partial(normed, "GCN", "pair_norm"),
+    "GCN graph_norm cat": partial(normed, "GCN", "graph_norm", jk="cat"),
     "GCN act first layer_norm": partial(normed, "GCN", "layer_norm", act_first=True),
     "GCN dropout": partial(build, "GCN", dropout=0.3),
-    "GCN elu": partial(build, "GCN", act="elu"),
+    "GraphSAGE instance_norm": partial(normed, "GraphSAGE", "instance_norm"),
+    "PNA batch_norm": partial(normed, "PNA", "batch_norm"),
     "GAT v1": lambda: Case(gnn.GAT(IN, 4, 3, OUT, heads=2), (features(), edges())),
-    "GAT heads": partial(build, "GAT", 4, heads=2),
+    "GAT lstm": partial(small, "GAT", jk="lstm"),
 }

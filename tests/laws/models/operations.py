@@ -40,9 +40,6 @@ ZOO: dict[str, Factory] = {
         w=(3, 3, 4),
         c=(OUT, 3),
     ),
-    "low rank": lambda: written(
-        lambda x, u, v, w: F.relu(x @ (u @ v).t()) @ w.t(), u=(HID, 2), v=(2, IN), w=(OUT, HID)
-    ),
     "hadamard": lambda: written(
         lambda x, a, b, c: (F.relu(x @ a.t()) * (x @ b.t())) @ c.t(), a=(HID, IN), b=(HID, IN), c=(OUT, HID)
     ),
@@ -57,15 +54,11 @@ ZOO: dict[str, Factory] = {
     ),
     "prelu": lambda: activated(nn.PReLU()),
     "rrelu": lambda: activated(nn.RReLU()),
-    "softplus": lambda: activated(nn.Softplus()),
     "gelu": lambda: activated(nn.GELU()),
-    "silu": lambda: activated(nn.SiLU()),
     "hardtanh": lambda: activated(nn.Hardtanh()),
     "relu6": lambda: written(lambda x, a, b: F.relu6(5 * x @ a.t()) @ b.t(), a=(HID, IN), b=(OUT, HID)),
     "threshold": lambda: activated(nn.Threshold(0.0, 0.0)),
     "softshrink": lambda: activated(nn.Softshrink(0.5)),
-    "absolute": lambda: written(lambda x, a, b: (x @ a.t()).abs() @ b.t(), a=(HID, IN), b=(OUT, HID)),
-    "squared relu": lambda: written(lambda x, a, b: F.relu(x @ a.t()).square() @ b.t(), a=(HID, IN), b=(OUT, HID)),
     "square root": lambda: written(lambda x, a, b: (x @ a.t()).abs().sqrt() @ b.t(), a=(HID, IN), b=(OUT, HID)),
     "exponential weights": lambda: written(lambda x, a, b: F.relu(x @ a.exp().t()) @ b.t(), a=(HID, IN), b=(OUT, HID)),
     "logarithm": lambda: written(lambda x, a, b: (x @ a.t()).square().log() @ b.t(), a=(HID, IN), b=(OUT, HID)),
@@ -73,14 +66,8 @@ ZOO: dict[str, Factory] = {
     "einsum": lambda: written(
         lambda x, a, b: torch.einsum("nd,hdk,hko->no", x, a, b).relu(), a=(2, IN, 3), b=(2, 3, OUT)
     ),
-    "normalize": lambda: written(
-        lambda x, a, b: F.normalize(F.relu(x @ a.t()), dim=-1) @ b.t(), a=(HID, IN), b=(OUT, HID)
-    ),
     "normalized weights": lambda: written(
         lambda x, a, b: F.relu(x @ F.normalize(a, dim=1).t()) @ b.t(), a=(HID, IN), b=(OUT, HID)
-    ),
-    "softmax output": lambda: written(
-        lambda x, a, b: (F.relu(x @ a.t()) @ b.t()).softmax(-1), a=(HID, IN), b=(OUT, HID)
     ),
     "cosine similarity": lambda: written(
         lambda x, a, b: F.cosine_similarity((x @ a.t())[:, None], (x @ b.t())[None], dim=-1), a=(3, IN), b=(3, IN)
@@ -114,12 +101,6 @@ ZOO: dict[str, Factory] = {
     "fourier": lambda: written(
         lambda x, a, b: torch.fft.rfft(x @ a.t(), dim=0).abs() @ b.t(), a=(HID, IN), b=(OUT, HID)
     ),
-    "one scale for all": lambda: written(
-        lambda x, a, s, b: s * F.relu(x @ a.t()) @ b.t(), a=(HID, IN), s=(1,), b=(OUT, HID)
-    ),
-    "unused parameter": lambda: written(
-        lambda x, a, b, unused: F.relu(x @ a.t()) @ b.t(), a=(HID, IN), b=(OUT, HID), unused=(3,)
-    ),
     "added zero times": lambda: written(
         lambda x, a, b, c: F.relu(x @ a.t()) @ b.t() + 0.0 * c, a=(HID, IN), b=(OUT, HID), c=(OUT,)
     ),
@@ -128,8 +109,5 @@ ZOO: dict[str, Factory] = {
     ),
     "straight through": lambda: written(
         lambda x, a, b: ((x @ a.t()).sign() + (x @ a.t()) - (x @ a.t()).detach()) @ b.t(), a=(HID, IN), b=(OUT, HID)
-    ),
-    "hidden output too": lambda: written(
-        lambda x, a, b: (F.relu(x @ a.t())[:, :2], F.relu(x @ a.t()) @ b.t()), a=(HID, IN), b=(OUT, HID)
     ),
 }

@@ -56,19 +56,6 @@ class Autoencoder(nn.Module):
         return back @ self.encode.weight + self.shift
 
 
-class Twice(nn.Module):
-    """One Parameter registered under two names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(IN, HID), nn.Linear(HID, HID), nn.Linear(HID, HID)
-        self.c.weight = self.b.weight
-        self.d = nn.Linear(HID, OUT)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.d(F.relu(self.c(F.relu(self.b(F.relu(self.a(x)))))))
-
-
 class Encoder(nn.Module):
     """nn.TransformerEncoderLayer between two linear maps; a batch of two sequences of five."""
 
@@ -122,19 +109,15 @@ ZOO: dict[str, Factory] = {
     "mlp leaky": lambda: mlp(nn.LeakyReLU),
     "mlp elu": lambda: mlp(nn.ELU),
     "mlp tanh": lambda: mlp(nn.Tanh),
-    "mlp linear": lambda: mlp(nn.Identity),
     "mlp batch norm": lambda: mlp(norm=nn.BatchNorm1d),
     "mlp layer norm": lambda: mlp(norm=nn.LayerNorm),
     "mlp tied": lambda: Case(Tied(), (torch.randn(ROWS, IN),)),
-    "mlp tied under two names": lambda: Case(Twice(), (torch.randn(ROWS, IN),)),
     "autoencoder tied": lambda: Case(Autoencoder(), (torch.randn(ROWS, IN),)),
     "spectral norm": lambda: wrapped(parametrizations.spectral_norm),
     "spectral norm old": lambda: wrapped(nn.utils.spectral_norm),
     "weight norm": lambda: wrapped(parametrizations.weight_norm),
     "weight norm whole": lambda: wrapped(lambda m: parametrizations.weight_norm(m, dim=None)),
-    "weight norm old": lambda: wrapped(nn.utils.weight_norm),
     "transformer encoder layer": encoder,
-    "transformer encoder layer no dropout": lambda: encoder(dropout=0.0),
     "transformer encoder layer norm first": lambda: encoder(dropout=0.0, norm_first=True),
     "transformer encoder layer gelu": lambda: encoder(dropout=0.0, activation="gelu"),
     "transformer decoder layer": lambda: Case(Decoder(), (torch.randn(2, 5, 3), torch.randn(2, 6, 4))),

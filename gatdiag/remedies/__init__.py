@@ -1,5 +1,9 @@
 """Remedies: what is done to a model so that it trains.
 
+- `applied`: what a remedy did, and the way back: `changes`, `undo()`
+- `lipschitz_norm`: divide the scores of attention (LipschitzNorm)
+- `weight_norm`: keep the norm of weight matrices at a chosen number
+- `insertion`: normalization layers and skip connections, put into a model that exists
 - `initialize`: fresh weights by a named scheme, balanced ones among them
 - `stack`: which weights lead into a neuron and which out of it, read off a stack of layers
 - `balance`: how large fresh weights are: every neuron balances, and a signal keeps its size
@@ -9,7 +13,24 @@
 - `moments`: what an optimizer remembers, carried along
 """
 
+from gatdiag.remedies.applied import Applied, Change
 from gatdiag.remedies.initialize import SCHEMES, Scheme, initialize_
+from gatdiag.remedies.insertion import Skip, insert_after_
+from gatdiag.remedies.lipschitz_norm import lipschitz_bound, lipschitz_normalize_
 from gatdiag.remedies.rebalance import Rebalanced, rebalance_
+from gatdiag.remedies.weight_norm import weight_normalize_
 
-__all__ = ["SCHEMES", "Rebalanced", "Scheme", "initialize_", "rebalance_"]
+__all__ = [
+    "SCHEMES",
+    "Applied",
+    "Change",
+    "Rebalanced",
+    "Scheme",
+    "Skip",
+    "initialize_",
+    "insert_after_",
+    "lipschitz_bound",
+    "lipschitz_normalize_",
+    "rebalance_",
+    "weight_normalize_",
+]

@@ -1,0 +1,162 @@
+"""What a remedy did to a model, and the way back.
+
+A remedy that changes what a layer computes puts a class of its own in front of the layer's: the module stays the same
+object, with the same parameters under the same names, and is still an instance of its own class. Unlike a hook, this is
+kept by whatever copies, saves or analyzes the model, and remedies can be taken off in any order.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from gatdiag.errors import ModelError
+
+_REMEDIES, _OWN = "_gatdiag_remedies", "_gatdiag_own"  # of a class: what was put in front, and of which class
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that a remedy changed.
+
+    Attributes:
+        where: Name of the layer or parameter.
+        what: What was done to it.
+    """
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.where}: {self.what}"
+
+
+class Applied:
+    """What a remedy did; `undo` takes it back, and so does leaving it as a context manager.
+
+    What changes the forward pass is taken off, and weights that were trained in the meantime stay. Where weights were
+    set, those that were there before are put back, bit for bit.
+
+    Attributes:
+        remedy: Its name.
+        changes: What was changed, and where.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2))
+        >>> before = model[0].weight.clone()
+        >>> applied = Applied("zero")
+        >>> with applied.changing():
+        ...     applied.remember("0.weight", model[0].weight, "set to zero")
+        ...     _ = nn.init.zeros_(model[0].weight)
+        >>> applied.undo()
+        >>> torch.equal(model[0].weight, before), [str(change) for change in applied.changes]
+        (True, ['0.weight: set to zero'])
+    """
+
+    def __init__(self, remedy: str) -> None:
+        self.remedy = remedy
+        self.changes: tuple[Change, ...] = ()
+        self._ways_back: list[Callable[[], object]] = []
+
+    def record(self, where: str, what: str, undo: Callable[[], object]) -> None:
+        """Note a change that was made, and how it is taken back."""
+        self._ways_back.append(undo)
+        self.changes = (*self.changes, Change(where, what))
+
+    def remember(self, where: str, tensor: Tensor, what: str) -> None:
+        """Note that a tensor is about to be written to, and keep what it holds."""
+        kept = tensor.detach().clone()
+
+        @torch.no_grad()
+        def put_back() -> None:
+            tensor.copy_(kept)
+
+        self.record(where, what, put_back)
+
+    @contextmanager
+    def changing(self) -> Iterator[Self]:
+        """Take back all that was changed so far if the body raises or is interrupted."""
+        try:
+            yield self
+        except BaseException:
+            self.undo()
+            raise
+
+    def undo(self) -> None:
+        """Take the changes back, the last one first; harmless if that was done."""
+        while self._ways_back:
+            self._ways_back[-1]()
+            self._ways_back.pop()
+
+    def __enter__(self) -> Self:
+        """Leaving the context undoes the remedy."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Undo the remedy."""
+        self.undo()
+
+    def __str__(self) -> str:
+        """One line per change."""
+        return "\n".join([f"{self.remedy}:", *(f"  {change}" for change in self.changes)])
+
+
+def has_remedy(module: nn.Module, remedy: type) -> bool:
+    """Is this class in front of the module's own?"""
+    return remedy in _remedies(module)
+
+
+def put_on(module: nn.Module, remedy: type) -> None:
+    """Put a class in front of that of a module, unless it is there."""
+    if not has_remedy(module, remedy):
+        _dress(module, (*_remedies(module), remedy))
+
+
+def take_off(module: nn.Module, remedy: type) -> None:
+    """Take a class away from the front of a module's own.
+
+    Raises:
+        ModelError: The class of the module was changed again, by something else that is still there.
+    """
+    remedies = tuple(other for other in _remedies(module) if other is not remedy)
+    if remedies != _remedies(module):
+        _dress(module, remedies)
+
+
+def _remedies(module: nn.Module) -> tuple[type, ...]:
+    return getattr(type(module), _REMEDIES, ())
+
+
+def _dress(module: nn.Module, remedies: tuple[type, ...]) -> None:
+    kind = type(module)
+    if hasattr(kind, _REMEDIES) and _REMEDIES not in vars(kind):
+        raise ModelError(
+            f"The class of this {kind.__name__} was changed after a remedy was applied to it, by a parametrization or "
+            "the like: remove that first"
+        )
+    own: type = getattr(kind, _OWN, kind)
+    module.__class__ = _class_of(own, remedies) if remedies else own
+
+
+@cache
+def _class_of(own: type, remedies: tuple[type, ...]) -> type:
+    """The class of a layer with remedies, called as the layer's own: that is what people and PyG go by."""
+
+    def reduced(self: nn.Module, _: object) -> Any:
+        return _empty, (own, remedies), self.__getstate__()
+
+    known = {_REMEDIES: remedies, _OWN: own, "__reduce_ex__": reduced, "__module__": own.__module__}
+    kind: type = type(own.__name__, (*reversed(remedies), own), known)
+    return kind
+
+
+def _empty(own: type, remedies: tuple[type, ...]) -> Any:
+    """A layer without contents, which unpickling fills."""
+    kind: Any = _class_of(own, remedies)
+    return kind.__new__(kind)

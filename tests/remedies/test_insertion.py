@@ -1,0 +1,160 @@
+"""Modules inserted after layers: what they compute, that models keep working, and the way back."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GATConv, GCNConv, LayerNorm, PairNorm, SAGEConv
+
+from gatdiag import find_laws
+from gatdiag.errors import InputError, ModelError
+from gatdiag.remedies.insertion import Skip, insert_after_
+from gatdiag.remedies.lipschitz_norm import lipschitz_normalize_
+from gatdiag.structure import discover
+
+EDGES = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList([GATConv(6, 3, heads=2), GATConv(6, 3, heads=2), SAGEConv(6, 6)])
+        self.out = nn.Linear(6, 2)
+
+    def forward(self, x, edge_index):
+        for conv in self.convs:
+            x = conv(x, edge_index).relu()
+        return self.out(x)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Network().double()
+
+
+X = torch.randn(5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def by_hand(model, change):
+    x = X
+    for conv in model.convs:
+        x = change(conv(x, EDGES), x).relu()
+    return model.out(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "change"),
+    [
+        (PairNorm(), lambda y, x: PairNorm()(y)),
+        (LayerNorm(6, mode="node"), lambda y, x: nn.functional.layer_norm(y, (6,))),
+        (Skip(), lambda y, x: x + y),
+        (Skip(scale=0.25), lambda y, x: x + 0.25 * y),
+    ],
+)
+def test_it_is_the_network_written_by_hand_and_comes_out_again(model, module, change):
+    expected, before, keys = by_hand(model, change), model(X, EDGES), list(model.state_dict())
+    kinds = [type(conv) for conv in model.convs]
+    applied = insert_after_(model, "convs.*", module)
+    assert [layer.where for layer in applied.changes] == ["convs.0", "convs.1", "convs.2"]
+    torch.testing.assert_close(model(X, EDGES), expected)
+    assert [type(conv).__name__ for conv in model.convs] == ["GATConv", "GATConv", "SAGEConv"]
+    applied.undo()
+    assert torch.equal(model(X, EDGES), before)
+    assert [type(conv) for conv in model.convs] == kinds
+    assert list(model.state_dict()) == keys
+
+
+def test_copies_pickles_and_state_dicts_carry_it(model):
+    insert_after_(model, "convs.*", nn.LayerNorm(6))
+    with torch.no_grad():
+        model.convs[1].inserted[0].weight.mul_(2)
+    expected = model(X, EDGES)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(other(X, EDGES), expected)
+    fresh = Network().double()
+    insert_after_(fresh, "convs.*", nn.LayerNorm(6))
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(fresh(X, EDGES), expected)
+
+
+def test_remedies_stack_and_come_off_in_any_order(model):
+    before = model(X, EDGES)
+    first = insert_after_(model, "convs.*", PairNorm())
+    scores = lipschitz_normalize_(model)
+    second = insert_after_(model, "convs.[01]", Skip())
+    assert str(second) == "insert_after:\n  convs.0: Skip() inserted after it\n  convs.1: Skip() inserted after it"
+    divided = (model.convs[0](X, EDGES) - X).detach()
+    first.undo()
+    only_scores = (model.convs[0](X, EDGES) - X).detach()
+    torch.testing.assert_close(PairNorm()(only_scores), divided)
+    scores.undo()
+    torch.testing.assert_close(model.convs[0](X, EDGES), GATConv.forward(model.convs[0], X, EDGES) + X)
+    second.undo()
+    assert torch.equal(model(X, EDGES), before)
+    assert type(model.convs[0]) is GATConv
+
+
+def test_layers_stay_what_they_are_for_everything_that_reads_the_model(model):
+    insert_after_(model, "convs.*", nn.LayerNorm(6))
+    structure = discover(model, X, EDGES)
+    assert [layer.kind for layer in structure] == ["GATConv", "GATConv", "SAGEConv", "Linear"]
+    assert structure.parameter("convs.0.inserted.0.weight").role == "norm scale"
+    assert not any(law.residual > 1e-9 for law in find_laws(model, X, EDGES) if law.exact)
+
+
+def test_further_outputs_and_the_target_of_a_pair_are_kept():
+    layer = GATConv((6, 4), 4, add_self_loops=False)
+    insert_after_(nn.ModuleDict({"layer": layer}), "layer", Skip())
+    target = torch.randn(5, 4)
+    output, (edges, alpha) = layer((torch.randn(5, 6), target), EDGES, return_attention_weights=True)
+    plain = GATConv.forward(layer, (torch.zeros(5, 6), target), EDGES)
+    assert output.shape == plain.shape == (5, 4)
+    assert len(alpha) == edges.shape[1]
+
+
+def test_it_works_in_mixed_precision_and_in_the_mode_of_the_layer(model):
+    model.float().eval()
+    insert_after_(model, "convs.*", nn.BatchNorm1d(6))
+    assert not model.convs[0].inserted.training
+    assert model.convs[0].inserted[0].weight.dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(X.float(), EDGES).isfinite().all()
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_changed(model):
+    model.convs.append(GCNConv(6, 4))
+    kinds = [type(conv) for conv in model.convs]
+    with pytest.raises(ModelError, match=r"cannot fit convs\.3: it takes 6 channels and returns 4"):
+        insert_after_(model, "convs.*", Skip())
+    with pytest.raises(InputError, match="No layer of the model is named 'conv'; its parts are convs"):
+        insert_after_(model, "conv", Skip())
+    with pytest.raises(InputError, match=r"give their names, as in 'convs\.\*'"):
+        insert_after_(model, "convs", PairNorm())
+    with pytest.raises(InputError, match=r"Expected a torch\.nn\.Module to insert, got type"):
+        insert_after_(model, "convs.*", PairNorm)
+    assert [type(conv) for conv in model.convs] == kinds
+    insert_after_(model, "convs.0", PairNorm())
+    with pytest.raises(ModelError, match=r"convs\.0 has a PairNorm inserted after it already"):
+        insert_after_(model, "convs.?", PairNorm())
+    assert [hasattr(conv, "inserted") for conv in model.convs] == [True, False, False, False]
+    with pytest.raises(ModelError, match="their shapes are"):
+        Skip()(torch.ones(2, 3), torch.ones(2, 4))
+
+
+def test_an_interrupt_leaves_nothing_behind(model, monkeypatch):
+    made = []
+
+    def interrupted(module, memo=None):
+        made.append(module)
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return module
+
+    monkeypatch.setattr(copy, "deepcopy", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        insert_after_(model, "convs.*", PairNorm())
+    assert type(model.convs[0]) is GATConv
+    assert not hasattr(model.convs[0], "inserted")

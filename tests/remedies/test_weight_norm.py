@@ -1,0 +1,110 @@
+"""Weight normalization against the formula, as a parametrization and as a projection."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GAT, GCN, GATv2Conv
+
+from gatdiag.errors import InputError, ModelError
+from gatdiag.remedies.weight_norm import FrobeniusNormalized, weight_normalize_
+
+EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+
+
+def gcn(layers=3):
+    torch.manual_seed(0)
+    return GCN(4, 8, layers, 3)
+
+
+def sizes(model, order="fro"):
+    weights = [parameter for name, parameter in model.named_parameters() if parameter.dim() == 2]
+    return torch.stack([torch.linalg.matrix_norm(weight, order) for weight in weights])
+
+
+def effective(model):
+    return [conv.lin.weight for conv in model.convs]
+
+
+def test_it_is_the_formula_and_has_its_gradient():
+    weight = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    normalized = FrobeniusNormalized(2.5)
+    torch.testing.assert_close(normalized(weight), 2.5 * weight / weight.square().sum().sqrt())
+    assert torch.autograd.gradcheck(normalized, weight)
+    assert torch.equal(normalized(torch.zeros(2, 2)), torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize(("kind", "order"), [("frobenius", "fro"), ("spectral", 2)])
+def test_layers_compute_with_weights_of_that_norm_while_they_train(kind, order):
+    model, x = gcn(), torch.randn(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # made before: parameters stay the same objects
+    with weight_normalize_(model, 4.0, kind=kind) as applied:
+        assert len(applied.changes) == 3
+        for _ in range(30):
+            optimizer.zero_grad()
+            model(x, EDGES).square().sum().backward()
+            optimizer.step()
+        for weight in effective(model.eval()):
+            assert float(torch.linalg.matrix_norm(weight, order).detach()) == pytest.approx(4.0, rel=1e-3)
+        twin = copy.deepcopy(model)
+        twin.load_state_dict(model.state_dict())
+        assert torch.equal(twin(x, EDGES), model(x, EDGES))
+
+
+@pytest.mark.parametrize("kind", ["frobenius", "spectral"])
+def test_the_parametrization_is_undone_bit_for_bit(kind):
+    model, x = GAT(4, 8, 2, 3, heads=2), torch.randn(4, 4)
+    before, keys = model(x, EDGES), list(model.state_dict())
+    parameters = {id(parameter) for parameter in model.parameters()}
+    applied = weight_normalize_(model, 0.5, kind=kind)
+    assert not torch.equal(model(x, EDGES), before)
+    applied.undo()
+    assert torch.equal(model(x, EDGES), before)
+    assert sorted(model.state_dict()) == sorted(keys)
+    assert {id(parameter) for parameter in model.parameters()} == parameters
+
+
+def test_a_projection_holds_after_each_step_and_gives_the_weights_back():
+    model, x = gcn(), torch.randn(4, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    before = copy.deepcopy(model.state_dict())
+    applied = weight_normalize_(model, 2.0, optimizer=optimizer)
+    for _ in range(3):
+        torch.testing.assert_close(sizes(model), torch.full((3,), 2.0))
+        optimizer.zero_grad()
+        model(x, EDGES).square().sum().backward()
+        optimizer.step()
+    applied.undo()
+    assert all(
+        torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items() if name.endswith("lin.weight")
+    )
+    optimizer.step()
+    assert not torch.allclose(sizes(model), torch.full((3,), 2.0))
+
+
+def test_attention_vectors_biases_and_norms_are_left_alone():
+    model = nn.ModuleList([GATv2Conv(4, 4, heads=2), nn.LayerNorm(8), nn.Linear(8, 2)])
+    changed = [change.where for change in weight_normalize_(model).changes]
+    assert changed == ["0.lin_l.weight", "0.lin_r.weight", "2.weight"]
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_changed():
+    model = gcn()
+    applied = weight_normalize_(model)
+    with pytest.raises(ModelError, match=r"convs\.0\.lin\.parametrizations\.weight\.original is rewritten already"):
+        weight_normalize_(model)
+    applied.undo()
+    nn.utils.parametrizations.weight_norm(model.convs[2].lin)
+    kinds = [type(conv.lin) for conv in model.convs]
+    with pytest.raises(ModelError, match="is rewritten already"):
+        weight_normalize_(model)
+    assert [type(conv.lin) for conv in model.convs] == kinds
+    with pytest.raises(ModelError, match="Expected a model with weight matrices, got LayerNorm"):
+        weight_normalize_(nn.LayerNorm(3))
+    with pytest.raises(InputError, match="positive number was expected, got -1"):
+        weight_normalize_(gcn(), -1)
+    with pytest.raises(InputError, match="'frobenius' or 'spectral', got 'fro'"):
+        weight_normalize_(gcn(), kind="fro")
+    with pytest.raises(InputError, match="leave it out for kind='spectral'"):
+        weight_normalize_(model, kind="spectral", optimizer=torch.optim.SGD(model.parameters()))

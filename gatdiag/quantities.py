@@ -198,6 +198,7 @@ _GROUPS = (
             high="gradients explode",
             low="gradients vanish",
             metric="norms",
+            symbol="‖∇W‖",
         ),
         Quantity(
             "relative_gradient_norm",
@@ -208,6 +209,7 @@ _GROUPS = (
             low="the parameter hardly trains",
             paper=_BALANCE,
             metric="norms",
+            symbol="‖∇W‖ / ‖W‖",
         ),
         Quantity(
             "update_ratio",
@@ -485,6 +487,7 @@ _GROUPS = (
             high="the gradients are not those of the function whose laws these are",
             low="the law holds",
             paper=_BALANCE,
+            symbol="δ",
         ),
         Quantity(
             "c",

@@ -1,6 +1,9 @@
-"""Figures: run -> the papers' figures, each a `Figure`: its facts, `data(...)` and `draw(table, figure)`.
+"""Figures: run -> the papers' figures, each a `Figure`: its facts, `data(...)` and `draw(table, canvas)`.
 
-    look             what all share: sizes, fonts, palettes, axes, notes; the only part that figures import
+    figure           Figure, and what the catalogue of quantities knows of one
+    style            sizes, fonts, palettes; names in plain characters
+    axes             scales and their limits, lines, marks for what cannot be drawn, legends, notes in an empty place
+    heat             layer x step heat maps
     overview         the one picture to look at first
     curves           training_curves; of several runs compared_curves
     gradients        gradient_norms, chosen_layers; of several runs gradient_evolution
@@ -8,13 +11,24 @@
     laws             balance, conservation
     smoothing        smoothing_by_layer, smoothing_over_training
     accuracy         of several runs accuracy_by_depth, _width, _normalization and _tree_depth
-    rendering        a figure -> bytes, files, data
+    rendering        the registry; a figure -> bytes, files, data
 
 `FIGURES` holds them in reading order. Every figure can be had as data (`table`), and drawn on a matplotlib Figure of
 one's own (`figure.draw(table, matplotlib_figure)`). Nothing here touches pyplot, the backend, or settings that stay.
 """
 
-from gatdiag.figures.look import Figure
+from gatdiag.figures.axes import not_recorded
+from gatdiag.figures.figure import Figure
 from gatdiag.figures.rendering import FIGURES, figures_for, missing, render, render_document, save_figures, table
 
-__all__ = ["FIGURES", "Figure", "figures_for", "missing", "render", "render_document", "save_figures", "table"]
+__all__ = [
+    "FIGURES",
+    "Figure",
+    "figures_for",
+    "missing",
+    "not_recorded",
+    "render",
+    "render_document",
+    "save_figures",
+    "table",
+]

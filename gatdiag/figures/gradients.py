@@ -6,34 +6,26 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from gatdiag.errors import InputError
-from gatdiag.figures.look import (
-    ATTENTION_STYLE,
-    FEATURE_STYLE,
-    Canvas,
-    Figure,
-    curve_line,
+from gatdiag.figures.axes import (
     draw_lines,
-    heat_legend,
-    heat_map,
-    heat_steps,
-    heat_table,
-    is_wide,
     layer_bar,
     layer_lines,
     layer_names,
     legend_below,
-    log_bar,
     not_recorded,
     note,
-    plain,
-    shared_limits,
+    panels,
     step_axis,
 )
+from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, equations, symbol, tidy
+from gatdiag.figures.heat import heat_bar, heat_legend, heat_map, heat_table, shared_limits
+from gatdiag.figures.style import ATTENTION_STYLE, FEATURE_STYLE, Canvas, is_wide, plain
 from gatdiag.run import Run
 from gatdiag.summary import (
     ATTENTION,
     FEATURES,
+    has_role,
+    known_layers,
     logged,
     loss_name,
     role_series,
@@ -43,53 +35,46 @@ from gatdiag.summary import (
     without_layer,
 )
 
-_LABEL = {
-    FEATURES: "relative gradient norm,\nfeature weights",
-    ATTENTION: "relative gradient norm,\nattention vectors",
-}
+_RELATIVE = "parameters.relative_gradient_norm"
+_NORM = "parameters.gradient_norm"
+_STYLES = {FEATURES: FEATURE_STYLE, ATTENTION: ATTENTION_STYLE}
 
 
 def gradient_norms_data(run: Run) -> pd.DataFrame:
     """The loss, and the relative gradient norms of at most ten layers, thinned so that spikes stay.
 
     Returns:
-        quantity ("loss" or the parameters' role), step, layer (null for the loss), value, low, high.
+        quantity ("loss" or the parameters' role), step, layer (null for the loss), value, low, high, stretch (of
+        uninterrupted recording).
     """
     parts = []
     loss = loss_name(run)
     if loss is not None:
-        curve = thin(logged(run, loss))
-        parts.append(without_layer(run, curve).assign(quantity="loss"))
-    for role in (FEATURES, ATTENTION):
+        parts.append(without_layer(run, thin(logged(run, loss))).assign(quantity="loss"))
+    for role in _STYLES:
         table = thin_groups(some_layers(role_series(run, "relative_gradient_norm", role)), "layer")
         parts.append(table.assign(quantity=role))
-    return pd.concat(parts, ignore_index=True)[["quantity", "step", "layer", "value", "low", "high"]]
+    return tidy(parts, "quantity", "step", "layer", "value", "low", "high", "stretch")
 
 
 def gradient_norms_draw(table: pd.DataFrame, figure: Canvas) -> None:
     """The loss, then a panel a role with a line a layer."""
-    roles = [FEATURES, *([ATTENTION] if (table["quantity"] == ATTENTION).any() else [])]
-    count = 1 + len(roles)
-    places = figure.subplots(*((1, count) if is_wide(figure) else (count, 1))).flat
-    axes = list(places)
+    roles = [role for role in _STYLES if role == FEATURES or (table["quantity"] == role).any()]
     marks: list[Line2D] = []
-    loss = table[table["quantity"] == "loss"]
-    if len(loss):
-        marks += draw_lines(axes[0], [curve_line(loss, color="black")])
-        axes[0].set_ylabel("loss")
-        step_axis(axes[0], table["step"])
-    else:
-        note(axes[0], not_recorded("steps.loss"))
-    for place, role in zip(axes[1:], roles, strict=True):
-        part = table[table["quantity"] == role]
+    for axes, quantity in zip(panels(figure, 1 + len(roles)), ("loss", *roles), strict=True):
+        part = table[table["quantity"] == quantity]
         if not len(part):
-            note(place, not_recorded("parameters.relative_gradient_norm"))
-            continue
-        lines, layers = layer_lines(part, linewidth=0.9)
-        marks += draw_lines(place, lines, log=True)
-        place.set_ylabel(_LABEL[role])
-        step_axis(place, table["step"])
-        layer_bar(figure, [place], layer_names(table), layers)
+            note(axes, not_recorded("steps.loss" if quantity == "loss" else _RELATIVE))
+        elif quantity == "loss":
+            marks += draw_lines(axes, [(part, {"color": "black"})])
+            axes.set_ylabel("loss")
+            step_axis(axes, table["step"])
+        else:
+            lines, layers = layer_lines(part, linewidth=0.9)
+            marks += draw_lines(axes, lines, log=True)
+            axes.set_ylabel(f"{symbol(_RELATIVE)}, {quantity}s")
+            step_axis(axes, table["step"])
+            layer_bar(figure, [axes], layer_names(table), layers)
     legend_below(figure, marks)
 
 
@@ -100,14 +85,14 @@ GRADIENT_NORMS = Figure(
     "feature weights, and of the attention vectors where the network has them.",
     reading="Lines that run together are layers that train at the same pace. Layers whose line lies decades below the "
     "others hardly train; where the whole bundle is low while the loss is high, the network is stuck.",
-    equation=r"\|\nabla_{W^l}\mathcal{L}\|_F / \|W^l\|_F",
-    paper="Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023, figures 3b, 4b and 12",
+    equation=equations(_RELATIVE),
+    paper=f"{GATS}, figures 3b, 4b and 12",
     group="gradients",
-    needs=("steps.loss", "parameters.relative_gradient_norm"),
+    needs=("steps.loss", _RELATIVE),
     per="run",
     data=gradient_norms_data,
-    draw=gradient_norms_draw,
-    height=lambda table, width: 2.1 if width > 4.5 else 1.6 * (2 + (table["quantity"] == ATTENTION).any()),
+    drawing=gradient_norms_draw,
+    height=lambda table, width: 2.1 if is_wide(width) else 1.6 * (2 + (table["quantity"] == ATTENTION).any()),
 )
 
 
@@ -119,46 +104,34 @@ def chosen_layers_data(run: Run, layers: Sequence[str] | None = None) -> pd.Data
         layers: Their names; by default the first, the middle and the last with feature weights.
 
     Returns:
-        role, step, layer, value, low, high.
+        role, step, layer, value, low, high, stretch (of uninterrupted recording).
 
     Raises:
         InputError: A name is not one of the run's layers.
     """
-    unknown = sorted(set(layers or ()) - set(run.layer_names))
-    if unknown:
-        raise InputError(f"layers must be names from run.layer_names, got {unknown[0]!r}")
-    features = role_series(run, "relative_gradient_norm", FEATURES)
-    if layers is None:
-        layers = some_layers(features, 3)["layer"].unique().tolist()
-    both = ((FEATURES, features), (ATTENTION, role_series(run, "relative_gradient_norm", ATTENTION)))
+    series = {role: role_series(run, "relative_gradient_norm", role) for role in _STYLES}
+    chosen = known_layers(run, layers) or some_layers(series[FEATURES], 3)["layer"].unique().tolist()
     parts = [
-        thin_groups(table[table["layer"].isin(layers).to_numpy()], "layer").assign(role=role) for role, table in both
+        thin_groups(table[table["layer"].isin(chosen).to_numpy()], "layer").assign(role=role)
+        for role, table in series.items()
     ]
-    return pd.concat(parts, ignore_index=True)[["role", "step", "layer", "value", "low", "high"]]
+    return tidy(parts, "role", "step", "layer", "value", "low", "high", "stretch")
 
 
 def chosen_layers_draw(table: pd.DataFrame, figure: Canvas) -> None:
     """A panel a layer: feature weights on the left axis, attention vectors on the right one."""
-    if not len(table):
-        note(figure, not_recorded("parameters.relative_gradient_norm"))
-        return
-    layers = [part for _, part in table.groupby("layer", observed=True, sort=True)]
-    shape = (1, len(layers)) if is_wide(figure) else (len(layers), 1)
-    panels = figure.subplots(*shape, squeeze=False).flat
-    shown = []
-    for panel, part in zip(panels, layers, strict=True):
-        for role, style in ((FEATURES, FEATURE_STYLE), (ATTENTION, ATTENTION_STYLE)):
-            curve = part[part["role"] == role]
-            if not len(curve):
-                continue
+    layers = list(table.groupby("layer", observed=True, sort=True))
+    shown: list[Line2D] = []
+    for panel, (layer, part) in zip(panels(figure, len(layers), len(layers)), layers, strict=True):
+        for role, curve in part.groupby("role", sort=False):
+            style = _STYLES[str(role)]
             axes = panel if role == FEATURES else panel.twinx()
-            line = {key: style[key] for key in ("color", "linestyle")}
-            shown += draw_lines(axes, [curve_line(curve, f"{role}s", **line)], log=True)
+            shown += draw_lines(axes, [(curve, {**style, "label": f"{role}s"})], log=True)
             axes.set_ylabel(f"{role}s", color=style["color"])
             if role == ATTENTION:
                 axes.spines["right"].set_visible(True)
                 axes.grid(False)
-        panel.set_title(plain(f"layer {part['layer'].iloc[0]}"), loc="left")
+        panel.set_title(plain(f"layer {layer}"), loc="left")
         step_axis(panel, table["step"])
     legend_below(figure, shown)
 
@@ -171,13 +144,14 @@ CHOSEN_LAYERS = Figure(
     reading="Where attention moves much faster than the features it weighs, or not at all, attention and features are "
     "out of balance. A line that starts late began at zero, where the ratio is undefined.",
     equation=r"\|\nabla_{W^l}\mathcal{L}\|_F / \|W^l\|_F, \quad \|\nabla_{a^l}\mathcal{L}\|_2 / \|a^l\|_2",
-    paper="Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023, figure 5",
+    paper=f"{GATS}, figure 5",
     group="gradients",
-    needs=("parameters.relative_gradient_norm",),
+    needs=(_RELATIVE,),
     per="run",
     data=chosen_layers_data,
-    draw=chosen_layers_draw,
-    height=lambda table, width: 2.0 if width > 4.5 else 0.5 + 1.5 * max(table["layer"].nunique(), 1),
+    drawing=chosen_layers_draw,
+    height=lambda table, width: 2.0 if is_wide(width) else 0.5 + 1.5 * max(table["layer"].nunique(), 1),
+    applies=lambda runs: any(has_role(run, ATTENTION) for run in runs),
 )
 
 
@@ -192,49 +166,38 @@ def gradient_evolution_data(*runs: Run, variants: Mapping[str, str] | None = Non
         variants: What each run is called, by its name; by default its name.
 
     Returns:
-        run (its place among the runs), label, step, layer, value. A run without the column has one row of nulls.
+        run (its place among the runs), label, step, until (where its cell ends), layer, value. A run without the
+        column has one row of nulls; the table is empty if all are.
     """
-    parts = []
-    for place, run in enumerate(runs[:_LIMIT]):
-        table = heat_table(role_series(run, "gradient_norm", FEATURES), "max")
-        if not len(table):
-            table = pd.DataFrame({"step": [None], "layer": [None], "value": [np.nan]})
-        label = (variants or {}).get(run.name, run.name)
-        parts.append(table.assign(run=place, label=label, layer=table["layer"].astype(object)))
-    columns = ["run", "label", "step", "layer", "value"]
-    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    maps = [heat_table(role_series(run, "gradient_norm", FEATURES)) for run in runs[:_LIMIT]]
+    nulls = pd.DataFrame({"step": [None], "until": [None], "layer": [None], "value": [np.nan]})
+    parts = [
+        (table if len(table) else nulls).assign(
+            run=place, label=(variants or {}).get(run.name, run.name), layer=lambda of: of["layer"].astype(object)
+        )
+        for place, (run, table) in enumerate(zip(runs, maps, strict=False))
+        if any(map(len, maps))
+    ]
+    return tidy(parts, "run", "label", "step", "until", "layer", "value")
 
 
 def gradient_evolution_draw(table: pd.DataFrame, figure: Canvas) -> None:
     """A heat map a run, all with the same colors."""
     parts = [part for _, part in table.groupby("run", sort=True)]
-    known = table[table["layer"].notna()]
-    if not len(known):
-        note(figure, not_recorded("parameters.gradient_norm"))
-        return
-    limits = shared_limits(known["value"].to_numpy(np.float64), "log")
-    columns = min(len(parts), 2) if is_wide(figure) else 1
-    grid = figure.subplots(-(-len(parts) // columns), columns, squeeze=False)
-    panels = iter(grid.flat)
+    limits = shared_limits(table["value"].to_numpy(np.float64), "log")
+    grid = panels(figure, len(parts), 2)
     cases = set[str]()
-    for axes, part in zip(panels, parts, strict=False):
+    for axes, part in zip(grid, parts, strict=True):
         axes.set_title(plain(part["label"].iloc[0], 44 if is_wide(figure) else 36), loc="left")
         if part["layer"].isna().all():
-            note(axes, not_recorded("parameters.gradient_norm"))
+            note(axes, not_recorded(_NORM))
             continue
         names = list(dict.fromkeys(part["layer"]))
-        cells = part.assign(layer=pd.Categorical(part["layer"], categories=names), step=part["step"].astype(np.int64))
-        cases |= heat_map(axes, cells, names, kind="log", label="", limits=limits, bar=False)
-        heat_steps(axes, cells["step"])
-    for axes in panels:
-        axes.set_visible(False)
-    log_bar(figure, list(grid.flat), limits, "‖∇W‖")
+        cells = part.assign(layer=pd.Categorical(part["layer"], categories=names))
+        cases |= heat_map(axes, cells.astype({"step": np.int64, "until": np.int64}), names, "log", limits)
+        axes.set_xlabel("step")
+    heat_bar(figure, grid, "log", limits, symbol(_NORM))
     legend_below(figure, heat_legend(cases))
-
-
-def _height(table: pd.DataFrame, width: float) -> float:
-    rows = -(-table["run"].nunique() // 2) if width > 4.5 else table["run"].nunique()
-    return 0.3 + 1.8 * max(rows, 1)
 
 
 GRADIENT_EVOLUTION = Figure(
@@ -243,12 +206,12 @@ GRADIENT_EVOLUTION = Figure(
     shows="The gradient norm of each layer's feature weights at each step, one panel per run, in the same colors.",
     reading="A panel of one color is a network whose layers all receive gradients. Brightness that grows from layer "
     "to layer is an exploding or vanishing gradient; the run beside it shows whether the remedy helps.",
-    equation=r"\|\nabla_{W^l}\mathcal{L}\|_F",
-    paper="Dasoulas et al., Lipschitz Normalization for Self-Attention Layers, ICML 2021 (evolution of the gradient)",
+    equation=equations(_NORM),
+    paper=f"{LIPSCHITZ} (evolution of the gradient)",
     group="comparison",
-    needs=("parameters.gradient_norm",),
+    needs=(_NORM,),
     per="comparison",
     data=gradient_evolution_data,
-    draw=gradient_evolution_draw,
-    height=_height,
+    drawing=gradient_evolution_draw,
+    height=lambda table, width: 0.3 + 1.8 * -(-max(table["run"].nunique(), 1) // (2 if is_wide(width) else 1)),
 )

@@ -14,7 +14,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from gatdiag.errors import InputError
 from gatdiag.figures import accuracy, curves, gradients, laws, overview, smoothing, weight_change
-from gatdiag.figures.look import SIZES, Figure, look
+from gatdiag.figures.figure import Figure
+from gatdiag.figures.style import SIZES, style_context
 from gatdiag.quantities import TableName
 from gatdiag.run import Run
 from gatdiag.summary import accuracies, loss_name, recorded
@@ -115,7 +116,7 @@ def render(
     if values is None:
         values = table(chosen, runs, **options)
     content = BytesIO()
-    with look(salt=f"gatdiag {chosen.name}"):
+    with style_context(salt=f"gatdiag {chosen.name}"):
         canvas = _CANVASES[format](_drawn(chosen, values, SIZES[width], dpi))
         # not savefig, which draws everything twice; the layout is settled in the one drawing that is kept
         getattr(canvas, f"print_{format}")(content, metadata=_METADATA[format])
@@ -156,9 +157,9 @@ def save_figures(
 def render_document(runs: Run | Sequence[Run], *, width: Width = "double") -> bytes:
     """Every figure that `save_figures` writes, in one PDF, a page for each."""
     content = BytesIO()
-    with look(), PdfPages(content, metadata=_METADATA["pdf"]) as pages:
+    with style_context(), PdfPages(content, metadata=_METADATA["pdf"]) as pages:
         for _, figure, _, values in _applying(_listed(runs)):
-            with look():
+            with style_context():
                 pages.savefig(_drawn(figure, values, SIZES[width], 300))
     return content.getvalue()
 

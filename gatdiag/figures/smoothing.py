@@ -1,21 +1,15 @@
 """mu of outputs and of gradients against the layer, and over training (paper 3)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from gatdiag.errors import InputError
-from gatdiag.figures.look import (
-    SMOOTHING,
-    ZERO_NORM,
-    Canvas,
-    Figure,
-    Line,
+from gatdiag.figures.axes import (
+    Curve,
     draw_lines,
-    is_wide,
     layer_axis,
     layer_bar,
     layer_codes,
@@ -23,17 +17,19 @@ from gatdiag.figures.look import (
     layer_names,
     layer_room,
     legend_below,
-    not_recorded,
-    note,
     note_panels,
-    ordered_colors,
+    ordered_bar,
     step_axis,
-    step_bar,
-    undefined_of,
 )
+from gatdiag.figures.figure import TAMING, Figure, equations, symbol, tidy
+from gatdiag.figures.style import Canvas, is_wide, ordered_colors
 from gatdiag.run import Run
-from gatdiag.summary import layer_series, some_layers, spaced, thin_groups, zero_norms
+from gatdiag.summary import known_layers, layer_series, some_layers, spaced, thin_groups, zero_norms
 
+COLUMNS = ("mu", "relative_mu", "output_norm", "gradient_mu", "relative_gradient_mu", "output_gradient_norm")
+_NEEDS = tuple(f"layers.{column}" for column in COLUMNS)
+_EQUATION = equations("layers.mu") + r", \quad \gamma_X = \mathbf{1}^\top X / N"
+_ZERO = {"relative_mu": "output is zero", "relative_gradient_mu": "gradient is zero"}  # why they are undefined
 _LETTERS = 20  # that fit side by side below a panel
 
 
@@ -49,74 +45,14 @@ def smoothing_by_layer_data(run: Run, steps: Sequence[int] | None = None) -> pd.
         "gradient is zero" or "output is zero"; else "").
     """
     parts = []
-    for column in SMOOTHING:
+    for column in COLUMNS:
         table = layer_series(run, column)
-        table["undefined"] = np.where(zero_norms(run, column), ZERO_NORM.get(column, ""), "")
+        table["undefined"] = np.where(zero_norms(run, column), _ZERO.get(column, ""), "")
         known = np.unique(table["step"])
         if len(known):
-            wanted = (
-                known[spaced(len(known), 5)] if steps is None else [known[np.abs(known - s).argmin()] for s in steps]
-            )
-            parts.append(table[table["step"].isin(wanted)].assign(quantity=column))
-    columns = ["quantity", "step", "layer", "value", "undefined"]
-    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
-
-
-def smoothing_by_layer_draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """Outputs above, gradients below (beside each other's counterpart); a line a step."""
-    if not len(table):
-        note(figure, not_recorded("layers.mu", "layers.output_norm", "layers.gradient_mu"))
-        return
-    names = layer_names(table)
-    wide = is_wide(figure)
-    panels = figure.subplots(2, 3) if wide else figure.subplots(3, 2).T
-    steps = sorted(table["step"].unique())
-    colors = dict(zip(steps, ordered_colors(len(steps)), strict=True))
-    marks, absent = list[Line2D](), dict[str, Axes]()
-    for axes, (column, label) in zip(panels.flat, SMOOTHING.items(), strict=True):
-        part = table[table["quantity"] == column].sort_values("layer")
-        if not len(part):
-            absent[f"layers.{column}"] = axes
-            continue
-        marker = {"marker": ".", "markersize": 3} if len(names) <= 40 else {}
-        lines = [
-            Line(
-                layer_codes(curve["layer"]),
-                curve["value"],
-                style={"color": tuple(colors[step]), **marker},
-                undefined=undefined_of(curve),
-            )
-            for step, curve in part.groupby("step")
-        ]
-        relative = column.startswith("relative")
-        marks += draw_lines(axes, lines, log=None if relative else True, hold=(0.0, 1.0) if relative else ())
-        axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
-        axes.set_ylabel(label)
-        layer_axis(axes, names, limit=6 if wide else 5, letters=_LETTERS)
-    step_bar(figure, list(panels.flat), [int(step) for step in steps])
-    legend_below(figure, marks)
-    note_panels(figure, absent)
-
-
-SMOOTHING_BY_LAYER = Figure(
-    name="smoothing_by_layer",
-    title="Oversmoothing of outputs and gradients, layer by layer",
-    shows="For each layer's output X and for its gradient, at a few steps of training: mu (how far the nodes' rows are "
-    "from their mean), mu relative to the norm, and the norm itself.",
-    reading="Relative mu that falls towards 0 with depth is oversmoothing of the outputs; one that falls towards 0 "
-    "backwards is oversmoothing of the gradients. Where mu falls only as the norm does, everything vanishes, which is "
-    "a different problem. mu that grows backwards is gradient expansion.",
-    equation=r"\mu(X) = \|X - \mathbf{1}\gamma_X\|_F, \quad \gamma_X = \mathbf{1}^\top X / N",
-    paper="Park & Kim, Taming Gradient Oversmoothing and Expansion in GNNs, arXiv 2410.04824",
-    group="smoothing",
-    needs=tuple(f"layers.{column}" for column in SMOOTHING),
-    per="run",
-    data=smoothing_by_layer_data,
-    draw=smoothing_by_layer_draw,
-    height=lambda table, width: (
-        2 * layer_room(table, _LETTERS) + 3.4 if width > 4.5 else 3 * layer_room(table, _LETTERS) + 4.4
-    ),
-)
+            nearest = spaced(len(known), 5) if steps is None else [int(np.abs(known - step).argmin()) for step in steps]
+            parts.append(table[table["step"].isin(known[nearest])].assign(quantity=column))
+    return tidy(parts, "quantity", "step", "layer", "value", "undefined")
 
 
 def smoothing_over_training_data(run: Run, layers: Sequence[str] | None = None) -> pd.DataFrame:
@@ -127,52 +63,93 @@ def smoothing_over_training_data(run: Run, layers: Sequence[str] | None = None) 
         layers: Their names; by default five, evenly from the first to the last.
 
     Returns:
-        quantity (the column of `run.layers`), step, layer, value, low, high, undefined (why the value is NaN where it
-        is 0 / 0: "gradient is zero" or "output is zero"; else "").
+        quantity (the column of `run.layers`), step, layer, value, low, high, stretch (of uninterrupted recording),
+        undefined (why the value is NaN where it is 0 / 0: "gradient is zero" or "output is zero"; else "").
 
     Raises:
         InputError: A name is not one of the run's layers.
     """
-    unknown = sorted(set(layers or ()) - set(run.layer_names))
-    if unknown:
-        raise InputError(f"layers must be names from run.layer_names, got {unknown[0]!r}")
-    parts = []
-    for column in SMOOTHING:
-        zero = zero_norms(run, column)
+    wanted, parts = known_layers(run, layers), []
+    for column in COLUMNS:
         table = layer_series(run, column)
-        table["broken"] = ~zero & ~np.isfinite(table["value"].to_numpy())
-        chosen = some_layers(table, 5) if layers is None else table[table["layer"].isin(layers).to_numpy()]
+        table["broken"] = (~zero_norms(run, column) & ~np.isfinite(table["value"].to_numpy())).astype(float)
+        chosen = table[table["layer"].isin(wanted).to_numpy()] if wanted else some_layers(table, 5)
         if len(chosen):
             thinned = thin_groups(chosen, "layer")
-            broken = thin_groups(chosen.assign(value=chosen["broken"].astype(float)), "layer")["high"] > 0
-            undefined = np.where(thinned["value"].isna() & ~broken, ZERO_NORM.get(column, ""), "")
+            broken = thin_groups(chosen.assign(value=chosen["broken"]), "layer")["high"] > 0
+            undefined = np.where(thinned["value"].isna() & ~broken, _ZERO.get(column, ""), "")
             parts.append(thinned.assign(quantity=column, undefined=undefined))
-    columns = ["quantity", "step", "layer", "value", "low", "high", "undefined"]
-    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    return tidy(parts, "quantity", "step", "layer", "value", "low", "high", "stretch", "undefined")
 
 
-def smoothing_over_training_draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """Outputs above, gradients below (beside each other's counterpart); a line a layer."""
-    if not len(table):
-        note(figure, not_recorded("layers.mu", "layers.output_norm", "layers.gradient_mu"))
-        return
+def _draw_panels(
+    table: pd.DataFrame, figure: Canvas, curves: Callable[[pd.DataFrame], list[Curve]], x: str
+) -> list[tuple[Axes, bool]]:
+    """Outputs above, gradients below (beside each other's counterpart); the panels, and whether they are drawn."""
     panels = figure.subplots(2, 3) if is_wide(figure) else figure.subplots(3, 2).T
-    marks, layers, absent = list[Line2D](), list[int](), dict[str, Axes]()
-    for axes, (column, label) in zip(panels.flat, SMOOTHING.items(), strict=True):
+    marks, absent = list[Line2D](), dict[str, Axes]()
+    for axes, column in zip(panels.flat, COLUMNS, strict=True):
         part = table[table["quantity"] == column]
         if not len(part):
             absent[f"layers.{column}"] = axes
             continue
-        lines, layers = layer_lines(part, linewidth=0.9)
         relative = column.startswith("relative")
-        marks += draw_lines(axes, lines, log=None if relative else True, hold=(0.0, 1.0) if relative else ())
-        axes.set_ylabel(label)
-        step_axis(axes, table["step"])
-    layer_bar(figure, list(panels.flat), layer_names(table), layers)
+        hold = (0.0, 1.0) if relative else ()
+        marks += draw_lines(axes, curves(part), x=x, log=None if relative else True, hold=hold)
+        axes.set_ylabel(symbol(f"layers.{column}"))
     legend_below(figure, marks)
     note_panels(figure, absent)
+    return [(axes, axes not in absent.values()) for axes in panels.flat]
 
 
+def smoothing_by_layer_draw(table: pd.DataFrame, figure: Canvas) -> None:
+    """A line a step."""
+    names = layer_names(table)
+    steps = sorted(table["step"].unique())
+    colors = dict(zip(steps, ordered_colors(len(steps)), strict=True))
+    marker = {"marker": ".", "markersize": 3} if len(names) <= 40 else {}
+
+    def curves(part: pd.DataFrame) -> list[Curve]:
+        part = part.sort_values("layer").assign(place=lambda of: layer_codes(of["layer"]))
+        return [(curve, {"color": colors[step], **marker}) for step, curve in part.groupby("step")]
+
+    panels = _draw_panels(table, figure, curves, "place")
+    for axes, drawn in panels:
+        if drawn:
+            axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
+            layer_axis(axes, names, limit=6 if is_wide(figure) else 5, letters=_LETTERS)
+    ordered_bar(figure, [axes for axes, _ in panels], [f"{step:,}" for step in steps], "step")
+
+
+def smoothing_over_training_draw(table: pd.DataFrame, figure: Canvas) -> None:
+    """A line a layer."""
+    panels = _draw_panels(table, figure, lambda part: layer_lines(part, linewidth=0.9)[0], "step")
+    for axes, drawn in panels:
+        if drawn:
+            step_axis(axes, table["step"])
+    layers = sorted({int(code) for code in table["layer"].cat.codes})
+    layer_bar(figure, [axes for axes, _ in panels], layer_names(table), layers)
+
+
+SMOOTHING_BY_LAYER = Figure(
+    name="smoothing_by_layer",
+    title="Oversmoothing of outputs and gradients, layer by layer",
+    shows="For each layer's output X and for its gradient, at a few steps of training: mu (how far the nodes' rows are "
+    "from their mean), mu relative to the norm, and the norm itself.",
+    reading="Relative mu that falls towards 0 with depth is oversmoothing of the outputs; one that falls towards 0 "
+    "backwards is oversmoothing of the gradients. Where mu falls only as the norm does, everything vanishes, which is "
+    "a different problem. mu that grows backwards is gradient expansion.",
+    equation=_EQUATION,
+    paper=TAMING,
+    group="smoothing",
+    needs=_NEEDS,
+    per="run",
+    data=smoothing_by_layer_data,
+    drawing=smoothing_by_layer_draw,
+    height=lambda table, width: (
+        (3.4 if is_wide(width) else 4.4) + layer_room(table, _LETTERS) * (2 if is_wide(width) else 3)
+    ),
+)
 SMOOTHING_OVER_TRAINING = Figure(
     name="smoothing_over_training",
     title="Oversmoothing of outputs and gradients over training",
@@ -180,12 +157,12 @@ SMOOTHING_OVER_TRAINING = Figure(
     reading="Compare the lines, dark (first layer) to light (last): relative mu near 0 in late layers is an "
     "oversmoothed output; near 0 in early layers of the gradient's panel, an oversmoothed gradient. See whether "
     "training repairs it.",
-    equation=r"\mu(X) = \|X - \mathbf{1}\gamma_X\|_F, \quad \gamma_X = \mathbf{1}^\top X / N",
-    paper="Park & Kim, Taming Gradient Oversmoothing and Expansion in GNNs, arXiv 2410.04824",
+    equation=_EQUATION,
+    paper=TAMING,
     group="smoothing",
-    needs=tuple(f"layers.{column}" for column in SMOOTHING),
+    needs=_NEEDS,
     per="run",
     data=smoothing_over_training_data,
-    draw=smoothing_over_training_draw,
-    height=lambda table, width: 3.4 if width > 4.5 else 4.4,
+    drawing=smoothing_over_training_draw,
+    height=lambda table, width: 3.4 if is_wide(width) else 4.4,
 )

@@ -8,8 +8,7 @@ from gatdiag.diagnosis import Finding, examine
 from gatdiag.diagnosis.values import SHARE
 from gatdiag.diagnosis.vanishing_gradients import weakest_gradient
 from gatdiag.diagnosis.wording import count, number, percent
-from gatdiag.figures import Figure, figures_for, missing
-from gatdiag.figures.look import not_recorded
+from gatdiag.figures import Figure, figures_for, missing, not_recorded
 from gatdiag.names import listed, short
 from gatdiag.report.plots import FigureBlock, FigureGroup, figure_block, figure_groups
 from gatdiag.report.story import Stat, anything, loss_text, metric, note_facts, stats, story, warnings

@@ -29,6 +29,8 @@ from gatdiag.summary.measured import measured, recorded
 from gatdiag.summary.series import (
     ATTENTION,
     FEATURES,
+    has_role,
+    known_layers,
     layer_series,
     neuron_series,
     role_series,
@@ -37,7 +39,7 @@ from gatdiag.summary.series import (
     without_layer,
     zero_norms,
 )
-from gatdiag.summary.thinning import bin_steps, envelope, spaced, thin, thin_groups
+from gatdiag.summary.thinning import bin_steps, spaced, stretches, thin, thin_groups
 
 __all__ = [
     "ATTENTION",
@@ -50,7 +52,8 @@ __all__ = [
     "default_variant",
     "depth",
     "differences",
-    "envelope",
+    "has_role",
+    "known_layers",
     "layer_series",
     "logged",
     "loss_name",
@@ -69,6 +72,7 @@ __all__ = [
     "some_layers",
     "spaced",
     "split",
+    "stretches",
     "thin",
     "thin_groups",
     "training_facts",

@@ -4,12 +4,14 @@ The tables returned are tidy: step, layer, value; `layer` is a categorical in th
 codes number the layers from 0.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from gatdiag.errors import InputError
 from gatdiag.run import Run
 from gatdiag.summary.measured import measured, recorded
 from gatdiag.summary.thinning import spaced
@@ -18,8 +20,6 @@ FEATURES = "feature weight"
 ATTENTION = "attention vector"
 Floats = NDArray[np.float64]
 
-_KEPT = ("step", "layer", "parameter", "norm", "gradient_norm")  # what combining needs, beside the column itself
-_NORMS = ("norm", "gradient_norm", "spectral_norm")
 _FRACTIONS = ("unchanged_fraction", "changed_fraction_005", "changed_fraction_050")
 
 
@@ -30,7 +30,7 @@ def layer_series(run: Run, column: str) -> pd.DataFrame:
         step, layer, value. Empty if the column was not recorded; NaN where it was measured and is undefined.
     """
     keep = measured(run, "layers", column)
-    frame = run.layers.filter(["step", "layer", column]).loc[keep]
+    frame = run.layers.loc[keep]
     values = frame[column].to_numpy(np.float64) if keep.any() else np.empty(0)
     return _tidy(run, frame["step"].to_numpy(), _codes(frame, run), values)
 
@@ -47,7 +47,7 @@ def zero_norms(run: Run, column: str) -> NDArray[np.bool_]:
     if norm is None or norm not in run.layers.columns:
         return np.zeros(int(keep.sum()), bool)
     frame = run.layers.loc[keep, [column, norm]]
-    return np.asarray(np.isnan(frame[column].to_numpy(np.float64)) & (frame[norm].to_numpy(np.float64) == 0))
+    return (frame[column].isna() & (frame[norm] == 0)).to_numpy(bool)
 
 
 def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
@@ -67,16 +67,16 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
         where all weights are zero (attention vectors at the first step, often). NaN stays NaN.
     """
     keep = measured(run, "parameters", column) & (run.parameters["role"] == role).to_numpy()
-    frame = run.parameters.filter([*_KEPT, *({column} - set(_KEPT))]).loc[keep]
+    frame = run.parameters.loc[keep]
     if not len(frame):
-        return _tidy(run, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+        return _empty(run)
     steps, place = _positions(frame["step"].to_numpy())
     layers = len(run.layer_names)
     cells, cell = np.unique(place * layers + _codes(frame, run), return_inverse=True)
     value = _combined(run, frame, column, cell, len(cells))
     kept = np.ones(len(cells), bool)
     if column == "relative_gradient_norm":
-        kept = _combine_max(frame["norm"].to_numpy(np.float64), cell, len(cells)) != 0
+        kept = _largest(frame["norm"].to_numpy(np.float64), cell, len(cells)) != 0
     return _tidy(run, steps[cells // layers][kept], (cells % layers)[kept], value[kept])
 
 
@@ -92,20 +92,20 @@ def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "e
         step, layer, value. NaN where a neuron of that layer is NaN.
     """
     if not recorded(run, "neurons", column):
-        return _tidy(run, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+        return _empty(run)
     frame = run.neurons
-    step, layer, values = frame["step"].to_numpy(), _codes(frame, run), frame[column].to_numpy(np.float64)
-    if layer.min() < 0:  # laws of layers that are not recorded
-        step, layer, values = step[layer >= 0], layer[layer >= 0], values[layer >= 0]
-    starts = np.flatnonzero(np.concatenate([[True], (np.diff(step) != 0) | (np.diff(layer) != 0)]))
+    steps, place = _positions(frame["step"].to_numpy())
+    layers, layer = len(run.layer_names), _codes(frame, run)
+    kept = layer >= 0  # laws of layers that are not recorded have none
+    key, values = (place * layers + layer)[kept], frame[column].to_numpy(np.float64)[kept]
+    if (np.diff(key) < 0).any():  # laws of one layer need not stand together
+        order = np.argsort(key, kind="stable")
+        key, values = key[order], values[order]
+    starts = np.flatnonzero(np.diff(key, prepend=-1))
     highest, lowest = np.maximum.reduceat(values, starts), np.minimum.reduceat(values, starts)
     extreme = np.where(np.abs(lowest) > np.abs(highest), lowest, highest)
-    table = _tidy(run, step[starts], layer[starts], extreme)
-    if table.duplicated(["step", "layer"]).any():  # laws of one layer need not stand together
-        order = table["value"].abs().sort_values(na_position="last", kind="stable").index
-        table = table.loc[order].drop_duplicates(["step", "layer"], keep="last").sort_values(["step", "layer"])
-        table = table.reset_index(drop=True)
-    return table.assign(value=table["value"].abs()) if how == "largest" else table
+    value = np.abs(extreme) if how == "largest" else extreme
+    return _tidy(run, steps[key[starts] // layers], key[starts] % layers, value)
 
 
 def weight_scale(run: Run) -> float | None:
@@ -117,44 +117,61 @@ def weight_scale(run: Run) -> float | None:
         The scale; None if no positive, finite norm was recorded.
     """
     frame = run.parameters
-    keep = measured(run, "parameters", "norm") & (frame["role"] == FEATURES).to_numpy()
-    if not keep.any():
-        return None
-    first = frame[keep & (frame["step"] == frame["step"].to_numpy()[keep].min()).to_numpy()]
-    layers: list[dict[str, Any]] = run.meta["structure"]["layers"]
-    rows = {p["name"]: float(p["shape"][0]) for layer in layers for p in layer["parameters"] if p["shape"]}
-    squares = first["norm"].to_numpy(np.float64) ** 2
-    sizes = squares / first["parameter"].astype(object).map(rows).fillna(1.0).to_numpy(np.float64)
+    frame = frame[measured(run, "parameters", "norm") & (frame["role"] == FEATURES).to_numpy()]
+    first = frame[frame["step"] == frame["step"].min()]
+    rows = {parameter["name"]: parameter["shape"][0] for parameter in _parameters(run) if parameter["shape"]}
+    sizes = first["norm"] ** 2 / first["parameter"].astype(object).map(rows).fillna(1.0).astype(float)
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-    return float(np.median(sizes)) if len(sizes) else None
+    return float(sizes.median()) if len(sizes) else None
 
 
 def some_layers(table: pd.DataFrame, limit: int = 10) -> pd.DataFrame:
     """The rows of at most `limit` layers: the first and last that have rows, and evenly between."""
-    present = table["layer"].cat.codes.drop_duplicates().sort_values().to_numpy()
-    kept = present[spaced(len(present), limit)]
-    return table[table["layer"].cat.codes.isin(kept).to_numpy()].reset_index(drop=True)
+    codes = table["layer"].cat.codes
+    present = np.sort(codes.unique())
+    return table[codes.isin(present[spaced(len(present), limit)]).to_numpy()].reset_index(drop=True)
+
+
+def known_layers(run: Run, names: Sequence[str] | None) -> list[str]:
+    """Names of layers that somebody chose; none if nobody did.
+
+    Raises:
+        InputError: A name is not one of the run's layers.
+    """
+    for name in names or ():
+        if name not in run.layer_names:
+            raise InputError(f"layers must be names from run.layer_names, got {name!r}")
+    return list(names or ())
+
+
+def has_role(run: Run, role: str) -> bool:
+    """Whether the model has a parameter of a role."""
+    return any(parameter["role"] == role for parameter in _parameters(run))
+
+
+def without_layer(run: Run, curve: pd.DataFrame) -> pd.DataFrame:
+    """Rows about the whole network, with a null `layer`, to stand beside rows of layers in one table."""
+    return curve.assign(layer=_names(run, np.full(len(curve), -1)))
 
 
 def _combined(run: Run, frame: pd.DataFrame, column: str, cell: NDArray[np.int64], count: int) -> Floats:
     values = frame[column].to_numpy(np.float64, na_value=np.nan)
-    if column in _NORMS[:2]:
-        return _combine_norms(values, cell, count)
+    if column in ("norm", "gradient_norm"):
+        return _norms(values, cell, count)
     if column == "relative_gradient_norm" and {"norm", "gradient_norm"} <= set(frame.columns) and count < len(values):
-        above, below = (
-            _combine_norms(frame[name].to_numpy(np.float64), cell, count) for name in ("gradient_norm", "norm")
-        )
+        above, below = (_norms(frame[name].to_numpy(np.float64), cell, count) for name in ("gradient_norm", "norm"))
         with np.errstate(divide="ignore", invalid="ignore"):
             return above / below
     if column in _FRACTIONS:
-        weight = _sizes(run, frame)
+        sizes = {parameter["name"]: float(np.prod(parameter["shape"])) for parameter in _parameters(run)}
+        weight = frame["parameter"].astype(object).map(sizes).fillna(1.0).to_numpy(np.float64)
         return np.bincount(cell, weight * values, count) / np.bincount(cell, weight, count)
-    return _combine_max(values, cell, count)
+    return _largest(values, cell, count)
 
 
-def _combine_norms(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:
+def _norms(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:
     """The norm of all entries together; scaled by the largest, so that tiny gradients do not underflow."""
-    largest = _combine_max(values, cell, count)
+    largest = _largest(values, cell, count)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         parts = (values / largest[cell]) ** 2
     parts[largest[cell] == 0] = 0.0
@@ -162,23 +179,21 @@ def _combine_norms(values: Floats, cell: NDArray[np.int64], count: int) -> Float
     return np.where(np.isinf(largest), largest, total)
 
 
-def _combine_max(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:
+def _largest(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:
     largest = np.full(count, -np.inf)
     with np.errstate(invalid="ignore"):  # NaN wins
         np.maximum.at(largest, cell, values)
     return largest
 
 
-def _sizes(run: Run, frame: pd.DataFrame) -> Floats:
-    layers: list[dict[str, Any]] = run.meta["structure"]["layers"]
-    size = {p["name"]: float(np.prod(p["shape"])) for layer in layers for p in layer["parameters"]}
-    return frame["parameter"].astype(object).map(size).fillna(1.0).to_numpy(np.float64)
+def _parameters(run: Run) -> list[dict[str, Any]]:
+    return [parameter for layer in run.meta["structure"]["layers"] for parameter in layer["parameters"]]
 
 
 def _positions(step: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Distinct steps in order, and the place of each row among them."""
     if len(step) and (np.diff(step) >= 0).all():  # as recorded; far quicker than sorting
-        new = np.concatenate([[True], np.diff(step) != 0])
+        new = np.diff(step, prepend=step[0] - 1) != 0
         return step[new], np.cumsum(new) - 1
     return np.unique(step, return_inverse=True)
 
@@ -187,12 +202,7 @@ def _codes(frame: pd.DataFrame, run: Run) -> NDArray[np.int64]:
     layer = frame["layer"]
     if list(layer.cat.categories) != list(run.layer_names):
         layer = layer.cat.set_categories(list(run.layer_names))
-    return np.asarray(layer.cat.codes)
-
-
-def without_layer(run: Run, curve: pd.DataFrame) -> pd.DataFrame:
-    """Rows about the whole network, with a null `layer`, to stand beside rows of layers in one table."""
-    return curve.assign(layer=_names(run, np.full(len(curve), -1)))
+    return layer.cat.codes.to_numpy().astype(np.int64)
 
 
 def _names(run: Run, codes: NDArray[np.int64]) -> pd.Categorical:
@@ -201,3 +211,7 @@ def _names(run: Run, codes: NDArray[np.int64]) -> pd.Categorical:
 
 def _tidy(run: Run, step: NDArray[np.int64], layer: NDArray[np.int64], value: Floats) -> pd.DataFrame:
     return pd.DataFrame({"step": step, "layer": _names(run, layer), "value": value})
+
+
+def _empty(run: Run) -> pd.DataFrame:
+    return _tidy(run, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))

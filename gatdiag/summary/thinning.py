@@ -1,11 +1,18 @@
-"""Few steps out of many, chosen so that no spike is lost.
+"""Few steps out of many, chosen so that no spike is lost and no pause of recording is bridged.
 
 A line of 5,000 points on a page 1,000 pixels wide hides nothing when each pixel keeps its lowest and its highest point.
 """
 
+from typing import Any, TypeAlias
+
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+_PAUSE = 10  # times the usual distance of the steps on either side
+_USUAL = 5  # distances whose median is usual
 
 
 def spaced(count: int, limit: int) -> NDArray[np.int64]:
@@ -20,100 +27,100 @@ def spaced(count: int, limit: int) -> NDArray[np.int64]:
     return np.unique(np.round(np.linspace(0, count - 1, limit)).astype(np.int64))
 
 
-def bin_steps(count: int, limit: int) -> NDArray[np.int64]:
-    """The bin of each of `count` positions, for at most `limit` bins of nearly equal size, in order.
+def stretches(steps: ArrayLike) -> NDArray[np.int64]:
+    """Which uninterrupted stretch of recording each step is in, from 0.
 
-    Example:
-        >>> bin_steps(5, 2).tolist()
-        [0, 0, 0, 1, 1]
-    """
-    if count <= limit:
-        return np.arange(count)
-    return np.arange(count) * limit // count
-
-
-def envelope(values: NDArray[np.float64], limit: int) -> NDArray[np.int64]:
-    """Positions of one series that draw the same line: the ends, and the lowest and highest value of each bin.
-
-    Where a bin holds NaN or infinities, the first of them is kept too, so that a break is never thinned away.
+    Recording paused where the next step is more than ten times as far as is usual both before and after. Where steps
+    only become rarer, or ever rarer, it did not.
 
     Args:
-        values: (T,), in order of the steps.
-        limit: About how many positions may stay; a series that is no longer is kept whole.
-
-    Returns:
-        (at most 1.5 `limit` + 2,) increasing positions.
+        steps: (T,) increasing.
 
     Example:
-        >>> series = np.zeros(1000); series[501] = 1.0
-        >>> 501 in envelope(series, 20)
-        True
+        >>> stretches([0, 1, 2, 3, 500, 501, 502]).tolist(), stretches([0, 1, 2, 100, 200, 300]).tolist()
+        ([0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0])
     """
-    count = len(values)
+    apart = np.diff(np.asarray(steps, np.int64))
+    if not len(apart) or apart.max() <= _PAUSE * apart.min():
+        return np.zeros(len(np.asarray(steps)), np.int64)
+    gaps = pd.Series(apart)
+    before, after = (part.rolling(_USUAL, min_periods=1).median().shift() for part in (gaps, gaps[::-1]))
+    paused = apart > _PAUSE * np.fmax(before.to_numpy(), after.to_numpy()[::-1])
+    return np.concatenate([[0], np.cumsum(paused)])
+
+
+def bin_steps(steps: ArrayLike, limit: int) -> NDArray[np.int64]:
+    """The bin of each step: about `limit` bins of nearly equal size, in order, none with a pause of recording inside.
+
+    Args:
+        steps: (T,) increasing.
+        limit: How many bins there may be; each pause adds one at most.
+
+    Example:
+        >>> bin_steps(range(5), 2).tolist()
+        [0, 0, 0, 1, 1]
+    """
+    count = len(np.asarray(steps))
     if count <= limit:
         return np.arange(count)
-    bins = max(limit // 2, 1)
-    starts = np.searchsorted(bin_steps(count, bins), np.arange(bins))
-    finite = np.isfinite(values)
-    kept = [np.array([0, count - 1])]
-    for wanted in (np.where(finite, values, np.inf), np.where(finite, -values, np.inf), np.where(finite, 1.0, 0.0)):
-        lowest = np.minimum.reduceat(wanted, starts)
-        hit = wanted == np.repeat(lowest, np.diff(np.append(starts, count)))
-        positions = np.flatnonzero(hit)
-        kept.append(positions[np.unique(np.searchsorted(starts, positions, side="right"), return_index=True)[1]])
-    return np.unique(np.concatenate(kept))
+    return np.arange(count) * limit // count + stretches(steps)
 
 
 def thin(values: pd.Series, limit: int = 150) -> pd.DataFrame:
-    """A series by step in at most `limit` points: the median of each bin of steps, with its lowest and highest value.
+    """A series by step in about `limit` points: the median of each bin of steps, with its lowest and highest value.
 
     The first and the last step are bins of their own. A bin that holds NaN or an infinity is NaN, so that the break
     shows.
 
     Args:
         values: Indexed by step, in order.
-        limit: How many points there may be; a series that is no longer is kept as it is.
+        limit: How many points there may be; a series that is no longer is kept as it is, and each pause of recording
+            adds one at most.
 
     Returns:
-        step (amid the bin), value, low, high.
+        step (amid the bin), value, low, high, stretch (as `stretches` of the steps gives it).
 
     Example:
         >>> thin(pd.Series([5.0, 1.0, 2.0, 9.0, 4.0]), 3)
-           step  value  low  high
-        0     0    5.0  5.0   5.0
-        1     2    2.0  1.0   9.0
-        2     4    4.0  4.0   4.0
+           step  value  low  high  stretch
+        0     0    5.0  5.0   5.0        0
+        1     2    2.0  1.0   9.0        0
+        2     4    4.0  4.0   4.0        0
     """
-    step, value = values.index.to_numpy(), values.to_numpy(np.float64)
-    count = len(value)
-    if count <= limit:
-        return pd.DataFrame({"step": step, "value": value, "low": value, "high": value})
-    inner = bin_steps(count - 2, max(limit - 2, 1))
-    bins = np.concatenate([[0], inner + 1, [inner[-1] + 2]])
-    order = np.lexsort((value, bins))  # sorted inside each bin, NaN last
-    starts = np.flatnonzero(np.diff(bins, prepend=-1))
-    ends = np.append(starts[1:], count)
-    ordered = value[order]
-    low, high = ordered[starts], ordered[ends - 1]
-    below, above = ordered[(starts + ends - 1) // 2], ordered[(starts + ends) // 2]
-    with np.errstate(invalid="ignore"):
-        middle = np.where(below == above, below, below / 2 + above / 2)
-    broken = ~(np.isfinite(low) & np.isfinite(high))
-    table = pd.DataFrame({"step": step[(starts + ends - 1) // 2], "value": middle, "low": low, "high": high})
-    table.loc[broken, ["value", "low", "high"]] = np.nan
-    return table
+    return pd.DataFrame(_thinned(values.index.to_numpy(), values.to_numpy(np.float64), limit))
 
 
 def thin_groups(table: pd.DataFrame, by: str, limit: int = 150) -> pd.DataFrame:
-    """Each group of a tidy table (step, value, a categorical) reduced by `thin`.
+    """Each group of a tidy table (step, value, and `by`) reduced by `thin`.
 
     Returns:
-        step, the categorical, value, low, high.
+        step, `by`, value, low, high, stretch.
     """
-    parts = []
-    for _, part in table.groupby(by, observed=True, sort=True):
-        thinned = thin(part.set_index("step")["value"], limit)
-        thinned.insert(1, by, part[by].iloc[[0] * len(thinned)].array)
-        parts.append(thinned)
-    empty = table[["step", by, "value"]].assign(low=table["value"], high=table["value"])
-    return pd.concat(parts, ignore_index=True) if parts else empty
+    step, value = table["step"].to_numpy(), table["value"].to_numpy(np.float64)
+    groups = [np.sort(rows) for rows in table.groupby(by, observed=True, sort=True).indices.values()]
+    parts = [_thinned(step[rows], value[rows], limit) for rows in groups if len(rows)]
+    if not parts:
+        return table[["step", by, "value"]].assign(low=table["value"], high=table["value"], stretch=0)
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    first = np.repeat([rows[0] for rows in groups if len(rows)], [len(part["step"]) for part in parts])
+    return pd.DataFrame({"step": columns.pop("step"), by: table[by].iloc[first].array, **columns})
+
+
+def _thinned(step: NDArray[np.int64], value: Floats, limit: int) -> dict[str, NDArray[Any]]:
+    stretch, count = stretches(step), len(value)
+    if count <= limit:
+        return {"step": step, "value": value, "low": value, "high": value, "stretch": stretch}
+    bins = np.pad(bin_steps(step[1:-1], max(limit - 2, 1)) + 1, (1, 1))
+    bins[-1] = bins[-2] + 1
+    bins += stretch
+    order = np.lexsort((value, bins))  # sorted inside each bin, NaN last
+    starts = np.flatnonzero(np.diff(bins, prepend=-1))
+    ends = np.append(starts[1:], count)
+    amid, ordered = (starts + ends - 1) // 2, value[order]
+    low, high = ordered[starts], ordered[ends - 1]
+    below, above = ordered[amid], ordered[(starts + ends) // 2]
+    known = np.isfinite(low) & np.isfinite(high)
+    with np.errstate(invalid="ignore"):
+        middle = np.where(below == above, below, below / 2 + above / 2)
+    value, low, high = (np.where(known, one, np.nan) for one in (middle, low, high))
+    return {"step": step[amid], "value": value, "low": low, "high": high, "stretch": stretch[amid]}

@@ -7,11 +7,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from gatdiag.figures.look import SIZES, Figure, look
+from gatdiag.figures import Figure
+from gatdiag.figures.style import SIZES, style_context
 
 
 def drawn(figure: Figure, table: pd.DataFrame, width: str = "double") -> matplotlib.figure.Figure:
-    with look():
+    with style_context():
         size = SIZES[width], figure.height(table, SIZES[width])
         canvas = matplotlib.figure.Figure(figsize=size, dpi=50, layout="constrained")
         FigureCanvasAgg(canvas)

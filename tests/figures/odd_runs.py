@@ -9,6 +9,7 @@ import numpy as np
 from gatdiag.run import Run, Store, load
 from tests.run.synthetic import synthetic_meta, synthetic_run
 
+PAUSED = (*range(20), *range(1000, 1020), 3500, *range(6000, 6020))  # three stretches, and a step between
 HOSTILE = (
     "$x_1^2$",
     "<script>alert('&')</script>",
@@ -112,6 +113,7 @@ def odd_runs(folder: Path) -> dict[str, Run]:
         "stuck": {"steps": 60, "layers": 10, "neurons": 4, "collapse": True},
         "one step": {"steps": 1, "layers": 5, "neurons": 3},
         "one layer": {"steps": 30, "layers": 1, "neurons": 3},
+        "paused": {"steps": PAUSED, "layers": 4, "neurons": 2},
         "512 layers": {"steps": 4, "layers": 512, "neurons": 1, "collapse": True},
     }
     runs = {name: load(synthetic_run(folder / name, **options)) for name, options in made.items()}

@@ -3,49 +3,57 @@
 import itertools
 from importlib import import_module
 
-import matplotlib as mpl
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.mathtext import MathTextParser
 
-from gatdiag.figures import FIGURES, missing, render, table
+from gatdiag.figures import FIGURES, figures_for, missing, table
 from tests.figures.canvas import drawn, words
 
-ODD = (
+OF_A_RUN = [figure for figure in FIGURES if figure.per == "run"]
+OF_SEVERAL = [figure for figure in FIGURES if figure.per == "comparison"]
+ODD = [
     ("ordinary", "double"),
     ("stuck", "single"),
     ("one step", "double"),
     ("one layer", "single"),
     ("512 layers", "single"),
     ("broken", "double"),
+    ("paused", "double"),
     ("nothing", "single"),
     ("hostile", "single"),
-)
-OF_A_RUN = [figure for figure in FIGURES if figure.per == "run"]
-OF_SEVERAL = [figure for figure in FIGURES if figure.per == "comparison"]
-
+]
+SEVERAL = [("ordinary", "stuck"), ("ordinary", "nothing"), ("broken", "hostile", "one step")]
+DRAWINGS = [
+    *((figure, name, width) for figure in OF_A_RUN for name, width in ODD),
+    *((figure, names, "single") for figure in OF_SEVERAL for names in SEVERAL),
+    *((figure, "ordinary", "double") for figure in OF_SEVERAL),
+]
 each = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
 each_of_a_run = pytest.mark.parametrize("figure", OF_A_RUN, ids=lambda figure: figure.name)
-each_of_several = pytest.mark.parametrize("figure", OF_SEVERAL, ids=lambda figure: figure.name)
 
 
 @each
-def test_its_facts_are_complete(figure):
+def test_its_facts_are_complete_and_its_data_tidy(figure, runs, grown, shown):
     module = import_module(figure.data.__module__)
     assert getattr(module, figure.name.upper()) is figure
-    assert figure.draw.__module__ == figure.data.__module__
     assert figure.title
     assert figure.shows.endswith(".")
     assert figure.reading.endswith(".")
     assert all(column.split(".")[0] in ("steps", "layers", "parameters", "neurons") for column in figure.needs)
     MathTextParser("path").parse(f"${figure.equation}$" if figure.equation else "none")
+    values, _ = shown(figure)
+    assert isinstance(values, pd.DataFrame)
+    assert len(values)
+    assert values.columns.is_unique
+    assert isinstance(values.index, pd.RangeIndex)
+    assert values.equals(table(figure, runs["ordinary"] if figure.per == "run" else grown))
 
 
-@pytest.mark.parametrize(("name", "width"), ODD)
-@each_of_a_run
-def test_it_draws_any_run_and_cuts_no_text_off(figure, name, width, runs):
-    canvas = drawn(figure, table(figure, runs[name]), width)
+@pytest.mark.parametrize(("figure", "name", "width"), DRAWINGS, ids=lambda value: getattr(value, "name", str(value)))
+def test_it_draws_anything_cuts_no_text_off_and_differs_in_gray(figure, name, width, shown):
+    canvas = shown(figure, name, width)[1]
     canvas.draw_without_rendering()
     legends = [axes.get_legend() for axes in canvas.axes if axes.get_legend()] + canvas.legends
     texts = [*canvas.texts, *(text for legend in legends for text in legend.get_texts())]
@@ -54,16 +62,24 @@ def test_it_draws_any_run_and_cuts_no_text_off(figure, name, width, runs):
         box, page = text.get_window_extent(), canvas.bbox
         if text.get_text() and box.width:
             assert min(box.x0, page.x1 - box.x1, box.y0, page.y1 - box.y1) >= -1, text
+    if name == "ordinary":
+        assert_no_tick_labels_touch(canvas)
+        for legend in legends:
+            for one, other in itertools.combinations(legend.legend_handles, 2):
+                assert gray(one) != gray(other)
 
 
-@pytest.mark.parametrize(("name", "width"), [("ordinary", "single"), ("ordinary", "double"), ("stuck", "single")])
+@pytest.mark.parametrize("width", ["single", "double"])
 @each_of_a_run
-def test_no_tick_labels_touch(figure, name, width, runs):
-    values = table(figure, runs[name])
-    if "step" in values.columns:
-        values = values.assign(step=values["step"] * 1000)
-    canvas = drawn(figure, values, width)
+def test_no_labels_of_long_runs_touch(figure, width, shown):
+    values = shown(figure, "stuck" if width == "single" else "ordinary")[0]
+    longer = {name: values[name] * 1000 for name in ("step", "until") if name in values.columns}
+    canvas = drawn(figure, values.assign(**longer), width)
     canvas.draw_without_rendering()
+    assert_no_tick_labels_touch(canvas)
+
+
+def assert_no_tick_labels_touch(canvas):
     for axes in (axes for axes in canvas.axes if axes.axison and axes.get_visible()):
         for axis, side in ((axes.xaxis, 0), (axes.yaxis, 1)):
             low, high = sorted(axis.get_view_interval())
@@ -72,54 +88,22 @@ def test_no_tick_labels_touch(figure, name, width, runs):
             boxes = [label.get_window_extent() for label in labels if label.get_text()]
             spans = sorted((box.min[side], box.max[side]) for box in boxes)
             gaps = [after[0] - before[1] for before, after in itertools.pairwise(spans)]
-            assert min(gaps, default=9) > (2 if side == 0 else 0), (
-                axes.get_ylabel(),
-                [label.get_text() for label in labels],
-            )
-
-
-@pytest.mark.parametrize("names", [("ordinary", "stuck"), ("ordinary", "nothing"), ("broken", "hostile", "one step")])
-@each_of_several
-def test_it_draws_any_runs(figure, names, runs):
-    image = render(figure, [runs[name] for name in names], format="png", width="single", dpi=40)
-    assert image.startswith(b"\x89PNG")
+            texts = axes.get_ylabel(), [label.get_text() for label in labels]
+            assert min(gaps, default=9) > (2 if side == 0 else 0), texts
 
 
 @each_of_a_run
-def test_what_is_missing_leaves_a_note_and_no_empty_axis(figure, runs):
-    canvas = drawn(figure, table(figure, runs["nothing"]))
+def test_what_is_missing_leaves_a_note_and_no_empty_axis(figure, runs, shown):
+    canvas = shown(figure, "nothing", "single")[1]
     assert "not recorded" in words(canvas)
     assert not [axes for axes in canvas.axes if axes.axison and not axes.has_data()]
     assert missing(figure, runs["nothing"]) == figure.needs
     assert missing(figure, runs["ordinary"]) == ()
 
 
-@each
-def test_its_data_is_tidy(figure, runs, grown):
-    values = table(figure, runs["ordinary"] if figure.per == "run" else grown)
-    assert isinstance(values, pd.DataFrame)
-    assert len(values)
-    assert values.columns.is_unique
-    assert isinstance(values.index, pd.RangeIndex)
-    assert values.equals(table(figure, runs["ordinary"] if figure.per == "run" else grown))
-
-
-@each
-def test_drawing_changes_neither_the_data_nor_the_settings(figure, runs, grown):
-    values = table(figure, runs["ordinary"] if figure.per == "run" else grown)
-    before, settings = values.copy(), dict(mpl.rcParams)
-    drawn(figure, values)
-    pd.testing.assert_frame_equal(values, before)
-    assert dict(mpl.rcParams) == settings
-
-
-@each
-def test_categories_differ_in_gray(figure, runs, grown):
-    canvas = drawn(figure, table(figure, runs["ordinary"] if figure.per == "run" else grown))
-    legends = [axes.get_legend() for axes in canvas.axes if axes.get_legend()] + canvas.legends
-    for legend in legends:
-        for one, other in itertools.combinations(legend.legend_handles, 2):
-            assert gray(one) != gray(other)
+def test_attention_is_not_compared_where_there_is_none(runs):
+    assert "chosen_layers" in [figure.name for figure in figures_for(runs["ordinary"])]
+    assert "chosen_layers" not in [figure.name for figure in figures_for(runs["nothing"])]
 
 
 def gray(handle):

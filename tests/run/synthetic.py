@@ -24,7 +24,7 @@ _CLASSES = 7
 def synthetic_run(
     folder: Path | str,
     *,
-    steps: int = 200,
+    steps: int | Sequence[int] = 200,
     layers: int = 10,
     neurons: int = 8,
     seed: int = 0,
@@ -37,7 +37,7 @@ def synthetic_run(
 
     Args:
         folder: New or empty.
-        steps: How many steps were recorded.
+        steps: Which steps were recorded, or how many.
         layers: Of GATv2 convolutions, each with a weight, an attention vector and a bias.
         neurons: Width of each layer; every layer but the last has one law a neuron.
         seed: Of all random numbers.
@@ -52,7 +52,7 @@ def synthetic_run(
     store.save_snapshot("initial", _tensors(random, layers, neurons))
     model = _Model(random, layers, neurons, collapse)
     best = (-1.0, 0)
-    for step in range(steps):
+    for step in range(steps) if isinstance(steps, int) else steps:
         scalars = {key: model.scalar(key, step) for key in logged}
         best = max(best, (scalars.get("val_accuracy", -1.0), -step))
         store.append("steps", model.steps(step, scalars))

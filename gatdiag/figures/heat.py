@@ -1,0 +1,136 @@
+"""Layer x step heat maps: what is zero, not finite or not measured is marked, and said in a legend.
+
+A cell lasts from its first step to the next cell, and no longer than recording went on.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize, to_rgba
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from numpy.typing import NDArray
+
+from gatdiag.figures.axes import Floats, layer_axis, power_of_ten, step_axis
+from gatdiag.figures.style import BROKEN, HEAT, SIGNED, UNMEASURED, ZERO, Canvas
+from gatdiag.summary import bin_steps, stretches
+
+HeatKind: TypeAlias = Literal["log", "signed", "linear"]
+Limits: TypeAlias = tuple[float, float]
+_COLUMNS = 300  # more cells than that beside each other cannot be seen on a page
+_SIGNED = 0.1  # colors span at least this much to each side, so that rounding around zero stays white
+
+
+def heat_table(series: pd.DataFrame, how: Literal["max", "extreme", "first"] = "max") -> pd.DataFrame:
+    """A series (step, layer, value) thinned to about 300 steps: each cell stands for the steps up to the next.
+
+    Args:
+        series: As from `gatdiag.summary`.
+        how: What a cell keeps of the steps it stands for: the largest value (so that spikes stay), the value of
+            largest magnitude with its sign, or the first one. NaN and infinities win over all of them.
+
+    Returns:
+        step (the first of the cell), until (where it ends: before the next cell's step only if recording paused),
+        layer, value.
+    """
+    steps, place = np.unique(series["step"].to_numpy(), return_inverse=True)
+    starts = np.flatnonzero(np.diff(bin_steps(steps, _COLUMNS), prepend=-1))
+    cell = np.searchsorted(starts, place, side="right") - 1
+    last = np.append(starts[1:], len(steps)) - 1
+    frame = series.assign(step=steps[starts[cell]], until=_ends(steps)[last[cell]] if len(steps) else steps)
+    if len(starts) < len(steps):
+        value = frame["value"].to_numpy(np.float64)
+        rank = {"max": value, "extreme": np.abs(value), "first": -series["step"].to_numpy(np.float64)}[how]
+        rank = np.where(np.isnan(value), np.inf, np.where(np.isinf(value), np.finfo(float).max, rank))
+        frame = frame.iloc[np.lexsort((rank, frame["layer"].cat.codes, cell))]
+        frame = frame.drop_duplicates(["step", "layer"], keep="last").reset_index(drop=True)
+    return frame[["step", "until", "layer", "value"]]
+
+
+def _ends(steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each step's part of a map ends: at the next step; one stride on where recording paused or ended."""
+    gaps = np.diff(steps)
+    usual = int(np.median(gaps)) if len(gaps) else 1
+    paused = np.diff(stretches(steps)) > 0
+    stride = np.append(usual, np.where(paused, usual, gaps))
+    alone, following = steps + stride, np.append(steps[1:], np.iinfo(np.int64).max)
+    return np.where(np.append(paused, True), np.minimum(alone, following), following)
+
+
+def shared_limits(values: Floats, kind: HeatKind, least: float = _SIGNED) -> Limits:
+    """Limits of the colors that hold 98 % of the values; symmetric, and `least` or more, for what has a sign."""
+    finite = values[np.isfinite(values)]
+    if kind == "log":
+        finite = finite[finite > 0]
+    if kind == "signed":
+        bound = max(float(np.percentile(np.abs(finite), 99)) if len(finite) else 1.0, least)
+        return -bound, bound
+    if not len(finite):
+        return (0.1, 1.0) if kind == "log" else (-1.0, 1.0)
+    low, high = (float(q) for q in np.percentile(finite, [1, 99]))
+    if kind == "log" and high < 10 * low:
+        middle = np.sqrt(low) * np.sqrt(high)
+        return max(float(middle / 3.2), 1e-320), float(middle * 3.2)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def heat_map(axes: Axes, table: pd.DataFrame, names: Sequence[str], kind: HeatKind, limits: Limits) -> set[str]:
+    """Draw a table of `heat_table` with the first layer on top.
+
+    Returns:
+        Which of "zero", "broken", "unmeasured" occur, for `heat_legend`.
+    """
+    starts, ends = table["step"].to_numpy(), table["until"].to_numpy()
+    edges = np.unique(np.concatenate([starts, ends]))
+    at = table["layer"].cat.codes.to_numpy(), np.searchsorted(edges, starts)
+    values, measured = np.full((len(names), len(edges) - 1), np.nan), np.zeros((len(names), len(edges) - 1), bool)
+    values[at], measured[at] = table["value"].to_numpy(np.float64), True
+    broken = measured & ~np.isfinite(values)
+    zero = (values <= 0) & ~broken & (kind == "log")
+    drawn = _colors(kind, limits)
+    image = drawn.to_rgba(np.ma.masked_array(np.where(zero | broken, 1.0, values), ~measured | zero | broken))
+    image[zero], image[broken] = to_rgba(ZERO), to_rgba(BROKEN)
+    axes.set_facecolor(UNMEASURED)
+    axes.grid(False)
+    axes.pcolormesh(edges - 0.5, np.arange(len(names) + 1) - 0.5, image, rasterized=True)
+    for row in np.flatnonzero(broken.any(1)):
+        hit = np.append(broken[row], False)
+        axes.fill_between(edges - 0.5, row - 0.5, row + 0.5, where=hit | np.roll(hit, 1), step="post",
+                          facecolor="none", edgecolor=ZERO, hatch="/////", linewidth=0, rasterized=True)  # fmt: skip
+    step_axis(axes, edges - 0.5, margin=0, label=False)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    layer_axis(axes, names, axis="y", limit=8)
+    cases = {"zero": zero, "broken": broken, "unmeasured": ~measured}
+    return {case for case, hit in cases.items() if hit.any()}
+
+
+def _colors(kind: HeatKind, limits: Limits) -> ScalarMappable:
+    return ScalarMappable((LogNorm if kind == "log" else Normalize)(*limits), SIGNED if kind == "signed" else HEAT)
+
+
+def heat_legend(cases: set[str]) -> list[Patch]:
+    """Legend entries for the cells that are not on the color bar."""
+    patches = {
+        "zero": Patch(facecolor=ZERO, edgecolor="#666666", linewidth=0.5, label="exactly 0"),
+        "broken": Patch(facecolor=BROKEN, edgecolor=ZERO, hatch="/////", linewidth=0, label="NaN or infinite"),
+        "unmeasured": Patch(facecolor=UNMEASURED, label="no value"),
+    }
+    return [patch for case, patch in patches.items() if case in cases]
+
+
+def heat_bar(figure: Canvas, axes: Sequence[Axes], kind: HeatKind, limits: Limits, label: str) -> None:
+    """One color bar for one or several heat maps with the same limits."""
+    bar = figure.colorbar(_colors(kind, limits), ax=list(axes), pad=0.02, aspect=13 * len(axes), extend="both")
+    if kind == "log":  # powers of ten, and 3 times them where these alone would be too few
+        few = limits[1] < 300 * limits[0]
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if few else (1.0,), numticks=6))
+        bar.ax.yaxis.set_major_formatter(FuncFormatter(power_of_ten))
+    else:
+        bar.ax.yaxis.set_major_locator(MaxNLocator(5))
+    bar.ax.minorticks_off()
+    bar.set_label(label)
+    bar.outline.set_linewidth(0.4)

@@ -1,0 +1,178 @@
+"""Sizes, fonts and palettes, the context that applies them and nothing else; how names are written.
+
+Colors are those of Okabe and Ito for categories, cividis for heat maps, blue to gold for lines in an order, and blue to
+orange through white for what has a sign: all safe for color-blind readers. Line styles, markers and hatches differ too,
+so that a print in gray can be read.
+"""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import takewhile
+from typing import Any, TypeAlias
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+
+from gatdiag.names import shortened
+
+Canvas: TypeAlias = Figure | SubFigure
+
+SIZES = {"single": 3.25, "double": 6.75}  # inches: one or both columns of a two-column paper
+_WIDE = 4.5
+
+SETTINGS: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same measure everywhere
+    "mathtext.fontset": "dejavusans",
+    "font.size": 7.0,
+    "axes.titlesize": 7.5,
+    "axes.labelsize": 7.0,
+    "axes.labelpad": 2.5,
+    "axes.titlepad": 4.0,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.5,
+    "hatch.linewidth": 0.5,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.5,
+    "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "legend.borderaxespad": 0.3,
+    "legend.labelspacing": 0.3,
+    "legend.columnspacing": 1.2,
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "agg.path.chunksize": 0,
+    **{
+        f"{axis}tick.{key}": value
+        for axis in "xy"
+        for key, value in (
+            ("labelsize", 6.5),
+            ("major.width", 0.6),
+            ("minor.width", 0.4),
+            ("major.size", 2.5),
+            ("minor.size", 1.5),
+            ("major.pad", 2.0),
+        )
+    },
+}
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")  # Okabe and Ito
+_LINE_STYLES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+FEATURE_STYLE = {"color": COLORS[0], "linestyle": "-"}
+ATTENTION_STYLE = {"color": COLORS[6], "linestyle": "--"}
+PREDICTED = COLORS[1]
+
+HEAT: Colormap = mpl.colormaps["cividis"].with_extremes(bad="#00000000")
+SIGNED: Colormap = LinearSegmentedColormap.from_list(
+    "signed", ["#08306b", "#0072B2", "#9ecae1", "#f7f7f7", "#fdbe85", "#D55E00", "#6b2500"]
+).with_extremes(bad="#00000000")
+# dark to light, each with a contrast of 2 or more both to a white page and to a black one
+ORDERED: Colormap = LinearSegmentedColormap.from_list(
+    "ordered", ["#3a6fc6", "#2190a4", "#3fa666", "#95ad2f", "#dfa41d"]
+)
+BROKEN = "#D81B60"  # NaN and infinities: in none of the palettes
+UNMEASURED = "#dcdcdc"
+ZERO = "#fefefe"  # not the white of the page, which a dark page changes
+
+
+def category(index: int) -> dict[str, Any]:
+    """Color and line style of the index-th of several things without an order; 28 pairs come before one returns.
+
+    Example:
+        >>> category(1)
+        {'color': '#D55E00', 'linestyle': '--'}
+    """
+    return {"color": COLORS[index % len(COLORS)], "linestyle": _LINE_STYLES[index % len(_LINE_STYLES)]}
+
+
+def ordered_colors(count: int) -> list[tuple[float, float, float, float]]:
+    """Colors for things in an order, dark to light."""
+    return [ORDERED(place) for place in (np.linspace(0, 1, count).tolist() if count > 1 else [0.0])]
+
+
+def inches(canvas: Canvas) -> float:
+    """The width of a figure, or of a part of one."""
+    return float(canvas.bbox.width / canvas.dpi)
+
+
+def is_wide(place: Canvas | float) -> bool:
+    """Whether a figure, or one of so many inches, has room for panels beside each other."""
+    return (place if isinstance(place, float | int) else inches(place)) > _WIDE
+
+
+@contextmanager
+def style_context(salt: str = "gatdiag") -> Iterator[None]:
+    """Matplotlib's own defaults and these settings on top of them; whatever was set before comes back afterwards.
+
+    Args:
+        salt: What the identifiers inside an SVG are derived from: equal input, equal file.
+    """
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update({**SETTINGS, "svg.hashsalt": salt})
+        yield
+
+
+def plain(name: object, limit: int = 40) -> str:
+    r"""A name as matplotlib shows it literally: dollars escaped, one line, only glyphs of the font, shortened amid.
+
+    Example:
+        >>> print(plain("cost in $"), plain("a\nb"), plain("x" * 50, 9))
+        cost in \$ a b xxxx…xxxx
+    """
+    text = "".join(_drawable(letter) for letter in str(name))
+    text = " ".join(text.split()) or "(no name)"
+    text = shortened(text, limit).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text  # a legend leaves out what begins with an underscore
+
+
+def layer_labels(names: Sequence[str], limit: int = 18) -> tuple[list[str], str]:
+    """Short names of layers: without the dotted parts that all share, and the pattern they were taken from.
+
+    Returns:
+        The labels, one a layer, and for example "convs.*"; "" if nothing is shared.
+
+    Example:
+        >>> layer_labels(["encoder.convs.0.gat", "encoder.convs.1.gat"])
+        (['0', '1'], 'encoder.convs.*.gat')
+    """
+    parts = [name.split(".") for name in names]
+    if len(parts) < 2:
+        return [plain(name, limit) for name in names], ""
+    head = _shared([part[:-1] for part in parts])  # one part of each name is kept
+    tail = _shared([part[:head:-1] for part in parts])
+    labels = [plain(".".join(part[head : len(part) - tail]), limit) for part in parts]
+    if not head and not tail:
+        return labels, ""
+    return labels, plain(".".join([*parts[0][:head], "*", *parts[0][len(parts[0]) - tail :]]), 30)
+
+
+def _shared(parts: Sequence[Sequence[str]]) -> int:
+    """How many of the first parts are the same in all names."""
+    return len([*takewhile(lambda at: len(set(at)) == 1, zip(*parts, strict=False))])
+
+
+def _drawable(letter: str) -> str:
+    kind = unicodedata.category(letter)
+    if kind in ("Cc", "Zl", "Zp", "Zs"):
+        return " "
+    if kind in ("Cf", "Cs", "Mn", "Me"):  # directions, joiners, surrogates, stacks of accents
+        return ""
+    return letter if ord(letter) in _glyphs() else "\N{REPLACEMENT CHARACTER}"
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())

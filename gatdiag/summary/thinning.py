@@ -44,7 +44,7 @@ def stretches(steps: ArrayLike) -> NDArray[np.int64]:
     if not len(apart) or apart.max() <= _PAUSE * apart.min():
         return np.zeros(len(np.asarray(steps)), np.int64)
     gaps = pd.Series(apart)
-    before, after = (part.rolling(_USUAL, min_periods=1).median().shift() for part in (gaps, gaps[::-1]))
+    before, after = (part.rolling(_USUAL, min_periods=1).quantile(0.5, "lower").shift() for part in (gaps, gaps[::-1]))
     paused = apart > _PAUSE * np.fmax(before.to_numpy(), after.to_numpy()[::-1])
     return np.concatenate([[0], np.cumsum(paused)])
 

@@ -1,4 +1,4 @@
-"""The figures that draw several runs."""
+"""Accuracy against depth, width, normalization and tree depth."""
 
 import numpy as np
 import pandas as pd
@@ -14,47 +14,9 @@ from gatdiag.figures.accuracy import (
     draw_by_size,
     size_table,
 )
-from gatdiag.figures.curves import COMPARED_CURVES
-from gatdiag.figures.gradients import GRADIENT_EVOLUTION
 from gatdiag.run import load
-from tests.figures.canvas import drawn, lines, words
+from tests.figures.canvas import lines
 from tests.run.synthetic import synthetic_run
-
-
-def test_the_curves_of_each_run(grown):
-    values = table(COMPARED_CURVES, grown)
-    for place, run in enumerate(grown):
-        part = values[values["run"] == place]
-        for quantity, column in (("loss", "loss"), ("validation accuracy", "val_accuracy")):
-            assert part[part["quantity"] == quantity]["value"].tolist() == run.steps[column].tolist()
-        assert set(part["label"]) == {run.name}
-    canvas = drawn(COMPARED_CURVES, values)
-    assert [len(lines(axes)) for axes in canvas.axes] == [8, 8]
-    styles = {(line.get_color(), line.get_linestyle()) for line in lines(canvas.axes[0])}
-    assert len(styles) == 8
-    assert len(canvas.legends[0].get_texts()) == 8
-
-
-def test_chosen_scalars_and_labels(grown):
-    values = table(COMPARED_CURVES, grown[:2], names=["test_accuracy"], variants={grown[0].name: "A"})
-    assert set(values["quantity"]) == {"test_accuracy"}
-    assert set(values["label"]) == {"A", grown[1].name}
-
-
-def test_one_scale_of_colors_for_all_runs(grown):
-    values = table(GRADIENT_EVOLUTION, grown[2:6:2])
-    rows = grown[2].parameters
-    expected = rows[rows["role"] == "feature weight"]["gradient_norm"]
-    assert values[values["run"] == 0]["value"].tolist() == expected.tolist()
-    canvas = drawn(GRADIENT_EVOLUTION, values)
-    norms = [axes.collections[0].norm for axes in canvas.axes[:2]]
-    assert (norms[0].vmin, norms[0].vmax) == (norms[1].vmin, norms[1].vmax)
-    assert [axes.get_title("left") for axes in canvas.axes[:2]] == [grown[2].name, grown[4].name]
-
-
-def test_a_run_without_gradients_beside_one_with(grown, runs):
-    canvas = drawn(GRADIENT_EVOLUTION, table(GRADIENT_EVOLUTION, [runs["nothing"], grown[0]]))
-    assert "not recorded: gradient_norm" in words(canvas).replace("\n", " ")
 
 
 def expected_means(runs, value, sizes):
@@ -64,26 +26,21 @@ def expected_means(runs, value, sizes):
     return {key: np.mean(values) for key, values in found.items()}
 
 
-def test_accuracy_and_epochs_against_depth(grown):
-    values = table(ACCURACY_BY_DEPTH, grown)
+def test_accuracy_and_epochs_against_depth(grown, shown):
+    values, canvas = shown(ACCURACY_BY_DEPTH)
     depths = [3, 3, 5, 5] * 2
     best = expected_means(grown, lambda run: run.steps["val_accuracy"].idxmax() + 1, depths)
     test = expected_means(grown, lambda run: run.steps["test_accuracy"][run.steps["val_accuracy"].idxmax()], depths)
     for panel, expected in (("accuracy", test), ("epochs to best", best)):
         part = values[values["panel"] == panel]
-        found = (
-            {(row.variant, row.size): row.mean for row in part.itertuples(name="Row")}
-            if False
-            else {(v, s): m for v, s, m in zip(part["variant"], part["size"], part["mean"], strict=True)}
-        )
+        found = dict(zip(zip(part["variant"], part["size"], strict=True), part["mean"], strict=True))
         assert found == pytest.approx(expected)
-    canvas = drawn(ACCURACY_BY_DEPTH, values)
     assert [axes.get_ylabel() for axes in canvas.axes] == ["test accuracy", "epochs to best"]
     assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["stuck", "trained"]
-    curves = [line.get_ydata() for line in canvas.axes[0].get_lines() if len(line.get_xdata()) == 2]
-    shown = values[values["panel"] == "accuracy"]
-    for curve, variant in zip(curves[:2], ("stuck", "trained"), strict=True):
-        assert list(curve) == pytest.approx(shown[shown["variant"] == variant]["mean"].tolist())
+    part = values[values["panel"] == "accuracy"]
+    curves = {line.get_label(): list(line.get_ydata()) for line in lines(canvas.axes[0])}
+    for variant in ("stuck", "trained"):
+        assert curves[variant] == pytest.approx(part[part["variant"] == variant]["mean"].tolist())
 
 
 def test_accuracy_against_width(grown, runs):
@@ -130,13 +87,10 @@ def drawn_by_size(values):
     return axes
 
 
-def test_intervals_end_where_accuracies_end():
+def test_intervals_end_where_accuracies_end_with_room_above():
     axes = drawn_by_size([0.0, 0.9, 1.0])
     (bar,) = axes.collections[0].get_segments()
     assert bar[:, 1].tolist() == [0.0, 1.0]
-
-
-def test_there_is_room_above_the_highest_accuracy():
     assert drawn_by_size([1.0, 1.0, 1.0]).get_ylim()[1] > 1.08
 
 

@@ -1,8 +1,9 @@
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from gatdiag.figures.look import Line, draw_lines, layer_axis, legend_height, not_recorded, note, scale_axis, step_axis
+from gatdiag.figures.axes import draw_lines, layer_axis, not_recorded, note, scale_axis, step_axis
 
 
 @pytest.fixture
@@ -52,36 +53,43 @@ def test_noise_does_not_fill_a_logarithmic_axis(axes):
     assert high / low > 50
 
 
+def curve(values, **columns):
+    return pd.DataFrame({"step": np.arange(len(values)), "value": values, **columns})
+
+
 def test_what_cannot_be_seen_is_marked(axes):
     y = np.array([1.0, 0.0, np.nan, 3.0, np.inf, 2.0, *np.linspace(1, 3, 500), 1e30])
-    handles = draw_lines(axes, [Line(np.arange(len(y)), y, "a")], log=True)
+    handles = draw_lines(axes, [(curve(y), {"label": "a"})], log=True)
     marks = {line.get_label(): line.get_xdata().tolist() for line in axes.get_lines()[1:]}
     assert marks == {"_broken": [2, 4], "_zero": [1], "_above": [506]}
     assert [handle.get_label() for handle in handles] == ["a", "NaN or infinite", "exactly 0", "beyond the axis"]
 
 
 def test_marks_below_a_linear_axis(axes):
-    y = np.append(np.linspace(1, 2, 500), -1e9)
-    draw_lines(axes, [Line(np.arange(501), y)], log=False)
+    draw_lines(axes, [(curve(np.append(np.linspace(1, 2, 500), -1e9)), {})], log=False)
     assert [line.get_label() for line in axes.get_lines()[1:]] == ["_below"]
 
 
-@pytest.mark.parametrize(("count", "limit"), [(3, 12), (512, 12), (1, 12), (0, 12)])
-def test_layers_are_labeled_at_most_so_many_times(axes, count, limit):
-    layer_axis(axes, [f"convs.{i}" for i in range(count)], limit=limit)
-    labels = [text.get_text() for text in axes.get_xticklabels()]
-    assert len(labels) == min(count, limit)
-    if count > 1:
-        assert labels[0] == "0"
+def test_a_line_and_its_band_end_where_recording_paused_and_a_point_alone_has_a_dot(axes):
+    table = curve(np.arange(6.0), low=np.arange(6.0) - 1, high=np.arange(6.0) + 1, stretch=[0, 0, 1, 2, 2, 2])
+    draw_lines(axes, [(table, {})])
+    (line,) = axes.get_lines()
+    assert line.get_xdata().tolist() == [0, 1, 2, 2, 3, 3, 4, 5]
+    assert np.flatnonzero(np.isnan(line.get_ydata())).tolist() == [2, 4]
+    assert (line.get_marker(), line.get_markevery()) == ("o", [3])
+    spans = [path.get_extents() for path in axes.collections[0].get_paths()]
+    assert [(span.x0, span.x1) for span in spans] == [(0, 1), (2, 2), (3, 5)]
 
 
-@pytest.mark.parametrize("count", [*range(1, 30), 512])
+@pytest.mark.parametrize("count", [*range(30), 512])
 @pytest.mark.parametrize("limit", [5, 8, 12])
 def test_layers_are_labeled_at_an_even_stride(axes, count, limit):
     layer_axis(axes, [f"convs.{i}" for i in range(count)], axis="y", limit=limit)
     ticks = axes.get_yticks()
     assert limit / 2 <= len(ticks) <= limit or len(ticks) == count
     assert len(set(np.diff(ticks))) <= 1
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert count == 1 or labels == [str(int(tick)) for tick in ticks]
 
 
 @pytest.mark.parametrize("steps", [[0], [7], [0, 1]])
@@ -120,6 +128,10 @@ def test_what_to_do_depends_on_what_is_missing():
     assert not_recorded("steps.loss") == "not recorded: loss; give it to recorder.log"
     assert not_recorded("layers.mu", "layers.mad") == 'not recorded: mu, mad; record it with metrics=["mu", "mad"]'
     assert "conservation law" in not_recorded("neurons.c")
+    assert not_recorded("steps.loss", "layers.mu").split("; ")[1::2] == [
+        "give it to recorder.log",
+        'record it with metrics=["mu"]',
+    ]
 
 
 def test_a_note_takes_the_place_of_an_axis():
@@ -130,9 +142,3 @@ def test_a_note_takes_the_place_of_an_axis():
     (text,) = axes.texts
     assert text.get_text().split() == ["words"] * 20
     assert "\n" in text.get_text()
-
-
-def test_long_legends_take_more_rows():
-    assert legend_height([], 3.25) == 0
-    assert legend_height(["a"] * 4, 6.75) == legend_height(["a"], 6.75)
-    assert legend_height(["a" * 28] * 8, 3.25) > 2 * legend_height(["a" * 28] * 8, 6.75)

@@ -1,65 +1,79 @@
 import pytest
 
 from gatdiag.figures import table
-from gatdiag.figures.gradients import CHOSEN_LAYERS, GRADIENT_NORMS
-from tests.figures.canvas import drawn, lines
+from gatdiag.figures.gradients import CHOSEN_LAYERS, GRADIENT_EVOLUTION, GRADIENT_NORMS
+from tests.figures.canvas import drawn, lines, words
+
+ROLES = ("feature weight", "attention vector")
 
 
-def test_the_recorded_values_of_each_layer_and_role(runs):
-    run = runs["stuck"]
-    values = table(GRADIENT_NORMS, run)
-    for role in ("feature weight", "attention vector"):
+def recorded(run, role, layer):
+    rows = run.parameters[(run.parameters["role"] == role) & (run.parameters["layer"] == layer)]
+    return rows["relative_gradient_norm"]
+
+
+def test_the_recorded_values_of_each_layer_and_role(runs, shown):
+    run, values = runs["stuck"], shown(GRADIENT_NORMS, "stuck", "single")[0]
+    for role in ROLES:
         for layer in run.layer_names:
-            rows = run.parameters[(run.parameters["role"] == role) & (run.parameters["layer"] == layer)]
-            shown = values[(values["quantity"] == role) & (values["layer"] == layer)]
-            assert shown["value"].tolist() == rows["relative_gradient_norm"].tolist()
+            part = values[(values["quantity"] == role) & (values["layer"] == layer)]
+            assert part["value"].tolist() == recorded(run, role, layer).tolist()
     assert values[values["quantity"] == "loss"]["value"].tolist() == run.steps["loss"].tolist()
+    chosen = table(CHOSEN_LAYERS, run, layers=["convs.3"])
+    for role in ROLES:
+        assert chosen[chosen["role"] == role]["value"].tolist() == recorded(run, role, "convs.3").tolist()
 
 
-def test_a_long_run_is_thinned_to_medians_that_keep_spikes_in_their_band(runs):
-    run = runs["ordinary"]
-    values = table(GRADIENT_NORMS, run)
-    rows = run.parameters[(run.parameters["role"] == "feature weight") & (run.parameters["layer"] == "convs.0")]
-    shown = values[(values["quantity"] == "feature weight") & (values["layer"] == "convs.0")]
-    assert len(shown) == 150
-    assert shown["high"].max() == rows["relative_gradient_norm"].max()
-    assert shown["low"].min() == rows["relative_gradient_norm"].min()
+def test_a_long_run_is_thinned_to_medians_that_keep_spikes_in_their_band(runs, shown):
+    values = shown(GRADIENT_NORMS)[0]
+    rows = recorded(runs["ordinary"], "feature weight", "convs.0")
+    part = values[(values["quantity"] == "feature weight") & (values["layer"] == "convs.0")]
+    assert len(part) == 150
+    assert (part["low"].min(), part["high"].max()) == (rows.min(), rows.max())
 
 
-@pytest.mark.parametrize(("name", "layers"), [("ordinary", 6), ("512 layers", 10), ("one layer", 1)])
-def test_a_line_a_layer_but_never_more_than_ten(runs, name, layers):
-    canvas = drawn(GRADIENT_NORMS, table(GRADIENT_NORMS, runs[name]))
+@pytest.mark.parametrize(
+    ("name", "width", "layers"), [("ordinary", "double", 6), ("512 layers", "single", 10), ("one layer", "single", 1)]
+)
+def test_a_line_a_layer_but_never_more_than_ten(shown, name, width, layers):
+    canvas = shown(GRADIENT_NORMS, name, width)[1]
     assert [len(lines(axes)) for axes in canvas.axes[:3]] == [1, layers, layers]
     assert canvas.axes[1].get_yscale() == "log"
 
 
-def test_lines_run_from_dark_to_light_with_depth(runs):
-    canvas = drawn(GRADIENT_NORMS, table(GRADIENT_NORMS, runs["ordinary"]))
-    brightness = [sum(line.get_color()[:3]) for line in lines(canvas.axes[1])]
-    assert brightness == sorted(brightness)
+def test_lines_run_from_dark_to_light_with_depth(shown):
+    canvas = shown(GRADIENT_NORMS)[1]
+    shades = [0.299 * red + 0.587 * green + 0.114 * blue for red, green, blue, _ in map(color, lines(canvas.axes[1]))]
+    assert shades == sorted(shades)
     bar = next(axes for axes in canvas.axes if axes.get_label() == "<colorbar>")
     assert [text.get_text() for text in bar.get_yticklabels()] == list("012345")
 
 
-def test_first_middle_and_last(runs):
-    values = table(CHOSEN_LAYERS, runs["ordinary"])
+def color(line):
+    return line.get_color()
+
+
+def test_first_middle_and_last_with_features_solid_on_the_left_and_attention_dashed_on_the_right(shown):
+    values, canvas = shown(CHOSEN_LAYERS)
     assert list(dict.fromkeys(values["layer"])) == ["convs.0", "convs.2", "convs.5"]
-    assert table(CHOSEN_LAYERS, runs["one layer"])["layer"].unique().tolist() == ["convs.0"]
-
-
-def test_the_recorded_values(runs):
-    run = runs["stuck"]
-    values = table(CHOSEN_LAYERS, run, layers=["convs.3"])
-    for role in ("feature weight", "attention vector"):
-        rows = run.parameters[(run.parameters["role"] == role) & (run.parameters["layer"] == "convs.3")]
-        assert values[values["role"] == role]["value"].tolist() == rows["relative_gradient_norm"].tolist()
-
-
-def test_features_are_solid_on_the_left_and_attention_dashed_on_the_right(runs):
-    canvas = drawn(CHOSEN_LAYERS, table(CHOSEN_LAYERS, runs["ordinary"]))
-    left, right = canvas.axes[:3], canvas.axes[3:]
+    assert shown(CHOSEN_LAYERS, "one layer", "single")[0]["layer"].unique().tolist() == ["convs.0"]
     left, right = [a for a in canvas.axes if a.get_title("left")], [a for a in canvas.axes if not a.get_title("left")]
     assert [line.get_linestyle() for axes in left for line in lines(axes)] == ["-"] * 3
     assert [line.get_linestyle() for axes in right for line in lines(axes)] == ["--"] * 3
     assert [axes.get_title("left") for axes in left] == ["layer convs.0", "layer convs.2", "layer convs.5"]
     assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["feature weights", "attention vectors"]
+
+
+def test_one_scale_of_colors_for_all_runs(grown):
+    values = table(GRADIENT_EVOLUTION, grown[2:6:2])
+    rows = grown[2].parameters
+    expected = rows[rows["role"] == "feature weight"]["gradient_norm"]
+    assert values[values["run"] == 0]["value"].tolist() == expected.tolist()
+    canvas = drawn(GRADIENT_EVOLUTION, values)
+    assert [axes.get_title("left") for axes in canvas.axes[:2]] == [grown[2].name, grown[4].name]
+    assert len([axes for axes in canvas.axes if axes.get_label() == "<colorbar>"]) == 1
+
+
+def test_a_run_without_gradients_beside_one_with(shown):
+    canvas = shown(GRADIENT_EVOLUTION, ("ordinary", "nothing"), "single")[1]
+    assert "not recorded: gradient_norm" in words(canvas).replace("\n", " ")

@@ -3,10 +3,12 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.collections import QuadMesh
+from matplotlib.collections import FillBetweenPolyCollection, QuadMesh
+from matplotlib.colors import LogNorm, to_rgba
 from matplotlib.figure import Figure
 
-from gatdiag.figures.look import heat_map, heat_table, shared_limits
+from gatdiag.figures.heat import heat_map, heat_table, shared_limits
+from gatdiag.figures.style import BROKEN, HEAT, ZERO
 
 NAMES = ["a", "b", "c"]
 
@@ -19,10 +21,9 @@ def series(values, first=0, stride=1):
     return pd.DataFrame({"step": first + stride * columns.T.ravel(), "layer": names, "value": values.T.ravel()})
 
 
-def drawn(values, kind="log"):
+def drawn(table, kind="log", limits=(0.1, 100.0), names=NAMES):
     axes = Figure().subplots()
-    cases = heat_map(axes, series(values), NAMES, kind=kind, label="value", bar=False)
-    return axes, cases
+    return axes, heat_map(axes, heat_table(table), names, kind, limits)
 
 
 @pytest.mark.parametrize("how", ["max", "extreme", "first"])
@@ -31,6 +32,7 @@ def test_long_runs_are_thinned_cell_by_cell(how):
     table = heat_table(series(values, first=5, stride=2), how)
     starts = sorted(set(table["step"]))
     assert len(starts) == 300
+    assert sorted(set(table["until"])) == [*starts[1:], 1405]
     places = [(start - 5) // 2 for start in starts] + [700]
     for row in (0, 1):
         shown = table[table["layer"] == NAMES[row]].sort_values("step")["value"]
@@ -48,36 +50,34 @@ def test_a_single_broken_value_is_never_thinned_away(how, bad):
 
 
 def test_each_kind_of_cell_is_told_apart():
-    values = [[1.0, 10.0, 0.0], [2.0, np.nan, np.inf], [5.0, 5.0, 5.0]]
-    axes, cases = drawn(values)
-    shown, zero, broken = (mesh.get_array() for mesh in axes.findobj(QuadMesh))
-    assert (~shown.mask).tolist() == [[True, True, False], [True, False, False], [True, True, True]]
-    assert (~zero.mask).tolist() == [[False, False, True], [False] * 3, [False] * 3]
-    assert (~broken.mask).tolist() == [[False] * 3, [False, True, True], [False] * 3]
-    assert cases == {"zero", "broken"}
+    axes, cases = drawn(series([[1.0, 10.0, 0.0], [2.0, np.nan, np.inf]]))
+    colors = axes.findobj(QuadMesh)[0].get_array()
+    ordinary = HEAT(LogNorm(0.1, 100.0)([1.0, 10.0, 2.0]))
+    np.testing.assert_allclose(colors[0], [*ordinary[:2], to_rgba(ZERO)])
+    np.testing.assert_allclose(colors[1], [ordinary[2], to_rgba(BROKEN), to_rgba(BROKEN)])
+    assert (colors[2, :, 3] == 0).all()  # no row: the ground shows
+    assert cases == {"zero", "broken", "unmeasured"}
+    (hatch,) = axes.findobj(FillBetweenPolyCollection)
+    assert [path.get_extents().extents.tolist() for path in hatch.get_paths()] == [[0.5, 0.5, 2.5, 1.5]]
 
 
-def test_layers_without_rows_have_no_value():
-    axes = Figure().subplots()
-    cases = heat_map(axes, series([[1.0, 2.0]]), NAMES, kind="linear", label="", bar=False)
-    assert cases == {"unmeasured"}
-    assert axes.findobj(QuadMesh)[0].get_array().mask[1:].all()
-
-
-def test_broken_runs_of_neighboring_layers_share_a_hatch():
-    broken = np.nan
-    axes, _ = drawn([[1, broken, broken], [1, broken, broken], [broken, 1, broken]])
-    boxes = sorted((p.get_x(), p.get_width(), p.get_y(), p.get_height()) for p in axes.patches)
-    assert boxes == [(-0.5, 1, 1.5, 1), (0.5, 2, -0.5, 2), (1.5, 1, 1.5, 1)]
-
-
-def test_cells_stand_at_their_steps_even_when_these_are_not_even():
-    table = series([[1.0, 2.0, 3.0]])
-    table["step"] = [0, 1, 100]
-    axes = Figure().subplots()
-    heat_map(axes, table, NAMES[:1], kind="linear", label="", bar=False)
-    edges = axes.findobj(QuadMesh)[0].get_coordinates()[0, :, 0]
-    assert edges.tolist() == [-0.5, 0.5, 99.5, 149.5]
+@pytest.mark.parametrize(
+    ("steps", "edges"),
+    [
+        ([0, 1, 21, 41, 61], [0, 1, 21, 41, 61, 81]),  # rarer from some step on, which is no pause
+        ([0, 1, 2, 100, 101], [0, 1, 2, 3, 100, 101, 102]),
+        ([0, 10, 20, 500, 2000, 2010], [0, 10, 20, 30, 500, 510, 2000, 2010, 2020]),
+        ([7], [7, 8]),
+    ],
+)
+def test_cells_stand_at_their_steps_and_end_where_recording_paused(steps, edges):
+    table = series([[1.0] * len(steps)])
+    table["step"] = steps
+    axes, _ = drawn(table, names=NAMES[:1])
+    mesh = axes.findobj(QuadMesh)[0]
+    assert (mesh.get_coordinates()[0, :, 0] + 0.5).tolist() == edges
+    filled = mesh.get_array()[0, :, 3] > 0
+    assert [edge for edge, full in zip(edges, filled, strict=False) if full] == steps
 
 
 @pytest.mark.parametrize(

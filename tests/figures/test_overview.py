@@ -1,15 +1,16 @@
 import numpy as np
 import pytest
-from matplotlib.collections import QuadMesh
+from matplotlib.collections import FillBetweenPolyCollection, QuadMesh
+from matplotlib.colors import to_hex
 
 from gatdiag.figures import table
 from gatdiag.figures.overview import OVERVIEW as FIGURE
-from tests.figures.canvas import drawn, words
+from gatdiag.figures.style import UNMEASURED
+from tests.figures.canvas import words
 
 
-def test_short_runs_are_shown_whole(runs):
-    run = runs["ordinary"]
-    values = table(FIGURE, run)
+def test_short_runs_are_shown_whole(runs, shown):
+    run, values = runs["ordinary"], shown(FIGURE)[0]
     assert values[values["quantity"] == "loss"]["value"].tolist() == run.steps["loss"].tolist()
     features = run.parameters[run.parameters["role"] == "feature weight"]
     gradients = values[values["quantity"] == "relative gradient norm"]
@@ -21,68 +22,92 @@ def test_short_runs_are_shown_whole(runs):
     assert found == max(one, key=abs)
 
 
-def test_a_loss_above_three_maps(runs):
-    canvas = drawn(FIGURE, table(FIGURE, runs["ordinary"]))
-    panels = [axes for axes in canvas.axes if axes.get_label() != "<colorbar>"]
-    assert [len(axes.get_lines()) for axes in panels] == [1, 0, 0, 0]
-    maps = [axes.findobj(QuadMesh)[0].get_array() for axes in panels[1:]]
-    assert [cells.shape for cells in maps] == [(6, 200)] * 3
-    assert maps[2].mask[5].all()  # the last layer has no law
+def panels(canvas):
+    return [axes for axes in canvas.axes if axes.get_label() != "<colorbar>"]
+
+
+def cells(axes):
+    """Colors of a map, layers x steps x 4, and the steps at which its cells begin and the last one ends."""
+    (mesh,) = axes.findobj(QuadMesh)
+    edges = mesh.get_coordinates()
+    return mesh.get_array(), edges[0, :, 0] + 0.5
+
+
+def test_a_loss_above_three_maps_with_the_first_layer_on_top(shown):
+    canvas = shown(FIGURE)[1]
+    loss, *maps = panels(canvas)
+    assert [len(axes.get_lines()) for axes in (loss, *maps)] == [1, 0, 0, 0]
+    assert [cells(axes)[0].shape for axes in maps] == [(6, 200, 4)] * 3
+    assert (cells(maps[2])[0][5, :, 3] == 0).all()  # the last layer has no law
+    assert to_hex(maps[2].get_facecolor()) == UNMEASURED
     assert "no value" in words(canvas)
-
-
-def test_first_layer_on_top(runs):
-    canvas = drawn(FIGURE, table(FIGURE, runs["ordinary"]))
-    low, high = canvas.axes[1].get_ylim()
+    low, high = maps[0].get_ylim()
     assert low > high
-    labels = [text.get_text() for text in canvas.axes[1].get_yticklabels()]
-    assert labels[0] == "0"
-    assert canvas.axes[1].get_ylabel() == "layer (convs.*)"
+    assert maps[0].get_yticklabels()[0].get_text() == "0"
+    assert maps[0].get_ylabel() == "layer (convs.*)"
+    assert len({axes.get_xlim() for axes in (loss, *maps)}) == 1
 
 
-def test_what_is_broken_is_marked_and_said(runs):
-    canvas = drawn(FIGURE, table(FIGURE, runs["broken"]))
-    text = words(canvas)
-    assert "NaN or infinite" in text
-    assert "exactly 0" in text
-    hatched = [patch for patch in canvas.axes[1].patches if patch.get_hatch()]
-    boxes = sorted((p.get_x(), p.get_width(), p.get_y(), p.get_height()) for p in hatched)
-    assert boxes == [(11.5, 1.0, 1.5, 1.0), (14.5, 25.0, -0.5, 6.0)]
+def test_what_is_broken_is_marked_and_said(shown):
+    canvas = shown(FIGURE, "broken")[1]
+    assert {"NaN or infinite", "exactly 0"} <= set(words(canvas).split("\n"))
+    hatched = panels(canvas)[1].findobj(FillBetweenPolyCollection)
+    boxes = [
+        box for each in hatched for box in sorted(path.get_extents().extents.tolist() for path in each.get_paths())
+    ]
+    assert boxes == [
+        *([14.5, row - 0.5, 39.5, row + 0.5] for row in (0, 1)),
+        [11.5, 1.5, 12.5, 2.5],
+        *([14.5, row - 0.5, 39.5, row + 0.5] for row in (2, 3, 4, 5)),
+    ]
 
 
-@pytest.mark.parametrize("name", ["one step", "512 layers"])
-def test_extreme_shapes(runs, name):
-    run = runs[name]
-    canvas = drawn(FIGURE, table(FIGURE, run))
-    cells = canvas.axes[1].findobj(QuadMesh)[0].get_array()
-    assert cells.shape == (len(run.layer_names), len(run.steps))
-    assert len(canvas.axes[1].get_yticks()) <= 8
-    assert np.isfinite(canvas.axes[1].get_xlim()).all()
+def test_maps_and_lines_end_where_recording_paused(shown):
+    loss, *maps = panels(shown(FIGURE, "paused")[1])
+    for axes in maps[:2]:
+        colors, edges = cells(axes)
+        assert edges.tolist() == [*range(21), *range(1000, 1021), 3500, 3501, *range(6000, 6021)]
+        empty = (colors[..., 3] == 0).all(0)
+        assert [(a, b) for a, b, none in zip(edges, edges[1:], empty, strict=False) if none] == [
+            (20, 1000),
+            (1020, 3500),
+            (3501, 6000),
+        ]
+    (line,) = loss.get_lines()
+    drawn = np.isfinite(line.get_ydata())
+    assert np.flatnonzero(~drawn).tolist() == [20, 41, 43]
+    assert line.get_xdata()[drawn].tolist() == [*range(20), *range(1000, 1020), 3500, *range(6000, 6020)]
+    assert line.get_markevery() == [42]  # a step alone has no neighbor to draw a line to
 
 
-def maps_of(run, **options):
-    """The limits of the colors of each map, as drawn."""
-    panels = [axes for axes in drawn(FIGURE, table(FIGURE, run, **options)).axes if axes.get_label() != "<colorbar>"]
-    return [(axes.findobj(QuadMesh)[0].norm.vmin, axes.findobj(QuadMesh)[0].norm.vmax) for axes in panels[1:]]
+@pytest.mark.parametrize(("name", "width"), [("one step", "double"), ("512 layers", "single")])
+def test_extreme_shapes(runs, shown, name, width):
+    axes = shown(FIGURE, name, width)[1].axes[1]
+    assert cells(axes)[0].shape[:2] == (len(runs[name].layer_names), len(runs[name].steps))
+    assert len(axes.get_yticks()) <= 8
+    assert np.isfinite(axes.get_xlim()).all()
+
+
+def limits_of(run, **options):
+    """The limits of the colors of each map."""
+    maps = table(FIGURE, run, **options).dropna(subset=["color_low"]).groupby("quantity", sort=False)
+    return maps[["color_low", "color_high"]].first().to_numpy()
 
 
 def test_maps_of_several_runs_have_the_same_colors(runs):
     both = [runs["ordinary"], runs["stuck"]]
-    options = FIGURE.shared(both)
-    first, second = (maps_of(run, **options) for run in both)
-    assert first == second
-    alone = [maps_of(run) for run in both]
-    assert alone[0] != alone[1]
-    low, high = first[0]
+    first, second = (limits_of(run, **FIGURE.shared(both)) for run in both)
+    assert (first == second).all()
+    assert (limits_of(both[0]) != limits_of(both[1])).any()
     gradients = np.concatenate(
         [run.parameters.query("role == 'feature weight'")["relative_gradient_norm"] for run in both]
     )
-    assert (low, high) == pytest.approx(tuple(np.percentile(gradients, [1, 99])))
+    assert tuple(first[0]) == pytest.approx(tuple(np.percentile(gradients, [1, 99])))
 
 
 def test_imbalance_that_is_small_beside_the_weights_is_pale(runs):
     run = runs["ordinary"]
-    low, high = maps_of(run)[2]
+    low, high = limits_of(run)[2]
     norms = run.parameters.query("role == 'feature weight' and step == 0")["norm"]
     assert high == pytest.approx(np.median(norms**2 / 4)) == -low
     assert high > run.neurons["c"].abs().max()

@@ -8,18 +8,30 @@ from hypothesis import strategies as st
 from matplotlib import cbook
 from matplotlib.figure import Figure
 
-from gatdiag.figures.look import CATEGORIES, HEAT, SIGNED, category, is_wide, layer_labels, look, ordered_colors, plain
+from gatdiag.figures.style import (
+    HEAT,
+    MARKERS,
+    SIGNED,
+    category,
+    is_wide,
+    layer_labels,
+    ordered_colors,
+    plain,
+    style_context,
+)
 
 
 def luminance(color):
     return float(np.dot(mpl.colors.to_rgb(color), [0.299, 0.587, 0.114]))
 
 
+CATEGORIES = [category(index) for index in range(28)]
+
+
 def test_no_two_categories_share_color_and_line():
     assert len({(style["color"], style["linestyle"]) for style in CATEGORIES}) == 28
     assert category(28) == category(0)
-    assert len({(style["color"], style["marker"]) for style in CATEGORIES}) == 28
-    assert len({style["marker"] for style in CATEGORIES[:8]}) == 8
+    assert len(set(MARKERS)) == 8
 
 
 @pytest.mark.parametrize("count", [2, 8])
@@ -36,6 +48,15 @@ def test_what_is_ordered_grows_lighter():
         assert np.diff(brightness).min() > 0.005
 
 
+def test_ordered_lines_are_seen_on_a_white_and_on_a_black_page():
+    for count in (1, 2, 10, 256):
+        for color in ordered_colors(count):
+            linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color[:3]]
+            light = float(np.dot(linear, [0.2126, 0.7152, 0.0722])) + 0.05
+            assert 1.05 / light > 2
+            assert light / 0.0586 > 3  # of the report's dark page, #14171a
+
+
 def test_signs_differ_in_hue_and_zero_is_lightest():
     ends, middle = SIGNED([0.0, 1.0]), SIGNED(0.5)
     assert ends[0][2] > ends[0][0]
@@ -45,11 +66,11 @@ def test_signs_differ_in_hue_and_zero_is_lightest():
 
 def test_the_look_ends_with_its_context():
     before = dict(mpl.rcParams)
-    with look("salt"):
+    with style_context("salt"):
         assert mpl.rcParams["svg.hashsalt"] == "salt"
         assert mpl.rcParams["pdf.fonttype"] == 42
     assert dict(mpl.rcParams) == before
-    with pytest.raises(ZeroDivisionError), look():
+    with pytest.raises(ZeroDivisionError), style_context():
         1 / 0  # noqa: B018
     assert dict(mpl.rcParams) == before
 
@@ -72,7 +93,7 @@ def test_any_text_is_short_one_line_and_never_mathtext(text):
 
 @pytest.mark.parametrize("text", ["$x$", r"\$", "$$", r"a\$b$", "\U0001f9e0\u4f60\u202e", "a\u0300" * 50, "\ud800"])
 def test_hostile_text_is_drawn_without_a_warning(text):
-    with look():
+    with style_context():
         figure = Figure()
         figure.text(0, 0, plain(text))
         figure.draw_without_rendering()

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gatdiag.summary import bin_steps, envelope, spaced, thin, thin_groups
+from gatdiag.summary import bin_steps, spaced, stretches, thin, thin_groups
 
 SERIES = arrays(
     np.float64, st.integers(1, 300), elements=st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf, -np.inf])
@@ -22,26 +22,45 @@ def test_spaced_has_the_ends_and_at_most_the_limit(count, limit):
     assert not len(gaps) or gaps.max() - gaps.min() <= 1
 
 
+STEPS = st.lists(st.integers(1, 3) | st.integers(50, 5000), min_size=1, max_size=300).map(np.cumsum)
+
+
 @given(st.integers(1, 2000), st.integers(1, 50))
 def test_bins_are_contiguous_and_of_nearly_equal_size(count, limit):
-    bins = bin_steps(count, limit)
-    sizes = np.bincount(bins)
-    assert (np.diff(bins) >= 0).all()
+    sizes = np.bincount(bin_steps(np.arange(count) * 3, limit))
     assert len(sizes) == min(count, limit)
     assert sizes.max() - sizes.min() <= 1
 
 
-@given(SERIES, st.integers(4, 40))
-def test_the_envelope_keeps_ends_extremes_and_breaks(values, limit):
-    kept = envelope(values, limit)
-    finite = values[np.isfinite(values)]
-    assert {0, len(values) - 1} <= set(kept)
-    assert (np.diff(kept) > 0).all()
-    assert len(kept) <= max(1.5 * limit + 2, limit)
-    if len(finite):
-        assert finite.min() in values[kept]
-        assert finite.max() in values[kept]
-    assert np.isfinite(values).all() == np.isfinite(values[kept]).all()
+@given(STEPS, st.integers(1, 50))
+def test_no_bin_has_a_pause_inside(steps, limit):
+    bins, stretch = bin_steps(steps, limit), stretches(steps)
+    assert set(np.diff(bins)) <= ({0, 1, 2} if len(steps) > limit else {1})
+    for number in set(bins):
+        assert len(set(stretch[bins == number])) == 1
+    table = thin(pd.Series(1.0, index=steps), 10)
+    assert table["stretch"].tolist() == [stretch[steps.tolist().index(step)] for step in table["step"]]
+    assert set(table["stretch"]) == set(stretch)
+
+
+@pytest.mark.parametrize(
+    ("steps", "pauses"),
+    [
+        ([], []),
+        ([5], []),
+        ([5, 500], []),
+        (range(0, 5000, 50), []),
+        ([*range(100), *range(100, 5000, 40)], []),  # rarer from some step on
+        ([2**power for power in range(20)], []),  # ever rarer
+        ([step for step in range(5000) if step < 64 or step % 64 == 0], []),
+        ([*range(10), *range(300, 310)], [9]),
+        ([*range(10), 300, *range(900, 910)], [9, 10]),
+        ([*range(0, 1000, 50), 9000], [19]),
+        ([*range(0, 100, 5), *range(600, 700, 5), *range(800, 900, 5)], [19, 39]),
+    ],
+)
+def test_recording_paused_where_steps_are_far_apart_for_both_neighborhoods(steps, pauses):
+    assert np.flatnonzero(np.diff(stretches(steps))).tolist() == pauses
 
 
 @example(np.array([-np.inf, np.inf, -np.inf, -np.inf, -np.inf]), 4)
@@ -54,7 +73,7 @@ def test_thin_is_the_median_and_the_range_of_each_bin(values, limit):
         assert table["step"].tolist() == series.index.tolist()
         assert np.array_equal(table["value"], values, equal_nan=True)
         return
-    inner = bin_steps(len(values) - 2, limit - 2) + 1
+    inner = bin_steps(np.arange(len(values) - 2), limit - 2) + 1
     bins = [0, *inner, inner[-1] + 1]
     assert len(table) == len(set(bins))
     for row, each in zip(table.itertuples(), sorted(set(bins)), strict=True):

@@ -49,7 +49,7 @@ def report(
     The page is one file that loads nothing. An earlier report of the same name is replaced.
     """
     from gatdiag.report import write_report
-    from gatdiag.report.writing import open_runs
+    from gatdiag.report.page import open_runs
 
     ending = "" if out.is_dir() else out.suffix.lower().removeprefix(".")
     kind = "html" if ending == "htm" else ending

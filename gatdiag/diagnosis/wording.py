@@ -27,16 +27,6 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}".replace("-", MINUS) if abs(value) < 1000 else f"{value:,.0f}".replace("-", MINUS)
 
 
-def count(value: int) -> str:
-    """A whole number with its thousands set apart.
-
-    Example:
-        >>> count(1234567)
-        '1,234,567'
-    """
-    return f"{value:,}"
-
-
 def percent(fraction: float | None) -> str:
     """A fraction as a percentage; a part that is not all is never rounded to all or nothing.
 
@@ -51,30 +41,3 @@ def percent(fraction: float | None) -> str:
     if 0.999 < fraction < 1:
         return "> 99.9 %"
     return f"{100 * fraction:.{3 if abs(fraction) >= 0.1 else 2}g} %".replace("-", MINUS)
-
-
-def cell(value: float | None) -> str:
-    """A number for a table; nothing where nothing was measured.
-
-    Example:
-        >>> cell(0.00000123), cell(12.0), cell(None)
-        ('1.23e-06', '12', '')
-    """
-    if value is None:
-        return ""
-    return number(value) if not math.isfinite(value) else f"{value:.3g}"
-
-
-def duration(seconds: float) -> str:
-    """A length of time in its two largest units.
-
-    Example:
-        >>> duration(3.21), duration(75), duration(7384)
-        ('3.2 s', '1 min 15 s', '2 h 3 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.2g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"

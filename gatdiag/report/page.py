@@ -1,114 +1,192 @@
-"""Runs -> the text of one HTML page that needs nothing but itself."""
+"""The page: runs -> one HTML file, written whole or not at all, and never over somebody else's file."""
 
 import base64
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata, resources
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gatdiag.errors import InputError
 from gatdiag.names import listed, one_line, short, without_unseen
-from gatdiag.report.sections import MOST_IN_FULL, Comparison, RunSection, comparison, run_section
-from gatdiag.run import Run
+from gatdiag.report.equations import equation
+from gatdiag.report.sections import MOST_IN_FULL, RunSection, comparison, run_section
+from gatdiag.report.tables import cell_text, sort_key
+from gatdiag.run import Run, load
+from gatdiag.run.layout import replacing
 
-GENERATOR = "gatdiag"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of the table of contents."""
-
-    title: str
-    anchor: str
+PathLike = str | os.PathLike[str]
+Runs = Run | PathLike | Iterable[Run | PathLike]
+_HEAD = 4096  # characters in which a page of ours has named its maker
 
 
-@dataclass(frozen=True)
-class Page:
-    """What the template shows."""
+def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwrite: bool = False) -> Path:
+    """Writes one self-contained HTML page about one run, or about several and how they compare.
 
-    title: str
-    made: str
-    contents: tuple[Entry, ...]
-    comparison: Comparison | None
-    sections: tuple[RunSection, ...]
+    The page loads nothing from anywhere: figures, style and script are in it. It is written beside its place and then
+    put there, so that an older page stays whole until the new one is.
+
+    Args:
+        runs: A run or the folder of one, or several of either, in the order in which they are to be compared.
+        path: The file to write; its folder is made if it does not exist.
+        title: The page's heading; by default the names of the runs.
+        overwrite: Replace whatever file is there. Without it only an earlier report of gatdiag is replaced.
+
+    Returns:
+        The file.
+
+    Raises:
+        InputError: There is no run, a folder holds none, or the file is there and no report of gatdiag.
+        OSError: The file cannot be written.
+
+    Example:
+        >>> write_report("no such run", "report.html")
+        Traceback (most recent call last):
+        gatdiag.errors.InputError: ...
+    """
+    target = Path(path)
+    opened = open_runs(runs)
+    check_target(target, overwrite=overwrite)
+    text = render_page(opened, title)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as part:
+        part.write_bytes(text.encode("utf-8", "replace"))
+    return target
+
+
+def open_runs(runs: Runs) -> list[Run]:
+    """All runs opened, in order, each once and under names that differ.
+
+    Raises:
+        InputError: There is none, or a folder holds none.
+    """
+    given = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
+    if not given:
+        raise InputError("A report is about at least one run, got none")
+    return unique_labels([run if isinstance(run, Run) else load(run) for run in given])
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Raises InputError where writing the page would destroy something that gatdiag did not make."""
+    if target.is_dir():
+        raise InputError(f"Expected the name of a file for the report, got the folder {str(target)!r}")
+    if target.exists() and not target.is_file():  # a file would take the place of the device
+        raise InputError(f"Expected the name of a file for the report, got {str(target)!r}, which is no regular file")
+    if overwrite or not target.exists():
+        return
+    with target.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(_HEAD)
+    if '<meta name="generator" content="gatdiag ' not in head:
+        raise InputError(
+            f"{str(target)!r} exists and is no report of gatdiag: choose another name, or say overwrite=True"
+        )
 
 
 def render_page(runs: Sequence[Run], title: str | None = None) -> str:
     """The page about one run or several, as HTML."""
+    several, in_full = len(runs) > 1, len(runs) <= MOST_IN_FULL
+    sections = [run_section(run, f"run-{place}", in_full=in_full) for place, run in enumerate(runs, start=1)]
+    names = [short(run.name) for run in runs]
     script = _asset("script.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    try:
+        version = metadata.version("gatdiag")
+    except metadata.PackageNotFoundError:  # a source tree on the path, never installed
+        version = "unknown"
     return (
         _environment()
         .get_template("page.html")
         .render(
-            page=_page(runs, title),
-            generator=f"{GENERATOR} {_version()}",
+            title=one_line(title) if title else listed(names, most=4),
+            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            generator=f"gatdiag {version}",
+            contents=_contents(sections),
+            comparison=comparison(runs) if several else None,
+            sections=sections,
             style=Markup(_asset("style.css")),
             script=Markup(script),
-            script_digest=Markup(digest),
+            script_digest=Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()),
         )
     )
 
 
-def _version() -> str:
-    try:
-        return metadata.version("gatdiag")
-    except metadata.PackageNotFoundError:  # a source tree on the path, never installed
-        return "unknown"
-
-
-def _page(runs: Sequence[Run], title: str | None) -> Page:
-    several = len(runs) > 1
-    in_full = len(runs) <= MOST_IN_FULL
-    sections = tuple(run_section(run, f"run-{place}", in_full=in_full) for place, run in enumerate(runs, start=1))
-    return Page(
-        title=one_line(title) if title else _title(runs),
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        contents=_contents(sections, several=several),
-        comparison=comparison(runs) if several else None,
-        sections=sections,
-    )
-
-
-def _title(runs: Sequence[Run]) -> str:
-    return short(runs[0].name) if len(runs) == 1 else listed((short(run.name) for run in runs), most=4)
-
-
-def _contents(sections: Sequence[RunSection], *, several: bool) -> tuple[Entry, ...]:
-    if several:
-        return (Entry("Comparison", "comparison"), *(Entry(section.name, section.anchor) for section in sections))
-    section = sections[0]
+def _contents(sections: Sequence[RunSection]) -> Iterator[tuple[str, str]]:
+    """The table of contents: what stands in it, and where that is."""
+    if len(sections) > 1:
+        yield "Comparison", "comparison"
+        yield from ((section.name, section.anchor) for section in sections)
+        return
+    (section,) = sections
     parts = {
         "Summary": True,
-        "Overview": section.overview is not None,
-        "Figures": bool(section.groups),
-        "Tables": bool(section.tables),
-        "Settings": bool(section.settings),
+        "Overview": section.overview,
+        "Figures": section.groups,
+        "Tables": section.tables,
+        "Settings": section.settings,
     }
-    return tuple(Entry(name, f"{section.anchor}-{name.lower()}") for name, there in parts.items() if there)
+    yield from ((name, f"{section.anchor}-{name.lower()}") for name, there in parts.items() if there)
 
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("gatdiag.report", "templates"),
         autoescape=True,
-        finalize=_seen,
+        # plain text without the characters that only act on the text around them
+        finalize=lambda value: without_unseen(value) if type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _seen(value: object) -> object:
-    """Plain text without the characters that only act on the text around them."""
-    return without_unseen(value) if type(value) is str else value
+    environment.filters |= {"cell": cell_text, "sort_key": sort_key, "equation": equation}
+    return environment
 
 
 @cache
 def _asset(name: str) -> str:
     return resources.files("gatdiag.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+class _Labeled(Run):
+    """A run under another name than that in its meta data."""
+
+    def __init__(self, folder: Path, label: str) -> None:
+        super().__init__(folder)
+        self._label = label
+
+    @property
+    def name(self) -> str:
+        return self._label
+
+
+def unique_labels(runs: Sequence[Run]) -> list[Run]:
+    """The runs in order, each folder once; those of the same name called by the shortest path that tells them apart.
+
+    Warns where a folder was given more than once.
+    """
+    by_folder: dict[Path, Run] = {}
+    for run in runs:
+        if by_folder.setdefault(run.folder.resolve(), run) is not run:
+            warnings.warn(f"{run.folder} was given more than once: it is shown once", stacklevel=3)
+    times = Counter(run.name for run in by_folder.values())
+    found = []
+    for folder, run in by_folder.items():
+        alike = [other for other, named in by_folder.items() if named.name == run.name]
+        found.append(run if times[run.name] == 1 else _Labeled(run.folder, _label(run.name, folder, alike)))
+    return found
+
+
+def _label(name: str, folder: Path, alike: Sequence[Path]) -> str:
+    longest = max(len(path.parts) for path in alike)
+    for length in range(1, longest + 1):
+        ends = [path.parts[-length:] for path in alike]
+        if len({*ends}) == len(ends):
+            break
+    path = "/".join(folder.parts[-length:])
+    return path if folder.name == name else f"{name} ({path})"

@@ -1,30 +1,28 @@
 """Figures as they stand in the page: a drawing, what it shows, and the data behind it.
 
 A drawing is an SVG file in an `<img>`, so that it cannot act on the page nor the page on it; where it would be larger
-than a picture of the same size, a PNG. In the dark its neutral colors change by a style table of its own.
+than a picture of the same size, a PNG. In the dark its neutral colors change by a style table of its own; heat maps
+stay, for their texts speak of dark and pale.
 """
 
 import base64
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pandas as pd
 from markupsafe import Markup
 
 from gatdiag.figures import Figure, render, table
 from gatdiag.names import one_line
-from gatdiag.report.equations import equation
 from gatdiag.run import Run
 
 LARGE_SVG = 300_000  # bytes; only beyond it is a PNG tried
 LARGE_DATA = 64_000  # bytes of CSV; beyond it the page says where the data are
 _DPI = 200
-_FAILED = "This figure could not be drawn"
-
 _DARK = {  # color of `gatdiag.figures` that would be hard to see on a dark page -> what takes its place there
     "#0072b2": "#4aa3dc",
     "#000000": "#e8eaed",
@@ -42,7 +40,7 @@ _STYLE = f"<style>@media (prefers-color-scheme:dark){{svg{{fill:{_DARK['#000000'
 _PATHS, _DECIMALS = re.compile(rb' d="[^"]*"'), re.compile(rb"(\.\d\d)\d+")
 
 Width = Literal["single", "double"]
-TITLES = {
+TITLES: Final = {
     "overview": "Overview",
     "training": "Training",
     "gradients": "Gradients",
@@ -58,29 +56,19 @@ class FigureBlock:
     """One figure on the page.
 
     Attributes:
+        figure: Whose facts stand beside the drawing.
         anchor: Its identifier.
-        title: Its heading.
         drawing: The picture, or two of which narrow screens show the second.
         wide: Whether there are two.
-        shows: What is drawn.
-        reading: How to read it.
-        equation: What it draws, as an equation, or "".
-        paper: The figure of the paper it follows, or "".
         download: The data as an address, or "".
-        file: What the data are called when saved.
-        elsewhere: The call that gives the data if they are too large for the page, or "".
+        elsewhere: The call that gives the data if they are too large for the page.
     """
 
+    figure: Figure
     anchor: str
-    title: str
     drawing: Markup
     wide: bool
-    shows: str
-    reading: str
-    equation: Markup
-    paper: str
     download: str
-    file: str
     elsewhere: str
 
 
@@ -108,28 +96,16 @@ def figure_block(
     Returns:
         The block. Where drawing fails it says so in the drawing's place, and a warning says it too.
     """
-    anchor = f"{section}-figure-{figure.name}"
     try:
         data = table(figure, runs, **options)
-        computed = replace(figure, data=lambda *_: data)  # once, for every width and for the download
-        drawing = _drawing(figure.title, [(width, _address(computed, runs, width)) for width in widths])
+        drawing = _drawing(figure.title, [(width, _address(figure, runs, width, data)) for width in widths])
         download = _download(data)
     except Exception as error:  # one figure must not cost the reader all the others
         warnings.warn(f"the figure {figure.name!r} could not be drawn: {error!r}", stacklevel=2)
-        drawing, download = Markup("<p>{}: {}</p>").format(_FAILED, one_line(repr(error))), ""
-    return FigureBlock(
-        anchor=anchor,
-        title=figure.title,
-        drawing=drawing,
-        wide=len(widths) > 1,
-        shows=figure.shows,
-        reading=figure.reading,
-        equation=equation(figure.equation),
-        paper=figure.paper.rstrip("."),
-        download=download,
-        file=f"{figure.name}.csv",
-        elsewhere="" if download else f'gatdiag.figures.table("{figure.name}", {"run" if len(runs) == 1 else "runs"})',
-    )
+        drawing = Markup("<p>This figure could not be drawn: {}</p>").format(one_line(repr(error)))
+        download = ""
+    elsewhere = f'gatdiag.figures.table("{figure.name}", {"run" if len(runs) == 1 else "runs"})'
+    return FigureBlock(figure, f"{section}-figure-{figure.name}", drawing, len(widths) > 1, download, elsewhere)
 
 
 def figure_groups(figures: Iterable[Figure], runs: Sequence[Run], anchor: str) -> tuple[FigureGroup, ...]:
@@ -150,11 +126,11 @@ def _drawing(title: str, pictures: Sequence[tuple[Width, str]]) -> Markup:
     return Markup('<picture><source media="(max-width: 48rem)" srcset="{}">{}</picture>').format(narrow[0][1], image)
 
 
-def _address(figure: Figure, runs: Sequence[Run], width: Width) -> str:
+def _address(figure: Figure, runs: Sequence[Run], width: Width, data: pd.DataFrame) -> str:
     """A drawing as a data address."""
-    vector = _styled(render(figure, runs, format="svg", width=width))
+    vector = _styled(render(figure, runs, format="svg", width=width, values=data))
     if len(vector) >= LARGE_SVG:
-        picture = render(figure, runs, format="png", width=width, dpi=_DPI)
+        picture = render(figure, runs, format="png", width=width, dpi=_DPI, values=data)
         if len(picture) < len(vector):
             return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     return f"data:image/svg+xml;base64,{base64.b64encode(vector).decode()}"

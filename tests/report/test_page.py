@@ -2,18 +2,22 @@
 
 import base64
 import hashlib
-import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
-from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gatdiag
+from gatdiag.errors import InputError
 from gatdiag.figures import figures_for
+from gatdiag.report import page as page_module
 from gatdiag.report import sections
-from gatdiag.report.page import render_page
+from gatdiag.report.page import check_target, render_page, unique_labels, write_report
 from tests.report.builder import Reader, build, rewrite_meta
 from tests.run import synthetic
 from tests.run.synthetic import synthetic_run
@@ -30,6 +34,9 @@ HOSTILE = (
     "../../etc/passwd",
     "&lt;i&gt;&amp;",
 )
+
+
+ODD = {"lr": "auto", "betas": [0.9, 0.999], "foreach": None, "nested": {"a": [1]}, "parameters": None}
 
 
 def checked(page: str) -> Reader:
@@ -98,6 +105,9 @@ def test_the_page_is_sound_and_says_what_it_is(page, run):
         for part in ("summary", "findings", "overview", "figures", "tables", "settings")
     ]
     assert order == sorted(order)
+    assert "λ the weight decay" in reader.words
+    assert "A dash: not measured" in reader.words
+    assert '<th scope="col"></th>' not in page
 
 
 def test_the_policy_allows_this_script_and_no_network(page):
@@ -177,10 +187,6 @@ def test_several_runs_are_compared_first(run, few_figures, tmp_path):
     assert reader.words.count("Runs in numbers") == 1
 
 
-def test_the_same_run_twice_is_no_trouble(run, few_figures):
-    checked(render_page([run, run]))
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -196,15 +202,16 @@ def test_the_same_run_twice_is_no_trouble(run, few_figures):
             "laws": {"found": [], "excluded": [], "error": None},
         },
         {"logged": {"loss": [1.0]}, "optimizers": [], "versions": {}, "cadence": {}, "notes": [], "quantities": []},
+        {"logged": {"loss": [1.0]}, "optimizers": [{"class": None, "groups": [ODD]}]},
     ],
-    ids=["nothing", "one step", "open", "no laws", "NaN", "one layer", "no layers", "no settings"],
+    ids=["nothing", "one step", "open", "no laws", "NaN", "one layer", "no layers", "no settings", "odd"],
 )
 def test_poor_runs_give_sensible_pages(tmp_path, few_figures, given):
     reader = checked(render_page([build(tmp_path / "run", **given)]))
     assert "Summary" in reader.words
 
 
-def test_nan_everywhere_is_said(tmp_path, monkeypatch):
+def test_nan_everywhere_is_said(tmp_path, monkeypatch, few_figures):
     meta = synthetic.synthetic_meta(3, 2)
     meta["first_non_finite"] = {"step": 0, "layer": "convs.2", "where": "output", "parameter": None, "kind": "NaN"}
     monkeypatch.setattr(synthetic, "synthetic_meta", lambda *_: meta)
@@ -235,12 +242,6 @@ def test_512_layers_fit_on_a_page(tmp_path):
     assert len(page.encode()) < 5e6
 
 
-def test_the_settings_survive_odd_values(tmp_path):
-    group = {"lr": "auto", "betas": [0.9, 0.999], "foreach": None, "nested": {"a": [1]}, "parameters": None}
-    run = build(tmp_path / "run", logged={"loss": [1.0]}, optimizers=[{"class": None, "groups": [group]}])
-    assert json.dumps([0.9, 0.999]) in checked(render_page([run])).words
-
-
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_every_text_has_the_contrast_that_accessibility_asks_for(page, theme):
     """At least 4.5 : 1 (WCAG 2, AA) for each ink on each ground it is used on."""
@@ -258,20 +259,6 @@ def test_every_text_has_the_contrast_that_accessibility_asks_for(page, theme):
             assert (high + 0.05) / (low + 0.05) >= 4.5, (ink, ground)
 
 
-def test_without_an_installed_package_the_version_is_unknown(tmp_path, few_figures, monkeypatch):
-    def missing(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
-    assert "Made by gatdiag unknown on" in render_page([build(tmp_path / "run", logged={"loss": [1.0]})])
-
-
-def test_units_are_explained_and_what_was_not_measured_is_a_dash(run, few_figures):
-    words = checked(render_page([run])).words
-    assert "λ the weight decay" in words
-    assert "A dash: not measured" in words
-
-
 def test_a_page_about_nothing_says_why_and_draws_nothing(tmp_path):
     empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
     empty["notes"] = ["no step of an optimizer was seen"]
@@ -283,3 +270,120 @@ def test_a_page_about_nothing_says_why_and_draws_nothing(tmp_path):
     other = build(tmp_path / "other", logged={"loss": [2.0, 1.0]})
     words = checked(render_page([build(tmp_path / "third", **empty), other])).words
     assert "third: nothing was recorded." in words
+
+
+# --- the page on disk -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A run whose page has no figures."""
+    monkeypatch.setattr(sections, "figures_for", lambda runs: [])
+    return build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, name="ten layers")
+
+
+def test_the_page_is_written_where_it_was_asked_for(small, tmp_path):
+    target = tmp_path / "new" / "folder" / "page.html"
+    assert write_report(small, str(target), title="Mine & <yours>") == target
+    text = target.read_text(encoding="utf-8")
+    assert "<title>Mine &amp; &lt;yours&gt;</title>" in text
+    assert [path.name for path in target.parent.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize("given", [lambda r: r, lambda r: r.folder, lambda r: str(r.folder), lambda r: [r]])
+def test_runs_and_folders_are_taken_alone_and_together(small, tmp_path, given):
+    assert "ten layers" in write_report(given(small), tmp_path / "page.html").read_text()
+
+
+def test_an_earlier_report_is_replaced(small, tmp_path):
+    target = write_report(small, tmp_path / "page.html", title="Old title")
+    write_report(small, target, title="New title")
+    assert "Old title" not in target.read_text()
+
+
+@pytest.mark.parametrize("content", ["<html>mine</html>", "", '<meta name="generator" content="other">'])
+def test_no_other_file_is_replaced_unasked(small, tmp_path, content):
+    target = tmp_path / "page.html"
+    target.write_text(content)
+    with pytest.raises(InputError, match="no report of gatdiag"):
+        write_report(small, target)
+    assert target.read_text() == content
+    write_report(small, target, overwrite=True)
+    assert "ten layers" in target.read_text()
+
+
+def test_a_failure_leaves_the_earlier_page_and_no_litter(small, tmp_path, monkeypatch):
+    target = write_report(small, tmp_path / "page.html", title="first")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_report(small, target, title="second")
+    assert "first" in target.read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "page.html"}
+
+
+@pytest.mark.parametrize("folder", ["missing", "empty"])
+def test_what_is_no_run_is_refused_before_anything_is_written(tmp_path, folder):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError):
+        write_report(tmp_path / folder, tmp_path / "page.html")
+    with pytest.raises(InputError, match="at least one run"):
+        write_report([], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_run_can_be_reported_while_it_is_recorded(tmp_path):
+    run = build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, ending=None)
+    assert "This run has no end" in write_report(run, tmp_path / "page.html").read_text()
+
+
+def test_letters_that_utf8_cannot_hold_do_not_stop_it(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(page_module, "render_page", lambda *_: "\ud800")
+    assert write_report(small, tmp_path / "page.html").read_bytes() == b"?"
+
+
+def test_torch_is_never_imported(small, tmp_path):
+    code = "import sys, gatdiag; gatdiag.write_report(sys.argv[1], sys.argv[2]); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code, small.folder, tmp_path / "page.html"], check=True)
+    assert (tmp_path / "page.html").stat().st_size < 5e6
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_pipe_keeps_its_place_and_so_does_a_folder(tmp_path, overwrite):
+    with pytest.raises(InputError, match="got the folder"):
+        check_target(tmp_path, overwrite=overwrite)
+    pipe = tmp_path / "pipe.html"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="no regular file"):
+        check_target(pipe, overwrite=overwrite)
+    assert pipe.is_fifo()
+
+
+def names(runs):
+    return [run.name for run in unique_labels(runs)]
+
+
+def test_names_that_differ_stay(tmp_path):
+    assert names([build(tmp_path / name, name=name) for name in "ab"]) == ["a", "b"]
+
+
+def test_equal_names_get_the_shortest_path_that_tells_them_apart(tmp_path):
+    runs = [build(tmp_path / f"x{place}" / "gat", name="gat") for place in range(2)]
+    assert names([*runs, build(tmp_path / "other", name="other")]) == ["x0/gat", "x1/gat", "other"]
+    runs = [build(tmp_path / folder, name="net") for folder in ("first", "second")]
+    assert names(runs) == ["net (first)", "net (second)"]
+
+
+def test_a_folder_comes_once_and_that_is_said(tmp_path):
+    run = build(tmp_path / "run", name="a")
+    (tmp_path / "x").mkdir()
+    with pytest.warns(UserWarning, match="shown once"):
+        assert unique_labels([run, gatdiag.load(tmp_path / "x" / ".." / "run")]) == [run]
+
+
+def test_what_is_recorded_does_not_change(tmp_path):
+    runs = [build(tmp_path / str(place), name="n", logged={"loss": [1.0 + place]}) for place in range(2)]
+    assert [list(run.steps["loss"]) for run in unique_labels(runs)] == [[1.0], [2.0]]

@@ -32,7 +32,7 @@ def picture(address):
 
 def test_a_block_carries_the_facts_of_its_figure(run, figure):
     made = figure_block(figure, [run], "here")
-    assert (made.title, made.shows, made.reading) == (figure.title, figure.shows, figure.reading)
+    assert made.figure is figure
     assert made.anchor == "here-figure-unchanged_fraction"
     image = ElementTree.fromstring(str(made.drawing).replace(">", "/>"))
     assert (image.tag, image.get("class"), image.get("alt")) == ("img", "plot single", figure.title)
@@ -98,7 +98,7 @@ def test_groups_follow_the_order_of_the_figures(run):
     figures = figures_for([run])
     groups = figure_groups(figures, [run], "run-1")
     assert [group.title for group in groups] == list(dict.fromkeys(TITLES[figure.group] for figure in figures))
-    assert [made.title for group in groups for made in group.blocks] == [figure.title for figure in figures]
+    assert [made.figure for group in groups for made in group.blocks] == figures
     anchors = [made.anchor for group in groups for made in group.blocks] + [group.anchor for group in groups]
     assert len({*anchors}) == len(anchors)
 

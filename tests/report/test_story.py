@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from gatdiag.report.story import HARDLY, note_facts, optimizer_text, sizes, stats, story, warnings
+from gatdiag.diagnosis.loss_not_falling import THRESHOLD
+from gatdiag.report.story import note_findings, optimizer_text, sizes, stats, story, warnings
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_meta
 
@@ -27,7 +28,10 @@ def test_what_was_trained_is_told(tmp_path):
     [
         ([2.0, 1.5, 1.0], "The loss fell from 2 to 1, by 50 %."),
         ([2.0, 1.0, 3.0], "The loss rose from 2 to 3, by 50 %"),
-        ([2.0, 2.0 * (1 - 0.9 * HARDLY)], "The loss hardly moved: 2 at the start, 1.91 at the end. It fell by 4.5 %."),
+        (
+            [2.0, 2.0 * (1 - 0.9 * THRESHOLD)],
+            "The loss hardly moved: 2 at the start, 1.91 at the end. It fell by 4.5 %.",
+        ),
         ([2.0, 2.0], "The loss did not move"),
         ([2.0, 1.0, math.nan], "it became NaN or infinite; its best value was 1, at step 1."),
         ([math.nan, math.nan], "The loss was never finite."),
@@ -46,7 +50,7 @@ def test_a_run_without_a_loss_says_how_to_log_one(tmp_path):
 
 def test_a_run_without_a_step_says_so(tmp_path):
     run = build(tmp_path / "run")
-    assert (story(run), stats(run)) == ((), ())
+    assert (story(run), stats(run)) == ((), [])
     assert any("none of its tables has a row" in text for text in warnings(run))
 
 
@@ -70,7 +74,7 @@ def test_checkpoints_are_not_counted_as_steps(tmp_path):
     assert "Optimizer steps" not in {stat.label for stat in found}
 
 
-def test_shared_parameters_count_once_and_frozen_ones_are_unique_labels():
+def test_shared_parameters_count_once_and_frozen_ones_are_told_apart():
     meta = synthetic_meta(2, 3)
     first, second = (layer["parameters"] for layer in meta["structure"]["layers"])
     second.append(first[0])
@@ -108,8 +112,8 @@ def test_what_could_not_be_read_is_told(tmp_path):
 
 
 def test_notes_of_the_recorder_are_shown(tmp_path):
-    (fact,) = note_facts(build(tmp_path / "few", notes=["no entropy.", "two\nlines"]))
+    (fact,) = note_findings(build(tmp_path / "few", notes=["no entropy.", "two\nlines"]))
     assert fact.text == "no entropy; two lines."
-    (fact,) = note_facts(build(tmp_path / "many", notes=list("abcde")))
+    (fact,) = note_findings(build(tmp_path / "many", notes=list("abcde")))
     assert fact.text == "a; b; c. And 2 more, under Settings."
-    assert list(note_facts(build(tmp_path / "none", notes=[]))) == []
+    assert list(note_findings(build(tmp_path / "none", notes=[]))) == []

@@ -24,7 +24,6 @@ from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.discovery import discover
-from gatdiag.structure.isolation import leaving_no_mode
 from gatdiag.structure.layers import Structure
 from gatdiag.structure.replica import Caller, Replica, replicate, unwrapped
 from gatdiag.structure.sample import Inputs, sample
@@ -36,7 +35,6 @@ OUTPUT = "the output"
 _OTHER_NUMBERS = 4
 
 
-@leaving_no_mode
 def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     """Find every conservation law of a model by tracing one forward pass.
 

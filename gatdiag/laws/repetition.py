@@ -29,7 +29,6 @@ from gatdiag.errors import ModelError
 from gatdiag.laws.outputs import Outputs, read_outputs
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.execution import tensors_among
-from gatdiag.structure.isolation import leaving_no_mode
 from gatdiag.structure.memory import Memory, Tally
 from gatdiag.structure.replica import Caller, Replica
 
@@ -122,13 +121,10 @@ def _is_counted_only(path: str, memory: Memory, call: Caller, first: "_Call", wa
     return _other(first, watch) is None
 
 
-@leaving_no_mode
 def _outputs(call: Caller, watch: "_Call", forced: float | None) -> Outputs:
-    with _counting_draws(watch, forced):
-        watch.__enter__()  # type: ignore[no-untyped-call]
-        _Exports(watch).__enter__()  # type: ignore[no-untyped-call]
+    with _counting_draws(watch, forced), watch, _Exports(watch):
         outputs: Outputs = call(read_outputs)
-        return outputs
+    return outputs
 
 
 class _Call(TorchDispatchMode):

@@ -25,7 +25,6 @@ from gatdiag.recorder.tape import Tape
 from gatdiag.recorder.weights import Weights
 from gatdiag.structure import Layer, Structure, discover
 from gatdiag.structure.deadline import time_limit
-from gatdiag.structure.isolation import leaving_no_mode
 from gatdiag.structure.program import Program
 
 # How far from zero delta may be at the first step, as a share of what cancels in it. The largest of 381 models was 2e-5
@@ -200,7 +199,6 @@ def _has_gradients(law: Law, laws: Laws) -> bool:
     return all(laws.parameters[term.parameter].grad is not None for term in law.terms)
 
 
-@leaving_no_mode
 def _structure(model: nn.Module, args: Any, kwargs: Any) -> tuple[Structure, str | None]:
     """In execution order if the model can be run for it, else in module order, with what was wrong."""
     try:
@@ -209,7 +207,6 @@ def _structure(model: nn.Module, args: Any, kwargs: Any) -> tuple[Structure, str
         return discover(model), str(error) if isinstance(error, GatdiagError) else f"{type(error).__name__}: {error}"
 
 
-@leaving_no_mode
 def _with_laws(
     plan: RecordingPlan, model: nn.Module, structure: Structure, inputs: Inputs, selection: Selection
 ) -> RecordingPlan:

@@ -16,8 +16,6 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
 
-from gatdiag.structure.isolation import leaving_no_mode
-
 T = TypeVar("T")
 Memo: TypeAlias = dict[int, Any]
 Change: TypeAlias = Callable[[Tensor, Memo], Tensor]
@@ -75,11 +73,10 @@ def tensors(value: object) -> list[Tensor]:
     return [originals[key] for key in memo if key in originals]
 
 
-@leaving_no_mode
 def deep_copied(value: T, memo: Memo, change: Change) -> T:
     """A deep copy with this memo, in which each tensor is `change(tensor, memo)`; parameters copy themselves."""
-    _Copying(change).__enter__()  # type: ignore[no-untyped-call]
-    return copy.deepcopy(value, memo)
+    with _Copying(change):
+        return copy.deepcopy(value, memo)
 
 
 def _duplicate_tensor(tensor: Tensor, memo: Memo) -> Tensor:

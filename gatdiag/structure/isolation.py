@@ -4,80 +4,15 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import wraps
-from traceback import clear_frames
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from torch import _C, Tensor
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-from torch.utils import _python_dispatch
 
 from gatdiag.structure.deadline import check_time
-
-Inputs = ParamSpec("Inputs")
-Output = TypeVar("Output")
-
-
-def leaving_no_mode(function: Callable[Inputs, Output]) -> Callable[Inputs, Output]:
-    """The function, after which torch's modes are as they were before, whatever interrupted it.
-
-    A mode is entered and left by functions in Python. An interrupt (Ctrl-C) that falls into one of them, or just before
-    the `with` takes hold, leaves the mode active for the rest of the process. So the modes are put back here, in two
-    `finally`, since the interrupt may also fall into the first. A mode that the function enters it need not leave.
-    """
-
-    @wraps(function)
-    def leaving(*args: Inputs.args, **kwargs: Inputs.kwargs) -> Output:
-        before = _Modes()
-        try:
-            try:
-                return function(*args, **kwargs)
-            except KeyboardInterrupt as interrupt:
-                clear_frames(
-                    interrupt.__traceback__
-                )  # what is suspended in there ends now, not after the modes are back
-                raise
-            finally:
-                before.restore()
-        finally:
-            before.restore()
-
-    return leaving
-
-
-class _Modes:
-    """The modes that are active, gradients recorded or not, the default dtype, and what torch notes of modes."""
-
-    def __init__(self) -> None:
-        self.functions = [_C._get_function_stack_at(at) for at in range(_C._len_torch_function_stack())]
-        self.dispatches = [_C._get_dispatch_stack_at(at) for at in range(_C._len_torch_dispatch_stack())]
-        self.gradients = torch.is_grad_enabled()
-        self.dtype = torch.get_default_dtype()
-        self.saving = _saved_tensors_hooks()
-        self.flags = {name: value for name, value in vars(_python_dispatch).items() if name.startswith("_is_in_")}
-
-    def restore(self) -> None:
-        while _C._len_torch_function_stack() > len(self.functions):
-            _C._pop_torch_function_stack()
-        for mode in self.functions[_C._len_torch_function_stack() :]:  # torch takes one off while it answers
-            _C._push_on_torch_function_stack(mode)
-        while _C._len_torch_dispatch_stack() > len(self.dispatches):
-            _C._pop_torch_dispatch_stack(None)
-        for mode in self.dispatches[_C._len_torch_dispatch_stack() :]:
-            _C._push_on_torch_dispatch_stack(mode)
-        while _saved_tensors_hooks() not in (None, self.saving):
-            _C._autograd._pop_saved_tensors_default_hooks()
-        _C._set_grad_enabled(self.gradients)
-        torch.set_default_dtype(self.dtype)
-        vars(_python_dispatch).update(self.flags)
-
-
-def _saved_tensors_hooks() -> Any:
-    """What tensors that autograd saves go through: the uppermost pair of functions, None if there is none."""
-    return _C._autograd._top_saved_tensors_default_hooks(True)
 
 
 @contextmanager
@@ -137,13 +72,13 @@ def working_precision(dtype: torch.dtype | None) -> Iterator[None]:
     if dtype is None:
         yield
         return
-    modes = _Modes()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
     try:
-        torch.set_default_dtype(dtype)
-        _Precision(dtype).__enter__()  # type: ignore[no-untyped-call]
-        yield
+        with _Precision(dtype):
+            yield
     finally:
-        modes.restore()  # not by leaving the mode, which fails where an interrupt has left it already
+        torch.set_default_dtype(before)
 
 
 _CASTS = {Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16}

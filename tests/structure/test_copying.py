@@ -12,7 +12,6 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data, HeteroData
 
 from gatdiag.structure.copying import changed, duplicate, tensors
-from tests.structure.interrupting import interrupted_everywhere
 
 
 @dataclass
@@ -117,9 +116,3 @@ def test_every_tensor_of_a_module_is_found_once():
     found = tensors(model)
     assert len(found) == len(expected)
     assert {id(tensor) for tensor in found} == {id(tensor) for tensor in expected}
-
-
-@pytest.mark.parametrize("copying", [duplicate, tensors, lambda value: changed(value, torch.neg)])
-def test_an_interrupt_leaves_no_mode_behind(copying):
-    value = {"tensor": torch.ones(1), "list": [torch.ones(2)]}
-    assert interrupted_everywhere(lambda: copying(value)) > 50

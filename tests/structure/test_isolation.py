@@ -8,15 +8,12 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gatdiag.laws import find_laws
 from gatdiag.structure.isolation import (
     decomposed,
-    leaving_no_mode,
     preserved_random_state,
     random_state,
     working_precision,
 )
-from tests.structure.interrupting import interrupted_everywhere
 
 
 def numbers():
@@ -137,21 +134,6 @@ def test_working_precision_ends_with_an_error():
 def test_no_working_precision_changes_nothing():
     with working_precision(None):
         assert torch.ones(1).half().dtype == torch.float16
-
-
-def test_an_interrupt_in_the_search_for_laws_leaves_no_mode_behind():
-    torch.manual_seed(0)
-    model, x = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2)), torch.randn(4, 3)
-    entering = ("__enter__", "__exit__", "_push_mode", "_pop_mode", "working_precision", "decomposed")
-    assert interrupted_everywhere(lambda: find_laws(model, x), inside=entering, most=30) >= 30
-
-
-def test_modes_that_were_active_before_stay():
-    with Names() as names, torch.no_grad():
-        leaving_no_mode(lambda: torch.ones(1))()
-        torch.ones(1) * 2
-        assert not torch.is_grad_enabled()
-    assert names.seen == ["ones", "ones", "mul"]
 
 
 MADE_ELSEWHERE = np.ones((2, 2), dtype=np.float32)

@@ -1,7 +1,7 @@
 """Weights and gradients of one step -> the rows of the table `parameters`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,20 @@ def _joined(earlier: Any, later: Tensor, here: np.ndarray[Any, Any]) -> Any:
     if isinstance(earlier, Masked):
         return masked(_joined(earlier.values, later, here), earlier.where | here)
     return torch.where(torch.from_numpy(here).to(later.device), later, earlier)
+
+
+def are_suspect(gradients: Iterable[Tensor | None]) -> bool:
+    """Whether any of these may hold a NaN or an infinity, as fast as that can be told; on a device, always."""
+    with np.errstate(all="ignore"):
+        for gradient in gradients:
+            if gradient is None:
+                continue
+            if gradient.dtype != torch.float32 or gradient.device.type != "cpu" or gradient.layout != torch.strided:
+                return True
+            values = gradient.detach().numpy().reshape(-1)
+            if not math.isfinite(values.dot(values)):
+                return True
+    return False
 
 
 class UnclippedNorm:

@@ -29,7 +29,7 @@ from gatdiag.recorder.optimizers import (
     unscale_of_outputs,
     unscale_of_parameters,
 )
-from gatdiag.recorder.parameters import ParameterRows, UnclippedNorm
+from gatdiag.recorder.parameters import ParameterRows, UnclippedNorm, are_suspect
 from gatdiag.recorder.scalars import TrainerMetrics, flattened, scalar, training_loss
 from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
@@ -387,7 +387,9 @@ class Recorder:
         self._layers.start_step(self._counter.record)
 
     def _log_what_a_trainer_knows(self, step: int) -> None:
-        values = self._guard("metrics of the trainer", self._trainer.news) or {}
+        values = self._guard("metrics of the trainer", self._trainer.news)
+        if not values:
+            return
         loss = None if self._has_loss or self._logs_loss else training_loss(values)
         self._keep(values if loss is None else {**values, "loss": values[loss]}, step)
 
@@ -405,7 +407,8 @@ class Recorder:
             records = counter.record, counter.next_record
             self._guard("delta and c", plan.neurons.measure, counter.step, records, optimizers, unscale)
         if counter.record is None:
-            writer.watch(counter.step, plan.weights.gradient_norms())
+            is_suspect = are_suspect(parameter.grad for parameter in plan.weights.tensors)
+            writer.watch(counter.step, plan.weights.gradient_norms() if is_suspect else None)
             return
         self._rows = ParameterRows(plan.weights, self._selection, self._guard)
         self._rows.measure(counter.record, unscale)

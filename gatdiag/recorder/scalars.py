@@ -78,7 +78,9 @@ class TrainerMetrics:
 
     def news(self) -> dict[str, Tensor]:
         """The values that were logged since the last call, by the trainer before, too, if there is another now."""
-        before, self._trainer = self._trainer, getattr(self._model, "_trainer", None)
+        before, self._trainer = self._trainer, vars(self._model).get("_trainer")
+        if before is None and self._trainer is None:
+            return {}
         metrics: dict[str, Any] = {}
         for trainer in (before, self._trainer):
             metrics |= getattr(trainer, "callback_metrics", None) or {}

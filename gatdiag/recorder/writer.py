@@ -149,13 +149,15 @@ class Writer:
 
     def can_be_logged(self, name: str) -> bool:
         """Whether scalars may have this name: one that cannot be written must not cost the row that it is in."""
+        if name in self._logged:
+            return True
         if _MEASURED.fullmatch(name):
             self._guard.warn(f"reserved {name}", f"{name} cannot be logged: gatdiag measures what has this name")
             return False
         if not is_encodable(name):
             self._guard.warn(ascii(name), f"values of {name!a} are lost: the name is not valid Unicode")
             return False
-        if name not in self._logged and len(self._logged) >= _MOST_NAMES:
+        if len(self._logged) >= _MOST_NAMES:
             self._guard.warn("names", f"only {_MOST_NAMES} scalars can be logged; {name!a} and others are lost")
             return False
         self._logged.add(name)
@@ -188,10 +190,10 @@ class Writer:
             self._outbox.put(_WATCH, {"step": step, **tables["parameters"]})
         self.saw_layers |= bool(tables["layers"])
 
-    def watch(self, step: int, gradient_norms: Tensor) -> None:
-        """Look whether the gradients of a step that is not recorded are finite."""
+    def watch(self, step: int, gradient_norms: Tensor | None) -> None:
+        """Look whether the gradients of a step that is not recorded are finite; None: they are."""
         self._put_rows(step)
-        if self.first_non_finite is None:
+        if gradient_norms is not None and self.first_non_finite is None:
             positions = np.arange(len(self._parameters))
             self._outbox.put(_WATCH, {"step": step, "parameter": positions, "gradient_norm": gradient_norms})
 

@@ -35,6 +35,7 @@ class Listener(Protocol):
 
     def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
         """A layer has run. `inputs` are its positional and keyword inputs; `output` is None if the layer failed.
+
         Returns a number that names this output if its gradient is wanted, else None.
         """
 

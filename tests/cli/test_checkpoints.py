@@ -3,6 +3,8 @@
 import copy
 import json
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch_geometric.nn import GCN
 from typer.testing import CliRunner
 
 import gatdiag
+from gatdiag.checkpoint import inspect
 from gatdiag.cli.app import app
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import gat
@@ -45,6 +48,13 @@ def saved(graph, tmp_path_factory):
         F.cross_entropy(model(graph.x, graph.edge_index), graph.y).backward()
         optimizer.step()
     return folder
+
+
+@pytest.fixture(scope="module")
+def runs(saved, tmp_path_factory):
+    """The runs made of the first and the last checkpoint, without a page."""
+    folder = tmp_path_factory.mktemp("runs")
+    return [inspect(saved / name, folder / name).run.folder for name in ("epoch0.pt", "epoch4.pt")]
 
 
 def outputs(path, graph):
@@ -84,12 +94,12 @@ class TestInspect:
         assert refused.exit_code == 2
         assert "give --model" in refused.stderr
 
-    def test_the_run_can_be_read_and_reported(self, saved, tmp_path):
+    def test_the_run_can_be_read_and_reported(self, saved, tmp_path, few_figures):
         done = run("inspect", saved, "--model", FACTORY, "--data", "sbm", "--out", tmp_path / "out")
         assert done.exit_code == 0, done.stderr
         assert gatdiag.load(tmp_path / "out" / "run").steps.step.tolist() == [0, 2, 4]
         assert "<html" in (tmp_path / "out" / "report.html").read_text()
-        assert (tmp_path / "out" / "figures" / "overview.png").stat().st_size > 10_000
+        assert (tmp_path / "out" / "figures" / "unchanged_fraction.png").stat().st_size > 10_000
         again = run("inspect", saved, "--out", tmp_path / "out")
         assert again.exit_code == 2
         assert "--overwrite" in again.stderr
@@ -336,13 +346,12 @@ class TestCompare:
         assert [row["difference"] for row in rows] == sorted((row["difference"] for row in rows), reverse=True)
         assert {row["layer"] for row in rows if row["quantity"] == "changed_fraction_005"} == set(NAMES)
 
-    def test_settings_that_nobody_chose_are_not_listed(self, saved, tmp_path):
-        assert run("inspect", saved / "epoch4.pt", "--out", tmp_path / "read").exit_code == 0
-        meta = tmp_path / "read" / "run" / META
+    def test_settings_that_nobody_chose_are_not_listed(self, saved, runs, tmp_path):
+        meta = Path(shutil.copytree(runs[1], tmp_path / "run")) / META
         group = {"parameters": [], "lr": 0.1, "fused": None, "foreach": None}
         optimizer = {"class": "SGD", "groups": [group]}
         meta.write_text(json.dumps(json.loads(meta.read_text()) | {"optimizers": [optimizer], "dtype": "float32"}))
-        done = run("compare", saved / "epoch0.pt", tmp_path / "read" / "run")
+        done = run("compare", saved / "epoch0.pt", tmp_path / "run")
         assert done.exit_code == 0, done.stderr
         assert "optimizer 0, group 0: lr: none | 0.1" in done.stdout
         assert "fused" not in done.stdout
@@ -351,10 +360,8 @@ class TestCompare:
     def test_a_checkpoint_and_itself(self, saved):
         assert "No measured quantity differs" in run("compare", saved / "epoch0.pt", saved / "epoch0.pt").stdout
 
-    def test_two_runs(self, saved, tmp_path):
-        for name in ("epoch0.pt", "epoch4.pt"):
-            assert run("inspect", saved / name, "--out", tmp_path / name).exit_code == 0
-        done = run("compare", tmp_path / "epoch0.pt" / "run", tmp_path / "epoch4.pt" / "run", "--most", "3")
+    def test_two_runs(self, runs):
+        done = run("compare", *runs, "--most", "3")
         assert done.exit_code == 0, done.stderr
         assert "smaller differences are not shown" in done.stdout
         assert "%" in done.stdout

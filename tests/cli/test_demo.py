@@ -1,10 +1,5 @@
 import math
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -31,8 +26,7 @@ def light(monkeypatch):
     monkeypatch.setattr(demo_module, "_write", lambda *_, **__: None)
 
 
-@pytest.mark.slow
-def test_it_trains_records_draws_and_writes_the_page(tmp_path):
+def test_it_trains_records_draws_and_writes_the_page(tmp_path, few_figures):
     out = tmp_path / "demo"
     done = demo("--out", out, "--epochs", 4, "--layers", 4)
     assert done.exit_code == 0, done.stderr
@@ -77,9 +71,12 @@ def test_on_cora(tmp_path, light):
 
 
 def test_the_same_seed_gives_the_same_runs_and_options_arrive(tmp_path, light):
-    options = [*QUICK, "--learning-rate", 0.5]
+    threads, options = torch.get_num_threads(), [*QUICK, "--learning-rate", 0.5]
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        assert demo("--out", tmp_path / name, "--seed", seed, *options).exit_code == 0
+        done = demo("--out", tmp_path / name, "--seed", seed, *options)
+        assert done.exit_code == 0
+        assert "of the test nodes correctly (guessing: 25.0%)" in " ".join(done.stdout.split())
+    assert torch.get_num_threads() == threads
     losses = [gatdiag.load(tmp_path / name / "xavier").steps["loss"].tolist() for name in "abc"]
     assert losses[0] == losses[1] != losses[2]
     assert gatdiag.load(tmp_path / "a" / "xavier").steps["learning_rate"].tolist() == [0.5] * 3
@@ -106,89 +103,10 @@ def test_without_hidden_layers_their_gradient_is_not_spoken_of(tmp_path, light):
 
 
 def test_a_loss_that_becomes_nan_is_said_so(tmp_path, light):
-    done = demo("--out", tmp_path / "demo", "--epochs", 30, "--layers", 3, "--learning-rate", 1e9)
+    done = demo("--out", tmp_path / "demo", "--epochs", 8, "--layers", 3, "--learning-rate", 1e9)
     words = " ".join(done.stdout.split())
     for name in ("xavier", "balanced-orthogonal"):
         losses = gatdiag.load(tmp_path / "demo" / name).steps["loss"].tolist()
         lost = next(number for number, loss in enumerate(losses, start=1) if not math.isfinite(loss))
         assert f"With {spoken(name)} weights the loss became NaN at epoch {lost}." in words
     assert "train:" not in words
-
-
-def test_chance_is_named(tmp_path, light):
-    done = demo("--out", tmp_path / "demo", *QUICK)
-    assert "of the test nodes correctly (guessing: 25.0%)" in " ".join(done.stdout.split())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--dataset", "corn"], "no graph is called 'corn'"),
-        (["--layers", "1"], "Expected 2 layers or more, got 1"),
-        (["--epochs", "0"], "Expected epochs to be 1 or more, got 0"),
-        (["--learning-rate", "nan"], "Expected learning_rate to be positive and finite, got nan"),
-        (["--seed", "99999999999999999999999"], "Expected seed to be from 0 to 2**63 - 1, got 99999999999999999999999"),
-        (["--seed", "-1"], "Expected seed to be from 0 to 2**63 - 1, got -1"),
-        (["--out", "file"], "file is a file: choose another --out"),
-        (["--out", "file/below"], "file/below/xavier"),
-    ],
-)
-def test_what_is_wrong_is_one_line_and_status_2(tmp_path, monkeypatch, options, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    done = demo(*options)
-    assert done.exit_code == 2
-    assert done.stdout == ""
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
-    assert message in line
-    assert "Traceback" not in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.slow
-def test_ctrl_c_leaves_runs_that_can_be_read(tmp_path):
-    out = tmp_path / "demo"
-    command = [sys.executable, "-m", "gatdiag", "demo", "--out", str(out), "--epochs", "100000", "--layers", "3"]
-    options = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "text": True}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
-        try:
-            wait_until(lambda: (out / "xavier" / "meta.json").exists() and len(gatdiag.load(out / "xavier").steps) > 5)
-            process.send_signal(signal.SIGINT)
-            stdout, stderr = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 130
-    assert stdout == ""
-    lines = [line for line in stderr.splitlines() if line.startswith("gatdiag: ")]
-    assert lines == [f"gatdiag: interrupted; what was recorded can be read: gatdiag report {out / 'xavier'}"]
-    assert "Traceback" not in stderr
-    run = gatdiag.load(out / "xavier")
-    assert run.status == "interrupted"
-    assert len(run.steps) > 5
-
-
-def wait_until(condition, seconds=100):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail("the demo did not begin to record")
-        time.sleep(0.2)
-
-
-def test_help_loads_nothing_heavy():
-    script = (
-        "import sys\nfrom gatdiag.cli import main\n"
-        "try: main()\nexcept SystemExit: print('LOADED', *sys.modules, file=sys.stderr)"
-    )
-    command = [sys.executable, "-c", script, "demo", "--help"]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    assert "--dataset" in done.stdout
-    loaded = set(done.stderr.rpartition("LOADED")[2].split())
-    assert "typer" in loaded
-    assert not loaded & {"torch", "numpy", "pandas", "matplotlib", "gatdiag.experiments"}
-
-
-def test_threads_are_given_back(tmp_path, light):
-    before = torch.get_num_threads()
-    assert demo("--out", tmp_path / "demo", *QUICK).exit_code == 0
-    assert torch.get_num_threads() == before

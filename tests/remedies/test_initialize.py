@@ -38,8 +38,11 @@ def squares(weight, axis):
     return weight.detach().double().square().sum(axis)
 
 
-@pytest.mark.parametrize("inputs", [(), (X, EDGES)], ids=["as a stack", "by its laws"])
-@pytest.mark.parametrize("scheme", BALANCED)
+@pytest.mark.parametrize(
+    ("scheme", "inputs"),
+    [("balanced_xavier", ()), ("balanced_orthogonal", ()), ("balanced_orthogonal", (X, EDGES))],
+    ids=["xavier", "orthogonal", "orthogonal by its laws"],
+)
 @pytest.mark.parametrize("name", STACKS)
 def test_c_is_zero_for_every_neuron(name, scheme, inputs):
     model = STACKS[name]()
@@ -128,7 +131,7 @@ def attention_stack(conv, depth, heads, concat, channels=8, features=5, classes=
 def test_the_signal_is_as_large_at_any_depth(conv, heads, concat):
     alone = torch.empty((2, 0), dtype=torch.long)  # nodes that attend to themselves only: no smoothing
     norms = []
-    for depth in (2, 5, 10, 20):
+    for depth in (2, 6, 20):
         model = initialize_(attention_stack(conv, depth, heads, concat), "balanced_orthogonal", generator=seeded(depth))
         norms.append(float(model(X, alone).detach().norm()))
         weights = [conv.lin.weight if isinstance(conv, GATConv) else conv.lin_l.weight for conv in model.convs]
@@ -152,7 +155,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_signal_is_as_large_at_any_depth_by_the_laws(kind):
     norms = []
-    for depth in (2, 12, 5):  # after many more, nodes of this graph are alike, and attention has no gradient
+    for depth in (2, 9, 4):  # after many more, nodes of this graph are alike, and attention has no gradient
         torch.manual_seed(depth)  # its laws are looked for at the weights it has
         model = Stack([KINDS[kind](5 if layer == 0 else 8) for layer in range(depth)])
         initialize_(model, "balanced_orthogonal", X, EDGES, generator=seeded(depth))
@@ -168,7 +171,7 @@ def test_a_deep_network_of_averaged_heads_trains():
     model = attention_stack(GATConv, 10, 8, False, channels=16, features=graph.num_features, classes=4)
     initialize_(model, "balanced_orthogonal", generator=seeded())
     accuracies = []
-    settings = TrainingSettings("Adam", learning_rate=0.01, epochs=20)
+    settings = TrainingSettings("Adam", learning_rate=0.01, epochs=12)
     train(model, graph, settings, None, lambda _, epoch: accuracies.append(epoch.val_accuracy))
     assert max(accuracies) > 0.8
 

@@ -1,0 +1,11 @@
+import pytest
+
+from gatdiag.figures import rendering
+from gatdiag.report import sections
+
+
+@pytest.fixture
+def few_figures(monkeypatch):
+    """One figure, and none on the page: all others have tests of their own."""
+    monkeypatch.setattr(sections, "figures_for", lambda runs: [])
+    monkeypatch.setattr(rendering, "FIGURES", [one for one in rendering.FIGURES if one.name == "unchanged_fraction"])

@@ -52,28 +52,49 @@ class _Normalized:
         """PyG writes methods for a class when a layer is made or copied; those of the layer's own class are there."""
 
 
-class _GAT(_Normalized):
+class _Linear(_Normalized):
+    """Scores that are linear in what is attended to: its lengths are taken once per node, not once per edge."""
+
+    def _lengths(self: Any, edge_index: Any, source: Tensor, target: Tensor | float) -> None:
+        """Keep ||x_j||^2 of each edge and ||x_i||^2 of each target for `_factor`."""
+        neighbor = 0 if self.flow == "source_to_target" else 1
+        self.__dict__["_squares"] = self._lift(source, edge_index, neighbor), target
+
+    def _factor(self: Any, norm: Tensor, edge: Tensor | None, index: Tensor, size: int | None) -> Tensor:
+        """(E, H): what scores are multiplied by."""
+        square_j, square_i = self.__dict__.pop("_squares")
+        largest = _largest(square_j, index, size)
+        if edge is not None:
+            largest = largest + _largest(_squared(edge), index, size)
+        if self.lipschitz_mode == "paper":
+            return (self.lipschitz_alpha / _root(norm * (largest + square_i))).index_select(0, index)
+        # one norm for all heads; maxima of (node, head) pairs looked up by the number of the node; x_j in place of x_i
+        misplaced = largest.reshape(-1, 1)[index]
+        return 1 / (4 * (norm.sum() * (misplaced + square_j)).sqrt() + 1e-12)
+
+
+class _GAT(_Linear):
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         # PyG hands only a^T x on to what computes the scores: the lengths of x are taken where x is made.
-        squares: list[Tensor] = []
+        made: list[Tensor] = []
 
         def measure(_: nn.Module, __: Any, x: Tensor) -> None:
-            squares.append(_squared(x.view(-1, self.heads, self.out_channels)))
+            made.append(_squared(x.view(-1, self.heads, self.out_channels)))
 
         maps = [linear for linear in (self.lin, self.lin_src, self.lin_dst) if linear is not None]
         handles = [linear.register_forward_hook(measure) for linear in maps]
-        self.__dict__["_squares"] = squares
+        self.__dict__["_made"] = made
         try:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         finally:
-            del self.__dict__["_squares"]
+            del self.__dict__["_made"]
+            self.__dict__.pop("_squares", None)
             for handle in handles:
                 handle.remove()
 
     def edge_updater(self: Any, edge_index: Any, alpha: Any, edge_attr: Any = None, size: Any = None) -> Any:
-        source, target = self._squares[0], self._squares[-1]
-        wide = torch.cat([alpha[0], source], -1), None if alpha[1] is None else torch.cat([alpha[1], target], -1)
-        return super().edge_updater(edge_index, alpha=wide, edge_attr=edge_attr, size=size)  # type: ignore[misc]
+        self._lengths(edge_index, self._made[0], 0.0 if alpha[1] is None else self._made[-1])
+        return super().edge_updater(edge_index, alpha=alpha, edge_attr=edge_attr, size=size)  # type: ignore[misc]
 
     def edge_update(
         self: Any,
@@ -84,46 +105,33 @@ class _GAT(_Normalized):
         ptr: Any,
         dim_size: int | None,
     ) -> Any:
-        score, square_j = alpha_j.split(self.heads, -1)
-        square_i: Tensor | float = 0.0
-        if alpha_i is not None:
-            score_i, square_i = alpha_i.split(self.heads, -1)
-            score = score + score_i
-        largest = _largest(square_j, index, dim_size)
-        norms = [_squared(self.att_src), _squared(self.att_dst)]
+        score = alpha_j if alpha_i is None else alpha_j + alpha_i
+        norm, edge = _squared(self.att_src) + _squared(self.att_dst), None
         if edge_attr is not None and self.lin_edge is not None:
             edge = _edge_features(self, edge_attr)
             score = score + (edge * self.att_edge).sum(-1)
-            largest = largest + _largest(_squared(edge), index, dim_size)
-            norms.append(_squared(self.att_edge))
-        norm = torch.stack(norms).sum(0)
-        if self.lipschitz_mode == "code":
-            # one norm for all heads; maxima of (node, head) pairs looked up by the number of the node; x_j, not x_i
-            misplaced = largest.reshape(-1, 1)[index]
-            divisor = 4 * (norm.sum() * (misplaced + square_j)).sqrt() + 1e-12
-        else:
-            divisor = _root(norm * (largest[index] + square_i)) / self.lipschitz_alpha
-        score = (score / divisor).to(alpha_j.dtype)
+            norm = norm + _squared(self.att_edge)
+        score = (score * self._factor(norm, edge, index, dim_size)).to(alpha_j.dtype)
         return super().edge_update(score, None, None, index, ptr, dim_size)  # type: ignore[misc]
 
 
-class _GATv2(_Normalized):
+class _GATv2(_Linear):
     def edge_updater(self: Any, edge_index: Any, x: Any, edge_attr: Any = None, size: Any = None) -> Any:
-        wide = tuple(torch.cat([part, _squared(part).sqrt().unsqueeze(-1).to(part.dtype)], -1) for part in x)
-        return super().edge_updater(edge_index, x=wide, edge_attr=edge_attr, size=size)  # type: ignore[misc]
+        source = _squared(x[0])
+        self._lengths(edge_index, source, source if x[1] is x[0] else _squared(x[1]))
+        return super().edge_updater(edge_index, x=x, edge_attr=edge_attr, size=size)  # type: ignore[misc]
 
     def edge_update(
         self: Any, x_j: Tensor, x_i: Tensor, edge_attr: Any, index: Tensor, ptr: Any, dim_size: int | None
     ) -> Tensor:
-        total, square_i = x_i[..., :-1] + x_j[..., :-1], _squared(x_i[..., -1:])
-        largest, parts = _largest(_squared(x_j[..., -1:]), index, dim_size), 2
+        total, edge = x_i + x_j, None
         if edge_attr is not None:
             edge = _edge_features(self, edge_attr)
             total = total + edge
-            largest, parts = largest + _largest(_squared(edge), index, dim_size), 3
         score = (functional.leaky_relu(total, self.negative_slope) * self.att).sum(-1)
-        divisor = _root(parts * _squared(self.att) * (largest[index] + square_i)) / self.lipschitz_alpha
-        alpha = _softmax((score / divisor).to(x_j.dtype), index, ptr, dim_size)
+        norm = (2 if edge is None else 3) * _squared(self.att)
+        score = (score * self._factor(norm, edge, index, dim_size)).to(x_j.dtype)
+        alpha = _softmax(score, index, ptr, dim_size)
         return functional.dropout(alpha, p=self.dropout, training=self.training)
 
 
@@ -334,7 +342,8 @@ def _edges(layer: Any, edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tens
 
 def _squared(x: Tensor) -> Tensor:
     """||x||^2 over the last axis, in single precision at least."""
-    return _wide(x).square().sum(-1)
+    length: Tensor = torch.linalg.vector_norm(_wide(x), dim=-1)
+    return length.square()
 
 
 def _wide(x: Tensor) -> Tensor:

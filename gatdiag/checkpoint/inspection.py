@@ -4,15 +4,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from torch import Tensor
 
-from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState
+from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState, shown_path
 from gatdiag.checkpoint.fitting import fit, load_weights_
-from gatdiag.checkpoint.formats import shown_path
 from gatdiag.checkpoint.measures import Measured
-from gatdiag.checkpoint.notes import Notes
 from gatdiag.checkpoint.opening import open_checkpoint
 from gatdiag.checkpoint.pass_record import PassRecord, Subject
 from gatdiag.checkpoint.series import series
@@ -31,31 +29,35 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 
 _REASONS: Final = 3  # of layers without laws, that are told
 _RESHAPED: Final = 3  # tensors of another shape, that are named
+_NAMED: Final = 2  # checkpoints that a note is of
 
 
-class Record(Protocol):
-    """Writes a step of a run for each checkpoint; leaving its context ends the run.
+class Notes:
+    """Collects texts.
 
-    Attributes:
-        measured: Parameter -> what it measures in the last checkpoint.
+    Example:
+        >>> notes = Notes()
+        >>> for name in "abcd":
+        ...     notes.add("tells no step", Path(name))
+        >>> notes.texts()
+        ("'a', 'b' and 2 more: tells no step",)
     """
 
-    measured: Mapping[str, Measured]
+    def __init__(self) -> None:
+        self._found: dict[str, dict[Path, None]] = {}
 
-    def __enter__(self) -> Any:
-        """Begin."""
+    def add(self, text: str, path: Path | None = None) -> None:
+        """Note something of a checkpoint, or of all of them."""
+        paths = self._found.setdefault(text, {})
+        if path is not None:
+            paths[path] = None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
-        """End the run."""
-
-    def start(self, reference: Tensors) -> None:
-        """Measure changes from these weights on."""
-
-    def add(self, step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
-        """Write one checkpoint."""
-
-    def tell(self, notes: Iterable[str]) -> None:
-        """Keep remarks with the run."""
+    def texts(self) -> tuple[str, ...]:
+        """All of them, in order, and before each the checkpoints it is true of."""
+        return tuple(
+            f"{listed(map(shown_path, paths), _NAMED)}: {text}" if paths else text
+            for text, paths in self._found.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def _record(
     name: str,
     notes: Notes,
     **options: bool,
-) -> Record:
+) -> WeightRecord | PassRecord:
     """What writes the run: the most that model, inputs and loss allow."""
     if subject is None:
         stack = find_stack(first.tensors, structure)

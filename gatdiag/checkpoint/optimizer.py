@@ -1,20 +1,20 @@
 """The state of the optimizer in a checkpoint, by the names of the parameters it belongs to."""
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from itertools import chain, combinations
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from gatdiag.checkpoint.checkpoint import OptimizerState
-from gatdiag.checkpoint.naming import clean_names
+from gatdiag.checkpoint.state_dict import clean_names
+from gatdiag.structure.from_names import is_buffer
 
 _DEPTH = 5  # of containers that an optimizer's state is looked for in
 _KEYS = ("optimizer_state_dict", "optimizer_states", "optimizer", "optimizers", "optimizer_state", "optim", "opt")
-_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 State = MutableMapping[Any, Any]
-Shapes = list[tuple[int, ...] | None]  # None where a state does not tell
 
 
 def optimizers(data: Any) -> list[State]:
@@ -58,12 +58,15 @@ def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[Optimizer
     notes = [f"Used the first of {len(found)} optimizers"] if len(found) > 1 else []
     named = named_states(found[0], tensors)
     if named is None:
-        notes.append("The optimizer's moments are left out: their shapes do not tell which parameters they belong to")
+        notes.append("The optimizer's moments are left out: names and order do not tell which parameters they are of")
     moments = {
         name: {key: value for key, value in state.items() if isinstance(key, str) and isinstance(value, Tensor)}
         for name, state in (named or {}).items()
     }
-    groups = [{key: value for key, value in group.items() if _is_setting(key)} for group in _groups(found[0])]
+    groups = [
+        {key: value for key, value in group.items() if isinstance(key, str) and key not in ("params", "param_names")}
+        for group in _groups(found[0])
+    ]
     others = sum(map(_holds_moments, found[1:]))
     return OptimizerState(moments, groups, matched=named is not None, others=others), tuple(notes)
 
@@ -71,24 +74,31 @@ def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[Optimizer
 def named_states(optimizer: State, tensors: Mapping[str, Tensor]) -> dict[str, State] | None:
     """Parameter's name -> its state, as it lies in the file.
 
-    By the names in the file where it has them. Otherwise by order, which is that of the state dict without its buffers:
-    buffers are known by name and dtype, or else because only one way to leave tensors out fits all shapes. Groups
-    can be in any order, so that the shapes have to tell which of them has which parameters, too.
+    By the names in the file where it has them. Otherwise by order, which is that of the state dict without its buffers.
 
     Returns:
-        The states, by name; None where several parameters could be meant.
+        The states, by name; None where their numbers or shapes do not fit those of the parameters in that order, and
+        where groups hold parameters of the same shape, for groups can be in any order.
     """
     states = {_key(key): state for key, state in optimizer["state"].items() if isinstance(state, dict)}
-    order, given = _order(optimizer)
-    if not given and any(isinstance(key, str) for key in states):
-        order, given = list(states), [str(key) for key in states]
-    if not given:
-        order = order or sorted(key for key in states if type(key) is int)
-    members = _members(optimizer) if any(_members(optimizer)) else [order]
-    shapes = [[_shape(states.get(key)) for key in group] for group in members]
-    names = _by_name(given, tensors) if given else _by_order(shapes, tensors)
-    if names is None:
-        return None
+    members = [_members(group) for group in _groups(optimizer)]
+    order = list(chain.from_iterable(members))
+    named = [key for group in _groups(optimizer) for key in _listed(group.get("param_names"))]
+    if order and all(isinstance(key, str) for key in order):
+        named = order
+    elif not named and any(isinstance(key, str) for key in states):
+        order = named = [key for key in states if isinstance(key, str)]
+    elif not order:
+        order = sorted(key for key in states if type(key) is int)
+        members = [order]
+    if len(named) == len(order) and all(isinstance(name, str) for name in named) and named:
+        names = _by_name(named, tensors)
+    else:
+        shapes = {key: _shape(states.get(key)) for key in order}
+        found = _by_order([shapes[key] for key in order], tensors)
+        if found is None or any(_overlap(shapes, one, other) for one, other in combinations(members, 2)):
+            return None
+        names = found
     return {name: states[key] for key, name in zip(order, names, strict=True) if key in states and name in tensors}
 
 
@@ -99,67 +109,30 @@ def _by_name(given: list[str], tensors: Mapping[str, Tensor]) -> list[str]:
     return inner if all(name in tensors for name in inner) and len(set(inner)) == len(inner) else names
 
 
-def _by_order(groups: list[Shapes], tensors: Mapping[str, Tensor]) -> list[str] | None:
-    candidates = _candidates(tensors)
-    sizes = [tuple(tensors[name].shape) for name in candidates]
-    if all(shape is None for group in groups for shape in group):  # no moments that could go to the wrong ones
-        groups = [[shape for group in groups for shape in group]]
-    found = _by_group(groups, sizes)
-    places = None if found is None else [place for group in found for place in group]
-    # Who made groups of another order may have changed the order within them, too.
-    return None if places is None or places != sorted(places) else [candidates[place] for place in places]
-
-
-def _by_group(groups: list[Shapes], sizes: list[tuple[int, ...]]) -> list[list[int]] | None:
-    """Places of each group's sizes, group by group that only some fit, of those the others left; None if many do."""
-    free = list(range(len(sizes)))
-    found: dict[int, list[int]] = {}
-    while len(found) < len(groups):
-        rest = [sizes[place] for place in free]
-        matches = ((number, _only_match(groups[number], rest)) for number in range(len(groups)) if number not in found)
-        number, match = next(((number, match) for number, match in matches if match is not None), (0, None))
-        if match is None:
-            return None
-        found[number] = [free[place] for place in match]
-        taken = set(found[number])
-        free = [place for place in free if place not in taken]
-    return [found[number] for number in range(len(groups))]
-
-
-def _only_match(shapes: Shapes, sizes: list[tuple[int, ...]]) -> list[int] | None:
-    first = _match(shapes, sizes)
-    last = _match(shapes[::-1], sizes[::-1])
-    if first is None or last is None or first != [len(sizes) - 1 - place for place in reversed(last)]:
+def _by_order(shapes: list[tuple[int, ...] | None], tensors: Mapping[str, Tensor]) -> list[str] | None:
+    """The name at each place, if each shape is that of the parameter there; of a GIN, `eps` may be a buffer."""
+    names = _parameters(tensors)
+    if len(names) != len(shapes):
+        names = [name for name in names if not name.endswith("eps")]
+    if len(names) != len(shapes):
         return None
-    return first
+    fits = all(shape in (None, tuple(tensors[name].shape)) for name, shape in zip(names, shapes, strict=True))
+    return names if fits else None
 
 
-def _match(shapes: Shapes, sizes: list[tuple[int, ...]]) -> list[int] | None:
-    """Places of the earliest sizes that fit the shapes in order; None if there are none."""
-    places, place = [], 0
-    for shape in shapes:
-        while place < len(sizes) and shape is not None and sizes[place] != shape:
-            place += 1
-        if place == len(sizes):
-            return None
-        places.append(place)
-        place += 1
-    return places
+def _overlap(shapes: Mapping[Any, tuple[int, ...] | None], one: list[Any], other: list[Any]) -> bool:
+    """Whether two groups hold moments of the same shape, so that they could be in the place of each other."""
+    return bool({shapes[key] for key in one} & {shapes[key] for key in other} - {None})
 
 
-def _candidates(tensors: Mapping[str, Tensor]) -> list[str]:
+def _parameters(tensors: Mapping[str, Tensor]) -> list[str]:
     """Names of what can be parameters, each once where several share their memory."""
-    seen: set[tuple[Any, ...]] = set()
-    names = []
+    names: dict[tuple[Any, ...], str] = {}
     for name, tensor in tensors.items():
-        known = name.rpartition(".")[2] in _BUFFERS or not (tensor.is_floating_point() or tensor.is_complex())
-        if known or tensor.layout != torch.strided or tensor.is_quantized:
-            continue
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.numel() or name)
-        if place not in seen:
-            names.append(name)
-        seen.add(place)
-    return names
+        if tensor.layout == torch.strided and not tensor.is_quantized and not is_buffer(name, tensor, tensors):
+            place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.numel() or name)
+            names.setdefault(place, name)
+    return list(names.values())
 
 
 def _shape(state: Any) -> tuple[int, ...] | None:
@@ -171,23 +144,9 @@ def _shape(state: Any) -> tuple[int, ...] | None:
         return None
 
 
-def _order(optimizer: State) -> tuple[list[Any], list[str]]:
-    """Keys of the parameters in order, and their names where the file has them."""
-    order: list[Any] = []
-    names: list[str] = []
-    for group, members in zip(_groups(optimizer), _members(optimizer), strict=True):
-        order += members
-        named = _listed(group.get("param_names"))
-        names += named if len(named) == len(members) and all(isinstance(name, str) for name in named) else []
-    if order and all(isinstance(key, str) for key in order):
-        return order, order
-    return order, names if len(names) == len(order) else []
-
-
-def _members(optimizer: State) -> list[list[Any]]:
-    """Keys of the parameters in each group."""
-    groups = (_listed(group.get("params")) for group in _groups(optimizer))
-    return [[key for key in params if isinstance(key, int | str)] for params in groups]
+def _members(group: Mapping[Any, Any]) -> list[Any]:
+    """Keys of the parameters in a group."""
+    return [key for key in _listed(group.get("params")) if isinstance(key, int | str)]
 
 
 def _holds_moments(optimizer: State) -> bool:
@@ -209,10 +168,6 @@ def _listed(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
         return list(value.values())
     return list(value) if isinstance(value, list | tuple) else []
-
-
-def _is_setting(key: Any) -> bool:
-    return isinstance(key, str) and key not in ("params", "param_names")
 
 
 def _is_state(given: Any) -> TypeGuard[State]:

@@ -1,4 +1,4 @@
-"""An inspection -> one row a layer: what a table on a terminal or a JSON document shows of the last checkpoint."""
+"""An inspection -> one row per layer for a terminal or a JSON document; one per parameter for `gatdiag.diagnosis`."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gatdiag.checkpoint.initialization import matching_initialization
 from gatdiag.checkpoint.inspection import Inspection
-from gatdiag.checkpoint.measures import Measured
+from gatdiag.checkpoint.measures import Measured, measure
 from gatdiag.run import Run
 from gatdiag.structure import Layer, ParameterInfo
 from gatdiag.summary import ATTENTION, FEATURES, role_series
@@ -195,3 +195,36 @@ def _initialization(layer: Layer, inspection: Inspection, c: Mapping[str, float]
     length, largest_c = norm.get(layer.name, 0.0), c.get(layer.name, math.inf)
     balances = math.isfinite(largest_c) and math.isfinite(length) and largest_c <= _BALANCED * length * length
     return " or ".join(["balanced"] * balances + [*found])
+
+
+def weight_table(inspection: Inspection) -> pd.DataFrame:
+    """One row a parameter of the last checkpoint.
+
+    Args:
+        inspection: The checkpoints.
+
+    Returns:
+        layer, parameter, role, norm; dead_rows and dead_columns (how many are zero; NaN where rows are no neurons);
+        second_moment (the norm of Adam's running mean of squared gradients; NaN where the file holds none).
+    """
+    moments = {} if inspection.optimizer is None else inspection.optimizer.moments
+    rows = []
+    for layer in inspection.structure:
+        neurons = neuron_weights(layer, inspection.measured)
+        for info in layer.parameters:
+            measured = inspection.measured.get(info.name)
+            if measured is not None:
+                second = moments.get(info.name, {}).get("exp_avg_sq")
+                rows.append(
+                    {
+                        "layer": layer.name,
+                        "parameter": info.name,
+                        "role": info.role,
+                        "norm": measured.norm,
+                        "dead_rows": float(measured.dead_rows) if measured in neurons else math.nan,
+                        "dead_columns": float(measured.dead_columns) if measured in neurons else math.nan,
+                        "second_moment": math.nan if second is None else measure(second).norm,
+                    }
+                )
+    columns = ["layer", "parameter", "role", "norm", "dead_rows", "dead_columns", "second_moment"]
+    return pd.DataFrame(rows, columns=columns)

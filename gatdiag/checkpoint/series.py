@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
-from gatdiag.checkpoint.formats import NoModelError, is_checkpoint, shown_path
-from gatdiag.checkpoint.opening import open_checkpoint
+from gatdiag.checkpoint.checkpoint import NoModelError, shown_path
+from gatdiag.checkpoint.opening import is_checkpoint, open_checkpoint
 from gatdiag.checkpoint.progress import epoch_in_name, step_in_name
 from gatdiag.errors import InputError
 

@@ -1,15 +1,14 @@
-"""Finds the state dict of the model in what was saved, under the keys that people use."""
+"""Finds the state dict of the model in what was saved, under the keys that people use, and the names of the model."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gatdiag.checkpoint.formats.contents import NoModelError
-from gatdiag.checkpoint.naming import clean_names
+from gatdiag.checkpoint.checkpoint import NoModelError
 from gatdiag.errors import InputError
 from gatdiag.names import listed, quoted
 
@@ -20,6 +19,7 @@ _KEYS = (
 )
 _AVERAGES = ("ema_state_dict", "state_dict_ema", "model_ema", "ema_model", "ema", "averaged_model", "swa_state_dict")
 _NOT_THE_MODEL = ("optim", "sched", "scaler", "callback", "loop", "rng", "hyper", "hparams", "args", "config", "extra")
+_WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}  # torch.compile, FSDP, checkpointing
 _DEPTH = 4  # of dictionaries within each other
 _LISTED = 4  # names in a note
 
@@ -182,3 +182,39 @@ def _some(keys: list[Any]) -> str:
 
 def _kind(data: Any) -> str:
     return f"an object of type {type(data).__name__}" if not isinstance(data, Tensor) else "a single tensor"
+
+
+def clean_names(keys: Iterable[str], *, modules: tuple[str, ...] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The names that the model itself gives to its parameters.
+
+    What `torch.compile`, FSDP and activation checkpointing put into a key is taken out wherever it stands; `module.`
+    (DataParallel, DDP, averaged models), and the attributes of `modules`, only where every key begins with it.
+
+    Args:
+        keys: Of a state dict.
+        modules: Attributes in which a wrapper keeps the model, such as "model" in a LightningModule.
+
+    Returns:
+        Name -> key, in order, and the prefixes that were taken off. Keys stay as they are where two of them would
+        get the same name.
+
+    Example:
+        >>> clean_names(["module._orig_mod.att", "module._orig_mod.bias"])
+        ({'att': 'module._orig_mod.att', 'bias': 'module._orig_mod.bias'}, ('_orig_mod.', 'module.'))
+    """
+    keys = list(keys)
+    parts = [key.split(".") for key in keys]
+    inside = _WRAPPERS.intersection(part for split in parts for part in split[:-1])
+    parts = [[part for part in split[:-1] if part not in inside] + split[-1:] for split in parts]
+    taken = [f"{wrapper}." for wrapper in sorted(inside)]
+    while parts and (first := parts[0][0]) in {"module", *modules} and all(_leads(first, split) for split in parts):
+        parts = [split[1:] for split in parts]
+        taken.append(f"{first}.")
+    names = [".".join(split) for split in parts]
+    if len(set(names)) < len(keys):
+        return {key: key for key in keys}, ()
+    return dict(zip(names, keys, strict=True)), tuple(taken)
+
+
+def _leads(first: str, split: list[str]) -> bool:
+    return len(split) > 1 and split[0] == first

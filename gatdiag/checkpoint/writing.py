@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatdiag.checkpoint.checkpoint import Checkpoint
-from gatdiag.checkpoint.formats import read_contents, reading, shown_path
-from gatdiag.checkpoint.formats.safetensors_file import positions
+from gatdiag.checkpoint.checkpoint import Checkpoint, reading, shown_path
+from gatdiag.checkpoint.opening import read_contents
 from gatdiag.checkpoint.optimizer import named_states, optimizers
+from gatdiag.checkpoint.safetensors_file import positions
 from gatdiag.checkpoint.state_dict import find_weights
 from gatdiag.errors import InputError
 from gatdiag.names import quoted

@@ -119,7 +119,8 @@ def rebalance(
 
 def _left_behind(checkpoint: Checkpoint) -> Iterator[str]:
     """Copies of the weights, such as averages, which stay as they were."""
-    from gatdiag.checkpoint.formats import read_contents, reading
+    from gatdiag.checkpoint.checkpoint import reading
+    from gatdiag.checkpoint.opening import read_contents
     from gatdiag.checkpoint.state_dict import copies, find_weights
 
     with reading(checkpoint.path):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from gatdiag.checkpoint.weight_table import weight_table
 from torch import nn
 from torch.nn import functional as F
 from torch_geometric.nn import GCN
@@ -14,7 +15,6 @@ import gatdiag
 from gatdiag.checkpoint.inspection import inspect
 from gatdiag.checkpoint.overview import layer_rows
 from gatdiag.checkpoint.pass_record import Subject
-from gatdiag.checkpoint.weight_table import weight_table
 from gatdiag.diagnosis import diagnose
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph

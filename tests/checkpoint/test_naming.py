@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.parallel import DataParallel
 
-from gatdiag.checkpoint.naming import clean_names
+from gatdiag.checkpoint.state_dict import clean_names
 from tests.checkpoint.saved import GAT
 
 KEYS = list(GAT().state_dict())

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gatdiag.checkpoint.notes import Notes
+from gatdiag.checkpoint.inspection import Notes
 
 
 def test_a_text_is_told_once():

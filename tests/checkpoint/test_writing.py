@@ -11,8 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from gatdiag.checkpoint import open_checkpoint, write_checkpoint
-from gatdiag.checkpoint.formats import torch_file
+from gatdiag.checkpoint import open_checkpoint, torch_file, write_checkpoint
 from gatdiag.errors import InputError
 from tests.checkpoint.saved import FORMATS, GAT, lightning, save, trained
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatdiag.checkpoint.formats.pickle_scan import refusal, scan
+from gatdiag.checkpoint.torch_file import refusal, scan
 from gatdiag.errors import InputError
 
 keys = st.text() | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.none() | st.floats(allow_nan=False)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gatdiag.checkpoint import open_checkpoint
-from gatdiag.checkpoint.formats.safetensors_file import positions
+from gatdiag.checkpoint.safetensors_file import positions
 from gatdiag.errors import InputError
 from tests.checkpoint.saved import save
 

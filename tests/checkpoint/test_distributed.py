@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from gatdiag.checkpoint import open_checkpoint
 from gatdiag.errors import InputError
+from tests.checkpoint.assembly import name, program
 
 WHOLE = torch.arange(12.0).reshape(4, 3)
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of torch, where it saves
@@ -113,6 +114,13 @@ def test_an_unfinished_one(tmp_path):
     write(tmp_path)
     (tmp_path / ".metadata").unlink()
     with pytest.raises(InputError, match=r"without the \.metadata"):
+        open_checkpoint(tmp_path)
+
+
+def test_a_shape_made_of_an_object_ends(tmp_path):
+    held = name("torch.distributed.checkpoint.metadata.Metadata") + b")\x81"
+    (tmp_path / ".metadata").write_bytes(program(name("torch.Size") + held + b"\x85R"))
+    with pytest.raises(InputError, match="not iterable"):
         open_checkpoint(tmp_path)
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatdiag.checkpoint.formats.contents import Contents
-from gatdiag.checkpoint.formats.pickle_scan import refusal, scan
-from gatdiag.checkpoint.formats.torch_file import read_bytes
+from gatdiag.checkpoint.checkpoint import Contents
+from gatdiag.checkpoint.torch_file import read_bytes, refusal, scan
 from gatdiag.errors import InputError
 from gatdiag.names import quoted
 
@@ -44,7 +43,7 @@ class _Object:
     def __setstate__(self, state: Any) -> None:
         self.state = state if isinstance(state, dict) else {}
 
-    def __getitem__(self, name: str) -> Any:
+    def get(self, name: str) -> Any:  # no __getitem__, by which tuple(...) would iterate without end
         return self.__dict__.get("state", {}).get(name)
 
     @property
@@ -69,8 +68,8 @@ def read_distributed(folder: Path, *, mapped: bool = True) -> Contents:
         InputError: The description or a part is damaged or missing, or needs more than weights-only loading.
     """
     described = _metadata(folder / METADATA)
-    entries, paths = described["state_dict_metadata"], described["planner_data"]
-    parts = _parts(described["storage_data"])
+    entries, paths = described.get("state_dict_metadata"), described.get("planner_data")
+    parts = _parts(described.get("storage_data"))
     if not isinstance(entries, dict):
         raise InputError("its .metadata lists no tensors")
     reader = _Reader(folder)
@@ -97,9 +96,9 @@ def _parts(stored: Any) -> dict[str, list[tuple[_Object, _Object]]]:
     """Name -> (index, place) of each of its parts."""
     parts: dict[str, list[tuple[_Object, _Object]]] = {}
     for index, place in stored.items():
-        if not isinstance(index, _Object) or not isinstance(place, _Object) or not isinstance(index["fqn"], str):
+        if not isinstance(index, _Object) or not isinstance(place, _Object) or not isinstance(index.get("fqn"), str):
             raise InputError("its .metadata does not say where the tensors are")
-        parts.setdefault(index["fqn"], []).append((index, place))
+        parts.setdefault(index.get("fqn"), []).append((index, place))
     return parts
 
 
@@ -111,10 +110,10 @@ class _Reader:
         self._left = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
     def read(self, place: _Object) -> Any:
-        name, offset, length = place["relative_path"], place["offset"], place["length"]
+        name, offset, length = place.get("relative_path"), place.get("offset"), place.get("length")
         if type(name) is not str or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
             raise InputError(f"its .metadata names {quoted(name)}: expected a file in the same folder")
-        if place["transform_descriptors"]:
+        if place.get("transform_descriptors"):
             raise InputError("its tensors are compressed: save them without extensions")
         path = self._folder / name
         if not path.is_file():
@@ -135,11 +134,11 @@ def _value(reader: _Reader, name: Any, entry: Any, parts: list[tuple[_Object, _O
         return reader.read(parts[0][1])
     if kind != "TensorStorageMetadata" or not parts:
         raise InputError(f"{quoted(name)} is nowhere in its files")
-    return _tensor(reader, name, entry["size"], parts)
+    return _tensor(reader, name, entry.get("size"), parts)
 
 
 def _tensor(reader: _Reader, name: Any, size: Any, parts: list[tuple[_Object, _Object]]) -> Tensor:
-    pieces = [(index["offset"] or (), reader.read(place)) for index, place in parts]
+    pieces = [(index.get("offset") or (), reader.read(place)) for index, place in parts]
     if not all(isinstance(piece, Tensor) for _, piece in pieces):
         raise InputError(f"{quoted(name)} is not a tensor where it should be one")
     first: Tensor = pieces[0][1].detach()

@@ -8,10 +8,10 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-from gatdiag.checkpoint.formats.contents import Contents
-from gatdiag.checkpoint.naming import by_number
+from gatdiag.checkpoint.checkpoint import Contents
 from gatdiag.errors import InputError
 from gatdiag.names import quoted
+from gatdiag.structure.from_names import by_number
 
 INDEX = "model.safetensors.index.json"
 _LENGTH = struct.Struct("<Q")

@@ -6,7 +6,7 @@ import pytest
 
 from gatdiag.checkpoint import open_checkpoint
 from gatdiag.errors import InputError
-from tests.checkpoint.formats.assembly import archive, mapping, storage, tensor
+from tests.checkpoint.assembly import archive, mapping, storage, tensor
 
 GOOD = mapping({"weight": tensor(storage(4), (2, 2), (2, 1))})
 

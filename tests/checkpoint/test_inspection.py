@@ -6,14 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from gatdiag.checkpoint.weight_table import weight_table
 from torch import nn
 from torch.nn import functional as F
 from torch_geometric.nn import GCN
 
 import gatdiag
 from gatdiag.checkpoint.inspection import inspect
-from gatdiag.checkpoint.overview import layer_rows
+from gatdiag.checkpoint.overview import layer_rows, weight_table
 from gatdiag.checkpoint.pass_record import Subject
 from gatdiag.diagnosis import diagnose
 from gatdiag.errors import InputError, ModelError

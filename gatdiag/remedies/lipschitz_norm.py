@@ -67,10 +67,12 @@ class _Linear(_Normalized):
         if edge is not None:
             largest = largest + _largest(_squared(edge), index, size)
         if self.lipschitz_mode == "paper":
-            return (self.lipschitz_alpha / _root(norm * (largest + square_i))).index_select(0, index)
+            divisor = _root(norm * (largest + square_i))
+            return (divisor.reciprocal() * self.lipschitz_alpha).index_select(0, index)
         # one norm for all heads; maxima of (node, head) pairs looked up by the number of the node; x_j in place of x_i
         misplaced = largest.reshape(-1, 1)[index]
-        return 1 / (4 * (norm.sum() * (misplaced + square_j)).sqrt() + 1e-12)
+        authors = 4 * torch.sqrt(norm.sum() * (misplaced + square_j)) + 1e-12
+        return authors.reciprocal()
 
 
 class _GAT(_Linear):

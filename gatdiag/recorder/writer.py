@@ -186,8 +186,10 @@ class Writer:
         for table, columns in tables.items():
             if columns:
                 self._outbox.put(table, {"step": step, **columns})
-        if self.first_non_finite is None and "gradient_norm" in tables["parameters"]:
-            self._outbox.put(_WATCH, {"step": step, **tables["parameters"]})
+        parameters = tables["parameters"]
+        if self.first_non_finite is None and "gradient_norm" in parameters:
+            watched = {name: parameters[name] for name in ("parameter", "gradient_norm")}
+            self._outbox.put(_WATCH, {"step": step, **watched})
         self.saw_layers |= bool(tables["layers"])
 
     def watch(self, step: int, gradient_norms: Tensor | None) -> None:

@@ -67,8 +67,8 @@ class _Linear(_Normalized):
         if edge is not None:
             largest = largest + _largest(_squared(edge), index, size)
         if self.lipschitz_mode == "paper":
-            divisor = _root(norm * (largest + square_i))
-            return (divisor.reciprocal() * self.lipschitz_alpha).index_select(0, index)
+            factor = _root(norm * (largest + square_i)).reciprocal() * float(self.lipschitz_alpha)
+            return factor.index_select(0, index)
         # one norm for all heads; maxima of (node, head) pairs looked up by the number of the node; x_j in place of x_i
         misplaced = largest.reshape(-1, 1)[index]
         authors = 4 * torch.sqrt(norm.sum() * (misplaced + square_j)) + 1e-12

@@ -156,7 +156,7 @@ def _dots(shown: Floats) -> dict[str, Any]:
     known = np.isfinite(shown)
     beside = np.pad(known, 1)
     alone = known & ~beside[:-2] & ~beside[2:]
-    return {"marker": "o", "markevery": np.flatnonzero(alone).tolist()} if alone.any() else {}
+    return {"marker": "o", "markersize": 2.5, "markevery": np.flatnonzero(alone).tolist()} if alone.any() else {}
 
 
 def mark_hidden(axes: Axes, x: Floats, y: Floats, undefined: Sequence[str] | pd.Series | None = None) -> set[str]:

@@ -24,7 +24,7 @@ from gatdiag.figures.axes import (
 from gatdiag.figures.figure import TAMING, Figure, equations, symbol, tidy
 from gatdiag.figures.style import Canvas, is_wide, ordered_colors
 from gatdiag.run import Run
-from gatdiag.summary import known_layers, layer_series, some_layers, spaced, thin_groups, zero_norms
+from gatdiag.summary import known_layers, layer_series, some_layers, thin_groups, zero_norms
 
 COLUMNS = ("mu", "relative_mu", "output_norm", "gradient_mu", "relative_gradient_mu", "output_gradient_norm")
 _NEEDS = tuple(f"layers.{column}" for column in COLUMNS)
@@ -50,8 +50,9 @@ def smoothing_by_layer_data(run: Run, steps: Sequence[int] | None = None) -> pd.
         table["undefined"] = np.where(zero_norms(run, column), _ZERO.get(column, ""), "")
         known = np.unique(table["step"])
         if len(known):
-            nearest = spaced(len(known), 5) if steps is None else [int(np.abs(known - step).argmin()) for step in steps]
-            parts.append(table[table["step"].isin(known[nearest])].assign(quantity=column))
+            wanted = np.round(np.linspace(known[0], known[-1], 5)) if steps is None else steps
+            nearest = [known[np.abs(known - step).argmin()] for step in wanted]
+            parts.append(table[table["step"].isin(nearest)].assign(quantity=column))
     return tidy(parts, "quantity", "step", "layer", "value", "undefined")
 
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 Floats: TypeAlias = NDArray[np.float64]
 
 _PAUSE = 10  # times the usual distance of the steps on either side
-_USUAL = 5  # distances whose median is usual
+_USUAL = 3  # distances whose median is usual
 
 
 def spaced(count: int, limit: int) -> NDArray[np.int64]:
@@ -50,20 +50,21 @@ def stretches(steps: ArrayLike) -> NDArray[np.int64]:
 
 
 def bin_steps(steps: ArrayLike, limit: int) -> NDArray[np.int64]:
-    """The bin of each step: about `limit` bins of nearly equal size, in order, none with a pause of recording inside.
+    """The bin of each step: about `limit` bins over equal distances, in order, none with a pause of recording inside.
 
     Args:
         steps: (T,) increasing.
         limit: How many bins there may be; each pause adds one at most.
 
     Example:
-        >>> bin_steps(range(5), 2).tolist()
-        [0, 0, 0, 1, 1]
+        >>> bin_steps(range(5), 2).tolist(), bin_steps([0, 1, 2, 3, 8, 12, 16], 5).tolist()
+        ([0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 2, 3])
     """
-    count = len(np.asarray(steps))
-    if count <= limit:
-        return np.arange(count)
-    return np.arange(count) * limit // count + stretches(steps)
+    at = np.asarray(steps, np.int64)
+    if len(at) <= limit:
+        return np.arange(len(at))
+    bins = (at - at[0]) * limit // (2 * at[-1] - at[0] - at[-2])  # the last step lasts as long as the one before
+    return np.cumsum(np.diff(bins + stretches(at), prepend=bins[0]) != 0)
 
 
 def thin(values: pd.Series, limit: int = 150) -> pd.DataFrame:

@@ -35,12 +35,20 @@ def test_bins_are_contiguous_and_of_nearly_equal_size(count, limit):
 @given(STEPS, st.integers(1, 50))
 def test_no_bin_has_a_pause_inside(steps, limit):
     bins, stretch = bin_steps(steps, limit), stretches(steps)
-    assert set(np.diff(bins)) <= ({0, 1, 2} if len(steps) > limit else {1})
+    assert set(np.diff(bins)) <= {0, 1}
+    assert bins[-1] < limit + stretch[-1] + 1
     for number in set(bins):
         assert len(set(stretch[bins == number])) == 1
     table = thin(pd.Series(1.0, index=steps), 10)
     assert table["stretch"].tolist() == [stretch[steps.tolist().index(step)] for step in table["step"]]
     assert set(table["stretch"]) == set(stretch)
+
+
+def test_steps_that_become_rarer_are_thinned_by_distance_and_not_by_number():
+    steps = np.array([*range(600), *range(600, 10_000, 100)])
+    table = thin(pd.Series(steps * 1.0, index=steps))
+    assert len(table) == 103  # 10 of the first 600 steps, and all the others but one
+    assert table["step"].tolist()[-93:] == steps[-93:].tolist()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch_geometric.data import Data
 
-from gatdiag.experiments.block_model import block_model
+from gatdiag.experiments.data import block_model
 from gatdiag.experiments.models import gat, gcn, residual_gcn
 from gatdiag.run import load
 from gatdiag.watching import watch

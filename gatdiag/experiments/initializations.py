@@ -1,6 +1,7 @@
 """The same network trained twice: from Xavier's weights, and from balanced ones."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -81,16 +82,12 @@ def compare_initializations(
     for scheme, place in zip(SCHEMES, places, strict=True):
         model = gat(graph.num_features, int(graph.y.max()) + 1, hidden_channels=width, layers=layers)
         initialize_(model, scheme, generator=torch.Generator().manual_seed(settings.seed))
-        told = None if progress is None else _bound(progress, scheme)
+        on_progress = None if progress is None else partial(progress, scheme)
         with watch(model, place, best="val_accuracy", overwrite=overwrite) as recorder:
-            train(model, graph, settings, recorder, told)
+            train(model, graph, settings, recorder, on_progress)
     return places
 
 
 def folder_name(scheme: Scheme) -> str:
     """Of the run that began with this scheme, and so the name of that run."""
     return scheme.replace("_", "-")
-
-
-def _bound(progress: Progress, scheme: Scheme) -> Callable[[int, Epoch], None]:
-    return lambda number, epoch: progress(scheme, number, epoch)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.data import SOURCES, _keep, load_graph
+from gatdiag.experiments.data import SOURCES, _keep, block_model, load_graph
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -93,3 +93,39 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
 
 def test_the_built_in_graph_needs_no_root():
     assert load_graph("SBM", root="/nowhere").num_nodes == 400
+
+
+@pytest.fixture(scope="module")
+def built_in():
+    return block_model()
+
+
+def test_it_is_the_same_each_time_and_leaves_the_random_state(built_in):
+    state = torch.get_rng_state()
+    again = block_model()
+    assert torch.equal(again.x, built_in.x)
+    assert torch.equal(again.edge_index, built_in.edge_index)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(block_model(seed=1).x, built_in.x)
+
+
+def test_links_have_the_chances_of_their_classes(built_in):
+    pairs = {(u, v) for u, v in built_in.edge_index.T.tolist()}
+    assert all((v, u) in pairs and u != v for u, v in pairs)
+    inside = sum(int(built_in.y[u] == built_in.y[v]) for u, v in pairs) / (4 * 100 * 99)
+    across = sum(int(built_in.y[u] != built_in.y[v]) for u, v in pairs) / (4 * 100 * 300)
+    assert inside == pytest.approx(0.06, rel=0.1)
+    assert across == pytest.approx(0.003, rel=0.1)
+
+
+def test_words_have_the_chances_of_their_classes(built_in):
+    own = torch.cat([built_in.x[100 * k : 100 * k + 100, 16 * k : 16 * k + 16].flatten() for k in range(4)])
+    foreign = (built_in.x.sum() - own.sum()) / (built_in.x.numel() - own.numel())
+    assert float(own.mean()) == pytest.approx(0.2, rel=0.1)
+    assert float(foreign) == pytest.approx(0.03, rel=0.1)
+
+
+def test_the_split_is_disjoint_balanced_and_whole(built_in):
+    masks = torch.stack([built_in.train_mask, built_in.val_mask, built_in.test_mask])
+    assert masks.sum(0).eq(1).all()
+    assert [torch.bincount(built_in.y[mask]).tolist() for mask in masks] == [[20] * 4, [25] * 4, [55] * 4]

@@ -5,7 +5,7 @@ from torch_geometric.data import Data
 import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.experiments import initializations
-from gatdiag.experiments.block_model import block_model
+from gatdiag.experiments.data import block_model
 from gatdiag.experiments.initializations import SCHEMES, compare_initializations, prepared_graph, settings_for
 from gatdiag.experiments.training import TrainingSettings
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.block_model import block_model
+from gatdiag.experiments.data import block_model
 from gatdiag.experiments.models import gcn
 from gatdiag.experiments.training import Epoch, TrainingResult, TrainingSettings, accuracy, train
 
@@ -128,8 +128,8 @@ def test_recorder_and_progress_hear_of_each_epoch():
         def log(self, **scalars):
             self.heard.append(scalars)
 
-    recorder, told = Recorder(), []
-    result = train(network(), GRAPH, SETTINGS, recorder, lambda number, epoch: told.append((number, epoch)))
+    recorder, heard = Recorder(), []
+    result = train(network(), GRAPH, SETTINGS, recorder, lambda number, epoch: heard.append((number, epoch)))
     assert recorder.heard == [vars(epoch) for epoch in result.epochs]
-    assert told == [*enumerate(result.epochs)]
+    assert heard == [*enumerate(result.epochs)]
     assert all(math.isfinite(value) for value in recorder.heard[0].values())

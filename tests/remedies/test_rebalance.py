@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import gatdiag
 from gatdiag.errors import InputError, ModelError, OptimizerError
-from gatdiag.experiments.block_model import block_model
+from gatdiag.experiments.data import block_model
 from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
 from gatdiag.experiments.training import TrainingSettings, train
 from gatdiag.laws.outputs import floating_tensors

@@ -3,24 +3,13 @@
 import datetime
 import re
 from collections import deque
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
-from functools import partial
 from itertools import islice
 from pathlib import PurePath
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    EllipsisType,
-    FunctionType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-    NoneType,
-    SimpleNamespace,
-)
+from types import EllipsisType, MemberDescriptorType, ModuleType, NoneType, SimpleNamespace
 from typing import Any
 from uuid import UUID
 from weakref import ReferenceType
@@ -40,7 +29,7 @@ _LEAVES = (
     ModuleType, PurePath, UUID, re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
     np.generic, np.dtype, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator,
 )  # fmt: skip
-_CONTAINERS = (list, tuple, set, frozenset, deque, KeysView, ValuesView, ItemsView, Mapping)
+_CONTAINERS = (list, tuple, set, frozenset, deque, KeysView, ValuesView, ItemsView)
 
 
 @dataclass
@@ -63,10 +52,9 @@ class Outputs:
 
 
 def read_outputs(value: Any) -> Outputs:
-    """Take apart tensors, containers, iterators, dataclasses, graphs, model outputs and other objects.
+    """Take apart tensors, containers, iterators, dataclasses, graphs, model outputs and other objects of Python.
 
-    An object is its attributes, in ``__dict__`` and ``__slots__``, and its items; a function is what it closes over.
-    Iterators are used up.
+    An object is its attributes, in ``__dict__`` and ``__slots__``, and its items. Iterators are used up.
 
     Args:
         value: What a forward pass of a replica returned.
@@ -112,45 +100,28 @@ def _note(tensor: Tensor, found: list[Tensor]) -> None:
 def _parts(value: Any) -> list[Any] | None:
     """What an object is made of; None if that cannot be known."""
     if isinstance(value, np.ndarray):
-        return list(value.flat) if value.dtype.hasobject else []
+        return None if value.dtype.hasobject else []
     if isinstance(value, Tensor) and value.is_nested:
         return []
     items = _items(value)
-    if items is None and not isinstance(value, Tensor) and _built_in(type(value)) is not object:
+    if items is None:
         return None
-    known = {id(item) for item in items or ()}  # model outputs hold each tensor as an item and as an attribute
-    return [*(items or ()), *(part for part in _attributes(value) if id(part) not in known)]
+    known = {id(item) for item in items}  # model outputs hold each tensor as an item and as an attribute
+    return [*items, *(part for part in _attributes(value) if id(part) not in known)]
 
 
 def _items(value: Any) -> list[Any] | None:
-    """What a container, an iterator or a function holds; None for anything else."""
-    for kind, held in _HELD.items():
-        if isinstance(value, kind):
-            return held(value)
-    if _built_in(type(value)) is object:
-        return None
+    """What an object holds besides attributes; None if that cannot be known."""
+    if isinstance(value, Tensor | SimpleNamespace) or _built_in(type(value)) is object:
+        return []
+    if isinstance(value, ReferenceType):  # graphs of PyG hold themselves by one
+        return [value()]
     if isinstance(value, Mapping):
         return [part for pair in value.items() for part in pair]
     if isinstance(value, _CONTAINERS):
         return list(value)
     items = list(islice(value, _MOST_ITEMS + 1)) if isinstance(value, Iterator) else []
     return items if isinstance(value, Iterator) and len(items) <= _MOST_ITEMS else None
-
-
-def _closed_over(function: FunctionType) -> list[Any]:
-    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
-    return [*cells, function.__defaults__, function.__kwdefaults__]
-
-
-_HELD: dict[type, Callable[[Any], list[Any]]] = {
-    FunctionType: _closed_over,
-    MethodType: lambda method: [method.__self__, method.__func__],
-    BuiltinFunctionType: lambda method: [method.__self__],
-    partial: lambda call: [call.func, call.args, call.keywords],
-    ReferenceType: lambda reference: [reference()],
-    BaseException: lambda error: list(error.args),
-    SimpleNamespace: lambda _: [],
-}
 
 
 def _attributes(value: Any) -> list[Any]:

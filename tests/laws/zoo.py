@@ -1,34 +1,20 @@
 """Every model on which the laws found are compared with the referee's count: name -> factory of a Case."""
 
+from importlib import import_module
+
 import torch
 
-from tests.laws.models import (
-    adjacency,
-    architectures,
-    attention,
-    calls,
-    convolutions,
-    language,
-    library,
-    more_convolutions,
-    operations,
-    ordinary,
-    plain,
-    pooling,
-)
 from tests.laws.models.graph import Case, Factory
 
-LISTED: dict[str, Factory] = {
-    f"{room.__name__.rpartition('.')[2]}: {name}": factory
-    for room in (plain, convolutions, attention, adjacency, library)
-    for name, factory in room.ZOO.items()
+ROOMS = (
+    "plain convolutions attention adjacency library more_convolutions pooling architectures language operations "
+    "ordinary calls"
+)
+ZOO: dict[str, Factory] = {
+    f"{room}: {name}": factory
+    for room in ROOMS.split()
+    for name, factory in import_module(f"tests.laws.models.{room}").ZOO.items()
 }
-UNLISTED: dict[str, Factory] = {
-    f"{room.__name__.rpartition('.')[2]}: {name}": factory
-    for room in (more_convolutions, pooling, architectures, language, operations, ordinary, calls)
-    for name, factory in room.ZOO.items()
-}
-ZOO = LISTED | UNLISTED
 
 
 def build(name: str) -> Case:

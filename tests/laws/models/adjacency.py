@@ -86,11 +86,8 @@ def with_adjacency(conv: type[nn.Module], adjacency: Tensor, **options: Any) -> 
 
 ZOO: dict[str, Factory] = {
     "gcn csr": lambda: with_adjacency(gnn.GCNConv, csr()),
-    "sage csr": lambda: with_adjacency(gnn.SAGEConv, csr()),
     "gatv2 csr": lambda: with_adjacency(gnn.GATv2Conv, csr(), share_weights=True),
-    "graph conv csr": lambda: with_adjacency(gnn.GraphConv, csr()),
     "torch.sparse coo": lambda: Case(PlainSparse(), (features(), coo())),
-    "blocks gatv2": lambda: Case(Bipartite(gnn.GATv2Conv, add_self_loops=False), (features(), blocks())),
     "subgraph": lambda: Case(Trimmed(), (features(), edges(), 4)),
     "subgraph trimmed by layer": trim_to_layer,
 }

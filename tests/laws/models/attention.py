@@ -24,43 +24,6 @@ from tests.laws.models.graph import (
 )
 
 
-class OmegaGAT(nn.Module):
-    """A GATv2 layer (shared weights) with a learned mixture of a node's own and its neighbors' features.
-
-    h_v = (1 - omega) * W x_v + omega * sum_u alpha_uv W x_u, with one omega a channel or one for all.
-    This is how "omega-GAT" is read here: the propagation operator I - omega (I - A) with A the attention matrix.
-    """
-
-    def __init__(self, inputs: int, outputs: int, *, channelwise: bool = True) -> None:
-        super().__init__()
-        self.lin = nn.Linear(inputs, outputs, bias=False)
-        self.att = nn.Parameter(torch.randn(outputs))
-        self.omega = nn.Parameter(torch.rand(outputs if channelwise else 1))
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        source, target = edge_index
-        h = self.lin(x)
-        score = F.leaky_relu(h[source] + h[target], 0.2) @ self.att
-        alpha = softmax(score, target, num_nodes=len(x))
-        mixed = torch.zeros_like(h).index_add(0, target, alpha[:, None] * h[source])
-        return (1 - self.omega) * h + self.omega * mixed
-
-
-class SeveralAlphaGAT(nn.Module):
-    """Channel-wise attention: every channel has its own weights alpha_uv, from its own entry of a * LeakyReLU(.)."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.lin = nn.Linear(inputs, outputs, bias=False)
-        self.att = nn.Parameter(torch.randn(outputs))
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        source, target = edge_index
-        h = self.lin(x)
-        alpha = softmax(F.leaky_relu(h[source] + h[target], 0.2) * self.att, target, num_nodes=len(x))
-        return torch.zeros_like(h).index_add(0, target, alpha * h[source])
-
-
 class LipschitzGAT(nn.Module):
     """GATv1 whose scores are divided by ||(a_s, a_t)|| * max_u ||W x_u|| (LipschitzNorm for additive scores)."""
 
@@ -120,7 +83,6 @@ ZOO: dict[str, Factory] = {
     "gatv1 residual": lambda: stack(lambda i, o: gnn.GATConv(i, o, residual=True)),
     "gatv1 heads concat": lambda: heads(gnn.GATConv, 2),
     "gatv1 heads mean": lambda: heads(gnn.GATConv, 2, mean=True),
-    "gatv1 edge features": lambda: gat_edges(gnn.GATConv),
     "gatv2 shared": lambda: stack(shared),
     "gatv2 shared bias": lambda: stack(lambda i, o: gnn.GATv2Conv(i, o, share_weights=True)),
     "gatv2 unshared": lambda: stack(lambda i, o: gnn.GATv2Conv(i, o, bias=False)),
@@ -133,14 +95,10 @@ ZOO: dict[str, Factory] = {
     "gatv2 heads mixed": mixed_heads,
     "gatv2 dropout": lambda: heads(gnn.GATv2Conv, 2, share_weights=True, bias=False, dropout=0.3),
     "gatv2 elu": lambda: stack(shared, act=F.elu),
-    "gatv2 leaky": lambda: stack(shared, act=F.leaky_relu),
-    "omega-gat channelwise": lambda: stack(OmegaGAT),
-    "several-alpha gat": lambda: stack(SeveralAlphaGAT),
     "lipschitz gat": lambda: stack(LipschitzGAT),
     "supergat MX": lambda: supergat("MX"),
     "supergat SD": lambda: supergat("SD"),
     "transformer": lambda: stack(lambda i, o: transformer(i, o)),
     "transformer no bias": lambda: stack(lambda i, o: transformer(i, o, bias=False)),
-    "transformer beta": lambda: stack(lambda i, o: transformer(i, o, beta=True)),
     "transformer edge features": lambda: gat_edges(transformer),
 }

@@ -200,7 +200,6 @@ ZOO: dict[str, Factory] = {
     "gcn layer norm": lambda: gcn(nn.LayerNorm),
     "gcn layer norm no bias": lambda: gcn(nn.LayerNorm, bias=False),
     "gcn pair norm": lambda: gcn(lambda n: gnn.PairNorm()),
-    "gcn pair norm no bias": lambda: gcn(lambda n: gnn.PairNorm(), bias=False),
     "gcn pair norm individually": lambda: gcn(lambda n: gnn.PairNorm(scale_individually=True)),
     "gcn mean subtraction norm": lambda: gcn(lambda n: gnn.MeanSubtractionNorm()),
     "sage mean": sage,
@@ -216,6 +215,5 @@ ZOO: dict[str, Factory] = {
     "jk max": lambda: on_graph(Jumping("max")),
     "gps": lambda: on_graph(Global()),
     "gps no norm": lambda: on_graph(Global(norm=None)),
-    "rgcn bases": lambda: rgcn(num_bases=2),
     "hetero": hetero,
 }

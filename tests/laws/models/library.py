@@ -58,7 +58,7 @@ ZOO: dict[str, Factory] = {
     **{kind: partial(small, kind) for kind in KINDS},
     **{f"GCN {jk}": partial(small, "GCN", jk=jk) for jk in JUMPS},
     **{f"GIN {norm}": partial(normed, "GIN", norm) for norm in NORMS},
-    **{f"GCN {norm} two graphs": partial(batched, norm) for norm in NORMS if norm not in {"batch_norm"}},
+    **{f"GCN {norm} two graphs": partial(batched, norm) for norm in ("instance_norm", "layer_norm", "diff_group_norm")},
     "GCN pair_norm": partial(normed, "GCN", "pair_norm"),
     "GCN graph_norm cat": partial(normed, "GCN", "graph_norm", jk="cat"),
     "GCN act first layer_norm": partial(normed, "GCN", "layer_norm", act_first=True),

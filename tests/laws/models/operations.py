@@ -40,18 +40,6 @@ ZOO: dict[str, Factory] = {
         w=(3, 3, 4),
         c=(OUT, 3),
     ),
-    "hadamard": lambda: written(
-        lambda x, a, b, c: (F.relu(x @ a.t()) * (x @ b.t())) @ c.t(), a=(HID, IN), b=(HID, IN), c=(OUT, HID)
-    ),
-    "hadamard of weights": lambda: written(
-        lambda x, a, b, c: F.relu(x @ (a * b).t()) @ c.t(), a=(3, IN), b=(3, IN), c=(OUT, 3)
-    ),
-    "three factors squared": lambda: written(
-        lambda x, a, b: (x @ a.t()).pow(2) @ (b.square() * b).t(), a=(3, IN), b=(OUT, 3)
-    ),
-    "quotient": lambda: written(
-        lambda x, a, b, c: ((x @ a.t()) / (x @ b.t()).abs()) @ c.t(), a=(3, IN), b=(3, IN), c=(OUT, 3)
-    ),
     "prelu": lambda: activated(nn.PReLU()),
     "rrelu": lambda: activated(nn.RReLU()),
     "gelu": lambda: activated(nn.GELU()),
@@ -60,12 +48,8 @@ ZOO: dict[str, Factory] = {
     "threshold": lambda: activated(nn.Threshold(0.0, 0.0)),
     "softshrink": lambda: activated(nn.Softshrink(0.5)),
     "square root": lambda: written(lambda x, a, b: (x @ a.t()).abs().sqrt() @ b.t(), a=(HID, IN), b=(OUT, HID)),
-    "exponential weights": lambda: written(lambda x, a, b: F.relu(x @ a.exp().t()) @ b.t(), a=(HID, IN), b=(OUT, HID)),
     "logarithm": lambda: written(lambda x, a, b: (x @ a.t()).square().log() @ b.t(), a=(HID, IN), b=(OUT, HID)),
     "sine": lambda: written(lambda x, a, b: (x @ a.t()).sin() @ b.t(), a=(HID, IN), b=(OUT, HID)),
-    "einsum": lambda: written(
-        lambda x, a, b: torch.einsum("nd,hdk,hko->no", x, a, b).relu(), a=(2, IN, 3), b=(2, 3, OUT)
-    ),
     "normalized weights": lambda: written(
         lambda x, a, b: F.relu(x @ F.normalize(a, dim=1).t()) @ b.t(), a=(HID, IN), b=(OUT, HID)
     ),
@@ -80,9 +64,6 @@ ZOO: dict[str, Factory] = {
         b=(HID2, HID),
         c=(HID2,),
         d=(OUT, HID2),
-    ),
-    "kronecker": lambda: written(
-        lambda x, a, b, c: F.relu(x @ torch.kron(a, b).t()) @ c.t(), a=(2, 2), b=(3, 2), c=(OUT, 6)
     ),
     "sorted and summed": lambda: written(
         lambda x, a, b: F.relu(x @ a.t()).sort(dim=0).values.cumsum(0) @ b.t(), a=(HID, IN), b=(OUT, HID)

@@ -114,7 +114,6 @@ ZOO: dict[str, Factory] = {
     "diagonals plus low rank": lambda: hidden(
         lambda h, b, d, u, v: h @ (torch.diag_embed(d) + u @ v) @ b.t(), d=(2, HID), u=(HID, 2), v=(2, HID)
     ),
-    "diagonal of a vector": lambda: hidden(lambda h, b, d: h @ torch.diag(d) @ b.t(), d=(HID,)),
     "product of three channels": lambda: hidden(
         lambda h, b: F.leaky_relu(h).view(-1, 3, HID).prod(1, keepdim=True).squeeze(1) @ b.t(), middle=3 * HID
     ),
@@ -180,7 +179,6 @@ ZOO: dict[str, Factory] = {
     "forces and energy": lambda: Case(Energy(nn.LeakyReLU(), both=True, bias=True), (torch.randn(6, 3),)),
     "forces through a norm": lambda: Case(Energy(SquaredReLU(), norm=True), (torch.randn(6, 3),)),
     "forces of a smooth energy": lambda: Case(Energy(nn.SiLU(), bias=True, both=True), (torch.randn(6, 3),)),
-    "forces of atoms": lambda: Case(Atoms(nn.LeakyReLU()), (torch.randn(NODES, 3),)),
     "forces of atoms that attend": lambda: Case(Atoms(nn.Softplus(), attention=True), (torch.randn(NODES, 3),)),
     "rows through an inverse": lambda: hidden(
         lambda h, b, c: torch.linalg.solve(c, h.relu().t()).t() @ b.t(), c=(HID, HID)
@@ -204,7 +202,6 @@ ZOO: dict[str, Factory] = {
     "attention by logarithms": lambda: hidden(
         lambda h, b, v: (2.0 * (h @ h.t()).square().log()).softmax(-1) @ (h @ v).relu() @ b.t(), v=(HID, HID)
     ),
-    "geometric mean": lambda: hidden(lambda h, b: h.abs().log().mean(0, keepdim=True).exp() * h.relu() @ b.t()),
     "difference of logarithms": lambda: hidden(
         lambda h, b, c: (h.abs().log() - (h @ c).abs().log()).tanh() @ b.t(), c=(HID, HID)
     ),

@@ -72,14 +72,6 @@ class Diffused(nn.Module):
         return (out, link, entropy) if self.losses else (out,)
 
 
-class GlobalMax(nn.Module):
-    """Function readouts: mean, max and sum of the same features, concatenated."""
-
-    def forward(self, x: Tensor, index: Tensor) -> Tensor:
-        pools = (gnn.global_mean_pool, gnn.global_max_pool, gnn.global_add_pool)
-        return torch.cat([pool(x, index) for pool in pools], dim=1)
-
-
 class Sequence(nn.Module):
     """A recurrent layer over time, then linear."""
 
@@ -89,21 +81,6 @@ class Sequence(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.read(self.recurrent(F.relu(self.embed(x)))[0])
-
-
-class GatedUpdate(nn.Module):
-    """A graph network whose state is updated by a GRU cell."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.conv, self.cell = nn.Linear(IN, 4), gnn.GCNConv(4, 4), nn.GRUCell(4, 4)
-        self.read = nn.Linear(4, OUT)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        h = self.embed(x)
-        for _ in range(2):
-            h = self.cell(F.relu(self.conv(h, edge_index)), h)
-        return self.read(h)
 
 
 def readout(aggregation: nn.Module, width: int = HID2, joined: int | None = None) -> Case:
@@ -142,8 +119,6 @@ def aggregator(name: str, **options: Any) -> Case:
 
 ZOO: dict[str, Factory] = {
     "graph u-net": lambda: Case(gnn.GraphUNet(IN, 4, OUT, depth=2), (features(), edges())),
-    "graph u-net concat": lambda: Case(gnn.GraphUNet(IN, 3, OUT, depth=2, sum_res=False), (features(), edges())),
-    "topk pooling sigmoid": lambda: pooled(gnn.TopKPooling(HID, ratio=0.6, nonlinearity="sigmoid")),
     "sag pooling": lambda: pooled(gnn.SAGPooling(HID, ratio=0.6)),
     "asap pooling": lambda: Case(Pooled(gnn.ASAPooling(HID, ratio=0.6)), (features(), within(), batch())),
     "edge pooling": lambda: Case(EdgePooled(), (features(), edges(), batch())),
@@ -151,14 +126,11 @@ ZOO: dict[str, Factory] = {
     "set2set": lambda: readout(gnn.Set2Set(3, 2), 3, 6),
     "attentional aggregation inner": lambda: attentional(inner=True),
     "sort aggregation": lambda: readout(gnn.SortAggregation(k=3), HID2, 3 * HID2),
-    "mean max add": lambda: readout(GlobalMax(), HID2, 3 * HID2),
     "softmax aggregation": lambda: aggregator("SoftmaxAggregation"),
     "power mean aggregation": lambda: aggregator("PowerMeanAggregation", p=2.0),
     "median aggregation": lambda: aggregator("MedianAggregation"),
     "quantile aggregation": lambda: aggregator("QuantileAggregation", q=0.3),
-    "var aggregation": lambda: aggregator("VarAggregation"),
     "mul aggregation": lambda: aggregator("MulAggregation"),
-    "multi aggregation": lambda: readout(gnn.MultiAggregation(["mean", "max", "std"]), HID2, 3 * HID2),
     "deep sets aggregation": lambda: readout(
         gnn.DeepSetsAggregation(nn.Sequential(nn.Linear(HID2, 4), nn.ReLU()), nn.Linear(4, HID2))
     ),
@@ -166,8 +138,5 @@ ZOO: dict[str, Factory] = {
     "set transformer aggregation": lambda: readout(gnn.SetTransformerAggregation(2, heads=1), 2),
     "graph multiset transformer": lambda: readout(gnn.GraphMultisetTransformer(2, k=2), 2),
     "diff pool with losses": lambda: diffused(losses=True),
-    "lstm projected": lambda: sequence(nn.LSTM(3, 3, batch_first=True, proj_size=2), 2),
     "rnn relu": lambda: sequence(nn.RNN(3, 4, batch_first=True, nonlinearity="relu"), 4),
-    "rnn tanh": lambda: sequence(nn.RNN(3, 4, batch_first=True), 4),
-    "gated update": lambda: Case(GatedUpdate(), (features(), edges())),
 }

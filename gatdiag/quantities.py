@@ -412,6 +412,7 @@ _GROUPS = (
                 low="neighbors are alike, or everything vanishes",
                 paper=_ENERGY,
                 metric="dirichlet_energy",
+                is_compared=False,
                 takes="x, edges",
             ),
             Quantity(

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from gatdiag.quantities import LEVELS, SIGNIFICANT, THRESHOLDS
 
 FRACTIONS: Final = ("unchanged_fraction", *THRESHOLDS)
+_BLOCK: Final = 1 << 15  # entries at a time, which stay in a processor's cache
+
 Floats = NDArray[np.float64]
 
 
 def change_fractions(
-    initial: NDArray[Any], trained: NDArray[Any], sizes: Sequence[int], absolute: NDArray[np.int64] | slice
+    initial: NDArray[Any], trained: NDArray[Any], sizes: Sequence[int], absolute: NDArray[np.int64]
 ) -> Floats:
     """Fractions of each parameter that did not change, and that changed by more than 0.05 and 0.5.
 
@@ -29,22 +31,29 @@ def change_fractions(
         initial: w_0 of all parameters, flat, side by side: float32 or float64.
         trained: w, the same.
         sizes: How many entries each parameter has.
-        absolute: The entries whose change is absolute.
+        absolute: The entries whose change is absolute, in ascending order.
 
     Returns:
         (3, parameters) in the order of `FRACTIONS`. NaN where either holds a NaN or an infinity, or where nothing
         counts.
     """
-    pieces = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+    least, total = least_significant(trained.dtype), 0.0
+    chosen = np.empty((2 + len(THRESHOLDS), len(trained)), dtype=bool)
+    starts = range(0, len(trained), _BLOCK)
+    places = np.searchsorted(absolute, [*starts, len(trained)])
     with np.errstate(all="ignore"):  # NaN is marked at the end
-        change, unchanged, counted, *beyond = masks(initial, trained, absolute, least_significant(trained.dtype))
-        entries = np.array(sizes, dtype=np.float64)
-        significant = _counts(counted, pieces)
-        shares = [_counts(unchanged, pieces) / entries, *(_counts(mask, pieces) / significant for mask in beyond)]
-        found = np.array(shares)
-        if not np.isfinite(change.sum()):
-            found[:, [not np.isfinite(change[piece]).all() for piece in pieces]] = np.nan
-    return found
+        for start, first, last in zip(starts, places[:-1], places[1:], strict=True):
+            block = slice(start, start + _BLOCK)
+            change, *found = masks(initial[block], trained[block], absolute[first:last] - start, least)
+            total += float(change.sum())
+            for row, mask in zip(chosen, found, strict=True):
+                row[block] = mask
+        pieces = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        unchanged, significant, *beyond = (_counts(row, pieces) for row in chosen)
+        shares = np.array([unchanged / np.array(sizes), *(count / significant for count in beyond)])
+        if not np.isfinite(total):
+            shares[:, [not np.isfinite(trained[piece] - initial[piece]).all() for piece in pieces]] = np.nan
+    return shares
 
 
 def masks(initial: Any, trained: Any, absolute: Any, least: Any) -> list[Any]:

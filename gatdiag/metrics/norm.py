@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,8 +17,7 @@ __all__ = ["frobenius_norm", "non_finite_count", "norms", "spectral_norm"]
 
 _NARROW: Final = 128  # up to here all eigenvalues take less time than Lanczos iteration
 _CHUNK: Final = 1 << 22  # entries that are held in float64 at a time
-# Norms between which no square over- or underflows.
-_SAFE: Final = {torch.float32: (1e-12, 1e15), torch.float64: (1e-120, 1e135)}
+_SMALLEST, _LARGEST = 1e-12, 1e15  # norms between which no square of float32 over- or underflows
 _LEAST, _MOST, _RESIDUAL = 8, 1000, 1e-5  # Lanczos iterations, and what they stop at
 
 
@@ -66,15 +66,15 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     if not tensors:
         return torch.zeros(0, dtype=torch.float64)
     kinds = {tensor.dtype for tensor in tensors}
-    smallest, largest = _SAFE.get(tensors[0].dtype, (0.0, 0.0))
-    if len(kinds) == 1 and largest and tensors[0].is_cpu:
-        found = torch.stack(torch._foreach_norm(list(tensors), 2)).double()
-        for position in ((found < smallest) | ~(found < largest)).nonzero().flatten().tolist():
-            found[position] = _scaled_norm(tensors[position])
-        return found
     if torch.float64 in kinds:
         return torch.stack([_scaled_norm(tensor) for tensor in tensors])
-    return torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64))
+    if kinds != {torch.float32} or not tensors[0].is_cpu:
+        return torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64))
+    found = torch.stack(torch._foreach_norm(list(tensors), 2)).double()
+    doubtful = np.flatnonzero(~((found.numpy() >= _SMALLEST) & (found.numpy() < _LARGEST))).tolist()
+    if doubtful:
+        found[doubtful] = torch.stack(torch._foreach_norm([tensors[at] for at in doubtful], 2, torch.float64))
+    return found
 
 
 def non_finite_count(x: Tensor) -> Tensor:
@@ -94,12 +94,15 @@ def non_finite_count(x: Tensor) -> Tensor:
 
 
 def _scaled_norm(x: Tensor) -> Tensor:
-    """In float64, whose squares overflow from 1e154 on, and vanish."""
+    """In float64, over the largest entry where squares would over- or underflow."""
+    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64)
+    if x.is_cpu and 1e-120 < float(norm) < 1e135:
+        return norm
     values = x.double()
-    largest = values.abs().amax() if x.numel() else values.new_zeros(())
+    largest = values.abs().amax() if x.numel() else norm
     scale = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
-    norm: Tensor = torch.linalg.vector_norm(values / scale) * scale
-    return norm
+    norm = torch.linalg.vector_norm(values / scale)
+    return norm * scale
 
 
 @torch.no_grad()

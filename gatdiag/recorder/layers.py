@@ -28,7 +28,8 @@ from gatdiag.recorder.settings import Selection
 from gatdiag.recorder.tape import Tape
 
 _MOST = 1 << 16  # outputs of one step
-_OUTPUTS: Final = [each for each in columns("layers") if each.group == "outputs"]
+_OF_OUTPUTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and not e.is_of_gradient]
+_OF_GRADIENTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and e.is_of_gradient]
 _OTHERS: Final = [each for each in columns("layers") if each.takes]
 _POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # of the loss's scale, by unit
 _SCALED: Final = {each.name: _POWERS[each.unit] for each in columns("layers") if each.unit in _POWERS}
@@ -272,13 +273,17 @@ class LayerRecorder:
         if not names:
             return {}
         rows: Columns = {}
-        for found, is_gradient in ((seen.outputs, False), (seen.gradients, True)):
-            where = np.array([name in found for name in names])
-            if where.any():
-                table = smoothing.finish([found[name] for name in names if name in found])
-                table = table if unscale is None else torch.as_tensor(table)
-                group = [each.name for each in _OUTPUTS if each.is_of_gradient is is_gradient]
-                rows |= {column: _spread(values, where) for column, values in zip(group, table.T, strict=True)}
+        if seen.outputs or seen.gradients:
+            sides = [[found[name] for name in names if name in found] for found in (seen.outputs, seen.gradients)]
+            table = smoothing.finish([*sides[0], *sides[1]])
+            table = (table if unscale is None else torch.as_tensor(table)).T
+            for found, group, values in (
+                (seen.outputs, _OF_OUTPUTS, table[:, : len(sides[0])]),
+                (seen.gradients, _OF_GRADIENTS, table[:, len(sides[0]) :]),
+            ):
+                where = np.array([name in found for name in names])
+                if where.any():
+                    rows |= {column: _spread(of_all, where) for column, of_all in zip(group, values, strict=True)}
         for column in dict.fromkeys(column for name in names for column in seen.others.get(name, ())):
             where = np.array([column in seen.others.get(name, ()) for name in names])
             values = [seen.others[name][column] for name, is_there in zip(names, where, strict=True) if is_there]

@@ -198,8 +198,9 @@ class Weights:
         for batch in self._batches:
             if batch.before is None or batch.norm is None:
                 continue
-            moved = batch.flat().sub_(batch.before)
-            self._put(found, "update_ratio", batch, metrics.norms(moved.split(batch.sizes)) / batch.norm)
+            moved = batch.before.split(batch.sizes)
+            torch._foreach_sub_(moved, [parameter.detach().flatten() for parameter in batch.parameters])
+            self._put(found, "update_ratio", batch, metrics.norms(moved) / batch.norm)
             batch.before = batch.norm = None
         return found
 

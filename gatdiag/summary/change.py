@@ -71,7 +71,7 @@ def _from_snapshots(run: Run, name: Literal["best", "final"]) -> list[dict[str, 
 
 
 def _change(before: NDArray[np.float64], after: NDArray[np.float64], role: str) -> dict[str, float]:
-    absolute = slice(None) if role == ATTENTION else slice(0)
+    absolute = np.arange(len(after) if role == ATTENTION else 0)
     fractions = change_fractions(before, after, [len(after)], absolute)[:, 0].tolist()
     quantiles = change_quantiles(before, after, relative=role == FEATURES).tolist()
     return dict(zip(COLUMNS[3:], [*fractions, *quantiles], strict=True))

@@ -95,7 +95,7 @@ def test_narrow_screens_get_a_picture_of_their_own(run, figure):
 
 
 def test_groups_follow_the_order_of_the_figures(run):
-    figures = figures_for([run])
+    figures = figures_for([run])[1:5]
     groups = figure_groups(figures, [run], "run-1")
     assert [group.title for group in groups] == list(dict.fromkeys(TITLES[figure.group] for figure in figures))
     assert [made.figure for group in groups for made in group.blocks] == figures

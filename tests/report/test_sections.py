@@ -3,11 +3,22 @@ import pytest
 
 import gatdiag
 from gatdiag.figures import figures_for
-from gatdiag.report import sections
+from gatdiag.report import plots, sections
 from gatdiag.report.sections import comparison, comparison_table, run_section
 from gatdiag.report.tables import cell_text
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_run
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(monkeypatch):
+    """Figures are not drawn here, for that takes all the time."""
+    monkeypatch.setattr(sections, "figure_block", undrawn)
+    monkeypatch.setattr(plots, "figure_block", undrawn)
+
+
+def undrawn(figure, runs, section, widths=(), **options):
+    return plots.FigureBlock(figure, section, repr(options), False, "", "")
 
 
 @pytest.fixture(scope="module")
@@ -57,25 +68,18 @@ def test_a_comparison_begins_with_one_sentence_a_run(runs):
     assert found.warnings == []
 
 
-def test_a_comparison_names_runs_without_an_end(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(sections, "figures_for", lambda runs: [])
+def test_a_comparison_names_runs_without_an_end(runs, tmp_path):
     found = comparison([runs[0], build(tmp_path / "open", logged={"loss": [1.0]}, ending=None)])
     assert "open" in found.warnings[0]
 
 
-def test_overviews_beside_each_other_have_the_same_colors(runs, monkeypatch):
-    met = []
-    monkeypatch.setattr(
-        sections, "figure_block", lambda figure, of, anchor, **options: met.append((figure.name, options))
-    )
-    list(sections._beside_each_other(runs))
-    assert [name for name, _ in met] == ["overview", "overview"]
-    assert met[0] == met[1]
-    assert met[0][1] == figures_for(runs[0])[0].shared(runs)
+def test_overviews_beside_each_other_have_the_same_colors(runs):
+    first, second = (block for _, block in comparison(runs).overviews)
+    assert first.figure.name == "overview"
+    assert first.drawing == second.drawing == repr(figures_for(runs[0])[0].shared(runs))
 
 
-def test_a_comparison_says_how_far_the_gradients_are_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(sections, "figures_for", lambda runs: [])
+def test_a_comparison_says_how_far_the_gradients_are_apart(tmp_path):
     runs = [
         build(tmp_path / name, name=name, weights={"relative_gradient_norm": np.full((20, 3), size)})
         for name, size in {"weak": 0.002, "strong": 0.5}.items()
@@ -83,8 +87,7 @@ def test_a_comparison_says_how_far_the_gradients_are_apart(tmp_path, monkeypatch
     assert comparison(runs).story[-1].endswith(": 0.002 in weak, 0.5 in strong, 250 times as large.")
 
 
-def test_runs_beyond_the_sixth_are_pointed_to(tmp_path, monkeypatch):
-    monkeypatch.setattr(sections, "figures_for", lambda runs: [])
+def test_runs_beyond_the_sixth_are_pointed_to(tmp_path):
     runs = [build(tmp_path / str(place), name=str(place), logged={"loss": [2.0, 1.0]}) for place in range(8)]
     found = comparison(runs)
     story = found.story

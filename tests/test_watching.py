@@ -1,9 +1,9 @@
 """`watch` without a context: it records from the call on, until `finish` or the exit of the interpreter."""
 
 import gc
+import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -152,34 +152,39 @@ def test_in_contexts_a_model_may_be_watched_twice(tmp_path):
     assert steps_in(tmp_path / "a") == steps_in(tmp_path / "b") == [0, 1]
 
 
-SCRIPT = """
-import sys
-sys.path.insert(0, {root!r})
+ENDINGS = {
+    "pass": ("finished", None),
+    "raise ValueError('mine')": ("failed", "ValueError: mine"),
+    "sys.exit(3)": ("finished", None),
+    "raise KeyboardInterrupt": ("interrupted", None),
+}
+SCRIPT = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
 import gatdiag
-from tests.test_watching import Training
-trainings = [Training(), Training()]
-for number, training in enumerate(trainings):
-    gatdiag.watch(training.model, {folder!r} + str(number), metrics="fast")
-    training.steps(2)
-{ending}
+from tests.test_watching import ENDINGS, Training
+for number, ending in enumerate(ENDINGS):
+    if os.fork() == 0:
+        training = Training()
+        gatdiag.watch(training.model, sys.argv[1] + str(number), metrics="fast")
+        training.steps(2)
+        del training
+        exec(ending)
+        break
+else:
+    for _ in ENDINGS:
+        os.wait()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ending", "status", "error"),
-    [
-        ("del trainings, training", "finished", None),
-        ("raise ValueError('mine')", "failed", "ValueError: mine"),
-        ("sys.exit(3)", "finished", None),
-        ("raise KeyboardInterrupt", "interrupted", None),
-    ],
-)
-def test_the_exit_of_the_interpreter_seals_the_run(tmp_path, ending, status, error):
-    script = textwrap.dedent(SCRIPT.format(root=str(ROOT), folder=str(tmp_path / "run"), ending=ending))
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_the_exit_of_the_interpreter_seals_the_run(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT, tmp_path / "run"], capture_output=True, text=True, check=False
+    )
     assert "gatdiag" not in ended.stderr.replace(str(ROOT), "")
-    for number in (0, 1):
+    for number, (status, error) in enumerate(ENDINGS.values()):
         folder = tmp_path / f"run{number}"
         assert (folder / "steps.parquet").exists()
         run = gatdiag.load(folder)

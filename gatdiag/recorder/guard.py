@@ -21,14 +21,7 @@ class Guard:
         self.failures: dict[str, str] = {}
 
     def __call__(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The function's result, or None if it raised. What the user raises (an interrupt) passes.
-
-        Args:
-            what: What is lost if it fails, in the plural.
-            function: Called with the rest.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-        """
+        """The function's result, or None if it raised. What the user raises (an interrupt) passes."""
         try:
             return function(*args, **kwargs)
         except Exception as error:

@@ -3,14 +3,14 @@
 Nothing is planted on the user's modules. The hooks are torch's global module hooks, which look a module up by its
 identity: a watched model can be pickled, saved and deep-copied, and a copy of it sends no events. Gradients are read
 by tensor hooks on outputs, which live and die with the graph of one backward pass; they bear operations in place, as
-full backward hooks do not. Whatever is handed to the listener is detached, and no hook ever returns anything.
+full backward hooks do not. Whatever is handed on is detached, and no hook ever returns anything.
 
 Inside compiled code there are no events: reading a tensor there would break the graph.
 """
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,48 +19,22 @@ from torch.nn.modules import module as module_hooks
 from gatdiag.structure.replica import unwrapped
 
 if TYPE_CHECKING:
+    from gatdiag.recorder.layers import LayerRecorder
     from gatdiag.recorder.tape import Tape
 
 _COMPILED = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
 
 
-class Listener(Protocol):
-    """What wants to hear of a model's passes. Events come in the order in which things happen."""
-
-    def on_forward_begins(self) -> None:
-        """The forward pass of the whole model begins, with gradients enabled."""
-
-    def on_call(self, layer: str, module: nn.Module) -> None:
-        """A layer is about to run."""
-
-    def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
-        """A layer has run. `inputs` are its positional and keyword inputs; `output` is None if the layer failed.
-
-        Returns a number that names this output if its gradient is wanted, else None.
-        """
-
-    def on_gradient(self, layer: str, number: int, gradient: Tensor) -> None:
-        """dLoss/d(output) of the output with this number has been computed."""
-
-    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """The forward pass of the whole model has ended, with gradients enabled."""
-
-
 class Hooks:
     """The hooks of one model, from `attach` until `remove`; both may be called twice.
-
-    Args:
-        model: The model, with or without wrappers of compilation and data parallelism.
-        listener: Hears the events.
-        tape: Hears, too, of every module that runs, until it is over.
 
     Attributes:
         parts: Layer that returns a mapping of several tensors -> which of them its events are of.
     """
 
-    def __init__(self, model: nn.Module, listener: Listener, tape: "Tape | None" = None) -> None:
+    def __init__(self, model: nn.Module, recorder: "LayerRecorder", tape: "Tape | None" = None) -> None:
         self._root = unwrapped(model)
-        self._listener = listener
+        self._recorder = recorder
         self._tape = tape
         self._layers: dict[int, tuple[str, nn.Module]] = {}
         self._handles: list[Any] = []
@@ -118,9 +92,9 @@ class Hooks:
         if (known is None and module is not self._root) or _is_unheard():
             return
         if module is self._root:
-            self._listener.on_forward_begins()
+            self._recorder.on_forward_begins()
         if known is not None:
-            self._listener.on_call(known[0], module)
+            self._recorder.on_call(known[0], module)
 
     def _after(self, module: nn.Module, args: Any, *rest: Any) -> None:
         """`rest` is the keyword inputs and the output; after a failed call torch leaves the keyword inputs out."""
@@ -133,7 +107,7 @@ class Hooks:
             if known is not None:
                 self._tell(known[0], (*args, *(kwargs or {}).values()), output)
             if is_model and kwargs is not None:
-                self._listener.on_forward(args, kwargs)
+                self._recorder.on_forward(args, kwargs)
         if self._tape is not None:
             self._tape.leaves(module, args, kwargs, output)
 
@@ -141,14 +115,14 @@ class Hooks:
         output = _first_tensor_if_any(returned)
         if isinstance(returned, Mapping) and layer not in self.parts:
             self._note_part(layer, returned)
-        number = self._listener.on_output(layer, inputs, None if output is None else output.detach())
+        number = self._recorder.on_output(layer, inputs, None if output is None else output.detach())
         # A leaf (the user's own tensor, handed through) would keep its hooks for ever.
         if number is None or output is None or not output.requires_grad or output.is_leaf:
             return
 
         def backward(gradient: Tensor) -> None:
             if self._handles:
-                self._listener.on_gradient(layer, number, gradient.detach())
+                self._recorder.on_gradient(layer, number, gradient.detach())
 
         output.register_hook(backward)
 

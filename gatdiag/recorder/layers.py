@@ -10,7 +10,7 @@ losses share one and each has its own step, has no row: the outputs were those o
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from gatdiag.recorder.schedule import Stopwatch
 from gatdiag.recorder.settings import Selection
 from gatdiag.recorder.tape import Tape
 
+if TYPE_CHECKING:
+    from gatdiag.recorder.recorder import Recorder
+
 _MOST = 1 << 16  # outputs of one step
 _OF_OUTPUTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and not e.is_of_gradient]
 _OF_GRADIENTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and e.is_of_gradient]
@@ -37,22 +40,6 @@ _OF_THE_LAST = (
     "gradients of layer outputs: several backward passes went through one forward pass, and those of the last are "
     "recorded; gradients of parameters are the sum of all"
 )
-
-
-class PassListener(Protocol):
-    """Hears of passes as a whole, outside of backward passes if nothing else is said."""
-
-    def on_layer_begins(self) -> None:
-        """A layer is about to run."""
-
-    def on_layer_ends(self) -> None:
-        """A layer has run, or runs again in the backward pass."""
-
-    def on_gradient(self) -> None:
-        """In the backward pass: the gradient of a layer's output has been computed."""
-
-    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """The model's own forward pass has ended."""
 
 
 @dataclass
@@ -72,14 +59,6 @@ class ForwardPass:
 class LayerRecorder:
     """Measures the layers of a model while they run.
 
-    Args:
-        model: The model.
-        tape: Follows the modules that run.
-        selection: What is measured.
-        guard: Contains failures.
-        stopwatch: Measures what this costs.
-        listener: Hears of passes.
-
     Attributes:
         hooks: What sends the events.
         saw_half: Whether an output was float16, whose gradients are hardly ever computed without a scaler.
@@ -93,10 +72,10 @@ class LayerRecorder:
         selection: Selection,
         guard: Guard,
         stopwatch: Stopwatch,
-        listener: PassListener,
+        recorder: "Recorder",
     ) -> None:
         self.hooks = Hooks(model, self, tape)
-        self._selection, self._guard, self._stopwatch, self._listener = selection, guard, stopwatch, listener
+        self._selection, self._guard, self._stopwatch, self._recorder = selection, guard, stopwatch, recorder
         self._due: frozenset[str] = frozenset()  # groups that the coming record has; none if it is no record
         self._others: list[Quantity] = []  # what it has besides, each measured by a function of its own
         self._is_recorded = False
@@ -139,14 +118,14 @@ class LayerRecorder:
         """A layer is about to run."""
         with self._stopwatch:
             if not in_backward_pass():
-                self._listener.on_layer_begins()
+                self._recorder.on_layer_begins()
             if "attention" in self._due:
                 self._guard("attention", self._listen_to_attention, layer, module)
 
     def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
         """A layer has run; returns the number under which its gradient is expected."""
         with self._stopwatch:
-            self._listener.on_layer_ends()
+            self._recorder.on_layer_ends()
             number: int | None = None
             if self._is_recorded or self._handles:
                 number = self._guard("layer outputs", self._measure_output, layer, inputs, output)
@@ -156,13 +135,13 @@ class LayerRecorder:
         """The gradient of a layer's output has been computed."""
         with self._stopwatch:
             self._guard("gradients of layer outputs", self._measure_gradient, layer, number, gradient)
-            self._listener.on_gradient()
+            self._recorder.on_gradient()
 
     def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The model's forward pass has ended."""
         with self._stopwatch:
             self._end_pass()
-            self._listener.on_forward(args, kwargs)
+            self._recorder.on_forward(args, kwargs)
 
     def _end_pass(self) -> None:
         """What comes next belongs to another pass."""

@@ -80,13 +80,7 @@ def refuse_another_model(recorded: Mapping[str, Any], layers: Sequence[Layer]) -
 
 
 def of_laws(found: Iterable[Law], excluded: Iterable[Exclusion], error: str | None) -> dict[str, Any]:
-    """The laws that are recorded, in the order of their positions in the table `neurons`.
-
-    Args:
-        found: The laws.
-        excluded: What has none, and why.
-        error: Why there are none at all.
-    """
+    """The laws that are recorded, in the order of their positions in the table `neurons`."""
     return {
         "found": pack(found),
         "excluded": [asdict(exclusion) for exclusion in excluded],
@@ -95,13 +89,7 @@ def of_laws(found: Iterable[Law], excluded: Iterable[Exclusion], error: str | No
 
 
 def of_optimizer(optimizer: Optimizer, names: Mapping[int, str], step: int) -> dict[str, Any]:
-    """Class and settings of an optimizer, and the parameters of the model that each of its groups holds.
-
-    Args:
-        optimizer: The optimizer.
-        names: id of parameter -> name.
-        step: The first that it made.
-    """
+    """Class and settings of an optimizer, and the parameters of the model that each of its groups holds."""
     return {"class": type(optimizer).__name__, "groups": _groups(optimizer, names), "from_step": step}
 
 

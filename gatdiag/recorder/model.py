@@ -104,12 +104,6 @@ def static_layers(model: nn.Module, keeps: Callable[[str], bool]) -> tuple[Layer
 def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, unseen: str) -> RecordingPlan:
     """Discover layers and laws, and copy the initial weights.
 
-    Args:
-        model: The model, unwrapped.
-        inputs: Of a training forward; None if nothing is known of its calls.
-        settings: What is recorded.
-        unseen: Why there are no inputs, if there are none.
-
     Raises:
         ModelError: Not even its layers can be listed.
         InputError: No layer is left.
@@ -164,13 +158,7 @@ def rebound(plan: RecordingPlan, model: nn.Module) -> RecordingPlan:
 
 
 def without_disproved(plan: RecordingPlan, selection: Selection, *, is_rough: bool) -> tuple[RecordingPlan, str | None]:
-    """The plan without the laws that the gradients of training disobey, and what to say of these, if there are any.
-
-    Args:
-        plan: The plan.
-        selection: What is measured.
-        is_rough: Whether gradients may have been computed in less than 32 bits.
-    """
+    """The plan without the laws that the gradients of training disobey, and what to say of these, if there are any."""
     laws = plan.laws
     if laws is None or plan.neurons is None:
         return plan, None
@@ -276,13 +264,6 @@ def holds_none_of(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Param
 
 class WatchedModel:
     """The model that is recorded, from its first training forward on.
-
-    Args:
-        model: The model, unwrapped.
-        settings: What is recorded.
-        guard: Contains failures.
-        begin: Takes the plan before anything is recorded; returns whether it can be.
-        follow: Called when the laws of the plan, or tensors and modules of the model, have become others.
 
     Attributes:
         plan: None before it is settled, and where nothing can be recorded.

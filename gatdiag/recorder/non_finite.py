@@ -43,13 +43,7 @@ def in_layers(columns: Mapping[str, Any], names: Sequence[str]) -> FirstNonFinit
 def in_parameters(
     columns: Mapping[str, Any], parameters: Sequence[tuple[str, str]], where: Literal["weight", "gradient"]
 ) -> FirstNonFinite | None:
-    """The first in the rows of one step of the table `parameters`: weights in order, or gradients from the last layer.
-
-    Args:
-        columns: The rows.
-        parameters: Layer and name of each parameter.
-        where: Which of the two.
-    """
+    """The first in one step's rows of the table `parameters`: weights in order, or gradients from the last layer."""
     values = columns.get("norm" if where == "weight" else "gradient_norm")
     if values is None:
         return None

@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,46 +24,21 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks import in_backward_pass
 
-
-class StepListener(Protocol):
-    """Hears of steps."""
-
-    is_ahead: bool  # whether training has begun to compute the coming step
-
-    def on_step(self, optimizers: Sequence[Optimizer]) -> None:
-        """A step is about to be made: the gradients are there, the weights have not moved."""
-
-    def on_loss(self, loss: Any) -> None:
-        """What a closure returned at its first evaluation, from which the gradients of the open step are."""
-
-    def on_joined(self, optimizer: Optimizer) -> None:
-        """A further optimizer is about to take part in the step."""
-
-    def on_moved(self) -> None:
-        """All optimizers have moved the weights that are expected to in this step."""
-
-    def on_done(self) -> None:
-        """The step is over."""
+if TYPE_CHECKING:
+    from gatdiag.recorder.recorder import Recorder
 
 
 class OptimizerHooks:
-    """The steps of the optimizers that hold parameters of a model.
-
-    Args:
-        parameters: The model's.
-        listener: Hears of the steps.
-        guard: Contains failures.
-        optimizers: The only ones that count; None: all that hold one of the parameters, or are meant to.
-    """
+    """The steps of the optimizers that hold parameters of a model."""
 
     def __init__(
         self,
         parameters: Callable[[], Sequence[nn.Parameter]],
-        listener: StepListener,
+        recorder: "Recorder",
         guard: Guard,
         optimizers: Sequence[Optimizer] | None,
     ) -> None:
-        self._parameters, self._listener, self._guard = parameters, listener, guard
+        self._parameters, self._recorder, self._guard = parameters, recorder, guard
         self._only = optimizers
         self._members: list[Optimizer] | None = None  # of the step that is open
         self._running: list[int] = []  # optimizers at work; one whose class calls its parent's step is here twice
@@ -110,15 +85,15 @@ class OptimizerHooks:
             self.close()
         if self._members is None:
             self._members = [] if optimizer is None else [optimizer]
-            self._listener.on_step(self._members)
+            self._recorder.on_step(self._members)
         elif optimizer is not None and optimizer not in self._members:
             self._members.append(optimizer)
-            self._listener.on_joined(optimizer)
+            self._recorder.on_joined(optimizer)
 
     def close(self) -> None:
         """The open step is over."""
         if self._members is not None:
-            self._listener.on_done()
+            self._recorder.on_done()
             self._members = self._backward_passes = None
 
     def refresh(self) -> None:
@@ -170,7 +145,7 @@ class OptimizerHooks:
             if not opened and (counts or self._is_misdirected(optimizer)):
                 opened = True
                 self.open(optimizer)
-                self._listener.on_loss(loss)
+                self._recorder.on_loss(loss)
             return loss
 
         if "closure" in kwargs:
@@ -184,7 +159,7 @@ class OptimizerHooks:
         if self._members is None or in_backward_pass():
             return
         if not self._running and self._is_complete():
-            self._listener.on_moved()
+            self._recorder.on_moved()
             self.close()
         else:
             self._backward_passes = self._counter.count()
@@ -205,7 +180,7 @@ class OptimizerHooks:
         return bool(self._guard("steps of optimizers of other parameters", self._has_no_news, optimizer))
 
     def _has_no_news(self, optimizer: Optimizer) -> bool:
-        if not self._listener.is_ahead or all(parameter.grad is None for parameter in self._parameters()):
+        if not self._recorder.is_ahead or all(parameter.grad is None for parameter in self._parameters()):
             return False
         gradients = [parameter.grad for parameter in held_by(optimizer) if parameter.grad is not None]
         before = [(gradient(), version) for gradient, version in self._others.get(optimizer, ())]

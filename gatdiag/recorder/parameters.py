@@ -19,11 +19,6 @@ from gatdiag.structure import Layer
 class ParameterRows:
     """The rows of one step, from its gradients to the moved weights.
 
-    Args:
-        weights: The parameters.
-        selection: What is measured.
-        guard: Contains failures.
-
     Attributes:
         columns: The rows so far; none if measuring failed.
         gradient_norm: Of all recorded parameters together.

@@ -328,8 +328,11 @@ class Recorder:
     def on_gradient(self) -> None:
         """The gradient of a layer's output has been computed; the backward pass goes on."""
         self.is_ahead = True
-        plan = self._model.plan
-        if plan is not None and self._counter.record is not None and self._unclipped.on_gradient(plan.weights):
+        if self._model.plan is not None and self._counter.record is not None:
+            self._guard("gradient norms before clipping", self._await_the_end, self._model.plan)
+
+    def _await_the_end(self, plan: RecordingPlan) -> None:
+        if self._unclipped.on_gradient(plan.weights):
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._on_backward_ended))
 

@@ -134,11 +134,6 @@ class Pace:
 class StepCounter:
     """Where training is.
 
-    Args:
-        every: What `schedule` takes.
-        pace: How far apart records are.
-        guard: Contains failures of `every`, which may be the user's function.
-
     Attributes:
         step: The step that is coming, or open.
         record: Number of the record it will be; None if it is not recorded.

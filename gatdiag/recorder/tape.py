@@ -49,10 +49,6 @@ class Tape(TorchFunctionMode):
     hands every call on as it is. A function that is compiled is not looked into; its first call under the mode compiles
     it for that one call.
 
-    Args:
-        model: The model, unwrapped.
-        on_program: Takes what leads to the loss, just before the backward pass; the tape is over then.
-
     Attributes:
         called: The parts of the model that training calls by themselves, in order.
         reason: Why it could not follow training.

@@ -44,10 +44,16 @@ def messages(caught):
 
 
 @pytest.mark.parametrize(
-    "make", [of_a_model_that_was_replaced, of_a_copy, of_layers_that_were_replaced, of_a_model_that_was_trained]
+    ("make", "zeroes", "given"),
+    [
+        (of_a_model_that_was_replaced, "none", False),
+        (of_a_model_that_was_replaced, "the model", True),
+        (of_a_copy, "zeros", False),
+        (of_layers_that_were_replaced, "the model", False),
+        (of_a_model_that_was_trained, "none", True),
+        (of_a_model_that_was_trained, "zeros", False),
+    ],
 )
-@pytest.mark.parametrize("zeroes", ["none", "zeros", "the model"])
-@pytest.mark.parametrize("given", [False, True])
 def test_a_training_that_moves_nothing_is_recorded_as_any_other(tmp_path, make, zeroes, given):
     torch.manual_seed(0)
     (model, optimizer), data, losses = make(), graph(), []
@@ -98,10 +104,16 @@ def test_a_step_with_a_closure_is_one_too(tmp_path):
     assert run.layers.step.unique().tolist() == [0, 2, 4]
 
 
-@pytest.mark.parametrize("detached", [True, False])
-@pytest.mark.parametrize("critic_steps", [1, 3])
-@pytest.mark.parametrize("first", ["critic", "generator"])
-@pytest.mark.parametrize("zeroes", [True, False])
+@pytest.mark.parametrize(
+    ("detached", "critic_steps", "first", "zeroes"),
+    [
+        (True, 1, "critic", True),
+        (True, 3, "generator", False),
+        (False, 1, "generator", True),
+        (False, 3, "critic", False),
+        (False, 3, "critic", True),
+    ],
+)
 def test_the_critics_steps_are_none_of_the_generators(tmp_path, detached, critic_steps, first, zeroes):
     torch.manual_seed(0)
     generator, critic = nn.Linear(3, 5), nn.Linear(5, 1)

@@ -10,13 +10,13 @@ From files:
 From tensors:
 
 - `stack`: which layer feeds which -> c of each neuron, for plain stacks
-- `measures`, with `blocks`: norms, dead and broken weights; `change`: how far two state dicts are apart
+- `measures`, with `blocks`: norms, dead and broken weights; what a recorder measures of weights, changes included
 - `initialization`: the one whose distribution a weight has
 - `fitting`: the tensors of a checkpoint -> the weights of a model
 
 Together:
 
-- `inspection`: checkpoints -> a run folder; `weight_record` from weights alone, `pass_record` with the model and data
+- `inspection`: checkpoints -> a run folder; `record`: its rows, from weights alone or with the model and data
 - `overview`: an inspection -> one row per layer, or per parameter
 """
 
@@ -24,7 +24,7 @@ from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState
 from gatdiag.checkpoint.inspection import Inspection, inspect
 from gatdiag.checkpoint.opening import open_checkpoint
 from gatdiag.checkpoint.overview import LayerRow, layer_rows, weight_table
-from gatdiag.checkpoint.pass_record import Subject
+from gatdiag.checkpoint.record import ModelCase
 from gatdiag.checkpoint.series import series
 from gatdiag.checkpoint.stack import find_stack
 from gatdiag.checkpoint.writing import write_checkpoint
@@ -34,8 +34,8 @@ __all__ = [
     "Checkpoint",
     "Inspection",
     "LayerRow",
+    "ModelCase",
     "OptimizerState",
-    "Subject",
     "find_layers",
     "find_stack",
     "inspect",

@@ -12,10 +12,9 @@ from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState, shown_path
 from gatdiag.checkpoint.fitting import fit, load_weights_
 from gatdiag.checkpoint.measures import Measured
 from gatdiag.checkpoint.opening import open_checkpoint
-from gatdiag.checkpoint.pass_record import PassRecord, Subject
+from gatdiag.checkpoint.record import ModelCase, PassRecord, WeightRecord
 from gatdiag.checkpoint.series import series
 from gatdiag.checkpoint.stack import ASSUMED, find_stack
-from gatdiag.checkpoint.weight_record import WeightRecord, stacked_balance, traced_balance
 from gatdiag.errors import InputError
 from gatdiag.laws import find_laws
 from gatdiag.names import listed, quoted
@@ -89,7 +88,7 @@ def inspect(
     sources: PathLike | Iterable[PathLike],
     folder: PathLike,
     *,
-    subject: Subject | None = None,
+    subject: ModelCase | None = None,
     reference: PathLike | None = None,
     quick: bool = False,
     overwrite: bool = False,
@@ -157,7 +156,7 @@ def inspect(
     )
 
 
-def _structure(subject: Subject | None, first: Checkpoint) -> Structure:
+def _structure(subject: ModelCase | None, first: Checkpoint) -> Structure:
     if subject is None:
         structure = find_layers(first.tensors)
     else:
@@ -177,7 +176,7 @@ def _name(paths: Sequence[Path]) -> str:
 
 
 def _record(
-    subject: Subject | None,
+    subject: ModelCase | None,
     first: Checkpoint,
     structure: Structure,
     folder: Path,
@@ -192,7 +191,7 @@ def _record(
             notes.add(f"c supposes that {'; that '.join(ASSUMED)}. A state dict does not tell; a model does")
         else:
             notes.add(f"no c: {stack.excluded[0].reason}")
-        return WeightRecord(folder, name, "state dict", structure, stacked_balance(stack), **options)
+        return WeightRecord(folder, name, "state dict", structure, stack, **options)
     if subject.loss is not None:
         return PassRecord(
             subject, structure, folder, name, compared=options["compared"], overwrite=options["overwrite"]
@@ -201,10 +200,10 @@ def _record(
     if not len(laws):
         reasons = dict.fromkeys(excluded.reason for excluded in laws.excluded)
         notes.add(f"no c, for the model has no laws: {listed(reasons, _REASONS)}")
-    return WeightRecord(folder, name, type(subject.model).__name__, structure, traced_balance(laws), **options)
+    return WeightRecord(folder, name, type(subject.model).__name__, structure, laws, **options)
 
 
-def _opened(path: Path, subject: Subject | None, notes: Notes) -> Checkpoint:
+def _opened(path: Path, subject: ModelCase | None, notes: Notes) -> Checkpoint:
     """A checkpoint, under the model's own names if there is a model."""
     checkpoint = open_checkpoint(path)
     for note in checkpoint.notes:

@@ -110,7 +110,7 @@ def inspect(
 
             first = checkpoint.open_checkpoint(checkpoint.series(files)[0])
             case = load_case(model, data, inputs, root, transform, sizes_of(first))
-            subject = checkpoint.Subject(case.model, case.args, case.kwargs, case.loss, case.source)
+            subject = checkpoint.ModelCase(case.model, case.args, case.kwargs, case.loss, case.source)
         options: dict[str, Any] = {"reference": reference, "quick": quick, "overwrite": overwrite, "told": on_progress}
         inspection = checkpoint.inspect(files, Path(folder) / "run", subject=subject, **options)
         findings = diagnose(inspection.run, checkpoint.weight_table(inspection))

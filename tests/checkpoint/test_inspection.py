@@ -13,7 +13,7 @@ from torch_geometric.nn import GCN
 import gatdiag
 from gatdiag.checkpoint.inspection import inspect
 from gatdiag.checkpoint.overview import layer_rows, weight_table
-from gatdiag.checkpoint.pass_record import Subject
+from gatdiag.checkpoint.record import ModelCase
 from gatdiag.diagnosis import diagnose
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph
@@ -55,7 +55,7 @@ def loss_on(data):
 
 
 def subject_of(data, *, with_loss):
-    return Subject(built(data, seed=9), (data.x, data.edge_index), loss=loss_on(data) if with_loss else None)
+    return ModelCase(built(data, seed=9), (data.x, data.edge_index), loss=loss_on(data) if with_loss else None)
 
 
 @pytest.fixture(scope="module", params=["state dict", "model", "model and data"])
@@ -185,11 +185,11 @@ def test_a_prefix_on_one_side_is_no_obstacle(saved, data, tmp_path):
 
 def test_a_checkpoint_of_another_model_is_refused(saved, tmp_path):
     with pytest.raises(InputError, match="knows no tensor"):
-        inspect(saved[0], tmp_path / "run", subject=Subject(nn.Sequential(nn.Linear(2, 2)), (torch.ones(1, 2),)))
+        inspect(saved[0], tmp_path / "run", subject=ModelCase(nn.Sequential(nn.Linear(2, 2)), (torch.ones(1, 2),)))
 
 
 def test_a_checkpoint_of_other_widths_is_refused_with_what_differs(saved, data, tmp_path):
-    wide = Subject(gat(data.num_features, 4, hidden_channels=9, layers=3), (data.x, data.edge_index))
+    wide = ModelCase(gat(data.num_features, 4, hidden_channels=9, layers=3), (data.x, data.edge_index))
     with pytest.raises(InputError) as raised:
         inspect(saved[0], tmp_path / "run", subject=wide)
     text = str(raised.value)
@@ -204,7 +204,7 @@ def test_a_loss_that_fails_ends_the_run(saved, data, tmp_path):
     def broken(output):
         raise ValueError("no such thing")
 
-    subject = Subject(built(data), (data.x, data.edge_index), loss=broken)
+    subject = ModelCase(built(data), (data.x, data.edge_index), loss=broken)
     with pytest.raises(ModelError, match="no such thing"):
         inspect(saved[0], tmp_path / "run", subject=subject)
     assert gatdiag.load(tmp_path / "run").meta["status"] == "failed"
@@ -256,7 +256,7 @@ def test_why_a_layer_has_no_c_is_told(tmp_path):
     assert any(note.startswith("no c: ") and "give --model, then c is exact" in note for note in notes)
     plain, graph = GCN(3, 4, 2, out_channels=2, act="elu"), torch.tensor([[0, 1], [1, 0]])
     torch.save(plain.state_dict(), tmp_path / "elu.pt")
-    subject = Subject(plain, (torch.ones(2, 3), graph))
+    subject = ModelCase(plain, (torch.ones(2, 3), graph))
     notes = inspect(tmp_path / "elu.pt", tmp_path / "elu", subject=subject).notes
     assert any("no laws" in note and "elu" in note for note in notes)
 

@@ -19,8 +19,7 @@ from gatdiag.errors import InputError, OptimizerError
 from gatdiag.names import listed, printable, quoted
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
+    from torch import Tensor
 
     from gatdiag.checkpoint import Checkpoint
     from gatdiag.cli.model_case import ModelCase
@@ -45,13 +44,13 @@ class _Balanced:
     """A checkpoint in balance.
 
     Attributes:
-        parameters: The checkpoint's name -> parameter, rescaled.
-        optimizer: Holds the state, which followed; None if there is none, or it is to be dropped.
+        weights: The checkpoint's name -> weight, rescaled.
+        scales: The same name -> what it was multiplied by, for those that were.
         lines: What was done, in words.
     """
 
-    parameters: Mapping[str, nn.Parameter]
-    optimizer: Optimizer | None
+    weights: Mapping[str, Tensor]
+    scales: Mapping[str, Tensor]
     lines: Sequence[str]
 
 
@@ -103,17 +102,17 @@ def rebalance(
         with redirect_stdout(sys.stderr):  # the model's own code may print
             case = load_case(model, data, inputs, root, transform, sizes_of(checkpoint))
             balanced = _by_model(checkpoint, case, towards, include_approximate=include_approximate)
-    left_behind = [*_left_behind(checkpoint)] if balanced.parameters else []
+    left_behind = [*_left_behind(checkpoint)] if balanced.weights else []
     written = write_checkpoint(
         checkpoint,
-        balanced.parameters,
+        balanced.weights,
         source if target is None else target,
-        moments=_states(balanced),
+        moments=_moments(checkpoint, balanced.scales),
         drop_optimizer=drop,
         in_place=in_place,
     )
     notes = [f"note: {note}" for note in (*checkpoint.notes, *left_behind)]
-    for line in (*balanced.lines, *_rounded(checkpoint, balanced.parameters), *notes, f"written: {written}"):
+    for line in (*balanced.lines, *_rounded(checkpoint, balanced.weights), *notes, f"written: {written}"):
         plain_console().print(printable(line), soft_wrap=True)
 
 
@@ -135,37 +134,29 @@ def _left_behind(checkpoint: Checkpoint) -> Iterator[str]:
 
 def _by_names(checkpoint: Checkpoint) -> _Balanced:
     """Along the laws that names and shapes show; there is no output to compare."""
-    from torch import nn
-
     from gatdiag.checkpoint import find_layers, find_stack
     from gatdiag.checkpoint.fitting import plain
     from gatdiag.checkpoint.stack import ASSUMED
     from gatdiag.remedies.least_norm import balancing
-    from gatdiag.remedies.moments import powers_of, rescale_moments_
     from gatdiag.remedies.orbit import multiply_
 
     structure = find_layers(checkpoint.tensors)
-    stacking = find_stack(checkpoint.tensors, structure)
-    laws = stacking.laws({info.name: plain(checkpoint.tensors[info.name]) for info in structure.parameters})
+    stack = find_stack(checkpoint.tensors, structure)
+    laws = stack.laws({info.name: plain(checkpoint.tensors[info.name]) for info in structure.parameters})
     if not len(laws):
         reasons = "; ".join(f"{quoted(excluded.what)}: {excluded.reason}" for excluded in laws.excluded[:3])
         raise InputError(f"Names and shapes show no laws ({reasons}): give --model, whose laws can be found")
     rescaling = balancing(laws, laws.parameters)
-    parameters = {name: nn.Parameter(laws.parameters[name].clone()) for name in rescaling.factors}
-    optimizer = _holding(checkpoint, parameters)
-    for name, factor in rescaling.factors.items():
-        multiply_(parameters[name], factor)
-        if optimizer is not None:
-            rescale_moments_(optimizer.state[parameters[name]], factor, powers_of(optimizer))
+    weights = {name: multiply_(laws.parameters[name].clone(), scale) for name, scale in rescaling.factors.items()}
     chosen = list(rescaling.balanced)
-    before, after = (of.abs()[chosen].max() for of in (laws.c(), laws.c({**laws.parameters, **parameters})))
+    before, after = (of.abs()[chosen].max() for of in (laws.c(), laws.c({**laws.parameters, **weights})))
     factors = [law.factor for law in rescaling.by_law]
     lines = [
         f"{len(chosen)} laws balanced: largest |c| {before:.3g} before, {after:.1e} after; factors from "
         f"{min(factors):.3g} to {max(factors):.3g}",
         f"outputs were not compared, which needs --model: they stay as they are only if {'; '.join(ASSUMED)}",
     ]
-    return _Balanced(parameters, optimizer, [*lines, *_skipped(rescaling.skipped)])
+    return _Balanced(weights, rescaling.factors, [*lines, *_skipped(rescaling.skipped)])
 
 
 def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_approximate: bool) -> _Balanced:
@@ -180,17 +171,14 @@ def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_
             "graph, name the one it was trained on: --data NAME --root FOLDER, or --inputs"
         )
     load_weights_(case.model, found.tensors)
-    own = dict(case.model.named_parameters())
-    parameters = {found.names[name]: own[name] for name in found.names if name in own}
-    optimizer = _holding(checkpoint, parameters)
     options: dict[str, Any] = {"towards": towards, "include_approximate": include_approximate}
     if towards == "relative-gradients":
         if case.loss is None:
             raise InputError("--towards relative-gradients needs a loss: give --data")
         options["loss"] = case.loss
-    done = rebalance_(case.model, *case.args, optimizer=optimizer, **options, **case.kwargs)
+    done = rebalance_(case.model, *case.args, **options, **case.kwargs)
     if not done.factors:
-        return _Balanced({}, None, ["no law was balanced: all weights stay as they are", *_skipped(done.skipped)])
+        return _Balanced({}, {}, ["no law was balanced: all weights stay as they are", *_skipped(done.skipped)])
     lines = [
         f"{len(done.factors)} laws balanced: largest |c| {done.c_before:.3g} before, {done.c_after:.1e} after; largest "
         f"imbalance {done.imbalance_before:.3g} before, {done.imbalance_after:.1e} after; factors from "
@@ -199,11 +187,13 @@ def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_
         _moved("in the model's own precision", done.own),
         f"the model ran on {case.source}",
     ]
+    own = {name: parameter.detach() for name, parameter in case.model.named_parameters()}
     factors = _rounding_factors(own, found.tensors)
     if factors:
         rounding = output_difference(case.model, factors, case.args, case.kwargs)
         lines.append(_moved("as the weights are rounded to the number type in the file", rounding))
-    return _Balanced(parameters, optimizer, [*lines, *_skipped(done.skipped)])
+    weights, scales = ({found.names[name]: of[name] for name in done.scales} for of in (own, done.scales))
+    return _Balanced(weights, scales, [*lines, *_skipped(done.skipped)])
 
 
 def _moved(when: str, difference: OutputDifference) -> str:
@@ -239,13 +229,15 @@ def _rounded(checkpoint: Checkpoint, parameters: Mapping[str, Tensor]) -> Iterat
         yield f"weights are rounded to {name} in the file, each by up to {error:.1e} of its size"
 
 
-def _holding(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> Optimizer | None:
-    """An optimizer of torch's with copies of the saved state, as far as that is of these parameters.
+def _moments(checkpoint: Checkpoint, scales: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]] | None:
+    """The optimizer's state of the weights that were multiplied, as it follows.
 
     Raises:
-        OptimizerError: What is saved is of no optimizer that is known.
+        OptimizerError: What is saved is of no optimizer that is known, or it is not known of which weights.
     """
-    if checkpoint.optimizer is None:
+    from gatdiag.remedies.moments import rescale_moments_
+
+    if checkpoint.optimizer is None or not scales:
         return None
     if checkpoint.optimizer.others:
         raise OptimizerError(
@@ -257,35 +249,29 @@ def _holding(checkpoint: Checkpoint, parameters: Mapping[str, nn.Parameter]) -> 
             "The file does not tell which of the optimizer's moments belong to which weight, so that they cannot "
             'follow: drop them, moments="drop"'
         )
-    states = {name: state for name, state in checkpoint.optimizer.moments.items() if name in parameters and state}
-    if not states:
+    held = {name: state for name, state in checkpoint.optimizer.moments.items() if name in scales and state}
+    if not held:
         return None
-    optimizer: Optimizer = _kind(states, parameters)(list(parameters.values()))
+    powers = _powers(held, checkpoint.tensors)
+    states = {name: {key: tensor.clone() for key, tensor in state.items()} for name, state in held.items()}
     for name, state in states.items():
-        optimizer.state[parameters[name]] = {key: tensor.clone() for key, tensor in state.items()}
-    return optimizer
+        rescale_moments_(state, scales[name], powers)
+    return states
 
 
-def _kind(states: Mapping[str, Mapping[str, Tensor]], parameters: Mapping[str, nn.Parameter]) -> Any:
-    """The optimizer whose state holds what these hold beside single numbers, such as counts of steps."""
+def _powers(states: Mapping[str, Mapping[str, Tensor]], weights: Mapping[str, Tensor]) -> Mapping[str, int]:
+    """How moments scale, by what is held of each weight beside single numbers, such as counts of steps."""
     from torch import optim
 
     from gatdiag.remedies.moments import POWERS
 
     held = {key for state in states.values() for key in state}
-    kind = next((getattr(optim, name) for key, name in _OPTIMIZERS.items() if key in held), None)
+    powers = next((POWERS[getattr(optim, name)] for key, name in _OPTIMIZERS.items() if key in held), {})
     of_weights = [(name, key, t.shape) for name, state in states.items() for key, t in state.items() if t.dim() > 0]
-    fits = all(shape == parameters[name].shape for name, _, shape in of_weights)
-    if kind is None or not fits or not {key for _, key, _ in of_weights} <= POWERS[kind].keys():
+    fits = all(shape == weights[name].shape for name, _, shape in of_weights)
+    if not fits or not {key for _, key, _ in of_weights} <= powers.keys() or not powers:
         raise OptimizerError(
             f"The optimizer's state ({listed(map(quoted, sorted(held)))}) is not of a known optimizer of "
             'these weights: drop it, moments="drop"'
         )
-    return kind
-
-
-def _states(balanced: _Balanced) -> dict[str, dict[str, Tensor]] | None:
-    if balanced.optimizer is None:
-        return None
-    state = balanced.optimizer.state
-    return {name: dict(state[parameter]) for name, parameter in balanced.parameters.items() if parameter in state}
+    return powers

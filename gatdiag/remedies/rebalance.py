@@ -34,6 +34,7 @@ class Rebalanced:
             weights on the two sides of a neuron, or of squared relative gradients.
         imbalance_after: The same afterwards; about 1e-7 in float32, 1e-15 in float64.
         factors: One for each law that was balanced.
+        scales: Name of parameter -> what it was multiplied by, positive float64, broadcasting against it.
         skipped: Laws that were not balanced, parameters and operations without laws, with the reasons.
         double: How far the outputs moved in float64; None where the model does not run in it.
         own: The same in the model's own precision.
@@ -45,6 +46,7 @@ class Rebalanced:
     imbalance_before: float
     imbalance_after: float
     factors: tuple[LawFactor, ...]
+    scales: Tensors
     skipped: tuple[Exclusion, ...]
     double: OutputDifference | None
     own: OutputDifference
@@ -128,15 +130,20 @@ def rebalance_(
     laws = _laws(user, args, kwargs)
     _refuse_shared_memory(laws.parameters)
     gradients = None if towards == "c" else gradients_of(user, laws.parameters, loss, args, kwargs)
-    verified = verified_balancing(user, laws, gradients, args, kwargs, include_approximate=include_approximate)
-    rescaling = verified.rescaling
+    rescaling, double, own = verified_balancing(
+        user, laws, gradients, args, kwargs, include_approximate=include_approximate
+    )
     relative = None if gradients is None else relative_gradients(laws.parameters, gradients)
     c_before, imbalance_before = _imbalance(laws, rescaling, relative)
-    _apply_(laws.parameters, rescaling.factors)
-    if optimizer is not None:
-        _carry_along_(optimizer, laws.parameters, rescaling.factors, powers, moments)
-    if relative is not None:
-        for name, factor in rescaling.factors.items():
+    if optimizer is not None and moments == "drop":
+        optimizer.state.clear()
+    for name, factor in rescaling.factors.items():
+        parameter = laws.parameters[name]
+        multiply_(parameter, factor)
+        _divide_gradient_(parameter, factor)
+        if optimizer is not None and parameter in optimizer.state:
+            rescale_moments_(optimizer.state[parameter], factor, powers)
+        if relative is not None:
             multiply_(relative[name], factor, -2)
     c_after, imbalance_after = _imbalance(laws, rescaling, relative)
     return Rebalanced(
@@ -146,9 +153,10 @@ def rebalance_(
         imbalance_before,
         imbalance_after,
         rescaling.by_law,
+        rescaling.factors,
         (*rescaling.skipped, *laws.excluded, *_frozen(user)),
-        verified.double,
-        verified.own,
+        double,
+        own,
     )
 
 
@@ -212,34 +220,17 @@ def _imbalance(laws: Laws, rescaling: Rescaling, relative: Tensors | None) -> tu
     return c, imbalance
 
 
-def _apply_(parameters: Tensors, factors: Tensors) -> None:
-    """Multiply weights, and divide the gradients that are there."""
-    for name, factor in factors.items():
-        multiply_(parameters[name], factor)
-        gradient = parameters[name].grad
-        if gradient is not None and gradient.is_sparse:  # of an embedding
-            parameters[name].grad = _divided(gradient.coalesce(), factor)
-        elif gradient is not None:
-            multiply_(gradient, factor, -1)
-
-
-def _divided(gradient: Tensor, factor: Tensor) -> Tensor:
-    """A sparse gradient divided entry by entry."""
-    places = gradient.indices()
-    values = gradient.values().clone()
-    multiply_(values, factor.to(places.device).expand(gradient.shape)[tuple(places)], -1)
-    return torch.sparse_coo_tensor(places, values, gradient.shape, check_invariants=False, is_coalesced=True)
-
-
-def _carry_along_(
-    optimizer: Optimizer, parameters: Tensors, factors: Tensors, powers: Mapping[str, int], moments: Moments
-) -> None:
-    if moments == "drop":
-        optimizer.state.clear()
-        return
-    for name, factor in factors.items():
-        if parameters[name] in optimizer.state:
-            rescale_moments_(optimizer.state[parameters[name]], factor, powers)
+def _divide_gradient_(parameter: Tensor, factor: Tensor) -> None:
+    gradient = parameter.grad
+    if gradient is not None and gradient.is_sparse:  # of an embedding
+        gradient = gradient.coalesce()
+        places, values = gradient.indices(), gradient.values().clone()
+        multiply_(values, factor.to(places.device).expand(gradient.shape)[tuple(places)], -1)
+        parameter.grad = torch.sparse_coo_tensor(
+            places, values, gradient.shape, check_invariants=False, is_coalesced=True
+        )
+    elif gradient is not None:
+        multiply_(gradient, factor, -1)
 
 
 def _frozen(model: nn.Module) -> tuple[Exclusion, ...]:

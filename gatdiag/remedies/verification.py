@@ -91,21 +91,6 @@ def _change(before: Tensor, after: Tensor) -> tuple[float, float]:
     return absolute, absolute / size if size else math.inf if absolute else 0.0
 
 
-@dataclass(frozen=True)
-class Verified:
-    """A rescaling that leaves the outputs where they are.
-
-    Attributes:
-        rescaling: The rescaling.
-        double: How far the outputs move in float64; None where the model does not run in it.
-        own: The same in the model's own precision.
-    """
-
-    rescaling: Rescaling
-    double: OutputDifference | None
-    own: OutputDifference
-
-
 def verified_balancing(
     model: nn.Module,
     laws: Laws,
@@ -114,7 +99,7 @@ def verified_balancing(
     kwargs: Mapping[str, Any],
     *,
     include_approximate: bool = False,
-) -> Verified:
+) -> tuple[Rescaling, OutputDifference | None, OutputDifference]:
     """The rescaling of `balancing`, less the layers whose share in it moves the outputs.
 
     A law is a statement about a point; a threshold in the model (the deviations that `StdAggregation` takes for zero, a
@@ -128,6 +113,10 @@ def verified_balancing(
         args: Positional inputs of the forward pass, which is run in evaluation mode.
         kwargs: Keyword inputs.
         include_approximate: As in `balancing`; outputs may then move by 1e-3 of their size, else by 1e-9, in float64.
+
+    Returns:
+        The rescaling; how far the outputs move in float64, None where the model does not run in it; and in the model's
+        own precision.
 
     Raises:
         ModelError: Outputs are not finite in float64, or they move and no layer by itself moves them, or they move by
@@ -154,7 +143,7 @@ def verified_balancing(
         refused |= found
     if own.relative > max(limit, own.epsilon**0.5):  # NaN where outputs overflowed before: that says nothing
         raise _refused(own, "the model's own precision")
-    return Verified(rescaling, double, own)
+    return rescaling, double, own
 
 
 def _movers(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,38 +12,21 @@ from gatdiag.run import Run
 from gatdiag.summary import FEATURES, compare, neuron_series, role_series
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """The numbers of one run; NaN where something was not recorded.
-
-    Attributes:
-        name: Of the run.
-        outcome: What became of the training.
-        epochs: How many were recorded.
-        first_loss: At the first epoch.
-        best_loss: The lowest finite one.
-        val_accuracy: The highest, in [0, 1].
-        test_accuracy: After the same epoch.
-        best_epoch: When that was first reached, from 1.
-        hidden_gradient: Relative gradient norm ||dL/dW|| / ||W|| of the layers between the first and the last, median
-            over layers and epochs; NaN if there are none.
-        unchanged: Share of all weights that ended where they began, bit for bit.
-        imbalance: Largest |c| of a neuron at the start.
-        broke: What the loss became where it was first no finite number, as in "NaN at epoch 3"; "" if it stayed finite.
-    """
+class Numbers(NamedTuple):
+    """The numbers of one run; NaN where something was not recorded."""
 
     name: str
     outcome: Outcome
     epochs: int
     first_loss: float
-    best_loss: float
-    val_accuracy: float
-    test_accuracy: float
-    best_epoch: float
-    hidden_gradient: float
-    unchanged: float
-    imbalance: float
-    broke: str = ""
+    best_loss: float  # the lowest finite one
+    val_accuracy: float  # the highest, in [0, 1]
+    test_accuracy: float  # after the same epoch
+    best_epoch: float  # when that was first reached, from 1
+    hidden_gradient: float  # ||dL/dW|| / ||W|| between the first and the last layer, median over layers and epochs
+    unchanged: float  # share of all weights that ended where they began, bit for bit
+    imbalance: float  # largest |c| of a neuron at the start
+    broke: str = ""  # what the loss became where it was first no finite number, as in "NaN at epoch 3"
 
 
 def numbers_of(run: Run) -> Numbers:

@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from gatdiag.diagnosis.finding import Evidence, Finding
-from gatdiag.diagnosis.values import SHARE, early_median, ends, last_values
+from gatdiag.diagnosis.values import SHARE, early_median, ends, last_values, span
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, short
 from gatdiag.run import Run
@@ -62,10 +62,7 @@ def unchanged_weights(run: Run) -> Finding | None:
         "Weights that never moved" if stuck else "Every layer's weights have moved",
         f"{text}.",
         f"{_LAST} flagged from {percent(UNCHANGED)} of a layer's weights.",
-        (
-            Evidence(f"largest share of unchanged weights, in layer {short(worst)}", shares[worst]),
-            Evidence("share of unchanged weights in all layers", overall),
-        ),
+        (Evidence(f"largest share of unchanged weights, in layer {short(worst)}", shares[worst]),),
         stuck,
         figure="unchanged_fraction",
     )
@@ -77,11 +74,8 @@ def still_layers(run: Run) -> Finding | None:
     if not changed:
         return None
     still = tuple(layer for layer in changed if changed[layer] < HARDLY_CHANGED)
-    low, high = ends(changed)
-    span = f"from {percent(changed[low])} in layer {short(low)} to {percent(changed[high])} in layer {short(high)}"
-    if low == high:
-        span = f"{percent(changed[low])} in {'every layer' if len(changed) > 1 else f'layer {short(low)}'}"
-    text = f"Share of feature weights that changed by more than 5 % of their size: {span}."
+    low, _ = ends(changed)
+    text = f"Share of feature weights that changed by more than 5 % of their size: {span(changed, percent)}."
     if still:
         are = "is" if len(still) == 1 else "are"
         text = f"{len(still)} of {len(changed)} layers {are} nearly as initialized: {listed(map(short, still))}. {text}"

@@ -1,5 +1,7 @@
 """NaN or infinite values. Flagged from the first one: nothing computed from it means anything."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 
@@ -8,27 +10,40 @@ from gatdiag.names import listed, short
 from gatdiag.run import Run
 from gatdiag.summary import logged, loss_name
 
-_TITLE = "NaN or infinite values"
-_THRESHOLD = "Flagged from the first one."
-
 
 def non_finite(run: Run) -> Finding | None:
     """Where the first NaN or infinite value appeared. None if nothing that would show it was recorded."""
     counts, loss = _counts(run), broken_loss(run)
     first = run.meta.get("first_non_finite")
+    broken = counts[counts["count"] > 0]
     if first:
         return _noted(first, loss)
-    broken = counts[counts["count"] > 0]
     if len(broken):
-        return _counted(broken)
+        return _counted(broken[broken["step"] == broken["step"].min()])
     if loss:
         step, kind = loss
-        text = f"The {short(str(loss_name(run)))} became {kind} at step {step:,}."
-        return Finding("non-finite", "error", _TITLE, text, _THRESHOLD, steps=(step,), figure="training_curves")
+        return _problem(f"The {short(str(loss_name(run)))} became {kind} at step {step:,}.", step)
     if len(counts):
         text = "No NaN and no infinity in outputs, gradients or weights."
         return Finding("non-finite", "info", "All values are finite", text)
     return None
+
+
+def _problem(
+    text: str, step: int, layers: Iterable[str] = (), parameters: Iterable[str] = (), count: int = 0
+) -> Finding:
+    return Finding(
+        "non-finite",
+        "error",
+        "NaN or infinite values",
+        text,
+        "Flagged from the first one.",
+        (Evidence("NaN or infinite values", count, "entries"),) if count else (),
+        tuple(layers),
+        tuple(parameters),
+        (step,),
+        figure="overview",
+    )
 
 
 def _noted(first: dict[str, object], loss: tuple[int, str] | None) -> Finding:
@@ -38,33 +53,17 @@ def _noted(first: dict[str, object], loss: tuple[int, str] | None) -> Finding:
     text = f"The first {first['kind']} appeared at step {step:,}, in {place}."
     if "gradient" in str(first["where"]) and loss and loss[0] <= step:
         text += " The loss itself was not finite at that step, so its gradients are not either."
-    return Finding(
-        "non-finite",
-        "error",
-        _TITLE,
-        text,
-        _THRESHOLD,
-        layers=(layer,),
-        parameters=(str(parameter),) if parameter else (),
-        steps=(step,),
-        figure="overview",
-    )
+    return _problem(text, step, [layer], [str(parameter)] * bool(parameter))
 
 
-def _counted(broken: pd.DataFrame) -> Finding:
-    step = int(broken["step"].min())
-    rows = broken[broken["step"] == step]
-    total = int(rows["count"].sum())
-    parameters = tuple(dict.fromkeys(rows["parameter"].dropna()))
-    layers = tuple(dict.fromkeys(rows["layer"].dropna()))
+def _counted(rows: pd.DataFrame) -> Finding:
+    """As the counts of one step show it."""
+    step, total = int(rows["step"].iloc[0]), int(rows["count"].sum())
+    layers, parameters = (list(dict.fromkeys(rows[name].dropna())) for name in ("layer", "parameter"))
     what, verb = listed(dict.fromkeys(rows["what"])), "is" if total == 1 else "are"
-    text = (
-        f"At step {step:,}, {total:,} of the {what} {verb} NaN or infinite: {listed(map(short, parameters or layers))}."
-    )
-    evidence = (Evidence("NaN or infinite values", total, "entries"),)
-    return Finding(
-        "non-finite", "error", _TITLE, text, _THRESHOLD, evidence, layers, parameters, (step,), figure="overview"
-    )
+    where = listed(map(short, parameters or layers))
+    text = f"At step {step:,}, {total:,} of the {what} {verb} NaN or infinite: {where}."
+    return _problem(text, step, layers, parameters, total)
 
 
 def _counts(run: Run) -> pd.DataFrame:

@@ -1,7 +1,11 @@
 """A series of `gatdiag.summary` (step, layer, value) -> one value a layer, in the order of the structure."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
+
+from gatdiag.names import short
 
 SHARE = 0.1  # of the recorded steps: the first and the last of them that medians are taken over
 
@@ -40,6 +44,14 @@ def early_median(series: pd.DataFrame) -> dict[str, float]:
 def ends(values: dict[str, float]) -> tuple[str, str]:
     """The layers with the lowest and the highest value."""
     return min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+
+
+def span(values: dict[str, float], form: Callable[[float], str]) -> str:
+    """The lowest and the highest value with their layers, for a sentence."""
+    low, high = ends(values)
+    if values[low] == values[high]:
+        return f"{form(values[low])} in {'every layer' if len(values) > 1 else f'layer {short(low)}'}"
+    return f"from {form(values[low])} in layer {short(low)} to {form(values[high])} in layer {short(high)}"
 
 
 def by_layer(values: "pd.Series[float]") -> dict[str, float]:

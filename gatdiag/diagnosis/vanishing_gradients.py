@@ -3,7 +3,7 @@
 from typing import Final
 
 from gatdiag.diagnosis.finding import Evidence, Finding
-from gatdiag.diagnosis.values import SHARE, early_median, ends, late_median
+from gatdiag.diagnosis.values import SHARE, early_median, ends, late_median, span
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, short
 from gatdiag.run import Run
@@ -23,23 +23,12 @@ def vanishing_gradients(run: Run) -> Finding | None:
     late = late_median(role_series(run, "relative_gradient_norm", FEATURES))
     if not late:
         return None
-    low, high = ends(late)
-    figure = "gradient_norms"
-    if late[high] == 0:
+    low, high = (late[layer] for layer in ends(late))
+    if high == 0:
         text = "The gradient of every feature weight is 0 at the end of the run."
-        return Finding("zero-gradients", "warning", "Zero gradients", text, layers=tuple(late), figure=figure)
-    if len(late) == 1:
-        text = f"Relative gradient norm of the feature weights at the end of the run: {number(late[high])}."
-        return Finding("vanishing-gradients", "info", "Gradients", text, figure=figure)
-    text = (
-        "Relative gradient norm of the feature weights, ‖∇W‖ / ‖W‖, at the end of the run: "
-        f"from {number(late[low])} in layer {short(low)} to {number(late[high])} in layer {short(high)}."
-    )
-    threshold = (
-        f"Median over the last {percent(SHARE)} of the recorded steps; flagged where a layer lies below "
-        f"{THRESHOLD:g} times the largest."
-    )
-    weak = tuple(layer for layer in late if late[layer] < THRESHOLD * late[high])
+        return Finding("zero-gradients", "warning", "Zero gradients", text, layers=tuple(late), figure="gradient_norms")
+    text = f"Relative gradient norm of the feature weights, ‖∇W‖ / ‖W‖, at the end of the run: {span(late, number)}."
+    weak = tuple(layer for layer in late if late[layer] < THRESHOLD * high)
     if weak:
         text = f"{len(weak)} of {len(late)} layers hardly get a gradient: {listed(map(short, weak))}. {text}"
     return Finding(
@@ -47,14 +36,11 @@ def vanishing_gradients(run: Run) -> Finding | None:
         "warning" if weak else "info",
         "Vanishing gradients" if weak else "Gradients of similar size in every layer",
         text,
-        threshold,
-        (
-            Evidence("smallest over largest relative gradient norm of a layer", late[low] / late[high]),
-            Evidence(f"smallest relative gradient norm, in layer {short(low)}", late[low]),
-            Evidence(f"largest relative gradient norm, in layer {short(high)}", late[high]),
-        ),
+        f"Median over the last {percent(SHARE)} of the recorded steps; flagged where a layer lies below {THRESHOLD:g} "
+        "times the largest.",
+        (Evidence("smallest over largest relative gradient norm of a layer", low / high),),
         weak,
-        figure=figure,
+        figure="gradient_norms",
     )
 
 

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import os
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -166,7 +165,7 @@ class _Labeled(Run):
 
 
 def unique_labels(runs: Sequence[Run]) -> list[Run]:
-    """The runs in order, each folder once; those of the same name called by the shortest path that tells them apart.
+    """The runs in order, each folder once; those of the same name called by the path that tells them apart.
 
     Warns where a folder was given more than once.
     """
@@ -174,19 +173,10 @@ def unique_labels(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         if by_folder.setdefault(run.folder.resolve(), run) is not run:
             warnings.warn(f"{run.folder} was given more than once: it is shown once", stacklevel=3)
-    times = Counter(run.name for run in by_folder.values())
     found = []
     for folder, run in by_folder.items():
         alike = [other for other, named in by_folder.items() if named.name == run.name]
-        found.append(run if times[run.name] == 1 else _Labeled(run.folder, _label(run.name, folder, alike)))
+        path = folder.relative_to(os.path.commonpath([other.parent for other in alike])).as_posix()
+        label = path if folder.name == run.name else f"{run.name} ({path})"
+        found.append(_Labeled(run.folder, label) if len(alike) > 1 else run)
     return found
-
-
-def _label(name: str, folder: Path, alike: Sequence[Path]) -> str:
-    longest = max(len(path.parts) for path in alike)
-    for length in range(1, longest + 1):
-        ends = [path.parts[-length:] for path in alike]
-        if len({*ends}) == len(ends):
-            break
-    path = "/".join(folder.parts[-length:])
-    return path if folder.name == name else f"{name} ({path})"

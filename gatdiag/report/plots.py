@@ -9,9 +9,8 @@ import base64
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
@@ -51,50 +50,29 @@ TITLES: Final = {
 }
 
 
-@dataclass(frozen=True)
-class FigureBlock:
-    """One figure on the page.
-
-    Attributes:
-        figure: Whose facts stand beside the drawing.
-        anchor: Its identifier.
-        drawing: The picture, or two of which narrow screens show the second.
-        wide: Whether there are two.
-        download: The data as an address, or "".
-        elsewhere: The call that gives the data if they are too large for the page.
-    """
+class FigureBlock(NamedTuple):
+    """One figure on the page: its facts, its identifier, the picture, and the data as an address ("" if too large)."""
 
     figure: Figure
     anchor: str
     drawing: Markup
-    wide: bool
     download: str
-    elsewhere: str
 
 
-@dataclass(frozen=True)
-class FigureGroup:
+class FigureGroup(NamedTuple):
     """Figures about one thing, under one heading."""
 
     title: str
     anchor: str
-    blocks: tuple[FigureBlock, ...]
+    blocks: list[FigureBlock]
 
 
 def figure_block(
     figure: Figure, runs: Sequence[Run], section: str, widths: Sequence[Width] = ("single",), **options: Any
 ) -> FigureBlock:
-    """A figure of one or several runs.
+    """A figure of one or several runs, with a second drawing for narrow screens if two widths are given.
 
-    Args:
-        figure: The figure.
-        runs: What it draws.
-        section: The identifier of its part of the page, in which no figure comes twice.
-        widths: The first is the drawing, the second that for narrow screens.
-        **options: As the figure's own `data` takes them.
-
-    Returns:
-        The block. Where drawing fails it says so in the drawing's place, and a warning says it too.
+    Where drawing fails the block says so in the drawing's place, and a warning says it too.
     """
     try:
         data = table(figure, runs, **options)
@@ -104,18 +82,15 @@ def figure_block(
         warnings.warn(f"the figure {figure.name!r} could not be drawn: {error!r}", stacklevel=2)
         drawing = Markup("<p>This figure could not be drawn: {}</p>").format(one_line(repr(error)))
         download = ""
-    elsewhere = f'gatdiag.figures.table("{figure.name}", {"run" if len(runs) == 1 else "runs"})'
-    return FigureBlock(figure, f"{section}-figure-{figure.name}", drawing, len(widths) > 1, download, elsewhere)
+    return FigureBlock(figure, f"{section}-figure-{figure.name}", drawing, download)
 
 
-def figure_groups(figures: Iterable[Figure], runs: Sequence[Run], anchor: str) -> tuple[FigureGroup, ...]:
+def figure_groups(figures: Iterable[Figure], runs: Sequence[Run], anchor: str) -> list[FigureGroup]:
     """The figures under the headings of their groups, in the order given."""
-    return tuple(
-        FigureGroup(
-            TITLES[group], f"{anchor}-group-{group}", tuple(figure_block(figure, runs, anchor) for figure in members)
-        )
+    return [
+        FigureGroup(TITLES[group], f"{anchor}-group-{group}", [figure_block(one, runs, anchor) for one in members])
         for group, members in groupby(figures, key=lambda figure: figure.group)
-    )
+    ]
 
 
 def _drawing(title: str, pictures: Sequence[tuple[Width, str]]) -> Markup:
@@ -145,6 +120,5 @@ def _download(data: pd.DataFrame) -> str:
     if data.size > LARGE_DATA:  # at least one character a cell
         return ""
     text = data.to_csv(index=False, float_format="%.6g")
-    if len(text) > LARGE_DATA:
-        return ""
-    return f"data:text/csv;charset=utf-8;base64,{base64.b64encode(text.encode('utf-8', 'replace')).decode()}"
+    content = base64.b64encode(text.encode("utf-8", "replace")).decode()
+    return f"data:text/csv;charset=utf-8;base64,{content}" if len(text) <= LARGE_DATA else ""

@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,11 +64,11 @@ def test_the_verdict_follows_the_numbers():
     text = verdict([MOVING, STUCK], 4)
     assert text.index("network trains") < text.index("does not train")
     assert "are 200 times as large with balanced orthogonal weights" in text
-    assert "does not train" not in verdict([MOVING, replace(MOVING, name="xavier")], 4)
+    assert "does not train" not in verdict([MOVING, MOVING._replace(name="xavier")], 4)
 
 
 def test_two_networks_that_fail_are_neither():
-    text = verdict([STUCK, replace(STUCK, name="balanced-orthogonal", epochs=20)], 4)
+    text = verdict([STUCK, STUCK._replace(name="balanced-orthogonal", epochs=20)], 4)
     assert text.startswith("Neither network trains. With Xavier weights the network does not train: in 100 epochs")
     assert "With balanced orthogonal weights the network does not train: in 20 epochs" in text
     assert "Neither" not in verdict([STUCK, MOVING], 4)
@@ -79,8 +78,8 @@ def test_two_networks_that_fail_are_neither():
     ("epochs", "course"), [(1, "in 1 epoch the loss is 1.39, and"), (19, "in 19 epochs the loss goes from 1.39 to")]
 )
 def test_a_few_epochs_do_not_tell(epochs, course):
-    early = replace(STUCK, epochs=epochs, outcome="too early")
-    text = verdict([early, replace(MOVING, epochs=epochs)], 4)
+    early = STUCK._replace(epochs=epochs, outcome="too early")
+    text = verdict([early, MOVING._replace(epochs=epochs)], 4)
     assert f"With Xavier weights it is too early to tell whether the network trains: {course}" in text
     assert "With balanced orthogonal weights the network trains" in text
     text = verdict([early, early], 4)
@@ -90,7 +89,7 @@ def test_a_few_epochs_do_not_tell(epochs, course):
 
 
 def test_a_broken_loss_is_the_finding():
-    text = verdict([replace(MOVING, name="xavier", outcome="broken", broke="NaN at epoch 7"), STUCK], 4)
+    text = verdict([MOVING._replace(name="xavier", outcome="broken", broke="NaN at epoch 7"), STUCK], 4)
     assert text.startswith("With Xavier weights the loss became NaN at epoch 7. With Xavier weights the network does")
     assert "times as large" not in text
     assert "Neither" not in text
@@ -118,7 +117,7 @@ def test_without_hidden_layers_there_is_no_gradient_of_them(tmp_path):
 
 @pytest.mark.parametrize("gradient", [0.0, math.nan])
 def test_what_cannot_be_compared_is_left_out(gradient):
-    assert "times as large" not in verdict([replace(STUCK, hidden_gradient=gradient), MOVING], 4)
+    assert "times as large" not in verdict([STUCK._replace(hidden_gradient=gradient), MOVING], 4)
 
 
 def test_names_are_spoken():

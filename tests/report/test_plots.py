@@ -37,7 +37,6 @@ def test_a_block_carries_the_facts_of_its_figure(run, figure):
     image = ElementTree.fromstring(str(made.drawing).replace(">", "/>"))
     assert (image.tag, image.get("class"), image.get("alt")) == ("img", "plot single", figure.title)
     assert picture(image.get("src")).get("viewBox")
-    assert not made.wide
 
 
 def test_no_line_and_no_letter_disappears_in_the_dark(run):
@@ -73,7 +72,6 @@ def test_large_data_are_not_in_the_page(run, figure, monkeypatch):
     monkeypatch.setattr(plots, "LARGE_DATA", 10)
     made = figure_block(figure, [run], "here")
     assert made.download == ""
-    assert made.elsewhere == 'gatdiag.figures.table("unchanged_fraction", run)'
 
 
 def test_a_large_drawing_becomes_a_picture_if_that_is_smaller(run, figure, monkeypatch):
@@ -91,7 +89,6 @@ def test_narrow_screens_get_a_picture_of_their_own(run, figure):
     assert (narrow.get("media"), wide.get("class")) == ("(max-width: 48rem)", "plot double")
     widths = [float(picture(address).get("viewBox").split()[2]) for address in (narrow.get("srcset"), wide.get("src"))]
     assert widths[0] < widths[1]
-    assert made.wide
 
 
 def test_groups_follow_the_order_of_the_figures(run):

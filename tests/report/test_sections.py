@@ -18,7 +18,7 @@ def _undrawn(monkeypatch):
 
 
 def undrawn(figure, runs, section, widths=(), **options):
-    return plots.FigureBlock(figure, section, repr(options), False, "", "")
+    return plots.FigureBlock(figure, section, repr(options), "")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def runs(tmp_path_factory):
 def test_only_the_overview_is_drawn_where_there_are_many_runs(runs):
     section = run_section(runs[0], "run-1", in_full=False)
     assert section.overview is not None
-    assert section.groups == ()
+    assert section.groups == []
     assert "has all its figures" in section.remarks[0]
 
 

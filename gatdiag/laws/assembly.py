@@ -3,8 +3,10 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
+from itertools import product
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -14,21 +16,13 @@ from gatdiag.laws.solver import Basis
 from gatdiag.structure.deadline import check_time
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a parameter stands in the model.
+class Place(NamedTuple):
+    """Where a parameter stands in the model."""
 
-    Attributes:
-        number: Position of its layer in order of execution, from 1.
-        layer: Module path of its layer.
-        order: Position of the parameter among all.
-        is_feature_weight: Whether it is the weight of a product with features.
-    """
-
-    number: int
-    layer: str
-    order: int
-    is_feature_weight: bool
+    number: int  # position of its layer in order of execution, from 1
+    layer: str  # module path of its layer
+    order: int  # position of the parameter among all
+    is_feature_weight: bool  # whether it is the weight of a product with features
 
 
 def assemble(
@@ -39,11 +33,7 @@ def assemble(
 ) -> list[Law]:
     """One law for each basis vector that moves a parameter, in order of execution. Residuals are still to be measured.
 
-    Args:
-        labels: Name -> label of a parameter, in unbound unknowns.
-        shapes: Name -> its shape.
-        basis: The solutions.
-        places: Name -> where the parameter stands.
+    Labels (in unbound unknowns), shapes and places are given for each parameter by name.
     """
     laws: list[tuple[tuple[int, ...], Law]] = []
     for vector, exponents in enumerate(_exponents(labels, shapes, basis)):
@@ -68,15 +58,14 @@ def _exponents(labels: Mapping[str, Label], shapes: Mapping[str, Sequence[int]],
     for name, label in labels.items():
         for coefficient, ids in label.terms:
             axes = _kept_axes(ids, shapes[name])
-            kept = [shapes[name][axis] for axis in axes]
+            indices = product(*(range(shapes[name][axis]) for axis in axes))
             check_time()
             parts = scaled[coefficient]
-            for position, unknown in enumerate(ids.flatten().tolist()):
+            for index, unknown in zip(indices, ids.flatten().tolist(), strict=True):
                 if unknown not in parts:
                     parts[unknown] = [(v, coefficient * value) for v, value in basis.values.get(unknown, {}).items()]
                 for vector, value in parts[unknown]:
                     entries = found[vector][name, axes]
-                    index = _unraveled(position, kept)
                     entries[index] = entries[index] + value if index in entries else value
     return found
 
@@ -86,14 +75,6 @@ def _kept_axes(ids: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
     if tuple(ids.shape) == tuple(shape):
         return tuple(range(len(shape)))
     return tuple(axis for axis, length in enumerate(ids.shape) if length > 1)
-
-
-def _unraveled(position: int, lengths: Sequence[int]) -> tuple[int, ...]:
-    index: list[int] = []
-    for length in reversed(lengths):
-        position, along = divmod(position, length)
-        index.append(along)
-    return tuple(reversed(index))
 
 
 def _terms(exponents: _Exponents, shapes: Mapping[str, Sequence[int]], places: Mapping[str, Place]) -> tuple[Term, ...]:
@@ -131,31 +112,29 @@ def _named(terms: Sequence[Term], places: Mapping[str, Place]) -> tuple[Kind, st
     place = places[first.parameter]
     where = f"layer {place.number} ({place.layer})"
     neuron = first.indices[0][-1] if len(first.indices) == 1 and first.indices[0] else None
+    scope = "all neurons" if neuron is None else f"neuron {neuron}"
     writers = _layers((term for term in terms if term.exponent > 0), places)
     readers = _layers((term for term in terms if term.exponent < 0), places)
     factors = _layers(
         (term for term in terms if term.exponent < 0 and places[term.parameter].is_feature_weight), places
     )
     if not readers or (readers == writers and not factors):
-        return "scale", place.layer, neuron, f"{where}, {_scope(neuron)} scale"
+        return "scale", place.layer, neuron, f"{where}, {scope} scale"
     if len(writers) > 1:
         channel = "all channels" if neuron is None else f"channel {neuron}"
         return "stream", place.layer, neuron, f"residual stream, {channel}"
     if readers == writers:
-        return "product", place.layer, neuron, f"{where}, {_product(first)} channel {_shown(neuron)}"
-    return "neuron", place.layer, neuron, f"{where}, {_scope(neuron).removesuffix(' of')}"
+        return (
+            "product",
+            place.layer,
+            neuron,
+            f"{where}, {_product(first)} channel {'all' if neuron is None else neuron}",
+        )
+    return "neuron", place.layer, neuron, f"{where}, {scope}"
 
 
 def _layers(terms: Iterable[Term], places: Mapping[str, Place]) -> set[str]:
     return {places[term.parameter].layer for term in terms}
-
-
-def _scope(neuron: int | None) -> str:
-    return "all neurons" if neuron is None else f"neuron {neuron}"
-
-
-def _shown(neuron: int | None) -> str:
-    return "all" if neuron is None else str(neuron)
 
 
 def _product(term: Term) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,19 +27,12 @@ from gatdiag.structure.isolation import random_state
 from gatdiag.structure.replica import Replica, replicate
 
 
-@dataclass(frozen=True)
-class Precision:
-    """What the numbers of a check may be.
+class Precision(NamedTuple):
+    """What the numbers of a check may be."""
 
-    Attributes:
-        residual: Largest residual of an exact law.
-        rounding: Below this it is rounding for sure; above, large steps along the law tell rounding from a violation.
-        change: By how much gradients may change along these steps.
-    """
-
-    residual: float
-    rounding: float
-    change: float
+    residual: float  # the largest of an exact law
+    rounding: float  # below this a residual is rounding; above, large steps along the law tell it from a violation
+    change: float  # by how much gradients may change along these steps
 
 
 _DOUBLE = Precision(1e-8, 1e-12, 1e-11)
@@ -79,13 +72,6 @@ def gather(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], l
 
     The point is the model's own weights times random factors near one, with zeros made small numbers, so that nothing
     overflows or vanishes however deep the network is; it falls back to the model's own weights where even that does.
-
-    Args:
-        model: The model.
-        args: Positional inputs of its forward pass.
-        kwargs: Keyword inputs of its forward pass.
-        layer_of: Name of a parameter -> its layer. Only what is small beside the rest of its layer is suspected to
-            have no effect.
 
     Raises:
         ModelError: The forward pass fails, no output depends on a trainable parameter, or gradients are not finite.
@@ -223,15 +209,8 @@ def violations(
 ) -> dict[int, float]:
     """By how much gradients change where a law says that they do not, relative to the largest of its term.
 
-    Args:
-        laws: All candidates.
-        suspects: Positions of those that are tested.
-        replica: What is run; it is left at another point.
-        points: Where the laws are tested. One point is enough to refute a law.
-        tolerance: What changes up to this do not count.
-
-    Returns:
-        Position -> change, of those that do not hold.
+    The suspects among the laws are tested at each point; one is enough to refute a law. The result names those whose
+    change exceeds the tolerance. The replica is left at another point.
     """
     left, found, generator = list(suspects), dict[int, float](), torch.Generator().manual_seed(2)
     passes = _MOST_PASSES

@@ -6,10 +6,12 @@ of its weight to (unknown of the row) - (exponent of the column). What cannot be
 `gatdiag.laws.solver`. Unknown 0 is the exponent zero.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,21 +24,13 @@ _ONE = Fraction(1)
 _MANY = 4096  # entries; looking for equal slices is worth it where there are more
 
 
-@dataclass(frozen=True)
-class Block:
-    """A run of consecutive unknowns made together.
-
-    Attributes:
-        start: The first unknown.
-        count: How many there are.
-        parameter: The parameter they belong to, if any.
-        is_entry: True for the entries of the parameter; False for the channels its product writes.
-    """
+class Block(NamedTuple):
+    """A run of consecutive unknowns made together."""
 
     start: int
-    count: int
-    parameter: str | None
-    is_entry: bool
+    length: int
+    parameter: str | None  # that they belong to
+    is_entry: bool  # the entries of the parameter; else the channels its product writes
 
 
 @dataclass(frozen=True)
@@ -136,10 +130,10 @@ class Exponents:
         """New unknowns, one an entry of `shape`."""
         count = int(torch.Size(shape).numel())
         while self._size + count > len(self._plus):
-            self._plus = torch.cat([self._plus, torch.zeros_like(self._plus)])
-            self._minus = torch.cat([self._minus, torch.zeros_like(self._minus)])
-            self._is_bound = torch.cat([self._is_bound, torch.zeros_like(self._is_bound)])
-            self._marks = torch.zeros_like(self._is_bound)
+            tables = (self._plus, self._minus, self._is_bound, self._marks)
+            self._plus, self._minus, self._is_bound, self._marks = (
+                torch.cat([table, torch.zeros_like(table)]) for table in tables
+            )
         ids = torch.arange(self._size, self._size + count)
         self._plus[ids] = ids
         self.blocks.append(Block(self._size, count, parameter, is_entry))
@@ -148,11 +142,7 @@ class Exponents:
 
     def block(self, unknown: int) -> Block:
         """The block an unknown was made in."""
-        low, high = 0, len(self.blocks)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.blocks[middle].start <= unknown else (low, middle)
-        return self.blocks[low]
+        return self.blocks[bisect_right(self.blocks, unknown, key=lambda block: block.start) - 1]
 
     def resolve(self, label: Label) -> Label:
         """The label in unbound unknowns only, equal terms added up."""
@@ -319,10 +309,7 @@ class Exponents:
     def total(self, label: Label, axes: Sequence[int], *, is_spread: bool) -> Label:
         """The label of a sum over axes, left with length one; summands may scale differently as long as that cancels.
 
-        Args:
-            label: The summands.
-            axes: The axes summed over.
-            is_spread: Whether the sum has more than one entry.
+        `is_spread` says whether the sum has more than one entry.
         """
         label = self.resolve(label)
         changes = [any(ids.shape[axis] > 1 for axis in axes) for _, ids in label.terms]

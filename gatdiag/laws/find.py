@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from typing import Any
 
@@ -84,36 +84,20 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
 
 
 def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
-    """As `find_laws`, of a model whose structure was discovered from these inputs already.
-
-    Args:
-        structure: Of the model.
-        model: The model.
-        args: Positional inputs of its forward pass.
-        kwargs: Keyword inputs of its forward pass.
-
-    Raises:
-        ModelError: The model cannot be copied, or its forward pass fails on the inputs.
-    """
+    """As `find_laws`, of a model whose structure was discovered from these inputs already."""
     user = unwrapped(model)
     parameters = dict(user.named_parameters())
     repeated = repetition(replicate(user, args, kwargs))
     if repeated.obstacle:
         trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
         return Laws([], trained, [Exclusion("the forward pass", f"{repeated.obstacle}; no law is certain")])
-    whole, part = (args, dict(kwargs)), sample(args, kwargs)
-    if part is not None and (found := _found_on(part, whole, structure, user, repeated.calls)) is not None:
-        return found
+    whole = args, dict(kwargs)
+    if (part := sample(args, kwargs)) is not None:
+        with suppress(ModelError):
+            laws, is_settled = _found(part, whole, structure, user, repeated.calls)
+            if is_settled:
+                return laws
     return _found(whole, whole, structure, user, repeated.calls)[0]
-
-
-def _found_on(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, calls: int) -> Laws | None:
-    """The laws, checked on a part of the inputs; None where that leaves anything open."""
-    try:
-        laws, is_settled = _found(part, whole, structure, user, calls)
-    except ModelError:
-        return None
-    return laws if is_settled else None
 
 
 def _found(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, calls: int) -> tuple[Laws, bool]:
@@ -121,7 +105,11 @@ def _found(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, c
 
     A part does not settle what it does not reach (a row of an embedding, an expert), nor laws that it refutes.
     """
-    places = _places(structure)
+    infos = [(layer, info) for layer in structure for info in layer.parameters]
+    places = {
+        info.name: Place(layer.index, layer.name, order, info.role == "feature weight")
+        for order, (layer, info) in enumerate(infos)
+    }
     parameters = dict(user.named_parameters())
     evidence = gather(user, *part, {name: place.layer for name, place in places.items()})
     traced = evidence.replica
@@ -143,14 +131,6 @@ def _found(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, c
     reached = all(bool(gradient.any()) for gradient in evidence.point.gradients.values())
     is_open = evidence.unreached or evidence.unsearched or failed or any(math.isnan(law.residual) for law in kept)
     return laws, reached and not is_open
-
-
-def _places(structure: Structure) -> dict[str, Place]:
-    infos = [(layer, info) for layer in structure for info in layer.parameters]
-    return {
-        info.name: Place(layer.index, layer.name, order, info.role == "feature weight")
-        for order, (layer, info) in enumerate(infos)
-    }
 
 
 def _traced(
@@ -236,31 +216,27 @@ def _present(label: Label) -> Label:
     return Label(tuple((coefficient, ids.where(~label.zeros, ZERO)) for coefficient, ids in label.terms))
 
 
-def _without_effect(evidence: Evidence) -> list[Exclusion]:
-    unsearched = [Exclusion("parameters that cancel out", evidence.unsearched)] if evidence.unsearched else []
-    unreached = "it never reaches the output, so its gradient is always zero"
-    cancels = "no effect: they cancel out of the output, so their gradient is always zero"
-    masks = evidence.no_effect.items()
-    return [
-        *(Exclusion(name, unreached) for name in evidence.unreached),
-        *(Exclusion(f"{int(mask.sum())} entries of {name}", cancels) for name, mask in masks),
-        *unsearched,
-    ]
+def _without_effect(evidence: Evidence) -> Iterator[Exclusion]:
+    for name in evidence.unreached:
+        yield Exclusion(name, "it never reaches the output, so its gradient is always zero")
+    for name, mask in evidence.no_effect.items():
+        reason = "no effect: they cancel out of the output, so their gradient is always zero"
+        yield Exclusion(f"{int(mask.sum())} entries of {name}", reason)
+    if evidence.unsearched:
+        yield Exclusion("parameters that cancel out", evidence.unsearched)
 
 
-def _unknown(trace: Trace, exponents: Exponents) -> list[Exclusion]:
-    failed = [
-        Exclusion(
-            f"operation {name} in {where}", f"its rule cannot read it, so what it touches keeps its scale ({error})"
+def _unknown(trace: Trace, exponents: Exponents) -> Iterator[Exclusion]:
+    for (name, where), error in trace.failed.items():
+        reason = f"its rule cannot read it, so what it touches keeps its scale ({error})"
+        yield Exclusion(f"operation {name} in {where}", reason)
+    for (name, where), times in trace.unknown.items():
+        reason = f"no rule for it, so what it touches keeps its scale ({times} times)"
+        yield Exclusion(f"operation {name} in {where}", reason)
+    for cause in exponents.coarse:
+        yield Exclusion(
+            f"operation {cause}", "its rule takes entries to scale alike that need not, so laws may be missed"
         )
-        for (name, where), error in trace.failed.items()
-    ]
-    unknown = [
-        Exclusion(f"operation {name} in {where}", f"no rule for it, so what it touches keeps its scale ({times} times)")
-        for (name, where), times in trace.unknown.items()
-    ]
-    reason = "its rule takes entries to scale alike that need not, so laws may be missed"
-    return [*failed, *unknown, *(Exclusion(f"operation {cause}", reason) for cause in exponents.coarse)]
 
 
 def _without_law(exponents: Exponents, basis: Basis, places: Mapping[str, Place]) -> list[Exclusion]:
@@ -274,9 +250,9 @@ def _without_law(exponents: Exponents, basis: Basis, places: Mapping[str, Place]
     forced, tied = exponents.forced(), exponents.tied()
     for name, block in channels.items():
         check_time()
-        ids = torch.arange(block.start, block.start + block.count)
+        ids = torch.arange(block.start, block.start + block.length)
         moving = exponents.resolve(Label(((Fraction(1), ids),)))
-        parts = [term.expand(block.count).tolist() for _, term in moving.terms]
+        parts = [term.expand(block.length).tolist() for _, term in moving.terms]
         for position, unknown in enumerate(ids.tolist()):
             own = [part[position] for part in parts]
             if any(basis.values.get(part) for part in own):

@@ -115,14 +115,7 @@ def distinct_slices(arrays: Sequence[Tensor], axis: int) -> tuple[Tensor, Tensor
     """Where the slices along an axis differ, taken over all arrays together; None where no two are equal.
 
     The label of a batch of graphs says the same of every node of a kind. What depends on the label slice by slice
-    need look at one of each.
-
-    Args:
-        arrays: Of integers or booleans, that broadcast to one shape and have as many axes each.
-        axis: Over which the slices are counted.
-
-    Returns:
-        The position of the first slice of each kind, in ascending order; and the kind of every slice.
+    need look at one of each: the position of the first slice of each kind is returned, and the kind of every slice.
 
     Example:
         >>> first, kind = distinct_slices([torch.tensor([[4], [5], [4]]), torch.tensor([[1, 2]])], 0)

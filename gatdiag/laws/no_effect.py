@@ -47,13 +47,8 @@ def without_effect(
 ) -> tuple[Tensors, str | None]:
     """Masks of the entries that cancel out of whatever comes between nonsmooth operations, or why nobody can tell.
 
-    An entry that shows a gradient at one of several points has an effect. The replica is left at the given point.
-
-    Args:
-        replica: What is run, a few times.
-        point: Near the model's own weights, in float64.
-        layer_of: Name of a parameter -> its layer. Only what is small beside the rest of its layer is suspected.
-        generator: Of the random draws.
+    An entry that shows a gradient at one of several points has an effect. Only what is small beside the rest of its
+    layer (name of parameter -> layer) is suspected. The replica is left at the given point.
     """
     names = _suspects(point.gradients, layer_of)
     if names and point.weights[names[0]].real.dtype != torch.float64:
@@ -109,10 +104,6 @@ def _judged(first: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:
     A gradient that exists changes, in its ninth digit; a sum that cancels is left with rounding, which changes
     altogether or not at all. This needs no scale, which a deep network would not have. Exact zeros (an input that is
     not used, a gate that is shut) are neither.
-
-    Args:
-        first: The gradient before the loss moved.
-        again: Those after it moved, along a first axis.
     """
     changes = (first - again).abs()
     jumps = changes > 1e-2 * torch.maximum(first.abs(), again.abs())

@@ -3,8 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,19 +21,12 @@ _IN_MEMORY = 2**27
 _WORTH_WRITING = 2**14
 
 
-@dataclass(frozen=True)
-class Point:
-    """Weights and the gradients of a random loss there, of every trainable parameter that reaches the output.
-
-    Attributes:
-        weights: The weights.
-        gradients: The gradients.
-        seed: Of the random numbers (masks) that they were seen under.
-    """
+class Point(NamedTuple):
+    """Weights and the gradients of a random loss there, of every trainable parameter that reaches the output."""
 
     weights: Tensors
     gradients: Tensors
-    seed: int
+    seed: int  # of the random numbers (masks) that they were seen under
 
 
 def at(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
@@ -98,13 +90,10 @@ def _moved(weight: Tensor, generator: torch.Generator) -> Tensor:
 def gradients(
     replica: Replica, parameters: Tensors, nudges: Sequence[float] = (0.0,), also: list[Tensor] | None = None
 ) -> list[Tensors]:
-    """Gradients of a random linear function of all outputs, once for each nudge of its coefficients.
+    """Gradients of a random linear function of all outputs, once for each (relative) nudge of its coefficients.
 
-    Args:
-        replica: What is run, once.
-        parameters: The parameters wanted; those that do not reach the output are left out of the results.
-        nudges: Largest relative changes of the coefficients, which are the same at every call.
-        also: Further tensors for the function to depend on, filled while the replica runs.
+    These are the same at every call. Parameters that do not reach the output are left out. The function depends on
+    further tensors, too, which are filled in `also` while the replica runs.
     """
     also = [] if also is None else also
     try:
@@ -179,8 +168,7 @@ def _accumulated(
     return {name: gradient for name, gradient in found.items() if name in reached}
 
 
-@dataclass(frozen=True)
-class _Spilled:
+class _Spilled(NamedTuple):
     """Where a tensor is in the file: its entries (broadcast axes cut to one), their shape and the full shape."""
 
     start: int

@@ -14,8 +14,7 @@ and the last sum is delta, which a law says is zero.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,19 +23,12 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from gatdiag.errors import OptimizerError
 
 
-@dataclass(frozen=True)
-class Update:
-    """One parameter's step w' = keep * w - step * g - rest.
+class Update(NamedTuple):
+    """One parameter's step w' = keep * w - step * g - rest."""
 
-    Attributes:
-        keep: k, one less the decoupled share of weight decay.
-        step: a, the length of the step along the plain gradient.
-        rest: r, None where it is zero.
-    """
-
-    keep: float = 1.0
-    step: float = 0.0
-    rest: Tensor | None = None
+    keep: float = 1.0  # k, one less the decoupled share of weight decay
+    step: float = 0.0  # a, the length of the step along the plain gradient
+    rest: Tensor | None = None  # r, None where it is zero
 
 
 def updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, Update]:

@@ -12,11 +12,10 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,24 +53,15 @@ _MAY_DIFFER = "the forward pass may take another branch at each call"
 _EXTREMES = {2: 2**-24, 3: 1 - 2**-24}
 
 
-@dataclass(frozen=True)
-class Repetition:
-    """What a few calls of a forward pass show.
+class Repetition(NamedTuple):
+    """What a few calls of a forward pass show."""
 
-    Attributes:
-        obstacle: Why no law is certain, in plain words; None where nothing speaks against them.
-        calls: How many calls in a row to trace: one where each is like the others.
-    """
-
-    obstacle: str | None
-    calls: int = 1
+    obstacle: str | None  # why no law is certain, in plain words
+    calls: int = 1  # how many calls in a row to trace: one where each is like the others
 
 
 def repetition(replica: Replica) -> Repetition:
-    """Watch a few calls of a replica, under the random numbers and in the mode of the training.
-
-    Args:
-        replica: At the model's own weights, on its own inputs. It is left as it was.
+    """Watch a few calls of a replica at the model's own weights, under the random numbers and in the mode of training.
 
     Raises:
         ModelError: The forward pass fails at the first call.

@@ -7,8 +7,8 @@ one and the others to zero, and the law it gives belongs to that neuron.
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,19 +20,12 @@ from gatdiag.structure.deadline import check_time
 Vector = dict[int, Fraction]
 
 
-@dataclass(frozen=True)
-class Basis:
-    """A basis of the solutions.
+class Basis(NamedTuple):
+    """A basis of the solutions."""
 
-    Attributes:
-        free: For each basis vector, the unknown that names it.
-        exact: For each basis vector, whether it also solves the equations that hold only up to an epsilon.
-        values: For each unknown, its value in every basis vector in which it is not zero: {basis vector: value}.
-    """
-
-    free: tuple[int, ...]
-    exact: tuple[bool, ...]
-    values: dict[int, Vector]
+    free: tuple[int, ...]  # for each basis vector, the unknown that names it
+    exact: tuple[bool, ...]  # whether it also solves the equations that hold only up to an epsilon
+    values: dict[int, Vector]  # unknown -> its value in every basis vector in which it is not zero
 
 
 class Elimination:

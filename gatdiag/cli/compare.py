@@ -4,6 +4,7 @@ The JSON document has these keys; numbers that are not finite are null:
 
 - ``version``: 1, the version of this description
 - ``first``, ``second``: what was compared
+- ``findings``: ``first`` and ``second``, for each finding the attributes of `gatdiag.diagnosis.Finding`
 - ``outcomes``: for each result of the trainings ``what``, ``first``, ``second``
 - ``settings``: for each setting that differs ``what``, ``first``, ``second``
 - ``differences``: for each ``layer``, ``role``, ``quantity``, ``first``, ``second``, ``difference``, from 0 to 1
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gatdiag.checkpoint import Inspection
+    from gatdiag.diagnosis import Finding
     from gatdiag.run import Run
 
 _LISTED: Final = 6  # layers in a note
@@ -51,8 +54,9 @@ def compare(
     from gatdiag.summary import differences, outcomes
 
     with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
-        one, one_inspected = _opened(first, Path(scratch) / "first")
-        other, other_inspected = _opened(second, Path(scratch) / "second")
+        one, one_inspected = opened(first, Path(scratch) / "first")
+        other, other_inspected = opened(second, Path(scratch) / "second")
+        findings = {"first": findings_of(one, one_inspected), "second": findings_of(other, other_inspected)}
         table = differences(one, other, "last" if one_inspected or other_inspected else "median")
         if one_inspected and other_inspected:
             table = _with_changes(table, one_inspected, other_inspected)
@@ -63,6 +67,7 @@ def compare(
         "version": 1,
         "first": str(first),
         "second": str(second),
+        "findings": {side: [asdict(finding) for finding in found] for side, found in findings.items()},
         "outcomes": results,
         "settings": list(_settings(one.meta, other.meta)),
         "differences": table.to_dict("records"),
@@ -74,7 +79,7 @@ def compare(
         _print(document, table, most)
 
 
-def _opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
+def opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
     """A run; or the one made of a checkpoint, with what the checkpoint says."""
     from gatdiag.run import load
     from gatdiag.run.layout import META
@@ -87,6 +92,17 @@ def _opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
 
     inspection = inspect(path, scratch)
     return inspection.run, inspection
+
+
+def findings_of(run: Run, inspection: Inspection | None) -> list[Finding]:
+    """What is wrong with what `opened` gave, the most severe first."""
+    from gatdiag.diagnosis import diagnose
+
+    if inspection is None:
+        return diagnose(run)
+    from gatdiag.checkpoint import weight_table
+
+    return diagnose(run, weight_table(inspection))
 
 
 def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd.DataFrame:
@@ -139,6 +155,8 @@ def _print(document: Mapping[str, Any], table: pd.DataFrame, most: int) -> None:
     console = plain_console()
     for letter, side in (("A", "first"), ("B", "second")):
         console.print(printable(f"{letter}: {document[side]}"), soft_wrap=True)
+        titles = ", ".join(finding["title"] for finding in document["findings"][side])
+        console.print(f"   {titles or 'No problem found'}")
     if document["outcomes"]:
         results = grid(["training"], ["A", "B"])
         for row in document["outcomes"]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
+from gatdiag.cli.compare import findings_of, opened
 from gatdiag.cli.options import AsJson
 from gatdiag.cli.printing import plain_console, print_document
 from gatdiag.errors import InputError
@@ -40,28 +41,13 @@ def diagnose(
     Ends with status 0 if nothing is as bad as --fail-on, 1 if something is, 2 if there is nothing to read.
     """
     check_level(fail_on)
-    findings = _of_run(source) if (source / "meta.json").exists() else _of_checkpoint(source)
+    with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
+        findings = findings_of(*opened(source, Path(scratch) / "run"))
     if as_json:
         print_document({"version": 1, "source": str(source), "findings": [asdict(finding) for finding in findings]})
     else:
         print_findings(findings)
     end(findings, fail_on)
-
-
-def _of_run(folder: Path) -> list[Finding]:
-    from gatdiag import diagnosis
-
-    return diagnosis.diagnose(folder)
-
-
-def _of_checkpoint(path: Path) -> list[Finding]:
-    from gatdiag import checkpoint, diagnosis
-
-    if not path.exists():
-        raise InputError(f"Expected a run or a checkpoint, but {str(path)!r} does not exist")
-    with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
-        inspection = checkpoint.inspect(path, Path(scratch) / "run")
-        return diagnosis.diagnose(inspection.run, checkpoint.weight_table(inspection))
 
 
 def check_level(fail_on: str) -> None:
@@ -80,7 +66,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         text = f"{finding.severity}: {finding.title}: {finding.text} [{finding.code}]"
         console.print(printable(text.replace("\N{NO-BREAK SPACE}", " ")))
     if not findings:
-        console.print("no problem found")
+        console.print("No problem found")
 
 
 def end(findings: Sequence[Finding], fail_on: str) -> None:

@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from gatdiag.cli.compare import findings_of
 from gatdiag.cli.diagnose import FailOn, check_level, end, print_findings
 from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Inputs, ModelOfCheckpoint, Overwrite, Root, Transform
 from gatdiag.cli.printing import grid, number, plain_console, print_document
@@ -96,7 +97,6 @@ def inspect(
     checkpoint. Ends with status 0 if nothing is as bad as --fail-on, 1 if something is, 2 if a file could not be read.
     """
     from gatdiag import checkpoint
-    from gatdiag.diagnosis import diagnose
 
     check_level(fail_on)
     if model is None and any(given is not None for given in (data, inputs, transform)):
@@ -113,7 +113,7 @@ def inspect(
             subject = checkpoint.ModelCase(case.model, case.args, case.kwargs, case.loss, case.source)
         options: dict[str, Any] = {"reference": reference, "quick": quick, "overwrite": overwrite, "told": on_progress}
         inspection = checkpoint.inspect(files, Path(folder) / "run", subject=subject, **options)
-        findings = diagnose(inspection.run, checkpoint.weight_table(inspection))
+        findings = findings_of(inspection.run, inspection)
         rows = checkpoint.layer_rows(inspection)
         written = [] if out is None else _write(inspection, out, overwrite=overwrite)
     if as_json:

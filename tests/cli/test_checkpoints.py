@@ -71,7 +71,7 @@ class TestInspect:
         assert [line.split()[0] for line in done.stdout.splitlines() if "GATv2Conv" in line] == [
             f"convs.{number}" for number in range(10)
         ]
-        assert "no problem found" in done.stdout
+        assert "No problem found" in done.stdout
 
     @pytest.mark.parametrize("further", [(), ("--model", FACTORY), ("--model", FACTORY, "--data", "sbm")])
     def test_the_document(self, saved, further):

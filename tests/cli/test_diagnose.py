@@ -27,7 +27,7 @@ def diagnose(*arguments):
 
 def test_a_healthy_run_has_no_problem(folder):
     done = diagnose(folder / "fine", "--fail-on", "note")
-    assert (done.exit_code, done.stdout) == (0, "no problem found\n")
+    assert (done.exit_code, done.stdout) == (0, "No problem found\n")
 
 
 def test_problems_are_said_the_most_severe_first(folder):
@@ -55,3 +55,11 @@ def test_what_is_wrong_is_one_line(folder, arguments, says):
     assert done.exit_code == 2
     assert len(done.stderr.splitlines()) == 1
     assert says in done.stderr
+
+
+def test_two_are_compared_by_what_is_wrong_with_each(folder):
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["compare", str(folder / "stuck"), str(folder / "fine")])
+    assert done.exit_code == 0, done.stderr
+    of_stuck, of_fine = (done.stdout.splitlines()[place] for place in (1, 3))
+    assert of_stuck.startswith("   The loss does not fall, Vanishing gradients")
+    assert of_fine == "   No problem found"

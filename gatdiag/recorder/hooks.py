@@ -102,7 +102,7 @@ class Hooks:
             return
         kwargs, output = rest if len(rest) == 2 else (None, None)
         known = self._layers.get(id(module))
-        is_model = module is self._root or self._is_compiled_model(module)
+        is_model = module is self._root or (known is None and self._is_compiled_model(module))
         if (known is not None or is_model) and not _is_unheard():
             if known is not None:
                 self._tell(known[0], (*args, *(kwargs or {}).values()), output)

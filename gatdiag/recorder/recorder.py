@@ -405,9 +405,8 @@ class Recorder:
         self._is_inside = in_backward_pass()
         if self._is_inside:
             self._guard.warn("gradients", _INSIDE)
-        unscale = unscale_of_parameters(optimizers)
-        if plan.neurons is not None and not self._is_inside:
-            records = counter.record, counter.next_record
+        unscale, records = unscale_of_parameters(optimizers), (counter.record, counter.next_record)
+        if plan.neurons is not None and records != (None, None) and not self._is_inside:
             self._guard("delta and c", plan.neurons.measure, counter.step, records, optimizers, unscale)
         if counter.record is None:
             is_suspect = are_suspect(parameter.grad for parameter in plan.weights.tensors)

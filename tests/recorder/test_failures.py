@@ -31,27 +31,10 @@ def warned(folder, **options):
 
 def test_a_folder_that_is_deleted(tmp_path):
     def delete(step, model):
-        if step == 2:
-            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
 
-    torch.manual_seed(0)
-    bare = train(steps=5)
     with pytest.raises(InputError, match="run"):
         warned(tmp_path / "run", steps=5, before_step=delete)  # only the reading back fails
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")
-        model, data = Gat(), graph()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        losses = []
-        with gatdiag.watch(model, tmp_path / "again"):
-            for step in range(5):
-                loss = loss_of(model, data)
-                loss.backward()
-                delete(step, model)
-                shutil.rmtree(tmp_path / "again", ignore_errors=True)
-                optimizer.step()
-                losses.append(loss.item())
-    assert len(losses) == len(bare.losses)
 
 
 def test_a_disk_that_is_full(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.recorder import RecordingWarning
+from gatdiag.recorder.optimizers import calling_scaler
 from tests.recorder.loops import Gat, graph, loss_of
 
 
@@ -58,22 +59,6 @@ def test_the_row_of_accumulated_passes_is_of_the_last_one(tmp_path):
     )
     expected = twin.convs[0](batches[1].x, batches[1].edge_index).double().norm().item()
     assert gatdiag.load(tmp_path / "run").layers.output_norm[0] == pytest.approx(expected, rel=1e-5)
-
-
-def test_gradients_are_those_after_clipping_and_the_norm_before_is_kept(tmp_path):
-    model, data = Gat(), graph()
-    optimizer, before, after = sgd(model), [], []
-    with gatdiag.watch(model, tmp_path / "run"):
-        for _ in range(3):
-            loss_of(model, data).backward()
-            before.append(norms_of(model))
-            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-            after.append(norms_of(model))
-            optimizer.step()
-            optimizer.zero_grad()
-    steps = gatdiag.load(tmp_path / "run").steps
-    assert steps.gradient_norm.tolist() == pytest.approx(after, rel=1e-5)
-    assert steps.gradient_norm_before_clipping.tolist() == pytest.approx(before, rel=1e-5)
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -330,23 +315,6 @@ def test_logged_values_belong_to_the_step_they_are_about(tmp_path):
     assert steps.gradient_norm.notna().tolist() == [True, False, True, False]
 
 
-def test_the_generator_of_an_adversarial_pair(tmp_path):
-    generator, critic = nn.Linear(3, 5), nn.Linear(5, 1)
-    mine, theirs = sgd(generator), sgd(critic)
-    with gatdiag.watch(generator, tmp_path / "run"):
-        for _ in range(3):
-            noise = torch.randn(4, 3)
-            critic(generator(noise).detach()).mean().backward()
-            theirs.step()
-            critic.zero_grad()
-            (-critic(generator(noise)).mean()).backward()
-            mine.step()
-            generator.zero_grad()
-    run = gatdiag.load(tmp_path / "run")
-    assert run.steps.step.tolist() == [0, 1, 2]
-    assert run.layers.output_gradient_norm.notna().all()
-
-
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("every", [1, 3])
 def test_two_losses_of_one_forward_pass_make_two_steps(tmp_path, shared, every):
@@ -516,9 +484,10 @@ def test_what_is_logged_after_an_evaluation_in_training_mode_belongs_to_the_comi
     assert steps.with_gradients.dropna().to_dict() == {1: 0, 2: 1, 3: 2}
 
 
-def test_a_scaler_unscales(tmp_path):
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaler_unscales_and_the_step_it_skips_is_none(tmp_path, fused):
     model, data = Gat(), graph()
-    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer, scaler = sgd(model, fused=fused), torch.amp.GradScaler("cpu", init_scale=1024.0)
     expected = []
     with gatdiag.watch(model, tmp_path / "run", scaler=scaler):
         for step in range(4):
@@ -530,29 +499,13 @@ def test_a_scaler_unscales(tmp_path):
             scaler.step(optimizer)
             scaler.update()
     run = gatdiag.load(tmp_path / "run")
-    assert len(run.steps) == 3, "the step that the scaler skipped is none"
+    assert len(run.steps) == 3
     wanted = [expected[0], expected[1], expected[3]]
     assert run.steps.gradient_norm.tolist() == pytest.approx(wanted, rel=1e-4)
     assert run.steps.gradient_norm_before_clipping.tolist() == pytest.approx(wanted, rel=1e-4)
     assert run.layers.output_gradient_norm.max() < 1.0
-    assert run.meta["first_non_finite"] is None
-
-
-def test_a_fused_optimizer_is_unscaled_as_well(tmp_path):
-    model, data = Gat(), graph()
-    optimizer, scaler = sgd(model, fused=True), torch.amp.GradScaler("cpu", init_scale=1024.0)
-    plain = [g.double().norm() for g in torch.autograd.grad(loss_of(model, data), list(model.parameters()))]
-    with gatdiag.watch(model, tmp_path / "run", scaler=scaler):
-        for step in range(3):
-            loss = loss_of(model, data) * (float("inf") if step == 1 else 1.0)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-    run = gatdiag.load(tmp_path / "run")
-    assert run.steps.step.tolist() == [0, 1]
-    assert run.steps.gradient_norm[0] == pytest.approx(torch.stack(plain).norm().item(), rel=1e-4)
     assert (run.neurons.c - run.neurons.predicted_c).abs().max() < 1e-5
+    assert run.meta["first_non_finite"] is None
 
 
 def test_a_loss_that_is_not_the_models_own(tmp_path):
@@ -567,29 +520,21 @@ def test_a_loss_that_is_not_the_models_own(tmp_path):
     assert layers.output_gradient_norm.notna().to_dict() == {"convs.0": True}
 
 
-def test_a_step_made_by_hand_has_the_number_it_is_given(tmp_path):
+def test_a_step_made_by_hand_has_the_number_it_is_given_unless_it_was_there_already(tmp_path):
     model, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
-    with gatdiag.watch(model, tmp_path / "run") as recorder:
-        for number in (3, None, 10):
-            model.zero_grad()
-            model(x).sum().backward()
-            recorder.step(number)
-            with torch.no_grad():
-                model.weight -= 0.1
+    with pytest.warns(RecordingWarning, match="from 11, got 5") as caught:
+        with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0) as recorder:
+            for number in (3, None, 10, 5):
+                model.zero_grad()
+                model(x).sum().backward()
+                recorder.step(number)
+                with torch.no_grad():
+                    model.weight -= 0.1
+    assert len(caught) == 1
     run = gatdiag.load(tmp_path / "run")
-    assert run.steps.step.tolist() == [3, 4, 10]
-    assert sorted(set(run.parameters.step)) == sorted(set(run.layers.step)) == [3, 4, 10]
+    assert run.steps.step.tolist() == [3, 4, 10, 11]
+    assert sorted(set(run.parameters.step)) == sorted(set(run.layers.step)) == [3, 4, 10, 11]
     assert (run.parameters.update_ratio[run.parameters.parameter == "weight"] > 0).all()
-
-
-def test_a_number_that_was_there_already_is_told_of_and_not_used(tmp_path):
-    model, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
-    with gatdiag.watch(model, tmp_path / "run") as recorder:
-        model(x).sum().backward()
-        recorder.step(5)
-        with pytest.warns(gatdiag.recorder.RecordingWarning, match="from 6, got 5"):
-            recorder.step(5)
-    assert gatdiag.load(tmp_path / "run").steps.step.tolist() == [5, 6]
 
 
 def test_the_loss_that_a_closure_returns_is_recorded_unless_the_loop_logs_one(tmp_path):
@@ -619,3 +564,42 @@ def test_the_loss_that_a_closure_returns_is_recorded_unless_the_loop_logs_one(tm
     recorded, first = losses(tmp_path / "plain", log=False)
     assert recorded == pytest.approx(first, rel=1e-6)
     assert losses(tmp_path / "logged", log=True)[0] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("unscales", [False, True])
+def test_a_scaler_is_noticed_by_the_step_it_makes(tmp_path, fused, unscales):
+    """Gradients of layer outputs with a scaler that was not given are those of the same loop without one."""
+    recorded = {}
+    for scale in (1.0, 1024.0):
+        torch.manual_seed(0)
+        model, data = Gat(), graph()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1)
+        with gatdiag.watch(model, tmp_path / str(scale)):
+            for _ in range(3):
+                scaler.scale(loss_of(model, data)).backward()
+                if unscales:
+                    scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        recorded[scale] = gatdiag.load(tmp_path / str(scale)).layers.output_gradient_norm.to_numpy()
+    assert recorded[1024.0] == pytest.approx(recorded[1.0], rel=1e-4)
+
+
+def test_outside_of_a_scalers_step_there_is_none():
+    assert calling_scaler() is None
+
+
+def test_float16_without_a_scaler_is_told_once(tmp_path):
+    model, data = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3)).half(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(RecordingWarning, match="scaler=") as caught:
+        with gatdiag.watch(model, tmp_path / "run"):
+            for _ in range(3):
+                (1024 * F.cross_entropy(model(data.x.half()).float(), data.y)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    assert len(caught) == 1
+    assert any("scaler=" in note for note in gatdiag.load(tmp_path / "run").meta["notes"])

@@ -14,17 +14,19 @@ A run is a folder. Its format is a public interface, and this is its description
     initial.safetensors         the parameters by name at the start, right after the best step, and at the end
     best.safetensors
     final.safetensors
-    TABLE.N.arrows              while it is recorded: segment N = 0, 1, ... of a table, an Arrow IPC stream
-    .lock                       locked (flock) by the process that is recording; empty
+    steps.jsonl                 while it is recorded: the table `steps`, one JSON object a line
+    TABLE.arrows                while it is recorded: each other table, an Arrow IPC stream
+    .lock                       locked (by `filelock`) by the process that is recording; empty
 
 Other names a run folder may hold for a moment or after an accident: .NAME.XXXXXXXX.part (not complete yet, of no use
-after a kill) and TABLE.parquet.damaged (a table that could not be read when the run was sealed again).
+after a kill) and NAME.damaged (a file that could not be read whole when the run was sealed or resumed).
 
 Meta data
 ---------
 meta.json is one JSON object in UTF-8, replaced as a whole, without NaN or infinity (null stands for them).
 
     schema              2. Readers refuse any other number; keys may be added without changing it
+    sealed              true: the tables are the Parquet files; false: the streams. Files of the other kind do not count
     status              "recording" (also if the process was killed), "finished", "failed" (by an exception) or
                         "interrupted" (by Ctrl-C; or sealed after a kill)
     error               null, or type and message of the exception on one line
@@ -46,20 +48,17 @@ meta.json is one JSON object in UTF-8, replaced as a whole, without NaN or infin
     first_non_finite    null, or {"step", "layer", "where", "parameter", "kind"} of the first NaN or infinity
     best                null, or {"name", "mode", "value", "step"} of best.safetensors
     notes               [text]: what could not be recorded, and why
-    resumed_at          [step]: where it was resumed; rows of this and later steps in earlier segments count no more
-    segment_starts      for each entry of resumed_at, {table: number of the first segment written afterwards}
+    resumed_at          [step]: where it was resumed
 
 Streams and Parquet files
 -------------------------
-A stream is only ever appended to, by whole record batches, at most a second apart. A batch that was cut off by a kill
-is ignored. A new segment begins when a table gets a new column, when the run is resumed, and after a failed write. A
-reader takes the segments in order and leaves superseded rows out. Streams hold positions in place of names: `layer` and
-`parameter` (int32) count the layers, and the parameters of all layers, of `structure`; `law` counts the laws of
-`laws.found`.
+The columns are the same in both, and names are dictionary columns, so that each row says what it is about. A stream is
+only ever appended to, a batch of rows (or a line) for each step, written at once; one that a kill cut off at its end is
+ignored. In `steps.jsonl` null is left out, and NaN, Infinity and -Infinity are written so.
 
-Sealing writes each table to Parquet, with names as dictionary columns in place of positions, and then deletes the
-streams. The Parquet file's metadata says which segments it takes the place of (`gatdiag.segments`: those below this
-number), so that a kill at any instant of sealing neither loses nor doubles a row.
+To seal a run is to write each table to Parquet, then `sealed` into meta.json, and then to delete the streams. To resume
+one is the same backwards: the rows before the step at which it goes on are written into new streams. Since meta.json is
+replaced as a whole, a kill at any instant of either neither loses nor doubles a row.
 
 Tables
 ------
@@ -72,13 +71,11 @@ brackets say which of them a value scales like.
 
 """
 
-from gatdiag.run.exports import export
 from gatdiag.run.laws import RecordedLaws
-from gatdiag.run.run import Run, load
-from gatdiag.run.schema import SCHEMA_VERSION, describe
-from gatdiag.run.sealing import seal
-from gatdiag.run.store import Store
+from gatdiag.run.reader import Run, export, load
+from gatdiag.run.tables import SCHEMA_VERSION, describe
+from gatdiag.run.writer import Store, seal
 
 __all__ = ["SCHEMA_VERSION", "RecordedLaws", "Run", "Store", "export", "load", "seal"]
 
-__doc__ = f"{__doc__ or ''}{describe()}"  # the columns stand in schema.py alone
+__doc__ = f"{__doc__ or ''}{describe()}"  # the columns stand in gatdiag.quantities alone

@@ -1,174 +1,257 @@
-"""Reading a table: which files it is in, which of their rows count, in the order in which they were recorded."""
+"""The four tables of a run: what their rows hold, and reading and writing them.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+The measured columns are those of `gatdiag.quantities`, always float64: null where nothing was measured, NaN where the
+result is undefined.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from gatdiag import quantities
 from gatdiag.quantities import TableName
-from gatdiag.run import layout, meta
-from gatdiag.run.legend import Legend
-from gatdiag.run.parquet import ParquetReader
-from gatdiag.run.schema import TABLES, Table
-from gatdiag.run.stream import Report, StreamReader
+from gatdiag.run import files
 
-_TRIES = 20
+SCHEMA_VERSION = 2
+ROLES = ("feature weight", "attention vector", "bias", "edge weight", "norm scale", "norm shift", "other")
+ROWS: Mapping[TableName, str] = {
+    "steps": "",
+    "layers": " and layer",
+    "parameters": " and parameter",
+    "neurons": " and conservation law",
+}
+KEYS: Mapping[TableName, Mapping[str, str]] = {
+    "steps": {},
+    "layers": {"layer": "name of the layer, in structure order"},
+    "parameters": {"layer": "name of its layer", "parameter": "its name", "role": "what it does in its layer"},
+    "neurons": {
+        "layer": "name of the layer it is counted under; null if that layer is not recorded",
+        "neuron": "int32, index of the neuron; null where the law runs over the whole layer",
+        "law": "int32, position in laws.found of meta.json",
+    },
+}
+NAMES = pa.dictionary(pa.int32(), pa.string())
+BROKEN = (pa.ArrowException, OSError, EOFError, ValueError, TypeError, LookupError, OverflowError, MemoryError)
+
+Report = Callable[[str, bool], None]  # what could not be read, and whether that is more than what a kill cuts off
+
+_STARTS = b"\xff\xff\xff\xff"  # every message in an Arrow stream
+_ROWS_A_GROUP = 500_000
+_BYTES_A_GROUP = 64 * 2**20
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The files of one table, opened together, so that what happens to the folder afterwards does not matter.
+@cache
+def schema(table: TableName, further: tuple[str, ...] = ()) -> pa.Schema:
+    """The columns of a table and their types; the keys are those that no row goes without."""
+    keys = [(key, pa.int32() if key in ("neuron", "law") else NAMES) for key in KEYS[table]]
+    measured = [*(column.name for column in quantities.columns(table)), *further]
+    return pa.schema([("step", pa.int64()), *keys, *((name, pa.float64()) for name in measured)])
 
-    Attributes:
-        table: Which table.
-        schema: Of its batches: positions in place of names, every column of the schema and every logged scalar.
-        legend: The meta data that go with them.
-        next_segment: The number of the segment that would be written next.
-        broken: Why the Parquet file of the table cannot be read at all; "" if it can, or there is none.
+
+def is_logged(column: str) -> bool:
+    """Whether a column of `steps` is a scalar that the user logged, and not one that gatdiag measured.
+
+    Example:
+        >>> [name for name in ("step", "loss", "learning_rate_1", "val_accuracy") if is_logged(name)]
+        ['loss', 'val_accuracy']
     """
-
-    table: Table
-    schema: pa.Schema
-    legend: Legend
-    next_segment: int
-    broken: str
-    _parts: tuple[tuple[int, ParquetReader | StreamReader], ...]
-
-    @property
-    def covers(self) -> int:
-        """A Parquet file of these rows takes the place of the segments below this number."""
-        starts: list[int] = [start[self.table.name] for start in self.legend.contents["segment_starts"]]
-        return max([self.next_segment, *(start + 1 for start in starts)])
-
-    @property
-    def has_files(self) -> bool:
-        """Whether there is any file of the table."""
-        return bool(self._parts or self.broken)
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether the rows are in a Parquet file and nowhere else, and all of them count."""
-        if self.broken or len(self._parts) != 1:
-            return False
-        number, part = self._parts[0]
-        return isinstance(part, ParquetReader) and number == self.covers - 1
-
-    def batches(self, report: Report, *, at_once: bool = False) -> Iterator[pa.RecordBatch]:
-        """Every row that can be read and was not superseded; to be called once.
-
-        Args:
-            report: Called with what could not be read, and whether it is more than the cut tail a kill leaves.
-            at_once: Quicker, and holds a whole file in memory at a time.
-        """
-        if self.broken:
-            report(self.broken, True)
-        for number, part in self._parts:
-            end = _superseded_from(self.legend.contents, self.table.name, number)
-            for batch in part.batches(report, at_once=at_once):
-                uniform = _uniform(batch, self.schema, report, f"{self.table.name}, segment {number}")
-                if uniform is None:
-                    continue
-                kept = uniform if end is None else uniform.filter(pc.less(uniform.column("step"), end))
-                kept = self._with_known_positions(kept, report)
-                if kept.num_rows:
-                    yield kept
-
-    def _with_known_positions(self, batch: pa.RecordBatch, report: Report) -> pa.RecordBatch:
-        if not self.table.position or not batch.num_rows:
-            return batch
-        column = batch.column(self.table.position)
-        limits = pc.min_max(column)
-        count = self.legend.names.count(self.table.name)
-        if limits["min"].as_py() >= 0 and limits["max"].as_py() < count:
-            return batch
-        kept = batch.filter(pc.and_(pc.greater_equal(column, 0), pc.less(column, count)))
-        lost = batch.num_rows - kept.num_rows
-        report(
-            f"{self.table.name}: {lost} rows are about a {self.table.position} that {layout.META} does not have", True
-        )
-        return kept
+    return column not in schema("steps").names and not re.fullmatch(r"learning_rate_\d+", column)
 
 
-def open_table(folder: Path, name: TableName, known: Legend | None = None) -> Rows:
-    """Opens the files of one table, with the meta data that go with them.
+def is_encodable(text: str) -> bool:
+    """Whether a name can be written to a file: it holds no lone surrogates.
 
-    Args:
-        folder: Of the run.
-        name: Of the table.
-        known: The meta data as they were read before.
+    Example:
+        >>> is_encodable("convs.0"), is_encodable(chr(0xDC80))
+        (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def describe() -> str:
+    """All tables and columns as text, for the documentation."""
+    lines: list[str] = []
+    for table, rows in ROWS.items():
+        lines += [f"{table}: one row for each step{rows}", "    step (int64): which optimizer step, from 0"]
+        lines += [f"    {name}: {meaning}" for name, meaning in KEYS[table].items()]
+        lines += [f"    {c.name}{f' [{c.unit}]' if c.unit else ''}: {c.meaning}" for c in quantities.columns(table)]
+        lines += ["    any further column: a scalar that was logged under this name"] if table == "steps" else []
+        lines += [""]
+    return "\n".join(lines)
+
+
+def named(table: TableName, meta: Mapping[str, Any]) -> pa.RecordBatch:
+    """The key columns of a table: a row for each layer, parameter or law of the structure, in order."""
+    layers = meta["structure"]["layers"]
+    names = [layer["name"] for layer in layers]
+    if table == "layers":
+        found: list[Any] = [_dictionary(names, names)]
+    elif table == "parameters":
+        held = [(layer["name"], each["name"], each["role"]) for layer in layers for each in layer["parameters"]]
+        of_layer, parameters, roles = zip(*held, strict=True) if held else ((), (), ())
+        found = [_dictionary(of_layer, names), _dictionary(parameters, parameters)]
+        found += [_dictionary(roles, dict.fromkeys([*ROLES, *roles]))]
+    else:
+        laws = [(entry, at) for entry in meta["laws"]["found"] for at in range(entry.get("count", 1))]
+        neurons = [None if entry["neuron"] is None else entry["neuron"] + at for entry, at in laws]
+        found = [_dictionary([entry["layer"] for entry, _ in laws], names), pa.array(neurons, pa.int32())]
+        found += [pa.array(np.arange(len(laws), dtype=np.int32))]
+    return pa.record_batch(found, names=list(KEYS[table]))
+
+
+def _dictionary(values: Sequence[str | None], names: Iterable[str]) -> pa.Array:
+    at: dict[str | None, int] = {name: number for number, name in enumerate(names)}
+    indices = pa.array([at.get(value) for value in values], pa.int32())
+    return pa.DictionaryArray.from_arrays(indices, pa.array(list(at), pa.string()))
+
+
+# --- reading and writing ----------------------------------------------------------------------------------------------
+
+
+def read(folder: Path, table: TableName, *, is_sealed: bool, report: Report) -> pa.Table:
+    """A whole table.
 
     Raises:
-        InputError: The meta data cannot be read.
-        OSError: A file cannot be opened.
+        FileNotFoundError: It has no file.
+        ValueError: The file cannot be read at all; with why.
     """
-    for _ in range(_TRIES):
-        try:
-            return _open(folder, TABLES[name], known)
-        except FileNotFoundError:  # the run was sealed or begun anew in between
-            continue
-    return _open(folder, TABLES[name], known)
+    parts = list(_parts(folder, table, is_sealed=is_sealed, report=report, at_once=True))
+    return parts[0] if isinstance(parts[0], pa.Table) else pa.Table.from_batches(parts)
 
 
-def _open(folder: Path, table: Table, known: Legend | None) -> Rows:
-    # Streams first, meta data last: a segment must not be seen without the entry that says what it supersedes.
-    streams = {number: StreamReader(path) for number, path in layout.streams(folder, table.name).items()}
-    legend = Legend.read(folder, known)
-    parts: list[tuple[int, ParquetReader | StreamReader]] = []
-    broken, covered = "", 0
-    path = layout.parquet(folder, table.name)
+def batches(folder: Path, table: TableName, *, is_sealed: bool, report: Report) -> Iterator[pa.RecordBatch]:
+    """The same a piece at a time; at least one, which may be empty."""
+    return _parts(folder, table, is_sealed=is_sealed, report=report, at_once=False)
+
+
+def _parts(folder: Path, table: TableName, *, is_sealed: bool, report: Report, at_once: bool) -> Iterator[Any]:
+    path = files.sealed(folder, table) if is_sealed else files.stream(folder, table)
     try:
-        if path.exists():
-            sealed = ParquetReader(path, table, legend.names)
-            covered = sealed.segments
-            parts.append((covered - 1, sealed))
-    except ValueError as error:
-        broken = str(error)
-    parts += [(number, reader) for number, reader in streams.items() if number >= covered]
-    own = {*table.stream_schema().names}
-    further = dict.fromkeys(c for _, part in parts for c in part.columns if c not in own) if table.is_open else {}
-    following = max([covered, *(number + 1 for number in streams)])
-    schema = table.stream_schema(list(further))
-    return Rows(table, schema, legend, following, broken, tuple(parts))
+        if is_sealed:
+            found = _parquet(path, table, at_once=at_once)
+        else:
+            found = _lines(path, report) if table == "steps" else _stream(path, report)
+        for part in found:
+            yield _fitted(part, table)
+    except FileNotFoundError:
+        raise
+    except BROKEN as error:
+        raise ValueError(f"{path.name} is damaged and cannot be read ({error})") from error
 
 
-def _superseded_from(contents: meta.Meta, table: str, number: int) -> int | None:
-    """Rows of this and later steps in a segment do not count, because the run was resumed there afterwards."""
-    later = [
-        step
-        for step, starts in zip(contents["resumed_at"], contents["segment_starts"], strict=True)
-        if starts[table] > number
-    ]
-    return min(later, default=None)
-
-
-def _uniform(batch: pa.RecordBatch, schema: pa.Schema, report: Report, where: str) -> pa.RecordBatch | None:
-    columns = []
-    there = {*batch.schema.names}
-    for field in schema:
+def _fitted(part: Any, table: TableName) -> Any:
+    """The part of a table with exactly the columns that it should have; those that nobody recorded are null."""
+    part.validate(full=True)
+    there = part.schema.names
+    wanted = schema(table, tuple(name for name in there if name not in schema(table).names) if table == "steps" else ())
+    if part.schema.equals(wanted):
+        return part
+    found = []
+    for field in wanted:
+        column = part.column(field.name) if field.name in there else pa.nulls(part.num_rows, field.type)
         try:
-            found = batch.column(field.name).cast(field.type) if field.name in there else None
-        except (pa.ArrowException, KeyError, ValueError):
-            found = None
-        if not field.nullable and (found is None or found.null_count):
-            report(f"{where}: the column {field.name} is missing or damaged; these rows are lost", True)
-            return None
-        columns.append(pa.nulls(batch.num_rows, field.type) if found is None else found)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+            found.append(column.cast(field.type))
+        except pa.ArrowException:
+            raise ValueError(f"its column {field.name} should be {field.type}, and is {column.type}") from None
+    if found[0].null_count:
+        raise ValueError("it has rows without a step")
+    return type(part).from_arrays(found, schema=wanted)
 
 
-def next_segment(folder: Path, name: TableName) -> int:
-    """The number of the segment that would be written next."""
-    return open_table(folder, name).next_segment
+def _parquet(path: Path, table: TableName, *, at_once: bool) -> Iterator[Any]:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        there = file.schema_arrow
+        names = None if table == "steps" else [name for name in schema(table).names if name in there.names]
+        if at_once:
+            yield file.read(names)
+        else:
+            yield pa.RecordBatch.from_pylist([], there)
+            yield from file.iter_batches(columns=names)
 
 
-def next_step(folder: Path) -> int:
-    """The step after the last one of which any row can be read."""
-    last, legend = -1, None
-    for name in TABLES:
-        rows = open_table(folder, name, legend)
-        legend = rows.legend
-        for batch in rows.batches(lambda *_: None):
-            last = max(last, pc.max(batch.column("step")).as_py())
-    return last + 1
+def _stream(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as file:
+        reader = pa.ipc.open_stream(file)
+        yield pa.RecordBatch.from_pylist([], reader.schema)
+        whole, size = file.tell(), file.size()
+        try:
+            for batch in reader:
+                batch.validate(full=True)
+                yield batch
+                whole = file.tell()
+        except BROKEN:
+            pass  # told below: where a kill cuts a stream nothing whole comes after it
+        if whole < size and _holds_a_message(path.read_bytes()[whole + 1 :]):
+            report(f"{path.name}: damaged at byte {whole}; the rows behind it are lost", True)
+        elif whole < size:
+            report(f"{path.name}: the last {size - whole} bytes are an unfinished batch, left out", False)
+
+
+def _holds_a_message(data: bytes) -> bool:
+    at = data.find(_STARTS)
+    while at >= 0:
+        try:
+            return bool(pa.ipc.read_message(data[at:]).type == "record batch")
+        except BROKEN:
+            at = data.find(_STARTS, at + 1)
+    return False
+
+
+def _lines(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
+    *lines, rest = path.read_bytes().split(b"\n")
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            rows.append({name: value if name == "step" else float(value) for name, value in row.items()})
+        except (*BROKEN, AttributeError, RecursionError):
+            report(f"{path.name}: line {number} is damaged; its row is lost", True)
+    if rest:
+        report(f"{path.name}: the last {len(rest)} bytes are an unfinished line, left out", False)
+    further = dict.fromkeys(name for row in rows for name in row if name not in schema("steps").names)
+    wanted = schema("steps", tuple(further))
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in wanted]
+    yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def write_parquet(path: Path, table: TableName, rows: Iterator[pa.RecordBatch]) -> None:
+    """Writes a table whole or not at all, holding one row group in memory.
+
+    Raises:
+        OSError: It could not be written.
+    """
+    first = next(rows, pa.RecordBatch.from_pylist([], schema(table)))
+    out = first.schema.with_metadata({"gatdiag.schema": str(SCHEMA_VERSION)})
+    keys = [field.name for field in out if not pa.types.is_floating(field.type)]
+    measured = {field.name: "BYTE_STREAM_SPLIT" for field in out if pa.types.is_floating(field.type)}
+    with (
+        files.atomic_write(path, durable=True) as part,
+        pq.ParquetWriter(
+            part, out, compression="zstd", use_dictionary=keys, column_encoding=measured, write_page_checksum=True
+        ) as writer,
+    ):
+        for group in _groups(first, rows):
+            writer.write_table(pa.Table.from_batches(group).cast(out), row_group_size=_ROWS_A_GROUP)
+
+
+def _groups(first: pa.RecordBatch, rows: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    group, count, size = [first], first.num_rows, first.nbytes
+    for batch in rows:
+        group.append(batch)
+        count, size = count + batch.num_rows, size + batch.nbytes
+        if count >= _ROWS_A_GROUP or size >= _BYTES_A_GROUP:
+            yield group
+            group, count, size = [], 0, 0
+    if group:
+        yield group

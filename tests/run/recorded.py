@@ -44,7 +44,7 @@ def append_step(store: Store, step: int, shift: float = 0.0) -> None:
     store.append("layers", {"step": step, "layer": np.arange(2), "mu": _values(step, 2, shift)})
     store.append("parameters", {"step": step, "parameter": np.arange(3), "norm": _values(step, 3, shift)})
     c = None if step % 2 else _values(step, 3, shift)
-    store.append("neurons", {"step": np.full(3, step), "law": [0, 1, 2], "delta": _values(step, 3, shift), "c": c})
+    store.append("neurons", {"step": step, "law": [0, 1, 2], "delta": _values(step, 3, shift), "c": c})
 
 
 def _values(step: int, count: int, shift: float) -> np.ndarray:

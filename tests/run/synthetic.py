@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gatdiag.run import Store
-from gatdiag.run.schema import TABLES
+from gatdiag.quantities import QUANTITIES
 
 LOGGED = ("loss", "train_accuracy", "val_accuracy", "test_accuracy")
 COARSE = 50  # the costly columns are measured every so many steps
@@ -129,7 +129,7 @@ def _quantities() -> list[dict[str, str]]:
     return [
         {
             "name": column.name,
-            "table": table.name,
+            "table": column.table,
             "label": column.name.replace("_", " "),
             "unit": column.unit,
             "equation": known.get(column.name, ""),
@@ -137,8 +137,7 @@ def _quantities() -> list[dict[str, str]]:
             "high": f"a high value of {column.meaning}",
             "low": f"a low value of {column.meaning}",
         }
-        for table in TABLES.values()
-        for column in table.columns
+        for column in QUANTITIES
     ]
 
 

@@ -1,0 +1,188 @@
+"""The files of a run folder: which they are, replacing one whole, appending to one, and who may write there."""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gatdiag.errors import InputError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+META = "meta.json"
+LOCK = ".lock"
+SNAPSHOTS = ("initial", "best", "final")
+_STREAMS = {"steps": "steps.jsonl"} | {table: f"{table}.arrows" for table in ("layers", "parameters", "neurons")}
+_OWN = {
+    META,
+    *_STREAMS.values(),
+    *(f"{name}.parquet" for name in _STREAMS),
+    *(f"{name}.safetensors" for name in SNAPSHOTS),
+}
+_PART = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part")
+_PATIENCE = 0.2  # seconds; someone who asks whether a run is live holds its lock for an instant
+
+
+def sealed(folder: Path, table: str) -> Path:
+    """The Parquet file of a table."""
+    return folder / f"{table}.parquet"
+
+
+def stream(folder: Path, table: str) -> Path:
+    """What a table is in while it is recorded."""
+    return folder / _STREAMS[table]
+
+
+def snapshot(folder: Path, name: str) -> Path:
+    """Where a snapshot of the parameters is."""
+    return folder / f"{name}.safetensors"
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """What a killed process left of files of a run that it had not written whole. To be asked under the run's lock."""
+    parts = ((_PART.fullmatch(path.name), path) for path in folder.iterdir())
+    return [path for part, path in parts if part is not None and part[1] in _OWN]
+
+
+def check_free(folder: Path, *, overwrite: bool) -> None:
+    """Refuses a folder in which no run can begin: it may be missing, empty, or hold a run that may be deleted.
+
+    Raises:
+        InputError: It is refused.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"Expected a folder for the run, but {folder} is a file")
+    there = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    others = [name for name in there if name != LOCK]
+    if META in there and not overwrite:
+        raise InputError(
+            f"{folder} already holds a run. Say overwrite=True to delete it, resume=True to continue it, or give "
+            "another folder."
+        )
+    if META in there and not _is_a_run(folder):
+        raise InputError(f"{folder / META} is not that of a run, so nothing is overwritten; give another folder")
+    if META not in there and others:
+        raise InputError(f"{folder} is not empty (it holds {others[0]!a}) and holds no run; give a new or empty folder")
+
+
+def _is_a_run(folder: Path) -> bool:
+    """Whether gatdiag wrote the meta.json of a folder, in whatever schema."""
+    try:
+        meta = json.loads((folder / META).read_bytes().decode())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(meta, dict) and isinstance(meta.get("schema"), int) and {"status", "structure"} <= meta.keys()
+
+
+def delete_run(folder: Path) -> None:
+    """Deletes the files of a run and no others; meta.json, which is to be replaced, and the lock stay."""
+    for path in folder.iterdir():
+        part = _PART.fullmatch(path.name)
+        name = part[1] if part else path.name
+        if name in _OWN and path.name != META:
+            path.unlink()
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """A path to write to; what is written there takes the place of `path` at the end, all of it or nothing.
+
+    Args:
+        path: The file to replace.
+        durable: Wait until it is on the disk, so that it also outlives a power cut.
+
+    Raises:
+        OSError: There is something else than a file, such as a device, whose place a file would take.
+    """
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "it is there already, and no regular file", str(path))
+    part = _new_part(path)
+    try:
+        yield part
+        if durable:
+            _synchronize(part)
+        part.replace(path)
+        if durable:
+            _synchronize(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+def _new_part(path: Path) -> Path:
+    """An empty file beside it that was not there before: what stands under any name is the user's."""
+    while True:
+        part = path.with_name(f".{path.name[:60]}.{secrets.token_hex(4)}.part")
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            return part
+
+
+def _synchronize(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":
+        return  # Windows opens no folders
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Lock:
+    """The right to write to a run folder, held until `release` or the end of the process, however it ends.
+
+    Where the file system has no locks nothing is locked, and it is left to the user to write from one process only.
+
+    Raises:
+        InputError: Another writer holds it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from filelock import Timeout
+
+        self._lock = _lock(folder)
+        self.is_released = False
+        try:
+            self._lock.acquire(timeout=_PATIENCE)
+        except Timeout:
+            raise InputError(
+                f"{folder} is being recorded by another process, or elsewhere in this one, and a run has one writer. "
+                "Wait until that recording ends, or record to another folder."
+            ) from None
+        except (OSError, NotImplementedError):  # the file system has no locks
+            pass
+
+    def release(self) -> None:
+        """Let others write. Harmless if it was done before."""
+        self.is_released = True
+        self._lock.release()
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a live process is writing to the folder."""
+    from filelock import Timeout
+
+    if not (folder / LOCK).exists():
+        return False
+    lock = _lock(folder)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except (OSError, NotImplementedError):  # nobody can be writing, or nobody can know
+        return False
+    lock.release()
+    return False
+
+
+def _lock(folder: Path) -> "BaseFileLock":
+    from filelock import FileLock  # slow to load, and reading a run that has ended does not need it
+
+    return FileLock(folder / LOCK, thread_local=False)

@@ -1,0 +1,285 @@
+"""The reading side of a run folder. No torch, and no pandas until a table is asked for."""
+
+import os
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from gatdiag.errors import InputError
+from gatdiag.quantities import Quantity, TableName
+from gatdiag.run import files, meta, tables
+from gatdiag.run.laws import RecordedLaws
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Format = Literal["csv", "parquet"]
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+_TRIES = 20  # of a table whose run is sealed, resumed or begun anew this very moment
+
+
+class Run:
+    """One recorded run, read from its folder; made by `load`.
+
+    Each table is read when it is first asked for, and is then a copy of what was on the disk at that moment, in pandas'
+    own types: float64 with NaN both for what was not measured and for what is undefined (`arrow` keeps them apart),
+    categoricals for names, Int32 for `neuron`. To see more of a run that is still being recorded, load it again.
+
+    Attributes:
+        folder: Where it is.
+        meta: What stands in meta.json. As it was when the last table was read, because the tables refer to it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """For `load`."""
+        self.folder = folder
+        self.meta = meta.read(folder)
+        self._laws: RecordedLaws | None = None
+        self._frames: dict[str, pd.DataFrame] = {}
+        self._problems: dict[str, None] = {}
+
+    def __repr__(self) -> str:
+        """For example ``Run('runs/gat10', finished)``."""
+        return f"Run({str(self.folder)!r}, {self.status})"
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return str(self.meta["name"])
+
+    @property
+    def status(self) -> str:
+        """Either "recording", also if its process was killed (see `is_live`); "finished", "failed" or "interrupted"."""
+        return str(self.meta["status"])
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a process is recording it right now."""
+        return files.is_locked(self.folder)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What could not be read of the tables asked for so far, in words."""
+        return tuple(self._problems)
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Names of the recorded layers, in structure order."""
+        return meta.layer_names(self.meta)
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Names of the recorded parameters, in structure order."""
+        return meta.parameter_names(self.meta)
+
+    @property
+    def steps(self) -> "pd.DataFrame":
+        """One row a step: step, time, gradient norms, learning rates, and every logged scalar."""
+        return self._frame("steps")
+
+    @property
+    def layers(self) -> "pd.DataFrame":
+        """One row a step and layer: what was measured on its output and on the loss's gradient of that output."""
+        return self._frame("layers")
+
+    @property
+    def parameters(self) -> "pd.DataFrame":
+        """One row a step and parameter: norms, gradients, and change since the start."""
+        return self._frame("parameters")
+
+    @property
+    def neurons(self) -> "pd.DataFrame":
+        """One row a step and conservation law: delta, c, and the c that was predicted."""
+        return self._frame("neurons")
+
+    @property
+    def laws(self) -> RecordedLaws:
+        """The recorded conservation laws with their terms; `laws.c(run.snapshot("final"))` is c at these weights.
+
+        Raises:
+            InputError: They are damaged in meta.json.
+        """
+        if self._laws is None or self._laws.entries is not self.meta["laws"]["found"]:
+            self._laws = RecordedLaws(self.meta["laws"]["found"], str(self.folder / files.META))
+        return self._laws
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """Names of the scalars that the user logged."""
+        return tuple(name for name in self.steps.columns if tables.is_logged(name))
+
+    def arrow(self, table: TableName) -> pa.Table:
+        """A table for Arrow: as in the sealed Parquet files, null where nothing was measured apart from NaN.
+
+        Raises:
+            InputError: There is no such table.
+        """
+        if table not in tables.ROWS:
+            raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
+        return self._read(table)
+
+    def _frame(self, name: TableName) -> "pd.DataFrame":
+        if name not in self._frames:
+            self._frames[name] = _frame(self._read(name), self.layer_names, self.parameter_names)
+        return self._frames[name]
+
+    def _read(self, name: TableName) -> pa.Table:
+        lost: list[str] = []
+
+        def report(text: str, is_loss: bool) -> None:
+            self._problems[text] = None
+            lost.extend([text] * is_loss)
+
+        try:
+            found = self._found(name, report)
+        except ValueError as error:
+            report(str(error), True)
+            found = tables.schema(name).empty_table()
+        if lost:
+            warnings.warn(f"{self.folder}: not all of the run can be read: {'; '.join(lost)}", stacklevel=4)
+        return found
+
+    def _found(self, name: TableName, report: tables.Report) -> pa.Table:
+        for _ in range(_TRIES):
+            was_sealed = self.meta["sealed"]
+            if not was_sealed:
+                self.meta = meta.read(self.folder)
+            try:
+                return tables.read(self.folder, name, is_sealed=self.meta["sealed"], report=report)
+            except FileNotFoundError:
+                self.meta = meta.read(self.folder)
+                if not was_sealed and not self.meta["sealed"]:
+                    return tables.schema(name).empty_table()  # no row of it was recorded yet
+        raise ValueError(f"{files.sealed(self.folder, name).name} is missing, though the run was sealed")
+
+    def quantity(self, table: TableName, column: str) -> Quantity:
+        """What is known about a column, as the run says it; for a logged scalar its name alone."""
+        entries = (entry for entry in self.meta["quantities"] if (entry.get("table"), entry["name"]) == (table, column))
+        known: dict[str, object] = next(entries, {})
+        texts = {key: str(known.get(key) or "") for key in ("unit", "equation", "paper", "high", "low")}
+        return Quantity(column, table, label=str(known.get("label") or column), **texts)
+
+    def snapshot(self, name: str) -> Arrays | None:
+        """The parameters "initial", at the "best" step or "final", by name; None if there is no such snapshot.
+
+        Raises:
+            InputError: The name is another one, or the file is damaged.
+        """
+        path = files.snapshot(self.folder, name)
+        if not path.is_file():
+            return None
+        try:
+            tensors: Arrays = load_file(path)
+        except (SafetensorError, *tables.BROKEN) as error:
+            raise InputError(f"{path} is damaged: expected tensors in the safetensors format ({error})") from error
+        return tensors
+
+
+def load(folder: str | os.PathLike[str]) -> Run:
+    """Opens a run: finished, killed, or still being recorded. Needs no torch.
+
+    Args:
+        folder: Of the run, as it was given to `watch`.
+
+    Raises:
+        InputError: The folder holds no run, its meta.json is damaged, or another version of gatdiag recorded it.
+    """
+    return Run(Path(folder))
+
+
+# --- as pandas has it -------------------------------------------------------------------------------------------------
+
+
+def _frame(table: pa.Table, layers: Iterable[str], parameters: Iterable[str]) -> "pd.DataFrame":
+    """Names as categoricals in structure order; null as NaN."""
+    import pandas as pd  # slow to load, and recording does not need it
+
+    names = {"layer": layers, "parameter": parameters, "role": tables.ROLES}
+    columns: dict[str, Any] = {}
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if pa.types.is_dictionary(field.type):
+            columns[field.name] = _categorical(column, names[field.name])
+        elif field.name == "neuron" and pa.types.is_integer(field.type):
+            columns[field.name] = pd.arrays.IntegerArray(_values(column.fill_null(0)), column.is_null().to_numpy())
+        else:
+            columns[field.name] = _values(column)
+    return pd.DataFrame(columns, copy=False)
+
+
+def _values(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """The column as a writable array, without a copy where Arrow's own memory can be had."""
+    kind = np.dtype(column.type.to_pandas_dtype())
+    if column.num_chunks != 1:
+        return np.require(column.to_numpy(), kind, "W")
+    chunk = column.chunk(0)
+    values = np.frombuffer(chunk.buffers()[1], kind, len(chunk), chunk.offset * kind.itemsize)
+    values = np.require(values, requirements="W")
+    if chunk.null_count:
+        values[chunk.is_null().to_numpy(zero_copy_only=False)] = np.nan
+    return values
+
+
+def _categorical(column: pa.ChunkedArray, known: Iterable[str]) -> "pd.Categorical[str]":
+    import pandas as pd
+
+    joined = column.unify_dictionaries().combine_chunks()
+    found = joined.dictionary.to_pylist()
+    place = {name: number for number, name in enumerate(dict.fromkeys([*known, *filter(None, found)]))}
+    small = np.int16 if len(place) < 2**15 else np.int32  # with many rows, memory is what takes the time
+    codes = np.array([*(place.get(name, -1) for name in found), -1], small)
+    return pd.Categorical.from_codes(codes[pc.fill_null(joined.indices, -1)], pd.Index(list(place), dtype=str))
+
+
+# --- for other tools --------------------------------------------------------------------------------------------------
+
+
+def export(run: Run, folder: str | os.PathLike[str], format: Format, *, overwrite: bool = False) -> Path:
+    """Writes the four tables and meta.json into a folder.
+
+    Parquet files are those of a sealed run, so the folder can be loaded as one (without its snapshots). In CSV, numbers
+    have as many digits as it takes to read the same float64 back; NaN is ``nan``, infinity ``inf`` and ``-inf``; what
+    was not measured is empty. pandas reads ``nan`` and empty alike as NaN, and ``inf`` as infinity.
+
+    Args:
+        run: The run; what is on the disk now, if it is still being recorded.
+        folder: Made with its parents if it does not exist.
+        format: "csv" or "parquet".
+        overwrite: Replace files of these five names that are there; other files are left alone in any case.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: The format is another one, a file is there already, or the folder is that of the run.
+        OSError: A file cannot be written.
+    """
+    if format not in ("csv", "parquet"):
+        raise InputError(f"A run is exported to csv or parquet, got {format!a}")
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"Expected a folder to export to, but {folder} is a file")
+    if folder.exists() and folder.samefile(run.folder):
+        raise InputError(f"{folder} is the folder of the run itself; give another one to export to")
+    names = [files.META, *(f"{table}.{format}" for table in tables.ROWS)]
+    if (there := [name for name in names if (folder / name).exists()]) and not overwrite:
+        raise InputError(f"{folder} already holds {', '.join(there)}; say overwrite=True to replace them")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in tables.ROWS:
+        table, path = run.arrow(name), folder / f"{name}.{format}"
+        if format == "parquet":
+            tables.write_parquet(path, name, iter(table.to_batches()))
+            continue
+        plain = [f.with_type(pa.string()) if pa.types.is_dictionary(f.type) else f for f in table.schema]
+        with files.atomic_write(path) as part:
+            csv.write_csv(table.cast(pa.schema(plain)), part)
+    meta.write(folder, {**run.meta, "sealed": True})
+    return folder

@@ -1,0 +1,171 @@
+"""The files of a run while it is recorded: rows wait in memory until they are written, and are only ever appended."""
+
+import errno
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gatdiag.errors import InputError
+from gatdiag.quantities import TableName
+from gatdiag.run import tables
+from gatdiag.run.files import atomic_write
+
+MOST_LOGGED = 1000  # columns of `steps`
+_MOST_ROWS = 2**20  # bytes of rows that wait to be encoded
+_MOST_WAITING = 64 * 2**20  # bytes that wait for room on the disk
+_POSITION = {"layers": "layer", "parameters": "parameter", "neurons": "law"}
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+
+class _Appender:
+    """A file that is only appended to.
+
+    Bytes that cannot be written (disk full) wait for the next call. Each is written at its own place in the file, so
+    that an interrupt at any instant neither loses nor doubles it.
+
+    Attributes:
+        lost: How many batches had to be given up because too much was waiting.
+    """
+
+    def __init__(self, path: Path, beginning: bytes) -> None:
+        with atomic_write(path) as part:
+            part.write_bytes(beginning)
+        self.lost = 0
+        self._path = path
+        self._file = path.open("r+b", buffering=0)
+        self._state = (len(beginning), b"")  # where in the file what waits belongs, and what waits
+
+    def append(self, data: bytes) -> None:
+        """Write it, and what waits before it.
+
+        Raises:
+            OSError: That failed, or the file was deleted.
+        """
+        at, waiting = self._state
+        if len(waiting) > _MOST_WAITING:
+            self.lost += 1
+        else:
+            self._state = (at, waiting + data if waiting else data)
+        at, waiting = self._state
+        if waiting and os.fstat(self._file.fileno()).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "The file was deleted while it was written", str(self._path))
+        while waiting:
+            self._file.seek(at)
+            written = self._file.write(waiting) or 0
+            at, waiting = at + written, waiting[written:]
+            self._state = (at, waiting)
+
+    def close(self) -> None:
+        """Give up what waits."""
+        self._file.close()
+
+
+class Lines(_Appender):
+    """The table `steps`: a line of JSON a row, with NaN and infinity as Python and JavaScript write them."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, b"")
+        self._logged: set[str] = set()
+        self._rows: list[Mapping[str, Any]] = []
+
+    def add(self, columns: Mapping[str, Any]) -> None:
+        """A row that is to be written."""
+        for name in columns.keys() - self._logged:
+            if not isinstance(name, str) or not tables.is_encodable(name):
+                raise InputError(f"The name of a logged scalar should be text in valid Unicode, got {name!a}")
+            if len(self._logged) >= MOST_LOGGED:
+                raise InputError(f"A run holds at most {MOST_LOGGED} columns of scalars; {name!a} is one more")
+            self._logged.add(name)
+        row = {name: float(value) for name, value in columns.items() if value is not None}
+        self._rows.append({**row, "step": int(columns["step"])})
+
+    def flush(self) -> None:
+        """Write all rows; OSError: they wait."""
+        rows, self._rows = self._rows, []
+        self.append("".join(f"{json.dumps(row)}\n" for row in rows).encode())
+
+    def take_over(self, rows: pa.RecordBatch) -> None:
+        """Write the rows of another file."""
+        for row in rows.to_pylist():
+            self.add(row)
+        self.flush()
+
+
+class Stream(_Appender):
+    """Any other table: an Arrow IPC stream. A value is copied once into its column, and from there into the file.
+
+    Args:
+        path: Of the file.
+        table: Which table.
+        keys: What its rows are about; see `tables.named`.
+    """
+
+    def __init__(self, path: Path, table: TableName, keys: pa.RecordBatch) -> None:
+        self.keys, self._table = keys, table
+        self._schema = tables.schema(table)
+        self._at = {name: at for at, name in enumerate(self._schema.names[1 + keys.num_columns :])}
+        self._make_room(max(keys.num_rows, _MOST_ROWS // (9 * len(self._at))))
+        self._memory = io.BytesIO()
+        self._writer = pa.ipc.new_stream(self._memory, self._schema, options=_OPTIONS)
+        super().__init__(path, self._encoded(self._taken()))
+
+    def _make_room(self, rows: int) -> None:
+        self._count = 0
+        self._steps, self._positions = np.empty(rows, np.int64), np.empty(rows, np.int32)
+        self._values, self._measured = np.empty((len(self._at), rows)), np.zeros((len(self._at), rows), bool)
+
+    def add(self, columns: Mapping[str, Any]) -> None:
+        """Rows of a step that are to be written."""
+        positions = np.asarray(columns[_POSITION[self._table]])
+        if positions.size and not 0 <= positions.min() <= positions.max() < self.keys.num_rows:
+            raise LookupError(f"positions should be from 0 to {self.keys.num_rows - 1}, got {positions}")
+        if self._count + len(positions) > len(self._steps):
+            self.flush()
+            self._make_room(max(len(positions), len(self._steps)))
+        here = slice(self._count, self._count + len(positions))
+        self._steps[here], self._positions[here] = columns["step"], positions
+        try:
+            for name, values in columns.items():
+                if values is not None and name not in ("step", _POSITION[self._table]):
+                    at = self._at[name]
+                    self._values[at, here] = values
+                    self._measured[at, here] = ~values.mask if isinstance(values, np.ma.MaskedArray) else True
+        except BaseException:
+            self._measured[:, here] = False
+            raise
+        self._count = here.stop
+
+    def flush(self) -> None:
+        """Write all rows; OSError: they wait."""
+        self.append(self._encoded(self._taken()) if self._count else b"")
+
+    def take_over(self, rows: pa.RecordBatch) -> None:
+        """Write the rows of another file."""
+        self.append(self._encoded(rows))
+
+    def _taken(self) -> pa.RecordBatch:
+        count, self._count = self._count, 0
+        steps = pa.array(self._steps[:count], pa.int64())
+        keys = self.keys.take(pa.array(self._positions[:count], pa.int32()))
+        columns = zip(self._values[:, :count], self._measured[:, :count], strict=True)
+        measured = [_column(values, there) for values, there in columns]
+        self._measured[:, :count] = False
+        return pa.RecordBatch.from_arrays([steps, *keys.columns, *measured], schema=self._schema)
+
+    def _encoded(self, rows: pa.RecordBatch) -> bytes:
+        self._memory.seek(0)
+        self._memory.truncate()
+        self._writer.write_batch(rows)
+        return self._memory.getvalue()
+
+
+def _column(values: np.ndarray[Any, Any], there: np.ndarray[Any, Any]) -> pa.Array:
+    if not there.any():
+        return pa.nulls(len(values), pa.float64())
+    return pa.array(values, pa.float64(), mask=None if there.all() else ~there, from_pandas=False)

@@ -1,0 +1,354 @@
+"""The writing side of a run folder."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from gatdiag.errors import InputError
+from gatdiag.quantities import TableName
+from gatdiag.run import files, meta, tables
+from gatdiag.run.meta import LARGEST_STEP
+from gatdiag.run.streams import Lines, Stream
+
+PathLike = str | os.PathLike[str]
+Ending = Literal["finished", "failed", "interrupted"]
+
+SECONDS_BETWEEN_WRITES = 1.0
+_KILLED = "the process ended without closing the run"
+
+
+class Store:
+    """Writes one run. Made by `create` or `resume`, ended by `seal` or `close`.
+
+    Rows are written at most a second after they were appended, which is what a process killed at any instant loses.
+    `OSError` comes out of `append`, `flush`, `update_meta`, `save_snapshot` and `seal` as it is (disk full, folder
+    deleted); rows that could not be written wait, up to 64 MiB a table, and are written once that is possible.
+
+    Attributes:
+        folder: Where the run is.
+        meta: The metadata as they are now; change them with `update_meta`.
+        next_step: The step after the last one recorded; where a resumed run goes on.
+
+    Example:
+        >>> import tempfile
+        >>> store = Store.create(tempfile.mkdtemp() + "/run", {"model": "Sequential"})
+        >>> store.append("steps", {"step": 0, "loss": 0.7})
+        >>> store.append("steps", {"step": 1, "loss": 0.6})
+        >>> store.seal("finished")
+        >>> store.next_step
+        2
+    """
+
+    def __init__(self, folder: Path, lock: files.Lock, contents: meta.Meta) -> None:
+        """For `create` and `resume`."""
+        self.folder, self.meta = folder, contents
+        self.next_step = 0
+        self._lock, self._process = lock, os.getpid()
+        self._streams: dict[TableName, Stream | Lines] = {}
+        self._turn = threading.RLock()  # rows are written by a thread of their own
+        self._timer: threading.Timer | None = None
+        self._failure: OSError | None = None
+
+    @classmethod
+    def create(cls, folder: PathLike, meta_data: Mapping[str, Any], *, overwrite: bool = False) -> "Store":
+        """Begins a run in a new or empty folder.
+
+        Args:
+            folder: Made with its parents if it does not exist.
+            meta_data: Keys of meta.json; those that are missing are filled in.
+            overwrite: Delete the run that is there, if one is; other files are never deleted.
+
+        Raises:
+            InputError: The folder holds a run or anything else, or is being written to; or the metadata are wrong.
+            OSError: The folder cannot be made or written.
+        """
+        folder = Path(folder)
+        contents = meta.new(folder, meta_data)
+        files.check_free(folder, overwrite=overwrite)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = files.Lock(folder)
+        try:
+            files.check_free(folder, overwrite=overwrite)
+            files.delete_run(folder)
+            meta.write(folder, contents, durable=True)
+        except BaseException:
+            lock.release()
+            raise
+        return cls(folder, lock, contents)
+
+    @classmethod
+    def resume(cls, folder: PathLike, step: int | None = None) -> "Store":
+        """Continues a run that was finished, failed or killed: the rows before a step are written anew.
+
+        Args:
+            folder: Of the run.
+            step: The first step that will be recorded now; rows of this and later steps are dropped. None for the one
+                after the last.
+
+        Raises:
+            InputError: There is no such run, it is being recorded, or the step is negative.
+            OSError: The folder cannot be written.
+        """
+        folder = Path(folder)
+        if step is not None and (isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= LARGEST_STEP):
+            raise InputError(f"The step to resume at should be a whole number from 0, got {step!a}")
+        meta.read(folder)
+        lock = files.Lock(folder)
+        try:
+            contents = meta.read(folder)
+            _seal(folder, contents)  # so that from here on meta.json alone says which files count
+            store = cls(folder, lock, contents)
+            store._write_anew(step)
+        except BaseException:
+            lock.release()
+            raise
+        return store
+
+    def _write_anew(self, step: int | None) -> None:
+        damages: dict[str, bool] = {}
+        for name in tables.ROWS:
+            for rows in _readable(self.folder, name, damages, is_sealed=True):
+                kept = rows if step is None else rows.filter(pc.less(rows.column("step"), step))
+                if kept.num_rows:
+                    self.next_step = max(self.next_step, pc.max(kept.column("step")).as_py() + 1)
+                    self._stream(name).take_over(kept)
+        self.next_step = self.next_step if step is None else step
+        self.meta |= {"sealed": False, "status": "recording", "error": None, "ended": None}
+        self.meta["resumed_at"].append(self.next_step)
+        self.meta["notes"] += damages
+        meta.write(self.folder, self.meta, durable=True)
+        _remove([files.sealed(self.folder, name) for name in tables.ROWS], damages)
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def append(self, table: TableName, columns: Mapping[str, Any]) -> None:
+        """Adds the rows of a step to a table. They are written within a second.
+
+        Args:
+            table: Which of the four.
+            columns: "step" -> the number of the step; "layer", "parameter" or "law" -> the positions in the structure
+                of what the rows are about; and measured column -> numbers, one a row (masked entries are null) or one
+                for all rows; None is the same as leaving the column out. `steps` takes any further columns.
+
+        Raises:
+            InputError: The columns do not fit the table, or the store is closed.
+            OSError: Rows could not be written; they wait for the next call.
+        """
+        self._check_open()
+        if table not in tables.ROWS:
+            raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
+        step = columns.get("step")
+        if isinstance(step, bool) or not isinstance(step, int | np.integer) or not 0 <= step <= LARGEST_STEP:
+            raise InputError(f"Every row of {table} needs a step, a whole number from 0, got {step!a}")
+        with self._turn:
+            try:
+                self._stream(table).add(columns)
+            except (TypeError, ValueError, LookupError) as error:
+                raise InputError(f"The columns do not fit the table {table}: {error!r}") from error
+            self.next_step = max(self.next_step, int(step) + 1)
+            if self._failure is not None:
+                self.flush()
+            elif self._timer is None:
+                self._flush_later()
+
+    def flush(self) -> None:
+        """Hands all rows that wait to the operating system.
+
+        Raises:
+            OSError: That failed for at least one table; its rows wait for the next call.
+        """
+        self._check_open()
+        failure, self._failure = self._failure, None
+        with self._turn:
+            for stream in self._streams.values():
+                try:
+                    stream.flush()
+                except OSError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _flush_later(self) -> None:
+        """Write within a second, although nothing may come after these rows."""
+        self._timer = threading.Timer(SECONDS_BETWEEN_WRITES, self._flush_in_background)
+        self._timer.daemon = True
+        try:
+            self._timer.start()
+        except RuntimeError:  # the interpreter is ending, and starts no threads any more
+            self.flush()
+
+    def _flush_in_background(self) -> None:
+        with self._turn:
+            self._timer = None
+            if not self._lock.is_released:
+                try:
+                    self.flush()
+                except OSError as error:
+                    self._failure = error  # to be told by the next call
+
+    def _stream(self, table: TableName) -> Stream | Lines:
+        if table not in self._streams:
+            path = files.stream(self.folder, table)
+            keys = None if table == "steps" else tables.named(table, self.meta)
+            self._streams[table] = Lines(path) if keys is None else Stream(path, table, keys)
+        return self._streams[table]
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    def update_meta(self, **changes: Any) -> None:
+        """Replaces keys of meta.json, and writes it at once.
+
+        Raises:
+            InputError: A value has the wrong type, or the change would give rows already recorded another meaning.
+            OSError: It could not be written; it will be with the next change.
+        """
+        self._check_open()
+        changed = {**self.meta, **meta.jsonable(changes)}
+        meta.check(changed, "the metadata of the run")
+        if "laws" in changes and self.next_step:
+            before, after = (tables.named("neurons", each).to_pylist() for each in (self.meta, changed))
+            if after[: len(before)] != before:
+                raise InputError("The laws of a run cannot change once rows are recorded; more may be added at the end")
+        with self._turn:
+            self.meta = changed
+            for table, stream in self._streams.items():
+                if isinstance(stream, Stream) and {"structure", "laws"} & changes.keys():
+                    with contextlib.suppress(OSError):  # the rows wait for the next call
+                        stream.flush()
+                    stream.keys = tables.named(table, changed)
+        meta.write(self.folder, self.meta)
+
+    def save_snapshot(self, name: str, tensors: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Writes the parameters as "initial", "best" or "final", whole or not at all.
+
+        Raises:
+            InputError: Another name.
+            OSError: It could not be written; the previous snapshot of this name is as it was.
+        """
+        self._check_open()
+        path = files.snapshot(self.folder, name)
+        with files.atomic_write(path) as part:
+            try:
+                save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, part)
+            except SafetensorError as error:
+                raise OSError(f"{path} could not be written: {error}") from error
+
+    def seal(self, status: Ending, error: str | None = None) -> None:
+        """Ends the run: each table becomes one Parquet file, the streams are deleted.
+
+        If it fails or is killed on the way, nothing is lost: the run can be read, and sealed again. Both forms of the
+        tables are on the disk for a moment. Sealing a sealed run changes nothing.
+
+        Args:
+            status: How the run ended.
+            error: Type and message of the exception that ended it, on one line.
+
+        Raises:
+            OSError: Something could not be written.
+        """
+        if self._lock.is_released:
+            return
+        self._check_open()
+        try:
+            self.flush()
+        finally:
+            lost = sum(stream.lost for stream in self._streams.values())
+            notes = [f"{lost} batches of rows could not be written and are lost"] if lost else []
+            notes = list(dict.fromkeys([*self.meta["notes"], *notes]))
+            self.update_meta(status=status, error=error, ended=meta.now(), notes=notes)
+        self._close_streams()
+        _seal(self.folder, self.meta)
+        self._lock.release()
+
+    def close(self) -> None:
+        """Ends writing without sealing: the run stays as a killed one would be.
+
+        Raises:
+            OSError: Rows that wait could not be written. The store is closed all the same.
+        """
+        if self._lock.is_released:
+            return
+        try:
+            self.flush()
+        finally:
+            self._close_streams()
+            self._lock.release()
+
+    def _close_streams(self) -> None:
+        with self._turn:
+            if self._timer is not None:
+                self._timer.cancel()
+            while self._streams:
+                self._streams.popitem()[1].close()
+
+    def _check_open(self) -> None:
+        if self._lock.is_released:
+            raise InputError(f"The recording of {self.folder} has ended; Store.resume continues it")
+        if self._process != os.getpid():
+            raise InputError(f"{self.folder} is recorded by process {self._process}; this is a fork of it")
+
+
+# --- sealing ----------------------------------------------------------------------------------------------------------
+
+
+def seal(folder: PathLike) -> None:
+    """Seals a run whose process was killed before it could.
+
+    Args:
+        folder: Of the run. A sealed run is left as it is.
+
+    Raises:
+        InputError: There is no such run, or it is being recorded.
+        OSError: The folder cannot be written.
+    """
+    folder = Path(folder)
+    meta.read(folder)
+    lock = files.Lock(folder)
+    try:
+        _seal(folder, meta.read(folder))
+    finally:
+        lock.release()
+
+
+def _seal(folder: Path, contents: meta.Meta) -> None:
+    """Streams -> Parquet files. What counts is said by meta.json, so it may be killed and called again at any time."""
+    damages: dict[str, bool] = {}
+    if not contents["sealed"]:
+        for name in tables.ROWS:
+            rows = _readable(folder, name, damages, is_sealed=False)
+            tables.write_parquet(files.sealed(folder, name), name, rows)
+        if contents["status"] == "recording":
+            contents |= {"status": "interrupted", "error": _KILLED, "ended": meta.now()}
+        contents["sealed"] = True
+        contents["notes"] += [f"found when the run was sealed: {text}" for text in damages]
+        meta.write(folder, contents, durable=True)
+    _remove([files.stream(folder, name) for name in tables.ROWS], damages)
+
+
+def _readable(folder: Path, name: TableName, damages: dict[str, bool], *, is_sealed: bool) -> Iterator[pa.RecordBatch]:
+    """The rows of a table that can be read; `damages` takes what cannot be, and whether that are rows."""
+    try:
+        yield from tables.batches(folder, name, is_sealed=is_sealed, report=damages.__setitem__)
+    except FileNotFoundError:
+        pass  # nothing was recorded in this table
+    except ValueError as error:
+        damages[str(error)] = True
+
+
+def _remove(replaced: Iterable[Path], damages: Mapping[str, bool]) -> None:
+    """Deletes files that others have taken the place of; what could not be read whole is kept under another name."""
+    for path in replaced:
+        if any(is_loss and text.startswith(f"{path.name}") for text, is_loss in damages.items()) and path.exists():
+            path.replace(path.with_name(f"{path.name}.damaged"))
+        path.unlink(missing_ok=True)
+        for part in files.unfinished(path.parent):
+            part.unlink()

@@ -16,7 +16,7 @@ from gatdiag.checkpoint.safetensors_file import positions
 from gatdiag.checkpoint.state_dict import find_weights
 from gatdiag.errors import InputError
 from gatdiag.names import quoted
-from gatdiag.run.layout import replacing
+from gatdiag.run.files import atomic_write
 
 Moments = Mapping[str, Mapping[str, Tensor]]
 
@@ -62,7 +62,7 @@ def write_checkpoint(
         if moments and checkpoint.optimizer is None:
             raise InputError("there is no optimizer in it whose state could be replaced")
     if checkpoint.format == "safetensors":
-        with replacing(place, durable=True) as part:
+        with atomic_write(place, durable=True) as part:
             _write_safetensors(checkpoint, tensors, part)
         return target
     data = read_contents(checkpoint.path, mapped=False).data
@@ -71,7 +71,7 @@ def write_checkpoint(
         _replace_moments(data, checkpoint, moments or {})
         for optimizer in optimizers(data) if drop_optimizer else ():
             optimizer["state"] = {}
-    with replacing(place, durable=True) as part:
+    with atomic_write(place, durable=True) as part:
         _save(data, part, legacy=checkpoint.format == "torch (legacy)")
         shutil.copymode(checkpoint.path, part)
     return target

@@ -82,7 +82,7 @@ def compare(
 def opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
     """A run; or the one made of a checkpoint, with what the checkpoint says."""
     from gatdiag.run import load
-    from gatdiag.run.layout import META
+    from gatdiag.run.files import META
 
     if not path.exists():
         raise InputError(f"Expected a run or a checkpoint, but {str(path)!r} does not exist")

@@ -82,13 +82,13 @@ def _parsed(formats: str) -> list[str]:
 def _save_one(runs: Sequence[Run], path: Path, kind: Picture, *, overwrite: bool) -> None:
     """Save all figures as the pages of a PDF, or the first of them as a picture."""
     from gatdiag.figures import figures_for, render, render_document
-    from gatdiag.run.layout import replacing
+    from gatdiag.run.files import atomic_write
 
     if path.exists() and not overwrite:
         raise InputError(f"{str(path)!r} exists: choose another --out or --overwrite")
     content = render_document(runs) if kind == "pdf" else render(figures_for(runs)[0], runs, format=kind)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
+    with atomic_write(path) as part:
         part.write_bytes(content)
 
 

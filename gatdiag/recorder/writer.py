@@ -21,12 +21,12 @@ from gatdiag.recorder.non_finite import FirstNonFinite, in_layers, in_parameters
 from gatdiag.recorder.outbox import Columns, Outbox
 from gatdiag.recorder.weights import Weights
 from gatdiag.run import Store, load
-from gatdiag.run.meta import is_encodable
-from gatdiag.run.pending import MOST_FURTHER_COLUMNS
+from gatdiag.run.streams import MOST_LOGGED
+from gatdiag.run.tables import is_encodable
 from gatdiag.structure import Layer
 
 _MOST_RATES = 100
-_MOST_NAMES = MOST_FURTHER_COLUMNS - _MOST_RATES
+_MOST_NAMES = MOST_LOGGED - _MOST_RATES
 _MOST_OPTIMIZERS = 100  # a loop may make a new one at each step
 _MEASURED = re.compile(r"step|time|gradient_norm(_before_clipping)?|learning_rate(_\d+)?")
 _WATCH = "watch"  # gradient norms that are looked at, and not written

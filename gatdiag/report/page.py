@@ -19,7 +19,7 @@ from gatdiag.report.equations import equation
 from gatdiag.report.sections import MOST_IN_FULL, RunSection, comparison, run_section
 from gatdiag.report.tables import cell_text, sort_key
 from gatdiag.run import Run, load
-from gatdiag.run.layout import replacing
+from gatdiag.run.files import atomic_write
 
 PathLike = str | os.PathLike[str]
 Runs = Run | PathLike | Iterable[Run | PathLike]
@@ -55,7 +55,7 @@ def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwr
     check_target(target, overwrite=overwrite)
     text = render_page(opened, title)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as part:
+    with atomic_write(target) as part:
         part.write_bytes(text.encode("utf-8", "replace"))
     return target
 

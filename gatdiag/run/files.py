@@ -1,4 +1,4 @@
-"""The files of a run folder: which they are, replacing one whole, appending to one, and who may write there."""
+"""The files of a run folder: which they are, replacing one whole, and who may write there."""
 
 import contextlib
 import errno
@@ -40,7 +40,13 @@ def stream(folder: Path, table: str) -> Path:
 
 
 def snapshot(folder: Path, name: str) -> Path:
-    """Where a snapshot of the parameters is."""
+    """Where a snapshot of the parameters is.
+
+    Raises:
+        InputError: The name is not one of a snapshot.
+    """
+    if name not in SNAPSHOTS:
+        raise InputError(f"A snapshot is one of {', '.join(SNAPSHOTS)}, got {name!a}")
     return folder / f"{name}.safetensors"
 
 
@@ -84,7 +90,7 @@ def delete_run(folder: Path) -> None:
     """Deletes the files of a run and no others; meta.json, which is to be replaced, and the lock stay."""
     for path in folder.iterdir():
         part = _PART.fullmatch(path.name)
-        name = part[1] if part else path.name
+        name = part[1] if part else path.name.removesuffix(".damaged")
         if name in _OWN and path.name != META:
             path.unlink()
 

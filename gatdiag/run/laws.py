@@ -127,9 +127,9 @@ class _Terms:
     def read(cls, term: Entry, count: int) -> "_Terms":
         shape, axes = tuple(term["shape"]), tuple(term["axes"])
         size = prod(shape[axis] for axis in axes)
-        at, each = np.array(term["at"], np.int64), int(term["each"])
+        at, each = np.array(term["at"]), int(term["each"])
         ends = at.min(), at.max(), at.min() + (count - 1) * each, at.max() + (count - 1) * each
-        if at.ndim != 1 or min(ends) < 0 or max(ends) >= size or at.size * count > MOST_LAWS:
+        if at.ndim != 1 or at.dtype.kind != "i" or min(ends) < 0 or max(ends) >= size or at.size * count > MOST_LAWS:
             raise ValueError(f"positions beyond the {size} there are, or too many")
         return cls(str(term["parameter"]), shape, axes, Fraction(term["exponent"]), at, each)
 
@@ -207,8 +207,8 @@ class RecordedLaws(Sequence[Law]):
         import pandas as pd
 
         rows = [_facts(entry, number) for entry in self.entries for number in range(entry.get("count", 1))]
-        types = {"neuron": "Int32", "exact": bool, "residual": float}
-        return pd.DataFrame(rows, columns=["name", "kind", "layer", "neuron", "exact", "residual"]).astype(types)
+        table = pd.DataFrame(rows, columns=["name", "kind", "layer", "neuron", "exact", "residual"])
+        return table.astype({"neuron": "Int32", "exact": "bool", "residual": "float64"})
 
     def c(self, weights: Mapping[str, np.ndarray[Any, Any]]) -> Floats:
         """c = sum_k e_k ||w_k||^2 of every law, as it was recorded for these weights.

@@ -165,7 +165,7 @@ class Run:
         """What is known about a column, as the run says it; for a logged scalar its name alone."""
         entries = (entry for entry in self.meta["quantities"] if (entry.get("table"), entry["name"]) == (table, column))
         known: dict[str, object] = next(entries, {})
-        texts = {key: str(known.get(key) or "") for key in ("unit", "equation", "paper", "high", "low")}
+        texts: dict[str, Any] = {key: str(known.get(key) or "") for key in ("unit", "equation", "paper", "high", "low")}
         return Quantity(column, table, label=str(known.get("label") or column), **texts)
 
     def snapshot(self, name: str) -> Arrays | None:

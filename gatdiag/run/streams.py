@@ -1,5 +1,6 @@
 """The files of a run while it is recorded: rows wait in memory until they are written, and are only ever appended."""
 
+import contextlib
 import errno
 import io
 import json
@@ -24,10 +25,11 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 class _Appender:
-    """A file that is only appended to.
+    """A file that is only appended to, of rows that wait in memory.
 
-    Bytes that cannot be written (disk full) wait for the next call. Each is written at its own place in the file, so
-    that an interrupt at any instant neither loses nor doubles it.
+    Bytes that cannot be written (disk full) wait for the next call, and each is written at its own place in the file.
+    What was written, what waits and how many rows both are changes in one assignment. So an interrupt at any instant
+    neither loses nor doubles a row.
 
     Attributes:
         lost: How many batches had to be given up because too much was waiting.
@@ -38,32 +40,35 @@ class _Appender:
             part.write_bytes(beginning)
         self.lost = 0
         self._path = path
-        self._file = path.open("r+b", buffering=0)
-        self._state = (len(beginning), b"")  # where in the file what waits belongs, and what waits
+        self._file = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+        self._state = (len(beginning), b"", 0)  # where in the file what waits belongs, what waits, rows up to its end
 
-    def append(self, data: bytes) -> None:
-        """Write it, and what waits before it.
+    def _append(self, data: bytes, rows: int) -> None:
+        """Write rows, after those that wait; OSError: they wait."""
+        at, waiting, before = self._state
+        if data and len(waiting) > _MOST_WAITING:
+            self.lost, data = self.lost + 1, b""
+        self._state = (at, waiting + data, before + rows)
+        self._write()
+
+    def _write(self) -> None:
+        """Write what waits.
 
         Raises:
             OSError: That failed, or the file was deleted.
         """
-        at, waiting = self._state
-        if len(waiting) > _MOST_WAITING:
-            self.lost += 1
-        else:
-            self._state = (at, waiting + data if waiting else data)
-        at, waiting = self._state
-        if waiting and os.fstat(self._file.fileno()).st_nlink == 0:
+        at, waiting, rows = self._state
+        if waiting and os.fstat(self._file).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "The file was deleted while it was written", str(self._path))
         while waiting:
-            self._file.seek(at)
-            written = self._file.write(waiting) or 0
+            os.lseek(self._file, at, os.SEEK_SET)
+            written = os.write(self._file, waiting)
             at, waiting = at + written, waiting[written:]
-            self._state = (at, waiting)
+            self._state = (at, waiting, rows)
 
     def close(self) -> None:
         """Give up what waits."""
-        self._file.close()
+        os.close(self._file)
 
 
 class Lines(_Appender):
@@ -72,7 +77,7 @@ class Lines(_Appender):
     def __init__(self, path: Path) -> None:
         super().__init__(path, b"")
         self._logged: set[str] = set()
-        self._rows: list[Mapping[str, Any]] = []
+        self._rows: tuple[int, list[dict[str, Any]]] = (0, [])  # after how many rows, and which
 
     def add(self, columns: Mapping[str, Any]) -> None:
         """A row that is to be written."""
@@ -83,12 +88,17 @@ class Lines(_Appender):
                 raise InputError(f"A run holds at most {MOST_LOGGED} columns of scalars; {name!a} is one more")
             self._logged.add(name)
         row = {name: float(value) for name, value in columns.items() if value is not None}
-        self._rows.append({**row, "step": int(columns["step"])})
+        self._rows[1].append({**row, "step": int(columns["step"])})
 
     def flush(self) -> None:
         """Write all rows; OSError: they wait."""
-        rows, self._rows = self._rows, []
-        self.append("".join(f"{json.dumps(row)}\n" for row in rows).encode())
+        before, rows = self._rows
+        new = rows[self._state[2] - before :]
+        try:
+            self._append("".join(f"{json.dumps(row)}\n" for row in new).encode(), len(new))
+        finally:
+            if self._state[2] == before + len(rows):
+                self._rows = (before + len(rows), [])
 
     def take_over(self, rows: pa.RecordBatch) -> None:
         """Write the rows of another file."""
@@ -110,52 +120,54 @@ class Stream(_Appender):
         self.keys, self._table = keys, table
         self._schema = tables.schema(table)
         self._at = {name: at for at, name in enumerate(self._schema.names[1 + keys.num_columns :])}
+        self._rows = (0, 0)  # after how many rows, and how many
         self._make_room(max(keys.num_rows, _MOST_ROWS // (9 * len(self._at))))
         self._memory = io.BytesIO()
         self._writer = pa.ipc.new_stream(self._memory, self._schema, options=_OPTIONS)
-        super().__init__(path, self._encoded(self._taken()))
+        super().__init__(path, self._encoded(self._batch(slice(0, 0))))
 
     def _make_room(self, rows: int) -> None:
-        self._count = 0
         self._steps, self._positions = np.empty(rows, np.int64), np.empty(rows, np.int32)
-        self._values, self._measured = np.empty((len(self._at), rows)), np.zeros((len(self._at), rows), bool)
+        self._values, self._measured = np.empty((len(self._at), rows)), np.empty((len(self._at), rows), bool)
 
     def add(self, columns: Mapping[str, Any]) -> None:
         """Rows of a step that are to be written."""
         positions = np.asarray(columns[_POSITION[self._table]])
         if positions.size and not 0 <= positions.min() <= positions.max() < self.keys.num_rows:
             raise LookupError(f"positions should be from 0 to {self.keys.num_rows - 1}, got {positions}")
-        if self._count + len(positions) > len(self._steps):
-            self.flush()
+        if self._rows[1] + len(positions) > len(self._steps):
+            with contextlib.suppress(OSError):  # they wait for the next call
+                self.flush()
             self._make_room(max(len(positions), len(self._steps)))
-        here = slice(self._count, self._count + len(positions))
-        self._steps[here], self._positions[here] = columns["step"], positions
-        try:
-            for name, values in columns.items():
-                if values is not None and name not in ("step", _POSITION[self._table]):
-                    at = self._at[name]
-                    self._values[at, here] = values
-                    self._measured[at, here] = ~values.mask if isinstance(values, np.ma.MaskedArray) else True
-        except BaseException:
-            self._measured[:, here] = False
-            raise
-        self._count = here.stop
+        before, count = self._rows
+        here = slice(count, count + len(positions))
+        self._steps[here], self._positions[here], self._measured[:, here] = columns["step"], positions, False
+        for name, values in columns.items():
+            if values is not None and name not in ("step", _POSITION[self._table]):
+                at = self._at[name]
+                self._values[at, here] = values
+                self._measured[at, here] = ~values.mask if isinstance(values, np.ma.MaskedArray) else True
+        self._rows = (before, here.stop)
 
     def flush(self) -> None:
         """Write all rows; OSError: they wait."""
-        self.append(self._encoded(self._taken()) if self._count else b"")
+        before, count = self._rows
+        new = slice(self._state[2] - before, count)
+        try:
+            self._append(self._encoded(self._batch(new)) if new.start < count else b"", count - new.start)
+        finally:
+            if self._state[2] == before + count:
+                self._rows = (before + count, 0)
 
     def take_over(self, rows: pa.RecordBatch) -> None:
         """Write the rows of another file."""
-        self.append(self._encoded(rows))
+        self._append(self._encoded(rows), 0)
 
-    def _taken(self) -> pa.RecordBatch:
-        count, self._count = self._count, 0
-        steps = pa.array(self._steps[:count], pa.int64())
-        keys = self.keys.take(pa.array(self._positions[:count], pa.int32()))
-        columns = zip(self._values[:, :count], self._measured[:, :count], strict=True)
+    def _batch(self, rows: slice) -> pa.RecordBatch:
+        steps = pa.array(self._steps[rows], pa.int64())
+        keys = self.keys.take(pa.array(self._positions[rows], pa.int32()))
+        columns = zip(self._values[:, rows], self._measured[:, rows], strict=True)
         measured = [_column(values, there) for values, there in columns]
-        self._measured[:, :count] = False
         return pa.RecordBatch.from_arrays([steps, *keys.columns, *measured], schema=self._schema)
 
     def _encoded(self, rows: pa.RecordBatch) -> bytes:

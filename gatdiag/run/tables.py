@@ -155,6 +155,9 @@ def _fitted(part: Any, table: TableName) -> Any:
     part.validate(full=True)
     there = part.schema.names
     wanted = schema(table, tuple(name for name in there if name not in schema(table).names) if table == "steps" else ())
+    for name in ("step", "law") if table == "neurons" else ("step",):
+        if name not in there or part.column(name).null_count:
+            raise ValueError(f"it has rows without a {name}")
     if part.schema.equals(wanted):
         return part
     found = []
@@ -164,8 +167,6 @@ def _fitted(part: Any, table: TableName) -> Any:
             found.append(column.cast(field.type))
         except pa.ArrowException:
             raise ValueError(f"its column {field.name} should be {field.type}, and is {column.type}") from None
-    if found[0].null_count:
-        raise ValueError("it has rows without a step")
     return type(part).from_arrays(found, schema=wanted)
 
 
@@ -214,6 +215,8 @@ def _lines(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
+            if type(row["step"]) is not int or not 0 <= row["step"] < 2**63:
+                raise ValueError("no step")
             rows.append({name: value if name == "step" else float(value) for name, value in row.items()})
         except (*BROKEN, AttributeError, RecursionError):
             report(f"{path.name}: line {number} is damaged; its row is lost", True)

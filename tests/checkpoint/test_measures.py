@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gatdiag.checkpoint.measures import measure, parameter_columns
 from gatdiag.quantities import LEVELS, change_quantile
-from gatdiag.run.schema import TABLES
+from gatdiag import quantities
 from gatdiag.structure import ParameterInfo
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles
@@ -90,7 +90,7 @@ def test_columns_are_those_of_a_recorder(role, shape, dtype):
         assert [found[change_quantile(kind, level)] for level in LEVELS] == pytest.approx(wanted, rel=1e-5)
     assert found["norm"] == pytest.approx(oracles.frobenius_norm(trained), rel=1e-6)
     assert ("spectral_norm" in found) == (len(shape) > 1 and role != "attention vector")
-    assert found.keys() <= {column.name for column in TABLES["parameters"].columns}
+    assert found.keys() <= {column.name for column in quantities.columns("parameters")}
 
 
 def test_what_is_asked_for():

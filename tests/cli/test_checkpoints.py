@@ -18,7 +18,7 @@ from gatdiag.cli.app import app
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import gat
 from gatdiag.remedies.moments import POWERS
-from gatdiag.run.layout import META
+from gatdiag.run.files import META
 
 FACTORY = "gatdiag.experiments.models:gat"
 NAMES = [name for name, _ in gat(64, 4).named_parameters()]

@@ -1,6 +1,7 @@
 """Kills processes that write a run; prints a line for each kill. In a process of its own, because it forks.
 
 python -m tests.run.killing seal FOLDER        before each thing sealing does to the file system, then at random
+python -m tests.run.killing resume FOLDER      the same of resuming
 python -m tests.run.killing write FOLDER       at random instants of recording
 """
 
@@ -13,13 +14,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import gatdiag.run.frames  # noqa: F401  so that no child has to load it
-from gatdiag.run import Store, load, seal, store
-from tests.run.recorded import META, SEALED, append_step, check, files
+import pandas  # noqa: F401  so that no child has to load it
+
+from gatdiag.run import Store, load, seal
+from tests.run.recorded import META, ROWS, SEALED, append_step, check, files, record
 
 EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.listdir", "os.scandir"}
 STEPS = 6
-FIRST_LIFE = [*((step, 0.0) for step in range(4)), *((step, 1.0) for step in range(4, STEPS))]
 
 
 def say(text: str) -> None:
@@ -60,67 +61,84 @@ def kill_before(number: int) -> None:
     sys.addaudithook(hook)
 
 
-def twice_recorded(folder: Path) -> None:
-    """Recorded, sealed, resumed at an earlier step, and killed."""
-    first = Store.create(folder, META)
-    for step in range(5):
-        append_step(first, step)
-    first.seal("finished")
-    second = Store.resume(folder, 4)
-    for step in range(4, STEPS):
-        append_step(second, step, 1.0)
-        second.flush()
-    second.close()
+def kill_at_every_instant(folder: Path, work: Callable[[Path], object], holds: Callable[[Path], object]) -> None:
+    """Kills what is done to copies of a run, between any two calls of the operating system and at random."""
 
-
-def whole_and_sealable(folder: Path) -> None:
-    """The run reads as it was recorded, and can be sealed after all."""
-    check(load(folder), FIRST_LIFE)
-    assert not load(folder).problems
-    seal(folder)
-    assert files(folder) == SEALED, files(folder)
-    check(load(folder), FIRST_LIFE)
-    assert load(folder).status == "interrupted"
-
-
-def kill_sealing(folder: Path) -> None:
-    """Every instant between two calls of the operating system, and some others."""
-    forked(lambda: twice_recorded(folder / "original"))
-
-    def sealed(copy: Path, number: int) -> None:
+    def until(copy: Path, number: int) -> None:
         kill_before(number)
-        seal(copy)
+        work(copy)
 
     number, lived = 0, False
     while not lived:
         number += 1
         copy = folder / f"event{number}"
         shutil.copytree(folder / "original", copy)
-        lived = forked(lambda copy=copy, number=number: sealed(copy, number))
-        forked(lambda copy=copy: whole_and_sealable(copy))
+        lived = forked(lambda copy=copy, number=number: until(copy, number))
+        forked(lambda copy=copy: holds(copy))
         say("finished" if lived else "killed")
-    for number in range(12):
+    for number in range(8):
         copy = folder / f"random{number}"
         shutil.copytree(folder / "original", copy)
-        lived = forked(lambda copy=copy: seal(copy), kill_after=random.uniform(0, 0.06))
-        forked(lambda copy=copy: whole_and_sealable(copy))
+        lived = forked(lambda copy=copy: work(copy), kill_after=random.uniform(0, 0.06))
+        forked(lambda copy=copy: holds(copy))
         say("finished" if lived else "killed")
+
+
+def kill_sealing(folder: Path) -> None:
+    """The run reads as it was recorded, and can be sealed after all."""
+
+    def twice_recorded() -> None:
+        record(folder / "original", range(5)).seal("finished")
+        second = Store.resume(folder / "original", 4)
+        for step in range(4, STEPS):
+            append_step(second, step, 1.0)
+        second.close()
+
+    recorded = [*((step, 0.0) for step in range(4)), *((step, 1.0) for step in range(4, STEPS))]
+
+    def whole_and_sealable(copy: Path) -> None:
+        check(load(copy), recorded)
+        assert not load(copy).problems
+        seal(copy)
+        assert files(copy) == SEALED, files(copy)
+        check(load(copy), recorded)
+        assert load(copy).status == "interrupted"
+
+    forked(twice_recorded)
+    kill_at_every_instant(folder, seal, whole_and_sealable)
+
+
+def kill_resuming(folder: Path) -> None:
+    """All tables have either all steps or those before the one at which it was resumed, and it can be resumed."""
+
+    def before_or_after(copy: Path) -> None:
+        run = load(copy)
+        check(run, range(STEPS if len(run.arrow("steps")) == STEPS else 4))
+        assert not run.problems
+        again = Store.resume(copy, 4)
+        append_step(again, 4)
+        again.seal("finished")
+        assert files(copy) == SEALED, files(copy)
+        check(load(copy), range(5))
+
+    forked(lambda: record(folder / "original", range(STEPS)).seal("finished"))
+    kill_at_every_instant(folder, lambda copy: Store.resume(copy, 4), before_or_after)
 
 
 def kill_writing(folder: Path) -> None:
-    """A step whose `append` has returned is there, if every append writes; no row is there twice or by half."""
-    store.SECONDS_BETWEEN_WRITES = 0.0
+    """A step whose `flush` has returned is there; no row is there twice or by half."""
     for number in range(12):
         run = folder / str(number)
         read_end, write_end = os.pipe()
 
-        def record(run: Path = run, write_end: int = write_end) -> None:
+        def recording(run: Path = run, write_end: int = write_end) -> None:
             writer = Store.create(run, META)
             for step in range(10**6):
                 append_step(writer, step)
+                writer.flush()
                 os.write(write_end, b".")
 
-        forked(record, kill_after=random.uniform(0.01, 0.05))
+        forked(recording, kill_after=random.uniform(0.01, 0.05))
         os.close(write_end)
         acknowledged = 0
         while data := os.read(read_end, 10**6):
@@ -136,9 +154,7 @@ def holds_at_least(folder: Path, steps: int) -> None:
         assert not steps
         return
     run = load(folder)
-    counts = [
-        len(run.arrow(name)) / rows for name, rows in (("steps", 1), ("layers", 2), ("parameters", 3), ("neurons", 3))
-    ]
+    counts = [len(run.arrow(name)) / rows for name, rows in ROWS.items()]
     assert all(steps <= count <= steps + 1 for count in counts), (steps, counts)
     writer = Store.resume(folder, steps)
     append_step(writer, steps, 2.0)
@@ -148,4 +164,4 @@ def holds_at_least(folder: Path, steps: int) -> None:
 
 if __name__ == "__main__":
     random.seed(0)
-    {"seal": kill_sealing, "write": kill_writing}[sys.argv[1]](Path(sys.argv[2]))
+    {"seal": kill_sealing, "resume": kill_resuming, "write": kill_writing}[sys.argv[1]](Path(sys.argv[2]))

@@ -29,7 +29,9 @@ META = {
     },
     "laws": {"found": [{"layer": layer, "neuron": neuron} for layer, neuron in LAWS], "excluded": [], "error": None},
 }
-TABLES = ("steps", "layers", "parameters", "neurons")
+ROWS = {"steps": 1, "layers": 2, "parameters": 3, "neurons": 3}  # a step
+SEALED = ["layers.parquet", "meta.json", "neurons.parquet", "parameters.parquet", "steps.parquet"]
+STREAMS = ["layers.arrows", "meta.json", "neurons.arrows", "parameters.arrows", "steps.jsonl"]
 
 
 def value(step: int, position: int, shift: float) -> float:
@@ -47,6 +49,15 @@ def append_step(store: Store, step: int, shift: float = 0.0) -> None:
     store.append("neurons", {"step": step, "law": [0, 1, 2], "delta": _values(step, 3, shift), "c": c})
 
 
+def record(folder: Path, steps: Iterable[int], shift: float = 0.0, **more: bool) -> Store:
+    """A store with these steps, all of them written."""
+    store = Store.create(folder, META, **more)
+    for step in steps:
+        append_step(store, step, shift)
+        store.flush()
+    return store
+
+
 def _values(step: int, count: int, shift: float) -> np.ndarray:
     return np.array([value(step, position, shift) for position in range(count)])
 
@@ -58,15 +69,14 @@ def same(a: float | None, b: float | None) -> bool:
     return np.float64(a).tobytes() == np.float64(b).tobytes() or (math.isnan(a) and math.isnan(b))
 
 
-def check(run: Run, recorded: Iterable[tuple[int, float]]) -> None:
-    """Sees to it that the run has these (step, shift), in this order, and nothing else, in every table."""
-    recorded = list(recorded)
-    got = {name: run.arrow(name).to_pylist() for name in TABLES}
-    per = {"steps": 1, "layers": 2, "parameters": 3, "neurons": 3}
-    for name in TABLES:
-        assert [row["step"] for row in got[name]] == [s for s, _ in recorded for _ in range(per[name])], name
+def check(run: Run, recorded: Iterable[int | tuple[int, float]]) -> None:
+    """Sees to it that the run has these steps, or (step, shift), in this order, and nothing else, in every table."""
+    recorded = [each if isinstance(each, tuple) else (each, 0.0) for each in recorded]
+    got = {name: run.arrow(name).to_pylist() for name in ROWS}
+    for name, rows in ROWS.items():
+        assert [row["step"] for row in got[name]] == [s for s, _ in recorded for _ in range(rows)], name
     for number, (step, shift) in enumerate(recorded):
-        assert same(got["steps"][number]["loss"], value(step, 0, shift))
+        assert same(got["steps"][number].get("loss"), value(step, 0, shift))
         for position, layer in enumerate(LAYERS):
             row = got["layers"][2 * number + position]
             assert row["layer"] == layer
@@ -87,6 +97,3 @@ def check(run: Run, recorded: Iterable[tuple[int, float]]) -> None:
 def files(folder: Path) -> list[str]:
     """What is in the folder, without the lock."""
     return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
-
-
-SEALED = ["layers.parquet", "meta.json", "neurons.parquet", "parameters.parquet", "steps.parquet"]

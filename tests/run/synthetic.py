@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gatdiag.run import Store
 from gatdiag.quantities import QUANTITIES
+from gatdiag.run import Store
 
 LOGGED = ("loss", "train_accuracy", "val_accuracy", "test_accuracy")
 COARSE = 50  # the costly columns are measured every so many steps

@@ -1,0 +1,606 @@
+"""What is appended is what is read: while it is recorded, sealed, resumed, interrupted, and when the disk is full."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatdiag.errors import InputError
+from gatdiag.run import Store, load, seal, streams, writer
+from tests.run.recorded import META, ROWS, SEALED, STREAMS, append_step, check, files, record, same
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "runs" / "one"
+
+
+def wait_for(condition):
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+class TestAppend:
+    @pytest.mark.parametrize("flush_every", [1, 3, 1000])
+    def test_what_is_appended_is_what_is_read_before_and_after_sealing(self, folder, flush_every):
+        store = Store.create(folder, META)
+        for step in range(20):
+            append_step(store, step)
+            if step % flush_every == 0:
+                store.flush()
+        store.flush()
+        assert files(folder) == STREAMS
+        check(load(folder), range(20))
+        store.seal("finished")
+        assert files(folder) == SEALED
+        check(load(folder), range(20))
+
+    @given(
+        st.lists(
+            st.lists(st.none() | st.floats(), min_size=2, max_size=2) | st.none() | st.floats(), min_size=1, max_size=6
+        )
+    )
+    def test_any_number_null_and_nan_come_back(self, tmp_path_factory, given):
+        folder = tmp_path_factory.mktemp("run")
+        store = Store.create(folder, META)
+        for step, mu in enumerate(given):
+            if isinstance(mu, list):
+                mu = np.ma.array([x or 0.0 for x in mu], mask=[x is None for x in mu])
+            store.append("layers", {"step": step, "layer": [1, 0], "mu": mu})
+        expected = [each if isinstance(each, list) else [each, each] for each in given]
+        for status in ("finished", None):
+            store.flush() if status else None
+            found = load(folder).arrow("layers").to_pylist()
+            assert [row["layer"] for row in found] == ["first", "second"] * len(given)
+            wanted = [x for pair in expected for x in pair]
+            assert all(same(row["mu"], x) for row, x in zip(found, wanted, strict=True))
+            if status:
+                store.seal(status)
+
+    def test_arrays_are_copied(self, folder):
+        store, mu = Store.create(folder, META), np.array([1.0, 2.0])
+        store.append("layers", {"step": 0, "layer": [0, 1], "mu": mu})
+        mu[:] = 3.0
+        store.close()
+        assert load(folder).layers["mu"].tolist() == [1.0, 2.0]
+
+    def test_some_of_the_layers_and_more_rows_than_expected(self, folder, monkeypatch):
+        monkeypatch.setattr(streams, "_MOST_ROWS", 9 * 22 * 3)  # room for three rows
+        store = Store.create(folder, META)
+        for step in range(5):
+            store.append("layers", {"step": step, "layer": [step % 2], "mu": step})
+        store.append("layers", {"step": 5, "layer": [0, 1] * 20, "mu": np.arange(40.0)})
+        store.close()
+        rows = load(folder).layers
+        assert rows["layer"].tolist()[:5] == ["second", "first", "second", "first", "second"]
+        assert rows["mu"].tolist() == [*range(5), *range(40)]
+
+    def test_rows_reach_the_disk_within_a_second_although_nothing_comes_after_them(self, folder, monkeypatch):
+        monkeypatch.setattr(writer, "SECONDS_BETWEEN_WRITES", 0.05)
+        store = Store.create(folder, META)
+        append_step(store, 0)
+        append_step(store, 1)
+        wait_for(lambda: sum(len(load(folder).arrow(name)) for name in ROWS) == 2 * sum(ROWS.values()))
+        append_step(store, 2)
+        store.seal("finished")
+        check(load(folder), range(3))
+
+    def test_a_new_logged_scalar_is_null_before(self, folder):
+        store = Store.create(folder, META)
+        store.append("steps", {"step": 0, "loss": 1.0, "later": None})
+        store.append("steps", {"step": 1, "loss": 2.0, "f1.macro": 3})
+        store.append("steps", {"step": 2, "loss": np.float32("nan")})
+        store.flush()
+        for _ in range(2):
+            rows = load(folder).arrow("steps").to_pylist()
+            assert [(row["step"], row["loss"], row["f1.macro"]) for row in rows[:2]] == [(0, 1.0, None), (1, 2.0, 3.0)]
+            assert np.isnan(rows[2]["loss"])
+            assert rows[2]["f1.macro"] is None
+            assert load(folder).logged == ("loss", "f1.macro")
+            store.seal("finished")
+
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            ({"step": 0, "layer": [0, 1], "mu": [1.0, 2.0, 3.0]}, "could not broadcast"),
+            ({"step": 0, "layer": [0, 1], "mad": 0.5, "mu": [[1.0, 2.0], [3.0, 4.0]]}, "do not fit the table layers"),
+            ({"layer": [0]}, "Every row of layers needs a step"),
+            ({"step": 0}, "layer"),
+            ({"step": 0, "layer": [2]}, r"positions should be from 0 to 1, got \[2\]"),
+            ({"step": 0, "layer": [0, -1]}, "positions should be from 0 to 1"),
+            ({"step": -1, "layer": [0]}, "a whole number from 0, got -1"),
+            ({"step": 0, "layer": [0], "nu": 1.0}, "nu"),
+            ({"step": 0, "layer": [0], "mu": "high"}, "could not convert"),
+            ({"step": 0.5, "layer": [0]}, "a whole number from 0, got 0.5"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused_and_leaves_nothing(self, folder, columns, message):
+        store = Store.create(folder, META)
+        with pytest.raises(InputError, match=message):
+            store.append("layers", columns)
+        store.append("layers", {"step": 7, "layer": [0, 1]})
+        store.close()
+        assert (
+            load(folder).arrow("layers").select(["step", "mu", "mad"]).to_pylist()
+            == [{"step": 7, "mu": None, "mad": None}] * 2
+        )
+
+    def test_names_of_scalars(self, folder):
+        store = Store.create(folder, META)
+        for name in ("\udc80", 3):
+            with pytest.raises(InputError, match="should be text in valid Unicode"):
+                store.append("steps", {"step": 1, name: 1})
+        store.append("steps", {"step": 1} | {f"x{number}": 1 for number in range(streams.MOST_LOGGED - 1)})
+        with pytest.raises(InputError, match=f"at most {streams.MOST_LOGGED} columns of scalars; 'one' is one more"):
+            store.append("steps", {"step": 2, "one": 1})
+        with pytest.raises(InputError, match="The tables of a run are steps, layers, parameters, neurons, got 'units'"):
+            store.append("units", {"step": 0})
+
+
+class TestMeta:
+    def test_create_fills_in_the_metadata_and_writes_them_at_once(self, folder):
+        Store.create(folder, {"laws": META["laws"], "versions": {"residual": np.float64("inf"), "n": np.int64(3)}})
+        meta = json.loads((folder / "meta.json").read_text())
+        assert meta["versions"] == {"residual": None, "n": 3}
+        assert (meta["schema"], meta["status"], meta["name"], meta["ended"]) == (2, "recording", "one", None)
+        assert meta["created"].startswith("20")
+
+    def test_update_meta_replaces_keys_at_once_and_refuses_what_does_not_fit(self, folder):
+        store = record(folder, [0])
+        store.update_meta(notes=["entropy is hidden"], best={"value": float("nan")})
+        assert load(folder).meta["notes"] == ["entropy is hidden"]
+        assert load(folder).meta["best"] == {"value": None}
+        before = (folder / "meta.json").read_text()
+        with pytest.raises(InputError, match='"notes" should be a list, got'):
+            store.update_meta(notes="none")
+        with pytest.raises(InputError, match="The laws of a run cannot change once rows are recorded"):
+            store.update_meta(laws={"found": META["laws"]["found"][1:], "excluded": [], "error": None})
+        assert (folder / "meta.json").read_text() == before
+        store.append("neurons", {"step": 1, "law": [0]})
+        more = [*META["laws"]["found"], {"layer": "first", "neuron": 8, "count": 3}]
+        store.update_meta(laws={"found": more, "excluded": [], "error": None})
+        store.append("neurons", {"step": 1, "law": [5]})
+        store.seal("failed", "ValueError: no")
+        rows = load(folder).arrow("neurons").to_pylist()[-2:]
+        assert [(row["layer"], row["neuron"], row["law"]) for row in rows] == [("first", 7, 0), ("first", 10, 5)]
+        assert (load(folder).status, load(folder).meta["error"]) == ("failed", "ValueError: no")
+
+    def test_laws_may_be_anything_before_the_first_row(self, folder):
+        store = Store.create(folder, META)
+        store.update_meta(laws={"found": [], "excluded": [], "error": None})
+        with pytest.raises(InputError, match="positions should be from 0 to -1"):
+            store.append("neurons", {"step": 0, "law": [0]})
+
+    def test_an_unwritten_change_is_written_with_the_next(self, folder, monkeypatch):
+        store = Store.create(folder, META)
+        with monkeypatch.context() as broken:
+            broken.setattr("pathlib.Path.write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+            with pytest.raises(OSError, match="full"):
+                store.update_meta(notes=["first"])
+        assert load(folder).meta["notes"] == []
+        assert files(folder) == ["meta.json"]
+        store.update_meta(best=None)
+        assert load(folder).meta["notes"] == ["first"]
+
+    def test_unknown_keys_are_kept(self, folder):
+        Store.create(folder, {**META, "a key of later": {"x": [1]}}).seal("finished")
+        Store.resume(folder).seal("finished")
+        assert load(folder).meta["a key of later"] == {"x": [1]}
+
+
+class TestCreate:
+    def test_refuses_a_folder_that_holds_a_run(self, folder):
+        record(folder, range(3)).seal("finished")
+        with pytest.raises(InputError, match=r"already holds a run. Say overwrite=True to delete it, resume=True"):
+            Store.create(folder, META)
+        check(load(folder), range(3))
+
+    def test_overwrites_the_files_of_the_run_and_no_other(self, folder):
+        record(folder, range(3)).seal("finished")
+        kept = ["model.safetensors", "notes.txt", "steps.parquet.bak"]
+        for name in ("steps.jsonl", ".best.safetensors.0a1b2c3d.part", "layers.arrows.damaged", *kept):
+            (folder / name).write_text("mine")
+        record(folder, [0], overwrite=True).seal("finished")
+        assert files(folder) == sorted([*SEALED, *kept])
+        check(load(folder), [0])
+
+    def test_a_failure_while_overwriting_leaves_a_folder_that_can_be_overwritten(self, folder, monkeypatch):
+        record(folder, range(3)).seal("finished")
+        with monkeypatch.context() as broken:
+            broken.setattr("pathlib.Path.write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+            with pytest.raises(OSError, match="full"):
+                Store.create(folder, META, overwrite=True)
+        record(folder, [0], overwrite=True).seal("finished")
+        check(load(folder), [0])
+
+    def test_refuses_what_is_not_a_run(self, tmp_path):
+        (tmp_path / "notes.txt").write_text("mine")
+        with pytest.raises(InputError, match=r"is not empty \(it holds 'notes.txt'\) and holds no run"):
+            Store.create(tmp_path, META, overwrite=True)
+        with pytest.raises(InputError, match="is a file"):
+            Store.create(tmp_path / "notes.txt", META)
+        (tmp_path / "meta.json").write_text("{}")
+        with pytest.raises(InputError, match=r"meta.json is not that of a run, so nothing is overwritten"):
+            Store.create(tmp_path, META, overwrite=True)
+        assert (tmp_path / "notes.txt").read_text() == "mine"
+
+    def test_refuses_metadata_before_it_touches_the_folder(self, tmp_path):
+        with pytest.raises(InputError, match='"name" should be text, got 3'):
+            Store.create(tmp_path / "new", {"name": 3})
+        with pytest.raises(InputError, match="may hold text, numbers, lists and mappings of them, got"):
+            Store.create(tmp_path / "new", {"cadence": {"folder": tmp_path}})
+        assert not (tmp_path / "new").exists()
+
+    def test_an_empty_folder_and_a_relative_path_will_do(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Store.create(".", META).seal("finished")
+        assert load(".").name == tmp_path.name
+
+
+class TestOneWriter:
+    def test_a_second_one_is_refused_whatever_it_asks_for(self, folder):
+        store = record(folder, range(3))
+        assert load(folder).is_live
+        for second in (
+            lambda: Store.create(folder, META, overwrite=True),
+            lambda: Store.resume(folder),
+            lambda: seal(folder),
+        ):
+            with pytest.raises(InputError, match="is being recorded by another process, or elsewhere in this one"):
+                second()
+        append_step(store, 3)
+        store.seal("finished")
+        assert not load(folder).is_live
+        check(load(folder), range(4))
+
+    def test_a_fork_of_the_writer_does_not_write(self, folder):
+        store = record(folder, [0])
+        context = multiprocessing.get_context("fork")
+        answers = context.SimpleQueue()
+
+        def in_the_fork():
+            try:
+                append_step(store, 1)
+                answers.put("it wrote")
+            except InputError as error:
+                answers.put(str(error))
+
+        process = context.Process(target=in_the_fork)
+        process.start()
+        assert "this is a fork of it" in answers.get()
+        process.join()
+        assert load(folder).is_live
+        store.seal("finished")
+        check(load(folder), [0])
+
+    def test_an_ended_store_refuses_rows_and_ends_again_in_peace(self, folder):
+        store = record(folder, [0])
+        store.seal("finished")
+        store.seal("failed", "too late")
+        store.close()
+        assert load(folder).status == "finished"
+        with pytest.raises(InputError, match=r"has ended; Store.resume continues it"):
+            append_step(store, 1)
+
+
+class TestResume:
+    @pytest.mark.parametrize("how", ["sealed", "killed"])
+    def test_after_the_last_step(self, folder, how):
+        store = record(folder, range(6))
+        store.seal("finished") if how == "sealed" else store.close()
+        store = Store.resume(folder)
+        assert store.next_step == 6
+        assert load(folder).status == "recording"
+        append_step(store, 6, 0.5)
+        store.flush()
+        check(load(folder), [*range(6), (6, 0.5)])
+        store.seal("finished")
+        assert files(folder) == SEALED
+        check(load(folder), [*range(6), (6, 0.5)])
+        assert load(folder).meta["resumed_at"] == [6]
+
+    @pytest.mark.parametrize("how", ["sealed", "killed"])
+    def test_at_earlier_steps_time_and_again(self, folder, how):
+        store = record(folder, range(6))
+        store.seal("finished") if how == "sealed" else store.close()
+        expected = [(step, 0.0) for step in range(6)]
+        for round_, at in enumerate([4, 2, 9, 2, 0, 3]):
+            store = Store.resume(folder, at)
+            expected = [pair for pair in expected if pair[0] < at]
+            check(load(folder), expected)
+            for step in range(at, at + 3):
+                append_step(store, step, round_ + 1.0)
+                expected.append((step, round_ + 1.0))
+            store.flush()
+            check(load(folder), expected)
+            store.seal("finished") if round_ % 2 else store.close()
+            assert files(folder) == (SEALED if round_ % 2 else STREAMS)
+            check(load(folder), expected)
+
+    def test_rows_of_later_steps_leave_the_files_even_if_no_new_ones_came(self, folder):
+        record(folder, range(6)).seal("finished")
+        Store.resume(folder, 2).seal("interrupted")
+        for name in ROWS:
+            assert duckdb.sql(f"select max(step) from '{folder}/{name}.parquet'").fetchall() == [(1,)]
+        before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+        seal(folder)
+        assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()} == before
+
+    def test_with_more_layers_than_before(self, folder):
+        record(folder, [0]).seal("finished")
+        store = Store.resume(folder)
+        layers = [{"name": "new", "parameters": []}, *META["structure"]["layers"]]
+        store.update_meta(structure={"order": "execution", "layers": layers})
+        store.append("layers", {"step": 1, "layer": [0, 1, 2]})
+        store.close()
+        for _ in range(2):
+            assert list(load(folder).layers["layer"]) == ["second", "first", "new", "second", "first"]
+            assert list(load(folder).layers["layer"].cat.categories) == ["new", "second", "first"]
+            seal(folder)
+
+    @pytest.mark.parametrize("step", [-1, 1.5, True, "3"])
+    def test_refuses_a_step_that_is_none_and_a_folder_without_a_run(self, folder, tmp_path, step):
+        record(folder, [0]).seal("finished")
+        with pytest.raises(InputError, match="should be a whole number from 0"):
+            Store.resume(folder, step)
+        (tmp_path / "empty").mkdir()
+        for function in (Store.resume, seal):
+            with pytest.raises(InputError, match="is not the folder of a run"):
+                function(tmp_path / "empty")
+        assert not list((tmp_path / "empty").iterdir())
+
+
+class TestSeal:
+    def test_a_killed_run_is_sealed_and_says_how_it_ended(self, folder):
+        record(folder, range(6)).close()
+        seal(folder)
+        assert files(folder) == SEALED
+        check(load(folder), range(6))
+        assert load(folder).status == "interrupted"
+        assert load(folder).meta["error"] == "the process ended without closing the run"
+        assert load(folder).meta["ended"]
+
+    def test_streams_that_outlive_their_parquet_file_are_not_read_again(self, folder, monkeypatch):
+        record(folder, range(6)).close()
+        with monkeypatch.context() as broken:
+            broken.setattr("pathlib.Path.unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError("no")))
+            with pytest.raises(PermissionError):
+                seal(folder)
+        assert {"steps.parquet", "steps.jsonl"} <= {*files(folder)}
+        check(load(folder), range(6))
+        store = Store.resume(folder)
+        append_step(store, 6)
+        store.seal("finished")
+        assert files(folder) == SEALED
+        check(load(folder), range(7))
+
+    def test_row_groups_bound_the_memory(self, folder, monkeypatch):
+        monkeypatch.setattr("gatdiag.run.tables._ROWS_A_GROUP", 7)
+        record(folder, range(20)).seal("finished")
+        ((most,),) = duckdb.sql(
+            f"select max(row_group_num_rows) from parquet_metadata('{folder}/neurons.parquet')"
+        ).fetchall()
+        assert most <= 7
+        check(load(folder), range(20))
+
+
+def test_snapshots_are_whole_or_the_former_ones(folder, monkeypatch):
+    store = Store.create(folder, META)
+    store.save_snapshot("best", {"w": np.array([[1.5, 2.5]], np.float32).T})
+    with monkeypatch.context() as broken:
+        broken.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+        with pytest.raises(OSError, match="No space left"):
+            store.save_snapshot("best", {"w": np.zeros(1)})
+    assert files(folder) == ["best.safetensors", "meta.json"]
+    np.testing.assert_array_equal(load(folder).snapshot("best")["w"], np.array([[1.5], [2.5]], np.float32))
+    assert load(folder).snapshot("initial") is None
+    with pytest.raises(InputError, match="A snapshot is one of initial, best, final, got 'last'"):
+        store.save_snapshot("last", {})
+
+
+# --- full disks and interrupts ----------------------------------------------------------------------------------------
+
+LIMITED = """
+import resource, sys
+from gatdiag.run import Store
+from tests.run.recorded import META, append_step
+store = Store.create(sys.argv[1], META)
+resource.setrlimit(resource.RLIMIT_FSIZE, (12000, -1))
+failures = 0
+for step in range(60):
+    append_step(store, step)
+    try:
+        store.flush()
+    except OSError as error:
+        failures += 1
+        print(error, flush=True)
+assert failures >= 2
+resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+store.seal("finished")
+"""
+
+
+class Disk:
+    """A disk with so many bytes left, and something that happens at a write."""
+
+    def __init__(self):
+        self.left, self.happens = 10**9, lambda: None
+
+    def write(self, file, data, write=os.write):
+        self.happens()
+        if not self.left:
+            raise OSError(28, "No space left on device")
+        written = write(file, data[: self.left])
+        self.left -= written
+        self.happens()
+        return written
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    state = Disk()
+    monkeypatch.setattr(os, "write", state.write)
+    monkeypatch.setattr(writer, "SECONDS_BETWEEN_WRITES", 1000.0)
+    return state
+
+
+def test_a_real_limit_of_the_operating_system(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path / "run")], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "File too large" in done.stdout
+    check(load(tmp_path / "run"), range(60))
+    assert not load(tmp_path / "run").problems
+
+
+@pytest.mark.parametrize("left", [0, 1, 700, 1500, 2000])
+def test_full_at_any_point_the_run_reads_up_to_there_and_goes_on_when_there_is_room(folder, disk, left):
+    store = record(folder, range(4))
+    disk.left = left
+    for step in range(4, 6):
+        append_step(store, step)
+        with pytest.raises(OSError, match="No space left on device"):
+            store.flush()
+    run = load(folder)
+    for name in ROWS:
+        found = run.arrow(name).column("step").to_pylist()
+        assert found[: found.index(3)] == sorted(s for s in found if s < 3)
+        assert found == sorted(found)
+    disk.left = 10**9
+    append_step(store, 6)
+    store.seal("finished")
+    check(load(folder), range(7))
+
+
+def test_a_failure_in_the_background_is_told_by_the_next_append(folder, disk, monkeypatch):
+    monkeypatch.setattr(writer, "SECONDS_BETWEEN_WRITES", 0.02)
+    store = record(folder, [0])
+    disk.left = 0
+    append_step(store, 1)
+    wait_for(lambda: store._failure is not None)
+    with pytest.raises(OSError, match="No space left"):
+        store.append("steps", {"step": 2, "loss": 1.0})
+    disk.left = 10**9
+    store.flush()
+    assert len(load(folder).steps) == 3
+
+
+def test_rows_are_kept_while_it_is_full_and_then_given_up(folder, disk, monkeypatch):
+    monkeypatch.setattr(streams, "_MOST_WAITING", 10_000)
+    store = record(folder, [0])
+    disk.left = 0
+    for step in range(1, 100):
+        append_step(store, step)
+        with pytest.raises(OSError, match="No space left"):
+            store.flush()
+        assert all(len(stream._state[1]) < 20_000 for stream in store._streams.values())
+    disk.left = 10**9
+    store.flush()
+    append_step(store, 100)
+    store.seal("finished")
+    (note,) = load(folder).meta["notes"]
+    assert note.endswith("batches of rows could not be written and are lost")
+    steps = load(folder).layers["step"].tolist()
+    assert steps == sorted(steps)
+    assert 2 < len(set(steps)) < 100
+    assert steps[-1] == 100
+
+
+def test_a_full_disk_at_the_end_leaves_a_run_that_can_be_sealed_later(folder, disk, monkeypatch):
+    store = Store.create(folder, META)
+    for step in range(4):
+        append_step(store, step)
+    disk.left = 500
+    with pytest.raises(OSError, match="No space left"):
+        store.seal("finished")
+    disk.left = 10**9
+    with monkeypatch.context() as broken:
+        broken.setattr("gatdiag.run.tables.pq.ParquetWriter", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            store.seal("finished")
+    check(load(folder), range(4))
+    store.close()
+    seal(folder)
+    assert files(folder) == SEALED
+    check(load(folder), range(4))
+    assert load(folder).status == "finished"
+
+
+def test_a_deleted_folder_is_an_error_and_the_end_is_peaceful(folder):
+    store = record(folder, [0])
+    shutil.rmtree(folder)
+    for _ in range(3):
+        append_step(store, 1)
+        with pytest.raises(FileNotFoundError):
+            store.flush()
+    for action in (lambda: store.update_meta(notes=[]), lambda: store.save_snapshot("best", {"w": np.zeros(1)})):
+        with pytest.raises(OSError, match=r"No such file|not be written"):
+            action()
+    for end in (lambda: store.seal("finished"), store.close):
+        with pytest.raises(FileNotFoundError):
+            end()
+    with pytest.raises(InputError, match="has ended"):
+        append_step(store, 2)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("at", range(1, 17))
+def test_ctrl_c_while_writing_neither_loses_nor_doubles_a_row(folder, disk, at):
+    left = [at]
+
+    def interrupt():
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+
+    disk.happens = interrupt
+    store = Store.create(folder, META)
+    for step in range(4):
+        append_step(store, step)
+        try:
+            store.flush()
+        except KeyboardInterrupt:
+            continue
+    assert left[0] <= 0
+    store.seal("interrupted")
+    check(load(folder), range(4))
+
+
+def test_ctrl_c_at_any_instant_of_recording(tmp_path):
+    """Signals arrive between any two instructions, by a timer."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(10):
+            store = Store.create(tmp_path / str(number), META)
+            store.append("steps", {"step": 0})
+            steps = 1
+            signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0011 * number)
+            try:
+                while True:
+                    store.append("steps", {"step": steps})
+                    steps += 1
+                    store.flush()
+            except KeyboardInterrupt:
+                store.seal("interrupted")
+            recorded = load(tmp_path / str(number)).arrow("steps").column("step").to_pylist()
+            assert recorded in (list(range(steps)), list(range(steps + 1))), (steps, recorded)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -11,7 +11,7 @@ its positions further by one step than the one before:
 Law j of an entry, counted from 0, has the neuron `neuron` + j (null: none), which stands in its name in place of
 {neuron}, and residual j (null: none was measured). It is the sum over its terms of exponent times squared entries of
 the parameter: those at the positions `at` + j `each` along `axes`, counted row by row over the lengths of these axes,
-with all that is on the other axes. Missing keys: `count` is 1, `exact` true, `kind` "neuron".
+with all that is on the other axes. Missing keys: `count` is 1, `exact` true, `kind` "neuron", `residual` null.
 """
 
 from bisect import bisect_right
@@ -54,6 +54,9 @@ def pack(laws: Iterable[Law]) -> list[dict[str, Any]]:
         entry = _entry(law)
         if not entries or not _is_extended(entries[-1], entry):
             entries.append(entry)
+    for entry in entries:
+        if set(entry["residual"]) == {None}:
+            entry["residual"] = None
     return entries
 
 

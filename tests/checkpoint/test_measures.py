@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatdiag import quantities
 from gatdiag.checkpoint.measures import measure, parameter_columns
 from gatdiag.quantities import LEVELS, change_quantile
-from gatdiag import quantities
 from gatdiag.structure import ParameterInfo
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles

@@ -1,20 +1,44 @@
 """Summary: run -> tables that figures, reports and diagnoses need; no drawing, no verdicts.
 
-    measured   absent values told from undefined ones
     series     one value a step and layer: parameters of a role combined, neurons of a layer combined
-    thinning   few steps out of many, that keep every spike
+    thinning   few steps out of many, that keep every spike and every pause
+    training   what was trained and whether the loss fell
     change     how far the weights have moved, from the snapshots
-    facts      what was trained and whether the loss fell
-    comparison several runs, one row each
-    differences where two runs differ most
+    comparison several runs, one row each; where two of them differ most
 
 Every function is pure: it reads a `gatdiag.run.Run` and returns a tidy pandas table, or a frozen dataclass of facts.
 """
 
 from gatdiag.summary.change import LEVELS, weight_change
-from gatdiag.summary.comparison import compare, default_variant, depth, mean_by, normalization, score_label, width
-from gatdiag.summary.differences import differences, only_in, outcomes
-from gatdiag.summary.facts import (
+from gatdiag.summary.comparison import (
+    compare,
+    default_variant,
+    depth,
+    differences,
+    mean_by,
+    normalization,
+    only_in,
+    outcomes,
+    score_label,
+    width,
+)
+from gatdiag.summary.series import (
+    ATTENTION,
+    FEATURES,
+    has_role,
+    known_layers,
+    layer_series,
+    measured,
+    neuron_series,
+    recorded,
+    role_series,
+    some_layers,
+    weight_scale,
+    without_layer,
+    zero_norms,
+)
+from gatdiag.summary.thinning import bin_steps, spaced, stretches, thin, thin_groups
+from gatdiag.summary.training import (
     TrainingFacts,
     accuracies,
     logged,
@@ -25,21 +49,6 @@ from gatdiag.summary.facts import (
     split,
     training_facts,
 )
-from gatdiag.summary.measured import measured, recorded
-from gatdiag.summary.series import (
-    ATTENTION,
-    FEATURES,
-    has_role,
-    known_layers,
-    layer_series,
-    neuron_series,
-    role_series,
-    some_layers,
-    weight_scale,
-    without_layer,
-    zero_norms,
-)
-from gatdiag.summary.thinning import bin_steps, spaced, stretches, thin, thin_groups
 
 __all__ = [
     "ATTENTION",

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gatdiag import quantities
 from gatdiag.run import Run
-from gatdiag.summary.facts import training_facts
 from gatdiag.summary.series import ATTENTION, FEATURES, role_series
+from gatdiag.summary.training import training_facts
 from gatdiag.weight_change import FRACTIONS, change_fractions, change_quantiles
 
 EARLY = 0.05  # of the run; a best model from before that says nothing of what training did to the weights

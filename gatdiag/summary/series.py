@@ -1,19 +1,21 @@
 """One value a step and layer, from tables that hold one a parameter or one a neuron.
 
 The tables returned are tidy: step, layer, value; `layer` is a categorical in the order of the structure, so that its
-codes number the layers from 0.
+codes number the layers from 0. In pandas both absent and undefined values are NaN; `measured` tells them apart.
 """
 
 from collections.abc import Sequence
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from gatdiag.errors import InputError
+from gatdiag.quantities import TableName
 from gatdiag.run import Run
-from gatdiag.summary.measured import measured, recorded
 from gatdiag.summary.thinning import spaced
 
 FEATURES = "feature weight"
@@ -21,6 +23,34 @@ ATTENTION = "attention vector"
 Floats = NDArray[np.float64]
 
 _FRACTIONS = ("unchanged_fraction", "changed_fraction_005", "changed_fraction_050")
+
+
+_TABLES: WeakKeyDictionary[Run, dict[str, pa.Table]] = WeakKeyDictionary()
+
+
+def measured(run: Run, table: TableName, column: str) -> NDArray[np.bool_]:
+    """For each row of a table, whether the column was measured there; a measured value may be NaN.
+
+    Returns:
+        (rows,) as in `getattr(run, table)`. All False if there is no such column.
+    """
+    frame = getattr(run, table)
+    if column not in frame.columns:
+        return np.zeros(len(frame), bool)
+    present: NDArray[np.bool_] = ~np.isnan(frame[column].to_numpy(np.float64))
+    if present.all() or (table == "neurons" and present.any()):  # all rows of a law are measured together
+        return np.ones(len(frame), bool)
+    known = _TABLES.setdefault(run, {})
+    if table not in known:
+        known[table] = run.arrow(table)
+    valid = known[table].column(column).is_valid().to_numpy()[: len(frame)]  # a live run may have grown since
+    present[: len(valid)] |= valid
+    return present
+
+
+def recorded(run: Run, table: TableName, column: str) -> bool:
+    """Whether a column was measured at all."""
+    return bool(measured(run, table, column).any())
 
 
 def layer_series(run: Run, column: str) -> pd.DataFrame:

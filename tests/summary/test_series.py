@@ -1,22 +1,24 @@
 import numpy as np
 import pytest
 
+from gatdiag.errors import InputError
 from gatdiag.summary import (
     ATTENTION,
     FEATURES,
+    known_layers,
     layer_series,
+    logged,
+    measured,
     neuron_series,
     recorded,
     role_series,
     some_layers,
     weight_scale,
+    without_layer,
     zero_norms,
 )
-from gatdiag.summary.series import without_layer
 from tests.figures.odd_runs import bare_run
 from tests.report.builder import build
-
-SIZE = {"convs.0.lin_l.weight": 16, "convs.0.second": 8}
 
 
 def cells(run, role):
@@ -32,24 +34,23 @@ def values(table):
     return {(row.step, row.layer): row.value for row in table.itertuples()}
 
 
+def norm(rows, column):
+    return np.linalg.norm([row[column] for row in rows])
+
+
 @pytest.mark.parametrize("role", [FEATURES, ATTENTION, "bias"])
 @pytest.mark.parametrize("column", ["norm", "gradient_norm"])
 def test_norms_combine_as_one_norm(shared, column, role):
-    expected = {key: np.linalg.norm([row[column] for row in rows]) for key, rows in cells(shared, role).items()}
+    expected = {key: norm(rows, column) for key, rows in cells(shared, role).items()}
     assert values(role_series(shared, column, role)) == pytest.approx(expected)
 
 
-def test_the_relative_gradient_norm_is_a_ratio_of_combined_norms(shared):
-    expected = {
-        key: np.linalg.norm([row["gradient_norm"] for row in rows]) / np.linalg.norm([row["norm"] for row in rows])
-        for key, rows in cells(shared, FEATURES).items()
-    }
-    assert values(role_series(shared, "relative_gradient_norm", FEATURES)) == pytest.approx(expected)
-
-
-def test_a_single_parameter_keeps_the_recorded_ratio(shared):
-    expected = {key: rows[0]["relative_gradient_norm"] for key, rows in cells(shared, ATTENTION).items()}
-    assert values(role_series(shared, "relative_gradient_norm", ATTENTION)) == pytest.approx(expected)
+def test_the_relative_gradient_norm_is_a_ratio_of_combined_norms_and_as_recorded_of_a_single_parameter(shared):
+    column, several, single = "relative_gradient_norm", cells(shared, FEATURES), cells(shared, ATTENTION)
+    ratios = {key: norm(rows, "gradient_norm") / norm(rows, "norm") for key, rows in several.items()}
+    assert values(role_series(shared, column, FEATURES)) == pytest.approx(ratios)
+    recorded_ratios = {key: rows[0][column] for key, rows in single.items()}
+    assert values(role_series(shared, column, ATTENTION)) == pytest.approx(recorded_ratios)
 
 
 @pytest.mark.parametrize("column", ["unchanged_fraction", "changed_fraction_005"])
@@ -123,16 +124,15 @@ def test_a_nan_neuron_makes_its_layer_nan(broken):
     assert table[table["step"] < 12]["value"].notna().all()
 
 
-def test_layers_are_numbered_in_structure_order(shared):
+def test_layers_are_numbered_in_structure_order_and_chosen_evenly_or_by_name(shared):
     table = layer_series(shared, "mu")
     assert tuple(table["layer"].cat.categories) == shared.layer_names
     lost = without_layer(shared, table[["step", "value"]])
     assert lost["layer"].isna().all()
     assert lost["layer"].dtype == table["layer"].dtype
-
-
-def test_some_layers_are_spread_evenly(shared):
-    table = layer_series(shared, "mu")
+    assert known_layers(shared, ["convs.1"]) == ["convs.1"]
+    with pytest.raises(InputError, match=r"run\.layer_names, got 'nowhere'"):
+        known_layers(shared, ["convs.1", "nowhere"])
     assert some_layers(table, 2)["layer"].unique().tolist() == ["convs.0", "convs.2"]
     assert len(some_layers(table, 5)) == len(table)
 
@@ -164,3 +164,24 @@ def test_zero_over_zero_is_told_from_broken_values(tmp_path):
     assert zero_norms(run, "relative_gradient_mu").tolist() == [True, False, False, True]
     assert zero_norms(run, "output_gradient_norm").tolist() == [False] * 4
     assert zero_norms(run, "relative_mu").tolist() == []
+
+
+def test_null_is_told_from_nan(shared, broken):
+    expected = shared.arrow("layers").column("mu").is_valid().to_pylist()
+    assert measured(shared, "layers", "mu").tolist() == expected
+    assert sum(expected) == 9
+    assert measured(broken, "layers", "mu").all()
+    assert np.isnan(broken.layers["mu"]).any()
+
+
+def test_columns_that_are_not_there(shared):
+    assert not measured(shared, "steps", "no such").any()
+    assert not recorded(shared, "neurons", "predicted_c")
+    assert recorded(shared, "neurons", "c")
+
+
+def test_logged_scalars_keep_nan_and_drop_what_was_not_logged(shared, broken):
+    assert logged(shared, "val_accuracy").to_dict() == {1: 0.1, 3: 0.1 * 3}
+    loss = logged(broken, "loss")
+    assert len(loss) == 40
+    assert loss.isna().sum() == 25

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from gatdiag.run import Run
-from gatdiag.summary.measured import measured
+from gatdiag.summary.series import measured
 
 _SCORES = {  # what a logged scalar is -> the words in its name that say so
     "accuracy": ("accuracy", "acc"),

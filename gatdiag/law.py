@@ -27,7 +27,7 @@ class Term:
 
     @property
     def kind(self) -> Literal["rows", "columns", "entries", "slices", "whole"]:
-        """What the indices count."""
+        """Kind of what the indices count."""
         if not self.axes:
             return "whole"
         if len(self.axes) == len(self.shape):

@@ -17,7 +17,7 @@ from gatdiag.structure.deadline import check_time
 
 
 class Place(NamedTuple):
-    """Where a parameter stands in the model."""
+    """Place of a parameter in the model."""
 
     number: int  # position of its layer in order of execution, from 1
     layer: str  # module path of its layer
@@ -124,12 +124,8 @@ def _named(terms: Sequence[Term], places: Mapping[str, Place]) -> tuple[Kind, st
         channel = "all channels" if neuron is None else f"channel {neuron}"
         return "stream", place.layer, neuron, f"residual stream, {channel}"
     if readers == writers:
-        return (
-            "product",
-            place.layer,
-            neuron,
-            f"{where}, {_product(first)} channel {'all' if neuron is None else neuron}",
-        )
+        channel = f"{_product(first)} channel {'all' if neuron is None else neuron}"
+        return "product", place.layer, neuron, f"{where}, {channel}"
     return "neuron", place.layer, neuron, f"{where}, {scope}"
 
 

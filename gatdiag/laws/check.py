@@ -28,7 +28,7 @@ from gatdiag.structure.replica import Replica, replicate
 
 
 class Precision(NamedTuple):
-    """What the numbers of a check may be."""
+    """Limits on the numbers of a check."""
 
     residual: float  # the largest of an exact law
     rounding: float  # below this a residual is rounding; above, large steps along the law tell it from a violation
@@ -48,7 +48,7 @@ _POWERS = (-3, -2, -1, 1, 2, 3)
 
 @dataclass(frozen=True)
 class Evidence:
-    """What forward and backward passes at a random point show.
+    """Results of forward and backward passes at a random point.
 
     Attributes:
         replica: What was run, and where: the model on its inputs, at the point.
@@ -207,7 +207,7 @@ def _shrunk(value: Any) -> Any:
 def violations(
     laws: Sequence[Law], suspects: Iterable[int], replica: Replica, points: Iterable[Point], tolerance: float
 ) -> dict[int, float]:
-    """By how much gradients change where a law says that they do not, relative to the largest of its term.
+    """Changes of gradients where a law says that there are none, relative to the largest of its term.
 
     The suspects among the laws are tested at each point; one is enough to refute a law. The result names those whose
     change exceeds the tolerance. The replica is left at another point.
@@ -232,7 +232,7 @@ def violations(
 
 
 def _changes(laws: Sequence[Law], replica: Replica, point: Point, generator: torch.Generator) -> list[float]:
-    """What each law's own gradients do when all of these laws are followed at once."""
+    """Changes of each law's own gradients when all of these laws are followed at once."""
     powers = {name: torch.zeros(weight.shape, dtype=torch.float64) for name, weight in point.weights.items()}
     for law in laws:
         whole = math.lcm(*(term.exponent.denominator for term in law.terms))
@@ -257,7 +257,7 @@ def _change(term: Term, before: Tensors, after: Tensors, factors: Tensors) -> fl
 
 
 def _slice(term: Term) -> tuple[Any, ...]:
-    """What indexes a term's entries."""
+    """Index of a term's entries."""
     places: list[Any] = [slice(None)] * len(term.shape)
     for axis, positions in zip(term.axes, zip(*term.indices, strict=True), strict=True):
         places[axis] = torch.tensor(positions)

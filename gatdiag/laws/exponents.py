@@ -468,7 +468,7 @@ class Exponents:
         return causes
 
     def cause_of(self, unknown: int, forced: dict[int, str]) -> str | None:
-        """What held an unknown at zero: itself, or one of the unknowns it was bound to."""
+        """Cause that held an unknown, or one of those it was bound to, at zero."""
         waiting, seen = [unknown], {ZERO}
         while waiting:
             current = waiting.pop()

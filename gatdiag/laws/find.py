@@ -174,7 +174,7 @@ def _traced(
 def _with_other_numbers(
     exponents: Exponents, numbers: list[tuple[str, Label]], traced: Callable[[int], list[Trace]]
 ) -> None:
-    """Where the forward pass reads numbers (`item`), what it does with other numbers must hold too.
+    """Trace again with other numbers where the forward pass reads some (`item`): what it does then must hold too.
 
     If it fails with others, what it reads must keep its scale.
     """

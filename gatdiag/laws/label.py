@@ -32,7 +32,7 @@ class Label:
 
     @property
     def is_zero(self) -> bool:
-        """Whether every entry is such a zero."""
+        """True if every entry is such a zero."""
         return self.zeros is not None and bool(self.zeros.all())
 
     @property
@@ -84,7 +84,7 @@ class Label:
         return self.map(lambda array: shrink(arrange(array.expand(shape))))
 
     def changes_along(self, axes: Iterable[int]) -> bool:
-        """Whether the exponent changes along any of the axes."""
+        """True if the exponent changes along any of the axes."""
         return any(array.shape[axis] > 1 for axis in axes for array in self.arrays)
 
     def present(self) -> "Label":
@@ -104,7 +104,7 @@ def shrink(array: Tensor) -> Tensor:
 
 
 def _changes(array: Tensor, axis: int) -> bool:
-    """Whether an array changes along an axis; most that do differ at its ends already."""
+    """True if an array changes along an axis; most that do differ at its ends already."""
     if array.stride(axis) == 0:
         return False
     first, last = array.narrow(axis, 0, 1), array.narrow(axis, -1, 1)
@@ -112,7 +112,7 @@ def _changes(array: Tensor, axis: int) -> bool:
 
 
 def distinct_slices(arrays: Sequence[Tensor], axis: int) -> tuple[Tensor, Tensor] | None:
-    """Where the slices along an axis differ, taken over all arrays together; None where no two are equal.
+    """Kinds of slices along an axis, taken over all arrays together; None where no two are equal.
 
     The label of a batch of graphs says the same of every node of a kind. What depends on the label slice by slice
     need look at one of each: the position of the first slice of each kind is returned, and the kind of every slice.

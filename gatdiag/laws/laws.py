@@ -134,7 +134,7 @@ class Laws:
         self._lone = torch.bincount(self._law, minlength=len(self)) == 1
 
     def __len__(self) -> int:
-        """How many laws there are."""
+        """Number of laws."""
         return len(self._laws)
 
     def __getitem__(self, number: int) -> Law:
@@ -146,7 +146,7 @@ class Laws:
         return iter(self._laws)
 
     def __repr__(self) -> str:
-        """How many, in how many layers."""
+        """Number of laws and of layers."""
         return f"Laws({len(self)} laws in {len(self.by_layer())} layers, {len(self.excluded)} exclusions)"
 
     def at(self, parameters: Tensors) -> "Laws":

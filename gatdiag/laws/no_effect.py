@@ -93,7 +93,7 @@ def _suspects(gradients: Tensors, layer_of: Mapping[str, str]) -> list[str]:
 
 
 def _counts(mask: Tensor) -> bool:
-    """Whether a mask is of interest. In a matrix single entries are not: they are unused inputs, a matter of data."""
+    """True if a mask is of interest. In a matrix single entries are not: they are unused inputs, a matter of data."""
     is_vector = sum(length > 1 for length in mask.shape) <= 1
     return bool(mask.any()) and (is_vector or bool(mask.all()))
 

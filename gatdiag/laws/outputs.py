@@ -34,7 +34,7 @@ _CONTAINERS = (list, tuple, set, frozenset, deque, KeysView, ValuesView, ItemsVi
 
 @dataclass
 class Outputs:
-    """What a forward pass returned, taken apart.
+    """The output of a forward pass, taken apart.
 
     Attributes:
         tensors: Its floating and complex tensors, in order.
@@ -98,7 +98,7 @@ def _note(tensor: Tensor, found: list[Tensor]) -> None:
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """What an object is made of; None if that cannot be known."""
+    """Parts of an object; None if they cannot be known."""
     if isinstance(value, np.ndarray):
         return None if value.dtype.hasobject else []
     if isinstance(value, Tensor) and value.is_nested:
@@ -111,7 +111,7 @@ def _parts(value: Any) -> list[Any] | None:
 
 
 def _items(value: Any) -> list[Any] | None:
-    """What an object holds besides attributes; None if that cannot be known."""
+    """Parts of an object besides attributes; None if they cannot be known."""
     if isinstance(value, Tensor | SimpleNamespace) or _built_in(type(value)) is object:
         return []
     if isinstance(value, ReferenceType):  # graphs of PyG hold themselves by one

@@ -169,7 +169,7 @@ def _accumulated(
 
 
 class _Spilled(NamedTuple):
-    """Where a tensor is in the file: its entries (broadcast axes cut to one), their shape and the full shape."""
+    """Place of a tensor in the file: its entries (broadcast axes cut to one), their shape and the full shape."""
 
     start: int
     dtype: torch.dtype

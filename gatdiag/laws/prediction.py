@@ -1,4 +1,4 @@
-"""What one optimizer step does to every weight, split so that the laws say as much of it as they can.
+"""The step of an optimizer, split for every weight so that the laws say as much of it as they can.
 
 Every supported step has the form
 

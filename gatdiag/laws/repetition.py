@@ -1,4 +1,4 @@
-"""Whether a forward pass computes the same function at every call.
+"""A test that every call of a forward pass computes the same function.
 
 A law of one call is a law of the training only if every call computes the same function, up to masks. A layer dropped
 at random, a counter or a hidden state make calls differ, and a rare branch is not met by trying. So a few calls in a
@@ -54,7 +54,7 @@ _EXTREMES = {2: 2**-24, 3: 1 - 2**-24}
 
 
 class Repetition(NamedTuple):
-    """What a few calls of a forward pass show."""
+    """Result of watching a few calls of a forward pass."""
 
     obstacle: str | None  # why no law is certain, in plain words
     calls: int = 1  # how many calls in a row to trace: one where each is like the others
@@ -99,11 +99,12 @@ def _watched(replica: Replica, call: Caller) -> Repetition:
 
 
 def _is_counted_only(path: str, memory: Memory, call: Caller, first: "_Call", watch: "_Call") -> bool:
-    """Whether a number that changes from call to call is used for nothing but to count on, as far as can be shown."""
-    if path not in memory.attributes:
+    """True if a number that changes from call to call is shown to be used for nothing but to count on."""
+    kind = type(memory.numbers[path])
+    if path not in memory.attributes or kind not in (int, float):
         return False
     attributes, name = memory.attributes[path]
-    attributes[name] = Tally()
+    attributes[name] = Tally(kind)
     try:
         _outputs(call, watch, None)
     except ModelError:
@@ -164,7 +165,7 @@ class _Call(TorchDispatchMode):
         return out
 
     def stem(self, tensor: Tensor) -> int:
-        """What a tensor stems from."""
+        """Origins of a tensor."""
         found: int = self._stems.get(tensor, 0) | (_WEIGHTS if id(tensor) in self._parameters else 0)
         if self._written and tensor.layout == torch.strided:
             found |= self._written.get(tensor.untyped_storage()._cdata, (0, None))[0]

@@ -63,7 +63,7 @@ class Trace(TorchDispatchMode):
         return label
 
     def shift_of(self, tensor: Tensor) -> Label:
-        """By how much a tensor is shifted; see `gatdiag.laws.rules.shift`."""
+        """Shift of a tensor; see `gatdiag.laws.rules.shift`."""
         shift: Label = self._shifts.get(tensor, Label())
         return shift
 
@@ -129,7 +129,7 @@ class Trace(TorchDispatchMode):
         return number
 
     def _labels_by(self, rule: Rule, name: str, call: Call, after: str = "") -> Labels:
-        """What a rule says; where it cannot read the call, what it touches is held."""
+        """Labels by a rule; where it cannot read the call, what it touches is held."""
         where = self._running()
         self._exponents.cause = f"{after}{name} in {where}"
         try:
@@ -232,7 +232,7 @@ def _has_scale(tensor: Tensor) -> bool:
 
 
 def _places(tensor: Tensor) -> Tensor:
-    """Where each entry lies in memory; a complex one, two places along a last axis."""
+    """Places of the entries in memory; of a complex one, two along a last axis."""
     size, stride, offset, width = tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.element_size()
     if not tensor.is_complex():
         return torch.arange(tensor.untyped_storage().nbytes() // width).as_strided(size, stride, offset)
@@ -257,7 +257,7 @@ def _held(call: Call) -> Label:
 
 
 def _same(left: Label, right: Label) -> bool:
-    """Whether two labels are the same arrays (not: whether they are equal in value)."""
+    """True if two labels are the same arrays (not: if they are equal in value)."""
     if len(left.terms) != len(right.terms) or (left.zeros is None) != (right.zeros is None):
         return False
     pairs = zip(left.arrays, right.arrays, strict=True)

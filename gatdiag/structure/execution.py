@@ -1,4 +1,4 @@
-"""When each layer of a model is first used in a forward pass."""
+"""Order in which the layers of a model are first used in a forward pass."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What outlives a call of a model: all that a forward pass can leave behind and find again at the next call."""
+"""State that outlives a call of a model: all that a forward pass can leave behind and find again at the next call."""
 
 import random
 import sys
@@ -47,7 +47,7 @@ class Kept:
     value: Tensor | None
 
     def equals(self, other: "Kept") -> bool:
-        """Whether both hold the same values, as far as is known."""
+        """True if both hold the same values, as far as is known."""
         if self.value is None or other.value is None or self.value.layout != torch.strided:
             return self.tensor is other.tensor and self.version == other.version
         return self.value.shape == other.value.shape and torch.equal(self.value, other.value)
@@ -65,6 +65,14 @@ class Kept:
 
 class Tally:
     """Takes a number's place: can be counted on (`self.calls += 1`), and raises where it is used for anything else."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """Type of the number, so that nobody who asks (isinstance) takes another way."""
+        return self._kind
 
     def __add__(self, other: object) -> "Tally":
         """Itself: counting shows nothing."""
@@ -151,7 +159,7 @@ class Memory:
             self._held(path, value)
 
     def _held(self, path: str, value: Any) -> None:
-        """What an object leads to."""
+        """Visit what an object leads to."""
         if isinstance(value, list | tuple | deque | set | dict):
             self._container(path, value)
         elif isinstance(value, FunctionType):
@@ -202,11 +210,11 @@ class Memory:
         return path
 
     def _is_at_home(self, module: str | None) -> bool:
-        """Whether a module belongs to the packages that the model's own classes come from."""
+        """True if a module belongs to the packages that the model's own classes come from."""
         return (module or "").partition(".")[0] in self._homes
 
     def _generator(self, path: str, value: Any) -> bool:
-        """Whether it is a generator of random numbers, whose state is noted then."""
+        """Note the state of a generator of random numbers; False if it is none."""
         state: object
         if isinstance(value, random.Random):
             state, undo = value.getstate(), partial(value.setstate, value.getstate())

@@ -91,7 +91,7 @@ class Replica:
         return self.no_grad(lambda call: call(read))
 
     def no_grad(self, body: Callable[[Caller], Any]) -> Any:
-        """What `body` makes of the function that `isolated` yields, without gradients as in `run_no_grad`."""
+        """The result of `body` on the function that `isolated` yields, without gradients as in `run_no_grad`."""
         try:
             with torch.no_grad(), self.isolated() as call:
                 return body(call)

@@ -46,7 +46,7 @@ def _used(call: Call, name: str) -> Label:
 
 
 def _over(call: Call, source: Label) -> Label:
-    """What arrives replaces what was there; where nothing arrives the target stays."""
+    """Label of a target that is replaced where something arrives."""
     target, untouched = call["self"], _untouched(call)
     if not bool(untouched.any()):
         return source
@@ -63,7 +63,7 @@ def _over(call: Call, source: Label) -> Label:
 
 
 def _untouched(call: Call) -> Tensor:
-    """Where nothing arrives."""
+    """Mask of the places where nothing arrives."""
     untouched = torch.ones(call["self"].shape, dtype=torch.bool)
     spread = untouched.scatter_ if "src" in call.arguments else untouched.index_fill_
     return spread(call["dim"], call["index"].cpu(), False)

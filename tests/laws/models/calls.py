@@ -62,6 +62,11 @@ def counts_up_to(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
     return hidden if warm else self.step(hidden)
 
 
+def counts_if_it_is_a_number(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    self.calls += 1
+    return self.step(hidden) if not isinstance(self.calls, int) or self.calls % 40 else hidden
+
+
 def counts_by_name(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
     setattr(self, "calls", getattr(self, "calls") + 1)  # noqa: B009, B010
     return self.step(hidden) if self.calls % 40 else hidden
@@ -154,6 +159,7 @@ CHANGING: dict[str, Factory] = {
     "counter": plain()(counts),
     "warm-up": plain()(counts_up_to),
     "counter by name": plain()(counts_by_name),
+    "counter if it is a number": plain()(counts_if_it_is_a_number),
     "global counter": plain()(counts_globally),
     "counter in a closure": lambda: plain()(counts_in_a_closure())(),
     "counter in a buffer": plain(times=partial(torch.zeros, (), dtype=torch.int64))(counts_in_a_buffer),

@@ -16,7 +16,6 @@ from gatdiag.checkpoint.record import ModelCase, PassRecord, WeightRecord
 from gatdiag.checkpoint.series import series
 from gatdiag.checkpoint.stack import ASSUMED, find_stack
 from gatdiag.errors import InputError
-from gatdiag.laws import find_laws
 from gatdiag.names import listed, quoted
 from gatdiag.run import Run, load
 from gatdiag.run.meta import LARGEST_STEP
@@ -196,6 +195,8 @@ def _record(
         return PassRecord(
             subject, structure, folder, name, compared=options["compared"], overwrite=options["overwrite"]
         )
+    from gatdiag.laws import find_laws  # a heavy import that weights alone do not need
+
     laws = find_laws(subject.model, *subject.args, **subject.kwargs)
     if not len(laws):
         reasons = dict.fromkeys(excluded.reason for excluded in laws.excluded)

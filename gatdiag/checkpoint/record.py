@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -14,10 +14,14 @@ from gatdiag.checkpoint.fitting import load_weights_, plain
 from gatdiag.checkpoint.measures import Measured, measure, parameter_columns
 from gatdiag.checkpoint.stack import Stack
 from gatdiag.errors import InputError, ModelError
-from gatdiag.laws import Laws
-from gatdiag.recorder import GROUPS, Recorder, Settings, meta, select
+from gatdiag.quantities import GROUPS
+from gatdiag.recorder import meta
+from gatdiag.recorder.settings import Settings, select
 from gatdiag.run import Store
 from gatdiag.structure import Structure
+
+if TYPE_CHECKING:
+    from gatdiag.laws import Laws
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 
@@ -74,7 +78,7 @@ class WeightRecord:
         name: str,
         model: str,
         structure: Structure,
-        laws: Laws | Stack,
+        laws: "Laws | Stack",
         *,
         compared: bool,
         quick: bool,
@@ -144,7 +148,7 @@ class WeightRecord:
             self._store.seal("finished" if error is None else "failed", None if error is None else str(error))
 
 
-def _described(laws: Laws | Stack) -> dict[str, Any]:
+def _described(laws: "Laws | Stack") -> dict[str, Any]:
     """As meta.json has them."""
     if isinstance(laws, Stack):
         return meta.of_laws([], laws.excluded, None) | {"found": laws.entries}
@@ -191,6 +195,8 @@ class PassRecord:
     def __init__(
         self, case: ModelCase, structure: Structure, folder: Path, name: str, *, compared: bool, overwrite: bool
     ) -> None:
+        from gatdiag.recorder import Recorder  # a heavy import that weights alone do not need
+
         self._case = case
         self._names = [info.name for info in structure.parameters]
         self.measured: Mapping[str, Measured] = {}

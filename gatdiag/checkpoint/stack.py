@@ -14,17 +14,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
 from gatdiag.checkpoint.measures import Measured
-from gatdiag.laws import Exclusion, Law, Laws, Term
+from gatdiag.law import Exclusion, Law, Term
 from gatdiag.run.laws import RecordedLaws, pack
 from gatdiag.structure import Layer, ParameterInfo, Structure
 from gatdiag.structure.adapters import ADAPTERS, ATTENTION, BIAS, FEATURE, OTHER, SCALE
 from gatdiag.structure.from_names import output_axes, series_of
+
+if TYPE_CHECKING:
+    from gatdiag.laws import Laws
 
 ASSUMED: Final = (
     "activations are positively homogeneous (ReLU, LeakyReLU), not ELU, GELU or tanh",
@@ -151,11 +154,13 @@ class Stack:
         sides = ((*one.matrices, *one.biases, *one.scores, *following.matrices) for one, following in self.pairs)
         return frozenset(info.name for infos in sides for info in infos)
 
-    def laws(self, tensors: Mapping[str, Tensor]) -> Laws:
+    def laws(self, tensors: Mapping[str, Tensor]) -> "Laws":
         """The same as laws with names and terms; `laws.c()` takes some 0.1 ms a neuron to prepare.
 
         No residual is measured, so it is NaN.
         """
+        from gatdiag.laws import Laws  # which takes as long to import as a small checkpoint to inspect
+
         laws = [_law(one, following, neuron) for one, following in self.pairs for neuron in range(following.inputs)]
         used = {term.parameter for law in laws for term in law.terms}
         return Laws(laws, {name: tensor for name, tensor in tensors.items() if name in used}, self.excluded)

@@ -8,8 +8,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import dijkstra
 from torch import Tensor
 
 from gatdiag.errors import InputError
@@ -132,6 +130,9 @@ def pairs_by_distance(
         >>> pairs_by_distance(path, 4, 1, 1).tolist()
         [[0, 1, 1, 2], [1, 0, 2, 1]]
     """
+    from scipy.sparse import csr_array  # heavy imports, and most who import metrics want none of this
+    from scipy.sparse.csgraph import dijkstra
+
     if minimum < 0 or (maximum is not None and maximum < minimum):
         raise InputError(f"0 <= minimum <= maximum was expected, got {minimum} and {maximum}; give them in hops")
     starts = torch.arange(num_nodes) if sources is None else sources.cpu()

@@ -13,11 +13,15 @@ One value of mu: torch's hook -> `LayerRecorder` (measures) -> `ForwardPass` (un
 - `guard`: contains what fails
 """
 
-from gatdiag.quantities import GROUPS, Group
-from gatdiag.recorder.guard import RecordingWarning
-from gatdiag.recorder.recorder import Observer, Recorder, Status
-from gatdiag.recorder.schedule import Every
-from gatdiag.recorder.settings import PRESETS, Metrics, Patterns, Settings, select
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gatdiag.quantities import GROUPS, Group
+    from gatdiag.recorder.guard import RecordingWarning
+    from gatdiag.recorder.recorder import Observer, Recorder, Status
+    from gatdiag.recorder.schedule import Every
+    from gatdiag.recorder.settings import PRESETS, Metrics, Patterns, Settings, select
 
 __all__ = [
     "GROUPS",
@@ -33,3 +37,17 @@ __all__ = [
     "Status",
     "select",
 ]
+
+_HOME = {
+    **dict.fromkeys(("GROUPS", "Group"), "gatdiag.quantities"),
+    **dict.fromkeys(("Observer", "Recorder", "Status"), "gatdiag.recorder.recorder"),
+    **dict.fromkeys(("PRESETS", "Metrics", "Patterns", "Settings", "select"), "gatdiag.recorder.settings"),
+    "Every": "gatdiag.recorder.schedule",
+    "RecordingWarning": "gatdiag.recorder.guard",
+}
+
+
+def __getattr__(name: str) -> Any:  # what measures weights alone pays for nothing else here
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'gatdiag.recorder' has no attribute {name!r}")

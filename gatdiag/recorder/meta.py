@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
-from gatdiag.laws import Exclusion, Law
+from gatdiag.law import Exclusion, Law
 from gatdiag.quantities import QUANTITIES
 from gatdiag.recorder.settings import Selection
 from gatdiag.run.laws import pack

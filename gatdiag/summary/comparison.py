@@ -7,7 +7,6 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from gatdiag.quantities import QUANTITIES, columns
 from gatdiag.run import Run
@@ -119,6 +118,8 @@ def mean_by(table: pd.DataFrame, value: str, by: Sequence[str]) -> pd.DataFrame:
         The columns of `by`, then mean, half_width (NaN for fewer than three runs: of two it would be longer than any
         axis), lowest, highest and runs, in the order of first appearance.
     """
+    from scipy.special import stdtrit  # takes longer to import than most pages to draw
+
     known = table.dropna(subset=[value, *by])
     grouped = known.groupby(list(by), sort=False)[value]
     result = grouped.agg(mean="mean", spread="std", lowest="min", highest="max", runs="count").reset_index()

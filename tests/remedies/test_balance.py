@@ -150,4 +150,4 @@ def test_nothing_is_left_behind():
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    assert not nn.modules.module._global_forward_hooks
+    assert not nn.modules.module._has_any_global_hook()

@@ -68,16 +68,6 @@ def test_c_by_the_formula_of_the_paper(scheme):
     assert squares(model.convs[0].lin_l.weight, 1).tolist() == pytest.approx([2.0] * 6)
 
 
-def test_heads_that_are_averaged_balance_in_sum():
-    model = initialize_(STACKS["gatv2 with averaged heads"](), "balanced_xavier", generator=seeded())
-    first, second, third = (conv.lin_l.weight for conv in model.convs)
-    for i in range(6):
-        assert float(squares(first[[i, 6 + i]], (0, 1))) == pytest.approx(float(squares(second[:, i], 0)), rel=1e-5)
-    for i in range(4):
-        rows = second[[i, 4 + i, 8 + i]]
-        assert float(squares(rows, (0, 1))) == pytest.approx(float(squares(third[:, i], 0)), rel=1e-5)
-
-
 def test_balanced_xavier_keeps_directions_of_xavier():
     xavier = initialize_(gat(5, 3, hidden_channels=6, layers=3), "xavier_zero_attention", generator=seeded())
     balanced = initialize_(gat(5, 3, hidden_channels=6, layers=3), "balanced_xavier", generator=seeded())
@@ -110,13 +100,6 @@ def test_a_looks_linear_stack_is_odd_and_passes_a_signal_on(name):
     assert out.std() > 1e-3
     torch.testing.assert_close(model(-X, EDGES), -out)
     torch.testing.assert_close(model(3 * X, EDGES), 3 * out)
-
-
-def test_averaged_heads_are_not_equal():
-    model = initialize_(STACKS["gat with averaged heads"](), "balanced_orthogonal", generator=seeded())
-    heads = model.convs[0].lin.weight.view(3, 4, 5)
-    assert not torch.allclose(heads[0], heads[1])
-    torch.testing.assert_close(heads[:, :2], -heads[:, 2:])
 
 
 def attention_stack(conv, depth, heads, concat, channels=8, features=5, classes=8):
@@ -384,12 +367,6 @@ def test_what_is_no_module_is_refused(model):
         initialize_(model, "xavier")
 
 
-def test_no_global_hook_stays():
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    initialize_(model, "balanced_orthogonal", torch.randn(5, 4))
-    assert not nn.modules.module._has_any_global_hook()
-
-
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
@@ -413,26 +390,8 @@ def test_a_hidden_matrix_has_four_blocks(rows, columns):
     assert torch.equal(weight, expected)
 
 
-def test_first_and_last_matrices_have_two():
-    first, last = (
-        looks_linear((6, 5), LooksLinearLayout(blocks=1)),
-        looks_linear((3, 6), LooksLinearLayout(columns=True)),
-    )
-    assert orthonormal(first[:3])
-    assert torch.equal(first[3:], -first[:3])
-    assert orthonormal(last[:, :3])
-    assert torch.equal(last[:, 3:], -last[:, :3])
-
-
 def test_a_matrix_that_is_both_first_and_last_is_orthogonal():
     assert orthonormal(looks_linear((3, 6), LooksLinearLayout()))
-
-
-def test_averaged_heads_are_blocks_of_their_own():
-    weight = looks_linear((8, 4), LooksLinearLayout(blocks=2, columns=True))
-    for block in (weight[:4], weight[4:]):
-        assert torch.equal(block[:2], -block[2:])
-    assert not torch.allclose(weight[:4], weight[4:])
 
 
 @pytest.mark.parametrize("heads", [2, 3, 8])
@@ -445,18 +404,6 @@ def test_the_mean_of_averaged_heads_is_looks_linear(heads):
         torch.testing.assert_close(
             blocks.square().sum((0, axis)), torch.full((8,), 2.0 * heads).double(), rtol=1e-5, atol=0
         )
-
-
-def test_a_square_hidden_matrix_has_squared_norms_of_two():
-    weight = looks_linear((64, 64), LooksLinearLayout(blocks=1, columns=True))
-    for axis in range(2):
-        assert weight.square().sum(axis).tolist() == pytest.approx([2.0] * 64, rel=1e-5)
-
-
-def test_columns_of_a_last_matrix_that_is_narrow_are_no_unit_vectors():
-    columns = looks_linear((7, 64), LooksLinearLayout(columns=True))[:, :32].square().sum(0)
-    assert float(columns.mean()) == pytest.approx(7 / 32)
-    assert 0.02 < columns.min() < columns.max() < 0.6
 
 
 @pytest.mark.parametrize(

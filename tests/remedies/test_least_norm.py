@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from torch import nn
-from torch.nn import functional as F
 
 import gatdiag
 from gatdiag.experiments.models import gat
@@ -59,26 +58,6 @@ def normalized_c(laws, tensors):
     return Laws(laws, tensors).normalized_c()
 
 
-def swept(tensors, layers, sweeps=3000):
-    """Neuron after neuron in closed form, over and over: slow, and plain to see."""
-    found = {name: tensor.clone() for name, tensor in tensors.items()}
-    for _ in range(sweeps):
-        for layer in range(layers - 1):
-            into, out = found[str(layer)], found[str(layer + 1)]
-            factor = (out.square().sum(0) / into.square().sum(1)) ** 0.25
-            into *= factor[:, None]
-            out /= factor
-    return found
-
-
-@pytest.mark.parametrize(("into", "out"), [(8.0, 2.0), (1e-5, 1e5), (1e5, 1e-5), (3.0, 3.0)])
-def test_one_neuron_has_a_closed_form(into, out):
-    laws = [scalars(a=1, b=-1)]
-    coordinates, skipped = least_norm(laws, {"a": torch.tensor([into]).double(), "b": torch.tensor([-out]).double()})
-    assert float(coordinates.exp()) == pytest.approx((out / into) ** 0.5)
-    assert not skipped
-
-
 def test_exponents_and_widths_count():
     laws = [scalars(a=2, b=-1, d="-1/2")]
     tensors = {name: torch.tensor([value]).double() for name, value in (("a", 3.0), ("b", 0.2), ("d", 5.0))}
@@ -101,27 +80,6 @@ def test_c_is_zero_at_the_point_of_least_norm(widths, seed, spread):
         aside = size * torch.randn(len(laws), generator=generator, dtype=torch.float64)
         elsewhere = rescaled(laws, balanced, aside)
         assert sum(float(tensor.square().sum()) for tensor in elsewhere.values()) > norm
-
-
-@given(seed=st.integers(0, 2**31), spread=st.floats(0, 3))
-@settings(max_examples=30, deadline=None)
-def test_all_points_of_an_orbit_lead_to_the_same(seed, spread):
-    laws, tensors = chain(3, 4, 2, 3), weights(3, 4, 2, 3, seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    aside = spread * torch.randn(len(laws), generator=generator, dtype=torch.float64)
-    elsewhere = rescaled(laws, tensors, aside)
-    first, second = (rescaled(laws, w, least_norm(laws, w)[0]) for w in (tensors, elsewhere))
-    for name in tensors:
-        torch.testing.assert_close(first[name], second[name], rtol=1e-10, atol=1e-12)
-
-
-def test_the_point_is_the_one_that_sweeps_come_to():
-    widths = (4, 5, 3, 6, 2)
-    tensors = weights(*widths, spread=1.0)
-    laws = chain(*widths)
-    found = rescaled(laws, tensors, least_norm(laws, tensors)[0])
-    for name, expected in swept(tensors, layers=4).items():
-        torch.testing.assert_close(found[name], expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_loop_through_one_matrix_balances():
@@ -209,12 +167,6 @@ def test_solutions_are_those_of_the_dense_system(size, width, spread, seed):
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7 * abs(expected).max())
 
 
-def test_a_narrow_band_of_many_unknowns():
-    matrix = sparse.diags([-1.0] * 3 + [8.0] + [-1.0] * 3, range(-3, 4), shape=(700, 700)).tocsr()
-    right = np.linspace(-1, 1, 700)
-    np.testing.assert_allclose(matrix @ solve_banded(matrix, right), right, rtol=1e-9, atol=1e-9)
-
-
 def test_what_no_entry_determines_stays():
     found = solve_banded(sparse.csr_matrix(np.diag([2.0, 0.0, 0.0])), np.array([4.0, 0.0, 0.0]))
     assert found.tolist() == pytest.approx([2.0, 0.0, 0.0])
@@ -224,8 +176,6 @@ def test_what_no_entry_determines_stays():
 
 # --- of models -------------------------------------------------------------------------------------------------------
 
-LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
-
 
 @pytest.fixture(scope="module")
 def stack():
@@ -233,12 +183,6 @@ def stack():
     model = gat(5, 3, hidden_channels=6, layers=4).double()
     laws = gatdiag.find_laws(model, X.double(), EDGES)
     return model, laws
-
-
-def gradients(model):
-    model.zero_grad()
-    F.cross_entropy(model(X.double(), EDGES), LABELS).backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
 def times(tensors, rescaling, power=1):
@@ -257,45 +201,6 @@ def test_c_of_any_tensors_comes_to_zero_and_the_models_own_stay(stack):
     assert [law.neuron for law in rescaling.by_law[:6]] == list(range(6))
     assert [law.factor for law in rescaling.by_law] == pytest.approx(rescaling.coordinates.exp().tolist())
     assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
-
-
-def test_the_factor_of_a_law_is_what_its_rows_are_multiplied_by(stack):
-    _, laws = stack
-    rescaling = balancing(laws, laws.parameters)
-    for number, law in enumerate(rescaling.by_law[:6]):
-        assert law.layer == "convs.0"
-        assert float(rescaling.factors["convs.0.lin_l.weight"][number, 0]) == pytest.approx(law.factor)
-        assert float(rescaling.factors["convs.0.att"][0, 0, number]) == pytest.approx(1 / law.factor)
-        assert float(rescaling.factors["convs.1.lin_l.weight"][0, number]) == pytest.approx(
-            rescaling.by_law[6].factor / law.factor
-        )
-
-
-def test_relative_gradients_balance_as_autograd_sees_them_afterwards(stack):
-    """The model is rescaled and differentiated anew: both sides of each neuron then add up to the same."""
-    model, laws = stack
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    rescaling = balancing(laws, before, gradients(model))
-    assert len(rescaling.balanced) > 6  # behind ReLU some units may be dead
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.mul_(rescaling.factors.get(name, 1))
-    after = gradients(model)
-    relative = {name: after[name] / parameter.detach() for name, parameter in model.named_parameters()}
-    convs = range(3)
-    sides = []
-    for layer in convs:
-        for i in range(6):
-            into = sum(float(r) ** 2 for r in relative[f"convs.{layer}.lin_l.weight"][i])
-            out = sum(float(r) ** 2 for r in relative[f"convs.{layer + 1}.lin_l.weight"][:, i])
-            out += float(relative[f"convs.{layer}.att"][0, 0, i]) ** 2
-            sides.append((into, out))
-    for number in rescaling.balanced:
-        into, out = sides[number]
-        assert into == pytest.approx(out, rel=1e-8)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(before[name])
 
 
 def test_the_authors_sweeps_lead_to_the_same_point(stack):
@@ -369,9 +274,3 @@ def test_refused_laws_are_skipped_and_the_others_balance(stack):
     c = laws.normalized_c(times(laws.parameters, rescaling)).abs()
     assert c[2] > 1e-3
     assert c[[number for number in range(18) if number != 2]].max() < 1e-12
-
-
-def test_no_laws_no_factors():
-    rescaling = balancing(Laws([], {"w": torch.ones(2)}), {"w": torch.ones(2)})
-    assert rescaling.factors == {}
-    assert rescaling.by_law == rescaling.skipped == rescaling.balanced == ()

@@ -173,15 +173,6 @@ def test_each_output_is_measured_by_its_own_size():
     assert found.relative == pytest.approx(1.0)
 
 
-def test_double_precision_tells_rounding_from_a_change():
-    model = linear(3, 4, 2)
-    s = torch.tensor([0.3, 1.7, 5.0, 0.01], dtype=torch.float64)
-    factors = {"0.weight": s[:, None], "1.weight": 1 / s}
-    assert output_difference(model, factors, (X,), dtype=torch.float64).relative < 1e-14
-    assert 1e-9 < output_difference(model, factors, (X,)).relative < 1e-5
-    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-
-
 def test_evaluation_mode_and_no_trace_on_the_model():
     model = nn.Sequential(linear(3, 4), BatchNorm(4), nn.Dropout(0.5))
     state = {name: value.clone() for name, value in model.state_dict().items()}
@@ -195,14 +186,12 @@ def test_evaluation_mode_and_no_trace_on_the_model():
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_outputs_that_are_not_finite_say_nothing(value):
-    assert math.isnan(output_difference(linear(3, 4), {}, (X * value,)).relative)
-
-
-def test_outputs_that_become_infinite_are_a_change():
-    found = output_difference(linear(3, 4), {"0.weight": torch.tensor(1e60).double()}, (X,))
-    assert found.relative == math.inf
+@pytest.mark.parametrize(
+    ("x", "factor", "relative"), [(math.nan, 1, math.nan), (math.inf, 1, math.nan), (1, 1e60, math.inf)]
+)
+def test_outputs_that_are_not_finite_say_nothing_and_those_that_become_so_are_a_change(x, factor, relative):
+    found = output_difference(linear(3, 4), {"0.weight": torch.tensor(factor).double()}, (X * x,)).relative
+    assert found == pytest.approx(relative, nan_ok=True)
 
 
 def test_integers_are_no_outputs():

@@ -1,13 +1,14 @@
 """A finding: something measured that a reader of a run should know."""
 
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 Severity: TypeAlias = Literal["error", "warning", "note", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 
 
-class Evidence(NamedTuple):
+@dataclass(frozen=True)
+class Evidence:
     """One number that a finding rests on.
 
     Attributes:

@@ -38,7 +38,6 @@ class TrainingFacts:
         metric: Name of the logged scalar that chose the best step (as `watch(best=...)` or a validation accuracy).
         best_metric: Its best value.
         best_step: When that was reached first.
-        first_non_finite: As in the run's meta: step, layer, where, parameter, kind; None if all was finite.
     """
 
     steps: int
@@ -52,7 +51,6 @@ class TrainingFacts:
     metric: str | None
     best_metric: float
     best_step: int | None
-    first_non_finite: dict[str, object] | None
 
 
 def training_facts(run: Run) -> TrainingFacts:
@@ -77,7 +75,6 @@ def training_facts(run: Run) -> TrainingFacts:
         metric=metric,
         best_metric=float(chosen[best_step]) if best_step is not None else np.nan,
         best_step=int(best_step) if best_step is not None else None,
-        first_non_finite=run.meta.get("first_non_finite"),
     )
 
 

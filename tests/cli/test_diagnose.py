@@ -45,6 +45,7 @@ def test_a_checkpoint_will_do(folder):
     assert done.exit_code == 1, done.stderr
     (finding,) = json.loads(done.stdout)["findings"]
     assert (finding["code"], finding["severity"], finding["parameters"]) == ("non-finite", "error", ["weight"])
+    assert finding["evidence"] == [{"what": "NaN or infinite values", "value": 1, "unit": "entries"}]
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,13 @@ def rewrite_meta(folder, change):
     path.write_text(json.dumps(meta))
 
 
+def luminance(color):
+    """Relative luminance of a color of six hexadecimal digits (WCAG 2)."""
+    parts = [byte / 255 for byte in bytes.fromhex(color)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
 class Reader(HTMLParser):
     """What is in a page: tags, identifiers, references, headings, the text a reader sees."""
 

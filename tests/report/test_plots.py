@@ -11,6 +11,7 @@ import gatdiag
 from gatdiag.figures import figures_for, render
 from gatdiag.report import plots
 from gatdiag.report.plots import TITLES, figure_block, figure_groups
+from tests.report.builder import luminance
 from tests.run.synthetic import synthetic_run
 
 
@@ -47,16 +48,10 @@ def test_no_line_and_no_letter_disappears_in_the_dark(run):
         colors = {*re.findall(r"(?:fill|stroke): (#\w{6})", svg)} - grounds
         for color in colors:
             shown = plots._DARK.get(color, color)
-            assert (luminance(shown) + 0.05) / (luminance("#14171a") + 0.05) >= 1.8, (figure.name, color)
+            assert (luminance(shown[1:]) + 0.05) / (luminance("14171a") + 0.05) >= 1.8, (figure.name, color)
         style = plots._styled(svg.encode()).decode()
         assert style.count("@media (prefers-color-scheme:dark)") == 1
         ElementTree.fromstring(style)
-
-
-def luminance(color):
-    parts = [byte / 255 for byte in bytes.fromhex(color[1:])]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_the_data_behind_it_are_those_of_the_figure(run, figure):

@@ -18,12 +18,14 @@ from gatdiag.remedies.initialize import SCHEMES, Scheme, initialize_
 from gatdiag.remedies.insertion import Skip, insert_after_
 from gatdiag.remedies.lipschitz_norm import lipschitz_bound, lipschitz_normalize_
 from gatdiag.remedies.rebalance import Rebalanced, rebalance_
+from gatdiag.remedies.schedule import Rebalance
 from gatdiag.remedies.weight_norm import weight_normalize_
 
 __all__ = [
     "SCHEMES",
     "Applied",
     "Change",
+    "Rebalance",
     "Rebalanced",
     "Scheme",
     "Skip",

@@ -127,8 +127,8 @@ def rebalance_(
     _refuse_misfits(model, towards, loss, optimizer, moments)
     user = unwrapped(model)
     powers = powers_of(optimizer) if optimizer is not None and moments == "rescale" else {}
-    laws = _laws(user, args, kwargs)
-    _refuse_shared_memory(laws.parameters)
+    laws = repeatable_laws(user, args, kwargs)
+    refuse_shared_memory(laws.parameters)
     gradients = None if towards == "c" else gradients_of(user, laws.parameters, loss, args, kwargs)
     rescaling, double, own = verified_balancing(
         user, laws, gradients, args, kwargs, include_approximate=include_approximate
@@ -137,13 +137,9 @@ def rebalance_(
     c_before, imbalance_before = _imbalance(laws, rescaling, relative)
     if optimizer is not None and moments == "drop":
         optimizer.state.clear()
-    for name, factor in rescaling.factors.items():
-        parameter = laws.parameters[name]
-        multiply_(parameter, factor)
-        _divide_gradient_(parameter, factor)
-        if optimizer is not None and parameter in optimizer.state:
-            rescale_moments_(optimizer.state[parameter], factor, powers)
-        if relative is not None:
+    rescale_(laws.parameters, rescaling.factors, optimizer, powers)
+    if relative is not None:
+        for name, factor in rescaling.factors.items():
             multiply_(relative[name], factor, -2)
     c_after, imbalance_after = _imbalance(laws, rescaling, relative)
     return Rebalanced(
@@ -160,7 +156,17 @@ def rebalance_(
     )
 
 
-def _laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
+def rescale_(parameters: Tensors, factors: Tensors, optimizer: Optimizer | None, powers: Mapping[str, int]) -> None:
+    """Multiply weights, divide the gradients that are there, and carry along what the optimizer remembers."""
+    for name, factor in factors.items():
+        parameter = parameters[name]
+        multiply_(parameter, factor)
+        _divide_gradient_(parameter, factor)
+        if optimizer is not None and parameter in optimizer.state:
+            rescale_moments_(optimizer.state[parameter], factor, powers)
+
+
+def repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
     """The laws in the mode the model is in; none if it is in evaluation mode, and calls in training differ."""
     laws = find_laws(model, *args, **kwargs)
     if model.training or not len(laws):
@@ -198,7 +204,7 @@ def _refuse_misfits(model: Any, towards: str, loss: Any, optimizer: Any, moments
         raise InputError("Expected the optimizer that trains this model, got one that holds none of its parameters.")
 
 
-def _refuse_shared_memory(parameters: Tensors) -> None:
+def refuse_shared_memory(parameters: Tensors) -> None:
     """Copies of the model, on which all is found and checked, have memory of their own for each parameter."""
     seen: dict[int, str] = {}
     for name, parameter in parameters.items():

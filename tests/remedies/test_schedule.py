@@ -1,0 +1,104 @@
+"""Rebalancing during training: balance is kept, and nothing but the balance changes."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GATv2Conv
+
+from gatdiag import find_laws
+from gatdiag.errors import InputError, ModelError, OptimizerError
+from gatdiag.remedies import Rebalance, rebalance_
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList([GATv2Conv(5, 6), GATv2Conv(6, 6), GATv2Conv(6, 3)])
+
+    def forward(self, x, edge_index):
+        for conv in self.convs[:-1]:
+            x = conv(x, edge_index).relu()
+        return self.convs[-1](x, edge_index)
+
+
+X = torch.randn(8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+EDGES = torch.randint(0, 8, (2, 30), generator=torch.Generator().manual_seed(1))
+LABELS = torch.arange(8) % 3
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Network().double()
+
+
+def train(model, optimizer, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(X, EDGES), LABELS).backward()
+        optimizer.step()
+
+
+OPTIMIZERS = {
+    "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01),
+    "Adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("criterion", ["c", "relative-gradients"])
+def test_each_time_it_is_what_rebalance_does(model, kind, criterion):
+    twin = copy.deepcopy(model)
+    optimizer, other = OPTIMIZERS[kind](model), OPTIMIZERS[kind](twin)
+    schedule = Rebalance(model, X, EDGES, optimizer=optimizer, every=3, criterion=criterion)
+    train(model, optimizer, 7)
+    for step in range(7):
+        other.zero_grad()
+        nn.functional.cross_entropy(twin(X, EDGES), LABELS).backward()
+        if step % 3 == 0:
+            rebalance_(twin, X, EDGES, towards=criterion, optimizer=other)
+        other.step()
+    assert schedule.times == 3
+    for name, weight in twin.named_parameters():
+        torch.testing.assert_close(model.get_parameter(name), weight, rtol=1e-9, atol=1e-12)
+
+
+def test_c_stays_small_where_adam_would_move_it(model):
+    laws, optimizer = find_laws(model, X, EDGES), OPTIMIZERS["Adam"](model)
+    rebalance_(model, X, EDGES, optimizer=optimizer)
+    train(model, optimizer, 40)
+    drifted = float(laws.normalized_c().abs().max())
+    with Rebalance(model, X, EDGES, optimizer=optimizer, every=1):
+        train(model, optimizer, 40)
+    kept = float(laws.normalized_c().abs().max())
+    assert kept < drifted / 3
+
+
+def test_undoing_ends_it(model):
+    optimizer = OPTIMIZERS["SGD"](model)
+    with Rebalance(model, X, EDGES, optimizer=optimizer, every=1) as schedule:
+        train(model, optimizer, 2)
+    train(model, optimizer, 2)
+    assert schedule.times == 2
+    assert str(schedule) == "rebalance:\n  Network: 12 laws, towards c, every 1 steps"
+
+
+def test_what_does_not_fit_is_refused(model):
+    optimizer = OPTIMIZERS["SGD"](model)
+    with pytest.raises(InputError, match="whole number from 1 was expected, got 0"):
+        Rebalance(model, X, EDGES, optimizer=optimizer, every=0)
+    with pytest.raises(InputError, match="'c' or 'relative-gradients', got 'norm'"):
+        Rebalance(model, X, EDGES, optimizer=optimizer, criterion="norm")
+    with pytest.raises(InputError, match=r"torch\.optim\.Optimizer, got NoneType"):
+        Rebalance(model, X, EDGES, optimizer=None)
+    with pytest.raises(ModelError, match="Expected a model with laws"):
+        Rebalance(nn.Linear(3, 2), torch.ones(2, 3), optimizer=optimizer)
+
+    class Own(torch.optim.SGD):
+        pass
+
+    with pytest.raises(OptimizerError, match="Expected one of SGD"):
+        Rebalance(model, X, EDGES, optimizer=Own(model.parameters()))
+    assert not optimizer._optimizer_step_pre_hooks

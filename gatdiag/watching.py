@@ -41,7 +41,7 @@ def watch(
 
     Weights, losses and random numbers are bit for bit those of the unwatched loop. Nothing is planted on the model: it
     can be pickled, deep-copied, compiled and watched again, and its copies write nothing. What fails inside recording
-    is told once, and training goes on. Evaluation under `torch.no_grad()` is not recorded, nor are forward passes that
+    raises one warning, and training goes on. Evaluation under `torch.no_grad()` is not recorded, nor are forward passes that
     no gradient comes back to, if the step has another one.
 
     A step is what an optimizer of torch's makes that holds parameters of the model; row t of each table belongs to the
@@ -54,7 +54,7 @@ def watch(
     the training gives no gradients) are recorded, with a warning.
 
     Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded all the same. Of a layer
-    that returns a dict, such as one entry a type of node, the first entry is recorded. Parameters and layers that are
+    that returns a dict, such as one entry per type of node, the first entry is recorded. Parameters and layers that are
     replaced by others of the same names and shapes are followed from the next step on, whose row has no outputs of a
     layer that is new; parameters that `torch.func.functional_call` lends are not looked at. The run's notes say which
     of these happened.

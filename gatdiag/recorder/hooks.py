@@ -43,7 +43,7 @@ class Hooks:
 
     @property
     def attached(self) -> bool:
-        """Whether events are sent."""
+        """True if events are sent."""
         return bool(self._handles)
 
     def listen_to(self, layers: Mapping[str, nn.Module]) -> None:
@@ -127,7 +127,7 @@ class Hooks:
         output.register_hook(backward)
 
     def _is_compiled_model(self, module: nn.Module) -> bool:
-        """Whether this is the model compiled, whose own call cannot be seen; by name: the class is slow to import."""
+        """True if this is the model compiled, whose own call cannot be seen; by name: the class is slow to import."""
         return type(module).__name__ == "OptimizedModule" and getattr(module, "_orig_mod", None) is self._root
 
     def _note_part(self, layer: str, output: Mapping[Any, Any]) -> None:
@@ -157,10 +157,10 @@ def _first_tensor_if_any(output: Any) -> Tensor | None:
 
 
 def _is_unheard() -> bool:
-    """Whether nothing is trained by this call, or a tracer sees it, which as a compiler must see nothing of ours."""
+    """True if nothing is trained by this call, or a tracer sees it, which as a compiler must see nothing of ours."""
     return not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None
 
 
 def in_backward_pass() -> bool:
-    """Whether this runs inside a backward pass, as the forward passes that activation checkpointing repeats do."""
+    """True if this runs inside a backward pass, as the forward passes that activation checkpointing repeats do."""
     return torch._C._current_graph_task_id() != -1

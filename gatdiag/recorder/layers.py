@@ -44,7 +44,7 @@ _OF_THE_LAST = (
 
 @dataclass
 class ForwardPass:
-    """What one forward pass, and the backward pass after it, have shown so far."""
+    """Measurements of one forward pass, and of the backward pass after it."""
 
     numbers: dict[str, int] = field(default_factory=dict)
     edges: dict[str, Tensor | None] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class LayerRecorder:
 
     @property
     def notes(self) -> list[str]:
-        """What could not be recorded, in plain words."""
+        """Remarks on what could not be recorded."""
         return [*self._notes.values(), *self.hooks.parts.values()]
 
     def start_step(self, record: int | None) -> None:
@@ -144,7 +144,7 @@ class LayerRecorder:
             self._recorder.on_forward(args, kwargs)
 
     def _end_pass(self) -> None:
-        """What comes next belongs to another pass."""
+        """End the pass: what comes next belongs to another one."""
         self._pass.ended = bool(self._pass.numbers)
 
     # --- attention ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a run's meta.json says of the model, its laws, its optimizers and the machine."""
+"""Entries of a run's meta.json: the model, its laws, its optimizers and the machine."""
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ def of_model(model: nn.Module) -> dict[str, str]:
 
 
 def fixed(selection: Selection) -> dict[str, Any]:
-    """What does not depend on the model: the quantities that are recorded, and the versions of what records them."""
+    """Entries that do not depend on the model: the recorded quantities, and the versions of what records them."""
     recorded = (quantity for quantity in QUANTITIES if quantity.group in selection.every)
     quantities = [
         {key: text for key, text in asdict(quantity).items() if key in _DESCRIBED}

@@ -37,7 +37,7 @@ Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]  # of a forward pa
 
 @dataclass(frozen=True)
 class RecordingPlan:
-    """What is recorded of a model.
+    """The parts of a model that are recorded.
 
     Attributes:
         structure: Of the whole model.
@@ -62,7 +62,7 @@ class RecordingPlan:
 
     @property
     def excluded(self) -> tuple[Exclusion, ...]:
-        """What has no law, and why."""
+        """Parameters without a law, and why."""
         return () if self.laws is None else self.laws.excluded
 
     @property
@@ -183,7 +183,7 @@ def without_disproved(plan: RecordingPlan, selection: Selection, *, is_rough: bo
 
 
 def _has_gradients(law: Law, laws: Laws) -> bool:
-    """Whether all of its parameters took part in the backward passes so far."""
+    """True if all of its parameters took part in the backward passes so far."""
     return all(laws.parameters[term.parameter].grad is not None for term in law.terms)
 
 
@@ -252,12 +252,12 @@ class _Binding:
         self._held = [value for _, _, value in held]
 
     def holds(self) -> bool:
-        """Whether each is where it was; a few dozen nanoseconds for each, for every step asks."""
+        """True if each is where it was; a few dozen nanoseconds for each, for every step asks."""
         return all(map(is_, map(dict.get, self._places, self._keys), self._held))
 
 
 def holds_none_of(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Parameter]) -> bool:
-    """Whether no optimizer holds any of the parameters."""
+    """True if no optimizer holds any of the parameters."""
     held = {id(item) for optimizer in optimizers for group in optimizer.param_groups for item in group["params"]}
     return held.isdisjoint(map(id, parameters))
 

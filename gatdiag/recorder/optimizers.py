@@ -53,7 +53,7 @@ class OptimizerHooks:
 
     @property
     def is_open(self) -> bool:
-        """Whether a step has begun and is not over."""
+        """True if a step has begun and is not over."""
         return self._members is not None
 
     def attach(self) -> None:
@@ -101,7 +101,7 @@ class OptimizerHooks:
         self._own = {id(parameter): parameter for parameter in self._parameters()}
 
     def holds_own(self, optimizer: Optimizer) -> bool:
-        """Whether it holds any of the model's parameters."""
+        """True if it holds any of the model's parameters."""
         if self._holds(optimizer):
             return True
         self.refresh()  # there may be new ones
@@ -111,7 +111,7 @@ class OptimizerHooks:
         return any(id(parameter) in self._own for parameter in held_by(optimizer))
 
     def _is_another(self, optimizer: Optimizer | None) -> bool:
-        """Whether what is about to be made is not part of the open step."""
+        """True if what is about to be made is not part of the open step."""
         if self._members is None:
             return False
         if optimizer is None or optimizer in self._members:
@@ -165,7 +165,7 @@ class OptimizerHooks:
             self._backward_passes = self._counter.count()
 
     def _is_complete(self) -> bool:
-        """Whether every parameter with a gradient is held by an optimizer that has made its step."""
+        """True if every parameter with a gradient is held by an optimizer that has made its step."""
         members = self._members or []
         if self._only is not None and len(members) < len(self._only):
             return False
@@ -173,7 +173,7 @@ class OptimizerHooks:
         return all(key in held or parameter.grad is None for key, parameter in self._own.items())
 
     def _is_misdirected(self, optimizer: Optimizer) -> bool:
-        """Whether training passes of the model come before this step, and gave its optimizer's parameters no gradient.
+        """True if training passes of the model come before this step, and gave its optimizer's parameters no gradient.
 
         The optimizer of another network that is trained beside this one, such as a critic, has gradients of its own.
         """
@@ -195,7 +195,7 @@ def held_by(optimizer: Optimizer) -> list[nn.Parameter]:
 
 
 def _is_skipped(optimizer: Optimizer) -> bool:
-    """Whether a fused optimizer will not move the weights, because a gradient scaler found an infinity."""
+    """True if a fused optimizer will not move the weights, because a gradient scaler found an infinity."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)
 
@@ -215,13 +215,13 @@ def calling_scaler() -> GradScaler | None:
 
 
 def unscale_of_parameters(optimizers: Sequence[Optimizer]) -> Tensor | None:
-    """What undoes the scaling of gradients as a fused optimizer finds them: it unscales them inside its step."""
+    """Factor that undoes the scaling of gradients as a fused optimizer finds them: it unscales them inside its step."""
     scales = [scale for optimizer in optimizers if (scale := getattr(optimizer, "grad_scale", None)) is not None]
     return 1.0 / scales[0].double() if scales else None
 
 
 def unscale_of_outputs(scaler: Any) -> Tensor | float | None:
-    """What undoes the scaling of gradients of layer outputs; a tensor where that spares waiting for the device."""
+    """Factor that undoes the scaling of gradients of layer outputs; a tensor where that spares waiting for the device."""
     if scaler is None or not scaler.is_enabled():
         return None
     scale = getattr(scaler, "_scale", None)

@@ -123,7 +123,7 @@ def _joined(earlier: Any, later: Tensor, here: np.ndarray[Any, Any]) -> Any:
 
 
 def are_suspect(gradients: Iterable[Tensor | None]) -> bool:
-    """Whether any of these may hold a NaN or an infinity, as fast as that can be told; on a device, always."""
+    """True if any of these may hold a NaN or an infinity, found out quickly; on a device, always."""
     with np.errstate(all="ignore"):
         for gradient in gradients:
             if gradient is None:

@@ -85,7 +85,7 @@ class Recorder:
         folder: Where the run is written.
         settings: What is recorded.
         enabled: False makes all of it a no-op.
-        observer: Is told how training is going.
+        observer: Called with the state of the training after each record.
 
     Attributes:
         folder: Where the run is.
@@ -501,7 +501,7 @@ class Recorder:
         return True
 
     def _follow(self) -> None:
-        """What is recorded of the model has changed."""
+        """Follow a plan that has changed."""
         self._steps.refresh()
         plan = self._model.plan
         if plan is not None and self._writer is not None:

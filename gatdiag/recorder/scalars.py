@@ -1,4 +1,4 @@
-"""What the user logs, or Lightning for the user: numbers, tensors and metric objects -> scalars."""
+"""Scalars from what the user logs, or Lightning for the user: numbers, tensors and metric objects."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -64,7 +64,7 @@ def scalar(name: str, value: Any) -> float | Tensor:
 
 
 class TrainerMetrics:
-    """What a LightningModule logs with `self.log`, read from its trainer; Lightning is not imported."""
+    """Metrics that a LightningModule logs with `self.log`, read from its trainer; Lightning is not imported."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -95,7 +95,7 @@ class TrainerMetrics:
 
 
 def training_loss(names: Iterable[str]) -> str | None:
-    """Which of the logged values is the loss of training; None if it cannot be told.
+    """Which of the logged values is the loss of training; None if that is not clear.
 
     Example:
         >>> training_loss(["val_loss", "train_loss", "train_kl_loss", "accuracy"])

@@ -11,7 +11,7 @@ from gatdiag.recorder.guard import Guard
 
 Every: TypeAlias = int | Literal["auto", "log"] | Callable[[int], bool]
 
-SHARE = 0.05  # of training time, that recording may take where nothing else is said
+SHARE = 0.05  # of training time, that recording may take by default
 _DENSE = 64  # steps that "log" records one by one
 _FREE = 5.0  # seconds that recording may cost before it is paced
 _STARTUP = 2.5  # of these, that the first step may use up

@@ -1,4 +1,4 @@
-"""What is recorded, and how often: presets of groups of columns. What costs more is recorded more rarely."""
+"""Settings of a recording: presets of groups of columns. What costs more is recorded more rarely."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ _SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mse", "mae")
 
 @dataclass(frozen=True)
 class Selection:
-    """What is recorded.
+    """Groups and columns that are recorded.
 
     Attributes:
         name: The preset's name, or the names that were asked for.
@@ -135,7 +135,7 @@ def _patterns(patterns: Patterns, what: str) -> list[str]:
 
 
 def best_scalar(best: str) -> tuple[str, bool]:
-    """What `best=` names, and whether larger values are better.
+    """The scalar that `best=` names, and whether larger values are better.
 
     Args:
         best: Name of a logged scalar, such as "val_accuracy"; "max:" or "min:" before it says which way is better.
@@ -157,7 +157,7 @@ def best_scalar(best: str) -> tuple[str, bool]:
 
 
 def listed_optimizers(optimizer: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer] | None:
-    """What `optimizer=` names.
+    """The optimizers that `optimizer=` names.
 
     Raises:
         InputError: Something else than optimizers of torch.
@@ -214,7 +214,7 @@ class Settings:
 
     @property
     def cadence(self) -> dict[str, Any]:
-        """What meta.json says of it."""
+        """The entry of meta.json."""
         every = getattr(self.every, "__name__", "function") if callable(self.every) else str(self.every)
         groups = dict(self.selection.every)
         return {"every": every, "budget": self.share, "metrics": self.selection.name, "groups": groups}

@@ -74,12 +74,12 @@ class Tape(TorchFunctionMode):
 
     @property
     def is_over(self) -> bool:
-        """Whether it follows nothing any more, and can be taken off."""
+        """True if it follows nothing any more, and can be taken off."""
         return self._has_ended and not self._is_answering
 
     @property
     def is_rolling(self) -> bool:
-        """Whether training is being followed."""
+        """True if training is being followed."""
         return self._is_rolling and not self._has_ended
 
     def stop(self) -> Program | None:
@@ -135,7 +135,7 @@ class Tape(TorchFunctionMode):
         self._resume()
 
     def _begins_with(self, module: nn.Module) -> bool:
-        """Whether training calls this part of the model by itself: then the tape rolls from now on."""
+        """True if training calls this part of the model by itself: then the tape rolls from now on."""
         is_training = self._model.training and torch.is_grad_enabled() and not in_backward_pass()
         if id(module) not in self._paths or not is_training or _C._get_tracing_state() is not None:
             return False
@@ -148,7 +148,7 @@ class Tape(TorchFunctionMode):
         return True
 
     def _is_transparent(self, module: nn.Module) -> bool:
-        """Whether it is looked into: a module around parts of the model, or one whose forward is lent to a method."""
+        """True if it is looked into: a module around parts of the model, or one whose forward is lent to a method."""
         if id(module) in self._paths:
             return module is self._model and _is_redirected(module)
         return any(id(part) in self._paths for part in module.modules())
@@ -324,7 +324,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _is_redirected(module: nn.Module) -> bool:
-    """Whether its forward is, for this call, Lightning's way to another method, through a wrapper of the module."""
+    """True if its forward is, for this call, Lightning's way to another method, through a wrapper of the module."""
     forward = vars(module).get("forward")
     return getattr(forward, "__qualname__", "").startswith("_ForwardRedirection")
 

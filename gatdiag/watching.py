@@ -41,8 +41,8 @@ def watch(
 
     Weights, losses and random numbers are bit for bit those of the unwatched loop. Nothing is planted on the model: it
     can be pickled, deep-copied, compiled and watched again, and its copies write nothing. What fails inside recording
-    raises one warning, and training goes on. Evaluation under `torch.no_grad()` is not recorded, nor are forward passes that
-    no gradient comes back to, if the step has another one.
+    raises one warning, and training goes on. Evaluation under `torch.no_grad()` is not recorded, nor are forward passes
+    that no gradient comes back to, if the step has another one.
 
     A step is what an optimizer of torch's makes that holds parameters of the model; row t of each table belongs to the
     parameters before step t, and to the gradients that step used: after accumulation, after `clip_grad_norm_`, and

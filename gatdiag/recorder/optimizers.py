@@ -221,7 +221,7 @@ def unscale_of_parameters(optimizers: Sequence[Optimizer]) -> Tensor | None:
 
 
 def unscale_of_outputs(scaler: Any) -> Tensor | float | None:
-    """Factor that undoes the scaling of gradients of layer outputs; a tensor where that spares waiting for the device."""
+    """Factor that does so for gradients of layer outputs; a tensor where that spares waiting for the device."""
     if scaler is None or not scaler.is_enabled():
         return None
     scale = getattr(scaler, "_scale", None)

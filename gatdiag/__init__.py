@@ -3,8 +3,8 @@
 The rooms of the package, in the order in which data flows through them. A room may import the rooms below its line, its
 neighbors never:
 
-    cli            thin commands over public functions
-    experiments    built-in models and data sets
+    cli            one command a file, over public functions
+    experiments    built-in models, data sets and trainings; what recording one costs
     watching       watch(): a recorder around a training loop, with or without a progress line
     report         runs -> one HTML page that a stranger understands
     figures        runs -> the papers' figures, as pictures and as data; one figure a file

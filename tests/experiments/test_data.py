@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch_geometric import datasets
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.data import SOURCES, _keep, block_model, load_graph
@@ -60,6 +61,16 @@ def test_what_is_downloaded_is_kept_below_the_root(root, tmp_path, monkeypatch):
     assert {path.name for path in (tmp_path / "new" / "webkb" / "texas").iterdir()} == {"raw"}
     monkeypatch.setattr("torch_geometric.datasets.WebKB.download", None)
     assert load_graph("Texas", root=tmp_path / "new").num_nodes == 183
+
+
+def test_what_is_printed_while_a_graph_is_read_is_kept_from_standard_output(tmp_path, monkeypatch, capsys):
+    def read(root, **options):
+        print("Processing...")  # noqa: T201
+        return [block_model()]
+
+    monkeypatch.setattr(datasets, "Actor", read)
+    load_graph("actor", tmp_path)
+    assert capsys.readouterr() == ("", "Processing...\n")
 
 
 def test_a_file_that_is_there_is_never_replaced(tmp_path):

@@ -30,21 +30,31 @@ def recorded(folder, *, scale=1.0, freeze=None, steps=4, hidden=5):
     return gatdiag.load(folder)
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return recorded(tmp_path_factory.mktemp("runs") / "plain")
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory):
+    return recorded(tmp_path_factory.mktemp("runs") / "scaled", scale=1.5)
+
+
 def row(table, layer, quantity, role="feature weight"):
     found = table[(table.layer == layer) & (table.quantity == quantity) & (table.role == role)]
     assert len(found) == 1
     return found.iloc[0]
 
 
-def test_a_run_does_not_differ_from_its_repetition(tmp_path):
-    table = differences(recorded(tmp_path / "a"), recorded(tmp_path / "b"))
+def test_a_run_does_not_differ_from_its_repetition(tmp_path, plain):
+    table = differences(plain, recorded(tmp_path / "b"))
     assert len(table) > 20
     assert (table.difference == 0).all()
 
 
 @pytest.mark.parametrize("when", ["last", "median"])
-def test_values_are_those_of_the_tables(tmp_path, when):
-    runs = recorded(tmp_path / "a"), recorded(tmp_path / "b", scale=3.0)
+def test_values_are_those_of_the_tables(plain, scaled, when):
+    runs = plain, scaled
     table = differences(*runs, when=when)
     found = row(table, "0", "norm")
     for run, value in zip(runs, (found["first"], found["second"]), strict=True):
@@ -56,37 +66,34 @@ def test_values_are_those_of_the_tables(tmp_path, when):
     assert table.difference.is_monotonic_decreasing
 
 
-def test_shares_differ_by_themselves(tmp_path):
-    table = differences(recorded(tmp_path / "a"), recorded(tmp_path / "b", freeze=0), when="last")
+def test_shares_differ_by_themselves(tmp_path, plain):
+    table = differences(plain, recorded(tmp_path / "b", freeze=0), when="last")
     found = row(table, "0", "unchanged_fraction")
     assert found["second"] == 1
     assert found.difference == pytest.approx(1 - found["first"])
 
 
-def test_c_is_compared_with_the_weights_of_a_neuron(tmp_path):
-    first, second = recorded(tmp_path / "a"), recorded(tmp_path / "b", scale=1.5)
-    table = differences(first, second, when="last")
+def test_c_is_compared_with_the_weights_of_a_neuron(plain, scaled):
+    table = differences(plain, scaled, when="last")
     found = row(table, "0", "c", role="")
     squares = sum(
-        run.parameters[run.parameters.parameter == "0.weight"].norm.iloc[-1] ** 2 / 5 for run in (first, second)
+        run.parameters[run.parameters.parameter == "0.weight"].norm.iloc[-1] ** 2 / 5 for run in (plain, scaled)
     )
     assert found.difference == pytest.approx(min(1, abs(found["first"] - found["second"]) / squares))
 
 
-def test_what_is_not_finite_in_one_run_alone_differs_most(tmp_path):
-    broken = recorded(tmp_path / "b", scale=math.inf)
-    table = differences(recorded(tmp_path / "a"), broken, when="last")
+def test_what_is_not_finite_in_one_run_alone_differs_most(tmp_path, plain):
+    table = differences(plain, recorded(tmp_path / "b", scale=math.inf), when="last")
     assert row(table, "0", "norm").difference == 1
     assert not np.isnan(table.difference).any()
 
 
-def test_layers_of_one_run_alone_are_named(tmp_path):
-    first = recorded(tmp_path / "a")
+def test_layers_of_one_run_alone_are_named(tmp_path, plain):
     with gatdiag.watch(nn.Sequential(nn.Linear(4, 4)), tmp_path / "b") as recorder:
         recorder.step()
     second = gatdiag.load(tmp_path / "b")
-    assert only_in(first, second) == (("2",), ())
-    assert set(differences(first, second).layer) <= {"0", ""}
+    assert only_in(plain, second) == (("2",), ())
+    assert set(differences(plain, second).layer) <= {"0", ""}
 
 
 def test_outcomes_are_the_loss_the_scores_and_what_else_was_logged(tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import GCN
 
 import gatdiag
-from gatdiag.checkpoint.inspection import inspect
+from gatdiag.checkpoint.inspection import Notes, inspect
 from gatdiag.checkpoint.overview import layer_rows, weight_table
 from gatdiag.checkpoint.record import ModelCase
 from gatdiag.diagnosis import diagnose
@@ -268,24 +269,19 @@ def codes(inspection):
 class TestFindings:
     def of(self, state, folder, **further):
         torch.save({"state_dict": state, **further}, folder / "x.pt")
-        return codes(inspect(folder / "x.pt", folder / "run"))
+        return codes(inspect(folder / "x.pt", folder / "run", overwrite=True))
 
-    def test_a_sound_checkpoint_has_none(self, saved, tmp_path):
-        assert self.of(saved[1][10].state_dict(), tmp_path) == {}
-
-    def test_nan(self, saved, tmp_path):
+    def test_nan_and_dead_neurons(self, saved, tmp_path):
         state = copy.deepcopy(saved[1][10].state_dict())
+        assert self.of(state, tmp_path) == {}
         state["convs.1.att"][0, 0, 2] = math.nan
-        found = self.of(state, tmp_path)["non-finite"]
-        assert (found.severity, found.layers, found.parameters) == ("error", ("convs.1",), ("convs.1.att",))
-        assert "1 of the weights is NaN or infinite" in found.text
-
-    def test_dead_neurons(self, saved, tmp_path):
-        state = copy.deepcopy(saved[1][10].state_dict())
         state["convs.1.lin_l.weight"][:3] = 0
-        found = self.of(state, tmp_path)["dead-weights"]
-        assert (found.severity, found.layers) == ("warning", ("convs.1",))
-        assert "3 neurons" in found.text
+        found = self.of(state, tmp_path)
+        broken, dead = found["non-finite"], found["dead-weights"]
+        assert (broken.severity, broken.layers, broken.parameters) == ("error", ("convs.1",), ("convs.1.att",))
+        assert "1 of the weights is NaN or infinite" in broken.text
+        assert (dead.severity, dead.layers) == ("warning", ("convs.1",))
+        assert "3 neurons" in dead.text
 
     def test_parameters_that_no_gradient_reached(self, tmp_path):
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(4, 2))
@@ -321,3 +317,11 @@ class TestFindings:
         assert not any(
             row.dead_rows or row.dead_columns for row in layer_rows(inspect(tmp_path / "x.pt", tmp_path / "r"))
         )
+
+
+def test_a_note_is_told_once_with_few_of_its_checkpoints():
+    notes = Notes()
+    for number in range(100):
+        notes.add("of all")
+        notes.add("lacks 'a'", Path(f"{number}.pt"))
+    assert notes.texts() == ("of all", "'0.pt', '1.pt' and 98 more: lacks 'a'")

@@ -1,15 +1,22 @@
-"""Pickles that were made to run something, or to fill the memory, are refused, and nothing of it happens."""
+"""Files made to run something, to fill the memory or to take for ever are refused, and nothing of it happens."""
 
+import contextlib
+import io
 import json
 import pickle
 import subprocess
 import sys
+import zipfile
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gatdiag.checkpoint import open_checkpoint, torch_file
+from gatdiag.checkpoint.torch_file import scan
 from gatdiag.errors import InputError
 from tests.checkpoint.assembly import archive, call, legacy, mapping, name, program, storage, tensor, value
 
@@ -227,3 +234,148 @@ def test_names_with_escapes_are_kept_in_the_data_and_shown_escaped(tmp_path):
     assert list(open_checkpoint(path).tensors) == [nasty]
     torch.save({nasty: 1}, path)
     assert "\\x1b[2J\\n<script>" in refusal(path)
+
+
+# --- archives that torch.save did not write ------------------------------------------------------------
+
+GOOD = mapping({"weight": tensor(storage(4), (2, 2), (2, 1))})
+
+
+def test_a_zip_bomb_is_refused(tmp_path):
+    path = tmp_path / "model.pt"
+    body = mapping({"a": tensor(storage(2**24), (2**24,), (1,))})
+    path.write_bytes(archive(body, {"0": bytes(2**26)}, compression=zipfile.ZIP_DEFLATED))
+    assert path.stat().st_size < 2**20
+    assert "compressed" in refusal(path)
+
+
+def test_a_script_is_refused(tmp_path):
+    path = tmp_path / "model.pt"
+    with zipfile.ZipFile(path, "w") as file:
+        for record in ("m/data.pkl", "m/constants.pkl", "m/code/__torch__.py"):
+            file.writestr(record, b"\x80\x02}.")
+    assert "TorchScript" in refusal(path)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_record_that_is_there_twice_and_a_comment(tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(archive(GOOD))
+    with zipfile.ZipFile(path, "a") as file:
+        file.comment = b"PK"
+    assert "no comment" in refusal(path)
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("archive/data/0", bytes(16))
+    assert "there twice" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("archive/data/0", "brchive/data/0", "differ"),
+        ("archive/data.pkl", "archive/none.pkl", "without data.pkl"),
+        ("archive/data/0", "archive/data/1", "differ"),
+    ],
+)
+def test_a_directory_with_other_names(tmp_path, old, new, reason):
+    path = tmp_path / "model.pt"
+    data = archive(GOOD)
+    start = data.index(b"PK\1\2")
+    path.write_bytes(data[:start] + data[start:].replace(old.encode(), new.encode()))
+    assert reason in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "new", "reason"),
+    [
+        (8, b"\1", "damaged"),
+        (10, b"\x08", "compressed"),
+        (24, b"\xff\xff", "compressed"),
+        (20, b"\xff\xff\0\0\xff\xff", "outside"),
+        (42, b"\xff\xff", "damaged"),
+        (42, b"\0\0", "differ"),
+    ],
+)
+def test_a_directory_with_other_places(tmp_path, place, new, reason):
+    path = tmp_path / "model.pt"
+    path.write_bytes(directory_changed(archive(GOOD), "archive/data/0", place, new))
+    assert reason in refusal(path)
+
+
+def test_records_over_one_another(tmp_path):
+    path = tmp_path / "model.pt"
+    data = bytearray(archive(GOOD, {"0": bytes(200), "1": bytes(16)}))
+    second = data.index(b"archive/data/1") - 30
+    header = data[second : data.index(b"archive/data/1") + 14]
+    inside = data.index(b"archive/data/0") + 14 + 8
+    data[inside : inside + len(header)] = header
+    path.write_bytes(directory_changed(bytes(data), "archive/data/1", 42, inside.to_bytes(4, "little")))
+    assert "'archive/data/0' overlaps another" in refusal(path)
+
+
+def test_no_pickle(tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(archive(GOOD).replace(b"archive/data.pkl", b"archive/none.pkl"))
+    assert "without data.pkl" in refusal(path)
+
+
+def directory_changed(data, record, place, new):
+    """Other bytes at a place of a record's entry in the directory, which begins 46 bytes before its name."""
+    entry = data.index(record.encode(), data.index(b"PK\1\2")) - 46
+    return data[: entry + place] + new + data[entry + place + len(new) :]
+
+
+# --- the scan of a pickle ------------------------------------------------------------
+
+keys = st.text() | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.none() | st.floats(allow_nan=False)
+keys |= st.tuples(st.integers(), st.text())
+plain = st.recursive(
+    keys | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(keys, inner) | st.lists(inner).map(tuple),
+    max_leaves=20,
+)
+
+
+def scanned(data):
+    return scan(io.BytesIO(data), len(data))
+
+
+@given(plain, st.integers(0, 5))
+def test_plain_data_of_every_protocol(value, protocol):
+    data = pickle.dumps(value, protocol)
+    file = io.BytesIO(data + b"after")
+    assert set(scan(file, len(data))) <= {"_codecs.encode", "__builtin__.bytes"}  # protocols before 3 write bytes with
+    assert file.read() == b"after"
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(data):
+    for start in (b"", b"\x80\x02"):
+        with contextlib.suppress(InputError):
+            scanned(start + data)
+
+
+def test_names_are_listed_once_and_in_order():
+    value = [OrderedDict(a=1), print, OrderedDict(), {1, 2}]
+    assert scanned(pickle.dumps(value, 2)) == ["collections.OrderedDict", "__builtin__.print", "__builtin__.set"]
+
+
+def nested(depth, protocol):
+    value = ()
+    for _ in range(depth):
+        value = (value, value)
+    return pickle.dumps({value: 1} if depth < 15 else [value], protocol)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_tuples_of_the_same_tuples(protocol):
+    scanned(nested(10, protocol))
+    with pytest.raises(InputError, match="over and over"):
+        scanned(nested(60, protocol))
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_numbers_that_collide_as_keys(protocol):
+    scanned(pickle.dumps([2**100 + i for i in range(900)], protocol))  # the states of random generators have a few
+    with pytest.raises(InputError, match="collide"):
+        scanned(pickle.dumps({(2**61 - 1) * (2**50 + i): i for i in range(1500)}, protocol))

@@ -125,7 +125,7 @@ def _uniform(tensor: Tensor, sample: Tensor) -> tuple[Initialization, ...]:
         name
         for name, bound in bounds
         if bound * (FALSE_REJECTION / 2) ** (1 / len(sample)) <= largest <= bound * rounding
-        and float(torch.linalg.vector_norm(tensor, math.inf)) <= bound * rounding
+        and max(map(abs, map(float, tensor.aminmax()))) <= bound * rounding
         and _distance((sample / bound + 1) / 2) <= _KS
     ]
     return tuple(dict.fromkeys(found))

@@ -16,7 +16,7 @@ neighbors never:
     laws           model -> its conservation laws, found by tracing it; their values; c under real optimizers
     metrics        tensors -> numbers at one step; pure functions, one concept a file
     run            the store: the run folder, its documented format, writing and reading it; never torch
-    structure      model, or names of a state dict -> ordered layers, with each parameter's role; the one table of classes
+    structure      model, or names of a state dict -> ordered layers, with each parameter's role
     weight_change  how far weights moved, on arrays: the one definition; never torch
     quantities     the catalogue: every recorded column, described once; never torch
     law            one conservation law and its terms, as a run keeps them; never torch

@@ -95,8 +95,8 @@ def bench(
     console = plain_console()
     console.print(f"torch {torch.__version__}, {threads} threads of {cores} cores, every={every}, {limit:g} s each")
     console.print(_table(costs, paced=cadence == "auto"))
-    console.print("ratio: mean watched step / mean bare step; whole: the first one included")
-    console.print("first: from watch() to the end of the first step; MiB: memory that this took")
+    console.print("ratio: mean watched step / mean bare step, and of processor time; whole: the first one included")
+    console.print("first: from watch() to the end of the first step; --json has the memory that this took")
     for note in notes.values():
         console.print(f"note: {note}")
 
@@ -146,19 +146,19 @@ def _mean_square(output: Any) -> Any:
 
 
 def _table(costs: Sequence[Cost], *, paced: bool) -> Table:
-    last = ["whole", "steps\nrecorded"] if paced else ["MiB", "aten\ncalls"]
-    table = grid(["training", "recording"], ["bare\nms", "ratio", "quartiles", "first\ns", "bytes\na step", *last])
+    last = ["whole", "steps\nrecorded"] if paced else ["aten\ncalls"]
+    numbers = ["bare\nms", "ratio", "of CPU", "quartiles", "first\ns", "bytes\na step", *last]
+    table = grid(["training", "recording"], numbers)
     for cost in costs:
-        of_all = (f"{cost.whole:.3f}", number(cost.recorded, ".0%"))
-        of_first = (f"{cost.memory:.0f}", number(cost.calls, "+.0f"))
         table.add_row(
             cost.case,
             cost.tool,
             f"{1e3 * cost.bare:.1f}",
             f"{cost.ratio:.3f}",
+            f"{cost.cpu_ratio:.3f}",
             " ".join(f"{value:.2f}" for value in cost.quartiles),
             f"{cost.first:.2f}",
             f"{cost.bytes:,.0f}",
-            *(of_all if paced else of_first),
+            *([f"{cost.whole:.3f}", number(cost.recorded, ".0%")] if paced else [number(cost.calls, "+.0f")]),
         )
     return table

@@ -30,6 +30,7 @@ from gatdiag.watching import watch
 AfterStep: TypeAlias = Callable[[Tensor], None]
 Tool: TypeAlias = Callable[[nn.Module, Path], AbstractContextManager[AfterStep]]
 Every: TypeAlias = int | Literal["auto"]
+_Times: TypeAlias = tuple[float, float]  # by the clock on the wall, and of the processor
 
 _LEAST: Final = 4  # rounds, however long they take
 _WARM: Final = 2  # steps before anything is timed
@@ -80,6 +81,7 @@ class Cost:
         steps: How many watched steps were timed, beside the first.
         bare: Mean time of a bare step, in seconds.
         watched: Mean time of a watched step, in seconds.
+        cpu_ratio: Mean processor time of a watched step relative to that of a bare one; on a busy machine it says more.
         quartiles: Of the ratios of watched steps to the bare step that followed.
         first: Time of the first watched step, in seconds, with all that happens once before it.
         memory: By how much the largest resident memory of the process grew until then, in MiB.
@@ -93,6 +95,7 @@ class Cost:
     steps: int
     bare: float
     watched: float
+    cpu_ratio: float
     quartiles: tuple[float, float, float]
     first: float
     memory: float
@@ -143,11 +146,11 @@ def measure(case: Case, name: str, tool: Tool, folder: Path, *, seconds: float =
         watched = _training(case, after, model)
         watched()
         first, memory = time.perf_counter() - begin, _peak_memory() - memory
-        rounds: list[tuple[list[float], float]] = []
+        rounds: list[tuple[list[_Times], _Times]] = []
         while len(rounds) < _LEAST or time.perf_counter() - begin - first < seconds:
-            spent = [_seconds(watched) for _ in range(1 if every == 1 else _PACED)]
+            spent = [_timed(watched) for _ in range(1 if every == 1 else _PACED)]
             with _without_global_hooks():
-                rounds.append((spent, _seconds(bare)))
+                rounds.append((spent, _timed(bare)))
         calls = None if every != 1 else _added_calls(watched, bare)
     steps = [step for several, _ in rounds for step in several]
     made = 1 + len(steps) + (0 if calls is None else _COUNTED)
@@ -155,9 +158,10 @@ def measure(case: Case, name: str, tool: Tool, folder: Path, *, seconds: float =
         case=case.name,
         tool=name,
         steps=len(steps),
-        bare=fmean(alone for _, alone in rounds),
-        watched=fmean(steps),
-        quartiles=_quartiles([step / alone for several, alone in rounds for step in several]),
+        bare=fmean(wall for _, (wall, _) in rounds),
+        watched=fmean(wall for wall, _ in steps),
+        cpu_ratio=fmean(cpu for _, cpu in steps) / fmean(cpu for _, (_, cpu) in rounds),
+        quartiles=_quartiles([wall / alone for several, (alone, _) in rounds for wall, _ in several]),
         first=first,
         memory=memory,
         bytes=sum(file.stat().st_size for file in folder.rglob("*") if _is_counted(file)) / made,
@@ -184,10 +188,10 @@ def _training(case: Case, after: AfterStep, model: nn.Module | None = None) -> C
     return step
 
 
-def _seconds(step: Callable[[], None]) -> float:
-    start = time.perf_counter()
+def _timed(step: Callable[[], None]) -> _Times:
+    start = time.perf_counter(), time.process_time()
     step()
-    return time.perf_counter() - start
+    return time.perf_counter() - start[0], time.process_time() - start[1]
 
 
 def _quartiles(values: list[float]) -> tuple[float, float, float]:

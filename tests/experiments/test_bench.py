@@ -29,6 +29,7 @@ def test_numbers_follow_from_each_other(case, tmp_path):
     assert cost.whole == pytest.approx((cost.first + 4 * cost.watched) / (5 * cost.bare))
     assert sorted(cost.quartiles) == [*cost.quartiles]
     assert cost.calls > 20
+    assert cost.cpu_ratio > 0
     size = sum(file.stat().st_size for file in (tmp_path / "run").iterdir() if file.suffix != ".safetensors")
     assert cost.bytes == size / 15
 

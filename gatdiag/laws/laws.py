@@ -9,8 +9,8 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import mul
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -92,6 +92,11 @@ def _joined(pieces: list[Tensor]) -> Tensor:
     return torch.cat([piece.to(pieces[0].device) for piece in pieces])
 
 
+def _strides(axes: Axes, tensor: Tensor) -> list[int]:
+    lengths = [tensor.shape[axis] for axis in axes]
+    return [math.prod(lengths[at + 1 :]) for at in range(len(lengths))]
+
+
 class Laws:
     """The conservation laws of one model, found by `gatdiag.find_laws`.
 
@@ -113,17 +118,13 @@ class Laws:
         self._names = tuple(dict.fromkeys(term.parameter for _, term in terms))
         position = {name: at for at, name in enumerate(self._names)}
         numbers, slots, exponents, owners = [], [], [], []
+        layout = {key: (start, _strides(key[1], parameters[key[0]])) for key, start in self._sums.start.items()}
         for number, term in terms:
-            count, lengths = len(term.indices), tuple(term.shape[axis] for axis in term.axes)
-            places = (
-                np.ravel_multi_index(tuple(zip(*term.indices, strict=True)), lengths)
-                if lengths
-                else np.zeros(1, np.int64)
-            )
-            slots += (places + self._sums.start[term.parameter, term.axes]).tolist()
-            numbers += [number] * count
-            owners += [position[term.parameter]] * count
-            exponents += [float(term.exponent)] * count
+            start, strides = layout[term.parameter, term.axes]
+            slots += [start + sum(map(mul, index, strides)) for index in term.indices]
+            numbers += [number] * len(term.indices)
+            owners += [position[term.parameter]] * len(term.indices)
+            exponents += [float(term.exponent)] * len(term.indices)
         device = next((tensor.device for tensor in self.parameters.values()), torch.device("cpu"))
         self._law = torch.tensor(numbers, dtype=torch.int64, device=device)
         self._slot = torch.tensor(slots, dtype=torch.int64, device=device)

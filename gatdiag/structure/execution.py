@@ -20,12 +20,8 @@ def first_uses(
     A layer is used when an operation first reads one of its parameters, wherever that happens: the weights of the
     output projection of `nn.MultiheadAttention` are used although that module is never called, and a parameter of the
     model itself counts when it is used, not when the model starts. A layer whose parameters no operation reads (it
-    has none) is used when its module is called.
-
-    Args:
-        replica: A replica of the model with its inputs.
-        layers: Module path -> names of the layer's parameters.
-        originals: Name -> parameter of the model the replica was made of, which its forward pass must not read.
+    has none) is used when its module is called. The forward pass of a replica must not read the parameters of the
+    model that it was made of.
 
     Raises:
         ModelError: The forward pass fails, or reads the original's parameters.

@@ -13,14 +13,7 @@ def perturbed(tensor: Tensor, generator: torch.Generator) -> Tensor:
     zero and one where all entries are zero). So each entry is multiplied by a random factor near one and gets dense
     noise, and stays in the range of the input: non-negative edge weights stay non-negative, coordinates in [0, 1]
     stay there. Of a sparse tensor only the stored values move. Integer, boolean and complex tensors, NaN and infinite
-    entries are left alone.
-
-    Args:
-        tensor: Any shape, device and layout.
-        generator: On the CPU, so that all devices see the same draw.
-
-    Returns:
-        A tensor of the same shape, dtype, device and layout; the very one given where nothing moves.
+    entries are left alone. The generator is on the CPU, so that all devices see the same draw.
 
     Example:
         >>> x = torch.tensor([1.0, 0.0, 2.0])

@@ -63,17 +63,14 @@ class Replica:
 
     @contextmanager
     def isolated(self) -> Iterator[Caller]:
-        """The conditions of `run` for many calls in a row, between which random and model state go on.
-
-        Yields:
-            A function that calls the copy on fresh copies of the inputs, as `run` does.
-        """
+        """The conditions of `run` for many calls in a row, between which random and model state go on."""
         devices = {tensor.device for tensor in [*self.parameters.values(), *tensors((self.args, self.kwargs))]}
 
         def call(read: Callable[[Any], Any]) -> Any:
             args, kwargs = changed((self.args, self.kwargs), Tensor.clone)
             try:
-                return read(args[0].run(self.model) if _is_program(args) else self.model(*args, **kwargs))
+                is_program = len(args) == 1 and isinstance(args[0], Program)
+                return read(args[0].run(self.model) if is_program else self.model(*args, **kwargs))
             except GatdiagError:
                 raise
             except Exception as error:
@@ -165,13 +162,14 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
             ) from error
         for original, twin in zip(model.parameters(), copied.parameters(), strict=True):
             twin.requires_grad_(original.requires_grad)  # scripted modules lose it
-        with _copied_inputs_or_error():
+        try:
             args, named = changed((args, dict(kwargs or {})), _detached)
+        except Exception as error:
+            raise InputError(
+                f"The inputs must be copied before the model is run on them, and copying failed with {_reason(error)}. "
+                "Give tensors, graphs, or containers of them."
+            ) from error
     return Replica(copied, args, named, model)
-
-
-def _is_program(args: tuple[Any, ...]) -> bool:
-    return len(args) == 1 and isinstance(args[0], Program)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -183,17 +181,6 @@ def unwrapped(model: nn.Module) -> nn.Module:
             model = inner
         else:
             return model
-
-
-@contextmanager
-def _copied_inputs_or_error() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise InputError(
-            f"The inputs must be copied before the model is run on them, and copying failed with {_reason(error)}. "
-            "Give tensors, graphs, or containers of them."
-        ) from error
 
 
 def refuse_uninitialized(model: nn.Module) -> None:
@@ -209,10 +196,7 @@ def refuse_uninitialized(model: nn.Module) -> None:
 
 
 def _drop_foreign_hooks(copied: nn.Module) -> None:
-    """Only the forward hooks of torch and PyG stay, of which weight normalization and pruning are made.
-
-    Those of the user watch what the model does, and must not see what a copy of it does.
-    """
+    """Only the forward hooks of torch and PyG stay: the user's must not see what a copy of the model does."""
     for module in copied.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for key in [key for key, hook in hooks.items() if not _is_of_torch(hook)]:

@@ -15,7 +15,7 @@ from gatdiag.laws.rules import (
     reduction,
     scatter,
 )
-from gatdiag.laws.rules.call import Call, Labels, Rule, each
+from gatdiag.laws.rules.call import Call, Labels, Rule, beside, each
 
 __all__ = ["RULES", "Call", "Labels", "Rule"]
 
@@ -28,7 +28,7 @@ RULES: dict[str, Rule] = {
         "triu real imag dropout feature_dropout _conj _conj_physical resolve_conj resolve_neg deg2rad rad2deg copysign",
     ),
     **each(elementwise.stopped, "detach detach_copy"),
-    **each(elementwise.dropped, "native_dropout"),
+    **each(beside(elementwise.same), "native_dropout"),
     **each(elementwise.converted, "_to_copy to"),
     **each(elementwise.hinge, "threshold"),
     **each(elementwise.leaky, "_prelu_kernel prelu"),
@@ -48,12 +48,12 @@ RULES: dict[str, Rule] = {
     "addcmul": elementwise.fused_product,
     "addcdiv": elementwise.fused_quotient,
     "lerp": elementwise.interpolation,
-    **each(elementwise.larger, "maximum minimum fmax fmin hypot"),
+    **each(elementwise.either, "maximum minimum fmax fmin hypot"),
     "polar": elementwise.polar,
     "atan2": elementwise.angled,
     **each(elementwise.compared, "eq ne lt le gt ge"),
     "glu": elementwise.gated,
-    "where": elementwise.chosen,
+    "where": elementwise.either,
     "masked_fill": elementwise.masked,
     **each(elementwise.written, "copy copy_"),
     **each(elementwise.filled, "fill fill_"),
@@ -122,14 +122,14 @@ RULES: dict[str, Rule] = {
         "nansum nanmean amax amin max.default min.default median.default _sparse_sum",
     ),
     **each(reduction.summed, "sum mean linalg_vector_norm norm"),
-    **each(reduction.reduced_pair, "max min median nanmedian mode kthvalue"),
+    **each(beside(reduction.reduced), "max min median nanmedian mode kthvalue"),
     "aminmax": reduction.extremes,
     "var": reduction.spread(2),
     "std": reduction.spread(1),
     "var_mean": reduction.spread_and_mean(2),
     "std_mean": reduction.spread_and_mean(1),
     **each(reduction.along_axis, "cumsum _fft_r2c _fft_c2c _fft_c2r"),
-    **each(reduction.along_axis_pair, "sort topk cummax cummin"),
+    **each(beside(reduction.along_axis), "sort topk cummax cummin"),
     **each(reduction.positions, "argmax argmin argsort"),
     "prod": reduction.multiplied,
     **each(
@@ -144,7 +144,7 @@ RULES: dict[str, Rule] = {
     ),
     **each(reduction.sampled, "grid_sampler_2d grid_sampler_3d"),
     **each(
-        reduction.pooled_pair,
+        beside(reduction.pooled),
         "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d",
     ),
     **each(reduction.distance, "_cdist_forward cdist"),

@@ -105,6 +105,11 @@ def fraction(value: float) -> Fraction | None:
     return found if abs(float(found) - value) < 1e-12 else None
 
 
+def beside(rule: Callable[[Call], Label]) -> Rule:
+    """The rule of an operation that also returns positions or a mask, which have no scale."""
+    return lambda call: [rule(call), None]
+
+
 def each(rule: Rule, names: str) -> dict[str, Rule]:
     """Rows of a table: the rule for each of the operations named."""
     return dict.fromkeys(names.split(), rule)

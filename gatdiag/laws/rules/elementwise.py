@@ -102,8 +102,8 @@ def interpolation(call: Call) -> Label:
     return call.exponents.equal(call.label("self"), call.label("end"))
 
 
-def larger(call: Call) -> Label:
-    """Maximum or minimum of two tensors: both must scale alike."""
+def either(call: Call) -> Label:
+    """Maximum or minimum of two tensors, or where(condition, self, other): both must scale alike."""
     return call.exponents.equal(call.label("self"), call.label("other"))
 
 
@@ -160,22 +160,12 @@ def compared(call: Call) -> Label:
     return Label()
 
 
-def chosen(call: Call) -> Label:
-    """where(condition, self, other): both must scale alike."""
-    return call.exponents.equal(call.label("self"), call.label("other"))
-
-
 def masked(call: Call) -> Label:
     """masked_fill: the filling must scale like what stays. A hugely negative number stands for minus infinity."""
     number = call.number("value")
     if number is not None and number <= -HUGE:
         return call.label("self")
     return call.exponents.equal(call.label("self"), call.label("value"))
-
-
-def dropped(call: Call) -> Labels:
-    """Dropout that also returns its mask."""
-    return [same(call), None]
 
 
 def converted(call: Call) -> Label:

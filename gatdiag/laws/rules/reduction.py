@@ -26,22 +26,13 @@ def _label(call: Call) -> Label:
 
 
 def _squeezed(call: Call, label: Label) -> Label:
-    return label if call.out.ndim == call.first.ndim else label.map(lambda array: array.squeeze(call.axes()))
-
-
-def reduced_pair(call: Call) -> Labels:
-    """Maximum, median or mode along an axis, with the positions."""
-    axes = call.axes()
-    label = call.exponents.uniform(call.label_of(call.first).aligned(call.first.ndim), axes)
-    kept = call.out[0].ndim == call.first.ndim
-    return [label if kept else label.map(lambda array: array.squeeze(axes)), None]
+    out = call.out[0] if isinstance(call.out, tuple) else call.out
+    return label if out.ndim == call.first.ndim else label.map(lambda array: array.squeeze(call.axes()))
 
 
 def extremes(call: Call) -> Labels:
     """aminmax: smallest and largest."""
-    label = call.exponents.uniform(_label(call), call.axes())
-    kept = call.out[0].ndim == call.first.ndim
-    return [label if kept else label.map(lambda array: array.squeeze(call.axes()))] * 2
+    return [reduced(call)] * 2
 
 
 def spread(degree: int | Fraction) -> Rule:
@@ -53,10 +44,7 @@ def spread_and_mean(degree: int | Fraction) -> Rule:
     """var_mean and std_mean."""
 
     def rule(call: Call) -> Labels:
-        axes = call.axes()
-        label = call.exponents.uniform(call.label_of(call.first).aligned(call.first.ndim), axes)
-        if call.out[0].ndim != call.first.ndim:
-            label = label.map(lambda array: array.squeeze(axes))
+        label = reduced(call)
         return [label.scaled(degree), label]
 
     return rule
@@ -64,12 +52,7 @@ def spread_and_mean(degree: int | Fraction) -> Rule:
 
 def along_axis(call: Call) -> Label:
     """Running sums, softmax-like scans, sorting: the axis stays, with one exponent along it."""
-    return call.exponents.uniform(call.label_of(call.first).aligned(call.first.ndim), call.axes())
-
-
-def along_axis_pair(call: Call) -> Labels:
-    """Sorting and running maxima, with the positions."""
-    return [along_axis(call), None]
+    return call.exponents.uniform(_label(call), call.axes())
 
 
 def positions(call: Call) -> Labels:
@@ -99,8 +82,7 @@ def added_along(label: Label, axis: int, length: int) -> Label:
 
 def lumped_first(call: Call) -> Label:
     """Linear in the first tensor, but not followed in detail: all of its entries must scale alike."""
-    label = call.label_of(call.first).aligned(call.first.ndim)
-    return call.lumped(label, range(call.first.ndim)).map(lambda array: array.reshape(()))
+    return call.lumped(_label(call), range(call.first.ndim)).map(lambda array: array.reshape(()))
 
 
 def pooled(call: Call) -> Label:
@@ -114,11 +96,6 @@ def sampled(call: Call) -> Label:
     """grid_sample: at places that must not scale."""
     call.vanish("grid")
     return pooled(call)
-
-
-def pooled_pair(call: Call) -> Labels:
-    """Max pooling, with the positions."""
-    return [pooled(call), None]
 
 
 def distances(call: Call) -> Label:
@@ -144,5 +121,4 @@ def distance(call: Call) -> Label:
 def softmax_backward(call: Call) -> Label:
     """Backward pass of softmax and its logarithm: what comes back is mixed along the axis."""
     call.vanish("output")
-    first = call.first
-    return call.exponents.uniform(call.label_of(first).aligned(first.ndim), call.axes())
+    return along_axis(call)

@@ -69,12 +69,13 @@ def test_it_draws_anything_cuts_no_text_off_and_differs_in_gray(figure, name, wi
                 assert gray(one) != gray(other)
 
 
-@pytest.mark.parametrize("width", ["single", "double"])
+@pytest.mark.parametrize(("name", "width"), [("stuck", "single"), ("ordinary", "double")])
 @each_of_a_run
-def test_no_labels_of_long_runs_touch(figure, width, shown):
-    values = shown(figure, "stuck" if width == "single" else "ordinary")[0]
-    longer = {name: values[name] * 1000 for name in ("step", "until") if name in values.columns}
-    canvas = drawn(figure, values.assign(**longer), width)
+def test_no_labels_of_long_runs_touch(figure, name, width, shown):
+    values, canvas = shown(figure, name, width)
+    if "step" in values.columns:
+        longer = {column: values[column] * 1000 for column in ("step", "until") if column in values.columns}
+        canvas = drawn(figure, values.assign(**longer), width)
     canvas.draw_without_rendering()
     assert_no_tick_labels_touch(canvas)
 

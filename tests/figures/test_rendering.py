@@ -1,7 +1,6 @@
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from io import BytesIO
 from xml.etree import ElementTree
 
@@ -13,7 +12,8 @@ from PIL import Image
 
 from gatdiag.errors import InputError
 from gatdiag.figures import FIGURES, figures_for, render, render_document, save_figures, table
-from tests.figures.odd_runs import bare_run
+from tests.figures.odd_runs import recorded_run
+from tests.run.synthetic import synthetic_meta
 
 _QUICK = ("compared_curves", "training_curves", "unchanged_fraction")
 NAMES = {figure.name for figure in FIGURES}
@@ -32,8 +32,11 @@ def test_the_figures_of_one_run_and_of_several(runs, grown):
     assert names(figures_for(grown)) == ["compared_curves", "gradient_evolution", "accuracy_by_depth"]
 
 
-def test_training_accuracy_alone_does_not_make_a_graph_a_tree(tmp_path, grown):
-    runs = [run_with(grown[0], tmp_path / "a"), run_with(grown[2], tmp_path / "b")]
+def test_training_accuracy_alone_does_not_make_a_graph_a_tree(tmp_path):
+    runs = [
+        recorded_run(tmp_path / name, synthetic_meta(layers, 2), lambda _: {"steps": {"train_accuracy": 0.5}}, 3)
+        for name, layers in (("a", 3), ("b", 5))
+    ]
     assert "accuracy_by_tree_depth" not in names(figures_for(runs))
     assert render("accuracy_by_tree_depth", runs, tree_depths={"a": 2, "b": 4}).startswith(b"<?xml")
 
@@ -50,12 +53,6 @@ def test_an_svg_is_drawn_once_parses_no_label_and_names_no_font_that_a_browser_l
     fonts = re.findall(r"font(?:-family)?: ([^;\"]*)", content)
     assert fonts
     assert not [font for font in fonts if "STIX" in font or "cm" in font.split("'")]
-
-
-def run_with(run, folder):
-    bare = bare_run(folder, logged=("loss", "train_accuracy"))
-    bare._legend = replace(bare._legend, contents={**bare.meta, "structure": run.meta["structure"]})
-    return bare
 
 
 @pytest.mark.parametrize(("width", "inches"), [("single", 3.25), ("double", 6.75)])

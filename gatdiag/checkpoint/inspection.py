@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState, shown_path
 from gatdiag.checkpoint.fitting import fit, load_weights_
-from gatdiag.checkpoint.measures import Measured
+from gatdiag.checkpoint.measures import WeightStats
 from gatdiag.checkpoint.opening import open_checkpoint
 from gatdiag.checkpoint.record import ModelCase, PassRecord, WeightRecord
 from gatdiag.checkpoint.series import series
@@ -77,7 +77,7 @@ class Inspection:
     checkpoints: tuple[Path, ...]
     structure: Structure
     tensors: Tensors
-    measured: Mapping[str, Measured]
+    measured: Mapping[str, WeightStats]
     optimizer: OptimizerState | None
     notes: tuple[str, ...]
     has_steps: bool

@@ -21,7 +21,7 @@ _SAFE: Final = 1e-28  # sums of squares below may have lost some to underflow in
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class WeightStats:
     """What one parameter measures.
 
     Attributes:
@@ -52,7 +52,7 @@ class Measured:
         return int((self.column_norms == 0).sum()) if self.is_matrix else 0
 
 
-def measure(tensor: Tensor) -> Measured:
+def measure(tensor: Tensor) -> WeightStats:
     """Measure one parameter, whatever its number type: half precision, float8, quantized, sparse, complex.
 
     Args:
@@ -67,7 +67,7 @@ def measure(tensor: Tensor) -> Measured:
         (3.0, [3.0, 0.0], 1, 1)
     """
     of_rows, of_columns, non_finite = _squares(tensor)
-    return Measured(
+    return WeightStats(
         norm=math.sqrt(float(of_rows.sum())),
         non_finite=non_finite,
         row_norms=of_rows.sqrt(),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gatdiag.checkpoint.initialization import matching_initialization
 from gatdiag.checkpoint.inspection import Inspection
-from gatdiag.checkpoint.measures import Measured, measure
+from gatdiag.checkpoint.measures import WeightStats, measure
 from gatdiag.run import Run
 from gatdiag.structure import Layer, ParameterInfo
 from gatdiag.summary import ATTENTION, FEATURES, role_series
@@ -105,7 +105,7 @@ def layer_rows(inspection: Inspection) -> tuple[LayerRow, ...]:
     )
 
 
-def neuron_weights(layer: Layer, measured: Mapping[str, Measured]) -> list[Measured]:
+def neuron_weights(layer: Layer, measured: Mapping[str, WeightStats]) -> list[WeightStats]:
     """The feature weights whose rows are neurons: not those of an embedding, nor what a weight is computed from.
 
     Args:
@@ -122,7 +122,7 @@ def _is_computed_from(info: ParameterInfo) -> bool:
     return _COMPUTED_FROM.search(info.name) is not None
 
 
-def _computed_norm(layer: Layer, measured: Mapping[str, Measured]) -> float:
+def _computed_norm(layer: Layer, measured: Mapping[str, WeightStats]) -> float:
     """Norm of weights of which some are computed; that of g v / ||v|| is the norm of g."""
     names = [info.name for info in layer.parameters if info.role == FEATURES and info.name in measured]
     magnitudes = {_MAGNITUDE.sub("", name) for name in names if _MAGNITUDE.search(name)}

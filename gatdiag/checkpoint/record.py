@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gatdiag.checkpoint.fitting import load_weights_, plain
-from gatdiag.checkpoint.measures import Measured, measure, parameter_columns
+from gatdiag.checkpoint.measures import WeightStats, measure, parameter_columns
 from gatdiag.checkpoint.stack import Stack
 from gatdiag.errors import InputError, ModelError
 from gatdiag.quantities import GROUPS
@@ -88,7 +88,7 @@ class WeightRecord:
         self._infos = structure.parameters
         self._laws, self._of_laws = laws, frozenset(laws.parameters)
         self._reference: Tensors = {}
-        self.measured: Mapping[str, Measured] = {}
+        self.measured: Mapping[str, WeightStats] = {}
         metrics = (*_ALWAYS, *_OF_TWO) if compared else _ALWAYS
         about = {
             "name": name,
@@ -199,7 +199,7 @@ class PassRecord:
 
         self._case = case
         self._names = [info.name for info in structure.parameters]
-        self.measured: Mapping[str, Measured] = {}
+        self.measured: Mapping[str, WeightStats] = {}
         metrics = RECORDED if compared else [name for name in RECORDED if name not in _CHANGES]
         settings = Settings(select(metrics, 20.0), every=checkpoint, overwrite=overwrite, name=name)
         self._recorder = Recorder(case.model, folder, settings)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from gatdiag.checkpoint.measures import Measured
+from gatdiag.checkpoint.measures import WeightStats
 from gatdiag.law import Exclusion, Law, Term
 from gatdiag.run.laws import RecordedLaws, pack
 from gatdiag.structure import Layer, ParameterInfo, Structure
@@ -100,19 +100,19 @@ class _Map:
         """The terms of what reads a neuron of the layer before."""
         return (Term(info.name, info.shape, (1 - self.axis,), ((neuron,),), Fraction(-1)) for info in self.matrices)
 
-    def squares(self, measured: Mapping[str, Measured], width: int) -> Tensor:
+    def squares(self, measured: Mapping[str, WeightStats], width: int) -> Tensor:
         """(width,): sum of squares of what leads into each neuron, less those of attention."""
         ways = [(info, self.axis if len(info.shape) == 2 else 0, 1) for info in (*self.matrices, *self.biases)]
         ways += [(info, 1, -1) for info in self.scores]
         parts = [sign * _squares(measured[info.name], axis).reshape(-1, width).sum(0) for info, axis, sign in ways]
         return torch.stack(parts).sum(0)
 
-    def squares_read(self, measured: Mapping[str, Measured]) -> Tensor:
+    def squares_read(self, measured: Mapping[str, WeightStats]) -> Tensor:
         """(inputs,): sum of squares of what reads each neuron of the layer before."""
         return torch.stack([_squares(measured[info.name], 1 - self.axis) for info in self.matrices]).sum(0)
 
 
-def _squares(measured: Measured, axis: int) -> Tensor:
+def _squares(measured: WeightStats, axis: int) -> Tensor:
     return (measured.column_norms if axis else measured.row_norms).square()
 
 
@@ -128,7 +128,7 @@ class Stack:
     pairs: tuple[tuple[_Map, _Map], ...]
     excluded: tuple[Exclusion, ...]
 
-    def c(self, measured: Mapping[str, Measured]) -> dict[str, Tensor]:
+    def c(self, measured: Mapping[str, WeightStats]) -> dict[str, Tensor]:
         """c of every neuron that has a law, from norms that were measured already.
 
         Args:

@@ -3,7 +3,7 @@
 L also bounds how much a gradient can grow on its way back. Bounds of layers multiply over a network; above 1 a layer,
 the product grows without limit with depth, which is gradient expansion (Park & Kim, arXiv 2410.04824). The functions
 take norms, not modules; `norm.spectral_norm` and `norm.frobenius_norm` give those of weights. Of the two only the
-Frobenius norm is sure not to fall below the true one.
+Frobenius norm is sure not to fall below the true one, but for rounding.
 
 Self-attention, Att(X) = softmax(g(X)) X with tokens or neighbors X (n, d) and the scores g(X) (m, n) of m queries, is
 not Lipschitz unless its scores are divided (LipschitzNorm): as tokens grow, so do the scores' reaction and what it is

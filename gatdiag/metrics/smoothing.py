@@ -33,7 +33,7 @@ from torch import Tensor
 from gatdiag.errors import InputError
 
 __all__ = [
-    "Moments",
+    "ColumnMoments",
     "as_rows",
     "constant_direction",
     "dead_fraction",
@@ -56,7 +56,7 @@ _CHAIN = 256  # rows that float32 adds up one after the other: rounding grows wi
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class ColumnMoments:
     """Mean and variance of each column, of which the five numbers are made later, for all layers at once.
 
     Attributes:
@@ -72,7 +72,7 @@ class Moments:
     shift: NDArray[np.float32] | None = None
 
 
-Measured: TypeAlias = Tensor | Moments
+Measured: TypeAlias = Tensor | ColumnMoments
 
 
 def as_rows(x: Tensor) -> Tensor | None:
@@ -130,7 +130,7 @@ def finish(measured: Sequence[Measured]) -> Any:
     table = np.empty((len(measured), 5))
     alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for position, item in enumerate(measured):
-        if isinstance(item, Moments):
+        if isinstance(item, ColumnMoments):
             alike.setdefault((item.lengths, item.means[0].shape[1]), []).append(position)
         else:
             table[position] = item.numpy()
@@ -364,7 +364,7 @@ def dominant_direction(
     return vector
 
 
-def _moments(x: Tensor) -> Moments:
+def _moments(x: Tensor) -> ColumnMoments:
     rows, width = x.shape
     groups = max(1, rows // _CHAIN)
     length, left = divmod(rows, groups)
@@ -372,20 +372,20 @@ def _moments(x: Tensor) -> Moments:
     mean, variance = torch.batch_norm_update_stats(whole.reshape(length, groups * width), None, None, 0.0)
     means, variances = mean.numpy().reshape(groups, width), variance.numpy().reshape(groups, width)
     if not left:
-        return Moments((length,) * groups, (means,), (variances,))
+        return ColumnMoments((length,) * groups, (means,), (variances,))
     mean, variance = torch.batch_norm_update_stats(x[rows - left :], None, None, 0.0)
-    return Moments(
+    return ColumnMoments(
         (length,) * groups + (left,), (means, mean.numpy()[np.newaxis]), (variances, variance.numpy()[np.newaxis])
     )
 
 
-def _shifted_moments(x: Tensor, first: Moments) -> Moments:
+def _shifted_moments(x: Tensor, first: ColumnMoments) -> ColumnMoments:
     """Of X less about its mean row."""
     shift = first.means[0].mean(0)
     row = torch.from_numpy(shift)
     pieces = x.split(max(1, _CACHED // x.shape[1])) if x.numel() > _CACHED else (x,)
     found = [_moments(piece - row) for piece in pieces]
-    return Moments(
+    return ColumnMoments(
         tuple(length for moments in found for length in moments.lengths),
         tuple(part for moments in found for part in moments.means),
         tuple(part for moments in found for part in moments.variances),
@@ -393,7 +393,7 @@ def _shifted_moments(x: Tensor, first: Moments) -> Moments:
     )
 
 
-def _sizes(moments: Moments) -> tuple[float, float]:
+def _sizes(moments: ColumnMoments) -> tuple[float, float]:
     """About the variance, and the squared mean, of a row."""
     groups = len(moments.lengths)
     spread = sum(float(part.sum()) for part in moments.variances)
@@ -426,7 +426,7 @@ def _joined(parts: tuple[NDArray[np.float32], ...]) -> NDArray[np.float32]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _alone(item: Moments) -> Tensor:
+def _alone(item: ColumnMoments) -> Tensor:
     return torch.from_numpy(_combined([item])[0])
 
 

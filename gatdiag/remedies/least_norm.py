@@ -1,7 +1,7 @@
 """The rescaling along laws that leads to the point of least norm, where every law's c is zero."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -13,7 +13,7 @@ from scipy.linalg import solveh_banded
 from torch import Tensor
 
 from gatdiag.errors import ModelError
-from gatdiag.laws import Exclusion, Law, Laws
+from gatdiag.laws import Exclusion, Laws
 from gatdiag.remedies.orbit import Orbit, Tensors
 
 _TOLERANCE: Final = 1e-13  # of c relative to its terms
@@ -104,8 +104,8 @@ def balancing(
     reasons = {number: _APPROXIMATE for number, law in enumerate(laws) if not (law.exact or include_approximate)}
     reasons |= refused
     chosen = [number for number in range(len(laws)) if number not in reasons]
-    own = [laws[number] for number in chosen]
-    found, skipped = least_norm(own, weights if gradients is None else relative_gradients(weights, gradients))
+    orbit = Orbit([laws[number] for number in chosen])
+    found, skipped = least_norm(orbit, weights if gradients is None else relative_gradients(weights, gradients))
     found = found if gradients is None else -found / 2
     reasons |= {chosen[at]: reason for at, reason in skipped.items()}
     coordinates = torch.zeros(len(laws), dtype=torch.float64)
@@ -113,7 +113,7 @@ def balancing(
     balanced = tuple(number for number in chosen if number not in reasons)
     scales = zip(map(laws.__getitem__, balanced), coordinates.exp()[list(balanced)].tolist(), strict=True)
     return Rescaling(
-        Orbit(own).factors(found.numpy()),
+        orbit.factors(found.numpy()),
         coordinates,
         tuple(LawFactor(law.name, law.layer, law.neuron, scale) for law, scale in scales),
         balanced,
@@ -132,7 +132,7 @@ def relative_gradients(weights: Tensors, gradients: Tensors) -> dict[str, Tensor
     return found
 
 
-def least_norm(laws: Sequence[Law], weights: Tensors) -> tuple[Tensor, dict[int, str]]:
+def least_norm(orbit: Orbit, weights: Tensors) -> tuple[Tensor, dict[int, str]]:
     """The rescaling along laws after which sum_k e_jk ||w_k||^2 = 0 for each law j.
 
     On the orbit w_k exp(sum_j t_j e_jk),
@@ -148,7 +148,7 @@ def least_norm(laws: Sequence[Law], weights: Tensors) -> tuple[Tensor, dict[int,
     along several laws at once, past factors of a million. The others balance around it.
 
     Args:
-        laws: Of one model, or some of them.
+        orbit: Of the laws of one model, or of some of them.
         weights: Name -> tensor of any floating dtype; of a saved checkpoint just as well.
 
     Returns:
@@ -164,22 +164,22 @@ def least_norm(laws: Sequence[Law], weights: Tensors) -> tuple[Tensor, dict[int,
 
     Example:
         >>> from fractions import Fraction
-        >>> from gatdiag.laws import Term
+        >>> from gatdiag.laws import Law, Term
         >>> into, out = Term("a", (1,), (0,), ((0,),), Fraction(1)), Term("b", (1,), (0,), ((0,),), Fraction(-1))
         >>> law = Law("neuron", "neuron", "", 0, (into, out), True, 0.0)
-        >>> coordinates, _ = least_norm([law], {"a": torch.tensor([8.0]), "b": torch.tensor([2.0])})
+        >>> coordinates, _ = least_norm(Orbit([law]), {"a": torch.tensor([8.0]), "b": torch.tensor([2.0])})
         >>> print(f"{float(coordinates.exp()):.3f}")  # 8 * 0.5 = 2 / 0.5
         0.500
     """
-    orbit = Orbit(laws)
+    count = orbit.exponents.shape[1]
     squares = orbit.squares(weights)
     reasons = _unbalanceable(orbit.exponents, squares)
     squares = np.where(np.isfinite(squares), squares, 0.0)
     while True:
-        free = [number for number in range(len(laws)) if number not in reasons]
+        free = [number for number in range(count) if number not in reasons]
         found, diverging = _newton(orbit.exponents[:, free], squares)
         if not diverging:
-            coordinates = torch.zeros(len(laws), dtype=torch.float64)
+            coordinates = torch.zeros(count, dtype=torch.float64)
             coordinates[free] = torch.from_numpy(found)
             return coordinates, reasons
         reasons |= {free[at]: _DIVERGING for at in diverging}

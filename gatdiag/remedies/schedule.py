@@ -7,8 +7,9 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.remedies.applied import Applied
-from gatdiag.remedies.least_norm import balancing
+from gatdiag.remedies.least_norm import least_norm, relative_gradients
 from gatdiag.remedies.moments import powers_of
+from gatdiag.remedies.orbit import Orbit
 from gatdiag.remedies.rebalance import Towards, refuse_shared_memory, repeatable_laws, rescale_
 from gatdiag.remedies.verification import verified_balancing
 from gatdiag.structure import unwrapped
@@ -78,13 +79,13 @@ class Rebalance(Applied):
             raise InputError(f"Expected optimizer= to be a torch.optim.Optimizer, got {type(optimizer).__name__}")
         user = unwrapped(model)
         self._powers = powers_of(optimizer)
-        self._laws = laws = repeatable_laws(user, args, kwargs)
+        laws = repeatable_laws(user, args, kwargs)
         refuse_shared_memory(laws.parameters)
         checked, _, _ = verified_balancing(user, laws, None, args, kwargs)
         if not checked.balanced:
             reasons = "; ".join(str(exclusion) for exclusion in (*checked.skipped, *laws.excluded))
             raise ModelError(f"Expected a model with laws to rebalance along, got none ({reasons or 'one layer only'})")
-        self._refused = dict.fromkeys(set(range(len(laws))) - set(checked.balanced), "skipped when the schedule began")
+        self._orbit, self._parameters = Orbit([laws[number] for number in checked.balanced]), laws.parameters
         self._every, self._is_of_gradients = every, criterion == "relative-gradients"
         self._steps = self.times = 0
         handle = optimizer.register_step_pre_hook(self._before_step)
@@ -94,11 +95,14 @@ class Rebalance(Applied):
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         due = self._steps % self._every == 0
         self._steps += 1
-        if due:
-            weights = self._laws.parameters
+        if not due:
+            return
+        weights = self._parameters
+        if self._is_of_gradients:
             gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
-            rescaling = balancing(
-                self._laws, weights, gradients if self._is_of_gradients else None, refused=self._refused
-            )
-            rescale_(weights, rescaling.factors, optimizer, self._powers)
-            self.times += 1
+            found, _skipped = least_norm(self._orbit, relative_gradients(weights, gradients))
+            found = -found / 2  # a weight times s has a relative gradient times s^-2
+        else:
+            found, _skipped = least_norm(self._orbit, weights)
+        rescale_(weights, self._orbit.factors(found.numpy()), optimizer, self._powers)
+        self.times += 1

@@ -61,7 +61,7 @@ def normalized_c(laws, tensors):
 def test_exponents_and_widths_count():
     laws = [scalars(a=2, b=-1, d="-1/2")]
     tensors = {name: torch.tensor([value]).double() for name, value in (("a", 3.0), ("b", 0.2), ("d", 5.0))}
-    found = rescaled(laws, tensors, least_norm(laws, tensors)[0])
+    found = rescaled(laws, tensors, least_norm(Orbit(laws), tensors)[0])
     a, b, d = (float(found[name]) for name in "abd")
     assert 2 * a**2 == pytest.approx(b**2 + d**2 / 2)
 
@@ -70,7 +70,7 @@ def test_exponents_and_widths_count():
 @settings(max_examples=60, deadline=None)
 def test_c_is_zero_at_the_point_of_least_norm(widths, seed, spread):
     laws, tensors = chain(*widths), weights(*widths, seed=seed, spread=spread)
-    coordinates, skipped = least_norm(laws, tensors)
+    coordinates, skipped = least_norm(Orbit(laws), tensors)
     balanced = rescaled(laws, tensors, coordinates)
     assert not skipped
     assert float(normalized_c(laws, balanced).abs().max()) < 1e-12
@@ -90,7 +90,7 @@ def test_a_loop_through_one_matrix_balances():
         for i in range(3)
     ]
     matrix = torch.tensor([[1.0, 20.0, 0.3], [0.1, 2.0, 5.0], [7.0, 0.2, 1.0]])
-    coordinates, _ = least_norm(loop, {"w": matrix})
+    coordinates, _ = least_norm(Orbit(loop), {"w": matrix})
     balanced = rescaled(loop, {"w": matrix}, coordinates)["w"].square()
     torch.testing.assert_close(balanced.sum(0), balanced.sum(1))
     torch.testing.assert_close(balanced.diagonal(), matrix.double().square().diagonal())
@@ -102,7 +102,7 @@ def test_neurons_that_cannot_be_balanced_are_left_and_the_others_balance_around_
     tensors["2"][:, 1] = 0  # nothing leads out of the second neuron of the second layer
     tensors["1"][:, 3] = 0  # and the fourth of the first has nothing on either side
     tensors["0"][3] = 0
-    coordinates, skipped = least_norm(laws, tensors)
+    coordinates, skipped = least_norm(Orbit(laws), tensors)
     assert set(skipped) == {0, 3, 5}
     assert "leads into it is zero" in skipped[0]
     assert "both of its sides are zero" in skipped[3]
@@ -116,7 +116,7 @@ def test_neurons_that_cannot_be_balanced_are_left_and_the_others_balance_around_
 def test_what_is_not_finite_stays_and_spoils_no_other(value):
     laws, tensors = chain(3, 4, 4, 2), weights(3, 4, 4, 2)
     tensors["1"][2, 1] = value
-    coordinates, skipped = least_norm(laws, tensors)
+    coordinates, skipped = least_norm(Orbit(laws), tensors)
     assert set(skipped) == {1, 6}
     assert all("not finite" in reason for reason in skipped.values())
     tensors["1"][2, 1] = 0
@@ -130,7 +130,7 @@ def test_a_norm_that_falls_on_and_on_is_noticed(v):
     laws = [scalars(x=1, y=-1), scalars(x=-1, y=1, v=1), scalars(a=1, b=-1)]
     tensors = {name: torch.ones(1).double() for name in "xya"}
     tensors |= {"b": torch.full((1,), 4.0).double(), "v": torch.full((1,), v).double()}
-    coordinates, skipped = least_norm(laws, tensors)
+    coordinates, skipped = least_norm(Orbit(laws), tensors)
     assert set(skipped) == {0, 1}
     assert all("falls on and on" in reason for reason in skipped.values())
     assert float(coordinates[2].exp()) == pytest.approx(2.0)
@@ -139,7 +139,8 @@ def test_a_norm_that_falls_on_and_on_is_noticed(v):
 def test_factors_past_a_million_are_not_taken():
     laws = [scalars(a=1, b=-1), scalars(x=1, y=-1)]
     tensors = {"a": 1e-8, "b": 1e8, "x": 1e-5, "y": 1e5}
-    coordinates, skipped = least_norm(laws, {name: torch.tensor([value]).double() for name, value in tensors.items()})
+    weights = {name: torch.tensor([value]).double() for name, value in tensors.items()}
+    coordinates, skipped = least_norm(Orbit(laws), weights)
     assert set(skipped) == {0}
     assert float(coordinates[1].exp()) == pytest.approx(1e5)
 
@@ -147,10 +148,10 @@ def test_factors_past_a_million_are_not_taken():
 def test_single_precision_foreign_tensors_and_no_laws_will_do():
     laws = chain(3, 4, 2)
     tensors = {name: tensor.float() for name, tensor in weights(3, 4, 2).items()} | {"other": torch.ones(7)}
-    coordinates, _ = least_norm(laws, tensors)
+    coordinates, _ = least_norm(Orbit(laws), tensors)
     assert coordinates.dtype == torch.float64
     assert float(normalized_c(laws, rescaled(laws, tensors, coordinates)).abs().max()) < 1e-12
-    nothing, skipped = least_norm([], tensors)
+    nothing, skipped = least_norm(Orbit([]), tensors)
     assert (nothing.shape, skipped) == ((0,), {})
 
 

@@ -46,17 +46,16 @@ class Outbox:
     """
 
     def __init__(self, write: Write) -> None:
-        """Nothing is waiting."""
         self._write = write
         self._waiting: list[tuple[str, Columns]] = []
         self._since = 0.0
 
     def put(self, table: str, columns: Columns) -> None:
         """Write the rows now if all of them are on the host, else later."""
-        if not self._waiting and not any(_is_away(value) for value in columns.values()):
-            self._write(table, {name: _on_host(value) for name, value in columns.items()})
-            return
         if not self._waiting:
+            if not any(map(_is_away, columns.values())):
+                self._write(table, {name: _on_host(value, {}) for name, value in columns.items()})
+                return
             self._since = time.monotonic()
         self._waiting.append((table, columns))
         if len(self._waiting) >= _MOST or time.monotonic() - self._since >= _SECONDS:
@@ -70,35 +69,29 @@ class Outbox:
             self._write(table, {name: _on_host(value, arrived) for name, value in columns.items()})
 
 
-def _tensor(value: Any) -> Tensor | None:
-    value = value.values if isinstance(value, Masked) else value
-    return value if isinstance(value, Tensor) else None
-
-
 def _is_away(value: Any) -> bool:
-    tensor = _tensor(value)
-    return tensor is not None and tensor.device.type != "cpu"
+    value = value.values if isinstance(value, Masked) else value
+    return isinstance(value, Tensor) and not value.is_cpu
 
 
 def _crossed(values: list[Any]) -> Mapping[int, Tensor]:
     """id of each tensor -> its copy on the host; one transfer for each device."""
     by_device: dict[torch.device, list[Tensor]] = {}
     for value in values:
-        tensor = _tensor(value)
-        if tensor is not None:
-            by_device.setdefault(tensor.device, []).append(tensor)
+        tensor: Any = value.values if isinstance(value, Masked) else value
+        by_device.setdefault(tensor.device, []).append(tensor)
     arrived: dict[int, Tensor] = {}
     for tensors in by_device.values():
         flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors]).cpu()
         pieces = flat.split([tensor.numel() for tensor in tensors])
-        for tensor, piece in zip(tensors, pieces, strict=True):
-            arrived[id(tensor)] = piece.reshape(tensor.shape)
+        arrived |= {id(tensor): piece.reshape(tensor.shape) for tensor, piece in zip(tensors, pieces, strict=True)}
     return arrived
 
 
-def _on_host(value: Any, arrived: Mapping[int, Tensor] | None = None) -> Any:
-    tensor = _tensor(value)
-    if tensor is not None:
-        array = (arrived or {}).get(id(tensor), tensor).detach().double().numpy()
-        value = Masked(array, value.where) if isinstance(value, Masked) else array if array.ndim else float(array)
-    return np.ma.masked_array(value.values, mask=~value.where) if isinstance(value, Masked) else value
+def _on_host(value: Any, arrived: Mapping[int, Tensor]) -> Any:
+    if isinstance(value, Masked):
+        return np.ma.masked_array(_on_host(value.values, arrived), mask=~value.where)
+    if not isinstance(value, Tensor):
+        return value
+    array = arrived.get(id(value), value).detach().double().numpy()
+    return array if array.ndim else float(array)

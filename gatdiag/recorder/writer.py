@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -205,9 +204,7 @@ class Writer:
     def _put_rows(self, before: int) -> None:
         """Rows of steps before this one are complete: nothing is logged to them any more."""
         for step in sorted(step for step in self._rows if step < before):
-            self._outbox.put(
-                "steps", {name: value for name, value in self._rows.pop(step).items() if value is not None}
-            )
+            self._outbox.put("steps", self._rows.pop(step))
 
     def _write(self, table: Any, columns: Columns) -> None:
         """Rows that have arrived on the host."""
@@ -255,8 +252,8 @@ def _ending(error: BaseException | None) -> tuple[Any, str | None]:
 
 def _last_time(folder: Path) -> float:
     """Seconds since the start, at the last step that counts."""
-    seconds = load(folder).steps.get("time", pd.Series(dtype=float)).max()
-    return 0.0 if pd.isna(seconds) else float(seconds)
+    times = load(folder).steps["time"].dropna()
+    return float(times.max()) if len(times) else 0.0
 
 
 def _read_first(found: Any) -> FirstNonFinite | None:

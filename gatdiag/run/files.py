@@ -40,11 +40,7 @@ def stream(folder: Path, table: str) -> Path:
 
 
 def snapshot(folder: Path, name: str) -> Path:
-    """Where a snapshot of the parameters is.
-
-    Raises:
-        InputError: The name is not one of a snapshot.
-    """
+    """Where a snapshot of the parameters is."""
     if name not in SNAPSHOTS:
         raise InputError(f"A snapshot is one of {', '.join(SNAPSHOTS)}, got {name!a}")
     return folder / f"{name}.safetensors"
@@ -57,11 +53,7 @@ def unfinished(folder: Path) -> list[Path]:
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Refuses a folder in which no run can begin: it may be missing, empty, or hold a run that may be deleted.
-
-    Raises:
-        InputError: It is refused.
-    """
+    """Refuses a folder in which no run can begin: it may be missing, empty, or hold a run that may be deleted."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder for the run, but {folder} is a file")
     there = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
@@ -141,54 +133,36 @@ def _synchronize(path: Path) -> None:
         os.close(descriptor)
 
 
-class Lock:
-    """The right to write to a run folder, held until `release` or the end of the process, however it ends.
+def lock(folder: Path) -> "BaseFileLock":
+    """The right to write to a run folder, until it is released or the process ends, however; InputError: it is taken.
 
     Where the file system has no locks nothing is locked, and it is left to the user to write from one process only.
-
-    Raises:
-        InputError: Another writer holds it.
     """
+    from filelock import FileLock, Timeout  # slow to load, and reading a run that has ended does not need it
 
-    def __init__(self, folder: Path) -> None:
-        from filelock import Timeout
-
-        self._lock = _lock(folder)
-        self.is_released = False
-        try:
-            self._lock.acquire(timeout=_PATIENCE)
-        except Timeout:
-            raise InputError(
-                f"{folder} is being recorded by another process, or elsewhere in this one, and a run has one writer. "
-                "Wait until that recording ends, or record to another folder."
-            ) from None
-        except (OSError, NotImplementedError):  # the file system has no locks
-            pass
-
-    def release(self) -> None:
-        """Let others write. Harmless if it was done before."""
-        self.is_released = True
-        self._lock.release()
+    taken = FileLock(folder / LOCK, thread_local=False)
+    try:
+        taken.acquire(timeout=_PATIENCE)
+    except Timeout:
+        raise InputError(
+            f"{folder} is being recorded by another process, or elsewhere in this one, and a run has one writer. "
+            "Wait until that recording ends, or record to another folder."
+        ) from None
+    except (OSError, NotImplementedError):
+        pass
+    return taken
 
 
 def is_locked(folder: Path) -> bool:
     """Whether a live process is writing to the folder."""
-    from filelock import Timeout
+    from filelock import FileLock, Timeout
 
     if not (folder / LOCK).exists():
         return False
-    lock = _lock(folder)
     try:
-        lock.acquire(timeout=0)
+        with FileLock(folder / LOCK, timeout=0, thread_local=False):
+            return False
     except Timeout:
         return True
-    except (OSError, NotImplementedError):  # nobody can be writing, or nobody can know
+    except (OSError, NotImplementedError):  # nobody can be writing here, or nobody can know
         return False
-    lock.release()
-    return False
-
-
-def _lock(folder: Path) -> "BaseFileLock":
-    from filelock import FileLock  # slow to load, and reading a run that has ended does not need it
-
-    return FileLock(folder / LOCK, thread_local=False)

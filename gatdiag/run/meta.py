@@ -54,11 +54,7 @@ def now() -> str:
 
 
 def new(folder: Path, meta: Mapping[str, Any]) -> Meta:
-    """The metadata of a run that begins: what was given, and the rest as it is at the start.
-
-    Raises:
-        InputError: Something given has the wrong type.
-    """
+    """The metadata of a run that begins: what was given, and the rest as it is at the start."""
     nothing = dict.fromkeys(("error", "ended", "model", "device", "dtype", "first_non_finite", "best"))
     beginning: Meta = {
         "schema": SCHEMA_VERSION,
@@ -104,11 +100,7 @@ def jsonable(value: Any) -> Any:
 
 
 def read(folder: Path) -> Meta:
-    """The checked metadata of a run folder.
-
-    Raises:
-        InputError: The folder holds no run, or one of another schema, or meta.json is damaged.
-    """
+    """The checked metadata of a run folder."""
     path = folder / META
     if not folder.exists():
         raise InputError(f"Expected the folder of a run, but {folder} does not exist")
@@ -136,26 +128,14 @@ def _refuse_constant(text: str) -> None:
 
 
 def write(folder: Path, meta: Meta, *, durable: bool = False) -> None:
-    """Replaces meta.json.
-
-    Raises:
-        OSError: It cannot be written; the previous one is as it was.
-    """
+    """Replaces meta.json."""
     lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in meta.items())
     with atomic_write(folder / META, durable=durable) as path:
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def check(meta: Any, where: str) -> None:
-    """Validates the shape of metadata, on which all readers rely.
-
-    Args:
-        meta: The metadata.
-        where: What they are called in the error.
-
-    Raises:
-        InputError: It is wrong; with the place, what was expected and what was got.
-    """
+    """Validates the shape of metadata, on which all readers rely."""
     if not isinstance(meta, dict) or not isinstance(meta.get("schema"), int) or isinstance(meta["schema"], bool):
         raise InputError(f'{where} is not that of a run: expected an object with "schema": {SCHEMA_VERSION}')
     if meta["schema"] != SCHEMA_VERSION:

@@ -120,12 +120,7 @@ def _dictionary(values: Sequence[str | None], names: Iterable[str]) -> pa.Array:
 
 
 def read(folder: Path, table: TableName, *, is_sealed: bool, report: Report) -> pa.Table:
-    """A whole table.
-
-    Raises:
-        FileNotFoundError: It has no file.
-        ValueError: The file cannot be read at all; with why.
-    """
+    """A whole table; FileNotFoundError: there is no file; ValueError: it cannot be read at all, and why."""
     parts = list(_parts(folder, table, is_sealed=is_sealed, report=report, at_once=True))
     return parts[0] if isinstance(parts[0], pa.Table) else pa.Table.from_batches(parts)
 
@@ -229,11 +224,7 @@ def _lines(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
 
 
 def write_parquet(path: Path, table: TableName, rows: Iterator[pa.RecordBatch]) -> None:
-    """Writes a table whole or not at all, holding one row group in memory.
-
-    Raises:
-        OSError: It could not be written.
-    """
+    """Writes a table whole or not at all, holding one row group in memory."""
     first = next(rows, pa.RecordBatch.from_pylist([], schema(table)))
     out = first.schema.with_metadata({"gatdiag.schema": str(SCHEMA_VERSION)})
     keys = [field.name for field in out if not pa.types.is_floating(field.type)]

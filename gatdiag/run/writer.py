@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,9 @@ from gatdiag.quantities import TableName
 from gatdiag.run import files, meta, tables
 from gatdiag.run.meta import LARGEST_STEP
 from gatdiag.run.streams import Lines, Stream
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 PathLike = str | os.PathLike[str]
 Ending = Literal["finished", "failed", "interrupted"]
@@ -48,11 +51,11 @@ class Store:
         2
     """
 
-    def __init__(self, folder: Path, lock: files.Lock, contents: meta.Meta) -> None:
+    def __init__(self, folder: Path, lock: "BaseFileLock", contents: meta.Meta) -> None:
         """For `create` and `resume`."""
         self.folder, self.meta = folder, contents
         self.next_step = 0
-        self._lock, self._process = lock, os.getpid()
+        self._lock, self._is_open, self._process = lock, True, os.getpid()
         self._streams: dict[TableName, Stream | Lines] = {}
         self._turn = threading.RLock()  # rows are written by a thread of their own
         self._timer: threading.Timer | None = None
@@ -75,7 +78,7 @@ class Store:
         contents = meta.new(folder, meta_data)
         files.check_free(folder, overwrite=overwrite)
         folder.mkdir(parents=True, exist_ok=True)
-        lock = files.Lock(folder)
+        lock = files.lock(folder)
         try:
             files.check_free(folder, overwrite=overwrite)
             files.delete_run(folder)
@@ -102,7 +105,7 @@ class Store:
         if step is not None and (isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= LARGEST_STEP):
             raise InputError(f"The step to resume at should be a whole number from 0, got {step!a}")
         meta.read(folder)
-        lock = files.Lock(folder)
+        lock = files.lock(folder)
         try:
             contents = meta.read(folder)
             _seal(folder, contents)  # so that from here on meta.json alone says which files count
@@ -189,7 +192,7 @@ class Store:
     def _flush_in_background(self) -> None:
         with self._turn:
             self._timer = None
-            if not self._lock.is_released:
+            if self._is_open:
                 try:
                     self.flush()
                 except OSError as error:
@@ -255,7 +258,7 @@ class Store:
         Raises:
             OSError: Something could not be written.
         """
-        if self._lock.is_released:
+        if not self._is_open:
             return
         self._check_open()
         try:
@@ -267,7 +270,7 @@ class Store:
             self.update_meta(status=status, error=error, ended=meta.now(), notes=notes)
         self._close_streams()
         _seal(self.folder, self.meta)
-        self._lock.release()
+        self._release()
 
     def close(self) -> None:
         """Ends writing without sealing: the run stays as a killed one would be.
@@ -275,13 +278,13 @@ class Store:
         Raises:
             OSError: Rows that wait could not be written. The store is closed all the same.
         """
-        if self._lock.is_released:
+        if not self._is_open:
             return
         try:
             self.flush()
         finally:
             self._close_streams()
-            self._lock.release()
+            self._release()
 
     def _close_streams(self) -> None:
         with self._turn:
@@ -290,8 +293,12 @@ class Store:
             while self._streams:
                 self._streams.popitem()[1].close()
 
+    def _release(self) -> None:
+        self._is_open = False
+        self._lock.release()
+
     def _check_open(self) -> None:
-        if self._lock.is_released:
+        if not self._is_open:
             raise InputError(f"The recording of {self.folder} has ended; Store.resume continues it")
         if self._process != os.getpid():
             raise InputError(f"{self.folder} is recorded by process {self._process}; this is a fork of it")
@@ -312,7 +319,7 @@ def seal(folder: PathLike) -> None:
     """
     folder = Path(folder)
     meta.read(folder)
-    lock = files.Lock(folder)
+    lock = files.lock(folder)
     try:
         _seal(folder, meta.read(folder))
     finally:

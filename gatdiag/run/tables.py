@@ -122,7 +122,8 @@ def _dictionary(values: Sequence[str | None], names: Iterable[str]) -> pa.Array:
 def read(folder: Path, table: TableName, *, is_sealed: bool, report: Report) -> pa.Table:
     """A whole table; FileNotFoundError: there is no file; ValueError: it cannot be read at all, and why."""
     parts = list(_parts(folder, table, is_sealed=is_sealed, report=report, at_once=True))
-    return parts[0] if isinstance(parts[0], pa.Table) else pa.Table.from_batches(parts)
+    filled = [part for part in parts if part.num_rows] or parts[:1]  # pyarrow 18 writes the head of CSV for each
+    return filled[0] if isinstance(filled[0], pa.Table) else pa.Table.from_batches(filled)
 
 
 def batches(folder: Path, table: TableName, *, is_sealed: bool, report: Report) -> Iterator[pa.RecordBatch]:

@@ -152,8 +152,7 @@ class Trace(TorchDispatchMode):
             call.vanish()
             self.set_label(call.out, shifts)
             return True
-        outs = list(call.out) if isinstance(call.out, list | tuple) else [call.out]
-        for tensor, shift in zip(outs, [shifts] if isinstance(shifts, Label) else shifts, strict=False):
+        for tensor, shift in zip(call.results, [shifts] if isinstance(shifts, Label) else shifts, strict=False):
             if isinstance(tensor, Tensor) and shift is not None:
                 self._set_shift(tensor, shift)
         return False
@@ -179,8 +178,7 @@ class Trace(TorchDispatchMode):
         return rule if rule in _MAKES_ZEROS else None
 
     def _assign(self, call: Call, labels: Labels) -> None:
-        outs = list(call.out) if isinstance(call.out, list | tuple) else [call.out]
-        for tensor, label in zip(outs, [labels] if isinstance(labels, Label) else labels, strict=False):
+        for tensor, label in zip(call.results, [labels] if isinstance(labels, Label) else labels, strict=False):
             if isinstance(tensor, Tensor) and label is not None:
                 mutated = any(tensor is argument for argument in call.tensors())
                 before = self.label_of(tensor)
@@ -189,8 +187,7 @@ class Trace(TorchDispatchMode):
                     self._spread(tensor)
 
     def _remember(self, call: Call) -> None:
-        outs = list(call.out) if isinstance(call.out, list | tuple) else [call.out]
-        for tensor in [*call.tensors(), *outs]:
+        for tensor in [*call.tensors(), *call.results]:
             if isinstance(tensor, Tensor) and tensor.layout == torch.strided and _has_scale(tensor):
                 known = self._views.setdefault(tensor.untyped_storage()._cdata, [])
                 known[:] = [reference for reference in known if reference() is not None]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import ZEROS, Label
+from gatdiag.structure.execution import tensors_among
 
 # A constant up to this size that is added to a scaled quantity is taken for a guard against division by zero.
 EPSILON = 1e-3
@@ -54,11 +55,12 @@ class Call:
 
     def tensors(self) -> list[Tensor]:
         """All tensor arguments, those inside lists included."""
-        found: list[Tensor] = []
-        for value in self.arguments.values():
-            found += [item for item in (value if isinstance(value, list | tuple) else [value])
-                      if isinstance(item, Tensor)]  # fmt: skip
-        return found
+        return tensors_among(list(self.arguments.values()), None)
+
+    @property
+    def results(self) -> list[Any]:
+        """All that it returned, one after the other."""
+        return list(self.out) if isinstance(self.out, list | tuple) else [self.out]
 
     @property
     def first(self) -> Tensor:

@@ -45,7 +45,7 @@ def batch_norm(call: Call) -> Labels:
 
 
 def _with_statistics(call: Call, result: Label) -> Labels:
-    return [result] + [None] * (len(call.out) - 1) if isinstance(call.out, list | tuple) else result
+    return [result] + [None] * (len(call.results) - 1)
 
 
 def layer_norm(call: Call) -> Labels:

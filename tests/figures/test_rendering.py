@@ -41,23 +41,32 @@ def test_training_accuracy_alone_does_not_make_a_graph_a_tree(tmp_path):
     assert render("accuracy_by_tree_depth", runs, tree_depths={"a": 2, "b": 4}).startswith(b"<?xml")
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_an_svg_is_drawn_once_parses_no_label_and_names_no_font_that_a_browser_lacks(figure, runs, grown, monkeypatch):
-    """Mathtext, or a second drawing, would take most of the time."""
-    draw, drawn, parsed = matplotlib.figure.Figure.draw, [], []
+@pytest.fixture
+def drawings(monkeypatch):
+    """Figures that matplotlib has drawn."""
+    draw, drawn = matplotlib.figure.Figure.draw, []
     monkeypatch.setattr(matplotlib.figure.Figure, "draw", lambda self, *given: (drawn.append(self), draw(self, *given)))
+    return drawn
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_an_svg_is_drawn_once_parses_no_label_and_names_no_font_that_a_browser_lacks(
+    figure, runs, grown, drawings, monkeypatch
+):
+    """Mathtext, or a second drawing, would take most of the time."""
+    parsed = []
     monkeypatch.setattr(mathtext.MathTextParser, "parse", lambda self, text, *given, **more: parsed.append(text))
     content = render(figure, runs["ordinary"] if figure.per == "run" else grown, width="single").decode()
-    assert len(drawn) == 1
-    assert parsed == []
+    assert (len(drawings), parsed) == (1, [])
     fonts = re.findall(r"font(?:-family)?: ([^;\"]*)", content)
     assert fonts
     assert not [font for font in fonts if "STIX" in font or "cm" in font.split("'")]
 
 
 @pytest.mark.parametrize(("width", "inches"), [("single", 3.25), ("double", 6.75)])
-def test_png_has_the_size_of_a_column_at_300_dpi(runs, width, inches):
+def test_png_is_drawn_once_and_has_the_size_of_a_column_at_300_dpi(runs, drawings, width, inches):
     image = Image.open(BytesIO(render("unchanged_fraction", runs["ordinary"], format="png", width=width)))
+    assert len(drawings) == 1
     assert image.width == pytest.approx(inches * 300, abs=1)
     assert image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
 
@@ -76,8 +85,9 @@ def test_heat_maps_are_pictures_inside_an_svg(runs):
     assert len(render("overview", runs["512 layers"])) < 400_000
 
 
-def test_pdf_embeds_its_fonts_and_is_the_same_each_time(runs):
+def test_pdf_is_drawn_once_embeds_its_fonts_and_is_the_same_each_time(runs, drawings):
     first = render("unchanged_fraction", runs["ordinary"], format="pdf")
+    assert len(drawings) == 1
     assert first.startswith(b"%PDF")
     assert b"/FontFile2" in first
     assert b"/Type3" not in first
@@ -137,7 +147,7 @@ def test_everything_is_saved(tmp_path, runs):
 
 
 def test_colors_mean_the_same_in_all_folders(tmp_path, runs, monkeypatch):
-    both = [runs["ordinary"], runs["512 layers"]]
+    both = [runs["ordinary"], runs["one step"]]
     overview = next(figure for figure in FIGURES if figure.name == "overview")
     monkeypatch.setattr("gatdiag.figures.rendering.FIGURES", [overview])
     limits = overview.shared(both)
@@ -168,14 +178,6 @@ def test_a_figure_draws_on_a_part_of_ones_own_figure(runs):
     whole.draw_without_rendering()
     assert left.axes
     assert right.axes
-
-
-@pytest.mark.parametrize("format", ["png", "pdf"])
-def test_a_figure_is_drawn_once(runs, format, monkeypatch):
-    draw, drawn = matplotlib.figure.Figure.draw, []
-    monkeypatch.setattr(matplotlib.figure.Figure, "draw", lambda self, *given: (drawn.append(self), draw(self, *given)))
-    render("unchanged_fraction", runs["ordinary"], format=format, width="single")
-    assert len(drawn) == 1
 
 
 def test_a_document_has_a_page_for_each_figure(runs, grown, monkeypatch):

@@ -56,7 +56,7 @@ def test_what_vanishes_is_zero() -> None:
     assert freedom(exponents, label(ids)) == 1
 
 
-def test_vacant_entries_need_not_vanish() -> None:
+def test_zeros_need_not_vanish() -> None:
     exponents = Exponents()
     ids = exponents.fresh((3,))
     exponents.vanish(Label(((ONE, ids),), torch.tensor([True, False, True])))
@@ -73,7 +73,7 @@ def test_a_sum_demands_equal_exponents() -> None:
     assert freedom(exponents, label(left) - label(right)) == 0
 
 
-def test_a_vacant_summand_demands_nothing() -> None:
+def test_a_summand_of_zeros_demands_nothing() -> None:
     exponents = Exponents()
     ids = exponents.fresh((2, 3))
 
@@ -82,7 +82,7 @@ def test_a_vacant_summand_demands_nothing() -> None:
     assert freedom(exponents, label(ids)) == 6
 
 
-def test_partly_vacant_summands_fill_each_other_up() -> None:
+def test_summands_with_zeros_fill_each_other_up() -> None:
     exponents = Exponents()
     left, right = exponents.fresh((3,)), exponents.fresh((3,))
     total = exponents.equal(
@@ -107,7 +107,7 @@ def test_a_reduction_demands_one_exponent_along_its_axes(axes: list[int]) -> Non
 
 
 @pytest.mark.parametrize("axes", [[0], [2], [1, 2]])
-def test_a_reduction_of_vacant_entries_is_vacant_and_of_length_one(axes: list[int]) -> None:
+def test_a_reduction_of_zeros_is_zero_and_of_length_one(axes: list[int]) -> None:
     result = Exponents().uniform(Label((), torch.ones(1, 4, 3, dtype=torch.bool)), axes)
 
     assert result.is_zero

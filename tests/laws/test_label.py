@@ -65,7 +65,7 @@ def test_along_which_axes_it_changes() -> None:
     assert not Label().changes_along([])
 
 
-def test_vacant_entries_of_a_product_are_vacant_in_either_factor() -> None:
+def test_a_product_is_zero_where_either_factor_is() -> None:
     first = Label((), torch.tensor([True, False, False]))
     second = Label((), torch.tensor([True, True, False]))
 
@@ -76,7 +76,7 @@ def test_vacant_entries_of_a_product_are_vacant_in_either_factor() -> None:
     assert first.present().zeros is None
 
 
-def test_what_is_vacant() -> None:
+def test_what_is_zero() -> None:
     assert ZEROS.is_zero
     assert not Label().is_zero
     assert not Label((), torch.tensor([True, False])).is_zero

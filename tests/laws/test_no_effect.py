@@ -80,7 +80,7 @@ def test_what_cancels_only_while_a_leaky_relu_is_linear_is_not_without_effect() 
     assert "shift" not in without_effect(Alike(), torch.randn(6, 3))
 
 
-def test_without_the_kink_it_is() -> None:
+def test_without_the_leaky_relu_it_is() -> None:
     class Smooth(Alike):
         def forward(self, x: Tensor) -> Tensor:
             return (self.score(x) + self.shift).softmax(0).t() @ self.value(x)

@@ -1,4 +1,4 @@
-"""What a saved checkpoint holds, whatever its format; and what goes wrong while one is read, as one line."""
+"""A saved checkpoint, whatever its format; and whatever goes wrong while one is read, as one line."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

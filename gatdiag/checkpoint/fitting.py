@@ -37,16 +37,16 @@ class Fit:
     reshaped: Mapping[str, tuple[Shape, Shape]]
 
     def differences(self, most: int) -> tuple[str, ...]:
-        """What does not fit, in words: up to so many names of each kind."""
+        """Words for what does not fit: up to so many names of each kind."""
         shapes = [
             f"{quoted(name)} {list(held)}, the model's {list(own)}" for name, (own, held) in self.reshaped.items()
         ]
-        told = (
+        differing = (
             ("missing in the checkpoint, so that the model keeps its own", listed(map(quoted, self.missing), most)),
             ("unexpected in the checkpoint, and not used", listed(map(quoted, self.unexpected), most)),
             ("of another shape in the checkpoint, and not used", listed(shapes, most)),
         )
-        return tuple(f"{what}: {which}" for what, which in told if which)
+        return tuple(f"{what}: {which}" for what, which in differing if which)
 
 
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping[str, str]) -> Fit:
@@ -117,5 +117,5 @@ def plain(tensor: Tensor) -> Tensor:
 
 
 def _has(tensor: Tensor) -> bool:
-    """Whether it has a shape that could differ."""
+    """True where it has a shape that could differ."""
     return isinstance(tensor, Tensor) and not is_lazy(tensor)

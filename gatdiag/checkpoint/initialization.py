@@ -30,7 +30,7 @@ FALSE_REJECTION: Final = 1e-3  # shared evenly by the two tests that each distri
 
 _TYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SAMPLE: Final = 1 << 12  # entries that the distribution is judged by, evenly spaced
-_SMALLEST: Final = 32  # entries below which no distribution can be told
+_SMALLEST: Final = 32  # entries below which distributions look alike
 _EXACT: Final = 1e-5  # relative: what rounding leaves of orthogonality and symmetry in single precision
 _KS: Final = math.sqrt(math.log(4 / FALSE_REJECTION) / 2)  # Kolmogorov's distribution: P(sqrt(n) D > t) = 2 exp(-2 t^2)
 _NORMAL: Final = math.sqrt(2) * float(torch.erfinv(torch.tensor(1 - FALSE_REJECTION / 2, dtype=torch.float64)))
@@ -97,7 +97,7 @@ def _structured(matrix: Tensor) -> tuple[Initialization, ...]:
 
 
 def _mirrored(matrix: Tensor) -> bool:
-    """Whether the lower rows are the upper ones with their signs turned; of an odd number the last one was left out."""
+    """True where the lower rows are the upper ones with their signs turned; of an odd number the last was left out."""
     half = -(-len(matrix) // 2)
     lower, upper = matrix[half:], matrix[: len(matrix) - half]
     if len(lower) < 2 or not bool(torch.isclose(lower[0], -upper[0], rtol=_EXACT, atol=0).all()):

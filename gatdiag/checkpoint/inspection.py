@@ -25,7 +25,7 @@ from gatdiag.structure.from_names import find_layers
 PathLike = str | os.PathLike[str]
 Tensors: TypeAlias = Mapping[str, Tensor]
 
-_REASONS: Final = 3  # of layers without laws, that are told
+_REASONS: Final = 3  # of layers without laws, that are noted
 _RESHAPED: Final = 3  # tensors of another shape, that are named
 _NAMED: Final = 2  # checkpoints that a note is of
 
@@ -60,7 +60,7 @@ class Notes:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What saved checkpoints say.
+    """Answers of saved checkpoints.
 
     Attributes:
         run: The run made of them, a step for each.
@@ -91,7 +91,7 @@ def inspect(
     reference: PathLike | None = None,
     quick: bool = False,
     overwrite: bool = False,
-    told: Callable[[int, int], object] = lambda _done, _of: None,
+    on_progress: Callable[[int, int], object] = lambda _done, _of: None,
 ) -> Inspection:
     """Ask saved checkpoints what `gatdiag.watch` asks of a training loop.
 
@@ -108,7 +108,7 @@ def inspect(
         quick: Leave out spectral norms and quantiles of change, which take many times as long as all else that is read
             off weights. With a loss it makes no difference.
         overwrite: Delete the run that is in the folder.
-        told: Called after each checkpoint with how many are done, and of how many.
+        on_progress: Called after each checkpoint with how many are done, and of how many.
 
     Raises:
         InputError: A checkpoint cannot be read or is not of the model, or the folder cannot be written.
@@ -141,7 +141,7 @@ def inspect(
             step = _step(last, step, notes)
             _tell_of_differences(first, last, notes)
             record.add(step, last.tensors, {} if last.epoch is None else {"epoch": last.epoch})
-            told(done, len(paths))
+            on_progress(done, len(paths))
         record.tell(notes.texts())
     return Inspection(
         run=load(folder),
@@ -169,7 +169,7 @@ def _structure(subject: ModelCase | None, first: Checkpoint) -> Structure:
 
 
 def _name(paths: Sequence[Path]) -> str:
-    """What the run is called: a lone checkpoint's own name, or that of the folder that the first of many is in."""
+    """Name of the run: a lone checkpoint's own name, or that of the folder that the first of many is in."""
     name = paths[0].stem if len(paths) == 1 else paths[0].absolute().parent.name
     return name.encode(errors="replace").decode() or "checkpoints"
 
@@ -183,7 +183,7 @@ def _record(
     notes: Notes,
     **options: bool,
 ) -> WeightRecord | PassRecord:
-    """What writes the run: the most that model, inputs and loss allow."""
+    """Writer of the run: of the most that model, inputs and loss allow."""
     if subject is None:
         stack = find_stack(first.tensors, structure)
         if stack.pairs:
@@ -232,7 +232,7 @@ def _step(checkpoint: Checkpoint, before: int, notes: Notes) -> int:
 
 
 def _tell_of_differences(first: Checkpoint, last: Checkpoint, notes: Notes) -> None:
-    """What the last checkpoint has that the first has not, and the other way round.
+    """Notes what only the last or only the first checkpoint has.
 
     Raises:
         InputError: They have nothing in common.

@@ -1,6 +1,6 @@
 """Opens a saved checkpoint of any format, without running anything that hides in it.
 
-Formats are told apart by what they hold, never by their suffix. Each has one file with a function that reads it;
+Formats are recognized by what they hold, never by their suffix. Each has one file with a function that reads it;
 whatever is wrong with a file becomes one `InputError`.
 """
 
@@ -111,7 +111,7 @@ def read_contents(path: Path, *, mapped: bool = True) -> Contents:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a file or a folder begins like a checkpoint; it may still be damaged."""
+    """True where a file or a folder begins like a checkpoint; it may still be damaged."""
     try:
         _reader(path)
     except (InputError, OSError):

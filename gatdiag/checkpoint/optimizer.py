@@ -50,7 +50,7 @@ def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[Optimizer
         tensors: The model's, by name.
 
     Returns:
-        The state, None if there is none; and notes, if its moments cannot be told apart.
+        The state, None if there is none; and notes, if its moments belong to no parameter for certain.
     """
     found = optimizers(data)
     if not found:
@@ -121,7 +121,7 @@ def _by_order(shapes: list[tuple[int, ...] | None], tensors: Mapping[str, Tensor
 
 
 def _overlap(shapes: Mapping[Any, tuple[int, ...] | None], one: list[Any], other: list[Any]) -> bool:
-    """Whether two groups hold moments of the same shape, so that they could be in the place of each other."""
+    """True where two groups hold moments of the same shape, so that they could be in the place of each other."""
     return bool({shapes[key] for key in one} & {shapes[key] for key in other} - {None})
 
 

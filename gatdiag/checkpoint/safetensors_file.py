@@ -19,7 +19,7 @@ _HEADER = 64 << 20  # bytes; about half a million tensors
 
 
 def looks_like(head: bytes) -> bool:
-    """Whether a file begins with the length of a header and a JSON object."""
+    """True where a file begins with the length of a header and a JSON object."""
     return len(head) > _LENGTH.size and head[_LENGTH.size :].lstrip(b" ")[:1] == b"{"
 
 

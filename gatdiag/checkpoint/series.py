@@ -39,9 +39,9 @@ def series(sources: PathLike | Iterable[PathLike]) -> list[Path]:
         raise InputError("Expected checkpoints, got no paths")
     if len(paths) == 1:
         return paths
-    for told in ([step_in_name(path) for path in paths], [epoch_in_name(path) for path in paths]):
-        if None not in told and len(set(told)) == len(told):
-            return [path for _, path in sorted(zip(told, paths, strict=True))]
+    for known in ([step_in_name(path) for path in paths], [epoch_in_name(path) for path in paths]):
+        if None not in known and len(set(known)) == len(known):
+            return [path for _, path in sorted(zip(known, paths, strict=True))]
     return sorted(paths, key=_saved)
 
 

@@ -48,7 +48,7 @@ _LONE: Final = ("Linear", "GCNConv")  # kinds of a matrix by itself; the second 
 
 
 class _NotPlainError(Exception):
-    """Why a state dict is no plain stack."""
+    """Reason why a state dict is no plain stack."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +276,7 @@ def _map(path: str, layer: Layer, stack: Sequence[str], infos: Sequence[Paramete
 
 
 def _is_consistent(one: _Map) -> bool:
-    """Whether all rows, entries and columns count the same neurons."""
+    """True where all rows, entries and columns count the same neurons."""
     rows = max(info.shape[one.axis] for info in one.matrices)
     heads = {info.shape[1] for info in one.scores} or {1}
     lengths = {info.shape[one.axis] for info in one.matrices} | {info.shape[0] for info in one.biases}
@@ -313,7 +313,7 @@ def _refuse_branch(maps: Sequence[_Map], number: int) -> None:
 
 
 def _is_next(one: _Map, other: _Map) -> bool:
-    """Whether the numbers in their paths say that one map follows the other."""
+    """True where the numbers in their paths say that one map follows the other."""
     return series_of(one.path) == series_of(other.path) and not _BRANCH.search(other.path)
 
 

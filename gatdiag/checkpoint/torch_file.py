@@ -204,7 +204,7 @@ class _Work:
             raise InputError("it uses the same values over and over, or keys that were chosen to collide")
 
     def _taken(self, before: list[str]) -> list[int]:
-        """What an instruction takes from the stack: all down to the last mark, if it takes one."""
+        """Takes from the stack what an instruction takes: all down to the last mark, if it takes one."""
         start = self._marks.pop() - before.index("mark") if "mark" in before else len(self._stack) - len(before)
         if start < 0 or (self._marks and start < self._marks[-1]):
             raise InputError("its description of the objects is damaged (it takes what is not there)")

@@ -116,7 +116,7 @@ def _check_fit(name: str, old: Any, new: Tensor) -> Tensor:
 
 
 def _is_too_large(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Whether a finite value would become an infinite one, or be held at the largest there is."""
+    """True where a finite value would become an infinite one, or be held at the largest there is."""
     if not (tensor.is_floating_point() and dtype.is_floating_point) or tensor.dtype.itemsize <= dtype.itemsize:
         return False
     size = tensor.abs()

@@ -111,7 +111,12 @@ def inspect(
             first = checkpoint.open_checkpoint(checkpoint.series(files)[0])
             case = load_case(model, data, inputs, root, transform, sizes_of(first))
             subject = checkpoint.ModelCase(case.model, case.args, case.kwargs, case.loss, case.source)
-        options: dict[str, Any] = {"reference": reference, "quick": quick, "overwrite": overwrite, "told": on_progress}
+        options: dict[str, Any] = {
+            "reference": reference,
+            "quick": quick,
+            "overwrite": overwrite,
+            "on_progress": on_progress,
+        }
         inspection = checkpoint.inspect(files, Path(folder) / "run", subject=subject, **options)
         findings = findings_of(inspection.run, inspection)
         rows = checkpoint.layer_rows(inspection)

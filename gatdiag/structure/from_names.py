@@ -36,13 +36,13 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 _NORMS: Final = ("BatchNorm", "BatchNorm1d", "LayerNorm", "RMSNorm", "GraphNorm")
 _NORM_ROLES: Final[Mapping[str, Role]] = {"weight": "norm scale", "scale": "norm scale", "bias": "norm shift"}
-_PLAIN: Final = nn.Module()  # role_of asks an owner's class whether it normalizes; here names have told already
+_PLAIN: Final = nn.Module()  # role_of asks an owner's class whether it normalizes; here names have said so already
 _RECURRENT: Final[Mapping[int, str]] = {3: "GRU", 4: "LSTM"}
 _BY_AXES: Final[Mapping[int, str]] = {3: "Conv1d", 4: "Conv2d", 5: "Conv3d"}
 _INNER: Final = ("conv_in", "conv_out", "phi")  # convolutions inside a convolution: layers of their own
 _WRAPPERS: Final = ("DirGNNConv", "AntiSymmetricConv")
 _LINEAR: Final = re.compile(r"(^|_)(lin|linear|fc)s?\d*(_|$)", re.IGNORECASE)  # names that nn.Linear alone is given
-_DEPTH: Final = 64  # modules below each other that are told apart: a name of a million dots is not to take for ever
+_DEPTH: Final = 64  # modules below each other that are looked at: a name of a million dots is not to take for ever
 
 # Two weights of one attention layer that PyG stores twice when they are shared.
 _SHARED: Final = (("lin_l", "lin_r"), ("lin_src", "lin_dst"))
@@ -99,7 +99,7 @@ def find_layers(tensors: Mapping[str, Tensor]) -> Structure:
 
 
 def by_number(name: str) -> list[tuple[int, str]]:
-    """What names are sorted by so that their numbers count.
+    """Sorting key of names, so that their numbers count.
 
     Example:
         >>> sorted(["convs.10", "convs.2"], key=by_number)
@@ -109,12 +109,12 @@ def by_number(name: str) -> list[tuple[int, str]]:
 
 
 def series_of(path: str) -> str:
-    """What paths that differ in numbers alone have in common: convs.0, convs.1, ..."""
+    """Path with its numbers left out, equal for paths of a series: convs.0, convs.1, ..."""
     return _NUMBER.sub("#", path)
 
 
 def is_buffer(key: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether an entry of a state dict is no parameter: statistics, masks, counters, vectors of spectral normalization.
+    """True for entries of a state dict that are no parameters: statistics, masks, counters, vectors of power iteration.
 
     Args:
         key: Its name.
@@ -240,7 +240,7 @@ def _twin(key: str, tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def _repeats(kept: Tensor, repeated: Tensor) -> bool:
-    """Whether two tensors have the same entries, not all zero."""
+    """True where two tensors have the same entries, not all zero."""
     alike = kept.shape == repeated.shape and kept.dtype == repeated.dtype and not kept.is_meta and not repeated.is_meta
     dense = kept.layout is repeated.layout is torch.strided
     return alike and dense and torch.equal(kept, repeated) and bool((kept != 0).any())
@@ -292,7 +292,7 @@ _TELLING: Final = frozenset(name for known in _SIGNATURES for name in known.requ
 
 
 class _Modules:
-    """What is below each path, and the class of what is there as far as names and shapes tell.
+    """Names below each path, and the class of what is there as far as names and shapes tell.
 
     Args:
         parameters: Names of parameters with their shapes.
@@ -328,7 +328,7 @@ class _Modules:
         return self._block(path) or self._leaf(path)
 
     def has(self, path: str, name: str) -> bool:
-        """Whether there is a tensor of this dotted name below a path."""
+        """True where there is a tensor of this dotted name below a path."""
         module, _, last = name.rpartition(".")
         return last in self._children.get(_joined(path, module), {})
 

@@ -1,4 +1,4 @@
-"""What a model is made of: layers in order, and the role of every parameter."""
+"""Structure of a model: layers in order, and the role of every parameter."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

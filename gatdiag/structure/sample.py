@@ -97,7 +97,7 @@ def _of_tensors(leaves: Sequence[Any]) -> list[Any]:
 
 
 def _is_batch(tensor: Tensor, nodes: int, edge_index: Tensor) -> bool:
-    """Whether a tensor says to which of several graphs each node belongs."""
+    """True where a tensor says to which of several graphs each node belongs."""
     if tensor.dtype != torch.int64 or tensor.shape != (nodes,) or int(tensor[0]) != 0 or int(tensor[-1]) == 0:
         return False
     steps = tensor.diff()

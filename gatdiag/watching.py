@@ -70,7 +70,9 @@ def watch(
             training's time (`budget`), the steps evenly spread. What is expensive is part of the account, the search
             for laws in the first step with at most half of these 5 s. Or a number: steps 0, k, 2k, ...; or "log":
             densely early, sparsely later; or a function of the step. `meta.json` says which it was, and the rows are
-            those of the steps that were recorded; what is logged is kept of every step.
+            those of the steps that were recorded; what is logged is kept of every step. Where a step takes a
+            millisecond or less, noticing and logging each one costs more than the share by itself, and "auto" records
+            rarely.
         metrics: "fast", "standard" or "full", or names of groups (`gatdiag.recorder.GROUPS`) and columns. "standard"
             records everything but cosine distances: ranks and energies at every hundredth record, spectral norms at
             every fiftieth, quantiles of change and attention entropy at every tenth, all else at each. "fast" leaves

@@ -188,7 +188,7 @@ def test_what_a_file_claims_never_fills_memory_or_hangs(tmp_path):
     """Each claim under `weight`, opened and computed with where memory is limited: refused, or harmless."""
     for number, (claim, (body, _)) in enumerate(CLAIMS.items()):
         for write in (archive, legacy):
-            if claim != ENDLESS or write is archive:  # which takes seconds
+            if write is archive or claim not in (ENDLESS, "objects without end"):  # which take seconds
                 (tmp_path / f"{number:02} {write.__name__}").write_bytes(write(mapping({"weight": body})))
     command = [sys.executable, "-W", "ignore", "-m", "tests.checkpoint.mutating", str(tmp_path)]
     root = Path(__file__).parents[2]

@@ -1,3 +1,5 @@
+import gc
+
 import matplotlib as mpl
 import pandas as pd
 import pytest
@@ -39,6 +41,8 @@ def shown(runs, grown):
             made[key] = values, drawn(figure, values, width)
             pd.testing.assert_frame_equal(values, before)  # drawing changes neither the data nor the settings
             assert dict(mpl.rcParams) == settings
+            gc.freeze()  # what is kept need not be searched for garbage again and again
         return made[key]
 
-    return show
+    yield show
+    gc.unfreeze()

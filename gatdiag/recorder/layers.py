@@ -160,7 +160,8 @@ class LayerRecorder:
 
         def tell(read: Callable[[], attention.Coefficients]) -> None:
             self._unseen.discard(layer)
-            entropies = self._guard("attention entropy", attention.mean_entropies, read)
+            with self._stopwatch:
+                entropies = self._guard("attention entropy", attention.mean_entropies, read)
             if entropies is not None:
                 self._pass.others.setdefault(layer, {}).update(entropies)
 

@@ -10,7 +10,7 @@ neighbors never:
     figures        runs -> the papers' figures, as pictures and as data; one figure a file
     checkpoint     saved checkpoints -> a run, without ever executing what is in a file
     diagnosis      runs -> findings: what is wrong, each with its evidence; one failure mode a file; never torch
-    remedies       change a model so that it trains: initialization, rebalancing
+    remedies       change a model so that it trains: initialization, rebalancing, normalizations; and take it back
     summary        runs -> tables and facts that figures and report need
     recorder       a training loop -> a run; nothing about the training changes
     laws           model -> its conservation laws, found by tracing it; their values; c under real optimizers

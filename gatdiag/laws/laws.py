@@ -193,23 +193,6 @@ class Laws:
         weights = self.parameters if weights is None else weights
         return self._combined(self._products(weights, weights))
 
-    def observe(
-        self, gradients: Tensors | None = None, optimizer: Optimizer | Iterable[Optimizer] | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """delta, c, and c as predicted from it for after the coming step, at less than the cost of three.
-
-        Args:
-            gradients: As in `delta`.
-            optimizer: As in `predict`; None: no prediction.
-
-        Raises:
-            OptimizerError: As in `predict`.
-        """
-        observation = Observation(self, gradients, foresee=optimizer is not None)
-        for one in _listed(optimizer):
-            observation.step(one)
-        return observation.delta, observation.c, None if optimizer is None else observation.predicted()
-
     def normalized_delta(self, gradients: Tensors | None = None) -> Tensor:
         """|delta| / sum over terms of |e_k <w_k, dL/dw_k>|: about 1e-6 for float32 gradients, 1e-15 for float64.
 

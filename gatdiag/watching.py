@@ -39,7 +39,7 @@ def watch(
 ) -> Recorder:
     """Record a training loop: the loop runs unchanged, and the run folder fills.
 
-    Weights, losses and random numbers are bit for bit those of the unwatched loop. Nothing is planted on the model: it
+    Weights, losses and random numbers are bit for bit those of the unwatched loop. The model is not modified: it
     can be pickled, deep-copied, compiled and watched again, and its copies write nothing. What fails inside recording
     raises one warning, and training goes on. Evaluation under `torch.no_grad()` is not recorded, nor are forward passes
     that no gradient comes back to, if the step has another one.

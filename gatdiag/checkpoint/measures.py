@@ -125,7 +125,7 @@ def parameter_columns(
 
 
 def _are_comparable(reference: Tensor | None, tensor: Tensor) -> bool:
-    """Whether the same entries are stored."""
+    """True if the same entries are stored."""
     if reference is None or reference.shape != tensor.shape or reference.layout != tensor.layout:
         return False
     if tensor.layout is torch.sparse_coo:

@@ -26,7 +26,7 @@ def series(sources: PathLike | Iterable[PathLike]) -> list[Path]:
 
     Args:
         sources: Files, patterns such as "ckpt/*.pt", or folders: one that is a checkpoint itself, or one whose entries
-            are. What is no checkpoint in a folder is passed over, with a warning where it looks like one (an
+            are. What is no checkpoint in a folder is skipped, with a warning where it looks like one (an
             optimizer's state, say); a file that is named is not.
 
     Raises:
@@ -83,5 +83,5 @@ def _inside(folder: Path) -> list[Path]:
     if not looking:
         raise InputError(f"Expected checkpoints in the folder {shown_path(folder)}, and there are none")
     for reason in others.values():
-        warnings.warn(f"Passed over in a folder: {reason}", stacklevel=3)
+        warnings.warn(f"Skipped: {reason}", stacklevel=3)
     return [entry for entry in looking if entry not in others]

@@ -6,7 +6,7 @@ One failure mode a file, each a function of a run's tables with one threshold an
     loss_not_falling     the network does not train
     vanishing_gradients, exploding_gradients
     activations          vanishing and exploding activations
-    oversmoothing        nodes become alike
+    oversmoothing        the rows of a layer's output become the same
     dead_units           units that put out zero, or that no gradient comes back to
     frozen_parameters    an update ratio that is too small, weights that never moved, layers that hardly changed
     conservation_laws    neurons out of balance, laws that do not hold

@@ -144,7 +144,7 @@ def draw_lines(
 
 
 def _is_wide_band(axes: Axes, low: Floats, high: Floats) -> bool:
-    """Whether a band between two lines could be seen."""
+    """True if a band between two lines could be seen."""
     bottom, top = axes.get_ylim()
     if axes.get_yscale() == "log":
         low, high, bottom, top = np.log(low), np.log(high), np.log(bottom), np.log(top)

@@ -108,7 +108,7 @@ def inches(canvas: Canvas) -> float:
 
 
 def is_wide(place: Canvas | float) -> bool:
-    """Whether a figure, or one of so many inches, has room for panels beside each other."""
+    """True if a figure, or one of so many inches, has room for panels beside each other."""
     return (place if isinstance(place, float | int) else inches(place)) > _WIDE
 
 

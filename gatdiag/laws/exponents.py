@@ -376,7 +376,7 @@ class Exponents:
         )
 
     def _uniform_beside_zeros(self, label: Label, zeros: Tensor, axis: int) -> Label:
-        """As `_uniform_along` where some entries along the axis are zeros: they are passed over."""
+        """As `_uniform_along` where some entries along the axis are zeros, which are skipped."""
         label = self._uniform_where_whole(label.present(), zeros, axis)
         fixed = tuple(term for term in label.terms if term[1].shape[axis] == 1)
         varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1), zeros)

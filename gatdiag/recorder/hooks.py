@@ -1,6 +1,6 @@
 """Layers -> events: what each layer returns in training, and dLoss/d(output) that comes back to it.
 
-Nothing is planted on the user's modules. The hooks are torch's global module hooks, which look a module up by its
+The user's modules are not modified. The hooks are torch's global module hooks, which look a module up by its
 identity: a watched model can be pickled, saved and deep-copied, and a copy of it sends no events. Gradients are read
 by tensor hooks on outputs, which live and die with the graph of one backward pass; they bear operations in place, as
 full backward hooks do not. Whatever is handed on is detached, and no hook ever returns anything.

@@ -1,4 +1,4 @@
-"""Notices the steps of optimizers, through torch's hooks for all of them; nothing is planted on an optimizer.
+"""Notices the steps of optimizers, through torch's hooks for all of them; no optimizer is modified.
 
 One step of training may take several optimizers: those that follow each other without a forward or a backward pass
 between them share a step, and so do those that step inside one backward pass. An optimizer that wraps another shares

@@ -147,7 +147,7 @@ class Writer:
         self._row(step).update(values)
 
     def can_be_logged(self, name: str) -> bool:
-        """Whether scalars may have this name: one that cannot be written must not cost the row that it is in."""
+        """True if scalars may have this name: one that cannot be written must not cost the row that it is in."""
         if name in self._logged:
             return True
         if _MEASURED.fullmatch(name):

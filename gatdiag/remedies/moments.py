@@ -79,7 +79,7 @@ def rescale_moments_(state: Mapping[str, Any], factor: Tensor, powers: Mapping[s
     Args:
         state: Name -> tensor or number, as `optimizer.state` holds it for one parameter, or a saved optimizer.
         factor: s, broadcasting against the parameter.
-        powers: From `POWERS`. Names that the state lacks are passed over.
+        powers: From `POWERS`. Names that the state lacks are skipped.
 
     Example:
         >>> import torch

@@ -42,7 +42,7 @@ def warnings(run: Run) -> tuple[str, ...]:
 
 
 def anything(run: Run) -> bool:
-    """Whether any table of the run has a row."""
+    """True if any table of the run has a row."""
     return any(len(table) for table in (run.steps, run.layers, run.parameters, run.neurons))
 
 

@@ -70,7 +70,7 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
 
 
 def _is_a_run(folder: Path) -> bool:
-    """Whether gatdiag wrote the meta.json of a folder, in whatever schema."""
+    """True if gatdiag wrote the meta.json of a folder, in whatever schema."""
     try:
         meta = json.loads((folder / META).read_bytes().decode())
     except (OSError, ValueError, RecursionError):
@@ -154,7 +154,7 @@ def lock(folder: Path) -> "BaseFileLock":
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a live process is writing to the folder."""
+    """True if a live process is writing to the folder."""
     from filelock import FileLock, Timeout
 
     if not (folder / LOCK).exists():

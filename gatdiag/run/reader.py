@@ -63,7 +63,7 @@ class Run:
 
     @property
     def is_live(self) -> bool:
-        """Whether a process is recording it right now."""
+        """True if a process is recording it right now."""
         return files.is_locked(self.folder)
 
     @property

@@ -56,7 +56,7 @@ def schema(table: TableName, further: tuple[str, ...] = ()) -> pa.Schema:
 
 
 def is_logged(column: str) -> bool:
-    """Whether a column of `steps` is a scalar that the user logged, and not one that gatdiag measured.
+    """True if a column of `steps` is a scalar that the user logged, and not one that gatdiag measured.
 
     Example:
         >>> [name for name in ("step", "loss", "learning_rate_1", "val_accuracy") if is_logged(name)]
@@ -66,7 +66,7 @@ def is_logged(column: str) -> bool:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether a name can be written to a file: it holds no lone surrogates.
+    """True if a name can be written to a file: it holds no lone surrogates.
 
     Example:
         >>> is_encodable("convs.0"), is_encodable(chr(0xDC80))

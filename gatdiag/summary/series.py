@@ -49,7 +49,7 @@ def measured(run: Run, table: TableName, column: str) -> NDArray[np.bool_]:
 
 
 def recorded(run: Run, table: TableName, column: str) -> bool:
-    """Whether a column was measured at all."""
+    """True if a column was measured at all."""
     return bool(measured(run, table, column).any())
 
 
@@ -175,7 +175,7 @@ def known_layers(run: Run, names: Sequence[str] | None) -> list[str]:
 
 
 def has_role(run: Run, role: str) -> bool:
-    """Whether the model has a parameter of a role."""
+    """True if the model has a parameter of a role."""
     return any(parameter["role"] == role for parameter in _parameters(run))
 
 

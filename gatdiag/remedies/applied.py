@@ -5,7 +5,7 @@ object, with the same parameters under the same names, and is still an instance 
 kept by whatever copies, saves or analyzes the model, and remedies can be taken off in any order.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +14,8 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
+from torch.utils.hooks import RemovableHandle
 
 from gatdiag.errors import ModelError
 
@@ -134,14 +136,28 @@ def _remedies(module: nn.Module) -> tuple[type, ...]:
 
 
 def _dress(module: nn.Module, remedies: tuple[type, ...]) -> None:
-    kind = type(module)
+    kind: type = type_before_parametrizations(module)
     if hasattr(kind, _REMEDIES) and _REMEDIES not in vars(kind):
         raise ModelError(
-            f"The class of this {kind.__name__} was changed after a remedy was applied to it, by a parametrization or "
-            "the like: remove that first"
+            f"The class of this {kind.__name__} was changed after a remedy was applied to it: remove that first"
         )
     own: type = getattr(kind, _OWN, kind)
-    module.__class__ = _class_of(own, remedies) if remedies else own
+    dressed = _class_of(own, remedies) if remedies else own
+    if is_parametrized(module):  # the class that torch puts in front of all others stays there, where torch looks
+        dressed = parametrized(type(module), dressed)
+    module.__class__ = dressed
+
+
+def parametrized(front: type, *behind: type) -> type:
+    """A copy of the class that torch gives a parametrized module, in front of another class."""
+    own = {name: value for name, value in vars(front).items() if name not in ("__dict__", "__weakref__")}
+    return type(front.__name__, behind, own)
+
+
+def remove_all(handles: Iterable[RemovableHandle]) -> None:
+    """Remove hooks; harmless if that was done."""
+    for handle in handles:
+        handle.remove()
 
 
 @cache

@@ -35,12 +35,13 @@ class Skip(nn.Module):
         """The sum.
 
         Raises:
-            ModelError: The shapes differ.
+            ModelError: The shapes differ, or one is no tensor.
         """
-        if output.shape != given.shape:
+        shapes = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in (given, output)]
+        if not isinstance(shapes[0], tuple) or shapes[0] != shapes[1]:
             raise ModelError(
-                f"A skip connection adds a layer's input to its output, and their shapes are {tuple(given.shape)} and "
-                f"{tuple(output.shape)}: insert it after layers that keep the width"
+                f"A skip connection adds a layer's input to its output, and their shapes are {shapes[0]} and "
+                f"{shapes[1]}: insert it after layers that keep the width"
             )
         return given + (output if self.scale == 1.0 else self.scale * output)
 
@@ -103,7 +104,7 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
         for name, layer in list(matching(unwrapped(model), pattern)):
             _check(name, layer, module)
             _insert_(applied, name, layer, module)
-    return applied
+        return applied
 
 
 def matching(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
@@ -112,11 +113,13 @@ def matching(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
     Raises:
         InputError: There is none.
     """
-    found: list[str] = []
-    for name, module in model.named_modules():
-        if name and fnmatchcase(name, pattern) and not any(name.startswith(f"{above}.") for above in found):
-            found.append(name)
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if not name or not fnmatchcase(name, pattern) or any(name.startswith(f"{above}.") for above in found):
+            continue
+        if not any(module is other for other in found.values()):  # a module with two names is one layer
             yield name, module
+        found[name] = module
     if not found:
         names = [name for name, _ in model.named_children()]
         raise InputError(f"No layer of the model is named {pattern!r}; its parts are {listed(names, 8)}")
@@ -127,24 +130,28 @@ def _insert_(applied: Applied, name: str, layer: nn.Module, module: nn.Module) -
     like = next((tensor for tensor in layer.parameters() if tensor.is_floating_point()), None)
     if like is not None:
         inserted.to(device=like.device, dtype=like.dtype)
-    modules = nn.ModuleList([*getattr(layer, _SLOT, ()), inserted])
-    layer.add_module(_SLOT, modules.train(layer.training))
-    put_on(layer, _Extended)
 
     def take_out() -> None:
-        left = [other for other in getattr(layer, _SLOT) if other is not inserted]
+        left = [other for other in getattr(layer, _SLOT, ()) if other is not inserted]
         if left:
             layer.add_module(_SLOT, nn.ModuleList(left).train(layer.training))
-        else:
-            take_off(layer, _Extended)
+            return
+        take_off(layer, _Extended)
+        if hasattr(layer, _SLOT):
             delattr(layer, _SLOT)
 
     applied.record(name, f"{module} inserted after it", take_out)
+    modules = nn.ModuleList([*getattr(layer, _SLOT, ()), inserted])
+    layer.add_module(_SLOT, modules.train(layer.training))
+    put_on(layer, _Extended)
 
 
 def _check(name: str, layer: nn.Module, module: nn.Module) -> None:
     if isinstance(layer, nn.ModuleList | nn.ModuleDict):
         raise InputError(f"{name} is a list of layers, which is not called itself: give their names, as in '{name}.*'")
+    if isinstance(layer, nn.Sequential):
+        last = next(reversed([part for part, _ in layer.named_children()]), "0")
+        raise InputError(f"{name} is a Sequential, which calls all that is in it: insert after a part, '{name}.{last}'")
     if not has_remedy(layer, _Extended):
         if hasattr(layer, _SLOT):
             raise ModelError(f"{name} has an attribute called {_SLOT!r} of its own: rename it")
@@ -168,6 +175,6 @@ def _widths(layer: Any) -> tuple[int, int] | None:
 
 
 def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What went into a layer: its first argument, or the target's where that is a pair."""
-    given = args[0] if args else next(iter(kwargs.values()))
+    """What went into a layer: its first argument or the one called x, or the target's where that is a pair."""
+    given = args[0] if args else kwargs.get("x", next(iter(kwargs.values())))
     return given[-1] if isinstance(given, tuple | list) else given

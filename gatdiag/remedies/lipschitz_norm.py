@@ -150,10 +150,10 @@ class _Transformer(_Normalized):
     ) -> Any:
         scale = math.sqrt(self.out_channels)  # by which the layer divides its scores
         edge = 0.0 if self.lin_edge is None else _edge_features(self, edge_attr)
-        u = _squared(query_i)
+        u = _length(query_i)
         if self.lipschitz_mode == "code":
-            u = u.sum(0)  # of the whole graph, each query as often as it has neighbors
-        v, w = (_largest(_squared(x + edge), index, size_i)[index] for x in (key_j, value_j))
+            u = torch.linalg.vector_norm(u, dim=0)  # of the whole graph, each query as often as it has neighbors
+        v, w = (_largest(_length(x + edge), index, size_i)[index] for x in (key_j, value_j))
         divisor = _quadratic_divisor(u, v, w)
         factor = 1 / (divisor + 1e-12) if self.lipschitz_mode == "code" else scale * self.lipschitz_alpha / divisor
         query_i = (query_i * factor.unsqueeze(-1)).to(query_i.dtype)
@@ -171,15 +171,15 @@ class _SuperGAT(_Normalized):
     ) -> Any:
         if return_logits:  # of which the layer learns what edges are; they weigh nothing
             return super().get_attention(edge_index_i, x_i, x_j, num_nodes, return_logits=True)  # type: ignore[misc]
-        similarity, square_i = (_wide(x_i) * _wide(x_j)).sum(-1), _squared(x_i)
-        largest = _largest(_squared(x_j), edge_index_i, num_nodes)[edge_index_i]
+        similarity, length_i = (_wide(x_i) * _wide(x_j)).sum(-1), _length(x_i)
+        largest = _largest(_length(x_j), edge_index_i, num_nodes)[edge_index_i]
         if self.attention_type == "MX":
             score = ((x_j * self.att_l).sum(-1) + (x_i * self.att_r).sum(-1)) * similarity.sigmoid()
-            square = largest + square_i
+            square = largest.square() + length_i.square()
             norm = _squared(self.att_l) + _squared(self.att_r)
             divisor = 1.125 * _root(norm * square) * (1 + square / 4)
         else:
-            score, divisor = similarity, _quadratic_divisor(square_i, largest, largest)
+            score, divisor = similarity, _quadratic_divisor(length_i, largest, largest)
         score = functional.leaky_relu(self.lipschitz_alpha * score / divisor, self.negative_slope)
         return _softmax(score.to(x_j.dtype), edge_index_i, None, num_nodes)
 
@@ -239,7 +239,7 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
     with applied.changing():
         for name, layer in layers.items():
             _normalize_(applied, name, layer, alpha, mode)
-    return applied
+        return applied
 
 
 def _normalize_(applied: Applied, name: str, layer: Any, alpha: float, mode: Mode) -> None:
@@ -251,15 +251,16 @@ def _normalize_(applied: Applied, name: str, layer: Any, alpha: float, mode: Mod
         raise ModelError(f"{name} ({type(layer).__name__}) has its own {own[0]}(), so that its scores are not known")
     if mode == "code" and kind not in _OF_THE_AUTHORS:
         raise ModelError(f"{name} is a {kind}, of which the authors' code has no normalized version: use mode='paper'")
-    layer.lipschitz_alpha, layer.lipschitz_mode = float(alpha), mode
-    put_on(layer, _CLASSES[kind])
 
     def undo() -> None:
         take_off(layer, _CLASSES[kind])
-        del layer.lipschitz_alpha, layer.lipschitz_mode
+        for attribute in (_ALPHA, _MODE):
+            vars(layer).pop(attribute, None)
 
     factor = f"alpha = {alpha:g}" if mode == "paper" else "as in the authors' code"
     applied.record(name, f"scores divided ({kind}, {factor})", undo)
+    layer.lipschitz_alpha, layer.lipschitz_mode = float(alpha), mode
+    put_on(layer, _CLASSES[kind])
 
 
 def _is_of_pyg(method: Any) -> bool:
@@ -342,10 +343,14 @@ def _edges(layer: Any, edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tens
     return source, target
 
 
-def _squared(x: Tensor) -> Tensor:
-    """||x||^2 over the last axis, in single precision at least."""
+def _length(x: Tensor) -> Tensor:
+    """||x|| over the last axis, in single precision at least."""
     length: Tensor = torch.linalg.vector_norm(_wide(x), dim=-1)
-    return length.square()
+    return length
+
+
+def _squared(x: Tensor) -> Tensor:
+    return _length(x).square()
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -358,8 +363,9 @@ def _root(square: Tensor) -> Tensor:
 
 
 def _quadratic_divisor(u: Tensor, v: Tensor, w: Tensor) -> Tensor:
-    """max{u v, u w, v w}, of squares."""
-    return _root(torch.maximum(torch.maximum(u * v, u * w), v * w))
+    """max{u v, u w, v w}, or where that is zero, as the scores are then, something to divide by."""
+    divisor = torch.maximum(torch.maximum(u * v, u * w), v * w)
+    return divisor.clamp_min(torch.finfo(divisor.dtype).tiny)
 
 
 def _largest(square: Tensor, index: Tensor, size: int | None) -> Tensor:

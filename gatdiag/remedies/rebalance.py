@@ -195,8 +195,12 @@ def _refuse_misfits(model: Any, towards: str, loss: Any, optimizer: Any, moments
             'Expected loss to be a function of the output, with towards="relative-gradients", got '
             f"{type(loss).__name__} with towards={towards!r}. Give no loss to balance c."
         )
-    if optimizer is None:
-        return
+    if optimizer is not None:
+        refuse_foreign(model, optimizer)
+
+
+def refuse_foreign(model: nn.Module, optimizer: Any) -> None:
+    """An optimizer that trains something else, or is none."""
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"Expected optimizer to be a torch.optim.Optimizer, got {type(optimizer).__name__}.")
     trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

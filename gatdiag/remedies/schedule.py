@@ -1,16 +1,18 @@
 """Rebalancing again and again while a model trains."""
 
+from functools import partial
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied
+from gatdiag.remedies.applied import Applied, remove_all
 from gatdiag.remedies.least_norm import least_norm, relative_gradients
 from gatdiag.remedies.moments import powers_of
 from gatdiag.remedies.orbit import Orbit
-from gatdiag.remedies.rebalance import Towards, refuse_shared_memory, repeatable_laws, rescale_
+from gatdiag.remedies.rebalance import Towards, refuse_foreign, refuse_shared_memory, repeatable_laws, rescale_
 from gatdiag.remedies.verification import verified_balancing
 from gatdiag.structure import unwrapped
 
@@ -75,22 +77,23 @@ class Rebalance(Applied):
             raise InputError(f"every= is a number of steps: a whole number from 1 was expected, got {every!r}")
         if criterion not in ("c", "relative-gradients"):
             raise InputError(f"Expected criterion 'c' or 'relative-gradients', got {criterion!r}")
-        if not isinstance(optimizer, Optimizer):
-            raise InputError(f"Expected optimizer= to be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+        refuse_foreign(model, optimizer)
         user = unwrapped(model)
         self._powers = powers_of(optimizer)
         laws = repeatable_laws(user, args, kwargs)
         refuse_shared_memory(laws.parameters)
         checked, _, _ = verified_balancing(user, laws, None, args, kwargs)
         if not checked.balanced:
-            reasons = "; ".join(str(exclusion) for exclusion in (*checked.skipped, *laws.excluded))
+            reasons = "; ".join(f"{other.what}: {other.reason}" for other in (*checked.skipped, *laws.excluded))
             raise ModelError(f"Expected a model with laws to rebalance along, got none ({reasons or 'one layer only'})")
         self._orbit, self._parameters = Orbit([laws[number] for number in checked.balanced]), laws.parameters
         self._every, self._is_of_gradients = every, criterion == "relative-gradients"
         self._steps = self.times = 0
-        handle = optimizer.register_step_pre_hook(self._before_step)
+        handles: list[RemovableHandle] = []
         what = f"{len(checked.balanced)} laws, towards {criterion}, every {every} steps"
-        self.record(type(user).__name__, what, handle.remove)
+        self.record(type(user).__name__, what, partial(remove_all, handles))
+        with self.changing():
+            handles.append(optimizer.register_step_pre_hook(self._before_step))
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         due = self._steps % self._every == 0

@@ -1,16 +1,17 @@
 """Weight normalization W <- c W / ||W||: the norm of each weight matrix is a number that is chosen."""
 
 import math
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied
+from gatdiag.remedies.applied import Applied, parametrized, remove_all
 from gatdiag.structure import discover, unwrapped
 
 Kind: TypeAlias = Literal["frobenius", "spectral"]
@@ -107,7 +108,7 @@ def weight_normalize_(
         else:
             for name in weights:
                 _parametrize_(applied, user, name, c, kind)
-    return applied
+        return applied
 
 
 def _weights(model: nn.Module) -> list[str]:
@@ -117,7 +118,7 @@ def _weights(model: nn.Module) -> list[str]:
         for info in layer.parameters:
             if info.role != "feature weight" or len(info.shape) < 2:
                 continue
-            if ".parametrizations." in f".{info.name}" or info.name.endswith(("_orig", "_g", "_v")):
+            if _is_rewritten(model, info.name):
                 raise ModelError(
                     f"{info.name} is rewritten already, by a normalization or by pruning: remove that first"
                 )
@@ -127,22 +128,35 @@ def _weights(model: nn.Module) -> list[str]:
     return names
 
 
-def _parametrize_(applied: Applied, model: nn.Module, name: str, c: float, kind: Kind) -> None:
+def _is_rewritten(model: nn.Module, name: str) -> bool:
+    """Does the layer compute with something else, which it makes of this parameter?"""
     path, _, attribute = name.rpartition(".")
-    module = model.get_submodule(path)
-    if kind == "frobenius":
-        parametrize.register_parametrization(module, attribute, FrobeniusNormalized(c))
-    else:
-        parametrizations.spectral_norm(module, attribute)
-        parametrize.register_parametrization(module, attribute, _Scaled(c))
+    made, _, mark = attribute.rpartition("_")  # as weight_orig, weight_g, weight_v
+    hooked = mark in ("orig", "g", "v") and isinstance(getattr(model.get_submodule(path), made, None), Tensor)
+    return hooked or ".parametrizations." in f".{name}"
+
+
+def _parametrize_(applied: Applied, model: nn.Module, name: str, c: float, kind: Kind) -> None:
+    weight = model.get_parameter(name)
     norm = "||W||_F" if kind == "frobenius" else "||W||_2"
-    saving = module.register_state_dict_post_hook(_leave_computed_out)
+    for path, module in list(model.named_modules()):  # a tied weight is in several
+        for attribute in [own for own, tensor in module.named_parameters(recurse=False) if tensor is weight]:
+            saving: list[RemovableHandle] = []
+            where = f"{path}.{attribute}".removeprefix(".")
+            undo = partial(_restore_, module, attribute, saving)
+            applied.record(where, f"{norm} = {c:g}, by a parametrization", undo)
+            if kind == "spectral":
+                parametrizations.spectral_norm(module, attribute)
+            normalized = FrobeniusNormalized(c) if kind == "frobenius" else _Scaled(c)
+            parametrize.register_parametrization(module, attribute, normalized)
+            saving.append(module.register_state_dict_post_hook(_leave_computed_out))
 
-    def undo() -> None:
-        saving.remove()
+
+def _restore_(module: nn.Module, attribute: str, saving: list[RemovableHandle]) -> None:
+    remove_all(saving)
+    if parametrize.is_parametrized(module, attribute):
+        module.__class__ = parametrized(type(module), *type(module).__bases__)  # copies of the model have the other
         parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
-
-    applied.record(name, f"{norm} = {c:g}, by a parametrization", undo)
 
 
 def _leave_computed_out(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
@@ -154,18 +168,23 @@ def _leave_computed_out(module: Any, state: dict[str, Any], prefix: str, _: Any)
 def _project_(applied: Applied, model: nn.Module, names: list[str], c: float, optimizer: Optimizer) -> None:
     parameters = dict(model.named_parameters())
     tensors = [parameters[name] for name in names]
+    others = [hook for hook in optimizer._optimizer_step_post_hooks.values() if isinstance(hook, _Projection)]
     for name, tensor in zip(names, tensors, strict=True):
+        if any(tensor is other for hook in others for other in hook.tensors):
+            raise ModelError(f"{name} is projected after each step already: undo that first")
         applied.remember(name, tensor, f"||W||_F = {c:g} now and after each step")
-    project = _projection(tensors, FrobeniusNormalized(c))
+    project = _Projection(tensors, FrobeniusNormalized(c))
     project()
-    handle = optimizer.register_step_post_hook(project)
-    applied.record(type(optimizer).__name__, "projects the weights after each step", handle.remove)
+    handles: list[RemovableHandle] = []
+    applied.record(type(optimizer).__name__, "projects the weights after each step", partial(remove_all, handles))
+    handles.append(optimizer.register_step_post_hook(project))
 
 
-def _projection(tensors: list[nn.Parameter], normalized: FrobeniusNormalized) -> Callable[..., None]:
+class _Projection:
+    def __init__(self, tensors: list[nn.Parameter], normalized: FrobeniusNormalized) -> None:
+        self.tensors, self._normalized = tensors, normalized
+
     @torch.no_grad()
-    def project(*_: Any) -> None:
-        for tensor in tensors:
-            tensor.copy_(normalized(tensor))
-
-    return project
+    def __call__(self, *_: Any) -> None:
+        for tensor in self.tensors:
+            tensor.copy_(self._normalized(tensor))

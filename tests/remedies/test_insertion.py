@@ -124,6 +124,22 @@ def test_it_works_in_mixed_precision_and_in_the_mode_of_the_layer(model):
         assert model(X.float(), EDGES).isfinite().all()
 
 
+def test_a_layer_with_two_names_is_one():
+    first = nn.Linear(4, 4)
+    model = nn.ModuleDict({"first": first, "again": first})
+    assert [change.where for change in insert_after_(model, "*", nn.LayerNorm(4)).changes] == ["first"]
+    assert [change.where for change in insert_after_(model, "again", Skip()).changes] == ["again"]
+
+
+def test_a_skip_connection_adds_what_is_called_x():
+    layer = SAGEConv((6, 6), 6)
+    insert_after_(nn.ModuleDict({"layer": layer}), "layer", Skip())
+    x = torch.randn(5, 6)
+    assert torch.equal(layer(edge_index=EDGES, x=x), layer(x, EDGES))
+    with pytest.raises(ModelError, match=r"their shapes are NoneType and \(5, 6\)"):
+        layer((x, None), EDGES)
+
+
 def test_what_does_not_fit_is_refused_and_nothing_is_changed(model):
     model.convs.append(GCNConv(6, 4))
     kinds = [type(conv) for conv in model.convs]
@@ -133,6 +149,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(model):
         insert_after_(model, "conv", Skip())
     with pytest.raises(InputError, match=r"give their names, as in 'convs\.\*'"):
         insert_after_(model, "convs", PairNorm())
+    model.block = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    with pytest.raises(InputError, match=r"block is a Sequential, .* insert after a part, 'block\.1'"):
+        insert_after_(model, "block", PairNorm())
     with pytest.raises(InputError, match=r"Expected a torch\.nn\.Module to insert, got type"):
         insert_after_(model, "convs.*", PairNorm)
     assert [type(conv) for conv in model.convs] == kinds

@@ -198,6 +198,18 @@ def test_mixed_precision(kind, dtype):
     torch.testing.assert_close(rough.float(), exact, rtol=0.05, atol=0.05 * float(exact.abs().max()))
 
 
+@pytest.mark.parametrize("kind", ["GAT", "GATv2", "Transformer", "SuperGAT SD"])
+@pytest.mark.parametrize("scale", [1e-14, 1e14])
+def test_the_scale_of_features_makes_no_difference_in_single_precision(kind, scale):
+    layer = layer_of(kind).float()
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            parameter.mul_(0 if "bias" in name else 1)
+    x = torch.randn(6, 4)
+    lipschitz_normalize_(layer)
+    torch.testing.assert_close(layer(scale * x, EDGES) / scale, layer(x, EDGES), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_neighborhoods_of_zeros_have_gradients(kind):
     layer = layer_of(kind, heads=2)

@@ -93,8 +93,14 @@ def test_what_does_not_fit_is_refused(model):
         Rebalance(model, X, EDGES, optimizer=optimizer, criterion="norm")
     with pytest.raises(InputError, match=r"torch\.optim\.Optimizer, got NoneType"):
         Rebalance(model, X, EDGES, optimizer=None)
+    line = nn.Linear(3, 2)
+    with pytest.raises(InputError, match="got one that holds none of its parameters"):
+        Rebalance(line, torch.ones(2, 3), optimizer=optimizer)
     with pytest.raises(ModelError, match="Expected a model with laws"):
-        Rebalance(nn.Linear(3, 2), torch.ones(2, 3), optimizer=optimizer)
+        Rebalance(line, torch.ones(2, 3), optimizer=torch.optim.SGD(line.parameters()))
+    gelu = nn.Sequential(line, nn.GELU(), nn.Linear(2, 2))
+    with pytest.raises(ModelError, match=r"got none \([^(]*: gelu in 1 does not commute"):
+        Rebalance(gelu, torch.ones(2, 3), optimizer=torch.optim.SGD(gelu.parameters()))
 
     class Own(torch.optim.SGD):
         pass

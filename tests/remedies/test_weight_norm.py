@@ -89,6 +89,23 @@ def test_attention_vectors_biases_and_norms_are_left_alone():
     assert changed == ["0.lin_l.weight", "0.lin_r.weight", "2.weight"]
 
 
+@pytest.mark.parametrize("kind", ["frobenius", "spectral"])
+def test_a_tied_weight_is_normalized_wherever_it_is(kind):
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)}).eval()
+    model["b"].weight = model["a"].weight
+    with weight_normalize_(model, 3.0, kind=kind) as applied:
+        assert [change.where for change in applied.changes] == ["a.weight", "b.weight"]
+        torch.testing.assert_close(model["a"].weight, model["b"].weight, rtol=1e-3, atol=1e-3)
+        assert len(list(model.parameters())) == 3
+    assert model["a"].weight is model["b"].weight
+
+
+def test_names_of_attention_are_not_those_of_a_normalization():
+    model = nn.Module()
+    model.w_q, model.w_v, model.w_g = (nn.Parameter(torch.randn(4, 4)) for _ in range(3))
+    assert len(weight_normalize_(model).changes) == 3
+
+
 def test_what_does_not_fit_is_refused_and_nothing_is_changed():
     model = gcn()
     applied = weight_normalize_(model)
@@ -108,3 +125,10 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed():
         weight_normalize_(gcn(), kind="fro")
     with pytest.raises(InputError, match="leave it out for kind='spectral'"):
         weight_normalize_(model, kind="spectral", optimizer=torch.optim.SGD(model.parameters()))
+    model = gcn()
+    optimizer = torch.optim.SGD(model.parameters())
+    weight_normalize_(model, optimizer=optimizer)
+    weights = copy.deepcopy(model.state_dict())
+    with pytest.raises(ModelError, match=r"convs\.0\.lin\.weight is projected after each step already"):
+        weight_normalize_(model, 2.0, optimizer=optimizer)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())

@@ -1,0 +1,122 @@
+"""What all remedies promise: off again in any order, with copies that live on, and nothing left by an interrupt."""
+
+import copy
+import sys
+from itertools import permutations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+from torch_geometric.nn import GATv2Conv, LayerNorm
+
+from gatdiag.remedies import Skip, insert_after_, lipschitz_normalize_, weight_normalize_
+from gatdiag.structure import discover
+
+EDGES = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
+X = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList([GATv2Conv(6, 3, heads=2), GATv2Conv(6, 6)])
+        self.out = nn.Linear(6, 6)
+
+    def forward(self, x, edge_index):
+        for conv in self.convs:
+            x = conv(x, edge_index).relu()
+        return self.out(x)
+
+
+def network():
+    torch.manual_seed(0)
+    model = Network()
+    return model, torch.optim.Adam(model.parameters())
+
+
+REMEDIES = {
+    "scores": lambda model, _: lipschitz_normalize_(model),
+    "norm": lambda model, _: insert_after_(model, "[co]*[0-9t]", LayerNorm(6)),
+    "weights": lambda model, _: weight_normalize_(model, 2.0),
+    "spectral": lambda model, _: weight_normalize_(model, 2.0, kind="spectral"),
+    "projection": lambda model, optimizer: weight_normalize_(model, 2.0, optimizer=optimizer),
+}
+
+
+def state_of(model, optimizer):
+    """All that a remedy may touch, as something that is equal if it is."""
+    layers = [
+        (name, type(layer), sorted(vars(layer)), list(layer._modules), len(layer._forward_hooks))
+        for name, layer in model.named_modules()
+    ]
+    weights = [(name, id(weight), weight.tolist()) for name, weight in model.named_parameters()]
+    hooks = len(optimizer._optimizer_step_pre_hooks), len(optimizer._optimizer_step_post_hooks)
+    return layers, sorted(weights), hooks, model(X, EDGES).tolist()
+
+
+@pytest.mark.parametrize("order", list(permutations(["scores", "norm", "weights"])), ids="-".join)
+@pytest.mark.parametrize("back", [(0, 1, 2), (2, 0, 1), (1, 2, 0)], ids=str)
+def test_remedies_come_off_in_any_order(order, back):
+    model, optimizer = network()
+    before = state_of(model, optimizer)
+    applied = [REMEDIES[kind](model, optimizer) for kind in order]
+    kinds = [layer.kind for layer in discover(model)]
+    assert [kind for kind in kinds if kind != "LayerNorm"] == ["GATv2Conv", "GATv2Conv", "Linear"]
+    for number in back:
+        applied[number].undo()
+    assert state_of(model, optimizer) == before
+
+
+def test_copies_live_on_when_a_remedy_is_undone():
+    model, _ = network()
+    with insert_after_(model, "out", Skip()), weight_normalize_(model, 2.0):
+        expected = model(X, EDGES)
+        best = copy.deepcopy(model)
+    assert not torch.equal(model(X, EDGES), expected)
+    assert torch.equal(best(X, EDGES), expected)
+
+
+def test_a_parametrization_of_the_users_stays():
+    model, _ = network()
+    applied = insert_after_(model, "out", Skip())
+    parametrizations.weight_norm(model.out)
+    applied.undo()
+    assert nn.utils.parametrize.is_parametrized(model.out, "weight")
+    assert model(X, EDGES).isfinite().all()
+
+
+def interrupt_at(line, call):
+    """Raise KeyboardInterrupt at that line of what runs of these files; what the call returned, or None."""
+    files, reached = ("applied.py", "insertion.py", "lipschitz_norm.py", "weight_norm.py", "schedule.py"), 0
+
+    def trace(frame, event, _):
+        nonlocal reached
+        if not frame.f_code.co_filename.endswith(files):
+            return None
+        reached += event == "line"
+        if event == "line" and reached == line:
+            raise KeyboardInterrupt
+        return trace
+
+    old = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return call()
+    except KeyboardInterrupt:
+        return None
+    finally:
+        sys.settrace(old)
+
+
+@pytest.mark.parametrize("kind", REMEDIES)
+def test_an_interrupt_at_any_line_leaves_nothing_behind(kind):
+    model, optimizer = network()
+    before, line, applied = state_of(model, optimizer), 0, None
+    while applied is None:
+        line += 1
+        applied = interrupt_at(line, lambda: REMEDIES[kind](model, optimizer))
+        assert applied is not None or state_of(model, optimizer) == before, line
+    assert line > 10
+    applied.undo()
+    assert state_of(model, optimizer) == before

@@ -232,7 +232,8 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
         raise InputError(f"alpha is the size of the largest score: a positive number was expected, got {alpha}")
     if mode not in get_args(Mode):
         raise InputError(f"Expected mode 'paper' or 'code', got {mode!r}")
-    layers = {name: module for name, module in unwrapped(model).named_modules() if adapter_name(module) in _CLASSES}
+    named = unwrapped(model).named_modules()
+    layers = {name or "the model": module for name, module in named if adapter_name(module) in _CLASSES}
     if not layers:
         raise ModelError(f"Expected a model with {', '.join(_CLASSES)}, got {type(model).__name__} without any")
     applied = Applied("lipschitz_normalize")
@@ -281,7 +282,7 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
     Args:
         layer: A layer that `lipschitz_normalize_` has normalized in mode ``paper``.
         edge_index: (2, E) as the layer is given it; self loops that the layer adds are added.
-        num_nodes: N.
+        num_nodes: N; where sources and targets differ, the larger number of the two.
 
     Returns:
         0-d, float64. Infinity where a gate multiplies features (`TransformerConv(beta=True)`).

@@ -27,6 +27,8 @@ class Rebalance(Applied):
     It acts where a step of the optimizer begins, when gradients are there and weights have not moved: weights are
     multiplied, gradients divided, moments carried along (`gatdiag.remedies.moments`), and the step is taken from there.
 
+    Laws are those of the model as it was then: apply other remedies before this one, and undo them after it.
+
     As an `Applied` it is a context manager, and `undo` ends it; weights stay as training has made them.
 
     Args:
@@ -44,7 +46,8 @@ class Rebalance(Applied):
     Raises:
         InputError: An argument does not fit.
         OptimizerError: The state of this optimizer is not known.
-        ModelError: No laws can be found, or none that leaves the outputs as they are.
+        ModelError: No laws can be found, or none that leaves the outputs as they are; and at a step of the optimizer,
+            if the layers of the model have changed.
 
     Source:
         "Dynamic Rescaling for Training GNNs" (Mustafa, Burkholz, NeurIPS 2024), which rebalances every 10 epochs, by
@@ -88,6 +91,7 @@ class Rebalance(Applied):
             raise ModelError(f"Expected a model with laws to rebalance along, got none ({reasons or 'one layer only'})")
         self._orbit, self._parameters = Orbit([laws[number] for number in checked.balanced]), laws.parameters
         self._every, self._is_of_gradients = every, criterion == "relative-gradients"
+        self._model, self._kinds = user, [type(module) for module in user.modules()]
         self._steps = self.times = 0
         handles: list[RemovableHandle] = []
         what = f"{len(checked.balanced)} laws, towards {criterion}, every {every} steps"
@@ -100,6 +104,11 @@ class Rebalance(Applied):
         self._steps += 1
         if not due:
             return
+        if [type(module) for module in self._model.modules()] != self._kinds:
+            raise ModelError(
+                "The model is not the one whose laws were found: a layer was added, replaced or changed by a remedy. "
+                "Undo Rebalance and make it again."
+            )
         weights = self._parameters
         if self._is_of_gradients:
             gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}

@@ -143,7 +143,7 @@ def _parametrize_(applied: Applied, model: nn.Module, name: str, c: float, kind:
         for attribute in [own for own, tensor in module.named_parameters(recurse=False) if tensor is weight]:
             saving: list[RemovableHandle] = []
             where = f"{path}.{attribute}".removeprefix(".")
-            undo = partial(_restore_, module, attribute, saving)
+            undo = partial(_restore_, module, attribute, list(module._parameters), saving)
             applied.record(where, f"{norm} = {c:g}, by a parametrization", undo)
             if kind == "spectral":
                 parametrizations.spectral_norm(module, attribute)
@@ -152,11 +152,13 @@ def _parametrize_(applied: Applied, model: nn.Module, name: str, c: float, kind:
             saving.append(module.register_state_dict_post_hook(_leave_computed_out))
 
 
-def _restore_(module: nn.Module, attribute: str, saving: list[RemovableHandle]) -> None:
+def _restore_(module: nn.Module, attribute: str, order: list[str], saving: list[RemovableHandle]) -> None:
     remove_all(saving)
     if parametrize.is_parametrized(module, attribute):
         module.__class__ = parametrized(type(module), *type(module).__bases__)  # copies of the model have the other
         parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
+    own = module._parameters  # torch puts the weight last, and optimizers know parameters by their numbers
+    own.update([(name, own.pop(name)) for name in order if name in own])
 
 
 def _leave_computed_out(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:

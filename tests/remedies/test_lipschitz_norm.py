@@ -242,7 +242,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed():
         lipschitz_normalize_(GATConv(4, 4), mode="papr")
     layer = GATConv(4, 4)
     lipschitz_normalize_(layer)
-    with pytest.raises(ModelError, match="normalized already"):
+    with pytest.raises(ModelError, match="the model is normalized already"):
         lipschitz_normalize_(layer)
     with pytest.raises(ModelError, match="Expected a layer normalized in mode 'paper'"):
         lipschitz_bound(GATConv(4, 4), EDGES, 6)

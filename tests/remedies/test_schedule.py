@@ -9,7 +9,7 @@ from torch_geometric.nn import GATv2Conv
 
 from gatdiag import find_laws
 from gatdiag.errors import InputError, ModelError, OptimizerError
-from gatdiag.remedies import Rebalance, rebalance_
+from gatdiag.remedies import Rebalance, lipschitz_normalize_, rebalance_
 
 
 class Network(nn.Module):
@@ -83,6 +83,15 @@ def test_undoing_ends_it(model):
     train(model, optimizer, 2)
     assert schedule.times == 2
     assert str(schedule) == "rebalance:\n  Network: 12 laws, towards c, every 1 steps"
+
+
+def test_a_remedy_that_changes_the_laws_is_not_passed_over(model):
+    optimizer = OPTIMIZERS["SGD"](model)
+    with Rebalance(model, X, EDGES, optimizer=optimizer, every=1) as schedule:
+        with lipschitz_normalize_(model), pytest.raises(ModelError, match="not the one whose laws were found"):
+            train(model, optimizer, 1)
+        train(model, optimizer, 1)
+    assert schedule.times == 1
 
 
 def test_what_does_not_fit_is_refused(model):

@@ -63,6 +63,8 @@ class _Linear(_Normalized):
     def _factor(self: Any, norm: Tensor, edge: Tensor | None, index: Tensor, size: int | None) -> Tensor:
         """(E, H): what scores are multiplied by."""
         square_j, square_i = self.__dict__.pop("_squares")
+        if isinstance(square_i, Tensor):  # PyG counts sources in place of targets where edges are turned around
+            size = square_i.shape[0]
         largest = _largest(square_j, index, size)
         if edge is not None:
             largest = largest + _largest(_squared(edge), index, size)

@@ -210,6 +210,15 @@ def test_the_scale_of_features_makes_no_difference_in_single_precision(kind, sca
     torch.testing.assert_close(layer(scale * x, EDGES) / scale, layer(x, EDGES), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [GATConv, GATv2Conv])
+def test_edges_that_are_turned_around_between_sources_and_targets(kind):
+    layer, turned = kind((4, 5), 3, heads=2), kind((4, 5), 3, heads=2, flow="target_to_source")
+    turned.load_state_dict(layer.state_dict())
+    lipschitz_normalize_(nn.ModuleList([layer, turned]))
+    pair, edges = (torch.randn(7, 4), torch.randn(3, 5)), torch.stack([torch.arange(7), torch.arange(7) % 3])
+    torch.testing.assert_close(turned(pair, edges.flip(0))[:3], layer(pair, edges))
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_neighborhoods_of_zeros_have_gradients(kind):
     layer = layer_of(kind, heads=2)

@@ -89,7 +89,10 @@ def opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
     if path.is_dir() and (path / META).exists():
         return load(path), None
     from gatdiag.checkpoint import inspect  # loads torch, which runs do without
+    from gatdiag.checkpoint.opening import is_checkpoint
 
+    if path.is_dir() and any(path.glob(f"*/{META}")) and not any(map(is_checkpoint, (path, *path.iterdir()))):
+        return load(path), None  # which says that there are runs inside
     inspection = inspect(path, scratch)
     return inspection.run, inspection
 

@@ -42,9 +42,13 @@ def diagnose(
     """
     check_level(fail_on)
     with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
-        findings = findings_of(*opened(source, Path(scratch) / "run"))
+        run, inspection = opened(source, Path(scratch) / "run")
+        findings = findings_of(run, inspection)
+        is_empty = not any(map(len, (run.steps, run.layers, run.parameters, run.neurons)))
     if as_json:
         print_document({"version": 1, "source": str(source), "findings": [asdict(finding) for finding in findings]})
+    elif is_empty and not findings:
+        plain_console().print("Nothing was recorded, so there is nothing to judge; gatdiag report says what to do")
     else:
         print_findings(findings)
     end(findings, fail_on)

@@ -238,8 +238,14 @@ class Writer:
         self._guard("the last rows", self._outbox.drain)
         every = dict.fromkeys([*self._store.meta["notes"], *notes, *self._guard.failures.values()])
         self._guard("notes on the run", self._store.update_meta, notes=list(every))
-        status, message = self._guard("the reason why it ended", _ending, error) or ("failed", type(error).__name__)
-        self._guard("the sealed form of the run", self._store.seal, status, message)
+        ending: tuple[Any, str | None] = ("failed", type(error).__name__)
+        status, message = self._guard("the reason why it ended", _ending, error) or ending
+        try:
+            self._store.seal(status, message)
+        except Exception as failure:
+            what = f"the run could not be sealed ({type(failure).__name__}: {failure})"
+            self._guard.warn("sealing", f"{what}; what was written of it can be read, and resume=True seals it")
+        self._guard("rows that could not be written", self._store.close)
 
 
 def _ending(error: BaseException | None) -> tuple[Any, str | None]:

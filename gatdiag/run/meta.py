@@ -34,7 +34,7 @@ _SHAPE: dict[str, Any] = {
     "model": (str, _NULL),
     "device": (str, _NULL),
     "dtype": (str, _NULL),
-    "structure": {"layers": [{"name": str, "parameters": [{"name": str, "role": str}]}]},
+    "structure": {"layers": [{"name": str, "parameters": [{"name": str, "role": str, "shape": [int]}]}]},
     "laws": {"found": [{"layer": (str, _NULL), "neuron": (int, _NULL)}], "excluded": [dict], "error": (str, _NULL)},
     "quantities": [{"name": str}],
     "cadence": dict,

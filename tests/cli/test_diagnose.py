@@ -15,6 +15,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     for name in ("stuck", "fine"):
         synthetic_run(folder / name, steps=30, layers=4, neurons=2, collapse=name == "stuck")
+    synthetic_run(folder / "runs" / "fine", steps=1, layers=2, neurons=1)
+    (folder / "runs" / "report.html").touch()
     state = nn.Linear(3, 2).state_dict()
     state["weight"][0, 0] = math.inf
     torch.save(state, folder / "broken.pt")
@@ -28,6 +30,13 @@ def diagnose(*arguments):
 def test_a_healthy_run_has_no_problem(folder):
     done = diagnose(folder / "fine", "--fail-on", "note")
     assert (done.exit_code, done.stdout) == (0, "No problem found\n")
+
+
+def test_a_run_without_a_step_is_not_called_healthy(tmp_path):
+    synthetic_run(tmp_path / "empty", steps=0)
+    done = diagnose(tmp_path / "empty")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("Nothing was recorded")
 
 
 def test_problems_are_said_the_most_severe_first(folder):
@@ -49,7 +58,8 @@ def test_a_checkpoint_will_do(folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"), [(["nowhere"], "does not exist"), (["fine", "--fail-on", "info"], "--fail-on")]
+    ("arguments", "says"),
+    [(["nowhere"], "does not exist"), (["fine", "--fail-on", "info"], "--fail-on"), (["runs"], "runs/fine")],
 )
 def test_what_is_wrong_is_one_line(folder, arguments, says):
     done = diagnose(folder / arguments[0], *arguments[1:])

@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 import warnings
+from unittest import mock
 
 import pytest
 import torch
@@ -47,6 +48,18 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
     assert len(messages) == 1
     assert "rows that could not be written" in messages[0]
     assert "No space left on device" in messages[0]
+
+
+def test_a_run_that_could_not_be_sealed_can_be_resumed_in_the_same_process(tmp_path, monkeypatch):
+    with monkeypatch.context() as full:
+        full.setattr("gatdiag.run.tables.write_parquet", mock.Mock(side_effect=OSError(28, "No space left on device")))
+        trained, messages = warned(tmp_path / "run", steps=3)
+    assert len(messages) == 1
+    assert "could not be sealed (OSError: [Errno 28] No space left on device)" in messages[0]
+    assert trained.run.steps.step.tolist() == [0, 1, 2]
+    trained, messages = warned(tmp_path / "run", steps=3, resume=True)
+    assert messages == []
+    assert trained.run.steps.step.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

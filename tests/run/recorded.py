@@ -22,7 +22,9 @@ META = {
         "layers": [
             {
                 "name": layer,
-                "parameters": [{"name": name, "role": role} for owner, name, role in PARAMETERS if owner == layer],
+                "parameters": [
+                    {"name": name, "role": role, "shape": [2]} for owner, name, role in PARAMETERS if owner == layer
+                ],
             }
             for layer in LAYERS
         ],

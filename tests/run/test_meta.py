@@ -36,6 +36,8 @@ def replaced(folder, path, value):
         (["structure", "layers", 0], 3, '"structure.layers.0" should be an object, got 3'),
         (["structure", "layers", 0, "name"], None, '"structure.layers.0.name" should be text, got None'),
         (["structure", "layers", 0, "parameters"], ..., '"structure.layers.0.parameters" is missing'),
+        (["structure", "layers", 0, "parameters", 0, "shape"], ..., 'parameters.0.shape" is missing'),
+        (["structure", "layers", 0, "parameters", 0, "shape", 0], "2", "should be a whole number, got '2'"),
         (["structure", "layers", 1, "name"], "second", "the layer 'second' is in the structure 2 times"),
         (
             ["structure", "layers", 1, "parameters", 0, "name"],

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Laws, find_laws
 from gatdiag.laws.repetition import repetition
+from gatdiag.remedies.applied import Applied
 from gatdiag.remedies.least_norm import LawFactor, Rescaling, relative_gradients
 from gatdiag.remedies.moments import powers_of, rescale_moments_
 from gatdiag.remedies.orbit import Tensors, multiply_
@@ -135,9 +137,9 @@ def rebalance_(
     )
     relative = None if gradients is None else relative_gradients(laws.parameters, gradients)
     c_before, imbalance_before = _imbalance(laws, rescaling, relative)
+    rescale_(laws.parameters, rescaling.factors, optimizer, powers)
     if optimizer is not None and moments == "drop":
         optimizer.state.clear()
-    rescale_(laws.parameters, rescaling.factors, optimizer, powers)
     if relative is not None:
         for name, factor in rescaling.factors.items():
             multiply_(relative[name], factor, -2)
@@ -157,13 +159,22 @@ def rebalance_(
 
 
 def rescale_(parameters: Tensors, factors: Tensors, optimizer: Optimizer | None, powers: Mapping[str, int]) -> None:
-    """Multiply weights, divide the gradients that are there, and carry along what the optimizer remembers."""
-    for name, factor in factors.items():
-        parameter = parameters[name]
-        multiply_(parameter, factor)
-        _divide_gradient_(parameter, factor)
-        if optimizer is not None and parameter in optimizer.state:
-            rescale_moments_(optimizer.state[parameter], factor, powers)
+    """Multiply weights, divide the gradients that are there, and carry along what the optimizer remembers.
+
+    If it is interrupted, all is as before: weights rescaled in part are another function.
+    """
+    applied = Applied("rescale")
+    with applied.changing():
+        for name, factor in factors.items():
+            parameter, gradient = parameters[name], parameters[name].grad
+            state = optimizer.state[parameter] if optimizer is not None and parameter in optimizer.state else {}
+            for tensor in (parameter, gradient, *(state.get(key) for key in powers)):
+                if isinstance(tensor, Tensor) and not tensor.is_sparse:
+                    applied.remember(name, tensor, "rescaled")
+            applied.record(name, "gradient divided", partial(setattr, parameter, "grad", gradient))
+            multiply_(parameter, factor)
+            _divide_gradient_(parameter, factor)
+            rescale_moments_(state, factor, powers)
 
 
 def repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:

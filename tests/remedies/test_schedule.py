@@ -10,6 +10,9 @@ from torch_geometric.nn import GATv2Conv
 from gatdiag import find_laws
 from gatdiag.errors import InputError, ModelError, OptimizerError
 from gatdiag.remedies import Rebalance, lipschitz_normalize_, rebalance_
+from gatdiag.remedies import moments as moments_module
+from gatdiag.remedies import rebalance as rebalance_module
+from gatdiag.remedies.orbit import multiply_
 
 
 class Network(nn.Module):
@@ -83,6 +86,38 @@ def test_undoing_ends_it(model):
     train(model, optimizer, 2)
     assert schedule.times == 2
     assert str(schedule) == "rebalance:\n  Network: 12 laws, towards c, every 1 steps"
+
+
+def test_an_interrupt_leaves_weights_gradients_and_moments_as_they_were(model, monkeypatch):
+    optimizer = OPTIMIZERS["Adam"](model)
+    train(model, optimizer, 1)
+    schedule = Rebalance(model, X, EDGES, optimizer=optimizer, every=1)
+
+    def state():
+        weights = list(model.parameters())
+        moments = [tensor for weight in weights for tensor in optimizer.state[weight].values()]
+        return [tensor.tolist() for tensor in [*weights, *(weight.grad for weight in weights), *moments]]
+
+    def interrupted_after(count):
+        left = list(range(count))
+
+        def multiply(*args):
+            if not left:
+                raise KeyboardInterrupt
+            left.pop()
+            return multiply_(*args)
+
+        return multiply
+
+    before = state()
+    for count in range(9):
+        multiply = interrupted_after(count)
+        monkeypatch.setattr(rebalance_module, "multiply_", multiply)
+        monkeypatch.setattr(moments_module, "multiply_", multiply)
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step()
+        assert state() == before
+    assert schedule.times == 0
 
 
 def test_a_remedy_that_changes_the_laws_is_not_passed_over(model):

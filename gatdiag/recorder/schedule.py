@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from gatdiag.errors import InputError
 from gatdiag.recorder.guard import Guard
 
@@ -99,7 +101,7 @@ class Pace:
     """
 
     def __init__(self, share: float | None, watch: Stopwatch) -> None:
-        if share is not None and not 0 < share < 1:
+        if share is not None and not (isinstance(share, int | float | np.floating) and 0 < share < 1):
             raise InputError(f"budget= expects a share of training time between 0 and 1, such as 0.03, got {share!r}")
         self._share, self._watch = share, watch
         self._last: tuple[float, float] | None = None  # time and cost at the end of the last step

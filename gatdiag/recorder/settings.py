@@ -79,7 +79,7 @@ def select(metrics: Metrics, law_search_seconds: float | None = None) -> Selecti
         name, every = str(metrics), dict(PRESETS[metrics])
         columns = {column for group in every for column in GROUPS[group].columns}
     else:
-        names = [metrics] if isinstance(metrics, str) else list(metrics)
+        names = _listed(metrics)
         name, every, columns = ", ".join(map(str, names)), {}, set()
         for given in names:
             group = GROUPS.get(given) or _group_of(given)
@@ -89,6 +89,11 @@ def select(metrics: Metrics, law_search_seconds: float | None = None) -> Selecti
         every.pop("balance", None)
         columns -= set(GROUPS["balance"].columns)
     return Selection(name, every, frozenset(columns), seconds)
+
+
+def _listed(given: Any) -> list[Any]:
+    """What was given as one or as several."""
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
 
 def _group_of(column: str) -> Group:
@@ -128,7 +133,7 @@ def layer_filter(include: Patterns = None, exclude: Patterns = None) -> Callable
 
 
 def _patterns(patterns: Patterns, what: str) -> list[str]:
-    listed = [patterns] if isinstance(patterns, str) else list(patterns or ())
+    listed = [] if patterns is None else _listed(patterns)
     if not all(isinstance(pattern, str) for pattern in listed):
         raise InputError(f'{what}= expects patterns of layer names such as "convs.*", got {patterns!r}')
     return listed
@@ -164,7 +169,7 @@ def listed_optimizers(optimizer: Optimizer | Iterable[Optimizer] | None) -> list
     """
     if optimizer is None:
         return None
-    listed = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    listed = _listed(optimizer)
     for item in listed:
         if not isinstance(item, Optimizer):
             raise InputError(

@@ -263,6 +263,10 @@ def test_an_exception_that_cannot_be_described_comes_out_as_it_is(tmp_path):
         ({"metrics": ["mue"]}, "mu"),
         ({"best": ""}, "best="),
         ({"include": [3]}, "include="),
+        ({"budget": "5 %"}, "budget="),
+        ({"metrics": 3}, "metrics="),
+        ({"exclude": 3}, "exclude="),
+        ({"optimizer": 3}, "optimizer="),
         ({"overwrite": True, "resume": True}, "choose one"),
     ],
 )

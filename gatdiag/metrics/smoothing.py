@@ -22,7 +22,7 @@ what is left beside it:
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,6 +51,8 @@ __all__ = [
 _CHUNK = 1 << 22  # entries that are held in float64 at a time
 _CACHED = 1 << 18  # entries that are shifted at a time
 _SMALLEST, _LARGEST = 1e-28, 1e30  # squared norms between which float32 neither under- nor overflows
+_MODERATE = 1e-13, 1e13  # largest entries between which squares are within float32 anyway
+_TINY = 1e-30  # entries below this cannot be scaled up
 _ALIKE = 1e-4  # below this mu^2 / norm^2 the rounding of the mean shows in mu
 _CHAIN = 256  # rows that float32 adds up one after the other: rounding grows with it
 
@@ -64,12 +66,14 @@ class ColumnMoments:
         means: Of each group, float32 of shapes (some groups, d); of what the shift leaves.
         variances: The same.
         shift: (d,), what was taken from each row; None: nothing.
+        scale: A power of two that all of these are to be multiplied by.
     """
 
     lengths: tuple[int, ...]
     means: tuple[NDArray[np.float32], ...]
     variances: tuple[NDArray[np.float32], ...]
     shift: NDArray[np.float32] | None = None
+    scale: float = 1.0
 
 
 Measured: TypeAlias = Tensor | ColumnMoments
@@ -102,14 +106,9 @@ def measure(x: Tensor) -> Measured:
         return torch.tensor([0.0, 0.0, math.nan, math.nan, 0.0], dtype=torch.float64)
     if x.dtype is not torch.float32 or not x.is_cpu:
         return _in_float64(x)
-    with np.errstate(all="ignore"):  # what over- or underflows is summed in float64
-        moments = _moments(x)
-        spread, square = _sizes(moments)
-        if square < _LARGEST and spread <= _ALIKE * square:
-            moments = _shifted_moments(x, moments)
-            spread, square = _sizes(moments)
-    if _ALIKE * square < spread < _LARGEST > square and len(x) * spread > _SMALLEST:
-        return moments
+    for attempt in (_in_float32, _out_of_range):
+        if (found := attempt(x)) is not None:
+            return found
     return _in_float64(x)
 
 
@@ -364,6 +363,39 @@ def dominant_direction(
     return vector
 
 
+def _in_float32(x: Tensor) -> ColumnMoments | None:
+    """None where squares over- or underflow, and where the rows are alike to the last digits."""
+    with np.errstate(all="ignore"):
+        moments = _moments(x)
+        spread, square = _sizes(moments)
+        if square < _LARGEST and spread <= _ALIKE * square:
+            moments = _shifted_moments(x, moments)
+            spread, square = _sizes(moments)
+    is_within = _ALIKE * square < spread < _LARGEST > square and len(x) * spread > _SMALLEST
+    return moments if is_within else None
+
+
+def _out_of_range(x: Tensor) -> Measured | None:
+    """Of a matrix whose squares over- or underflow, or that is not finite or zero; None if it is none of these."""
+    x = x.detach()
+    low, high = map(float, torch.aminmax(x))
+    largest = max(-low, high)
+    if not math.isfinite(low + high):
+        values = x.numpy()
+        broken = float(values.size - np.count_nonzero(np.isfinite(values)))
+        if math.isnan(low):
+            return torch.tensor([*[math.nan] * 4, broken], dtype=torch.float64)
+        dead = float((values == 0).all(0).mean())
+        return torch.tensor([math.inf, math.nan, math.nan, dead, broken], dtype=torch.float64)
+    if largest == 0:
+        return torch.tensor([0.0, 0.0, math.nan, 1.0, 0.0], dtype=torch.float64)
+    if _TINY < largest < _MODERATE[0] or largest > _MODERATE[1]:
+        scale = math.ldexp(1.0, math.frexp(largest)[1])
+        found = _in_float32(x * (1.0 / scale))
+        return None if found is None else replace(found, scale=scale)
+    return None
+
+
 def _moments(x: Tensor) -> ColumnMoments:
     rows, width = x.shape
     groups = max(1, rows // _CHAIN)
@@ -419,6 +451,7 @@ def _combined(items: Sequence[Any]) -> NDArray[np.float64]:
     table[:, 1] = np.sqrt(spread)
     table[:, 2] = table[:, 1] / table[:, 0]
     table[:, 3] = (dead & (mean == 0)).mean(1)
+    table[:, :2] *= np.array([[item.scale] for item in items])
     return table
 
 

@@ -126,6 +126,7 @@ def sample(kind, dtype=torch.float32):
         "small": 1e-20 * x,
         "tiny": 1e-37 * x,
         "large": 1e25 * x,
+        "large, far from zero": 1e25 * (0.01 * x + 5),
         "zero": 0 * x,
         "dead columns": x * (torch.arange(16) > 4),
         "dead columns, tiny": 1e-30 * x * (torch.arange(16) > 4),
@@ -141,7 +142,19 @@ def sample(kind, dtype=torch.float32):
 
 
 KINDS = [
-    *("plain", "relu", "alike", "small", "tiny", "large", "zero", "transposed", "strided", "far from zero"),
+    *(
+        "plain",
+        "relu",
+        "alike",
+        "small",
+        "tiny",
+        "large",
+        "large, far from zero",
+        "zero",
+        "transposed",
+        "strided",
+        "far from zero",
+    ),
     *(
         "nearly alike",
         "dead columns",

@@ -32,7 +32,7 @@ class FrobeniusNormalized(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         """The weight that the layer computes with."""
         size: Tensor = torch.linalg.vector_norm(weight)
-        return weight * (self.c / torch.where(size == 0, 1.0, size))
+        return weight * (self.c / (size + (size == 0)))
 
     def extra_repr(self) -> str:
         """The norm."""

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch_geometric.nn import GAT, GCN, GATv2Conv
 
+from gatdiag import find_laws
 from gatdiag.errors import InputError, ModelError
 from gatdiag.remedies.weight_norm import FrobeniusNormalized, weight_normalize_
 
@@ -33,6 +34,16 @@ def test_it_is_the_formula_and_has_its_gradient():
     torch.testing.assert_close(normalized(weight), 2.5 * weight / weight.square().sum().sqrt())
     assert torch.autograd.gradcheck(normalized, weight)
     assert torch.equal(normalized(torch.zeros(2, 2)), torch.zeros(2, 2))
+
+
+def test_each_weight_behind_a_normalized_one_keeps_its_norm():
+    model, x = gcn(), torch.randn(4, 4)
+    weight_normalize_(model, 4.0)
+    laws = find_laws(model, x, EDGES)
+    originals = [conv.lin.parametrizations.weight.original for conv in model.convs]
+    torch.testing.assert_close(laws.c(), torch.stack([weight.square().sum() for weight in originals]).double())
+    model(x, EDGES).square().sum().backward()
+    assert all(abs((weight * weight.grad).sum()) < 1e-4 * weight.grad.norm() for weight in originals)
 
 
 @pytest.mark.parametrize(("kind", "order"), [("frobenius", "fro"), ("spectral", 2)])

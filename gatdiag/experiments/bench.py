@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 from torch_geometric.data import Data
 
 from gatdiag.experiments.data import block_model
-from gatdiag.experiments.models import gat, gcn, residual_gcn
+from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
 from gatdiag.run import load
 from gatdiag.watching import watch
 
@@ -322,13 +322,22 @@ def _like_cora() -> Data:
     return Data(x / x.sum(1, keepdim=True).clamp(min=1), torch.cat([half, half.flip(0)], dim=1), y=labels)
 
 
+def _tamed(model: Stack) -> Stack:
+    """Divide the weights of residual branches by their number: as they are drawn, a sum of 512 overflows."""
+    branches = model.convs[1:-1]
+    with torch.no_grad():
+        for parameter in branches.parameters():
+            parameter.div_(len(branches))
+    return model
+
+
 CASES: Final[Mapping[str, Callable[[str], Case]]] = MappingProxyType(
     {
         "gcn-2-small": lambda name: _on_graph(name, gcn(64, 4, 16, layers=2), block_model(nodes=240)),
         "gcn-2": lambda name: _on_graph(name, gcn(1433, 7, 16, layers=2), _like_cora()),
         "gat-10": lambda name: _on_graph(name, gat(1433, 7, layers=10), _like_cora()),
         "gat-40": lambda name: _on_graph(name, gat(1433, 7, layers=40), _like_cora()),
-        "residual-gcn-512": lambda name: _on_graph(name, residual_gcn(1433, 7, layers=512), _like_cora()),
+        "residual-gcn-512": lambda name: _on_graph(name, _tamed(residual_gcn(1433, 7, layers=512)), _like_cora()),
     }
 )
 """Name -> a built-in training of that name: on 240 nodes of a block model, or on a random graph of Cora's shapes."""

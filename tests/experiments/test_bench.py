@@ -39,7 +39,8 @@ def test_built_in_trainings_have_the_sizes_of_their_names():
     for name, make in CASES.items():
         case = make(name)
         assert case.name == name
-        assert torch.isfinite(case.loss(torch.zeros(case.args[0].shape[0], 7)))
+        with torch.no_grad():
+            assert torch.isfinite(case.loss(case.model(*case.args)))
         sizes[name] = (len(case.model.convs), *case.args[0].shape, case.args[1].shape[1])
     assert sizes.pop("gcn-2-small")[:3] == (2, 240, 64)
     assert sizes == {

@@ -114,7 +114,7 @@ def _found(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, c
     evidence = gather(user, *part, {name: place.layer for name, place in places.items()})
     traced = evidence.replica
     if part is not whole:
-        traced = traced.on(*whole).perturb_inputs(torch.Generator().manual_seed(0))
+        traced = traced.on(*whole)  # as they are: what is seen is checked on others
     exponents = Exponents()
     labels, traces = _traced(traced, exponents, evidence, calls)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))

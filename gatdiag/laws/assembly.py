@@ -1,8 +1,8 @@
 """From the solutions of the equations to laws with names."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -44,7 +44,31 @@ def assemble(
             place = places[terms[0].parameter]
             key = (place.number, place.order, *terms[0].indices[0])
             laws.append((key, Law(name, kind, layer, neuron, terms, basis.exact[vector], math.nan)))
-    return [law for _, law in sorted(laws, key=lambda pair: pair[0])]
+    return _told_apart([law for _, law in sorted(laws, key=lambda pair: pair[0])])
+
+
+def _told_apart(laws: list[Law]) -> list[Law]:
+    """The laws with unique names: those that would share one name a term that the others do not have."""
+    alike: dict[str, list[Law]] = defaultdict(list)
+    for law in laws:
+        alike[law.name].append(law)
+    marks = {name: _marks(group) for name, group in alike.items() if len(group) > 1}
+    return [replace(law, name=_marked(law.name, next(marks[law.name]))) if law.name in marks else law for law in laws]
+
+
+def _marked(name: str, mark: str) -> str:
+    where, _, neuron = name.rpartition(", ")  # the neuron stays last, so that a run keeps the names of many as one
+    return f"{where}, {mark}, {neuron}"
+
+
+def _marks(laws: Sequence[Law]) -> Iterator[str]:
+    """For each of several laws a term that it has alone: its parameter, or its place if that does not do."""
+    counts = Counter(term for law in laws for term in law.terms)
+    own = [[term for term in law.terms if counts[term] == 1][:1] or law.terms for law in laws]
+    marks = [f"{terms[0].kind} of {terms[0].parameter}" for terms in own]
+    if len(set(marks)) < len(laws):
+        marks = [" ".join(map(str, terms)).removeprefix("+ ").removeprefix("- ") for terms in own]
+    return iter(marks)
 
 
 _Parts = list[tuple[int, Fraction]]  # basis vector, exponent

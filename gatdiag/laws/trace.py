@@ -46,6 +46,7 @@ class Trace(TorchDispatchMode):
         self._running = running
         self._labels = WeakTensorKeyDictionary()
         self._shifts = WeakTensorKeyDictionary()
+        self._zero_tests = WeakTensorKeyDictionary()
         self._views: dict[int, list[TensorWeakRef]] = {}
         self._seed = None if seed is None else torch.Generator().manual_seed(seed)
         self.unknown: Counter[tuple[str, str]] = Counter()
@@ -102,7 +103,7 @@ class Trace(TorchDispatchMode):
         kwargs = kwargs or {}
         shape = args[0].shape if args and isinstance(args[0], Tensor) else torch.Size()
         out = func(*args, **kwargs)
-        call = Call(func, _bound(func, args, kwargs), out, shape, self._exponents, self.label_of)
+        call = Call(func, _bound(func, args, kwargs), out, shape, self._exponents, self.label_of, self._zero_tests)
         name = func._schema.name.removeprefix("aten::")
         if name == "_local_scalar_dense" and isinstance(out, float):
             return self._number(call)

@@ -20,6 +20,7 @@ KNOWN = {  # name -> (exact and approximate laws, exact laws), derived by hand
     "plain: mlp layer norm": (HIDDEN + 2, HIDDEN),  # scale and shift; one approximate law a layer
     "plain: mlp tied": (5, 5),
     "plain: spectral norm": (2, 2),
+    "plain: frobenius norm": (2, 2),
     "convolutions: gcn": (HIDDEN, HIDDEN),
     "convolutions: gcn identity skip": (5, 5),  # the stream only
     "convolutions: gcn learned skip": (HIDDEN, HIDDEN),
@@ -57,6 +58,7 @@ def no_effect(laws: Laws) -> int:
 def test_as_many_laws_as_the_referee_counts(name: str) -> None:
     model, args, kwargs = build(name)
     found = find_laws(model, *args, **kwargs)
+    assert len({law.name for law in found}) == len(found)
     free = no_effect(found)
     every, exact = count_kinds(*build(name))
 

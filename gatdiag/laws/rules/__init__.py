@@ -53,7 +53,7 @@ RULES: dict[str, Rule] = {
     "atan2": elementwise.angled,
     **each(elementwise.compared, "eq ne lt le gt ge"),
     "glu": elementwise.gated,
-    "where": elementwise.either,
+    "where": elementwise.chosen,
     "masked_fill": elementwise.masked,
     **each(elementwise.written, "copy copy_"),
     **each(elementwise.filled, "fill fill_"),

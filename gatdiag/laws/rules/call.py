@@ -1,12 +1,13 @@
 """One operation as a rule sees it."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import ZEROS, Label
@@ -29,6 +30,7 @@ class Call:
         shape: Shape of the first argument before it ran (an in-place view changes it).
         exponents: The equations to add to.
         label_of: The label of a tensor; no terms for an unlabeled one.
+        zero_tests: Results of x == 0 and x != 0, for x that is zero nowhere -> the value that they have everywhere.
     """
 
     function: torch._ops.OpOverload
@@ -37,6 +39,7 @@ class Call:
     shape: torch.Size
     exponents: Exponents
     label_of: Callable[[Tensor], Label]
+    zero_tests: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
 
     def __getitem__(self, name: str) -> Any:
         """The argument of that name."""

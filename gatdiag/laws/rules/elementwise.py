@@ -103,8 +103,14 @@ def interpolation(call: Call) -> Label:
 
 
 def either(call: Call) -> Label:
-    """Maximum or minimum of two tensors, or where(condition, self, other): both must scale alike."""
+    """Maximum or minimum of two tensors: both must scale alike."""
     return call.exponents.equal(call.label("self"), call.label("other"))
+
+
+def chosen(call: Call) -> Label:
+    """where(condition, self, other): both must scale alike, unless the condition is a guard that is not active."""
+    is_zero = call.zero_tests.get(call["condition"])
+    return either(call) if is_zero is None else call.label("self" if is_zero else "other").present()
 
 
 def angled(call: Call) -> Label:
@@ -152,9 +158,12 @@ def compared(call: Call) -> Label:
     What has a scale is never equal to a number but zero, before and after.
     """
     constant = call.number("other")
-    equality = call.function._schema.name.removeprefix("aten::").rstrip("_") in ("eq", "ne")
+    name = call.function._schema.name.removeprefix("aten::").rstrip("_")
+    equality = name in ("eq", "ne")
     if constant is None:
         call.exponents.equal(call.label("self"), call.label("other"))
+    elif equality and constant == 0 and bool((call["self"] != 0).all()):
+        call.zero_tests[call.out] = name == "ne"
     elif not equality and abs(constant) > _SQRT_EPSILON and abs(constant) != float("inf"):
         call.vanish("self")
     return Label()
@@ -163,7 +172,7 @@ def compared(call: Call) -> Label:
 def masked(call: Call) -> Label:
     """masked_fill: the filling must scale like what stays. A hugely negative number stands for minus infinity."""
     number = call.number("value")
-    if number is not None and number <= -HUGE:
+    if (number is not None and number <= -HUGE) or call.zero_tests.get(call["mask"]) is False:
         return call.label("self")
     return call.exponents.equal(call.label("self"), call.label("value"))
 

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
+from gatdiag.remedies.weight_norm import FrobeniusNormalized
 from tests.laws.models.graph import HID, HID2, IN, OUT, ROWS, Case, Factory
 
 
@@ -84,6 +85,10 @@ def encoder(**options: Any) -> Case:
     return Case(Encoder(**options), (torch.randn(2, 5, 3),))
 
 
+def frobenius_norm(layer: nn.Module) -> nn.Module:
+    return parametrize.register_parametrization(layer, "weight", FrobeniusNormalized(2.0))
+
+
 def cnn(pool: type[nn.Module] = nn.MaxPool2d, norm: bool = True) -> Case:
     norms = [[nn.BatchNorm2d(3)], [nn.BatchNorm2d(4)]] if norm else [[], []]
     return Case(
@@ -114,6 +119,7 @@ ZOO: dict[str, Factory] = {
     "mlp tied": lambda: Case(Tied(), (torch.randn(ROWS, IN),)),
     "autoencoder tied": lambda: Case(Autoencoder(), (torch.randn(ROWS, IN),)),
     "spectral norm": lambda: wrapped(parametrizations.spectral_norm),
+    "frobenius norm": lambda: wrapped(frobenius_norm),
     "weight norm": lambda: wrapped(parametrizations.weight_norm),
     "transformer encoder layer": encoder,
     "transformer encoder layer norm first": lambda: encoder(dropout=0.0, norm_first=True),

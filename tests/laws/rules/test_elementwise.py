@@ -10,6 +10,7 @@ aten = torch.ops.aten
 torch.manual_seed(0)
 X, Y, Z = signed(2, 3), signed(2, 3), signed(2, 3)
 P, Q = positive(2, 3), positive(2, 3)
+ONE = torch.ones((), dtype=torch.float64)
 C = torch.complex(signed(2, 2), signed(2, 2))
 MASK = torch.tensor([[True, False, True], [False, False, True]])
 
@@ -190,6 +191,11 @@ FURTHER: dict[str, Case] = {
     "masked by zero": case(lambda x: aten.masked_fill(x, MASK, 0.0), X),
     "masked by minus infinity": case(lambda x: aten.masked_fill(x, MASK, -float("inf")), X),
     "masked by one": case(lambda x: aten.masked_fill(x, MASK, 1.0), X, counted=False),
+    "where it is zero, one": case(lambda x: aten.where(aten.eq(x, 0), ONE, x), X),
+    "where it is not zero, or one": case(lambda x: aten.where(aten.ne(x, 0), x, ONE), X),
+    "masked where it is zero": case(lambda x: aten.masked_fill(x, aten.eq(x, 0), 1.0), X),
+    "one where a unit is dead": case(lambda x: aten.where(aten.eq(x.relu(), 0), ONE, x.relu()), X, missed=1),
+    "one where it is positive": case(lambda x: aten.where(aten.gt(x, 0), ONE, x), X, missed=1),
     "where not zero": case(lambda x: aten.where(MASK, x, torch.zeros((), dtype=torch.float64)), X),
     "fill with one": case(lambda x: aten.fill_(x, 1.0), X),
     "to complex": case(lambda x: aten._to_copy(x, dtype=torch.complex128) * C[0, 0], X),

@@ -1,14 +1,13 @@
 """The rescaling along laws that leads to the point of least norm, where every law's c is zero."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import torch
-from scipy import sparse
 from scipy.linalg import solveh_banded
 from torch import Tensor
 
@@ -22,6 +21,8 @@ _LONGEST: Final = 3.0  # longest step tried
 _SHORTEST: Final = 1e-9  # share of a step
 _FARTHEST: Final = math.log(1e6)  # log factor past which a law is taken for a diverging one
 _ITERATIONS: Final = 200
+_SWEEPS: Final = 6
+_NEAR: Final = 0.1  # longest step, in log factors, from which Newton's method takes two or three
 _RIDGE: Final = 1e-13  # relative to a diagonal of one: what no entry determines stays where it is
 
 _DIVERGING: Final = (
@@ -132,7 +133,7 @@ def relative_gradients(weights: Tensors, gradients: Tensors) -> dict[str, Tensor
     return found
 
 
-def least_norm(orbit: Orbit, weights: Tensors) -> tuple[Tensor, dict[int, str]]:
+def least_norm(orbit: Orbit, weights: Tensors, held: Collection[str] = ()) -> tuple[Tensor, dict[int, str]]:
     """The rescaling along laws after which sum_k e_jk ||w_k||^2 = 0 for each law j.
 
     On the orbit w_k exp(sum_j t_j e_jk),
@@ -141,7 +142,8 @@ def least_norm(orbit: Orbit, weights: Tensors) -> tuple[Tensor, dict[int, str]]:
 
     is convex with gradient c(t), so the balanced point is the point of least norm: there is one, or the norm falls
     without end. Newton's method in float64, each step halved until f falls; its systems are banded, since a neuron
-    meets only those that share a matrix with it.
+    meets only those that share a matrix with it. Parameters that are held count, and stay: their share of f is
+    ||w_k||^2 sum_j t_j e_jk, whose derivative is their share of c.
 
     A law is skipped where no factor can balance it: one of its sides is zero (dead neurons; weights whose scale a
     normalization takes out; entries the output does not depend on), weights are not finite, or the norm falls on and on
@@ -150,6 +152,7 @@ def least_norm(orbit: Orbit, weights: Tensors) -> tuple[Tensor, dict[int, str]]:
     Args:
         orbit: Of the laws of one model, or of some of them.
         weights: Name -> tensor of any floating dtype; of a saved checkpoint just as well.
+        held: Names of parameters that are not to be rescaled; what the factors say of them does not count.
 
     Returns:
         Coordinates t_j, the logarithm of each law's factor, float64 of shape (laws,), zero where skipped; and the
@@ -173,11 +176,12 @@ def least_norm(orbit: Orbit, weights: Tensors) -> tuple[Tensor, dict[int, str]]:
     """
     count = orbit.exponents.shape[1]
     squares = orbit.squares(weights)
-    reasons = _unbalanceable(orbit.exponents, squares)
+    fixed = orbit.cells_of(held)
+    reasons = _unbalanceable(orbit, squares, fixed)
     squares = np.where(np.isfinite(squares), squares, 0.0)
     while True:
         free = [number for number in range(count) if number not in reasons]
-        found, diverging = _newton(orbit.exponents[:, free], squares)
+        found, diverging = _newton(_Norm(orbit if len(free) == count else orbit.restricted(free), squares, fixed))
         if not diverging:
             coordinates = torch.zeros(count, dtype=torch.float64)
             coordinates[free] = torch.from_numpy(found)
@@ -185,40 +189,69 @@ def least_norm(orbit: Orbit, weights: Tensors) -> tuple[Tensor, dict[int, str]]:
         reasons |= {free[at]: _DIVERGING for at in diverging}
 
 
-def _sides(exponents: Any, squares: Any) -> tuple[Any, Any]:
-    """For each law sum |e_k| w_k^2 of what leads in (positive exponents), and of what leads out."""
-    return exponents.maximum(0).T @ squares, (-exponents).maximum(0).T @ squares
-
-
-def _unbalanceable(exponents: Any, squares: Any) -> dict[int, str]:
+def _unbalanceable(orbit: Orbit, squares: Any, fixed: Any) -> dict[int, str]:
     """The laws that cannot be balanced whatever becomes of the others."""
     reasons = {}
-    for number, (into, out) in enumerate(zip(*_sides(exponents, squares), strict=True)):
+    moving = sum(orbit.sides(np.where(fixed, 0.0, squares)))
+    for number, (into, out) in enumerate(zip(*orbit.sides(squares), strict=True)):
         if not math.isfinite(into + out):
             reasons[number] = "some of its weights are not finite"
         elif into == 0 or out == 0:
             empty = "both of its sides are" if into == out else f"what leads {'out of' if into else 'into'} it is"
             reasons[number] = f"{empty} zero, and no factor changes that"
+        elif moving[number] == 0:
+            reasons[number] = "all of its weights are held"
     return reasons
 
 
-def _newton(exponents: Any, squares: Any) -> tuple[Any, list[int]]:
-    """The point of least norm, or the numbers of laws along which there is none."""
-    point = step = np.zeros(exponents.shape[1])
-    into = out = np.ones(1)
+class _Norm:
+    """Half the squared norm of the weights along an orbit, as a function f of the coordinates."""
 
-    def squares_at(point: Any) -> Any:
+    def __init__(self, orbit: Orbit, squares: Any, fixed: Any) -> None:
+        self.orbit = orbit
+        self._standing, self._moving = squares * fixed, squares * ~fixed
+        self._slope = np.subtract(*orbit.sides(self._standing))
+
+    def squares(self, point: Any) -> Any:
+        """Of the weights that move."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return squares * np.exp(2 * (exponents @ point))
+            return self._moving * np.exp(2 * (self.orbit.exponents @ point))
 
+    def sides(self, squares: Any) -> tuple[Any, Any]:
+        """Of each law, where the squares that move are these."""
+        return self.orbit.sides(squares + self._standing)
+
+    def falls(self, squares: Any, point: Any, step: Any) -> bool:
+        """Does f fall along a step from the point where the squares are these, or stay but for rounding?"""
+        after = self.squares(point + step).sum() + 2 * self._slope @ step
+        return bool(after <= squares.sum() * (1 + 1e-14))
+
+
+def _swept(norm: _Norm) -> Any:
+    """A point to begin from: a few steps of each law by itself, as if its neighbors stayed, are cheap."""
+    point = np.zeros(norm.orbit.exponents.shape[1])
+    for _ in range(_SWEEPS if len(point) else 0):
+        here = norm.squares(point)
+        into, out = norm.sides(here)
+        step = np.log(out / into) / 4
+        if abs(step).max() < _NEAR or not norm.falls(here, point, step):
+            break
+        point = point + step
+    return point
+
+
+def _newton(norm: _Norm) -> tuple[Any, list[int]]:
+    """The point of least norm, or the numbers of laws along which there is none."""
+    point = _swept(norm)
+    step, into, out = np.zeros(len(point)), np.ones(1), np.ones(1)
     for _ in range(_ITERATIONS if len(point) else 0):
-        here = squares_at(point)
-        into, out = _sides(exponents, here)
-        step = -solve_banded(2 * exponents.T @ exponents.multiply(here[:, None]), into - out)
+        here = norm.squares(point)
+        into, out = norm.sides(here)
         if (abs(into - out) <= _TOLERANCE * (into + out)).all():
             return point, _diverging(point, step)
+        step = -solve_banded(2 * norm.orbit.curvature(here), into - out)
         length = min(1.0, _LONGEST / abs(step).max())
-        while length > _SHORTEST and not squares_at(point + length * step).sum() <= here.sum() * (1 + 1e-14):
+        while length > _SHORTEST and not norm.falls(here, point, length * step):
             length /= 2
         if length <= _SHORTEST:
             break
@@ -239,22 +272,19 @@ def _diverging(point: Any, step: Any) -> list[int]:
     return found
 
 
-def solve_banded(matrix: Any, right: Any) -> Any:
-    """The x of H x = right for a sparse symmetric positive semidefinite H whose entries lie near its diagonal.
+def solve_banded(band: Any, right: Any) -> Any:
+    """The x of H x = right for a symmetric positive semidefinite H, of which entry [d, j] of the band is H[j + d, j].
 
-    Neurons meet those of the neighboring layers only, so the cost is linear in the number of layers. H is scaled to a
-    diagonal of one first; x is zero where H has a row of zeros.
+    H is scaled to a diagonal of one first, in place; x is zero where H has a row of zeros.
 
     Example:
-        >>> matrix = sparse.csr_matrix([[4.0, 2.0], [2.0, 3.0]])
-        >>> print(np.round(solve_banded(matrix, np.array([8.0, 8.0])), 6))
+        >>> band = np.array([[4.0, 3.0], [2.0, 0.0]])  # of [[4, 2], [2, 3]]
+        >>> print(np.round(solve_banded(band, np.array([8.0, 8.0])), 6))
         [1. 2.]
     """
-    diagonal = matrix.diagonal()
+    diagonal = band[0]
     scale = np.divide(1, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0)
-    lower = sparse.tril(sparse.diags(scale) @ matrix @ sparse.diags(scale), -1).tocoo()
-    below = lower.row - lower.col
-    band = np.zeros((below.max(initial=0) + 1, len(right)))
-    band[below, lower.col] = lower.data
+    below = np.append(scale, np.zeros(len(band) - 1))
+    band *= scale * np.lib.stride_tricks.sliding_window_view(below, len(scale))
     band[0] = 1 + _RIDGE * len(right)
     return scale * solveh_banded(band, scale * right, lower=True, overwrite_ab=True, check_finite=False)

@@ -1,6 +1,6 @@
 """What an optimizer remembers of past gradients, carried along when weights are rescaled."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -88,6 +88,14 @@ def rescale_moments_(state: Mapping[str, Any], factor: Tensor, powers: Mapping[s
         >>> state["momentum_buffer"]
         tensor([0.5000, 2.0000])
     """
+    for tensor, scale in scaled_moments(state, factor, powers):
+        multiply_(tensor, scale)
+
+
+def scaled_moments(
+    state: Mapping[str, Any], factor: Tensor, powers: Mapping[str, int]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The tensors that `rescale_moments_` multiplies, and by what."""
     for name, power in powers.items():
-        if isinstance(state.get(name), Tensor):
-            multiply_(state[name], factor, power)
+        if power and isinstance(state.get(name), Tensor):
+            yield state[name], factor**power

@@ -1,6 +1,8 @@
 """The orbit of weights: all that the rescalings of some laws make of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from functools import cached_property
 from math import prod
 from typing import Any, TypeAlias
 
@@ -56,6 +58,55 @@ class Orbit:
         rows, columns, values = np.concatenate(found, axis=1)
         self.exponents = sparse.csr_matrix((values, (rows.astype(int), columns.astype(int))), (first, len(laws)))
         self.exponents.eliminate_zeros()
+        self.exponents.sort_indices()
+
+    def restricted(self, numbers: Sequence[int]) -> "Orbit":
+        """The same cells, moved by some of the laws."""
+        part = copy(self)
+        for cached in ("_sides", "_curvature"):
+            vars(part).pop(cached, None)
+        part.exponents = self.exponents[:, list(numbers)]
+        part.exponents.sort_indices()
+        return part
+
+    def cells_of(self, names: Collection[str]) -> Any:
+        """Mask of the cells that belong to these parameters."""
+        found = [np.full(prod(shape), name in names) for name, shape in self._shapes.items()]
+        return np.concatenate([np.zeros(0, dtype=bool), *found])
+
+    def sides(self, squares: Any) -> tuple[Any, Any]:
+        """For each law sum |e_k| s_k of what leads in (positive exponents), and of what leads out."""
+        into, out = self._sides
+        return into @ squares, out @ squares
+
+    def curvature(self, squares: Any) -> Any:
+        """The matrix sum_k e_ik e_jk s_k of pairs of laws: entry [d, j] of the result is that of laws j + d and j.
+
+        Neurons meet those of the neighboring layers only, so it is narrow: the cost is linear in the number of layers.
+        """
+        between, own = self._curvature
+        band = (between @ squares).reshape(-1, own.shape[0])
+        band[0] = own @ squares
+        return band
+
+    @cached_property
+    def _sides(self) -> tuple[Any, Any]:
+        return self.exponents.maximum(0).T.tocsr(), (-self.exponents).maximum(0).T.tocsr()
+
+    @cached_property
+    def _curvature(self) -> tuple[Any, Any]:
+        """Squares -> all pairs of different laws that share a cell; squares -> each law with itself."""
+        entries, laws = self.exponents, self.exponents.shape[1]
+        cell = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
+        found: list[Any] = [np.zeros((4, 0))]  # distance, law, cell, product of exponents
+        for apart in range(1, np.diff(entries.indptr).max(initial=0)):
+            first = np.flatnonzero(cell[apart:] == cell[:-apart])
+            law, other = entries.indices[first], entries.indices[first + apart]
+            found.append(np.stack([other - law, law, cell[first], entries.data[first] * entries.data[first + apart]]))
+        distance, law, cell, products = np.concatenate(found, axis=1)
+        shape = ((int(distance.max(initial=0)) + 1) * laws, entries.shape[0])
+        place = (distance * laws + law).astype(int), cell.astype(int)
+        return sparse.csr_matrix((products, place), shape), entries.multiply(entries).T.tocsr()
 
     def squares(self, weights: Tensors) -> Any:
         """The sum of the squared weights of each cell, as a float64 array."""
@@ -74,6 +125,6 @@ class Orbit:
 
 def multiply_(tensor: Tensor, factor: Tensor, power: int = 1) -> Tensor:
     """Multiply a tensor of any floating dtype by a power of a factor, in place, rounding once."""
-    scaled = tensor.detach().to(torch.float64) * factor.to(tensor.device) ** power
-    with torch.no_grad():
-        return tensor.copy_(scaled)
+    own = tensor.detach()
+    own.copy_(own.to(torch.float64) * factor.to(tensor.device) ** power)
+    return tensor

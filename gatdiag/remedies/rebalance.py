@@ -1,6 +1,6 @@
 """Balance a model without changing the function it computes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
@@ -14,7 +14,7 @@ from gatdiag.laws import Exclusion, Laws, find_laws
 from gatdiag.laws.repetition import repetition
 from gatdiag.remedies.applied import Applied
 from gatdiag.remedies.least_norm import LawFactor, Rescaling, relative_gradients
-from gatdiag.remedies.moments import powers_of, rescale_moments_
+from gatdiag.remedies.moments import powers_of, scaled_moments
 from gatdiag.remedies.orbit import Tensors, multiply_
 from gatdiag.remedies.verification import OutputDifference, verified_balancing
 from gatdiag.structure import replicate, unwrapped
@@ -24,9 +24,12 @@ Towards: TypeAlias = Literal["c", "relative-gradients"]
 Moments: TypeAlias = Literal["rescale", "drop"]
 
 
-@dataclass(frozen=True)
-class Rebalanced:
-    """What was done to a model. All that is said of laws is of those that were balanced.
+@dataclass(eq=False)
+class Rebalanced(Applied):
+    """What was done to a model, and the way back. All that is said of laws is of those that were balanced.
+
+    `undo` puts back the weights, the gradients that are still there and what the optimizer remembered, bit for bit as
+    they were before.
 
     Attributes:
         towards: What was balanced.
@@ -52,6 +55,10 @@ class Rebalanced:
     skipped: tuple[Exclusion, ...]
     double: OutputDifference | None
     own: OutputDifference
+
+    def __post_init__(self) -> None:
+        """Begins without changes."""
+        super().__init__("rebalance")
 
     @property
     def smallest_factor(self) -> float:
@@ -135,46 +142,98 @@ def rebalance_(
     rescaling, double, own = verified_balancing(
         user, laws, gradients, args, kwargs, include_approximate=include_approximate
     )
+    scales = rescaling.factors
     relative = None if gradients is None else relative_gradients(laws.parameters, gradients)
-    c_before, imbalance_before = _imbalance(laws, rescaling, relative)
-    rescale_(laws.parameters, rescaling.factors, optimizer, powers)
-    if optimizer is not None and moments == "drop":
-        optimizer.state.clear()
+    weights = {name: multiply_(laws.parameters[name].detach().clone(), scale) for name, scale in scales.items()}
+    c_before, imbalance_before = _imbalance(laws, rescaling, laws.parameters, relative)
     if relative is not None:
-        for name, factor in rescaling.factors.items():
-            multiply_(relative[name], factor, -2)
-    c_after, imbalance_after = _imbalance(laws, rescaling, relative)
-    return Rebalanced(
+        relative |= {name: multiply_(relative[name], scale, -2) for name, scale in scales.items()}
+    c_after, imbalance_after = _imbalance(laws, rescaling, {**laws.parameters, **weights}, relative)
+    done = Rebalanced(
         towards,
         c_before,
         c_after,
         imbalance_before,
         imbalance_after,
         rescaling.by_law,
-        rescaling.factors,
+        scales,
         (*rescaling.skipped, *laws.excluded, *_frozen(user)),
         double,
         own,
     )
+    with done.changing():
+        for name, scale in [(name, scale) for name, scale in scales.items() if bool((scale != 1).any())]:
+            what = f"multiplied by {float(scale.min()):.3g} to {float(scale.max()):.3g}"
+            done.record(name, what, _way_back(laws.parameters[name], optimizer))
+        rescale_(laws.parameters, scales, optimizer, powers)
+        if optimizer is not None and moments == "drop":
+            done.record(
+                type(optimizer).__name__, "forgot its state", partial(_remember, optimizer, {**optimizer.state})
+            )
+            optimizer.state.clear()
+        return done
+
+
+def _way_back(parameter: Tensor, optimizer: Optimizer | None) -> Callable[[], None]:
+    """Puts back a parameter, its gradient if that is still there, and what an optimizer remembers of it."""
+    state = optimizer.state[parameter] if optimizer is not None and parameter in optimizer.state else {}
+    before = parameter.grad
+    if before is not None and before.is_sparse:
+        parameter.grad = before.clone() if before.is_coalesced() else before.coalesce()
+    gradient = parameter.grad
+    tensors = [parameter, *(tensor for tensor in (gradient, *state.values()) if isinstance(tensor, Tensor))]
+    kept = [(tensor, tensor.detach().clone()) for tensor in tensors if not tensor.is_sparse]
+
+    @torch.no_grad()
+    def put_back() -> None:
+        for tensor, value in kept:
+            tensor.copy_(value)
+        if parameter.grad is gradient:
+            parameter.grad = before
+
+    return put_back
+
+
+def _remember(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:
+    optimizer.state.clear()
+    optimizer.state.update(state)
 
 
 def rescale_(parameters: Tensors, factors: Tensors, optimizer: Optimizer | None, powers: Mapping[str, int]) -> None:
     """Multiply weights, divide the gradients that are there, and carry along what the optimizer remembers.
 
-    If it is interrupted, all is as before: weights rescaled in part are another function.
+    All of it is one call, which no interrupt comes into the middle of: weights rescaled in part are another function.
     """
-    applied = Applied("rescale")
-    with applied.changing():
-        for name, factor in factors.items():
-            parameter, gradient = parameters[name], parameters[name].grad
-            state = optimizer.state[parameter] if optimizer is not None and parameter in optimizer.state else {}
-            for tensor in (parameter, gradient, *(state.get(key) for key in powers)):
-                if isinstance(tensor, Tensor) and not tensor.is_sparse:
-                    applied.remember(name, tensor, "rescaled")
-            applied.record(name, "gradient divided", partial(setattr, parameter, "grad", gradient))
-            multiply_(parameter, factor)
-            _divide_gradient_(parameter, factor)
-            rescale_moments_(state, factor, powers)
+    for name in factors:
+        _coalesce(parameters[name])
+    scaled = [
+        (tensor, scale)
+        for name, factor in factors.items()
+        for tensor, scale in _scaled(parameters[name], factor, optimizer, powers)
+    ]
+    if scaled:
+        torch._foreach_mul_([tensor.detach() for tensor, _ in scaled], [scale for _, scale in scaled])
+
+
+def _coalesce(parameter: Tensor) -> None:
+    """Replace a sparse gradient, as of an embedding, by one whose values can be multiplied."""
+    if parameter.grad is not None and parameter.grad.is_sparse and not parameter.grad.is_coalesced():
+        parameter.grad = parameter.grad.coalesce()
+
+
+def _scaled(
+    parameter: Tensor, factor: Tensor, optimizer: Optimizer | None, powers: Mapping[str, int]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What is to be multiplied along with a parameter, and by what."""
+    factor = factor.to(parameter.device)
+    yield parameter, factor
+    gradient = parameter.grad
+    if gradient is not None and gradient.is_sparse:
+        yield gradient._values(), (1 / factor).expand(gradient.shape)[tuple(gradient._indices())]
+    elif gradient is not None:
+        yield gradient, 1 / factor
+    state = optimizer.state[parameter] if optimizer is not None and parameter in optimizer.state else {}
+    yield from scaled_moments(state, factor, powers)
 
 
 def repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
@@ -231,27 +290,14 @@ def refuse_shared_memory(parameters: Tensors) -> None:
             )
 
 
-def _imbalance(laws: Laws, rescaling: Rescaling, relative: Tensors | None) -> tuple[float, float]:
+def _imbalance(laws: Laws, rescaling: Rescaling, weights: Tensors, relative: Tensors | None) -> tuple[float, float]:
     """Largest |c|, and largest imbalance of weights or relative gradients, over the laws that are balanced."""
     if not rescaling.balanced:
         return 0.0, 0.0
     chosen = list(rescaling.balanced)
-    values = laws.c(), laws.normalized_c(relative)
+    values = laws.c(weights), laws.normalized_c(weights if relative is None else relative)
     c, imbalance = (float(value[chosen].abs().max()) for value in values)
     return c, imbalance
-
-
-def _divide_gradient_(parameter: Tensor, factor: Tensor) -> None:
-    gradient = parameter.grad
-    if gradient is not None and gradient.is_sparse:  # of an embedding
-        gradient = gradient.coalesce()
-        places, values = gradient.indices(), gradient.values().clone()
-        multiply_(values, factor.to(places.device).expand(gradient.shape)[tuple(places)], -1)
-        parameter.grad = torch.sparse_coo_tensor(
-            places, values, gradient.shape, check_invariants=False, is_coalesced=True
-        )
-    elif gradient is not None:
-        multiply_(gradient, factor, -1)
 
 
 def _frozen(model: nn.Module) -> tuple[Exclusion, ...]:

@@ -1,7 +1,6 @@
 """What all remedies promise: off again in any order, with copies that live on, and nothing left by an interrupt."""
 
 import copy
-import sys
 from itertools import permutations
 
 import pytest
@@ -12,6 +11,7 @@ from torch_geometric.nn import GATv2Conv, LayerNorm
 
 from gatdiag.remedies import Skip, insert_after_, lipschitz_normalize_, weight_normalize_
 from gatdiag.structure import discover
+from tests.remedies.stacks import interrupt_at
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
 X = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
@@ -84,29 +84,6 @@ def test_a_parametrization_of_the_users_stays():
     applied.undo()
     assert nn.utils.parametrize.is_parametrized(model.out, "weight")
     assert model(X, EDGES).isfinite().all()
-
-
-def interrupt_at(line, call):
-    """Raise KeyboardInterrupt at that line of what runs of these files; what the call returned, or None."""
-    files, reached = ("applied.py", "insertion.py", "lipschitz_norm.py", "weight_norm.py", "schedule.py"), 0
-
-    def trace(frame, event, _):
-        nonlocal reached
-        if not frame.f_code.co_filename.endswith(files):
-            return None
-        reached += event == "line"
-        if event == "line" and reached == line:
-            raise KeyboardInterrupt
-        return trace
-
-    old = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        return call()
-    except KeyboardInterrupt:
-        return None
-    finally:
-        sys.settrace(old)
 
 
 @pytest.mark.parametrize("kind", REMEDIES)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import sparse
 from torch import nn
 
 import gatdiag
@@ -155,6 +154,38 @@ def test_single_precision_foreign_tensors_and_no_laws_will_do():
     assert (nothing.shape, skipped) == ((0,), {})
 
 
+def band(matrix):
+    """Entry [d, j] is H[j + d, j]."""
+    size = len(matrix)
+    return np.array([[matrix[j + d, j] if j + d < size else 0 for j in range(size)] for d in range(size)])
+
+
+@pytest.mark.parametrize("held", [(), ("0",), ("3",), ("1",)], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_parameters_that_are_held_count_and_stay(held, seed):
+    laws, tensors = chain(3, 4, 5, 4, 2), weights(3, 4, 5, 4, 2, seed=seed, spread=1.0)
+    coordinates, skipped = least_norm(Orbit(laws), tensors, held)
+    found = rescaled(laws, tensors, coordinates) | {name: tensors[name] for name in held}
+    assert not skipped
+    assert float(normalized_c(laws, found).abs().max()) < 1e-12
+
+
+def test_between_ends_that_are_held_at_unlike_norms_there_is_no_balance():
+    laws, tensors = chain(3, 4, 4, 2), weights(3, 4, 4, 2)
+    tensors["0"] *= 10  # balance would make its norm that of all other matrices
+    _, skipped = least_norm(Orbit(laws), tensors, ("0", "2"))
+    assert skipped
+    assert all("no factor between" in reason for reason in skipped.values())
+
+
+def test_laws_whose_weights_are_all_held_are_skipped():
+    laws, tensors = chain(3, 4, 4, 2), weights(3, 4, 4, 2)
+    coordinates, skipped = least_norm(Orbit(laws), tensors, ("0", "1"))
+    assert skipped == dict.fromkeys(range(4), "all of its weights are held")
+    found = rescaled(laws, tensors, coordinates) | {name: tensors[name] for name in ("0", "1")}
+    assert float(normalized_c(laws, found)[4:].abs().max()) < 1e-12
+
+
 @given(size=st.integers(1, 40), width=st.integers(0, 40), spread=st.floats(0, 4), seed=st.integers(0, 2**31))
 @settings(deadline=None)
 def test_solutions_are_those_of_the_dense_system(size, width, spread, seed):
@@ -163,15 +194,15 @@ def test_solutions_are_those_of_the_dense_system(size, width, spread, seed):
     plain = factor @ factor.T + np.eye(size)
     scale = np.exp(spread * random.standard_normal(size))  # neurons of very different sizes
     right = random.standard_normal(size) * scale
-    found = solve_banded(sparse.csr_matrix(plain * scale * scale[:, None]), right) * scale
+    found = solve_banded(band(plain * scale * scale[:, None]), right) * scale
     expected = np.linalg.solve(plain, right / scale)
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7 * abs(expected).max())
 
 
 def test_what_no_entry_determines_stays():
-    found = solve_banded(sparse.csr_matrix(np.diag([2.0, 0.0, 0.0])), np.array([4.0, 0.0, 0.0]))
+    found = solve_banded(band(np.diag([2.0, 0.0, 0.0])), np.array([4.0, 0.0, 0.0]))
     assert found.tolist() == pytest.approx([2.0, 0.0, 0.0])
-    found = solve_banded(sparse.csr_matrix([[1.0, -1.0], [-1.0, 1.0]]), np.array([1.0, -1.0]))  # x0 - x1 = 1
+    found = solve_banded(band(np.array([[1.0, -1.0], [-1.0, 1.0]])), np.array([1.0, -1.0]))  # x0 - x1 = 1
     assert found[0] - found[1] == pytest.approx(1.0, rel=1e-6)
 
 

@@ -14,10 +14,11 @@ from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
 from gatdiag.experiments.training import TrainingSettings, train
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.remedies import initialize_, rebalance_
+from gatdiag.remedies import rebalance as rebalance_module
 from gatdiag.remedies.orbit import Orbit, multiply_
 from gatdiag.remedies.rebalance import gradients_of
 from tests.laws.zoo import ZOO, build
-from tests.remedies.stacks import EDGES, STACKS, X
+from tests.remedies.stacks import EDGES, STACKS, X, interrupt_at
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 
@@ -401,3 +402,66 @@ def test_without_a_loss_the_gradients_that_are_there_are_used():
 def test_what_is_no_loss_is_refused(of, message):
     with pytest.raises(InputError, match=message):
         gradients(Idle(), of)
+
+
+# --- and back ---------------------------------------------------------------------------------------------------------
+
+
+def snapshot(model, optimizer):
+    tensors = [
+        *model.parameters(),
+        *(p.grad.to_dense() for p in model.parameters() if p.grad is not None),
+        *(t for p in model.parameters() for t in optimizer.state.get(p, {}).values() if isinstance(t, torch.Tensor)),
+    ]
+    return [tensor.tolist() for tensor in tensors]
+
+
+def trained(optimizer_of, model, *inputs):
+    optimizer = optimizer_of(model.parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss(model(*inputs)).backward()
+        optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("moments", ["rescale", "drop"])
+@pytest.mark.parametrize(
+    ("made", "inputs", "optimizer_of"),
+    [
+        (lambda: gat(5, 3, hidden_channels=4, layers=3), (X, EDGES), torch.optim.Adam),
+        (Embedded, (torch.tensor([0, 2, 2, 5, 1, 0]),), lambda p: torch.optim.SGD(p, lr=0.1)),
+    ],
+    ids=["dense", "sparse"],
+)
+def test_undoing_puts_all_back_bit_for_bit(made, inputs, optimizer_of, moments):
+    torch.manual_seed(0)
+    model = roughened(made())
+    optimizer = trained(optimizer_of, model, *inputs)
+    before, output = snapshot(model, optimizer), model(*inputs)
+    with rebalance_(model, *inputs, optimizer=optimizer, moments=moments) as done:
+        assert snapshot(model, optimizer) != before
+        assert "multiplied by 0." in str(done)
+        assert {change.where for change in done.changes} >= set(done.scales)
+    assert snapshot(model, optimizer) == before
+    assert torch.equal(model(*inputs), output)
+    optimizer.step()
+    done.undo()
+
+
+def test_an_interrupt_at_any_line_changes_nothing(monkeypatch):
+    torch.manual_seed(0)
+    model = roughened(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)))
+    optimizer = trained(torch.optim.Adam, model, X)
+    before, line, done = snapshot(model, optimizer), 0, None
+    laws = rebalance_module.repeatable_laws(model, (X,), {})
+    balanced = rebalance_module.verified_balancing(model, laws, None, (X,), {})
+    monkeypatch.setattr(rebalance_module, "repeatable_laws", lambda *_: laws)  # both are slow, and change nothing
+    monkeypatch.setattr(rebalance_module, "verified_balancing", lambda *_, **__: balanced)
+    while done is None:
+        line += 1
+        done = interrupt_at(line, lambda: rebalance_(model, X, optimizer=optimizer), "rebalance.py")
+        assert done is not None or snapshot(model, optimizer) == before, line
+    assert snapshot(model, optimizer) != before
+    done.undo()
+    assert snapshot(model, optimizer) == before

@@ -80,15 +80,21 @@ class Lines(_Appender):
         self._rows: tuple[int, list[dict[str, Any]]] = (0, [])  # after how many rows, and which
 
     def add(self, columns: Mapping[str, Any]) -> None:
-        """A row that is to be written."""
+        """A row a step that is to be written."""
         for name in columns.keys() - self._logged:
             if not isinstance(name, str) or not tables.is_encodable(name):
                 raise InputError(f"The name of a logged scalar should be text in valid Unicode, got {name!a}")
             if len(self._logged) >= MOST_LOGGED:
                 raise InputError(f"A run holds at most {MOST_LOGGED} columns of scalars; {name!a} is one more")
             self._logged.add(name)
-        row = {name: float(value) for name, value in columns.items() if value is not None}
-        self._rows[1].append({**row, "step": int(columns["step"])})
+        steps: list[int] = np.atleast_1d(columns["step"]).tolist()
+        rows: list[dict[str, Any]] = [{} for _ in steps]
+        for name, values in columns.items():
+            if name != "step" and values is not None:
+                is_array = isinstance(values, np.ndarray) and values.ndim
+                for row, value in zip(rows, values.tolist() if is_array else [float(values)] * len(rows), strict=True):
+                    row |= {} if value is None else {name: float(value)}
+        self._rows[1].extend({**row, "step": step} for row, step in zip(rows, steps, strict=True))
 
     def flush(self) -> None:
         """Write all rows; OSError: they wait."""
@@ -131,7 +137,7 @@ class Stream(_Appender):
         self._values, self._measured = np.empty((len(self._at), rows)), np.empty((len(self._at), rows), bool)
 
     def add(self, columns: Mapping[str, Any]) -> None:
-        """Rows of a step that are to be written."""
+        """Rows that are to be written."""
         positions = np.asarray(columns[_POSITION[self._table]])
         if positions.size and not 0 <= positions.min() <= positions.max() < self.keys.num_rows:
             raise LookupError(f"positions should be from 0 to {self.keys.num_rows - 1}, got {positions}")

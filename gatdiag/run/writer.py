@@ -134,13 +134,14 @@ class Store:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def append(self, table: TableName, columns: Mapping[str, Any]) -> None:
-        """Adds the rows of a step to a table. They are written within a second.
+        """Adds the rows of a step, or of several, to a table. They are written within a second.
 
         Args:
             table: Which of the four.
-            columns: "step" -> the number of the step; "layer", "parameter" or "law" -> the positions in the structure
-                of what the rows are about; and measured column -> numbers, one a row (masked entries are null) or one
-                for all rows; None is the same as leaving the column out. `steps` takes any further columns.
+            columns: "step" -> the number of the step, or of each row's step; "layer", "parameter" or "law" -> the
+                positions in the structure of what the rows are about; and measured column -> numbers, one a row
+                (masked entries are null) or one for all rows; None is the same as leaving the column out. `steps`
+                has one row a step, and takes any further columns.
 
         Raises:
             InputError: The columns do not fit the table, or the store is closed.
@@ -149,15 +150,15 @@ class Store:
         self._check_open()
         if table not in tables.ROWS:
             raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
-        step = columns.get("step")
-        if isinstance(step, bool) or not isinstance(step, int | np.integer) or not 0 <= step <= LARGEST_STEP:
-            raise InputError(f"Every row of {table} needs a step, a whole number from 0, got {step!a}")
+        steps = np.asarray(columns.get("step"))
+        if steps.dtype.kind not in "iu" or not steps.size or not 0 <= steps.min() <= steps.max() <= LARGEST_STEP:
+            raise InputError(f"Every row of {table} needs a step, a whole number from 0, got {columns.get('step')!a}")
         with self._turn:
             try:
                 self._stream(table).add(columns)
             except (TypeError, ValueError, LookupError) as error:
                 raise InputError(f"The columns do not fit the table {table}: {error!r}") from error
-            self.next_step = max(self.next_step, int(step) + 1)
+            self.next_step = max(self.next_step, int(steps.max()) + 1)
             if self._failure is not None:
                 self.flush()
             elif self._timer is None:

@@ -2,9 +2,9 @@
 
 The JSON document has these keys; numbers that are not finite are null:
 
-- ``version``: 1, the version of this description
+- ``version``: 2, the version of this description
 - ``first``, ``second``: what was compared
-- ``findings``: ``first`` and ``second``, for each finding the attributes of `gatdiag.diagnosis.Finding`
+- ``diagnoses``: ``first`` and ``second``, each as `gatdiag.diagnosis.Diagnosis.document` gives it
 - ``outcomes``: for each result of the trainings ``what``, ``first``, ``second``
 - ``settings``: for each setting that differs ``what``, ``first``, ``second``
 - ``differences``: for each ``layer``, ``role``, ``quantity``, ``first``, ``second``, ``difference``, from 0 to 1
@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gatdiag.checkpoint import Inspection
-    from gatdiag.diagnosis import Finding
+    from gatdiag.diagnosis import Diagnosis
     from gatdiag.run import Run
 
 _LISTED: Final = 6  # layers in a note
@@ -56,7 +55,7 @@ def compare(
     with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
         one, one_inspected = opened(first, Path(scratch) / "first")
         other, other_inspected = opened(second, Path(scratch) / "second")
-        findings = {"first": findings_of(one, one_inspected), "second": findings_of(other, other_inspected)}
+        diagnoses = {"first": diagnosis_of(one, one_inspected), "second": diagnosis_of(other, other_inspected)}
         table = differences(one, other, "last" if one_inspected or other_inspected else "median")
         if one_inspected and other_inspected:
             table = _with_changes(table, one_inspected, other_inspected)
@@ -64,10 +63,10 @@ def compare(
         notes = [note for inspected in (one_inspected, other_inspected) if inspected for note in inspected.notes]
         notes += _missing((first, one), (second, other))
     document: dict[str, Any] = {
-        "version": 1,
+        "version": 2,
         "first": str(first),
         "second": str(second),
-        "findings": {side: [asdict(finding) for finding in found] for side, found in findings.items()},
+        "diagnoses": {side: diagnosis.document() for side, diagnosis in diagnoses.items()},
         "outcomes": results,
         "settings": list(_settings(one.meta, other.meta)),
         "differences": table.to_dict("records"),
@@ -97,8 +96,8 @@ def opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
     return inspection.run, inspection
 
 
-def findings_of(run: Run, inspection: Inspection | None) -> list[Finding]:
-    """What is wrong with what `opened` gave, the most severe first."""
+def diagnosis_of(run: Run, inspection: Inspection | None) -> Diagnosis:
+    """What is wrong with what `opened` gave."""
     from gatdiag.diagnosis import diagnose
 
     if inspection is None:
@@ -158,8 +157,8 @@ def _print(document: Mapping[str, Any], table: pd.DataFrame, most: int) -> None:
     console = plain_console()
     for letter, side in (("A", "first"), ("B", "second")):
         console.print(printable(f"{letter}: {document[side]}"), soft_wrap=True)
-        titles = ", ".join(finding["title"] for finding in document["findings"][side])
-        console.print(f"   {titles or 'No problem found'}")
+        diagnosis = document["diagnoses"][side]
+        console.print(printable(f"   {diagnosis['verdict']['title']} [{diagnosis['verdict']['code']}]"))
     if document["outcomes"]:
         results = grid(["training"], ["A", "B"])
         for row in document["outcomes"]:

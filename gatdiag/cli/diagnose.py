@@ -1,27 +1,26 @@
-"""`gatdiag diagnose`: a recorded run or a checkpoint -> what is wrong, the most severe first.
+"""`gatdiag diagnose`: recorded runs or checkpoints -> why each does not train, and what to do.
 
-The JSON document has the keys ``version`` (1), ``source`` and ``findings``: for each the attributes of
-`gatdiag.diagnosis.Finding`. Numbers that are not finite are null.
+The JSON document has the keys ``version`` (2) and ``diagnoses``: for each source ``source`` and what
+`gatdiag.diagnosis.Diagnosis.document` gives (verdict, findings, skipped, state). Numbers that are not finite are null.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from gatdiag.cli.compare import findings_of, opened
+from gatdiag.cli.compare import diagnosis_of, opened
 from gatdiag.cli.options import AsJson
 from gatdiag.cli.printing import plain_console, print_document
 from gatdiag.errors import InputError
 from gatdiag.names import printable
 
 if TYPE_CHECKING:
-    from gatdiag.diagnosis import Finding
+    from gatdiag.diagnosis import Diagnosis, Finding
 
 _FOUND: Final = 1  # exit status where a finding is at or above --fail-on
 
@@ -32,52 +31,81 @@ FailOn: TypeAlias = Annotated[
 
 
 def diagnose(
-    source: Annotated[Path, typer.Argument(metavar="RUN|FILE", help="Folder of a recorded run, or a checkpoint.")],
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="RUN|FILE...", help="Folders of recorded runs, or checkpoints.")
+    ],
     as_json: AsJson = False,
     fail_on: FailOn = "error",
 ) -> None:
-    """Say what is wrong with a recorded training, or with a saved checkpoint, the most severe first.
+    """Say why a recorded training, or a saved checkpoint, is broken: the cause first, its evidence, a line to paste.
 
     Ends with status 0 if nothing is as bad as --fail-on, 1 if something is, 2 if there is nothing to read.
     """
     check_level(fail_on)
-    with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
-        run, inspection = opened(source, Path(scratch) / "run")
-        findings = findings_of(run, inspection)
-        is_empty = not any(map(len, (run.steps, run.layers, run.parameters, run.neurons)))
+    found: list[tuple[Path, Diagnosis, bool]] = []
+    for source in sources:
+        with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
+            run, inspection = opened(source, Path(scratch) / "run")
+            is_empty = not any(map(len, (run.steps, run.layers, run.parameters, run.neurons)))
+            found.append((source, diagnosis_of(run, inspection), is_empty))
     if as_json:
-        print_document({"version": 1, "source": str(source), "findings": [asdict(finding) for finding in findings]})
-    elif is_empty and not findings:
-        plain_console().print("Nothing was recorded, so there is nothing to judge; gatdiag report says what to do")
+        diagnoses = [{"source": str(source), **diagnosis.document()} for source, diagnosis, _ in found]
+        print_document({"version": 2, "diagnoses": diagnoses})
     else:
-        print_findings(findings)
-    end(findings, fail_on)
+        for source, diagnosis, is_empty in found:
+            if len(found) > 1:
+                plain_console().print(printable(f"== {source}"), soft_wrap=True)
+            if is_empty and not diagnosis.findings:
+                plain_console().print(
+                    "Nothing was recorded, so there is nothing to judge; gatdiag report says what to do"
+                )
+            else:
+                print_diagnosis(diagnosis)
+    end([diagnosis for _, diagnosis, _ in found], fail_on)
 
 
 def check_level(fail_on: str) -> None:
     """Raise InputError where it is none."""
     from gatdiag.diagnosis import SEVERITIES
 
-    levels = [severity for severity in reversed(SEVERITIES) if severity != "info"]
-    if fail_on not in (*levels, "never"):
-        raise InputError(f"--fail-on: expected {', '.join(levels)} or never, got {fail_on!r}")
+    if fail_on not in (*SEVERITIES, "never"):
+        raise InputError(f"--fail-on: expected {', '.join(reversed(SEVERITIES))} or never, got {fail_on!r}")
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
-    """Print one finding after the other, or that there is none."""
+def print_diagnosis(diagnosis: Diagnosis) -> None:
+    """Print the findings, the verdict with all that belongs to it; or that there is none."""
     console = plain_console()
-    for finding in findings:
-        text = f"{finding.severity}: {finding.title}: {finding.text} [{finding.code}]"
-        console.print(printable(text.replace("\N{NO-BREAK SPACE}", " ")))
-    if not findings:
-        console.print("No problem found")
+    verdict = diagnosis.verdict
+    if not verdict.is_problem:
+        console.print(f"{verdict.title}. {verdict.text}")
+    for finding in diagnosis.findings:
+        for line in _lines(finding, in_full=finding is verdict):
+            console.print(printable(line.replace("\N{NO-BREAK SPACE}", " ")), soft_wrap=line.startswith("    "))
+    if diagnosis.skipped:
+        console.print(f"Not checked: {', '.join(diagnosis.skipped)} (--json says why)")
 
 
-def end(findings: Sequence[Finding], fail_on: str) -> None:
-    """End with status 1 if one is as bad as that."""
+def _lines(finding: Finding, *, in_full: bool) -> Iterator[str]:
+    from gatdiag.diagnosis.wording import number
+
+    yield f"{finding.severity}: {finding.title}: {finding.text} [{finding.code}]"
+    if in_full:
+        evidence = [f"{one.what} {number(one.value)} {one.unit}".rstrip() for one in finding.evidence]
+        if evidence:
+            yield f"  evidence: {'; '.join(evidence)}. {finding.threshold}"
+        if finding.remedy:
+            yield "  to paste:"
+            yield from (f"    {line}" for line in finding.remedy.splitlines())
+        if finding.falsified_by:
+            yield f"  wrong if: {finding.falsified_by}"
+    if finding.symptoms:
+        yield f"  explains: {', '.join(symptom.title.lower() for symptom in finding.symptoms)}"
+
+
+def end(diagnoses: Sequence[Diagnosis], fail_on: str) -> None:
+    """End with status 1 if a finding is as bad as that."""
     from gatdiag.diagnosis import SEVERITIES
 
-    levels: list[str] = [*SEVERITIES]
-    bad = [] if fail_on == "never" else levels[: levels.index(fail_on) + 1]
-    if any(finding.severity in bad for finding in findings):
+    bad = () if fail_on == "never" else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    if any(finding.severity in bad for diagnosis in diagnoses for finding in diagnosis):
         raise typer.Exit(_FOUND)

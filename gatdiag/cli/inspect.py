@@ -2,13 +2,13 @@
 
 The JSON document has these keys; numbers that are not finite, or were not measured, are null:
 
-- ``version``: 2, the version of this description
+- ``version``: 3, the version of this description
 - ``checkpoints``: for each ``path`` and ``step``
 - ``model``: class of the model, or "state dict"
 - ``layers``: for each layer of the last checkpoint the attributes of `gatdiag.checkpoint.overview.LayerRow`
 - ``parameters``: for each parameter of the last checkpoint ``name``, ``role``, ``shape``, ``norm``, ``spectral_norm``,
   ``non_finite``, ``dead_rows``, ``dead_columns``
-- ``findings``: for each the attributes of `gatdiag.diagnosis.Finding`
+- ``verdict``, ``findings``, ``skipped``, ``state``: as `gatdiag.diagnosis.Diagnosis.document` gives them
 - ``notes``: texts
 - ``run``: folder of the run, or null
 """
@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from gatdiag.cli.compare import findings_of
-from gatdiag.cli.diagnose import FailOn, check_level, end, print_findings
+from gatdiag.cli.compare import diagnosis_of
+from gatdiag.cli.diagnose import FailOn, check_level, end, print_diagnosis
 from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Inputs, ModelOfCheckpoint, Overwrite, Root, Transform
 from gatdiag.cli.printing import grid, number, plain_console, print_document
 from gatdiag.errors import InputError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gatdiag.checkpoint import Checkpoint, Inspection, LayerRow
-    from gatdiag.diagnosis import Finding
+    from gatdiag.diagnosis import Diagnosis
 
 _COLUMN: Final = 10  # characters that a terminal gives to a number
 _ROWS: Final = 40  # layers at each end of a table; in a terminal nobody reads thousands
@@ -118,14 +118,14 @@ def inspect(
             "on_progress": on_progress,
         }
         inspection = checkpoint.inspect(files, Path(folder) / "run", subject=subject, **options)
-        findings = findings_of(inspection.run, inspection)
+        diagnosis = diagnosis_of(inspection.run, inspection)
         rows = checkpoint.layer_rows(inspection)
         written = [] if out is None else _write(inspection, out, overwrite=overwrite)
     if as_json:
-        print_document(_document(inspection, rows, findings, out))
+        print_document(_document(inspection, rows, diagnosis, out))
     else:
-        _print(inspection, rows, findings, written)
-    end(findings, fail_on)
+        _print(inspection, rows, diagnosis, written)
+    end([diagnosis], fail_on)
 
 
 def _refuse_taken(out: Path | None, *, overwrite: bool) -> None:
@@ -168,9 +168,7 @@ def _write(inspection: Inspection, out: Path, *, overwrite: bool) -> list[str]:
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def _print(
-    inspection: Inspection, rows: Sequence[LayerRow], findings: Sequence[Finding], written: Sequence[str]
-) -> None:
+def _print(inspection: Inspection, rows: Sequence[LayerRow], diagnosis: Diagnosis, written: Sequence[str]) -> None:
     console = plain_console()
     steps, paths = inspection.run.steps["step"].tolist(), inspection.checkpoints
     if len(paths) > 1:
@@ -183,7 +181,7 @@ def _print(
     if left_out:
         last = printable(shortened(rows[_ROWS - 1].layer, _NAME))
         console.print(f"{left_out} layers after {last} are not shown; --json has all")
-    print_findings(findings)
+    print_diagnosis(diagnosis)
     for note in inspection.notes[:_NOTES]:
         console.print(printable(f"note: {shortened(note, _NOTE)}"))
     if len(inspection.notes) > _NOTES:
@@ -207,7 +205,7 @@ def _table(rows: Sequence[LayerRow], width: int) -> Table:
 
 
 def _document(
-    inspection: Inspection, rows: Sequence[LayerRow], findings: Sequence[Finding], out: Path | None
+    inspection: Inspection, rows: Sequence[LayerRow], diagnosis: Diagnosis, out: Path | None
 ) -> dict[str, Any]:
     parameters = []
     for info in inspection.structure.parameters:
@@ -221,14 +219,14 @@ def _document(
             parameters.append(entry)
     steps = inspection.run.steps["step"].tolist()
     return {
-        "version": 2,
+        "version": 3,
         "checkpoints": [
             {"path": str(path), "step": step} for path, step in zip(inspection.checkpoints, steps, strict=True)
         ],
         "model": inspection.run.meta["model"],
         "layers": [asdict(row) for row in rows],
         "parameters": parameters,
-        "findings": [asdict(finding) for finding in findings],
+        **diagnosis.document(),
         "notes": list(inspection.notes),
         "run": None if out is None else str(out / "run"),
     }

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gatdiag.diagnosis.loss_not_falling import Outcome, outcome
 from gatdiag.diagnosis.non_finite import broken_loss
+from gatdiag.diagnosis.symptoms import Outcome, outcome
 from gatdiag.run import Run
 from gatdiag.summary import FEATURES, compare, neuron_series, role_series
 

@@ -1,75 +1,117 @@
-"""Diagnosis: run -> findings, each with its evidence and the threshold it was judged by.
+"""Diagnosis: run -> why the network does not train, with the evidence and the line of code that removes the cause.
 
-One failure mode a file, each a function of a run's tables with one threshold and the reason for it:
+A check looks at one mechanism. It is a function of `Facts` that returns a finding, None where nothing is wrong, or,
+as a text, why it could not be made.
 
-    non_finite           NaN or infinite values
-    loss_not_falling     the network does not train
-    vanishing_gradients, exploding_gradients
-    activations          vanishing and exploding activations
-    oversmoothing        the rows of a layer's output become the same
-    dead_units           units that put out zero, or that no gradient comes back to
-    frozen_parameters    an update ratio that is too small, weights that never moved, layers that hardly changed
-    conservation_laws    neurons out of balance, laws that do not hold
-    stored_weights       dead weights and parameters without a gradient, in checkpoints
+    inputs           NaN, scale and constancy of the model's inputs
+    wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal
+    output           probabilities that are given to a loss on logits
+    initialization   weights too large, too small, out of balance
+    depth            exploding and vanishing gradients, oversmoothing, rank collapse
+    units            dead units, saturated attention
+    rates            learning rate, clipping, weight decay
+    non_finite       the operation that returned the first NaN or infinity
+    laws             laws that the training disproves, c that the optimizer moves
+    generalization   overfitting
+    stored_weights   dead weights and parameters without a gradient, in checkpoints
+    symptoms         what any of these causes shows: a loss that does not fall, weights that never moved
 
-    finding    Finding and Evidence
-    values     a series over steps and layers -> one value a layer
-    wording    numbers in sentences
+    causes       the table of precedence, and of what explains what
+    thresholds   the table of thresholds, each with its reason
+    facts        what checks look at: the course of the loss, sizes by step and by layer
+    finding      Finding and Diagnosis
+    remedy       lines of code with the run's own numbers
+    values       a series over steps and layers -> one value a layer
+    wording      numbers in sentences
 
-The report page, `gatdiag inspect` (a checkpoint is a run of one step), `gatdiag demo` and `gatdiag diagnose` all say
+The report page, `gatdiag inspect` (a checkpoint is a run of one step), `gatdiag compare` and `gatdiag diagnose` all say
 what is found here. Never imports torch.
 """
 
 import os
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
 
 import pandas as pd
 
 from gatdiag.diagnosis import (
-    activations,
-    conservation_laws,
-    dead_units,
-    exploding_gradients,
-    frozen_parameters,
-    loss_not_falling,
+    depth,
+    generalization,
+    initialization,
+    inputs,
+    laws,
     non_finite,
-    oversmoothing,
+    output,
+    rates,
     stored_weights,
-    vanishing_gradients,
+    symptoms,
+    units,
+    wiring,
 )
-from gatdiag.diagnosis.finding import SEVERITIES, Evidence, Finding, Severity
+from gatdiag.diagnosis.causes import CAUSES, RANK, SILENT, SYMPTOMS, explains
+from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Diagnosis, Evidence, Finding, Severity
+from gatdiag.diagnosis.thresholds import THRESHOLDS
 from gatdiag.run import Run, load
 
-__all__ = ["MODES", "SEVERITIES", "Evidence", "Finding", "Severity", "diagnose", "examine"]
+__all__ = [
+    "CAUSES",
+    "CHECKS",
+    "HEALTHY",
+    "SEVERITIES",
+    "THRESHOLDS",
+    "Diagnosis",
+    "Evidence",
+    "Finding",
+    "Severity",
+    "diagnose",
+]
 
-# What breaks everything first, then what trains, then what becomes of the nodes: a cause before its symptoms.
-MODES: Final[tuple[Callable[[Run], Finding | None], ...]] = (
-    non_finite.non_finite,
-    loss_not_falling.loss_not_falling,
-    exploding_gradients.exploding_gradients,
-    vanishing_gradients.vanishing_gradients,
-    activations.activations,
-    dead_units.dead_units,
-    oversmoothing.oversmoothing,
-    frozen_parameters.small_update_ratio,
-    frozen_parameters.unchanged_weights,
-    frozen_parameters.still_layers,
-    conservation_laws.law_violation,
-    conservation_laws.laws_found,
-)
+Check: TypeAlias = Callable[[Facts], Finding | str | None]
+
+CHECKS: Final[Mapping[str, Check]] = {
+    "input-nonfinite": inputs.input_non_finite,
+    "parameters-not-in-optimizer": wiring.not_in_optimizer,
+    "gradients-not-cleared": wiring.not_cleared,
+    "no-training-signal": wiring.no_signal,
+    "nonfinite-operation": non_finite.non_finite_operation,
+    "output-softmax-twice": output.softmax_twice,
+    "input-constant": inputs.input_constant,
+    "input-scale": inputs.input_scale,
+    "init-too-large": initialization.too_large,
+    "init-unbalanced": initialization.unbalanced,
+    "init-too-small": initialization.too_small,
+    "depth-exploding-gradient": depth.exploding,
+    "weight-decay-too-strong": rates.weight_decay,
+    "lr-too-large": rates.too_large,
+    "dead-units": units.dead_units,
+    "attention-saturated": units.attention_saturated,
+    "depth-vanishing-gradient": depth.vanishing,
+    "depth-oversmoothing": depth.oversmoothing,
+    "rank-collapse": depth.rank_collapse,
+    "parameters-without-gradient": wiring.without_gradient,
+    "clipping-too-tight": rates.clipping,
+    "lr-too-small": rates.too_small,
+    "overfitting": generalization.overfitting,
+    "law-broken": laws.law_broken,
+    "optimizer-breaks-conservation": laws.conservation,
+    "loss-not-falling": symptoms.loss_not_falling,
+    "unchanged-weights": symptoms.unchanged_weights,
+    "small-steps": symptoms.small_steps,
+}
 
 
-def diagnose(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = None) -> list[Finding]:
-    """Problems of a recorded training, or of checkpoints, the most severe first.
+def diagnose(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = None) -> Diagnosis:
+    """Why a recorded training fails, or what is wrong with checkpoints: one cause, ranked first, and its evidence.
 
     Args:
         run: A run, or the folder of one.
         weights: What stored weights show beyond the run, as `gatdiag.checkpoint.weight_table` gives it.
 
     Returns:
-        The findings of severity "error", "warning" and "note"; empty if nothing crosses a threshold. What was not
-        recorded is not judged.
+        `verdict`, the first finding, of code "healthy" where there is none; `findings`, ranked, each with its
+        symptoms, a remedy to paste and what would falsify it; `skipped`, the checks that could not be made, and why.
 
     Raises:
         InputError: The folder holds no run.
@@ -79,16 +121,46 @@ def diagnose(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = N
         Traceback (most recent call last):
         gatdiag.errors.InputError: ...
     """
-    return [finding for finding in examine(run, weights) if finding.is_problem]
-
-
-def examine(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = None) -> list[Finding]:
-    """The same with what was measured and is no problem (severity "info") at the end."""
-    run = run if isinstance(run, Run) else load(run)
-    found = [finding for mode in MODES if (finding := mode(run))]
+    facts = Facts(run if isinstance(run, Run) else load(run), weights)
+    found: list[Finding] = []
+    skipped: dict[str, str] = {}
+    for code, check in CHECKS.items():
+        result = check(facts)
+        if isinstance(result, str):
+            skipped[code] = result
+        elif result is not None:
+            found.append(result)
     if weights is not None:
         found += [*stored_weights.no_gradient(weights), *stored_weights.dead_weights(weights)]
-    in_trouble = any(finding.severity in ("error", "warning") for finding in found)
-    balance = conservation_laws.imbalance(run, in_trouble=in_trouble)
-    found += [balance] if balance else []
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    return Diagnosis(tuple(_ranked(found)), skipped, facts.state)
+
+
+def _ranked(found: Sequence[Finding]) -> list[Finding]:
+    """The findings in the order of the table, each with those that it explains below it."""
+    ordered = sorted(found, key=lambda one: (SEVERITIES.index(one.severity), RANK[one.code]))
+    by_table = sorted(found, key=lambda one: RANK[one.code])
+    causes: list[Finding] = []
+    below: dict[int, list[Finding]] = {}
+    for one in by_table:
+        cause = next((other for other in causes if _explains(other, one)), None)
+        if cause is None:
+            causes.append(one)
+        else:
+            below.setdefault(id(cause), []).append(one)
+    kept = [one for one in ordered if any(one is cause for cause in causes)]
+    named = [replace(one, symptoms=tuple(below.get(id(one), ()))) for one in kept]
+    return [_alone(one) for one in named if one.code not in SILENT]
+
+
+def _explains(cause: Finding, other: Finding) -> bool:
+    """The table's answer; a note about a network that trains explains no error."""
+    if SEVERITIES.index(cause.severity) > SEVERITIES.index(other.severity) and other.code not in SYMPTOMS:
+        return False
+    if other.code == "dead-units" and cause.code == "lr-too-large" and other.steps and other.steps[0] <= 1:
+        return False  # dead before anything moved
+    return explains(cause.code, other.code)
+
+
+def _alone(finding: Finding) -> Finding:
+    """An overflow that nothing explains is called what it is: an operation that left the range of numbers."""
+    return replace(finding, code="nonfinite-operation") if finding.code == "overflow" else finding

@@ -1,10 +1,15 @@
-"""A finding: something measured that a reader of a run should know."""
+"""A finding: what is wrong with a training, why, and what to do; a diagnosis: findings, the most important first."""
 
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-Severity: TypeAlias = Literal["error", "warning", "note", "info"]
+Severity: TypeAlias = Literal["error", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
+
+HEALTHY: Final = "healthy"
+# Properties of the optimizer or of the data, said once and never the reason why a network does not train.
+DESCRIPTIVE: Final = frozenset({"optimizer-breaks-conservation"})
 
 
 @dataclass(frozen=True)
@@ -24,38 +29,85 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one measurement says.
+    """One cause, with what shows it and what removes it.
 
     Attributes:
-        code: Its name, which stays.
-        severity: "error": the numbers are of no use; "warning": training does not reach something; "note": worth
-            knowing; "info": measured, and no problem.
+        code: Its name, which stays; one of `gatdiag.diagnosis.CAUSES`, or that of a symptom without a known cause.
+        severity: "error": the training fails of it; "warning": it may, or it is too early to say; "note": the network
+            trains all the same.
         title: What it is, in the field's words.
-        text: What was measured, with numbers.
-        threshold: From where on it is flagged, and why there.
+        text: One sentence: what is wrong, and what it does.
         evidence: The numbers, the one that is compared with the threshold first.
+        threshold: From where on it is flagged, and why there.
         layers: The layers it is about; empty if it is about the whole network.
         parameters: The parameters it is about.
         steps: The steps it was measured at: the first and the last of them.
         figure: The name of the figure that shows it, or "".
-        cause: What explains it, or "" where that is not known.
-        cure: What to do, or "" where that is not known.
+        remedy: Code to paste, with this model's names and numbers.
+        falsified_by: An observation that would show that it is wrong.
+        symptoms: Other findings that this one explains.
     """
 
     code: str
     severity: Severity
     title: str
     text: str
-    threshold: str = ""
     evidence: tuple[Evidence, ...] = ()
+    threshold: str = ""
     layers: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
     figure: str = ""
-    cause: str = ""
-    cure: str = ""
+    remedy: str = ""
+    falsified_by: str = ""
+    symptoms: tuple["Finding", ...] = ()
 
     @property
     def is_problem(self) -> bool:
         """It is worth a reader's attention."""
-        return self.severity != "info"
+        return self.code != HEALTHY
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `gatdiag.diagnose` says of a run. Iterating gives the findings.
+
+    Attributes:
+        findings: Ranked: by severity, then a cause before its symptoms. Findings that another one explains are among
+            that one's `symptoms`, not here.
+        skipped: Check -> why it could not be made.
+        state: How the training went: "trained", "partly", "failing", or "unknown" where too little was recorded.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    state: str = "unknown"
+
+    @property
+    def verdict(self) -> Finding:
+        """The first finding that may be why a network does not train or generalize; "healthy" where there is none."""
+        return next((finding for finding in self.findings if finding.code not in DESCRIPTIVE), self._healthy())
+
+    def _healthy(self) -> Finding:
+        unknown = self.state == "unknown"
+        text = "No check found a reason for the network not to train."
+        if unknown:
+            text += " Whether it does train cannot be said: too few steps, or no loss, were recorded."
+        return Finding(HEALTHY, "note", "No problem found", text)
+
+    def __iter__(self) -> Iterator[Finding]:
+        """Yields the findings."""
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        """How many findings there are."""
+        return len(self.findings)
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data: verdict, findings, skipped, state."""
+        return {
+            "verdict": asdict(self.verdict),
+            "findings": [asdict(finding) for finding in self.findings],
+            "skipped": dict(self.skipped),
+            "state": self.state,
+        }

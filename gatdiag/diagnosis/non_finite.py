@@ -1,76 +1,116 @@
-"""NaN or infinite values. Flagged from the first one: nothing computed from it means anything."""
+"""The first NaN or infinity: an operation that is not defined there, or a size that overflowed."""
 
-from collections.abc import Iterable
+import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from gatdiag.diagnosis.facts import Facts, largest
 from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.wording import number
 from gatdiag.names import listed, short
 from gatdiag.run import Run
 from gatdiag.summary import logged, loss_name
 
 
-def non_finite(run: Run) -> Finding | None:
-    """Where the first NaN or infinite value appeared. None if nothing that would show it was recorded."""
-    counts, loss = _counts(run), broken_loss(run)
-    first = run.meta.get("first_non_finite")
-    broken = counts[counts["count"] > 0]
-    if first:
-        return _noted(first, loss)
-    if len(broken):
-        return _counted(broken[broken["step"] == broken["step"].min()])
-    if loss:
-        step, kind = loss
-        return _problem(f"The {short(str(loss_name(run)))} became {kind} at step {step:,}.", step)
-    if len(counts):
-        text = "No NaN and no infinity in outputs, gradients or weights."
-        return Finding("non-finite", "info", "All values are finite", text)
-    return None
-
-
-def _problem(
-    text: str, step: int, layers: Iterable[str] = (), parameters: Iterable[str] = (), count: int = 0
-) -> Finding:
+def non_finite_operation(facts: Facts) -> Finding | str | None:
+    """The first value that is not finite: "nonfinite-operation", or "overflow" where sizes grew before."""
+    first = _first(facts)
+    if first is None:
+        columns = [*facts.run.layers.columns, *facts.run.parameters.columns]
+        return None if "non_finite" in columns or len(facts.loss) else "nothing that would show it was recorded"
+    size = _size_before(facts, first["step"])
+    overflows = size > limit("size") or _blew_up(facts, first["step"])
+    place, exact = _place(facts, first)
+    if facts.is_of_checkpoints:
+        kind, code = "NaN or infinite values", "non-finite"
+        text = f"{first['count']:,} of {place} {'is' if first['count'] == 1 else 'are'} NaN or infinite."
+    elif overflows:
+        kind, code = "Overflow", "overflow"
+        text = f"Values grew to {number(size)} and overflowed at step {first['step']:,}, first in {place}."
+    else:
+        kind, code = "An operation returned NaN or infinity", "nonfinite-operation"
+        text = (
+            f"At step {first['step']:,} {place} became {first['kind']} though no value before it was large: an "
+            f"operation there is not "
+            "defined at its input (the logarithm or root of zero, 0 / 0), in the forward or in the backward pass."
+        )
     return Finding(
-        "non-finite",
+        code,
         "error",
-        "NaN or infinite values",
+        kind,
         text,
-        "Flagged from the first one.",
-        (Evidence("NaN or infinite values", count, "entries"),) if count else (),
-        tuple(layers),
-        tuple(parameters),
-        (step,),
+        (Evidence("NaN or infinite values", first["count"], "entries"), Evidence("largest value before", size)),
+        f"Flagged from the first one; an overflow above {said('size')}.",
+        tuple(first["layers"]),
+        tuple(first["parameters"]),
+        (first["step"],),
         figure="overview",
+        remedy=f"x = torch.log(x.clamp(min=1e-6))  # or torch.sqrt(x + 1e-6), a / (b + 1e-6): in {exact}\n"
+        "torch.autograd.set_detect_anomaly(True)  # names the operation",
+        falsified_by="With torch.autograd.set_detect_anomaly(True) no operation is reported, or the inputs hold NaN.",
     )
 
 
-def _noted(first: dict[str, object], loss: tuple[int, str] | None) -> Finding:
-    """As the recorder has noted it in the moment it happened."""
-    layer, parameter, step = str(first["layer"]), first.get("parameter"), int(str(first["step"]))
-    place = f"the {first['where']} of layer {short(layer)}" + (f", parameter {short(str(parameter))}" * bool(parameter))
-    text = f"The first {first['kind']} appeared at step {step:,}, in {place}."
-    if "gradient" in str(first["where"]) and loss and loss[0] <= step:
-        text += " The loss itself was not finite at that step, so its gradients are not either."
-    return _problem(text, step, [layer], [str(parameter)] * bool(parameter))
+def _place(facts: Facts, first: dict[str, Any]) -> tuple[str, str]:
+    seen = facts.signals.get("first_non_finite") or {}
+    if seen.get("module") and seen.get("step") == first["step"]:
+        return f"the {seen.get('where', 'output')} of {short(seen['module'])}", str(seen["module"])
+    names = first["parameters"] or first["layers"]
+    if not names:
+        return "the loss", "the loss"
+    return f"the {first['where']} of {listed(map(short, names[:3]))}", listed(map(short, names[:3]))
 
 
-def _counted(rows: pd.DataFrame) -> Finding:
-    """As the counts of one step show it."""
-    step, total = int(rows["step"].iloc[0]), int(rows["count"].sum())
-    layers, parameters = (list(dict.fromkeys(rows[name].dropna())) for name in ("layer", "parameter"))
-    what, verb = listed(dict.fromkeys(rows["what"])), "is" if total == 1 else "are"
-    where = listed(map(short, parameters or layers))
-    text = f"At step {step:,}, {total:,} of the {what} {verb} NaN or infinite: {where}."
-    return _problem(text, step, layers, parameters, total)
+def _first(facts: Facts) -> dict[str, Any] | None:
+    """Step, place and kind: as the recorder noted it when it happened, as counts show it, or as the loss does."""
+    noted = facts.run.meta.get("first_non_finite")
+    if noted:
+        named = [str(noted["parameter"])] if noted.get("parameter") else []
+        return {"step": int(noted["step"]), "where": noted["where"], "kind": noted["kind"], "count": 0,
+                "layers": [str(noted["layer"])], "parameters": named}  # fmt: skip
+    counts = _counts(facts.run)
+    broken = counts[counts["count"] > 0]
+    if len(broken):
+        rows = broken[broken["step"] == broken["step"].min()]
+        layers, parameters = (list(dict.fromkeys(rows[name].dropna())) for name in ("layer", "parameter"))
+        where, count = listed(dict.fromkeys(rows["what"])), int(rows["count"].sum())
+        return {"step": int(rows["step"].iloc[0]), "where": where, "kind": "NaN or infinite", "count": count,
+                "layers": layers, "parameters": parameters}  # fmt: skip
+    loss = broken_loss(facts.run)
+    if loss is None:
+        return None
+    return {"step": loss[0], "where": "loss", "kind": loss[1], "count": 0, "layers": [], "parameters": []}
+
+
+def _size_before(facts: Facts, step: int) -> float:
+    """The largest norm of an output, a weight or a gradient, and the largest loss, before that step or at it."""
+    losses = facts.finite_loss[: step + 1]
+    sizes = [float(np.abs(losses).max())] if len(losses) else [0.0]
+    of_layers, of_parameters = ("output_norm", "output_gradient_norm"), ("norm", "gradient_norm")
+    for frame, columns in ((facts.run.layers, of_layers), (facts.run.parameters, of_parameters)):
+        for column in columns:
+            if column in frame:
+                values = frame[column][frame["step"] <= step].to_numpy(float)
+                sizes.append(largest(values[np.isfinite(values)]))
+    return max(sizes)
+
+
+def _blew_up(facts: Facts, step: int) -> bool:
+    """The loss or the weights jumped before."""
+    if facts.worst > 100:
+        return True
+    before = facts.step_ratio[facts.table_steps < step] if len(facts.step_ratio) else np.empty(0)
+    return largest(before) > 1
 
 
 def _counts(run: Run) -> pd.DataFrame:
     """How many entries are not finite: step, layer, parameter, what, count; a row for each that was counted."""
     found = [pd.DataFrame(columns=["step", "layer", "parameter", "what", "count"])]
-    for frame, of in ((run.layers, "outputs"), (run.parameters, "weights")):
-        for column, what in (("non_finite", of), ("gradient_non_finite", f"gradients of {of}")):
+    for frame, of in ((run.layers, "output"), (run.parameters, "weight")):
+        for column, what in (("non_finite", of), ("gradient_non_finite", f"gradient of the {of}")):
             if column in frame.columns:
                 rows = frame[frame[column].notna()]
                 parameter = rows["parameter"].astype(str) if "parameter" in rows else None
@@ -85,4 +125,4 @@ def broken_loss(run: Run) -> tuple[int, str] | None:
     name = loss_name(run)
     values = logged(run, name) if name else pd.Series(dtype=np.float64)
     lost = values[~np.isfinite(values)]
-    return (int(lost.index[0]), "NaN" if np.isnan(lost.iloc[0]) else "infinite") if len(lost) else None
+    return (int(lost.index[0]), "NaN" if math.isnan(lost.iloc[0]) else "infinite") if len(lost) else None

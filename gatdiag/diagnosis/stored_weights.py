@@ -30,9 +30,11 @@ def dead_weights(weights: pd.DataFrame) -> Iterator[Finding]:
                 "warning" if rows else "note",
                 "Dead weights",
                 f"Layer {short(str(layer))} has {', '.join(what)}.",
-                "Flagged from the first one.",
                 (Evidence("rows that are zero", rows, "neurons"), Evidence("columns that are zero", columns, "inputs")),
+                "Flagged from the first one.",
                 (str(layer),),
+                remedy=f"torch.nn.init.xavier_uniform_(model.get_submodule({str(layer)!r}).weight)  # and train again",
+                falsified_by="The rows were pruned, or the inputs are padding, on purpose.",
             )
 
 
@@ -46,13 +48,15 @@ def no_gradient(weights: pd.DataFrame) -> Iterator[Finding]:
     never = known[known["second_moment"] == 0]
     if len(never):
         yield Finding(
-            "no-gradient",
+            "parameters-without-gradient",
             "warning",
             "Parameters without a gradient",
             f"No gradient ever reached {len(never)} of {len(known)} parameters, for Adam's second moment is zero: "
             f"{listed(map(short, never['parameter']))}.",
-            "Flagged from the first one.",
             (Evidence("parameters that no gradient reached", len(never), "parameters"),),
+            "Flagged from the first one.",
             tuple(dict.fromkeys(never["layer"])),
             tuple(never["parameter"]),
+            remedy="print([name for name, p in model.named_parameters() if p.grad is None])  # after loss.backward()",
+            falsified_by="p.grad of these parameters is not None and not zero after loss.backward().",
         )

@@ -4,14 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gatdiag.diagnosis import Finding, examine
-from gatdiag.diagnosis.values import SHARE
-from gatdiag.diagnosis.vanishing_gradients import weakest_gradient
+from gatdiag.diagnosis import Diagnosis, diagnose
+from gatdiag.diagnosis.values import SHARE, early_median
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.figures import Figure, figures_for, missing, not_recorded
 from gatdiag.names import listed, short
 from gatdiag.report.plots import FigureBlock, FigureGroup, figure_block, figure_groups
-from gatdiag.report.story import Stat, anything, loss_text, metric, note_findings, stats, story, warnings
+from gatdiag.report.story import Stat, anything, loss_text, metric, notes_text, stats, story, warnings
 from gatdiag.report.tables import (
     Cell,
     Table,
@@ -22,7 +21,7 @@ from gatdiag.report.tables import (
     settings_tables,
 )
 from gatdiag.run import Run
-from gatdiag.summary import compare, score_label, training_facts
+from gatdiag.summary import FEATURES, compare, role_series, score_label, training_facts
 
 MOST_IN_FULL = 6  # runs with all their figures on one page; of more, only what comes before the figures
 
@@ -36,7 +35,9 @@ class RunSection:
     warnings: Sequence[str]
     story: Sequence[str]
     stats: Sequence[Stat]
-    findings: Sequence[Finding]
+    diagnosis: Diagnosis | None
+    shown: FigureBlock | None  # what the verdict's evidence is seen in, if that is not the overview
+    notes: str
     overview: FigureBlock | None
     groups: Sequence[FigureGroup]
     remarks: Sequence[str]
@@ -67,14 +68,19 @@ def run_section(run: Run, anchor: str, *, in_full: bool = True) -> RunSection:
     own = [figure for figure in figures_for([run]) if figure.per == "run"] if anything(run) else []
     known = [figure for figure in own if set(figure.needs) != {*missing(figure, [run])}]
     overview = next((figure for figure in known if figure.group == "overview"), None)
-    others = [figure for figure in known if figure.group != "overview"] if in_full else []
+    diagnosis = diagnose(run) if anything(run) else None
+    wanted = diagnosis.verdict.figure if diagnosis else ""
+    shown = next((figure for figure in known if figure.name == wanted and figure is not overview), None)
+    others = [figure for figure in known if figure not in (overview, shown)] if in_full else []
     return RunSection(
         anchor=anchor,
         name=short(run.name),
         warnings=warnings(run),
         story=story(run),
         stats=stats(run),
-        findings=[*examine(run), *note_findings(run)] if anything(run) else [],
+        diagnosis=diagnosis,
+        shown=figure_block(shown, [run], anchor) if shown else None,
+        notes=notes_text(run),
         overview=figure_block(overview, [run], anchor, ("double", "single")) if overview else None,
         groups=figure_groups(others, [run], anchor),
         remarks=_remarks([figure for figure in own if figure not in known], in_full=in_full),
@@ -167,9 +173,8 @@ def _in_short(runs: Sequence[Run]) -> Iterator[str]:
         if facts.metric and facts.best_step is not None:
             best = metric(facts.metric, facts.best_metric)
             parts.append(f"Best {short(facts.metric)}: {best}, at step {facts.best_step:,}.")
-        titles = [finding.title for finding in examine(run) if finding.is_problem]
-        stands_out = ", ".join(f"{title[:1].lower()}{title[1:]}" for title in titles)
-        yield f"{short(run.name)}: {' '.join(parts)} Stands out: {stands_out or 'nothing'}."
+        title = diagnose(run).verdict.title
+        yield f"{short(run.name)}: {' '.join(parts)} Verdict: {title[:1].lower()}{title[1:]}."
     left = len(runs) - MOST_IN_FULL
     if left > 0:
         yield f"And {left} more run{'s' * (left != 1)}: see the table."
@@ -177,7 +182,7 @@ def _in_short(runs: Sequence[Run]) -> Iterator[str]:
 
 def _gradient_contrast(runs: Sequence[Run]) -> Iterator[str]:
     """The runs with the smallest and the largest gradients against each other."""
-    known = {run.name: gradient for run in runs if (gradient := weakest_gradient(run)) is not None}
+    known = {run.name: gradient for run in runs if (gradient := _weakest_gradient(run)) is not None}
     if len(known) < 2:
         return
     low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
@@ -188,3 +193,11 @@ def _gradient_contrast(runs: Sequence[Run]) -> Iterator[str]:
         f"Gradients relative to the weights, smallest over layers, over the first {percent(SHARE)} of the "
         f"steps: {number(known[low])} in {short(low)}, {number(known[high])} in {short(high)}{factor}."
     )
+
+
+def _weakest_gradient(run: Run) -> float | None:
+    """The smallest relative gradient norm of a layer early in the run; None if it was not recorded.
+
+    Late in the run that of a network that has learned is small because its loss is.
+    """
+    return min(early_median(role_series(run, "relative_gradient_norm", FEATURES)).values(), default=None)

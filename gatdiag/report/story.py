@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gatdiag.diagnosis import Finding
-from gatdiag.diagnosis.loss_not_falling import THRESHOLD
+from gatdiag.diagnosis.symptoms import THRESHOLD
 from gatdiag.diagnosis.wording import TIMES, number, percent
 from gatdiag.names import listed, one_line, short
 from gatdiag.run import Run
@@ -81,12 +80,11 @@ def stats(run: Run) -> list[Stat]:
     return found
 
 
-def note_findings(run: Run) -> Iterator[Finding]:
+def notes_text(run: Run) -> str:
     """What the recorder could not measure, in its own words; of many notes the first."""
     notes = [one_line(str(note)).rstrip(".") for note in run.meta.get("notes") or []]
-    if notes:
-        rest = f" And {len(notes) - _NOTES:,} more, under Settings." if len(notes) > _NOTES else ""
-        yield Finding("notes", "info", "Notes", f"{'; '.join(notes[:_NOTES])}.{rest}")
+    rest = f" And {len(notes) - _NOTES:,} more, under Settings." if len(notes) > _NOTES else ""
+    return f"{'; '.join(notes[:_NOTES])}.{rest}" if notes else ""
 
 
 def sizes(meta: Mapping[str, Any]) -> tuple[int, int]:

@@ -279,7 +279,7 @@ class TestFindings:
         found = self.of(state, tmp_path)
         broken, dead = found["non-finite"], found["dead-weights"]
         assert (broken.severity, broken.layers, broken.parameters) == ("error", ("convs.1",), ("convs.1.att",))
-        assert "1 of the weights is NaN or infinite" in broken.text
+        assert "1 of the weight of convs.1.att is NaN or infinite" in broken.text
         assert (dead.severity, dead.layers) == ("warning", ("convs.1",))
         assert "3 neurons" in dead.text
 
@@ -290,7 +290,7 @@ class TestFindings:
         for parameter in model[2].parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-        found = self.of(model.state_dict(), tmp_path, optimizer=optimizer.state_dict())["no-gradient"]
+        found = self.of(model.state_dict(), tmp_path, optimizer=optimizer.state_dict())["parameters-without-gradient"]
         assert found.parameters == ("2.weight", "2.bias")
 
     def test_layers_that_never_trained(self, tmp_path):
@@ -299,7 +299,7 @@ class TestFindings:
         for step in (0, 100):
             state["convs.0.lin.weight"] = state["convs.0.lin.weight"] + step
             torch.save(state, tmp_path / f"step{step}.pt")
-        found = codes(inspect(tmp_path, tmp_path / "run"))["still-layers"]
+        found = codes(inspect(tmp_path, tmp_path / "run"))["unchanged-checkpoints"]
         assert found.layers == ("convs.1", "convs.2")
 
     @pytest.mark.parametrize(

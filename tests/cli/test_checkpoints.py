@@ -79,7 +79,8 @@ class TestInspect:
         assert done.exit_code == 0, done.stderr
         document = json.loads(done.stdout)
         assert [*document] == [
-            "version", "checkpoints", "model", "layers", "parameters", "findings", "notes", "run",
+            "version", "checkpoints", "model", "layers", "parameters", "verdict", "findings", "skipped", "state",
+            "notes", "run",
         ]  # fmt: skip
         assert [item["step"] for item in document["checkpoints"]] == [0, 2, 4]
         assert len(document["layers"]) == 10

@@ -14,7 +14,7 @@ from tests.run.synthetic import synthetic_run
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     for name in ("stuck", "fine"):
-        synthetic_run(folder / name, steps=30, layers=4, neurons=2, collapse=name == "stuck")
+        synthetic_run(folder / name, steps=30, layers=10, neurons=2, collapse=name == "stuck")
     synthetic_run(folder / "runs" / "fine", steps=1, layers=2, neurons=1)
     (folder / "runs" / "report.html").touch()
     state = nn.Linear(3, 2).state_dict()
@@ -29,7 +29,9 @@ def diagnose(*arguments):
 
 def test_a_healthy_run_has_no_problem(folder):
     done = diagnose(folder / "fine", "--fail-on", "note")
-    assert (done.exit_code, done.stdout) == (0, "No problem found\n")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("No problem found.")
+    assert "Not checked: input-nonfinite, " in done.stdout
 
 
 def test_a_run_without_a_step_is_not_called_healthy(tmp_path):
@@ -39,22 +41,32 @@ def test_a_run_without_a_step_is_not_called_healthy(tmp_path):
     assert done.stdout.startswith("Nothing was recorded")
 
 
-def test_problems_are_said_the_most_severe_first(folder):
+def test_the_cause_is_said_with_its_evidence_and_a_line_to_paste(folder):
     done = diagnose(folder / "stuck")
-    assert done.exit_code == 0
-    assert done.stdout.startswith("warning: The loss does not fall: The loss ")
-    assert "[vanishing-gradients]" in done.stdout
+    assert done.exit_code == 1
+    assert done.stdout.startswith("error: Neurons are out of balance from the start: ")
+    assert "[init-unbalanced]\n  evidence: " in done.stdout
+    assert '    gatdiag.remedies.initialize_(model, "balanced_orthogonal")' in done.stdout
+    assert "  explains: the loss does not fall, weights that never moved" in done.stdout
     assert "\\x" not in done.stdout
-    assert diagnose(folder / "stuck", "--fail-on", "warning").exit_code == 1
     assert diagnose(folder / "stuck", "--fail-on", "never").exit_code == 0
 
 
 def test_a_checkpoint_will_do(folder):
     done = diagnose(folder / "broken.pt", "--json")
     assert done.exit_code == 1, done.stderr
-    (finding,) = json.loads(done.stdout)["findings"]
+    (diagnosis,) = json.loads(done.stdout)["diagnoses"]
+    (finding,) = diagnosis["findings"]
+    assert diagnosis["verdict"] == finding
     assert (finding["code"], finding["severity"], finding["parameters"]) == ("non-finite", "error", ["weight"])
-    assert finding["evidence"] == [{"what": "NaN or infinite values", "value": 1, "unit": "entries"}]
+    assert finding["evidence"][0] == {"what": "NaN or infinite values", "value": 1, "unit": "entries"}
+
+
+def test_several_are_judged_one_after_the_other(folder):
+    done = diagnose(folder / "fine", folder / "stuck", "--json")
+    assert done.exit_code == 1
+    codes = [one["verdict"]["code"] for one in json.loads(done.stdout)["diagnoses"]]
+    assert codes == ["healthy", "init-unbalanced"]
 
 
 @pytest.mark.parametrize(
@@ -72,5 +84,5 @@ def test_two_are_compared_by_what_is_wrong_with_each(folder):
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["compare", str(folder / "stuck"), str(folder / "fine")])
     assert done.exit_code == 0, done.stderr
     of_stuck, of_fine = (done.stdout.splitlines()[place] for place in (1, 3))
-    assert of_stuck.startswith("   The loss does not fall, Vanishing gradients")
-    assert of_fine == "   No problem found"
+    assert of_stuck == "   Neurons are out of balance from the start [init-unbalanced]"
+    assert of_fine == "   No problem found [healthy]"

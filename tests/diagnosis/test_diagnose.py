@@ -3,8 +3,10 @@ from dataclasses import asdict
 import pytest
 
 import gatdiag
-from gatdiag.diagnosis import SEVERITIES, diagnose, examine
+from gatdiag.diagnosis import CAUSES, CHECKS, SEVERITIES, THRESHOLDS, diagnose
+from gatdiag.diagnosis.causes import SYMPTOMS, explains
 from gatdiag.errors import InputError
+from tests.report.builder import build
 from tests.run.synthetic import synthetic_run
 
 
@@ -12,26 +14,65 @@ from tests.run.synthetic import synthetic_run
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     return [
-        gatdiag.load(synthetic_run(folder / name, steps=30, layers=4, neurons=2, collapse=name == "stuck"))
+        gatdiag.load(synthetic_run(folder / name, steps=30, layers=10, neurons=2, collapse=name == "stuck"))
         for name in ("stuck", "fine")
     ]
 
 
 def test_a_stuck_network_is_told_from_one_that_trains(runs):
     stuck, fine = map(diagnose, runs)
-    assert fine == []
-    assert {"vanishing-gradients", "oversmoothing", "unchanged-weights"} <= {finding.code for finding in stuck}
+    assert (stuck.verdict.code, stuck.verdict.severity) == ("init-unbalanced", "error")
+    assert (fine.verdict.code, fine.findings) == ("healthy", ())
 
 
-def test_the_most_severe_comes_first(runs):
-    for run in runs:
-        ranks = [SEVERITIES.index(finding.severity) for finding in examine(run)]
-        assert ranks == sorted(ranks)
-        assert diagnose(run) == [finding for finding in examine(run) if finding.severity != "info"]
+def test_symptoms_stand_below_the_cause_that_explains_them(runs):
+    (finding,) = diagnose(runs[0])
+    assert {symptom.code for symptom in finding.symptoms} >= {"loss-not-falling", "unchanged-weights"}
 
 
-def test_a_folder_will_do_and_findings_are_plain_data(runs):
+def test_a_finding_has_all_that_a_reader_needs(runs):
+    verdict = diagnose(runs[0]).verdict
+    assert verdict.evidence
+    assert all((verdict.text, verdict.threshold, verdict.remedy, verdict.falsified_by, verdict.layers))
+    assert verdict.figure in {figure.name for figure in gatdiag.figures.FIGURES}
+    assert {"code", "severity", "evidence", "symptoms", "remedy", "falsified_by"} <= {*asdict(verdict)}
+
+
+def test_a_folder_will_do(runs):
     assert gatdiag.diagnose(str(runs[0].folder)) == gatdiag.diagnose(runs[0])
-    assert {"code", "severity", "evidence", "layers", "cause", "cure"} <= {*asdict(diagnose(runs[0])[0])}
     with pytest.raises(InputError):
         gatdiag.diagnose("nowhere")
+
+
+def test_what_was_not_recorded_is_skipped_with_the_reason(tmp_path):
+    diagnosis = diagnose(build(tmp_path / "run", logged={"loss": [1.0]}))
+    assert diagnosis.findings == ()
+    assert diagnosis.state == "unknown"
+    assert "cannot be said" in diagnosis.verdict.text
+    assert {"input-scale", "init-unbalanced", "depth-oversmoothing", "overfitting"} <= {*diagnosis.skipped}
+    assert all(diagnosis.skipped.values())
+
+
+def test_a_run_without_a_row_is_no_traceback(tmp_path):
+    assert diagnose(build(tmp_path / "run")).findings == ()
+
+
+def test_the_table_names_every_check_and_nothing_else():
+    assert {*CHECKS, "overflow"} <= {*CAUSES}
+    named = {code.removeprefix("-") for cause in CAUSES.values() for code in cause.explains} - {"*"}
+    assert named <= {*CAUSES}
+    assert all(cause.why for cause in CAUSES.values())
+    assert all(reason for _, reason in THRESHOLDS.values())
+
+
+def test_nothing_explains_itself_and_no_two_explain_each_other_with_equal_right():
+    assert not any(explains(code, code) for code in CAUSES)
+    assert all(explains("lr-too-large", symptom) for symptom in SYMPTOMS)
+    assert not explains("overfitting", "lr-too-small")
+
+
+def test_the_document_is_plain_data(runs):
+    document = diagnose(runs[0]).document()
+    assert [*document] == ["verdict", "findings", "skipped", "state"]
+    assert document["verdict"] == document["findings"][0]
+    assert document["verdict"]["severity"] in SEVERITIES

@@ -63,7 +63,7 @@ def test_a_comparison_begins_with_one_sentence_a_run(runs):
     assert [sentence.split(":")[0] for sentence in found.story[:2]] == ["stuck", "fine"]
     assert "The loss fell from" in found.story[1]
     assert len(found.story) == 3
-    assert "vanishing gradients" in found.story[0]
+    assert "Verdict: the loss does not fall." in found.story[0]
     assert [name for name, _ in found.overviews] == ["stuck", "fine"]
     assert found.warnings == []
 
@@ -110,7 +110,7 @@ def test_accuracies_come_first_and_a_status_that_all_share_not_at_all(tmp_path):
 def test_of_an_empty_run_nothing_is_claimed(tmp_path):
     empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
     section = run_section(build(tmp_path / "run", notes=["no forward"], **empty), "run-1")
-    assert not any((section.story, section.stats, section.findings, section.overview, section.groups, section.tables))
+    assert not any((section.story, section.stats, section.diagnosis, section.overview, section.groups, section.tables))
     assert section.warnings[0].startswith("Nothing was recorded: ")
     assert section.warnings[1] == "Why: no forward."
     assert section.warnings[2].startswith("What to do: ")

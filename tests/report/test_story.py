@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from gatdiag.diagnosis.loss_not_falling import THRESHOLD
-from gatdiag.report.story import note_findings, optimizer_text, sizes, stats, story, warnings
+from gatdiag.diagnosis.symptoms import THRESHOLD
+from gatdiag.report.story import notes_text, optimizer_text, sizes, stats, story, warnings
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_meta
 
@@ -112,8 +112,7 @@ def test_what_could_not_be_read_is_told(tmp_path):
 
 
 def test_notes_of_the_recorder_are_shown(tmp_path):
-    (fact,) = note_findings(build(tmp_path / "few", notes=["no entropy.", "two\nlines"]))
-    assert fact.text == "no entropy; two lines."
-    (fact,) = note_findings(build(tmp_path / "many", notes=list("abcde")))
-    assert fact.text == "a; b; c. And 2 more, under Settings."
-    assert list(note_findings(build(tmp_path / "none", notes=[]))) == []
+    assert notes_text(build(tmp_path / "few", notes=["no entropy.", "two\nlines"])) == "no entropy; two lines."
+    many = notes_text(build(tmp_path / "many", notes=list("abcde")))
+    assert many == "a; b; c. And 2 more, under Settings."
+    assert notes_text(build(tmp_path / "none", notes=[])) == ""

@@ -1,0 +1,188 @@
+"""What depth does: rows become alike, gradients vanish or explode on their way, all rows become multiples of one."""
+
+import math
+
+from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.wording import number
+from gatdiag.names import short
+
+_LAST = 3  # layers, of which the smallest counts: the very last may tell nodes apart by rounding alone
+
+
+def exploding(facts: Facts) -> Finding | str | None:
+    """Hidden outputs, or gradients on their way back, grow from layer to layer though each weight is of usual size."""
+    norms, grads = _hidden(facts, "output_norm"), _hidden(facts, "output_gradient_norm")
+    if len(norms) < 5:
+        return f"it takes 6 layers to speak of depth, and {len(norms) + 1} have a recorded output"
+    gain = _typical_gain(facts)
+    if facts.state == "trained" or not gain < limit("gain-large"):
+        return None
+    grow = _ratio(norms[-1], norms[0])
+    back = _ratio(grads[0], grads[-1]) if grads else math.nan
+    is_hot = facts.first_loss > limit("jump") * facts.base and max(grow, back) > 10
+    if not (grow > limit("explode") or back > limit("explode-back") or is_hot):
+        return None
+    layers = tuple(facts.profile("output_norm"))
+    return Finding(
+        "depth-exploding-gradient",
+        facts.severity,
+        "Gradients explode with depth",
+        f"Over {len(norms) + 1} layers the outputs grow {number(grow)} times and the gradients {number(back)} times "
+        f"on their way back, "
+        "though each weight is of usual size: a sum of that many residual branches has to be scaled.",
+        (
+            Evidence("norm of the last hidden output over the first's", grow),
+            Evidence("gradient of the first over the last hidden layer", back),
+        ),
+        f"Flagged above {said('explode', 'explode-back')}.",
+        layers,
+        steps=(0,),
+        figure="gradient_norms",
+        remedy=f"x = x + {1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches over the root of their number\n"
+        f"# or: gatdiag.remedies.insert_after_(model, {layers[len(layers) // 2]!r}, torch.nn.LayerNorm(width))",
+        falsified_by="With branches scaled like this, or a normalization in each layer, the first loss is as high.",
+    )
+
+
+def vanishing(facts: Facts) -> Finding | str | None:
+    """The gradient that reaches the first layer's output is orders of magnitude below that of the last's."""
+    grads = [value for value in facts.profile("output_gradient_norm").values() if math.isfinite(value)]
+    if len(grads) < limit("deep"):
+        return f"it takes 4 layers to speak of depth, and {len(grads)} have a recorded gradient"
+    if facts.state == "trained":
+        return None
+    threshold = "vanish-alike" if is_smoothed(facts) else "vanish"
+    ratio = _ratio(grads[0], grads[-1])
+    if not 0 < ratio < limit(threshold):
+        return None
+    layers = tuple(facts.profile("output_gradient_norm"))
+    width = _width(facts)
+    return Finding(
+        "depth-vanishing-gradient",
+        facts.severity,
+        "Gradients vanish with depth",
+        f"Over {len(grads)} layers the gradient falls to {number(ratio)} of its size, "
+        f"{number(ratio ** (1 / (len(grads) - 1)))} times at each: "
+        "the first layers cannot learn.",
+        (Evidence("gradient of the first over that of the last layer's output", ratio),),
+        f"Flagged below {said(threshold)}.",
+        layers,
+        steps=(0,),
+        figure="gradient_norms",
+        remedy="x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer\n"
+        f"# and gatdiag.remedies.insert_after_(model, {layers[len(layers) // 2]!r}, "
+        f"torch.nn.LayerNorm({width or 'width'}))",
+        falsified_by="With skips around the hidden layers, all else the same, the loss takes the same course.",
+    )
+
+
+def oversmoothing(facts: Facts) -> Finding | str | None:
+    """Rows become alike, or multiples of one vector, over graph convolutions, while their norm stays."""
+    if not facts.profile("relative_mu"):
+        return "relative mu was not recorded"
+    if facts.state == "trained" or not facts.passes_messages:
+        return None
+    return _alike(facts) or (_one_direction(facts, "depth-oversmoothing") if _depth(facts) >= limit("deep") else None)
+
+
+def rank_collapse(facts: Facts) -> Finding | str | None:
+    """All rows become multiples of one vector without graph convolutions, or already within few layers."""
+    if not facts.profile("effective_rank"):
+        return "the effective rank was not recorded"
+    if facts.state == "trained" or (facts.passes_messages and _depth(facts) >= limit("deep")):
+        return None
+    return _one_direction(facts, "rank-collapse")
+
+
+def is_smoothed(facts: Facts) -> bool:
+    """Rows become alike with depth."""
+    return isinstance(oversmoothing(facts), Finding)
+
+
+def _depth(facts: Facts) -> int:
+    return len(facts.profile("output_norm"))
+
+
+def _alike(facts: Facts) -> Finding | None:
+    """Relative mu of the last layers, and of the middle one, beside that of the first."""
+    mu = {name: value for name, value in facts.profile("relative_mu").items() if math.isfinite(value)}
+    norms = _hidden(facts, "output_norm")
+    if len(mu) < limit("deep") or not norms or norms[-1] <= limit("norm-stays") * norms[0]:
+        return None
+    names, values = list(mu), list(mu.values())
+    low = min(values[-_LAST:])
+    if low >= limit("alike") or low >= values[0] / 30:
+        return None
+    alike = tuple(name for name in mu if mu[name] < limit("alike"))
+    return _smoothing(
+        facts,
+        "depth-oversmoothing",
+        f"Over {len(mu)} graph convolutions the nodes become alike: relative mu falls from {number(values[0])} at "
+        f"{short(names[0])} to "
+        f"{number(low)}, while the outputs keep their size. The last layer has nothing left to tell nodes apart by.",
+        Evidence("smallest relative mu of the last layers", low),
+        "alike",
+        alike,
+    )
+
+
+def _one_direction(facts: Facts, code: str) -> Finding | None:
+    """Effective rank of the last hidden layer beside that of the first."""
+    rank = {name: value for name, value in list(facts.profile("effective_rank").items())[:-1] if math.isfinite(value)}
+    norms = _hidden(facts, "output_norm")
+    if len(rank) < 2 or not norms or norms[-1] <= limit("norm-stays") * norms[0]:
+        return None
+    values = list(rank.values())
+    if values[-1] >= limit("rank-one") or values[0] <= 2:
+        return None
+    return _smoothing(
+        facts,
+        code,
+        f"The rows become multiples of one vector: the effective rank falls from {number(values[0])} to "
+        f"{number(values[-1], 4)} over "
+        f"{len(rank) + 1} layers, while the outputs keep their size. Nodes differ in length only.",
+        Evidence("effective rank of the last hidden output", values[-1]),
+        "rank-one",
+        tuple(name for name in rank if rank[name] < limit("rank-one")),
+    )
+
+
+def _smoothing(
+    facts: Facts, code: str, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...]
+) -> Finding:
+    first = list(facts.profile("output_norm"))[1:2] or ["convs.1"]
+    return Finding(
+        code,
+        facts.severity,
+        "Oversmoothing" if code == "depth-oversmoothing" else "Rank collapse",
+        text,
+        (evidence,),
+        f"Flagged below {said(threshold)}.",
+        layers,
+        steps=(0,),
+        figure="smoothing_by_layer",
+        remedy="x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer\n"
+        f"# or gatdiag.remedies.insert_after_(model, {first[0]!r}, torch_geometric.nn.PairNorm())",
+        falsified_by="A network of two layers, or one with skips, does not train either.",
+    )
+
+
+def _hidden(facts: Facts, column: str) -> list[float]:
+    """Values of all layers but the last, whose width is that of the classes."""
+    return [value for value in list(facts.profile(column).values())[:-1] if math.isfinite(value)]
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below > 0 else math.nan
+
+
+def _typical_gain(facts: Facts) -> float:
+    values = sorted(facts.gains.values())
+    return values[len(values) // 2] if values else 1.0
+
+
+def _width(facts: Facts) -> int:
+    shapes = [p["shape"] for layer in facts.layers[:-1] for p in layer["parameters"] if len(p["shape"]) == 2]
+    return int(shapes[-1][0]) if shapes else 0

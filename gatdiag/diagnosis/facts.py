@@ -1,0 +1,321 @@
+"""A run as the checks need it: how the training went, sizes by layer and by step. Computed when first asked for."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from gatdiag.diagnosis.finding import Severity
+from gatdiag.diagnosis.thresholds import limit
+from gatdiag.run import Run
+from gatdiag.summary import FEATURES, logged, loss_name, recorded, scores
+
+Floats: TypeAlias = NDArray[np.float64]
+State: TypeAlias = Literal["trained", "partly", "failing", "unknown"]
+
+_SEVERITY: Final[Mapping[State, Severity]] = {
+    "failing": "error", "partly": "warning", "unknown": "warning", "trained": "note",
+}  # fmt: skip
+_GRAPH_LEVEL: Final = ("Linear", "Sequential")  # kinds that may follow a pooling
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a check may look at.
+
+    Attributes:
+        run: The run.
+        weights: What stored weights show beyond it, as `gatdiag.checkpoint.weight_table` gives it; None for a training.
+    """
+
+    run: Run
+    weights: pd.DataFrame | None = None
+
+    # --- what was recorded --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def is_of_checkpoints(self) -> bool:
+        """It was made of saved checkpoints: no steps between them were seen."""
+        return bool((self.run.meta.get("cadence") or {}).get("every") == "checkpoint")
+
+    @cached_property
+    def signals(self) -> Mapping[str, Any]:
+        """What the recorder saw once: inputs, outputs, the graph; empty in runs that lack it."""
+        return self.run.meta.get("signals") or {}
+
+    @cached_property
+    def layers(self) -> list[dict[str, Any]]:
+        """The layers that took part in the forward pass, in order."""
+        return [layer for layer in self.run.meta["structure"]["layers"] if layer.get("executed") is not False]
+
+    @cached_property
+    def parameters(self) -> dict[str, dict[str, Any]]:
+        """Parameter -> what the structure says of it."""
+        return {p["name"]: p for layer in self.run.meta["structure"]["layers"] for p in layer["parameters"]}
+
+    @cached_property
+    def groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of all optimizers, with the optimizer's class under "class"."""
+        found = self.run.meta.get("optimizers") or []
+        return [{**group, "class": one["class"]} for one in found for group in one.get("groups") or []]
+
+    @cached_property
+    def is_adam(self) -> bool:
+        """Its steps do not grow with the gradient."""
+        return any("betas" in group for group in self.groups)
+
+    @cached_property
+    def attends(self) -> bool:
+        """It has attention vectors."""
+        return any(parameter["role"] == "attention vector" for parameter in self.parameters.values())
+
+    @cached_property
+    def passes_messages(self) -> bool:
+        """One of its layers is a graph convolution."""
+        return any(_is_conv(layer) for layer in self.layers)
+
+    @cached_property
+    def has_laws(self) -> bool:
+        """Laws were recorded."""
+        return bool((self.run.meta.get("laws") or {}).get("found"))
+
+    # --- the loss -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def count(self) -> int:
+        """How many steps were made."""
+        return int(self.run.steps["step"].iloc[-1]) + 1 if len(self.run.steps) else 0
+
+    @cached_property
+    def loss(self) -> "pd.Series[float]":
+        """The logged training loss by step."""
+        name = loss_name(self.run)
+        return logged(self.run, name) if name else pd.Series(dtype=np.float64)
+
+    @cached_property
+    def finite_loss(self) -> Floats:
+        """Its finite values."""
+        values = np.asarray(self.loss, np.float64)
+        return values[np.isfinite(values)]
+
+    @cached_property
+    def is_broken(self) -> bool:
+        """The loss ended as NaN or infinite."""
+        return bool(len(self.loss) and not math.isfinite(self.loss.iloc[-1]))
+
+    @cached_property
+    def first_loss(self) -> float:
+        """The first value of the loss; NaN where it is none."""
+        return float(self.loss.iloc[0]) if len(self.loss) else math.nan
+
+    @cached_property
+    def classes(self) -> int:
+        """How many classes there seem to be; 0 where nothing says that it is a classification."""
+        labels = (self.signals.get("output") or {}).get("labels")
+        if labels:
+            return len(labels)
+        if not any(kind == "accuracy" for kind in scores(self.run)):
+            return 0
+        shapes = [p["shape"] for layer in self.layers[-1:] for p in layer["parameters"] if p["role"] == FEATURES]
+        return int(shapes[-1][0]) if shapes and len(shapes[-1]) == 2 else 0
+
+    @cached_property
+    def chance(self) -> float:
+        """Loss of the best constant prediction: entropy of the labels seen, else the logarithm of the classes."""
+        labels = np.asarray((self.signals.get("output") or {}).get("labels") or [], float)
+        if labels.sum() > 0:
+            share = labels[labels > 0] / labels.sum()
+            return float(-(share * np.log(share)).sum())
+        return math.log(self.classes) if self.classes > 1 else math.nan
+
+    @cached_property
+    def base(self) -> float:
+        """The loss that training begins at, or at least that of the best constant prediction."""
+        known = [value for value in (self.first_loss, self.chance) if math.isfinite(value) and value > 0]
+        return min(known) if known else math.nan
+
+    @cached_property
+    def progress(self) -> float:
+        """Share of `base` that is gone at the end; the median of the last tenth of the steps."""
+        values = self.finite_loss
+        if not len(values) or not self.base > 0:
+            return math.nan
+        return 1 - float(np.median(values[-max(3, len(values) // 10) :])) / self.base
+
+    @cached_property
+    def worst(self) -> float:
+        """The largest finite loss over `base`."""
+        return float(self.finite_loss.max()) / self.base if len(self.finite_loss) and self.base > 0 else math.nan
+
+    @cached_property
+    def state(self) -> State:
+        """How the training went."""
+        if self.is_of_checkpoints or not len(self.loss):
+            return "unknown"
+        if self.is_broken:
+            return "failing"
+        if self.count < limit("steps") or not math.isfinite(self.progress):
+            return "unknown"
+        if self.progress >= limit("trained"):
+            return "trained"
+        return "failing" if self.progress < limit("failing") else "partly"
+
+    @cached_property
+    def severity(self) -> Severity:
+        """Of a cause that would hinder a training that went like this one."""
+        return _SEVERITY[self.state]
+
+    # --- parameters by step -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def table_steps(self) -> NDArray[np.int64]:
+        """The recorded steps of the table `parameters`."""
+        return self.run.parameters["step"].drop_duplicates().to_numpy(np.int64)
+
+    @cached_property
+    def table_names(self) -> list[str]:
+        """The parameters in the table, in order."""
+        return [str(name) for name in self.run.parameters["parameter"].drop_duplicates()]
+
+    def by_parameter(self, column: str) -> Floats:
+        """A column as (steps, parameters); NaN where it was not measured."""
+        frame = self.run.parameters
+        grid = np.full((len(self.table_steps), len(self.table_names)), np.nan)
+        if column in frame and len(frame):
+            place = {name: number for number, name in enumerate(self.table_names)}
+            names = frame["parameter"].cat
+            codes = np.array([place.get(str(name), 0) for name in names.categories])[names.codes.to_numpy()]
+            grid[np.searchsorted(self.table_steps, frame["step"].to_numpy()), codes] = frame[column].to_numpy(float)
+        return grid
+
+    @cached_property
+    def norms(self) -> Floats:
+        """Norm of each parameter at each recorded step."""
+        return self.by_parameter("norm")
+
+    @cached_property
+    def gradients(self) -> Floats:
+        """Norm of each gradient at each recorded step."""
+        return self.by_parameter("gradient_norm")
+
+    @cached_property
+    def ratios(self) -> Floats:
+        """Update ratio of each parameter at each recorded step."""
+        return self.by_parameter("update_ratio")
+
+    @cached_property
+    def saw_gradients(self) -> bool:
+        """Gradients were looked at, whether there were any or not."""
+        return bool(np.isfinite(self.gradients).any() or np.isfinite(self.ratios).any()) and not self.is_of_checkpoints
+
+    @cached_property
+    def size(self) -> Floats:
+        """Norm of all parameters at each recorded step."""
+        with np.errstate(all="ignore"):
+            return np.asarray(np.sqrt(np.nansum(self.norms**2, axis=1)), float)
+
+    @cached_property
+    def step_ratio(self) -> Floats:
+        """Share of all parameters that each recorded step moves; NaN where that was not measured."""
+        with np.errstate(all="ignore"):
+            moved: Floats = np.sqrt(np.nansum((self.ratios * self.norms) ** 2, axis=1)) / self.size
+        moved[np.isnan(self.ratios).all(axis=1)] = np.nan
+        return moved
+
+    @cached_property
+    def path(self) -> float:
+        """Sum of relative steps over the whole run."""
+        known = self.step_ratio[np.isfinite(self.step_ratio)]
+        return float(known.mean()) * self.count if len(known) else math.nan
+
+    def steps_column(self, column: str) -> Floats:
+        """A column of `steps` at the recorded steps; empty if there is none."""
+        frame = self.run.steps
+        if column not in frame:
+            return np.empty(0)
+        values: Floats = frame[column].to_numpy(np.float64)
+        return values[~np.isnan(values)]
+
+    @cached_property
+    def overshoot(self) -> Floats:
+        """How far past the minimum along it each step went, with 0 for a straight slope and 1 for the minimum."""
+        return self.steps_column("overshoot")
+
+    # --- layers -------------------------------------------------------------------------------------------------------
+
+    def profile(self, column: str, step: int | None = None) -> dict[str, float]:
+        """Layer -> value at the first recorded step of the column (or at another), node-level layers in order.
+
+        Layers behind a pooling have other rows, so that norms cannot be compared: where the network has graph
+        convolutions, plain layers behind the last of them are left out.
+        """
+        frame = self.run.layers
+        if not recorded(self.run, "layers", column):
+            return {}
+        known = frame[frame[column].notna()]
+        if not len(known):
+            return {}
+        at = known["step"].iloc[0] if step is None else step
+        rows = known[known["step"] == at]
+        found = dict(zip(rows["layer"].astype(str), rows[column].astype(float), strict=True))
+        return {name: found[name] for name in self.node_layers if name in found}
+
+    @cached_property
+    def node_layers(self) -> list[str]:
+        """Names of the layers whose rows are nodes, as far as that can be told."""
+        names = [layer["name"] for layer in self.layers]
+        convolutions = [place for place, layer in enumerate(self.layers) if _is_conv(layer)]
+        if not convolutions:
+            return names
+        end = convolutions[-1] + 1
+        behind = [layer for layer in self.layers[end:] if layer.get("kind") not in _GRAPH_LEVEL]
+        return names[:end] + [layer["name"] for layer in behind]
+
+    @cached_property
+    def gains(self) -> dict[str, float]:
+        """Layer -> geometric mean of ||W|| over that of Glorot's initialization, at the first step.
+
+        Of feature weights that are matrices; layers inside one convolution or block count as one.
+        """
+        if not len(self.table_steps) or not len(self.norms):
+            return {}
+        first = dict(zip(self.table_names, self.norms[0], strict=True))
+        found: dict[str, list[float]] = {}
+        for layer in self.layers:
+            for parameter in layer["parameters"]:
+                gain = _gain(layer, parameter, first.get(parameter["name"], math.nan))
+                if gain > 0:
+                    name = layer["name"].rsplit(".", 1)[0] if layer["name"].count(".") > 1 else layer["name"]
+                    found.setdefault(name, []).append(math.log(gain))
+        return {name: math.exp(sum(values) / len(values)) for name, values in found.items()}
+
+
+def _is_conv(layer: Mapping[str, Any]) -> bool:
+    return "Conv" in str(layer.get("kind")) and not str(layer.get("kind")).startswith(("Conv1d", "Conv2d", "Conv3d"))
+
+
+def _gain(layer: Mapping[str, Any], parameter: Mapping[str, Any], norm: float) -> float:
+    """NaN of what is no feature matrix; a bottleneck's Glorot norm is sqrt(2 m n / (m + n))."""
+    shape = parameter["shape"]
+    if parameter["role"] != FEATURES or len(shape) != 2 or layer.get("kind") in ("Embedding", "EmbeddingBag"):
+        return math.nan
+    return norm / math.sqrt(2 * shape[0] * shape[1] / (shape[0] + shape[1])) if math.prod(shape) else math.nan
+
+
+def median(values: Sequence[float] | Floats) -> float:
+    """Of the finite values; NaN if there is none."""
+    known = np.asarray(values, float)
+    known = known[np.isfinite(known)]
+    return float(np.median(known)) if len(known) else math.nan
+
+
+def largest(values: Sequence[float] | Floats) -> float:
+    """The largest value, infinity included, NaN left out; 0 if there is none."""
+    known = np.asarray(values, float)
+    known = known[~np.isnan(known)]
+    return float(known.max()) if len(known) else 0.0

@@ -1,0 +1,73 @@
+"""Overfitting: it trains, and does not generalize."""
+
+import math
+
+import numpy as np
+
+from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.facts import Facts, median
+from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.wording import number, percent
+from gatdiag.summary import accuracies, logged, split
+
+
+def overfitting(facts: Facts) -> Finding | str | None:
+    """Training scores far above validation scores, or a validation score or loss that was much better before."""
+    names = accuracies(facts.run)
+    loss = next((name for name in facts.run.logged if "loss" in name.lower() and split(name) == "val"), None)
+    if "val" not in names and loss is None:
+        return "no validation score and no validation loss was logged"
+    if facts.state != "trained":
+        return None
+    gap = _gap(facts, names)
+    fell = _fall(facts, names.get("val"))
+    rose = _rise(facts, loss)
+    if not (gap > limit("gap") or fell > limit("fell") or rose > limit("rose")):
+        return None
+    what = f"the validation score is {percent(gap)} below that of training"
+    if fell > limit("fell"):
+        what = f"the validation score has fallen by {percent(fell)} of its best"
+    if rose > limit("rose"):
+        what = f"the validation loss has risen by {number(rose)} times its first value since its best"
+    measured = {
+        "training minus validation score": gap,
+        "fall of the validation score": fell,
+        "rise of the validation loss": rose,
+    }
+    group = facts.groups[-1] if facts.groups else {}
+    decay = remedy.rounded(max(5e-4, 10 * float(group.get("weight_decay") or 0.0)))
+    return Finding(
+        "overfitting",
+        "note",
+        "Overfitting",
+        f"It trains (the loss fell by {percent(facts.progress)}) and does not generalize: {what}.",
+        tuple(Evidence(name, value) for name, value in measured.items() if math.isfinite(value)),
+        f"Flagged above {said('gap', 'fell', 'rose')}.",
+        figure="training_curves",
+        remedy=f"{remedy.optimizer(facts, weight_decay=decay)}\n"
+        "x = torch.nn.functional.dropout(x, 0.5, self.training)  # in forward; and stop at the best validation score",
+        falsified_by="With dropout and decay the gap stays: then training and validation nodes differ.",
+    )
+
+
+def _gap(facts: Facts, names: dict[str, str]) -> float:
+    if "train" not in names or "val" not in names:
+        return math.nan
+    train, val = (logged(facts.run, names[key]).dropna().to_numpy(float) for key in ("train", "val"))
+    return median(train[-5:]) - median(val[-5:])
+
+
+def _fall(facts: Facts, name: str | None) -> float:
+    values = logged(facts.run, name).dropna().to_numpy(float) if name else np.empty(0)
+    if len(values) < 6:
+        return math.nan
+    smooth = np.array([median(values[max(0, k - 2) : k + 1]) for k in range(len(values))])
+    return float((smooth.max() - median(values[-3:])) / smooth.max()) if smooth.max() > 0 else math.nan
+
+
+def _rise(facts: Facts, name: str | None) -> float:
+    values = logged(facts.run, name).dropna().to_numpy(float) if name else np.empty(0)
+    if len(values) < 6 or not values[0] > 0:
+        return math.nan
+    return float((median(values[-3:]) - values.min()) / values[0])

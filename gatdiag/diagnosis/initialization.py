@@ -1,0 +1,143 @@
+"""Initial weights: too large, too small, or out of balance with those before and after."""
+
+import math
+
+import numpy as np
+
+from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.depth import is_smoothed
+from gatdiag.diagnosis.facts import Facts, median
+from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.wording import number
+from gatdiag.names import short
+
+_UNKNOWN = "no initial norm of a feature weight was recorded"
+_GLOROT = "for p in model.parameters():\n    if p.dim() == 2:\n        torch.nn.init.xavier_uniform_(p)"
+
+
+def too_large(facts: Facts) -> Finding | str | None:
+    """Initial weights far above Glorot's, and a first loss far above that of a constant prediction."""
+    gains = facts.gains
+    if not gains:
+        return _UNKNOWN
+    values = np.array(list(gains.values()))
+    layer = max(gains, key=gains.__getitem__)
+    is_hot = facts.first_loss > limit("chance") * facts.base or facts.is_broken
+    is_lonely = values.max() > limit("gain-one") and values.min() > 0.2 and facts.state != "trained"
+    if not is_hot or not (median(values) > limit("gain-large") or is_lonely):
+        return None
+    return Finding(
+        "init-too-large",
+        facts.severity,
+        "Initial weights are too large",
+        f"The weights start {number(median(values))} times as large as Glorot's (median over layers; "
+        f"{number(gains[layer])} times in "
+        f"layer {short(layer)}), so that the first loss is {number(facts.first_loss)} where a constant prediction "
+        f"has {number(facts.base)}.",
+        (
+            Evidence("initial norm over Glorot's, median over layers", median(values)),
+            Evidence("first loss over that of a constant prediction", facts.first_loss / facts.base),
+        ),
+        f"Flagged above {said('gain-large')} and {said('chance')}.",
+        tuple(name for name in gains if gains[name] > limit("gain-large")),
+        steps=(0,),
+        figure="overview",
+        remedy=_GLOROT,
+        falsified_by="With Glorot's weights the first loss is as high.",
+    )
+
+
+def too_small(facts: Facts) -> Finding | str | None:
+    """Initial weights far below Glorot's."""
+    gains = facts.gains
+    if not gains:
+        return _UNKNOWN
+    values = np.array(list(gains.values()))
+    layer = min(gains, key=gains.__getitem__)
+    is_lonely = values.min() < limit("gain-small") / 3 and values.max() < 5 and facts.state != "trained"
+    if not (median(values) < limit("gain-small") or is_lonely):
+        return None
+    return Finding(
+        "init-too-small",
+        facts.severity,
+        "Initial weights are too small",
+        f"The weights start at {number(median(values))} of the size of Glorot's (median over layers; "
+        f"{number(gains[layer])} in layer "
+        f"{short(layer)}): outputs and gradients shrink by that factor at each layer.",
+        (Evidence("initial norm over Glorot's, median over layers", median(values)),),
+        f"Flagged below {said('gain-small')}.",
+        tuple(name for name in gains if gains[name] < limit("gain-small")),
+        steps=(0,),
+        figure="overview",
+        remedy=_GLOROT,
+        falsified_by="With Glorot's weights the gradients of the first layer are as small.",
+    )
+
+
+def unbalanced(facts: Facts) -> Finding | str | None:
+    """Norms that go up and down from layer to layer, or a deep attention network that cannot move."""
+    gains = list(facts.gains.values())
+    if len(gains) < 2:
+        return "fewer than two layers have feature weights whose initial norm was recorded"
+    return _alternating(facts, np.array(gains)) or _stuck(facts)
+
+
+def _alternating(facts: Facts, gains: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Finding | None:
+    jumps = np.diff(np.log(gains))
+    factor, turn = float(np.exp(np.abs(jumps).max())), math.log(4)
+    turns = len(jumps) == 1 or bool(jumps.max() > turn and jumps.min() < -turn)
+    if factor <= limit("gain-jump") or not turns or not 0.1 < float(np.exp(np.log(gains).mean())) < 10:
+        return None
+    place = int(np.abs(jumps).argmax())
+    names = list(facts.gains)[place : place + 2]
+    return _finding(
+        facts,
+        f"The initial norms of the neighbors {short(names[0])} and {short(names[1])} are a factor of "
+        f"{number(factor)} apart although their "
+        "product is usual: the smaller weights would have to move that much faster, and the larger ones cannot.",
+        Evidence("initial norm of a layer over its neighbor's, both relative to Glorot's", factor),
+        "gain-jump",
+        tuple(names),
+    )
+
+
+def _stuck(facts: Facts) -> Finding | None:
+    """Nothing moves though weights, depth and rate are usual: attention and features hold each other (paper 1)."""
+    norms = list(facts.profile("output_norm").values())
+    is_judged = facts.attends and facts.has_laws and facts.state in ("failing", "partly") and len(norms) >= 5
+    if not is_judged or is_smoothed(facts):
+        return None
+    shrinks = len(norms) >= 8 and norms[0] > 0 and min(norms[-3:]) < limit("shrink") * norms[0]
+    moves, over = median(facts.step_ratio), median(facts.overshoot)
+    is_stiff = facts.count >= limit("steps") and moves < limit("stuck") and over > limit("stiff")
+    if not shrinks and not is_stiff:
+        return None
+    ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
+    return _finding(
+        facts,
+        f"With this initialization the {len(norms)} attention layers are out of balance: outputs shrink to "
+        f"{number(ratio)} of their size and a "
+        f"step moves {number(moves)} of the weights. Gradient descent conserves c, so that no training repairs it.",
+        Evidence("norm of the last hidden outputs over the first's", ratio),
+        "shrink" if shrinks else "stiff",
+        tuple(facts.profile("output_norm")),
+    )
+
+
+def _finding(facts: Facts, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...]) -> Finding:
+    lr = remedy.learning_rate(facts)
+    again = remedy.optimizer(facts, lr=lr) if math.isfinite(lr) else remedy.optimizer(facts)
+    return Finding(
+        "init-unbalanced",
+        facts.severity,
+        "Neurons are out of balance from the start",
+        text,
+        (evidence, Evidence("share of the weights that a step moves, median", median(facts.step_ratio))),
+        f"Threshold {said(threshold)}.",
+        layers,
+        steps=(0,),
+        figure="balance" if facts.has_laws else "overview",
+        remedy=f'gatdiag.remedies.initialize_(model, "balanced_orthogonal")  # before training\n{again}',
+        falsified_by="From a balanced initialization, all else the same, the loss takes the same course.",
+    )

@@ -1,0 +1,105 @@
+"""What is wrong with the inputs of the model: NaN, scale, no variation. From what the recorder saw of them once."""
+
+from typing import Any
+
+from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.wording import number
+
+_UNSEEN = "the recorder did not look at the model's inputs"
+
+
+def input_non_finite(facts: Facts) -> Finding | str | None:
+    """NaN or infinity in an input of the model, at the first forward pass or later."""
+    inputs = _inputs(facts)
+    if inputs is None:
+        return _UNSEEN
+    bad = next((one for one in inputs if one["non_finite"]), None)
+    if bad is None:
+        return None
+    row, column = (bad.get("first") or [0, 0])[:2]
+    return Finding(
+        "input-nonfinite",
+        "error",
+        "NaN or infinity in the inputs",
+        f"{bad['non_finite']:,} entries of the input {bad['name']} are NaN or infinite, the first in row {row}, "
+        f"column {column}: every node near them becomes NaN, then every weight.",
+        (Evidence(f"NaN or infinite entries of {bad['name']}", bad["non_finite"], "entries"),),
+        "Flagged from the first one.",
+        steps=(int(bad.get("step", 0)),),
+        figure="training_curves",
+        remedy="data.x = torch.nan_to_num(data.x, nan=0.0, posinf=0.0, neginf=0.0)  # and find their origin",
+        falsified_by="torch.isfinite(data.x).all() is True for what the model is called with.",
+    )
+
+
+def input_constant(facts: Facts) -> Finding | str | None:
+    """All rows of all inputs are the same."""
+    inputs = _inputs(facts)
+    if inputs is None:
+        return _UNSEEN
+    known = [one for one in inputs if not one["non_finite"] and one["rows"] > 1]
+    if not known or any(one["relative_mu"] >= limit("input-constant") for one in known):
+        return None
+    one = known[0]
+    return Finding(
+        "input-constant",
+        facts.severity,
+        "All nodes have the same features",
+        f"All {one['rows']:,} rows of the input {one['name']} are the same, so that features cannot tell nodes apart.",
+        (Evidence(f"relative mu of the input {one['name']}", one["relative_mu"]),),
+        f"Flagged below {said('input-constant')}.",
+        figure="smoothing_by_layer",
+        remedy="data.x = torch.nn.functional.one_hot(\n"
+        "    torch_geometric.utils.degree(data.edge_index[1], data.num_nodes).long().clamp(max=63), 64).float()\n"
+        "# or data = torch_geometric.transforms.AddLaplacianEigenvectorPE(16, attr_name='x')(data)",
+        falsified_by="The rows of the input differ: (data.x != data.x[0]).any() is True.",
+    )
+
+
+def input_scale(facts: Facts) -> Finding | str | None:
+    """A column of an input that is huge, or rows that are next to zero."""
+    inputs = _inputs(facts)
+    if inputs is None:
+        return _UNSEEN
+    trained = facts.state == "trained"
+    threshold = "input-huge" if trained else "input-large"
+    for one in inputs:
+        if one["non_finite"] or one["rows"] < 2:
+            continue
+        if one["largest_column"] > limit(threshold):
+            text = (
+                f"A column of the input {one['name']} has a root mean square of {number(one['largest_column'])}, the "
+                f"smallest {number(one['smallest_column'])}: the curvature of layer 1 grows with its square, and "
+                "no learning rate suits all columns."
+            )
+            return _scale(facts, one, text, "largest_column", threshold)
+        if 0 < one["row_norm"] < limit("input-small") and not trained:
+            text = (
+                f"The rows of the input {one['name']} have a norm of {number(one['row_norm'])}: beside biases nothing "
+                "of them is left, and gradients of the first weights are as small."
+            )
+            return _scale(facts, one, text, "row_norm", "input-small")
+    return None
+
+
+def _scale(facts: Facts, one: dict[str, Any], text: str, measured: str, threshold: str) -> Finding:
+    what = {"largest_column": "root mean square of the largest column", "row_norm": "norm of a row"}[measured]
+    return Finding(
+        "input-scale",
+        facts.severity,
+        "Inputs of unusual scale",
+        text,
+        (Evidence(f"{what} of {one['name']}", one[measured]),),
+        f"Flagged {'above' if measured == 'largest_column' else 'below'} {said(threshold)}.",
+        figure="training_curves",
+        remedy="data.x = (data.x - data.x.mean(0)) / data.x.std(0).clamp(min=1e-6)",
+        falsified_by="After standardizing the features the loss takes the same course.",
+    )
+
+
+def _inputs(facts: Facts) -> list[dict[str, Any]] | None:
+    """What is known of the floating-point inputs; None if nothing."""
+    found = facts.signals.get("inputs")
+    return list(found) if found else None

@@ -1,0 +1,152 @@
+"""What the conservation laws say: laws that the training disproves, and c that the optimizer moves."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.wording import number, percent
+from gatdiag.names import short
+from gatdiag.run import Run
+from gatdiag.summary import FEATURES, role_series
+
+_DISPROVED = "delta is up to"  # how the recorder begins the reason for a law that it dropped
+
+
+def law_broken(facts: Facts) -> Finding | str | None:
+    """Laws that the gradients of training disobey: dropped by the recorder at the first step, or broken later."""
+    laws = facts.run.meta.get("laws") or {}
+    dropped = [one for one in laws.get("excluded") or [] if str(one.get("reason", "")).startswith(_DISPROVED)]
+    if dropped:
+        return _broken(
+            f"The gradients of {len(dropped)} neurons disobey the conservation laws of the forward pass: "
+            f"{dropped[0]['reason']}.",
+            Evidence("laws that the first gradients disobey", len(dropped), "laws"),
+            (),
+            0,
+        )
+    if not len(facts.run.neurons):
+        return "no conservation laws were recorded"
+    step = int(facts.run.neurons["step"].iloc[-1])
+    rows = _at(facts.run.neurons, step)
+    error = _relative(facts.run, rows, rows["c"] - rows["predicted_c"])
+    if not error:
+        return "c was not predicted for this optimizer"
+    worst = max(error, key=error.__getitem__)
+    if not error[worst] > limit("law"):
+        return None
+    return _broken(
+        f"At step {step:,} c of a neuron in layer {short(worst)} is {number(error[worst])} of its squared norms away "
+        f"from where the optimizer "
+        "must have put it: the loss depends on these weights in another way than by the forward pass (a penalty, a "
+        "second use), "
+        "or something else than the optimizer changed them.",
+        Evidence("|c - predicted c| over the squared norms that make it up", error[worst]),
+        tuple(layer for layer in error if error[layer] > limit("law")),
+        step,
+    )
+
+
+def _broken(text: str, evidence: Evidence, layers: tuple[str, ...], step: int) -> Finding:
+    return Finding(
+        "law-broken",
+        "note",
+        "Conservation laws do not hold",
+        text,
+        (evidence,),
+        f"Flagged above {said('law')}.",
+        layers,
+        steps=(step,),
+        figure="conservation",
+        remedy="print(gatdiag.find_laws(model, x, edge_index).delta())  # after loss.backward(), penalties left out",
+        falsified_by="Without penalties on weights and hooks on gradients delta is still not zero.",
+    )
+
+
+def conservation(facts: Facts) -> Finding | str | None:
+    """How far c drifted, and how much of it the optimizer's steps predict: gradient flow would not move it at all."""
+    neurons = facts.run.neurons
+    if not len(neurons):
+        return "no conservation laws were recorded"
+    first, last = (_at(neurons, int(neurons["step"].iloc[place])) for place in (0, -1))
+    if len(first) != len(last) or neurons["step"].iloc[0] == neurons["step"].iloc[-1]:
+        return "c was recorded once only"
+    drift = _relative(facts.run, last, pd.Series(last["c"].to_numpy() - first["c"].to_numpy(), last.index), first=True)
+    if not drift:
+        return "norms of the weights were not recorded"
+    worst = max(drift, key=drift.__getitem__)
+    reason = _why(facts)
+    if not drift[worst] > limit("drift") or not reason:
+        return None
+    return Finding(
+        "optimizer-breaks-conservation",
+        "note",
+        "The optimizer does not conserve c",
+        f"c drifted by {percent(drift[worst])} of the squared norms that make it up in layer {short(worst)}, by "
+        f"{reason}: balance at the start "
+        "does not last, and imbalance may heal.",
+        (
+            Evidence("change of c over the squared norms that make it up", drift[worst]),
+            Evidence("share of the drift that the optimizer's steps predict", _predicted_share(neurons)),
+        ),
+        f"Flagged above {said('drift')}.",
+        tuple(layer for layer in drift if drift[layer] > limit("drift")),
+        steps=(int(neurons["step"].iloc[0]), int(neurons["step"].iloc[-1])),
+        figure="conservation",
+        remedy="# nothing has to be done; torch.optim.SGD without momentum and decay, at a small rate, conserves c",
+        falsified_by="With plain gradient descent at a tenth of the learning rate c drifts as far.",
+    )
+
+
+def _why(facts: Facts) -> str:
+    """Parts of the optimizer that move c; "" for none."""
+    parts = []
+    if facts.is_adam:
+        parts.append("a step size per weight (Adam)")
+    if any(group.get("momentum") for group in facts.groups):
+        parts.append("momentum")
+    if any(group.get("weight_decay") for group in facts.groups):
+        parts.append("weight decay")
+    return ", ".join(parts) or ("large steps" if facts.groups else "")
+
+
+def _predicted_share(neurons: pd.DataFrame) -> float:
+    """Predicted changes of c projected on the measured ones, over all steps; NaN without a prediction."""
+    count = int((neurons["step"] == neurons["step"].iloc[0]).sum())
+    if "predicted_c" not in neurons or len(neurons) % count or len(neurons) < 2 * count:
+        return math.nan
+    c, predicted = (neurons[name].to_numpy(float).reshape(-1, count) for name in ("c", "predicted_c"))
+    measured, expected = np.diff(c, axis=0), predicted[1:] - c[:-1]
+    known = np.isfinite(measured) & np.isfinite(expected)
+    total = float((measured[known] ** 2).sum())
+    return float((measured[known] * expected[known]).sum()) / total if total and known.any() else math.nan
+
+
+def relative_c(run: Run, step: int) -> dict[str, float]:
+    """Layer -> largest |c| of its neurons over the mean squared norm of their incoming feature weights, at a step."""
+    rows = _at(run.neurons, step)
+    return _relative(run, rows, rows["c"])
+
+
+def _relative(run: Run, rows: pd.DataFrame, values: "pd.Series[float]", *, first: bool = False) -> dict[str, float]:
+    """Layer -> largest magnitude over the mean squared norm of a neuron's incoming feature weights."""
+    own = rows["neuron"].notna().to_numpy()
+    by = values[own].abs().groupby(rows["layer"][own].astype(str), sort=False)
+    largest, neurons = by.max().dropna(), by.size()
+    norms = role_series(run, "norm", FEATURES)
+    if not len(norms):
+        return {}
+    at = norms["step"].min() if first else norms["step"][norms["step"] <= rows["step"].max()].max()
+    norm: dict[str, Any] = dict(norms[norms["step"] == at][["layer", "value"]].astype({"layer": str}).to_numpy())
+    known = [layer for layer in largest.index if norm.get(layer)]
+    return {str(layer): float(largest[layer]) * int(neurons[layer]) / norm[layer] ** 2 for layer in known}
+
+
+def _at(frame: pd.DataFrame, step: int) -> pd.DataFrame:
+    """The rows of one step; steps stand in order."""
+    steps = frame["step"].to_numpy()
+    return frame.iloc[steps.searchsorted(step) : steps.searchsorted(step, side="right")]

@@ -1,0 +1,207 @@
+"""Steps of the wrong size: the learning rate, clipping, weight decay."""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.facts import Facts, Floats, largest, median
+from gatdiag.diagnosis.finding import Evidence, Finding, Severity
+from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.wording import number, percent
+
+_EARLY: Final = 20  # steps
+_USUAL: Final = 1e-2  # share of the weights that a step of a usual learning rate moves at first
+_UNSEEN = "no update ratio was recorded"
+
+
+def too_large(facts: Facts) -> Finding | str | None:
+    """Steps that overshoot twice the distance to the minimum, or replace the weights, and a loss that jumps."""
+    if facts.is_of_checkpoints or not len(facts.step_ratio):
+        return _UNSEEN
+    early = largest(facts.step_ratio[:_EARLY])
+    over = facts.overshoot[:_EARLY]
+    hits = over[over > limit("overshoot")]
+    factor = median(hits)
+    diverged = facts.is_broken or facts.worst > limit("jump-trained" if facts.state == "trained" else "jump")
+    if diverged and (len(hits) or early > limit("step-large")):
+        calm = facts.count < limit("sure") and not facts.is_broken
+        return _too_large(facts, early, factor, "warning" if calm else facts.severity)
+    if facts.state == "failing" and largest(facts.step_ratio[:5]) > limit("step-replaces"):
+        return _too_large(facts, early, factor, "error")
+    swings = median(over) > limit("overshoot") or (early > limit("step-large") and median(over) > 1.2)
+    if swings and facts.state == "failing" and facts.count >= limit("sure"):
+        return _too_large(facts, early, median(over), "warning")
+    return None
+
+
+def _too_large(facts: Facts, early: float, factor: float, severity: Severity) -> Finding:
+    lr = remedy.learning_rate(facts)
+    better = remedy.rounded(min(lr / factor if factor > 2 else lr / 10, lr * _USUAL / early if early > _USUAL else lr))
+    jump = f"the loss rose to {number(facts.worst)} times that of a constant prediction"
+    jump = "the loss became NaN or infinite" if facts.is_broken else jump
+    jump = jump if facts.is_broken or facts.worst > 1.05 else "the loss does not settle"
+    return Finding(
+        "lr-too-large",
+        severity,
+        "The learning rate is too large",
+        f"At a learning rate of {number(lr)} an early step moves the weights by "
+        f"{percent(early) if early < 1 else number(early) + ' times'}"
+        f"{'' if early < 1 else ' their own size'}, and {jump}.",
+        (
+            Evidence("largest share of the weights that one of the first steps moves", early),
+            *([Evidence("overshoot of these steps, median", factor)] if math.isfinite(factor) else []),
+            Evidence("largest loss over that of a constant prediction", facts.worst),
+        ),
+        f"Flagged above {said('step-large', 'jump')}, or an overshoot above {said('overshoot')}.",
+        steps=(0, min(_EARLY, facts.count) - 1),
+        figure="training_curves",
+        remedy=remedy.optimizer(facts, lr=better),
+        falsified_by=f"At a learning rate of {better:g} the loss jumps as before.",
+    )
+
+
+def too_small(facts: Facts) -> Finding | str | None:
+    """Steps so short that the slope does not change along them, all together moving next to nothing."""
+    if facts.is_of_checkpoints or not np.isfinite(facts.step_ratio).any():
+        return _UNSEEN
+    if facts.state in ("trained", "unknown"):
+        return None if facts.state == "trained" else "it takes a loss over 20 steps"
+    if (faded := _faded(facts)) is not None:
+        return faded
+    ratio = median(facts.step_ratio)
+    linear = len(facts.overshoot) > 0 and abs(median(facts.overshoot)) < limit("linear")
+    creeps = facts.path < limit("pace") * facts.count or (not len(facts.overshoot) and facts.path < 0.02)
+    if not ratio > 0 or not ((linear and facts.path < limit("path")) or creeps) or _is_leaving_plateau(facts):
+        return None
+    if _is_uneven(facts) or (not linear and len(facts.overshoot) and abs(median(facts.overshoot)) > limit("stiff")):
+        return None
+    lr = remedy.learning_rate(facts)
+    better = remedy.rounded(lr * max(10.0, _USUAL / 3 / ratio if not facts.is_adam else 1e-3 / ratio))
+    return Finding(
+        "lr-too-small",
+        facts.severity if facts.count >= limit("sure") else "warning",
+        "The learning rate is too small",
+        f"At a learning rate of {number(lr)} a step moves the weights by {number(ratio)} of their size, and all "
+        f"{facts.count:,} steps together by "
+        f"{number(facts.path)}: the loss falls in a straight line, far too slowly.",
+        (
+            Evidence("sum of the relative steps", facts.path),
+            *([Evidence("overshoot, median", median(facts.overshoot))] if len(facts.overshoot) else []),
+        ),
+        f"Flagged below {said('path', 'pace')}.",
+        steps=(0, facts.count - 1),
+        figure="unchanged_fraction",
+        remedy=remedy.optimizer(facts, lr=better),
+        falsified_by=f"At a learning rate of {better:g} the loss does not fall faster.",
+    )
+
+
+def _faded(facts: Facts) -> Finding | None:
+    """A schedule that took the rate away while the loss still fell."""
+    rates = facts.steps_column("learning_rate")
+    if len(rates) < limit("steps") or not median(rates[:3]) > 0:
+        return None
+    if median(rates[len(rates) // 3 :]) >= limit("faded") * median(rates[:3]):
+        return None
+    return Finding(
+        "lr-too-small",
+        facts.severity,
+        "The learning rate fades too early",
+        f"The schedule took the learning rate from {number(median(rates[:3]))} to {number(float(rates[-1]))} while "
+        f"the loss had "
+        "hardly fallen.",
+        (Evidence("last learning rate over the first", float(rates[-1]) / median(rates[:3])),),
+        f"Flagged below {said('faded')}.",
+        steps=(0, facts.count - 1),
+        figure="training_curves",
+        remedy="scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)  # all steps",
+        falsified_by="With a constant learning rate the loss does not fall further.",
+    )
+
+
+def _is_leaving_plateau(facts: Facts) -> bool:
+    """The gradient grows, or the loss falls at a fair pace: it will train."""
+    grads = facts.steps_column("gradient_norm")
+    part = max(2, len(grads) // 5)
+    grows = len(grads) >= 10 and median(grads[-part:]) > 1.3 * median(grads[:part])
+    fall = facts.first_loss - median(facts.finite_loss[-3:])
+    return bool(grows or fall > limit("slow") * facts.base * facts.count)
+
+
+def _is_uneven(facts: Facts) -> bool:
+    """One layer moves far more than most."""
+    pace = np.array([median(column) for column in facts.ratios[:, facts.norms[0] > 0].T])
+    pace = pace[np.isfinite(pace) & (pace > 0)]
+    return bool(len(pace) > 3 and pace.max() > limit("uneven") * np.median(pace))
+
+
+def clipping(facts: Facts) -> Finding | str | None:
+    """Clipping that leaves next to nothing of the usual gradient."""
+    before, after = facts.run.steps.get("gradient_norm_before_clipping"), facts.run.steps.get("gradient_norm")
+    if facts.is_of_checkpoints or before is None or after is None or not before.notna().any():
+        return "gradient norms before clipping were not recorded"
+    with np.errstate(all="ignore"):
+        left = median(after.to_numpy(float) / before.to_numpy(float))
+    if not left < limit("clip"):
+        return None
+    eps = max([float(group.get("eps", 0.0)) for group in facts.groups] or [0.0])
+    if facts.is_adam and median(after.to_numpy(float)) > limit("adam-eps") * eps:
+        return None  # Adam divides the bound out again
+    usual = median(before.to_numpy(float))
+    return Finding(
+        "clipping-too-tight",
+        facts.severity,
+        "Gradient clipping is too tight",
+        f"Clipping leaves {percent(left)} of the gradient, whose usual norm is {number(usual)}: each step is that "
+        f"much shorter.",
+        (Evidence("gradient norm after over before clipping, median", left),),
+        f"Flagged below {said('clip')}.",
+        steps=(0, facts.count - 1),
+        figure="training_curves",
+        remedy=f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={remedy.rounded(2 * usual):g})",
+        falsified_by="Without clipping the loss falls no faster.",
+    )
+
+
+def weight_decay(facts: Facts) -> Finding | str | None:
+    """Decay that pulls the weights towards zero about as hard as the gradient pulls them anywhere."""
+    decay = max([float(group.get("weight_decay") or 0.0) for group in facts.groups] or [0.0])
+    if facts.is_of_checkpoints or not len(facts.size):
+        return "norms of weights were not recorded at each step"
+    if not decay or facts.size[0] == 0:
+        return None
+    rate = remedy.learning_rate(facts)
+    shrunk = float(facts.size[-1] / facts.size[0])
+    predicted = math.exp(facts.count * math.log1p(-min(rate * decay, 0.99))) if math.isfinite(rate) else 1.0
+    pull = median(_pull(facts, decay, rate)[-max(5, len(facts.size) // 4) :])
+    gone = predicted < limit("shrunk") and shrunk < 0.95 and facts.state in ("failing", "partly")
+    if not pull > limit("decay") or not (shrunk < limit("shrunk") or gone):
+        return None
+    better = remedy.rounded(min(5e-4, decay / 100))
+    return Finding(
+        "weight-decay-too-strong",
+        facts.severity,
+        "Weight decay is too strong",
+        f"A weight decay of {number(decay)} shrinks the weights to {percent(shrunk)} of their size; at the end it "
+        f"pulls at them "
+        f"{number(pull)} times as hard as the gradient.",
+        (
+            Evidence("pull of the decay over that of the gradient", pull),
+            Evidence("size of the weights, end over start", shrunk),
+        ),
+        f"Flagged above {said('decay')} and below {said('shrunk')}.",
+        steps=(0, facts.count - 1),
+        figure="training_curves",
+        remedy=remedy.optimizer(facts, weight_decay=better),
+        falsified_by=f"With a weight decay of {better:g} the loss falls no further.",
+    )
+
+
+def _pull(facts: Facts, decay: float, rate: float) -> Floats:
+    """At each recorded step; the decoupled decay of AdamW is compared with the whole step."""
+    with np.errstate(all="ignore"):
+        if any(group["class"] == "AdamW" or group.get("decoupled_weight_decay") for group in facts.groups):
+            return np.asarray(rate * decay / facts.step_ratio)
+        return np.asarray(decay * facts.size / np.sqrt(np.nansum(facts.gradients**2, axis=1)))

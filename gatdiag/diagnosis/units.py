@@ -1,0 +1,116 @@
+"""Units that are dead, and attention that looks at one neighbor."""
+
+import math
+
+import numpy as np
+
+from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.wording import number, percent
+from gatdiag.names import listed, short
+from gatdiag.summary import recorded
+
+
+def dead_units(facts: Facts) -> Finding | str | None:
+    """Units that are zero at every node: inputs of a layer behind an activation, outputs, or without any gradient."""
+    columns = ["input_zero_fraction", "dead_fraction", "gradient_dead_fraction"]
+    known = [column for column in columns if recorded(facts.run, "layers", column)]
+    if not known:
+        return "neither outputs nor inputs of layers were recorded"
+    for column in known:
+        found = _dead(facts, column)
+        if found is not None:
+            return found
+    return None
+
+
+def _dead(facts: Facts, column: str) -> Finding | None:
+    frame = facts.run.layers
+    if column == "gradient_dead_fraction" and not _is_telling(facts):
+        return None
+    sound = frame[column].notna()
+    for other in ("non_finite", "gradient_non_finite"):
+        sound &= ~(frame[other] > 0) if other in frame else True
+    frame = frame[sound]
+    late = frame[frame["step"] == frame["step"].max()] if len(frame) else frame
+    shares = {str(name): float(value) for name, value in zip(late["layer"], late[column], strict=True)}
+    if column == "gradient_dead_fraction" and (not shares or min(shares.values()) == 1):
+        return None  # no gradient anywhere says nothing of units
+    dead = tuple(name for name in shares if shares[name] >= limit("dead"))
+    if not dead or facts.state == "trained":
+        return None
+    worst = max(dead, key=shares.__getitem__)
+    flagged = frame[(frame["layer"] == worst) & (frame[column] >= limit("dead"))]
+    since = int(flagged["step"].min())
+    what = {
+        "input_zero_fraction": "units that feed a layer are zero at every node",
+        "dead_fraction": "units of a layer's output are zero at every node",
+        "gradient_dead_fraction": "units get no gradient from any node",
+    }[column]
+    start = "from the start" if since <= int(frame["step"].min()) else f"since step {since:,}"
+    return Finding(
+        "dead-units",
+        facts.severity,
+        "Dead units",
+        f"{percent(shares[worst])} of the {what}, {start}, in layer {listed(map(short, dead[:3]))}: behind a ReLU "
+        f"they stay dead.",
+        (Evidence(f"share of dead units, in layer {short(worst)}", shares[worst]),),
+        f"Flagged from {said('dead')}.",
+        dead,
+        steps=(since,),
+        figure="overview",
+        remedy="x = torch.nn.functional.leaky_relu(x, 0.1)  # in place of relu, whose slope is zero left of zero\n"
+        "torch.nn.init.zeros_(layer.bias)  # biases at zero, and a smaller learning rate if units die later",
+        falsified_by="(x > 0).any(0).sum() behind the activation counts live units.",
+    )
+
+
+def _is_telling(facts: Facts) -> bool:
+    """Hidden units without a gradient say something where the network gets a gradient and fails to learn."""
+    known = facts.gradients[np.isfinite(facts.gradients)]
+    return bool(facts.state in ("failing", "partly") and len(known) and (known > 0).any())
+
+
+def attention_saturated(facts: Facts) -> Finding | str | None:
+    """Most nodes give one neighbor nearly all of their attention, at the start or while the network fails."""
+    peaks, entropies = facts.profile("attention_peak"), facts.profile("relative_attention_entropy")
+    if not peaks and not entropies:
+        return "attention coefficients were not recorded, or there are none"
+    if facts.state != "trained":
+        peaks = {**peaks, **_last(facts, "attention_peak")} if peaks else {}
+        entropies = {**entropies, **_last(facts, "relative_attention_entropy")} if entropies else {}
+    peaks = {name: value for name, value in peaks.items() if math.isfinite(value)}
+    entropies = {name: value for name, value in entropies.items() if math.isfinite(value)}
+    hot = tuple(name for name, value in peaks.items() if value >= limit("one-hot"))
+    if not peaks:
+        hot = tuple(name for name, value in entropies.items() if value < limit("entropy"))
+    if not hot:
+        return None
+    worst = max(hot, key=peaks.__getitem__) if peaks else min(hot, key=entropies.__getitem__)
+    value = peaks.get(worst, entropies.get(worst, math.nan))
+    text = f"{percent(value)} of the nodes give" if peaks else "Nodes give"
+    return Finding(
+        "attention-saturated",
+        facts.severity,
+        "Attention is saturated",
+        f"{text} one neighbor nearly all of their attention in layer {short(worst)}: the softmax is flat there, so "
+        f"that attention cannot learn.",
+        (
+            Evidence("share of nodes with a coefficient above 0.99", value)
+            if peaks
+            else Evidence("relative attention entropy", value),
+        ),
+        f"Flagged at {said('one-hot' if peaks else 'entropy')}; here {number(value)}.",
+        hot,
+        figure="overview",
+        remedy=f"torch.nn.init.xavier_normal_(model.get_submodule({worst!r}).att)\n"
+        "# or divide the scores: gatdiag.remedies.lipschitz_normalize_(model)",
+        falsified_by="With scores divided by ten the loss takes the same course.",
+    )
+
+
+def _last(facts: Facts, column: str) -> dict[str, float]:
+    frame = facts.run.layers
+    known = frame[frame[column].notna()]
+    return facts.profile(column, int(known["step"].iloc[-1]))

@@ -1,0 +1,174 @@
+"""Parameters that cannot move: in no optimizer, without a gradient; leftover gradients; no signal at all."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.finding import Evidence, Finding, Severity
+from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.names import listed, short
+
+_FEW = 3  # names in a sentence
+
+
+def not_in_optimizer(facts: Facts) -> Finding | str | None:
+    """Trainable parameters that take part in the output and that no optimizer holds."""
+    if facts.is_of_checkpoints or not facts.run.meta.get("optimizers"):
+        return "no optimizer was seen"
+    held = {name for group in facts.groups for name in group.get("parameters") or []}
+    unreached = {*facts.signals.get("unreached", ())}
+    trainable = [name for name, one in facts.parameters.items() if one.get("trainable", True)]
+    missing = [
+        name
+        for name in trainable
+        if name not in unreached and held.isdisjoint(facts.parameters[name].get("names") or [name])
+    ]
+    foreign = int(facts.signals.get("foreign_leaves", 0))
+    if not missing and not foreign:
+        return None
+    if missing:
+        among = f"{len(trainable) - len(missing)} of the model's {len(trainable)}"
+        share = among if held else "none of the model's"
+        text = (
+            f"The optimizer holds {share} trainable parameters; those it does not hold stay as initialized: "
+            f"{_few(missing)}."
+        )
+    else:
+        text = (
+            f"{foreign} tensors that the output depends on and that take gradients are no parameters of the model "
+            f"(layers "
+            "in a plain list or dict are not registered), so that the optimizer does not move them."
+        )
+    fix = remedy.optimizer(facts)
+    if not missing:
+        fix = "self.layers = torch.nn.ModuleList(self.layers)  # in __init__, in place of a plain list or dict\n" + fix
+    return Finding(
+        "parameters-not-in-optimizer",
+        "warning" if facts.state == "trained" else "error",
+        "Parameters are not in the optimizer",
+        text,
+        (Evidence("trainable parameters in no optimizer", len(missing) + foreign, "parameters"),),
+        "Flagged from the first one.",
+        _layers_of(facts, missing),
+        tuple(missing),
+        figure="unchanged_fraction",
+        remedy=f"{fix}  # after the model is complete, and on its device",
+        falsified_by="Every id(p) of model.parameters() is among those of optimizer.param_groups.",
+    )
+
+
+def without_gradient(facts: Facts) -> Finding | str | None:
+    """Parameters that no gradient reaches: detached, frozen, unused. An error where the network does not train."""
+    if not facts.saw_gradients:
+        return "no gradient was recorded"
+    frozen = [name for name, one in facts.parameters.items() if not one.get("trainable", True)]
+    grads = dict(zip(facts.table_names, facts.gradients.T, strict=True))
+    never = [name for name, values in grads.items() if name not in frozen and np.isnan(values).all()]
+    zero = [name for name, values in grads.items() if name not in frozen and len(values) > 2 and (values == 0).all()]
+    total = len(facts.parameters)
+    if len(never) + len(zero) + len(frozen) >= total and not never and not frozen:
+        return None  # every gradient is zero: there is no signal at all
+    if never:
+        severity: Severity = "note" if facts.state == "trained" else "error" if facts.state == "failing" else "warning"
+        why = "(detached, or not used by the loss)"
+        return _no_gradient(
+            facts, never, f"No gradient ever reaches {len(never)} of {total} parameters {why}", severity
+        )
+    if frozen and facts.state in ("failing", "partly"):
+        text = f"{len(frozen)} of {total} parameters are frozen, and the loss does not fall as it could"
+        return _no_gradient(facts, frozen, text, facts.severity)
+    if len(zero) >= 0.2 * total and facts.state != "trained":
+        text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"
+        return _no_gradient(facts, zero, text, "warning")
+    return None
+
+
+def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severity) -> Finding:
+    frozen = not facts.parameters[names[0]].get("trainable", True)
+    module = names[0].rpartition(".")[0] or names[0]
+    fix = f"model.get_submodule({module!r}).requires_grad_(True)" if frozen else (
+        f"# look for .detach(), .data, torch.no_grad(), .argmax() or .item() between {module} and the loss:\n"
+        "print([name for name, p in model.named_parameters() if p.grad is None])  # after loss.backward()"
+    )  # fmt: skip
+    return Finding(
+        "parameters-without-gradient",
+        severity,
+        "Parameters without a gradient",
+        f"{text}: {_few(names)}.",
+        (Evidence("parameters without a gradient", len(names), "parameters"),),
+        "Flagged where it is so at every recorded step.",
+        _layers_of(facts, names),
+        tuple(names),
+        figure="gradient_norms",
+        remedy=fix,
+        falsified_by="p.grad of these parameters is not None and not zero after loss.backward().",
+    )
+
+
+def not_cleared(facts: Facts) -> Finding | str | None:
+    """The gradients of the step before are still there when the backward pass begins."""
+    stale = facts.steps_column("stale_gradient")
+    if len(stale) < 3:
+        return "leftover gradients were not recorded"
+    share = float((stale > limit("stale")).mean())
+    if share <= 0.9:
+        return None
+    return Finding(
+        "gradients-not-cleared",
+        "error" if facts.state != "trained" else "warning",
+        "Gradients are not cleared",
+        "Each backward pass adds to the gradients of all steps before, because nothing clears them: the optimizer "
+        "follows their sum, which turns round late and swings.",
+        (Evidence("norm of the leftover gradient over that of the last step, median", float(np.median(stale))),),
+        f"Flagged above {said('stale')} in 90 % of the steps.",
+        figure="training_curves",
+        remedy="optimizer.zero_grad()  # in each step, before loss.backward()",
+        falsified_by="All p.grad are None or zero when loss.backward() is called.",
+    )
+
+
+def no_signal(facts: Facts) -> Finding | str | None:
+    """No gradient enters at the output: a loss that does not depend on it, or labels of one class."""
+    output = facts.signals.get("output") or {}
+    if output.get("has_graph") is False:
+        return _no_signal("The model's output has no graph, so that no gradient can come back to its parameters.", 0.0)
+    labels = output.get("labels") or []
+    seen = sum(labels)
+    if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen:
+        text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing is to be told apart."
+        return _no_signal(text, 1.0, "classes among the labels")
+    known = facts.gradients[np.isfinite(facts.gradients)]
+    if not facts.saw_gradients:
+        return "no gradient was recorded"
+    if not len(known) and not facts.is_broken:
+        return _no_signal("No gradient ever arrives at any parameter: the loss does not depend on the model.", 0.0)
+    if len(known) and (known == 0).all():
+        return _no_signal("The gradient of every parameter is exactly zero at every step.", 0.0)
+    return None
+
+
+def _no_signal(text: str, value: float, what: str = "largest gradient norm of a parameter") -> Finding:
+    return Finding(
+        "no-training-signal",
+        "error",
+        "No training signal",
+        text,
+        (Evidence(what, value),),
+        "Exact.",
+        figure="gradient_norms",
+        remedy="print(mask.sum(), y[mask].unique(return_counts=True), loss.requires_grad)  # what the loss sees",
+        falsified_by="The loss changes when a weight of the last layer does, and its labels are of several classes.",
+    )
+
+
+def _layers_of(facts: Facts, names: Sequence[str]) -> tuple[str, ...]:
+    wanted = {*names}
+    layers = facts.run.meta["structure"]["layers"]
+    return tuple(layer["name"] for layer in layers if any(p["name"] in wanted for p in layer["parameters"]))
+
+
+def _few(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return listed(map(short, names[:_FEW])) + rest if names else ""

@@ -1,0 +1,327 @@
+"""Each cause on tables made for it: flagged beyond its threshold and not before it."""
+
+import math
+
+import numpy as np
+import pytest
+
+import gatdiag
+from gatdiag.diagnosis import CHECKS, diagnose
+from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.finding import Finding
+from gatdiag.diagnosis.laws import relative_c
+from gatdiag.diagnosis.stored_weights import dead_weights, no_gradient
+from gatdiag.diagnosis.symptoms import outcome
+from gatdiag.diagnosis.thresholds import limit
+from tests.report.builder import build, rewrite_meta
+
+STEPS = 60
+FLAT = np.full(STEPS, 2.0)
+FALLING = np.linspace(2.0, 0.01, STEPS)
+FIRST = {"step": 17, "layer": "convs.1", "where": "output gradient", "parameter": None, "kind": "NaN"}
+
+
+def still(values, steps=STEPS):
+    return np.tile(np.asarray(values, float), (steps, 1))
+
+
+def gains(*factors, width=8):
+    """Norms of square weights that are these multiples of Glorot's."""
+    return still(np.asarray(factors) * math.sqrt(width))
+
+
+def depth(column, values, **others):
+    return {
+        "layers": {column: still(values), **{name: still(each) for name, each in others.items()}},
+        "logged": {"loss": FLAT},
+    }
+
+
+# Code, the arguments of `build` where what is measured is the given factor times the threshold, the flagged side.
+CASES = {
+    "init-too-large": (
+        lambda f: {
+            "weights": {"norm": gains(*[limit("gain-large") * f] * 3)},
+            "logged": {"loss": 50 * FLAT, "val_accuracy": 0 * FLAT},
+            "width": 8,
+        },
+        "above",
+    ),
+    "init-too-small": (
+        lambda f: {"weights": {"norm": gains(*[limit("gain-small") * f] * 3)}, "logged": {"loss": FLAT}, "width": 8},
+        "below",
+    ),
+    "init-unbalanced": (
+        lambda f: {
+            "weights": {"norm": gains(*(np.array([1, 0, 1, 0]) - 0.5 == 0.5) * (limit("gain-jump") * f - 1) + 1.0)},
+            "logged": {"loss": FLAT},
+            "width": 8,
+        },
+        "above",
+    ),
+    "depth-exploding-gradient": (
+        lambda f: depth("output_norm", [1, 2, 3, 4, 5, limit("explode") * f, 1]),
+        "above",
+    ),
+    "depth-vanishing-gradient": (
+        lambda f: depth("output_gradient_norm", [limit("vanish") * f, 0.1, 0.5, 1]),
+        "below",
+    ),
+    "depth-oversmoothing": (
+        lambda f: depth("relative_mu", [0.8, 0.5, 0.3, limit("alike") * f, 0.3], output_norm=[1.0] * 5),
+        "below",
+    ),
+    "dead-units": (
+        lambda f: depth("dead_fraction", [0.0, min(1.0, limit("dead") * f)], non_finite=[0.0, 0.0]),
+        "above",
+    ),
+    "attention-saturated": (
+        lambda f: depth("relative_attention_entropy", [0.9, limit("entropy") * f]),
+        "below",
+    ),
+    "lr-too-large": (
+        lambda f: {
+            "weights": {
+                "norm": still([4.0, 4.0]),
+                "update_ratio": still([0.0, limit("step-large") * math.sqrt(2) * f]),
+            },
+            "logged": {"loss": [2.0, 20.0, *FLAT[2:]]},
+        },
+        "above",
+    ),
+    "lr-too-small": (
+        lambda f: {
+            "weights": {"norm": still([4.0, 4.0]), "update_ratio": still([0.02 / STEPS * f] * 2)},
+            "logged": {"loss": FLAT},
+        },
+        "below",
+    ),
+    "clipping-too-tight": (
+        lambda f: {
+            "logged": {
+                "loss": FLAT,
+                "gradient_norm": np.full(STEPS, limit("clip") * f),
+                "gradient_norm_before_clipping": np.ones(STEPS),
+            }
+        },
+        "below",
+    ),
+    "weight-decay-too-strong": (
+        lambda f: {
+            "weights": {
+                "norm": np.array([4.0] + [1.0] * (STEPS - 1))[:, None],
+                "gradient_norm": still([0.1 / limit("decay") / f]),
+            },
+            "logged": {"loss": FLAT},
+            "optimizers": [{"class": "SGD", "groups": [{"lr": 0.1, "weight_decay": 0.1, "parameters": ALL}]}],
+        },
+        "above",
+    ),
+    "overfitting": (
+        lambda f: {
+            "logged": {
+                "loss": FALLING,
+                "train_accuracy": np.full(STEPS, 0.9),
+                "val_accuracy": np.full(STEPS, 0.9 - limit("gap") * f),
+            }
+        },
+        "above",
+    ),
+    "law-broken": (
+        lambda f: {
+            "weights": {"norm": still([4.0, 4.0], 2)},
+            "neurons": {"c": np.zeros((2, 2)), "predicted_c": [[0.0, 0.0], [0.0, limit("law") * 8.0 * f]]},
+        },
+        "above",
+    ),
+    "optimizer-breaks-conservation": (
+        lambda f: {
+            "weights": {"norm": still([4.0, 4.0], 2)},
+            "neurons": {"c": [[0.0, 0.0], [0.0, limit("drift") * 8.0 * f]], "predicted_c": np.zeros((2, 2))},
+        },
+        "above",
+    ),
+    "loss-not-falling": (
+        lambda f: {"logged": {"loss": np.linspace(2, 2 * (1 - limit("fall") * f), STEPS)}},
+        "below",
+    ),
+}
+ALL = [f"convs.{layer}.{key}" for layer in range(9) for key in ("lin_l.weight", "att", "bias")]
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+@pytest.mark.parametrize("code", CASES)
+def test_a_cause_is_flagged_beyond_its_threshold(tmp_path, code, factor):
+    given, side = CASES[code]
+    run = build(tmp_path / "run", **given(factor))
+    finding = CHECKS[code](Facts(run))
+    assert isinstance(finding, Finding) == ((factor > 1) == (side == "above"))
+    if isinstance(finding, Finding):
+        assert finding.code == code
+        assert finding.text.endswith(".")
+        assert finding.threshold
+        assert finding.remedy
+        assert finding.falsified_by
+        assert finding.evidence
+        assert finding.figure in {figure.name for figure in gatdiag.figures.FIGURES}
+        assert {*finding.layers} <= {f"convs.{number}" for number in range(9)}
+
+
+@pytest.mark.parametrize("code", ["init-too-small", "depth-vanishing-gradient", "depth-oversmoothing", "dead-units"])
+def test_in_a_network_that_trains_it_is_a_note_or_nothing(tmp_path, code):
+    given, side = CASES[code]
+    tables = given(1.01 if side == "above" else 0.99)
+    run = build(tmp_path / "run", **{**tables, "logged": {"loss": FALLING}})
+    assert {finding.severity for finding in diagnose(run)} <= {"note"}
+
+
+def test_parameters_that_no_optimizer_holds_are_named(tmp_path):
+    held = [{"class": "SGD", "groups": [{"lr": 0.1, "parameters": ALL[:3]}]}]
+    verdict = diagnose(build(tmp_path / "run", logged={"loss": FLAT}, optimizers=held)).verdict
+    assert (verdict.code, verdict.severity) == ("parameters-not-in-optimizer", "error")
+    assert verdict.parameters == tuple(ALL[3:6])
+    assert "torch.optim.SGD(model.parameters(), lr=0.1)" in verdict.remedy
+
+
+def test_frozen_parameters_are_no_problem_in_a_network_that_trains(tmp_path):
+    for name, losses, found in (("stuck", FLAT, True), ("fine", FALLING, False)):
+        weights = {"norm": still([1.0, 1.0]), "gradient_norm": still([0.1, 0.1])}
+        run = build(tmp_path / name, weights=weights, logged={"loss": losses})
+        rewrite_meta(run.folder, lambda meta: meta["structure"]["layers"][0]["parameters"][0].update(trainable=False))
+        codes = [finding.code for finding in diagnose(run.folder)]
+        assert ("parameters-without-gradient" in codes) == found
+
+
+def test_gradients_that_are_all_zero_are_no_signal(tmp_path):
+    weights = {"norm": still([1.0, 1.0]), "gradient_norm": still([0.0, 0.0])}
+    verdict = diagnose(build(tmp_path / "run", weights=weights, logged={"loss": FLAT})).verdict
+    assert verdict.code == "no-training-signal"
+
+
+def test_a_nan_after_a_huge_step_is_the_learning_rate(tmp_path):
+    weights = {"norm": still([1.0, 1.0], 5), "update_ratio": still([5000.0, 5000.0], 5)}
+    loss = [2.0, 1e9, math.nan, math.nan, math.nan]
+    diagnosis = diagnose(build(tmp_path / "run", weights=weights, logged={"loss": loss}, first_non_finite=FIRST))
+    assert diagnosis.verdict.code == "lr-too-large"
+    assert [symptom.code for symptom in diagnosis.verdict.symptoms] == ["overflow"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"first_non_finite": FIRST, "logged": {"loss": [2.0, 1.9]}},
+            "At step 17 the output gradient of convs.1 became",
+        ),
+        (
+            {"layers": {"non_finite": [[0.0, 0.0], [0.0, 3.0], [4.0, 4.0]]}},
+            "At step 1 the output of convs.1 became NaN or infinite",
+        ),
+        ({"weights": {"gradient_non_finite": [[1.0, 0.0]]}}, "the gradient of the weight of convs.0.lin_l.weight"),
+        ({"logged": {"loss": [1.4, 0.2, math.nan, math.nan]}}, "At step 2 the loss became NaN"),
+        ({"logged": {"loss": [1.4, math.inf, math.nan]}}, "At step 1 the loss became infinite"),
+    ],
+)
+def test_the_first_value_that_is_not_finite_is_named(tmp_path, given, words):
+    verdict = diagnose(build(tmp_path / "run", **given)).verdict
+    assert (verdict.code, verdict.severity) == ("nonfinite-operation", "error")
+    assert words in verdict.text
+
+
+def test_a_learning_rate_that_fades_is_told(tmp_path):
+    rates = np.geomspace(0.1, 1e-9, STEPS)
+    weights = {name: still([1.0, 1.0]) for name in ("norm", "gradient_norm", "update_ratio")}
+    run = build(tmp_path / "run", weights=weights, logged={"loss": FLAT, "learning_rate": rates})
+    assert diagnose(run).verdict.title == "The learning rate fades too early"
+
+
+def test_steps_that_differ_by_layer_are_not_the_learning_rate_s_fault(tmp_path):
+    ratios = still([1e-7, 1e-7, 1e-7, 1e-5])
+    weights = {"norm": still([4.0] * 4), "update_ratio": ratios}
+    codes = {finding.code for finding in diagnose(build(tmp_path / "run", weights=weights, logged={"loss": FLAT}))}
+    assert "lr-too-small" not in codes
+
+
+@pytest.mark.parametrize(
+    ("losses", "became"),
+    [
+        ([2.0] * 19, "too early"),
+        ([2.0] * 20, "stuck"),
+        ([2.0] * 19 + [1.0], "trains"),
+        ([2.0, 1.0, math.nan], "broken"),
+        ([-1.0] + [-2.0] * 20, "trains"),
+        ([0.0] * 20, "stuck"),
+    ],
+)
+def test_what_became_of_a_training(tmp_path, losses, became):
+    assert outcome(build(tmp_path / "run", logged={"loss": losses})) == became
+
+
+# --- facts -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_share_of_the_weights_that_a_step_moves_is_that_of_all_together(tmp_path):
+    random = np.random.default_rng(0)
+    norm, ratio = random.uniform(1, 2, (5, 3)), random.uniform(0, 0.1, (5, 3))
+    facts = Facts(build(tmp_path / "run", weights={"norm": norm, "update_ratio": ratio}))
+    for step in range(5):
+        moved = sum((ratio[step, k] * norm[step, k]) ** 2 for k in range(3)) ** 0.5
+        size = sum(norm[step, k] ** 2 for k in range(3)) ** 0.5
+        assert facts.step_ratio[step] == pytest.approx(moved / size)
+    assert facts.path == pytest.approx(sum(facts.step_ratio))
+
+
+def test_the_imbalance_is_c_over_the_mean_squared_norm_of_a_neuron(tmp_path):
+    random = np.random.default_rng(0)
+    c, norm = random.normal(size=(3, 3 * 5)), random.uniform(1, 2, size=(3, 4))
+    run = build(tmp_path / "run", weights={"norm": norm}, neurons={"c": c, "delta": 0 * c}, width=5)
+    for step in range(3):
+        wanted = {
+            f"convs.{layer}": max(abs(value) for value in c[step, 5 * layer : 5 * layer + 5])
+            / (norm[step, layer] ** 2 / 5)
+            for layer in range(3)
+        }
+        assert relative_c(run, step) == pytest.approx(wanted)
+
+
+def test_chance_is_the_entropy_of_the_labels_seen_else_that_of_the_classes(tmp_path):
+    facts = Facts(
+        build(tmp_path / "classes", logged={"loss": [3.0], "val_accuracy": [0.5]}, layers={"mu": [[1.0]]}, width=4)
+    )
+    assert facts.chance == pytest.approx(math.log(4))
+    facts = Facts(build(tmp_path / "labels", logged={"loss": [3.0]}, signals={"output": {"labels": [3, 1]}}))
+    assert facts.base == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
+
+
+def test_layers_behind_a_pooling_are_not_compared_with_those_of_nodes(tmp_path):
+    run = build(tmp_path / "run", layers={"output_norm": [[8.0, 4.0, 1e-3]]})
+    rewrite_meta(run.folder, lambda meta: meta["structure"]["layers"][2].update(kind="Linear"))
+    assert [*Facts(gatdiag.load(run.folder)).profile("output_norm")] == ["convs.0", "convs.1"]
+
+
+# --- stored weights --------------------------------------------------------------------------------------------------
+
+
+def weights(**columns):
+    import pandas as pd
+
+    rows = {"layer": "lin", "parameter": "lin.weight", "role": "feature weight", "norm": 1.0}
+    rows |= {"dead_rows": 0.0, "dead_columns": 0.0, "second_moment": math.nan}
+    return pd.DataFrame([{**rows, **{name: values[row] for name, values in columns.items()}} for row in range(2)])
+
+
+def test_dead_weights_are_counted_by_layer():
+    table = weights(layer=["a", "b"], dead_rows=[3.0, 0.0], dead_columns=[0.0, 2.0])
+    first, second = dead_weights(table)
+    assert (first.severity, first.text) == ("warning", "Layer a has 3 neurons that nothing leads into.")
+    assert (second.severity, second.text) == ("note", "Layer b has 2 inputs that are not read.")
+    (zero,) = dead_weights(weights(norm=[0.0, 1.0], dead_rows=[4.0, 0.0]))
+    assert zero.text == "Layer lin has a weight matrix that is zero."
+    assert list(dead_weights(weights(dead_rows=[math.nan] * 2))) == []
+
+
+def test_parameters_whose_second_moment_is_zero_never_got_a_gradient():
+    (found,) = no_gradient(weights(parameter=["a", "b"], second_moment=[0.0, 1.0]))
+    assert (found.parameters, found.layers) == (("a",), ("lin",))
+    assert "1 of 2 parameters" in found.text
+    assert list(no_gradient(weights())) == []

@@ -11,6 +11,7 @@ from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import short
+from gatdiag.summary import ATTENTION, FEATURES
 
 _UNKNOWN = "no initial norm of a feature weight was recorded"
 _GLOROT = "for p in model.parameters():\n    if p.dim() == 2:\n        torch.nn.init.xavier_uniform_(p)"
@@ -109,9 +110,11 @@ def _stuck(facts: Facts) -> Finding | None:
     if not is_judged or is_smoothed(facts):
         return None
     shrinks = len(norms) >= 8 and norms[0] > 0 and min(norms[-3:]) < limit("shrink") * norms[0]
-    moves, over = median(facts.step_ratio), median(facts.overshoot)
-    is_stiff = facts.count >= limit("steps") and moves < limit("stuck") and over > limit("stiff")
-    if not shrinks and not is_stiff:
+    moves, over, attention = median(facts.step_ratio), median(facts.overshoot), _attention_pace(facts)
+    is_stuck = facts.count >= limit("steps") and moves < limit("stuck")
+    is_stiff = is_stuck and over > limit("stiff")
+    is_still = is_stuck and attention < limit("attention-still")
+    if not (shrinks or is_stiff or is_still):
         return None
     ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
     return _finding(
@@ -119,10 +122,24 @@ def _stuck(facts: Facts) -> Finding | None:
         f"With this initialization the {len(norms)} attention layers are out of balance: outputs shrink to "
         f"{number(ratio)} of their size and a "
         f"step moves {number(moves)} of the weights. Gradient descent conserves c, so that no training repairs it.",
-        Evidence("norm of the last hidden outputs over the first's", ratio),
-        "shrink" if shrinks else "stiff",
+        Evidence("update ratio of attention over that of features, deeper half of the layers", attention),
+        "attention-still" if is_still else "shrink" if shrinks else "stiff",
         tuple(facts.profile("output_norm")),
     )
+
+
+def _attention_pace(facts: Facts) -> float:
+    """Update ratio of attention vectors over that of their layer's features, median over the deeper half."""
+    pace = {name: median(column) for name, column in zip(facts.table_names, facts.ratios.T, strict=True)}
+    found = []
+    for layer in facts.layers[len(facts.layers) // 2 :]:
+        by_role = [
+            [pace.get(p["name"], math.nan) for p in layer["parameters"] if p["role"] == role]
+            for role in (ATTENTION, FEATURES)
+        ]
+        attention, features = map(median, by_role)
+        found.append(attention / features if features > 0 else math.nan)
+    return median(found)
 
 
 def _finding(facts: Facts, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...]) -> Finding:

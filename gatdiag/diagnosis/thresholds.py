@@ -44,6 +44,9 @@ THRESHOLDS: Final = {
     "rank-one": Threshold(1.25, "effective rank: sigma_2 is 5 % of sigma_1; healthy 1.5 to 21, faulty 1.00 to 1.05"),
     "shrink": Threshold(1e-2, "norm of the last hidden outputs over the first's, in attention layers with usual "
     "weights"),
+    "attention-still": Threshold(
+        0.01, "update ratio of attention over that of features, deeper half; balanced 50, usual 0.5, stuck below 1e-3"
+    ),
     "stuck": Threshold(1e-3, "share of the weights that a step moves; 1,000 such steps would replace them"),
     "stiff": Threshold(0.1, "overshoot: the learning rate cannot be raised ten times although nothing moves"),
     "deep": Threshold(4, "layers and more"),

@@ -56,7 +56,7 @@ class Row:
 
     @property
     def remark(self) -> str:
-        """What is missing, and why; where the laws of its weights are counted."""
+        """Reasons for what is missing; where the laws of its weights are counted."""
         if self.missing:
             return "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in self.missing)
         if self.elsewhere:

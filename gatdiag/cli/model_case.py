@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
+from gatdiag.cli.options import DATA_FOLDER
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import BUILT_IN, TRANSFORMS, Transform, usual_transform
 from gatdiag.experiments.initializations import prepared_graph
@@ -43,7 +44,7 @@ def load_case(
     factory: str,
     data: str | None = None,
     inputs: str | None = None,
-    root: Path = Path("data"),
+    root: Path = DATA_FOLDER,
     transform: str | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> ModelCase:

@@ -48,23 +48,14 @@ _POWERS = (-3, -2, -1, 1, 2, 3)
 
 @dataclass(frozen=True)
 class Evidence:
-    """Results of forward and backward passes at a random point.
+    """Results of forward and backward passes at a random point."""
 
-    Attributes:
-        replica: What was run, and where: the model on its inputs, at the point.
-        precision: What its numbers may be.
-        point: The point, near the model's own weights.
-        unreached: Trainable parameters that never reach the output.
-        no_effect: Name -> mask of entries that take part in the computation but cancel out of the output.
-        unsearched: Why such entries could not be looked for, if they could not.
-    """
-
-    replica: Replica
+    replica: Replica  # the model on its inputs, at the point
     precision: Precision
-    point: Point
-    unreached: tuple[str, ...]
-    no_effect: Tensors
-    unsearched: str | None
+    point: Point  # near the model's own weights
+    unreached: tuple[str, ...]  # trainable parameters that never reach the output
+    no_effect: Tensors  # name -> mask of entries that take part in the computation but cancel out of the output
+    unsearched: str | None  # why such entries could not be looked for, if they could not
 
 
 def gather(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], layer_of: Mapping[str, str]) -> Evidence:
@@ -72,9 +63,6 @@ def gather(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], l
 
     The point is the model's own weights times random factors near one, with zeros made small numbers, so that nothing
     overflows or vanishes however deep the network is; it falls back to the model's own weights where even that does.
-
-    Raises:
-        ModelError: The forward pass fails, no output depends on a trainable parameter, or gradients are not finite.
     """
     try:
         return _gathered(replicate(model, args, kwargs).to(torch.float64), layer_of, _DOUBLE)
@@ -192,7 +180,7 @@ class WithoutEpsilon(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Shrink the constants of the operations that guard against division by zero."""
+        """Shrink the constants of guards against division by zero."""
         kwargs = kwargs or {}
         if getattr(func, "__name__", "").strip("_") in _GUARDS:
             args = tuple(map(_shrunk, args))

@@ -48,16 +48,11 @@ class Mixture:
 
     d log |sum_j x_j| = sum_j share_j d log |x_j| with shares that add up to one and depend on the data. As long as such
     a common factor cancels (the norm in x / ||x||, if another normalization follows), it demands nothing.
-
-    Attributes:
-        label: What was summed.
-        axes: Over which axes.
-        is_spread: Whether the result has many entries, each with shares of its own.
     """
 
-    label: Label
+    label: Label  # of what was summed
     axes: tuple[int, ...]
-    is_spread: bool
+    is_spread: bool  # whether the result has many entries, each with shares of its own
 
 
 def distinct_rows(table: Tensor) -> Tensor:
@@ -99,18 +94,9 @@ def _entries(table: Tensor, ids: Tensor) -> Tensor:
 
 
 class Exponents:
-    """Unknowns, bindings and equations, filled while a forward pass is traced.
-
-    Attributes:
-        blocks: Where each unknown came from, in order of creation.
-        equations: What could not be solved on the spot.
-        approximations: Equations that hold only if a small epsilon of the model is taken seriously.
-        cause: What was running, set by the tracer; remembered for unknowns that are forced to zero.
-        coarse: What was running when a rule demanded more than its operation does, and how often.
-    """
+    """Unknowns, bindings and equations, filled while a forward pass is traced."""
 
     def __init__(self) -> None:
-        """No unknowns but the exponent zero."""
         self._plus = torch.zeros(1024, dtype=torch.int64)
         self._minus = torch.zeros(1024, dtype=torch.int64)
         self._is_bound = torch.zeros(1024, dtype=torch.bool)
@@ -118,11 +104,11 @@ class Exponents:
         self._bindings = 0  # how often some were bound
         self._resolved = WeakKeyDictionary[Label, int]()  # label -> after how many bindings it was in unbound unknowns
         self._size = 1
-        self.blocks = [Block(ZERO, 1, None, False)]
-        self.equations: list[Equations] = []
-        self.approximations: list[Equations] = []
-        self.cause = ""
-        self.coarse: Counter[str] = Counter()
+        self.blocks = [Block(ZERO, 1, None, False)]  # where each unknown came from, in order of creation
+        self.equations: list[Equations] = []  # what could not be solved on the spot
+        self.approximations: list[Equations] = []  # those of a small epsilon, should it be taken seriously
+        self.cause = ""  # what is running, set by the tracer
+        self.coarse: Counter[str] = Counter()  # what was running when a rule demanded more than its operation does
         self._forced: list[tuple[str, Tensor]] = []
         self._mixtures: dict[int, Mixture] = {}
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +25,9 @@ from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.discovery import discover
+from gatdiag.structure.inputs import Inputs, sample
 from gatdiag.structure.layers import Structure
 from gatdiag.structure.replica import Caller, Replica, replicate, unwrapped
-from gatdiag.structure.sample import Inputs, sample
 
 OUTPUT = "the output"
 
@@ -146,7 +147,32 @@ def _traced(
         ids = exponents.fresh(replica.parameters[name].shape, name, is_entry=True)
         labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
 
-    def one(call: Caller, trace: Trace) -> Trace:
+    with _running(replica.model) as running:
+        passes = partial(_passes, replica, exponents, labels, calls, running)
+        traces = passes()
+        numbers = [number for trace in traces for number in trace.numbers]
+        try:  # with other numbers where the forward pass reads some (`item`): what it does then must hold too
+            for seed in range(_OTHER_NUMBERS if numbers else 0):
+                passes(seed)
+        except ModelError:
+            for exponents.cause, label in numbers:
+                exponents.vanish(label)
+    resolved = {name: exponents.resolve(label) for name, label in labels.items()}
+    return {name: _present(label) for name, label in resolved.items()}, traces
+
+
+def _passes(
+    replica: Replica,
+    exponents: Exponents,
+    labels: Mapping[str, Label],
+    calls: int,
+    running: Callable[[], str],
+    seed: int | None = None,
+) -> list[Trace]:
+    """Calls in a row, each traced."""
+
+    def one(call: Caller) -> Trace:
+        trace = Trace(exponents, running, seed)
         for name, label in labels.items():
             trace.set_label(replica.parameters[name], label)
         with trace:
@@ -156,34 +182,8 @@ def _traced(
             trace.hold(tensor)
         return trace
 
-    with _running(replica.model) as running:
-
-        def traced(seed: int | None = None) -> list[Trace]:
-            found: list[Trace] = replica.no_grad(
-                lambda call: [one(call, Trace(exponents, running, seed)) for _ in range(calls)]
-            )
-            return found
-
-        traces = traced()
-        if numbers := [number for trace in traces for number in trace.numbers]:
-            _with_other_numbers(exponents, numbers, traced)
-    resolved = {name: exponents.resolve(label) for name, label in labels.items()}
-    return {name: _present(label) for name, label in resolved.items()}, traces
-
-
-def _with_other_numbers(
-    exponents: Exponents, numbers: list[tuple[str, Label]], traced: Callable[[int], list[Trace]]
-) -> None:
-    """Trace again with other numbers where the forward pass reads some (`item`): what it does then must hold too.
-
-    If it fails with others, what it reads must keep its scale.
-    """
-    try:
-        for seed in range(_OTHER_NUMBERS):
-            traced(seed)
-    except ModelError:
-        for exponents.cause, label in numbers:
-            exponents.vanish(label)
+    traces: list[Trace] = replica.no_grad(lambda call: [one(call) for _ in range(calls)])
+    return traces
 
 
 @contextmanager

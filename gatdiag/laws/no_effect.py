@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from gatdiag.errors import ModelError
 from gatdiag.laws.point import Point, Tensors, flipped, gradients, place
-from gatdiag.structure.perturbation import perturbed
+from gatdiag.structure.inputs import perturbed
 from gatdiag.structure.replica import Replica
 
 # Only parameters with entries whose gradient is this small beside the largest of their layer are looked at closely.
@@ -114,23 +114,19 @@ def _judged(first: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:
 class CutAtNonsmooth(TorchFunctionMode):
     """Projects what enters nonsmooth operations, cuts the graph behind them, and goes on in general position.
 
-    Attributes:
-        projections: For each tensor with a gradient history that entered one, a random linear function of it.
+    Without gradients (a checkpointed segment, before it is computed again) nobody can tell what depends on a
+    parameter, and all is moved.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
         self._generator = generator
-        self.projections: list[Tensor] = []
+        self.projections: list[Tensor] = []  # a random linear function of each tensor with a history that entered one
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Let what is smooth through.
-
-        Without gradients (a checkpointed segment, before it is computed again) nobody can tell what depends on a
-        parameter, and all is moved.
-        """
+        """Let what is smooth through."""
         kwargs = kwargs or {}
         values = (*args, *kwargs.values())
         name = getattr(func, "__name__", "").strip("_")

@@ -34,15 +34,10 @@ _CONTAINERS = (list, tuple, set, frozenset, deque, KeysView, ValuesView, ItemsVi
 
 @dataclass
 class Outputs:
-    """The output of a forward pass, taken apart.
+    """The output of a forward pass, taken apart."""
 
-    Attributes:
-        tensors: Its floating and complex tensors, in order.
-        opaque: The classes of objects that cannot be looked into, in which tensors may hide.
-    """
-
-    tensors: list[Tensor] = field(default_factory=list)
-    opaque: list[str] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)  # floating and complex ones, in order
+    opaque: list[str] = field(default_factory=list)  # classes of objects in which tensors may hide
 
     @property
     def obstacle(self) -> str | None:
@@ -55,9 +50,6 @@ def read_outputs(value: Any) -> Outputs:
     """Take apart tensors, containers, iterators, dataclasses, graphs, model outputs and other objects of Python.
 
     An object is its attributes, in ``__dict__`` and ``__slots__``, and its items. Iterators are used up.
-
-    Args:
-        value: What a forward pass of a replica returned.
 
     Example:
         >>> read_outputs([torch.ones(3), {"aux": (torch.ones(2), 5)}.values()]).tensors
@@ -80,12 +72,7 @@ def read_outputs(value: Any) -> Outputs:
 
 
 def floating_tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors of `read_outputs`.
-
-    Example:
-        >>> [tensor.numel() for tensor in floating_tensors({"logits": torch.ones(3), "aux": (torch.ones(2), 5)})]
-        [3, 2]
-    """
+    """The tensors of `read_outputs`."""
     yield from read_outputs(value).tensors
 
 

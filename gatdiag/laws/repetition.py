@@ -26,8 +26,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gatdiag.errors import ModelError
 from gatdiag.laws.outputs import Outputs, read_outputs
+from gatdiag.structure.copying import tensors_among
 from gatdiag.structure.deadline import check_time
-from gatdiag.structure.execution import tensors_among
 from gatdiag.structure.memory import Memory, Tally
 from gatdiag.structure.replica import Caller, Replica
 
@@ -61,11 +61,7 @@ class Repetition(NamedTuple):
 
 
 def repetition(replica: Replica) -> Repetition:
-    """Watch a few calls of a replica at the model's own weights, under the random numbers and in the mode of training.
-
-    Raises:
-        ModelError: The forward pass fails at the first call.
-    """
+    """Watch a few calls of a replica at the model's own weights, in its own mode, while random numbers go on."""
     result: Repetition = replica.no_grad(lambda call: _watched(replica, call))
     return result
 
@@ -119,23 +115,15 @@ def _outputs(call: Caller, watch: "_Call", forced: float | None) -> Outputs:
 
 
 class _Call(TorchDispatchMode):
-    """Follows through one call what stems from parameters, from random draws and from earlier calls.
-
-    Attributes:
-        operations: What was done with what depends on parameters, in order.
-        numbers: The numbers among the arguments of these.
-        obstacle: What the call does that another may do otherwise.
-        uncertain: Whether it does what is likely, but not certain, to be the same at every call.
-        draws: Whether it draws numbers that can be forced.
-    """
+    """Follows through one call what stems from parameters, from random draws and from earlier calls."""
 
     def __init__(self, parameters: Mapping[int, str], state: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operations: list[tuple[Any, ...]] = []
-        self.numbers: list[float] = []
-        self.obstacle: str | None = None
-        self.uncertain = False
-        self.draws = False
+        self.operations: list[tuple[Any, ...]] = []  # on what depends on parameters, in order
+        self.numbers: list[float] = []  # among the arguments of these
+        self.obstacle: str | None = None  # what another call may do otherwise
+        self.uncertain = False  # whether it does what is likely, but not certain, to be the same at every call
+        self.draws = False  # whether it draws numbers that can be forced
         self._parameters = parameters
         self._stems = WeakTensorKeyDictionary()
         self._written: dict[int, tuple[int, Tensor]] = {}  # memory written through a view

@@ -32,7 +32,6 @@ class Elimination:
     """Rows of equations, reduced as they come: every pivot unknown is a combination of other unknowns."""
 
     def __init__(self, exponents: Exponents) -> None:
-        """No rows yet."""
         self._exponents = exponents
         self._pivots: dict[int, Vector] = {}
         self._order: dict[int, int] = {}
@@ -73,8 +72,7 @@ class Elimination:
     def copy(self) -> "Elimination":
         """An independent copy."""
         twin = Elimination(self._exponents)
-        twin._pivots = dict(self._pivots)
-        twin._order = dict(self._order)
+        twin._pivots, twin._order = dict(self._pivots), dict(self._order)
         return twin
 
 

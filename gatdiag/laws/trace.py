@@ -27,20 +27,13 @@ _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
 
 class Trace(TorchDispatchMode):
-    """Follows labels through every operation that runs while the mode is on.
+    """Follows labels through every operation that runs while the mode is on, and adds equations to `exponents`.
 
-    Attributes:
-        unknown: Operations without a rule that touched a labeled tensor: {(operation, module path): times}.
-        failed: Operations in a form their rule cannot read: {(operation, module path): what it stumbled over}.
-        numbers: What was read out of labeled tensors as a plain number (`item`): (what was running, label).
+    With a seed, each number read out of a labeled tensor is another one of the same sign. For the gradient such a
+    number is a constant; but where it decides a branch, or is an exponent, other equations come to hold.
     """
 
     def __init__(self, exponents: Exponents, running: Callable[[], str], seed: int | None = None) -> None:
-        """Equations go to `exponents`; `running` names the module that is running.
-
-        With a seed, each number read out of a labeled tensor is another one of the same sign. For the gradient such a
-        number is a constant; but where it decides a branch, or is an exponent, other equations come to hold.
-        """
         super().__init__()  # type: ignore[no-untyped-call]
         self._exponents = exponents
         self._running = running
@@ -49,9 +42,9 @@ class Trace(TorchDispatchMode):
         self._zero_tests = WeakTensorKeyDictionary()
         self._views: dict[int, list[TensorWeakRef]] = {}
         self._seed = None if seed is None else torch.Generator().manual_seed(seed)
-        self.unknown: Counter[tuple[str, str]] = Counter()
-        self.numbers: list[tuple[str, Label]] = []
-        self.failed: dict[tuple[str, str], str] = {}
+        self.unknown: Counter[tuple[str, str]] = Counter()  # operations without a rule, and the module they ran in
+        self.failed: dict[tuple[str, str], str] = {}  # operations in a form that their rule cannot read, and why
+        self.numbers: list[tuple[str, Label]] = []  # read out of labeled tensors (`item`): what was running, label
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -8,8 +8,7 @@ that it reaches are held fixed, as outputs are, so that no law is claimed of the
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import _C, Tensor, nn
@@ -23,8 +22,7 @@ _ZEROS: frozenset[Any] = frozenset({torch.zeros, torch.zeros_like, Tensor.new_ze
 _BACKWARD: frozenset[Any] = frozenset({Tensor.backward, torch.autograd.backward})
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(NamedTuple):
     """A value that the model's parameters have made."""
 
     tensor: Tensor  # kept, so that no other gets its id
@@ -32,14 +30,13 @@ class _Known:
     node: Any  # of the autograd graph, when the value was made
 
 
-@dataclass(frozen=True)
-class _Frozen:
-    """The inputs of a call, as `Step` keeps them, and how often each of their tensors was changed in place before."""
+class _Frozen(NamedTuple):
+    """The inputs of a call, as `Step` keeps them."""
 
     inputs: tuple[Any, Any, Any]
     needs: frozenset[Key]
     unseen: frozenset[Key]
-    versions: tuple[tuple[Tensor, int], ...]
+    versions: tuple[tuple[Tensor, int], ...]  # how often each of their tensors was changed in place before
 
 
 class Tape(TorchFunctionMode):
@@ -48,18 +45,13 @@ class Tape(TorchFunctionMode):
     A function mode, which is on between calls of modules only, and never above another mode that was there before. It
     hands every call on as it is. A function that is compiled is not looked into; its first call under the mode compiles
     it for that one call.
-
-    Attributes:
-        called: The parts of the model that training calls by themselves, in order.
-        reason: Why it could not follow training.
     """
 
     def __init__(self, model: nn.Module, on_program: Callable[[Program], object]) -> None:
-        """It waits for a call."""
         super().__init__()
         self._has_ended = self._is_rolling = self._is_answering = False
-        self.called: dict[str, None] = {}
-        self.reason = ""
+        self.called: dict[str, None] = {}  # the parts of the model that training calls by themselves, in order
+        self.reason = ""  # why it could not follow training
         self._model, self._on_program = model, on_program
         self._above: list[Any] = []  # modes that were entered after this one
         self._thread = 0
@@ -93,8 +85,6 @@ class Tape(TorchFunctionMode):
         self._end()
         return program
 
-    # --- modules ------------------------------------------------------------------------------------------------------
-
     def enters(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """A module, any one, is about to run."""
         if self._running:
@@ -124,13 +114,12 @@ class Tape(TorchFunctionMode):
     def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, output: Any) -> None:
         if kwargs is not None and torch.is_grad_enabled():
             path = self._paths.get(id(module))
-            frozen = self._freeze(module if path is None else None, args, kwargs)
+            frozen = self._freeze(module if path is None else None, args, kwargs)._replace(versions=())
             if path is not None:
                 self.called[path] = None
-            if path is not None or (frozen.needs and not _has_hooks(module)):
-                self._record(
-                    path, replace(frozen, versions=()), output, trains=path is not None and _is_trainable(module)
-                )
+                self._record(path, frozen, output, trains=any(weight.requires_grad for weight in module.parameters()))
+            elif frozen.needs and not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
+                self._record(None, frozen, output)
         self._given = {}
         self._resume()
 
@@ -152,8 +141,6 @@ class Tape(TorchFunctionMode):
         if id(module) in self._paths:
             return module is self._model and _is_redirected(module)
         return any(id(part) in self._paths for part in module.modules())
-
-    # --- torch functions ----------------------------------------------------------------------------------------------
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -189,8 +176,6 @@ class Tape(TorchFunctionMode):
         if program is not None:
             self._end()
             self._on_program(program)
-
-    # --- the mode -----------------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
         """Put the mode on the stack, below those that the user has entered since the tape began.
@@ -228,10 +213,8 @@ class Tape(TorchFunctionMode):
         self._steps, self._known, self._numbers, self._given = [], {}, {}, {}
         self._running = []
 
-    # --- recording ----------------------------------------------------------------------------------------------------
-
     def _slot_of(self, tensor: Tensor) -> Slot | None:
-        """What stands for a tensor; None for a constant, and for one that something unseen has made or changed."""
+        """The slot that stands for a tensor; None for a constant, and for what something unseen has made or changed."""
         slot = self._parameters.get(id(tensor)) or self._given.get(id(tensor))
         known = self._known.get(id(tensor))
         if slot is None and known is not None and known.node is tensor.grad_fn:
@@ -242,13 +225,12 @@ class Tape(TorchFunctionMode):
         given = list(tensors_in((args, kwargs)))
         slots = [self._slot_of(tensor) for tensor in given]
         unseen = [tensor.grad_fn for tensor, slot in zip(given, slots, strict=True) if slot is None]
-        args, kwargs = (mapped(value, self._stand_in, self._parameters) for value in (args, kwargs))
+        args, kwargs = (
+            mapped(value, lambda tensor: self._slot_of(tensor) or tensor, self._parameters) for value in (args, kwargs)
+        )
         versions = tuple((tensor, _version(tensor)) for tensor in given)
         needs = frozenset(slot.key for slot in slots if slot is not None)
         return _Frozen((callee, args, kwargs), needs, frozenset(self._origins(unseen)), versions)
-
-    def _stand_in(self, tensor: Tensor) -> Slot | Tensor:
-        return self._slot_of(tensor) or tensor
 
     def _record(self, function: Any, frozen: _Frozen, output: Any, *, trains: bool = False) -> None:
         changed = [at for at, (tensor, version) in enumerate(frozen.versions) if _version(tensor) != version]
@@ -258,19 +240,9 @@ class Tape(TorchFunctionMode):
         if len(self._steps) == _MOST_STEPS:
             raise RuntimeError(f"{_MOST_STEPS} operations came before a backward pass")
         trains = trains or any(isinstance(key, str) for key in frozen.needs)
-        numbers = tuple(self._learn(tensor) for tensor in results)
-        self._steps.append(
-            Step(
-                function,
-                frozen.inputs,
-                numbers,
-                tuple(changed),
-                torch.is_grad_enabled(),
-                frozen.needs,
-                frozen.unseen,
-                trains,
-            )
-        )
+        numbers, records = tuple(self._learn(tensor) for tensor in results), torch.is_grad_enabled()
+        inputs, needs, unseen, _ = frozen
+        self._steps.append(Step(function, inputs, numbers, tuple(changed), records, needs, unseen, trains))
 
     def _learn(self, tensor: Tensor) -> int:
         self._count += 1
@@ -327,11 +299,3 @@ def _is_redirected(module: nn.Module) -> bool:
     """True if its forward is, for this call, Lightning's way to another method, through a wrapper of the module."""
     forward = vars(module).get("forward")
     return getattr(forward, "__qualname__", "").startswith("_ForwardRedirection")
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
-
-
-def _is_trainable(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())

@@ -8,7 +8,7 @@ them.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -39,11 +39,9 @@ class _Copying(TorchFunctionMode):
 
 
 def duplicate(value: T, omit: Sequence[object] = ()) -> T:
-    """A deep copy without gradients; tensors that share memory share it in the copy.
+    """A deep copy without gradients, also of non-leaf tensors; mappings to omit (backward hooks) are empty in it.
 
-    Args:
-        value: Anything that `copy.deepcopy` accepts; tensors in it may also be non-leaf.
-        omit: Mappings inside `value` that are empty in the copy (backward hooks).
+    Tensors that share memory share it in the copy.
     """
     memo: Memo = {id(mapping): type(mapping)() for mapping in omit}
     return deep_copied(value, memo, _duplicate_tensor)
@@ -85,3 +83,14 @@ def _duplicate_tensor(tensor: Tensor, memo: Memo) -> Tensor:
     if tensor.layout is not torch.strided:
         return tensor.detach().clone()
     return copy.deepcopy(tensor.detach(), memo).requires_grad_(tensor.requires_grad and tensor.is_leaf)
+
+
+def tensors_among(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[Tensor]:
+    """The tensors among the arguments of an operation, those in its lists too; faster than a walk of any tree."""
+    found: list[Tensor] = []
+    for value in (*args, *(kwargs or {}).values()):
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += tensors_among(value, None)
+    return found

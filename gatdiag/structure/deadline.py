@@ -34,12 +34,7 @@ _CURRENT: ContextVar[_Deadline | None] = ContextVar("deadline", default=None)
 def time_limit(seconds: float | None, when_slow: Callable[[float], None] = lambda elapsed: None) -> Iterator[None]:
     """Inside, `check_time` raises once the time is over; it is also called whenever a module is.
 
-    Args:
-        seconds: The limit, None for no limit.
-        when_slow: Called once with the seconds that have passed, if they are more than two.
-
-    Raises:
-        TimeLimitError: From any `check_time` after the limit.
+    None is no limit; `when_slow` is called once with the seconds that have passed, if they are more than two.
     """
     token = _CURRENT.set(_Deadline(seconds, when_slow))
     handle = register_module_forward_pre_hook(lambda module, args: check_time())
@@ -51,10 +46,7 @@ def time_limit(seconds: float | None, when_slow: Callable[[float], None] = lambd
 
 
 def check_time() -> None:
-    """Raise `TimeLimitError` if the current limit, where there is one, has been reached.
-
-    Belongs into each loop that may take long, and into whatever is called for each operation.
-    """
+    """Raise `TimeLimitError` if the limit is reached: for each loop that may take long, and each operation."""
     deadline = _CURRENT.get()
     if deadline is not None:
         deadline.check()

@@ -87,21 +87,15 @@ class Tally:
 
 
 class Memory:
-    """A snapshot of what modules, their classes and closures, and the globals these name, hold.
+    """A snapshot of what modules (and no more if `within`), their classes, closures, and the globals these name, hold.
 
     What belongs to layers of torch and PyG (running statistics, caches) is given back as well, but not listed.
-
-    Attributes:
-        numbers: Path -> number, string, or state of a generator of random numbers.
-        tensors: Path -> tensor, other than parameters.
-        attributes: Path of a number that is an attribute of a module -> the module's attributes, and its name there.
     """
 
     def __init__(self, model: nn.Module, *, within: bool = False) -> None:
-        """Takes the snapshot; of nothing but what the modules hold themselves if `within`."""
-        self.numbers: dict[str, Any] = {}
-        self.tensors: dict[str, Kept] = {}
-        self.attributes: dict[str, tuple[dict[str, Any], str]] = {}
+        self.numbers: dict[str, Any] = {}  # path -> number, string, or state of a generator of random numbers
+        self.tensors: dict[str, Kept] = {}  # path -> tensor, other than parameters
+        self.attributes: dict[str, tuple[dict[str, Any], str]] = {}  # path of a module's number -> its place
         self._within = within
         self._undo: list[Callable[[], Any]] = []
         self._seen: dict[int, object] = {}

@@ -33,44 +33,28 @@ class Slot:
 
 @dataclass(frozen=True)
 class Step:
-    """One call.
+    """One call."""
 
-    Attributes:
-        function: A torch function, or the path of one of the model's modules; None for another module, which is kept
-            with the inputs so that it is copied as they are.
-        inputs: That module, positional and keyword inputs, with slots for what depends on the model's parameters.
-        results: Numbers of the tensors it returns, and then of the inputs that it changes in place.
-        changed: Which of its input tensors those are.
-        records_gradients: Whether gradients were recorded.
-        needs: What its inputs depend on.
-        unseen: What its inputs depend on by ways that were not recorded; outputs of the program, therefore.
-        trains: Whether it uses trainable parameters of the model.
-    """
-
-    function: Any
-    inputs: tuple[Any, Any, Any] = field(repr=False)
-    results: tuple[int, ...]
-    changed: tuple[int, ...]
+    function: Any  # of torch, or the path of a module of the model; None for another module, kept with the inputs
+    inputs: tuple[Any, Any, Any] = field(repr=False)  # that module, args, kwargs, slots for what depends on parameters
+    results: tuple[int, ...]  # numbers of the tensors it returns, and then of the inputs that it changes in place
+    changed: tuple[int, ...]  # which of its input tensors those are
     records_gradients: bool
-    needs: frozenset[Key]
-    unseen: frozenset[Key]
-    trains: bool
+    needs: frozenset[Key]  # what its inputs depend on
+    unseen: frozenset[Key]  # the same by ways that were not recorded; outputs of the program, therefore
+    trains: bool  # whether it uses trainable parameters of the model
 
 
 @dataclass(frozen=True)
 class Program:
-    """What leads from a model's parameters to the outputs that training uses.
+    """Calls that lead from a model's parameters to the outputs that training uses.
 
     Given to `replicate` (and so to `discover` and `find_laws`) as the one input of a model, it is replayed in place of
     the model's forward pass.
-
-    Attributes:
-        steps: Calls in order.
-        outputs: The values and parameters that all else depends on.
     """
 
     steps: tuple[Step, ...]
-    outputs: tuple[Key, ...]
+    outputs: tuple[Key, ...]  # the values and parameters that all else depends on
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Program":
         """Inputs are copied, functions are not."""
@@ -79,11 +63,7 @@ class Program:
         return replace(self, steps=tuple(steps))
 
     def run(self, model: nn.Module) -> list[Tensor]:
-        """Replay the calls on a copy of the model, and return its outputs.
-
-        Raises:
-            ModelError: A call returns another number of tensors than in training.
-        """
+        """Replay the calls on a copy of the model, and return its outputs."""
         modules = dict(model.named_modules())
         values: dict[Key, Any] = dict(model.named_parameters(remove_duplicate=False))
         for step in self.steps:
@@ -103,12 +83,7 @@ class Program:
 
 
 def leading_to(ends: Iterable[Key], steps: Sequence[Step]) -> Program | None:
-    """The steps that some values depend on, up to the last that uses trainable parameters; None if none does.
-
-    Args:
-        ends: What the loss depends on.
-        steps: All that were recorded, in order.
-    """
+    """The steps that lead to what the loss depends on, up to the last that uses trainable parameters, if any does."""
     outputs = set(ends)
     wanted = set(outputs)
     kept: list[Step] = []
@@ -130,31 +105,11 @@ def leading_to(ends: Iterable[Key], steps: Sequence[Step]) -> Program | None:
 
 
 def mapped(value: Any, change: Callable[[Tensor], Any], known: Mapping[int, Any]) -> Any:
-    """Inputs with other objects in place of their tensors; containers are new ones.
-
-    Args:
-        value: Inputs of a call.
-        change: Tensor -> what takes its place.
-        known: id of a parameter -> what takes its place, for in a deep copy parameters copy themselves.
-    """
-    if isinstance(value, Tensor):
-        return known.get(id(value)) or change(value)
-    if type(value) in (tuple, list):
-        return type(value)(mapped(item, change, known) for item in value)
-    if type(value) is dict:
-        return {key: mapped(item, change, known) for key, item in value.items()}
+    """Inputs with other objects in place of their tensors; parameters, which copy themselves, are known by their id."""
     return deep_copied(value, dict(known), lambda tensor, _: change(tensor))
 
 
 def _filled(value: Any, values: Mapping[Key, Any]) -> Any:
-    if isinstance(value, Slot):
-        return values[value.key]
-    if isinstance(value, Tensor):
-        return value
-    if type(value) in (tuple, list):
-        return type(value)(_filled(item, values) for item in value)
-    if type(value) is dict:
-        return {key: _filled(item, values) for key, item in value.items()}
     memo: dict[Any, Any] = {_VALUES: values}
     return deep_copied(value, memo, lambda tensor, _: tensor)
 

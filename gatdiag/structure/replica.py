@@ -12,9 +12,9 @@ from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import GatdiagError, InputError, ModelError
 from gatdiag.structure.copying import changed, duplicate, tensors
+from gatdiag.structure.inputs import perturbed
 from gatdiag.structure.isolation import decomposed, preserved_random_state, working_precision
 from gatdiag.structure.memory import preserved_state
-from gatdiag.structure.perturbation import perturbed
 from gatdiag.structure.program import Program
 
 Caller: TypeAlias = Callable[[Callable[[Any], Any]], Any]
@@ -117,7 +117,7 @@ class Replica:
         return self
 
     def perturb_inputs(self, generator: torch.Generator) -> Self:
-        """Moves the floating inputs into general position; see `gatdiag.structure.perturbation.perturbed`."""
+        """Moves the floating inputs into general position; see `gatdiag.structure.inputs.perturbed`."""
         self._change_inputs(lambda tensor: perturbed(tensor, generator))
         return self
 

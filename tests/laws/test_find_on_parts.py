@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from gatdiag.laws import Laws, find, find_laws
 from gatdiag.structure.replica import Replica
-from tests.structure.test_sample import edges_of, many
+from tests.structure.test_inputs import edges_of, many
 
 NODES = 1500
 LINKS = edges_of(4 * NODES, NODES)

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules import module as module_hooks
 
-from gatdiag.structure.execution import first_uses
+from gatdiag.structure.discovery import first_uses
 from gatdiag.structure.replica import replicate
 
 X = torch.ones(2, 3)

@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import ZEROS, Label
-from gatdiag.structure.execution import tensors_among
+from gatdiag.structure.copying import tensors_among
 
 # A constant up to this size that is added to a scaled quantity is taken for a guard against division by zero.
 EPSILON = 1e-3
@@ -21,25 +21,16 @@ HUGE = 1e4
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """An aten operation that has just run on labeled tensors.
-
-    Attributes:
-        function: The operation.
-        arguments: Its arguments by the names of its schema, defaults filled in.
-        out: What it returned.
-        shape: Shape of the first argument before it ran (an in-place view changes it).
-        exponents: The equations to add to.
-        label_of: The label of a tensor; no terms for an unlabeled one.
-        zero_tests: Results of x == 0 and x != 0, for x that is zero nowhere -> the value that they have everywhere.
-    """
+    """An aten operation that has just run on labeled tensors."""
 
     function: torch._ops.OpOverload
-    arguments: dict[str, Any]
+    arguments: dict[str, Any]  # by the names of its schema, defaults filled in
     out: Any
-    shape: torch.Size
-    exponents: Exponents
-    label_of: Callable[[Tensor], Label]
+    shape: torch.Size  # of the first argument before it ran (an in-place view changes it)
+    exponents: Exponents  # the equations to add to
+    label_of: Callable[[Tensor], Label]  # no terms for an unlabeled tensor
     zero_tests: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
+    """Results of x == 0 and x != 0, for x that is zero nowhere -> the value that they have everywhere."""
 
     def __getitem__(self, name: str) -> Any:
         """The argument of that name."""

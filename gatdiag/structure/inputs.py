@@ -1,4 +1,4 @@
-"""A part of a large graph, or a few of many graphs, on which a model can be run in place of all."""
+"""Inputs that an analysis runs on in place of the user's: a part of large graphs, in general position."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -9,6 +9,7 @@ from torch import Tensor
 _LARGE = 1024  # nodes; smaller inputs are taken whole
 _NODES = 256  # about as many are chosen
 _SEEDS = 8  # nodes to start from where all that can be reached from others has been chosen
+_STRENGTH = 0.2  # largest share of an entry that is replaced: far above rounding, and the input keeps its character
 
 Inputs: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -20,12 +21,7 @@ def sample(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | None:
     nodes chosen. Understood are tensors along nodes, edges and graphs, one of them an edge_index, and a `Data` or
     `Batch` of PyG.
 
-    Args:
-        args: Positional inputs of a forward pass.
-        kwargs: Keyword inputs.
-
-    Returns:
-        Positional and keyword inputs; None where the inputs are small, or not understood.
+    None is returned where the inputs are small, or not understood.
 
     Example:
         >>> ring = torch.stack([torch.arange(5000), torch.arange(1, 5001) % 5000])
@@ -126,3 +122,32 @@ def _surroundings(edge_index: Tensor, nodes: int) -> Tensor:
             break
         inside[new[:missing]] = True
     return inside.nonzero().flatten()
+
+
+def perturbed(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """The tensor with each entry x replaced by (1 - t) x + t r, so that no coincidence (equal weights) counts.
+
+    t is uniform in [0, 0.2], r uniform between the smallest and the largest entry of the tensor and zero (between
+    zero and one where all entries are zero): non-negative edge weights stay non-negative. Of a sparse tensor only the
+    stored values move; what is not floating, NaN and infinite stays. The generator is on the CPU for every device.
+
+    Example:
+        >>> x = torch.tensor([1.0, 0.0, 2.0])
+        >>> y = perturbed(x, torch.Generator().manual_seed(0))
+        >>> bool((y != x).all() and (y >= 0).all() and (y <= 2).all())
+        True
+    """
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return tensor
+    if tensor.layout is not torch.strided:
+        moved = tensor.clone()
+        values = moved._values() if tensor.layout is torch.sparse_coo else moved.values()
+        values.copy_(perturbed(values, generator))
+        return moved
+    finite = tensor.isfinite()
+    known = torch.where(finite, tensor, 0)
+    low, high = known.min().clamp(max=0), known.max().clamp(min=0)
+    high = torch.where(low == high, 1, high).to(tensor.dtype)
+    share, place = (torch.rand(tensor.shape, generator=generator).to(tensor) for _ in range(2))
+    share = _STRENGTH * share
+    return torch.where(finite, (1 - share) * known + share * (low + place * (high - low)), tensor)

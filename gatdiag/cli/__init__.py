@@ -1,7 +1,7 @@
 """Command line: thin commands over public functions.
 
 One file a command, its options and its work together: `demo`, `report`, `diagnose`, `inspect`, `compare`, `rebalance`,
-`laws`, `export`, `bench`. They import what is heavy where they use it, so that `--help` answers at once.
+`laws`, `export`, `bench`, `faults`. They import what is heavy where they use it, so that `--help` answers at once.
 
 - `app`: the commands put together; what goes wrong in any of them, as one line and an exit status
 - `options`: the options that several commands have

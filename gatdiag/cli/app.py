@@ -19,6 +19,7 @@ from gatdiag.cli.compare import compare
 from gatdiag.cli.demo import demo
 from gatdiag.cli.diagnose import diagnose
 from gatdiag.cli.export import export
+from gatdiag.cli.faults import faults
 from gatdiag.cli.inspect import inspect
 from gatdiag.cli.laws import laws
 from gatdiag.cli.printing import as_options
@@ -37,6 +38,7 @@ _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     laws,
     export,
     bench,
+    faults,
 )
 _LONGEST: Final = 300  # characters of a message that was not written for a person
 _FAILED: Final = 2

@@ -5,4 +5,5 @@
 - `training`: a plain training loop on one graph
 - `initializations`: the same network trained from Xavier's weights and from balanced ones
 - `bench`: what recording a training costs
+- `faults`: small trainings with one fault each: how often does the diagnosis name it?
 """

@@ -1,0 +1,115 @@
+"""`gatdiag faults`: plant faults in small trainings, and count how often the diagnosis names them.
+
+The JSON document has the keys ``version`` (1), ``cases`` (a row for each, as in the CSV file), ``confusion`` (a row for
+each cause: planted, right, others, baseline) and ``healthy`` (for controls and twins: trainings, errors, warnings,
+baseline).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gatdiag.cli.options import AsJson
+from gatdiag.cli.printing import grid, plain_console, print_document
+from gatdiag.errors import InputError
+
+if TYPE_CHECKING:
+    from gatdiag.experiments.faults.bank import Result
+    from gatdiag.experiments.faults.cases import Case
+
+_PARTS = ("calibration", "held-out", "all")
+
+
+def faults(
+    only: Annotated[
+        str | None, typer.Option(metavar="CAUSE,...", help="Only these causes; healthy is one of them.")
+    ] = None,
+    part: Annotated[
+        str, typer.Option(metavar="PART", help="calibration, held-out (every second case of a cause) or all.")
+    ] = "calibration",
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for runs and tables. What was trained there is not repeated.")
+    ] = Path("gatdiag-faults"),
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes; one for each core if left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train networks in which a fault was planted, and count how often its cause is named first.
+
+    Each has a repaired twin, and counts only if that trains clearly better; controls in which nothing is wrong show
+    false alarms, and the rules that other tools publish are judged beside. Ctrl-C keeps what was finished.
+    """
+    from gatdiag.experiments.faults.bank import run_bank
+    from gatdiag.experiments.faults.tables import write_tables
+
+    chosen = _chosen(only, part)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: choose another --out")
+    with _progress(len(chosen)) as on_done:
+        results = run_bank(chosen, out / "runs", jobs, on_done)
+    written = write_tables(results, out)
+    if as_json:
+        print_document({"version": 1, **_document(results)})
+        return
+    _print(results)
+    plain_console().print(f"Each case: {', '.join(map(str, written))}")
+
+
+def _chosen(only: str | None, part: str) -> list[Case]:
+    from gatdiag.diagnosis import HEALTHY
+    from gatdiag.experiments.faults.cases import FAULTS, cases
+
+    if part not in _PARTS:
+        raise InputError(f"--part: expected one of {', '.join(_PARTS)}, got {part!r}")
+    known = [*FAULTS, HEALTHY]
+    wanted = known if only is None else [cause.strip() for cause in only.split(",") if cause.strip()]
+    if not wanted or not {*wanted} <= {*known}:
+        raise InputError(f"--only: expected some of {', '.join(known)}, got {only!r}")
+    return [
+        case for case in cases() if case.cause in wanted and (part == "all" or case.is_held_out == (part == "held-out"))
+    ]
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[Case], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("trainings", total=total)
+        yield lambda case: bar.update(task, advance=1, description=case.name)
+
+
+def _document(results: Sequence[Result]) -> dict[str, object]:
+    from gatdiag.experiments.faults.bank import alarms, tallies
+
+    healthy = {}
+    for name, of_twins in (("controls", False), ("twins", True)):
+        values = alarms(results, of_twins=of_twins)
+        healthy[name] = dict(zip(("trainings", "errors", "warnings", "baseline"), values, strict=True))
+    return {
+        "cases": [result.row() for result in results],
+        "confusion": [asdict(tally) for tally in tallies(results)],
+        "healthy": healthy,
+    }
+
+
+def _print(results: Sequence[Result]) -> None:
+    from gatdiag.experiments.faults.bank import tallies
+    from gatdiag.experiments.faults.tables import said, sentences
+
+    console = plain_console()
+    table = grid(["planted", "verdict on the others"], ["cases", "right", "rules"])
+    for tally in tallies(results):
+        table.add_row(tally.cause, said(tally), str(tally.planted), str(tally.right), str(tally.baseline))
+    console.print(table)
+    for sentence in sentences(results):
+        console.print(sentence)

@@ -1,0 +1,19 @@
+"""A bank of faulty trainings with repaired twins, and of healthy controls: how often is the right cause named?
+
+A fault is a change of a few attributes of a training that is otherwise fine: `cases.FAULTS` has a row for each, by the
+code of the finding that is right. The training without that change is the repaired twin. A fault counts only if the
+twin trains clearly better (`bank.counts`), by a yardstick that is not the diagnosis's: the true labels and the usual
+loss. `cases.CONTROLS` are trainings in which nothing is wrong, many of which look as if something were.
+
+Every second row of a cause is held out from calibration, and so is every second seed: a row's place is its seed
+(`Case.is_held_out`). Each case is deterministic: equal recipes give equal runs, whatever the number of processes.
+
+- `recipe`: a training as data
+- `tasks`, `network`, `training`: a recipe -> what there is to learn, a network, a watched training
+- `cases`: the bank
+- `bank`: cases -> runs -> verdicts, and how many are right
+- `baseline`: the rules that other tools publish, on the same runs
+- `tables`: results as CSV and Markdown
+
+`gatdiag faults` runs it.
+"""

@@ -1,0 +1,262 @@
+"""Cases -> runs -> verdicts: trains what was not trained yet, diagnoses all of it, and counts."""
+
+import json
+import math
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import torch
+
+from gatdiag.diagnosis import HEALTHY, diagnose
+from gatdiag.experiments.faults.baseline import published_rules
+from gatdiag.experiments.faults.cases import FAULTS, Case
+from gatdiag.experiments.faults.recipe import Recipe
+from gatdiag.experiments.faults.training import Outcome, train
+from gatdiag.run import load
+from gatdiag.run.files import atomic_write
+
+_LEAST: Final = 0.5  # of the loss of a constant prediction that a training has to remove to be called healthy
+_CLEARLY: Final = 0.25  # more of it, by which a repaired twin has to be better
+_TIMES: Final = 10.0  # as far, that conserved quantities have to go where laws are what was broken
+_ON_LAWS: Final = ("law-broken", "optimizer-breaks-conservation")  # notes: the network trains all the same
+
+Alarm: TypeAlias = str  # "error", "warning", or "" for a note or nothing
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was said of one training.
+
+    Attributes:
+        code: Of the first finding; "healthy" without one.
+        severity: Of that finding; "" without one.
+        codes: Of all findings, in order.
+        baseline: What the published rules say.
+    """
+
+    code: str
+    severity: str
+    codes: tuple[str, ...]
+    baseline: str
+
+    @property
+    def alarm(self) -> Alarm:
+        """The severity, if a user would act on it."""
+        return self.severity if self.severity in ("error", "warning") else ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a case: how it trained, and what was said of it; of its twin, None for a control."""
+
+    case: Case
+    outcome: Outcome
+    verdict: Verdict
+    twin_outcome: Outcome | None = None
+    twin_verdict: Verdict | None = None
+
+    @property
+    def counts(self) -> bool:
+        """The twin trains clearly better; a control trains."""
+        return counts(self.case.cause, self.outcome, self.twin_outcome)
+
+    @property
+    def is_right(self) -> bool:
+        """The planted cause is named first; of a control, that there is neither an error nor a warning.
+
+        A remark on laws is never why a network does not train: it is enough that it is made, and nothing worse.
+        """
+        if self.case.cause == HEALTHY:
+            return not self.verdict.alarm
+        if self.case.cause in _ON_LAWS:
+            return self.case.cause in self.verdict.codes and not self.verdict.alarm
+        return self.verdict.code == self.case.cause
+
+    def row(self) -> dict[str, object]:
+        """It as a row of a table."""
+        twin, twin_verdict = self.twin_outcome, self.twin_verdict
+        repaired = self.case.repaired
+        return {
+            "case": self.case.name,
+            "planted": self.case.cause,
+            "held_out": self.case.is_held_out,
+            "counts": self.counts,
+            "verdict": self.verdict.code,
+            "severity": self.verdict.severity,
+            "right": self.is_right,
+            "all_findings": " ".join(self.verdict.codes),
+            "published_rules": self.verdict.baseline,
+            "progress": round(self.outcome.train, 3),
+            "val_progress": round(self.outcome.val, 3),
+            "twin_progress": None if twin is None else round(twin.train, 3),
+            "twin_val_progress": None if twin is None else round(twin.val, 3),
+            "twin_verdict": "" if twin_verdict is None else twin_verdict.code,
+            "twin_severity": "" if twin_verdict is None else twin_verdict.severity,
+            "twin_published_rules": "" if twin_verdict is None else twin_verdict.baseline,
+            "planted_as": json.dumps(None if repaired is None else repaired.changes(self.case.faulty)),
+            "training": json.dumps(Recipe(seed=self.case.number).changes(repaired or self.case.faulty)),
+        }
+
+
+def counts(cause: str, outcome: Outcome, twin: Outcome | None) -> bool:
+    """What was planted does harm, and taking it out does good.
+
+    The twin removes at least half of the loss of the best constant prediction, and at least a quarter of it more than
+    the faulty training. Overfitting is judged so on the examples that are not for training, a quarter being enough for
+    the twin. Faults that concern only laws count where conserved quantities go ten times as far as in the twin, which
+    has to train. A control counts where it removes at least half.
+
+    Example:
+        >>> counts("dead-units", Outcome(0.1, 0.0, 0.0), Outcome(0.9, 0.5, 0.0))
+        True
+        >>> counts("dead-units", Outcome(0.7, 0.0, 0.0), Outcome(0.9, 0.5, 0.0))
+        False
+    """
+    if twin is None:
+        return outcome.train >= _LEAST
+    if cause in _ON_LAWS:
+        return twin.train >= _LEAST and outcome.drift > _TIMES * twin.drift
+    if cause == "overfitting":
+        return twin.val >= _CLEARLY and twin.val - outcome.val >= _CLEARLY
+    return twin.train >= _LEAST and twin.train - outcome.train >= _CLEARLY
+
+
+def run_bank(
+    chosen: Sequence[Case], folder: Path, jobs: int | None = None, on_done: Callable[[Case], None] | None = None
+) -> list[Result]:
+    """Train what was not trained yet, and diagnose all of it.
+
+    Args:
+        chosen: Cases.
+        folder: Where the runs are kept, a folder for each case. A training whose recipe is unchanged and that was
+            finished is not repeated; verdicts are always new.
+        jobs: Number of processes; None: one for each core. With 1 it is this process.
+        on_done: Called after each case, in the order in which they end.
+
+    Returns:
+        What came of each case, in their order. The same whatever the number of processes.
+    """
+    work = partial(_result, folder=folder)
+    jobs = min(jobs or os.cpu_count() or 1, len(chosen))
+    results = {}
+    with _mapped(work, chosen, jobs) as done:
+        for result in done:
+            results[result.case.name] = result
+            if on_done is not None:
+                on_done(result.case)
+    return [results[case.name] for case in chosen]
+
+
+@contextmanager
+def _mapped(work: Callable[[Case], Result], chosen: Sequence[Case], jobs: int) -> Iterator[Iterable[Result]]:
+    if jobs <= 1:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield map(work, chosen)
+        finally:
+            torch.set_num_threads(threads)
+        return
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield (future.result() for future in as_completed([pool.submit(work, case) for case in chosen]))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _result(case: Case, folder: Path) -> Result:
+    place = folder / case.name
+    outcome = _trained(case.faulty, place / "faulty")
+    verdict = _judged(place / "faulty")
+    if case.repaired is None:
+        return Result(case, outcome, verdict)
+    return Result(case, outcome, verdict, _trained(case.repaired, place / "repaired"), _judged(place / "repaired"))
+
+
+def _trained(recipe: Recipe, folder: Path) -> Outcome:
+    """What a finished training of this recipe left, or a new one."""
+    kept = folder.with_suffix(".json")  # written last
+    document = {"recipe": json.loads(json.dumps(asdict(recipe)))}
+    if kept.exists():
+        known = json.loads(kept.read_text())
+        if known["recipe"] == document["recipe"]:
+            return Outcome(**{name: math.nan if value is None else value for name, value in known["outcome"].items()})
+        kept.unlink()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what was planted
+        outcome = train(recipe, folder)
+    values = {name: value if math.isfinite(value) else None for name, value in asdict(outcome).items()}
+    with atomic_write(kept) as part:
+        part.write_text(json.dumps({**document, "outcome": values}))
+    return outcome
+
+
+def _judged(folder: Path) -> Verdict:
+    run = load(folder)
+    said = diagnose(run)
+    severity = "" if said.verdict.code == HEALTHY else said.verdict.severity
+    codes = tuple(finding.code for finding in said.findings)
+    return Verdict(said.verdict.code, severity, codes, published_rules(run))
+
+
+# --- counting ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Verdicts on the faults of one cause that count.
+
+    Attributes:
+        cause: What was planted.
+        planted: How many count.
+        right: How many have that cause as their verdict.
+        others: What was said of the others, the most frequent first.
+        baseline: How many the published rules get right.
+    """
+
+    cause: str
+    planted: int
+    right: int
+    others: tuple[tuple[str, int], ...]
+    baseline: int
+
+
+def tallies(results: Iterable[Result]) -> list[Tally]:
+    """A row of the confusion matrix for each cause that was planted; right on controls: neither error nor warning."""
+    counted = [result for result in results if result.counts]
+    found = []
+    for cause in [*FAULTS, HEALTHY]:
+        own = [result for result in counted if result.case.cause == cause]
+        wrong = Counter(result.verdict.code for result in own if not result.is_right)
+        right = sum(result.is_right for result in own)
+        baseline = sum(result.verdict.baseline == cause for result in own)
+        found += [Tally(cause, len(own), right, tuple(wrong.most_common()), baseline)] if own else []
+    return found
+
+
+def alarms(results: Iterable[Result], *, of_twins: bool) -> tuple[int, int, int, int]:
+    """Healthy trainings, and on how many there is an error, a warning, any verdict of the published rules.
+
+    Args:
+        results: Of any cases.
+        of_twins: The repaired twins of faults that count, in place of the controls.
+    """
+    counted = [result for result in results if result.counts]
+    said = [
+        verdict
+        for result in counted
+        for verdict in [result.twin_verdict if of_twins else result.verdict]
+        if verdict is not None and (of_twins or result.case.cause == HEALTHY)
+    ]
+    errors, warned = (sum(verdict.severity == severity for verdict in said) for severity in ("error", "warning"))
+    return len(said), errors, warned, sum(verdict.baseline != HEALTHY for verdict in said)

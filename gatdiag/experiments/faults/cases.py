@@ -1,0 +1,367 @@
+"""The bank: what is planted in which training. Each row is data; rows are added at the end of their cause."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from gatdiag.diagnosis import HEALTHY
+from gatdiag.experiments.faults.recipe import Recipe
+
+_Row = tuple[dict[str, Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training in which something was planted, and the same training without it.
+
+    Attributes:
+        cause: Code of the finding that is right; "healthy" for a control.
+        number: Its place among those of its cause, which also is the seed of its recipes.
+        faulty: The training that is judged; of a control, the healthy one.
+        repaired: The twin, which has to train clearly better; None for a control.
+    """
+
+    cause: str
+    number: int
+    faulty: Recipe
+    repaired: Recipe | None
+
+    @property
+    def name(self) -> str:
+        """Such as ``lr-too-large-03``."""
+        return f"{self.cause}-{self.number:02}"
+
+    @property
+    def is_held_out(self) -> bool:
+        """It is not for calibration: every second row of a cause, and with it every second seed."""
+        return self.number % 2 == 1
+
+
+def cases() -> Iterator[Case]:
+    """All of the bank, in the order of causes."""
+    for cause, rows in FAULTS.items():
+        for number, (plant, usual) in enumerate(rows):
+            repaired = Recipe(**usual, seed=number)
+            yield Case(cause, number, replace(repaired, **plant), repaired)
+    for number, row in enumerate(CONTROLS):
+        yield Case(HEALTHY, number, Recipe(**row, seed=number), None)
+
+
+def _row(plant: dict[str, Any], **usual: Any) -> _Row:
+    return plant, usual
+
+
+def _init(*pairs: tuple[str, float]) -> dict[str, Any]:
+    return {"init": pairs}
+
+
+_GAT10: Final = {"layer": "gatv2", "depth": 10, "optimizer": "SGD", "steps": 200, "init": (("balanced", 1),)}
+_SGD: Final = {"optimizer": "SGD", "lr": 0.5}
+
+FAULTS: Final[Mapping[str, tuple[_Row, ...]]] = MappingProxyType(
+    {
+        "init-unbalanced": (
+            _row(_init(("xavier", 1)), **_GAT10, lr=0.05),
+            _row(_init(("xavier", 1)), **{**_GAT10, "depth": 12, "layer": "gat"}, lr=0.05, nodes=240),
+            _row(_init(("alternating", 30)), layer="gcn", depth=4, **_SGD),
+            _row(_init(("alternating", 30)), layer="sage", depth=4, **_SGD),
+            _row(_init(("alternating", 40)), layer="mlp", depth=4, task="graphs", nodes=300, steps=200, **_SGD),
+            _row(_init(("alternating", 40)), layer="gatv2", depth=4, width=48, **_SGD),
+            _row(_init(("xavier", 1)), **{**_GAT10, "width": 64}, lr=0.02, features="words"),
+            _row(_init(("alternating", 30)), layer="gin", depth=2, optimizer="SGD", lr=0.05, classes=3),
+        ),
+        "init-too-small": (
+            _row(_init(("scaled", 0.01)), layer="gcn", depth=3, steps=60, **_SGD),
+            _row(_init(("scaled", 0.01)), layer="sage", depth=4, lr=0.5, optimizer="SGD"),
+            _row(_init(("normal", 1e-3)), layer="gatv2", depth=4, **_SGD),
+            _row(_init(("normal", 1e-3)), layer="mlp", depth=5, optimizer="momentum", lr=0.05, activation="tanh"),
+            _row(_init(("scaled", 0.02)), layer="gin", task="graphs", depth=3, nodes=300, optimizer="SGD", lr=0.1),
+            _row(_init(("scaled", 0.003)), layer="transformer", depth=3, **_SGD),
+        ),
+        "init-too-large": (
+            _row(_init(("scaled", 25)), layer="gcn", depth=4, **_SGD),
+            _row(_init(("scaled", 20)), layer="sage", depth=3, optimizer="SGD", lr=0.2),
+            _row(_init(("normal", 3)), layer="gatv2", depth=4),
+            _row(_init(("normal", 2)), layer="mlp", depth=4, optimizer="AdamW"),
+            _row(_init(("scaled", 15)), layer="gin", depth=3, task="graphs", nodes=300, optimizer="momentum", lr=0.01),
+            _row(_init(("scaled", 30)), layer="transformer", depth=3, classes=3),
+            _row(_init(("normal", 3)), layer="sage", task="regression", depth=3),
+            _row(_init(("normal", 3)), layer="gcn", task="links", depth=2, steps=200),
+        ),
+        "depth-oversmoothing": (
+            _row({"residual": False}, layer="gcn", depth=32, residual=True, norm="layer"),
+            _row({"depth": 24}, layer="gat", depth=2),
+            _row({"depth": 24}, layer="gatv2", depth=2, **_SGD),
+            _row({"depth": 40}, layer="gcn", depth=3, init=(("he", 1),), nodes=300, **_SGD),
+            _row({"layer": "sgc-32", "depth": 2}, layer="gcn", depth=2, lr=0.01, nodes=300),
+            _row({"depth": 64, "residual": False}, layer="gcn", depth=12, residual=True, norm="layer", width=16),
+            _row({"depth": 16}, layer="gcn", depth=2, task="regression", init=(("he", 1),), steps=150),
+            _row({"depth": 32}, layer="gat", depth=2, nodes=160, optimizer="AdamW", columns=16, width=16),
+        ),
+        "depth-vanishing-gradient": (
+            _row({"depth": 24}, layer="mlp", depth=3),
+            _row({"depth": 20, "residual": False}, layer="sage", depth=20, residual=True, norm="layer"),
+            _row({"depth": 10, "activation": "sigmoid"}, layer="mlp", depth=10, norm="", init=(("he", 1),)),
+            _row({"depth": 16}, layer="sage", depth=3, activation="tanh", **_SGD),
+            _row({"depth": 12, "activation": "sigmoid"}, layer="sage", depth=3, init=(("he", 1),), nodes=260),
+            _row({"depth": 32}, layer="mlp", depth=4, activation="elu", optimizer="momentum", lr=0.05),
+            _row({"depth": 24}, layer="mlp", depth=3, task="graphs", nodes=300, steps=150),
+            _row({"depth": 48, "residual": False}, layer="mlp", depth=48, residual=True, norm="layer", width=16),
+        ),
+        "depth-exploding-gradient": (
+            _row({"norm": ""}, layer="gin", depth=16, residual=True, norm="layer", optimizer="momentum", lr=0.001),
+            _row({"norm": ""}, layer="sage-sum", depth=12, residual=True, norm="layer", optimizer="SGD", lr=0.05),
+            _row({"norm": ""}, layer="gcn", depth=48, residual=True, norm="batch", width=16, optimizer="SGD", lr=0.1),
+            _row(
+                {"norm": ""}, layer="gatv2", depth=32, residual=True, norm="layer", optimizer="SGD", lr=0.05, width=16
+            ),
+            _row({"depth": 20}, layer="sage-sum", depth=2, init=(("he", 1),), optimizer="SGD", lr=0.01, nodes=160),
+            _row({"norm": ""}, layer="sage", depth=32, residual=True, norm="layer", init=(("he", 1),), lr=0.005),
+            _row(
+                {"norm": ""},
+                layer="sage-sum",
+                depth=24,
+                residual=True,
+                norm="layer",
+                optimizer="SGD",
+                lr=0.02,
+                width=16,
+            ),
+            _row({"norm": ""}, layer="transformer", depth=32, residual=True, norm="layer", optimizer="SGD", lr=0.05),
+        ),
+        "rank-collapse": (
+            _row(_init(("constant", 1)), layer="gcn", depth=3),
+            _row(_init(("constant", 1)), layer="mlp", depth=3, task="regression", steps=60),
+            _row({"width": 1}, layer="mlp", depth=4, width=24),
+            _row({"width": 1}, layer="sage", depth=4, width=24, nodes=240),
+            _row({"depth": 64}, layer="mlp", depth=4, init=(("he", 1),), optimizer="SGD", lr=0.02),
+            _row({"depth": 48}, layer="mlp", depth=3, init=(("he", 1),), optimizer="SGD", lr=0.1, steps=150),
+        ),
+        "dead-units": (
+            _row(_init(("biases", -6)), layer="gcn", depth=3),
+            _row(_init(("biases", -8)), layer="sage", depth=3, **_SGD),
+            _row(_init(("negative", 1), ("biases", -0.5)), layer="mlp", depth=3, features="words"),
+            _row(_init(("biases", -6)), layer="gcn", depth=4, norm="batch", optimizer="AdamW"),
+            _row({"inputs": ("shifted", -6), **_init(("negative", -1))}, layer="mlp", depth=3, **_SGD),
+            _row(_init(("biases", -10)), layer="gatv2", depth=3, features="words", classes=3),
+            _row(_init(("biases", -8)), layer="sage", depth=3, task="graphs", nodes=300),
+            _row(_init(("biases", -6)), layer="transformer", depth=3, task="regression", steps=150),
+        ),
+        "lr-too-large": (
+            _row({"lr": 60.0}, layer="gcn", depth=3, **_SGD),
+            _row({"lr": 2.0}, layer="sage", depth=3),
+            _row({"lr": 3.0}, layer="gatv2", depth=3, optimizer="AdamW"),
+            _row({"lr": 30.0}, layer="mlp", depth=3, optimizer="momentum", lr=0.1),
+            _row({"lr": 3.0}, layer="gin", depth=3, task="graphs", nodes=300, batch=20),
+            _row({"lr": 40.0}, layer="gat", depth=2, optimizer="SGD", lr=0.5, steps=150),
+            _row({"lr": 2.0}, layer="transformer", depth=3, batch=32),
+            _row({"lr": 5.0}, layer="sage", depth=2, task="regression", optimizer="momentum", lr=0.02),
+            _row({"lr": 1.0}, layer="gcn", depth=8, residual=True, norm="layer"),
+            _row({"lr": 2.0}, layer="gcn", depth=3, task="links"),
+        ),
+        "lr-too-small": (
+            _row({"lr": 1e-4}, layer="gcn", depth=3, **_SGD),
+            _row({"lr": 1e-6}, layer="sage", depth=3),
+            _row({"lr": 1e-6}, layer="gatv2", depth=3, optimizer="AdamW"),
+            _row({"lr": 1e-5}, layer="mlp", depth=3, optimizer="momentum", lr=0.1),
+            _row({"lr": 1e-6}, layer="gin", depth=3, task="graphs", nodes=300, batch=20),
+            _row({"schedule": "collapse"}, layer="gat", depth=2, optimizer="SGD", lr=0.5, steps=150),
+            _row({"lr": 3e-6}, layer="transformer", depth=3, batch=32),
+            _row({"lr": 1e-5}, layer="sage", depth=2, task="regression", optimizer="momentum", lr=0.05),
+            _row({"lr": 1e-6}, layer="gcn", depth=16, residual=True, norm="layer"),
+            _row({"schedule": "collapse"}, layer="gcn", depth=3, task="links", lr=0.005, steps=150),
+        ),
+        "parameters-not-in-optimizer": (
+            _row({"optimizes": "of a copy"}, layer="gcn", depth=3),
+            _row({"optimizes": "last"}, layer="sage", depth=4, width=4, **_SGD),
+            _row({"optimizes": "before rebuilding"}, layer="gatv2", depth=4, width=6, lr=0.02),
+            _row({"optimizes": "layers in a list"}, layer="gcn", depth=4, width=8, lr=0.02),
+            _row({"optimizes": "last"}, layer="gin", depth=3, width=8, task="graphs", nodes=300),
+            _row({"optimizes": "biases"}, layer="transformer", depth=3, steps=60),
+            _row({"optimizes": "layers in a list"}, layer="mlp", depth=4, width=8, optimizer="momentum", lr=0.1),
+            _row({"optimizes": "of a copy"}, layer="sage", depth=3, task="regression", optimizer="AdamW"),
+        ),
+        "parameters-without-gradient": (
+            _row({"activation": "detached"}, layer="gcn", depth=4, width=6, lr=0.02),
+            _row({"frozen": "*weight"}, layer="sage", depth=3, width=16, **_SGD),
+            _row({"frozen": "encoder.convs.[01]*"}, layer="gatv2", depth=3, width=3, lr=0.02),
+            _row({"activation": "detached"}, layer="mlp", depth=4, width=6, optimizer="momentum", lr=0.1),
+            _row({"frozen": "encoder.*"}, layer="gin", depth=4, width=6, task="graphs", nodes=300, steps=150),
+            _row({"activation": "detached"}, layer="transformer", depth=4, width=6, batch=40, lr=0.02),
+            _row({"frozen": "encoder.*"}, layer="gcn", depth=3, width=6, task="links", steps=150),
+            _row({"activation": "detached"}, layer="sage", depth=4, width=4, task="regression", lr=0.02, steps=150),
+        ),
+        "gradients-not-cleared": (
+            _row({"clears": False}, layer="gcn", depth=3, optimizer="SGD", lr=2.0),
+            _row({"clears": False}, layer="sage", depth=4, lr=0.03),
+            _row({"clears": False}, layer="gatv2", depth=4, optimizer="momentum", lr=0.1),
+            _row({"clears": False}, layer="mlp", depth=4, optimizer="momentum", lr=0.2),
+            _row({"clears": False}, layer="gin", depth=3, task="graphs", nodes=300, batch=20, optimizer="SGD", lr=0.1),
+            _row({"clears": False}, layer="sage", depth=3, task="regression", optimizer="SGD", lr=0.3),
+            _row({"clears": False}, layer="transformer", depth=4, batch=32, optimizer="SGD", lr=0.5),
+            _row({"clears": False}, layer="gcn", depth=6, residual=True, optimizer="AdamW", lr=0.03),
+        ),
+        "clipping-too-tight": (
+            _row({"clip": 1e-3}, layer="gcn", depth=3, **_SGD),
+            _row({"clip": 1e-4}, layer="sage", depth=3, optimizer="momentum", lr=0.1),
+            _row({"clip": 1e-10}, layer="gatv2", depth=3),
+            _row({"clip": 1e-3}, layer="mlp", depth=4, **_SGD),
+            _row({"clip": 1e-3}, layer="gin", depth=3, task="graphs", nodes=300, batch=20, optimizer="SGD", lr=0.1),
+            _row({"disturb": "values clipped at 1e-5"}, layer="gcn", depth=2, **_SGD),
+            _row({"clip": 1e-4}, layer="sage", depth=2, task="regression", optimizer="SGD", lr=0.1),
+            _row({"clip": 1e-10}, layer="transformer", depth=3, optimizer="AdamW"),
+        ),
+        "weight-decay-too-strong": (
+            _row({"decay": 0.3}, layer="gcn", depth=3, **_SGD),
+            _row({"decay": 0.2}, layer="sage", depth=3),
+            _row({"decay": 20.0}, layer="gatv2", depth=3, optimizer="AdamW"),
+            _row({"decay": 0.3}, layer="mlp", depth=4, optimizer="momentum", lr=0.1),
+            _row({"decay": 0.5}, layer="gin", depth=3, task="graphs", nodes=300, steps=150),
+            _row({"decay": 30.0}, layer="transformer", depth=3, optimizer="AdamW"),
+            _row({"decay": 0.5}, layer="sage", depth=3, task="regression"),
+            _row({"decay": 0.3}, layer="gcn", depth=3, task="links"),
+        ),
+        "input-nonfinite": (
+            _row({"inputs": ("NaN in rows", 2)}, layer="gcn", depth=2),
+            _row({"inputs": ("infinity in rows", 1)}, layer="sage", depth=3, **_SGD),
+            _row({"inputs": ("log", 1)}, layer="gatv2", depth=2),
+            _row({"inputs": ("NaN in rows", 60)}, layer="gin", depth=3, task="graphs", nodes=300, batch=10),
+            _row({"inputs": ("log", 1)}, layer="mlp", depth=3, features="words", optimizer="AdamW"),
+            _row({"inputs": ("NaN in rows", 1)}, layer="transformer", depth=3, task="regression"),
+        ),
+        "input-scale": (
+            _row({"inputs": ("scaled", 3e3)}, layer="gcn", depth=3, **_SGD),
+            _row({"inputs": ("one column scaled", 1e4)}, layer="sage", depth=3, **_SGD),
+            _row({"inputs": ("one column scaled", 1e5)}, layer="gatv2", depth=3),
+            _row({"inputs": ("scaled", 1e4)}, layer="mlp", depth=4, optimizer="momentum", lr=0.05),
+            _row({"inputs": ("scaled", 3e3)}, layer="gin", depth=3, task="graphs", nodes=300, optimizer="SGD", lr=0.1),
+            _row({"inputs": ("scaled", 1e-5)}, layer="gcn", depth=2, **_SGD),
+            _row({"inputs": ("one column scaled", 1e4)}, layer="transformer", depth=3, optimizer="AdamW"),
+            _row({"inputs": ("one column scaled", 1e4)}, layer="sage", task="regression", optimizer="SGD", lr=0.05),
+        ),
+        "input-constant": (
+            _row({"inputs": ("all equal", 1)}, layer="gatv2", depth=2),
+            _row({"inputs": ("rows equal", 1)}, layer="sage", depth=3, **_SGD),
+            _row({"inputs": ("all equal", 1)}, layer="mlp", depth=3, optimizer="momentum", lr=0.05),
+            _row({"inputs": ("all equal", 1)}, layer="transformer", depth=3, optimizer="AdamW"),
+            _row({"inputs": ("rows equal", 1)}, layer="gat", depth=3, batch=40),
+            _row({"inputs": ("all equal", 0)}, layer="gcn", depth=2),
+            _row({"inputs": ("all equal", 1)}, layer="sage", depth=2, task="regression"),
+            _row({"inputs": ("all equal", 1)}, layer="gat", depth=2, task="graphs", nodes=300),
+        ),
+        "output-softmax-twice": (
+            _row({"output": "softmax"}, layer="gcn", depth=3, **_SGD),
+            _row({"output": "softmax"}, layer="sage", depth=3, optimizer="SGD", lr=0.2),
+            _row({"output": "sigmoid"}, layer="gcn", depth=3, task="links", optimizer="SGD", lr=0.5, steps=300),
+            _row({"output": "softmax"}, layer="mlp", depth=4, optimizer="momentum", lr=0.02),
+            _row({"output": "softmax"}, layer="gin", depth=3, task="graphs", nodes=300, optimizer="SGD", lr=0.1),
+            _row({"output": "sigmoid"}, layer="transformer", depth=3, classes=6, nodes=300, **_SGD),
+            _row({"output": "softmax"}, layer="gatv2", depth=3, classes=6, nodes=300, lr=0.005, steps=60),
+            _row({"output": "softmax", "loss": "negative log-likelihood"}, layer="gcn", depth=3, **_SGD),
+        ),
+        "nonfinite-operation": (
+            _row({"activation": "sqrt of relu"}, layer="gcn", depth=3),
+            _row({"activation": "log"}, layer="sage", depth=3, **_SGD),
+            _row({"activation": "unit rows"}, layer="gatv2", depth=3),
+            _row({"activation": "softmax by hand"}, layer="mlp", depth=3, norm="batch", optimizer="AdamW"),
+            _row({"activation": "sqrt of relu"}, layer="gin", depth=3, task="graphs", nodes=300, batch=20),
+            _row({"activation": "unit rows"}, layer="sage", depth=3, task="regression"),
+        ),
+        "attention-saturated": (
+            _row(_init(("attention", 3e3)), layer="gat", depth=3, **_SGD),
+            _row(_init(("attention", 3e3)), layer="gatv2", depth=3),
+            _row(_init(("attention", 1e3)), layer="transformer", depth=3),
+            _row(_init(("attention", 1e4)), layer="gatv2", depth=5, nodes=300, **_SGD),
+            _row(_init(("attention", 1e4)), layer="gat", depth=4, optimizer="AdamW"),
+            _row(_init(("attention", 3e3)), layer="transformer", depth=4, task="regression"),
+        ),
+        "no-training-signal": (
+            _row({"labels": "all one"}, layer="gcn", depth=3),
+            _row({"loss": "times zero"}, layer="sage", depth=3, **_SGD),
+            _row({"loss": "empty mask"}, layer="gatv2", depth=3),
+            _row({"output": "detached"}, layer="mlp", depth=3, optimizer="momentum", lr=0.05),
+            _row({"labels": "all one"}, layer="gin", depth=3, task="graphs", nodes=300),
+            _row({"labels": "all one"}, layer="transformer", depth=3, batch=40, optimizer="AdamW"),
+            _row({"loss": "times zero"}, layer="sage", depth=2, task="regression"),
+            _row({"loss": "empty mask"}, layer="gcn", depth=6, residual=True),
+        ),
+        "law-broken": (
+            _row({"loss": "penalized later"}, layer="gcn", depth=3, optimizer="SGD", lr=0.1),
+            _row({"disturb": "gradient scaled later"}, layer="sage", depth=3, optimizer="SGD", lr=0.1),
+            _row({"disturb": "gradient noisy later"}, layer="gatv2", depth=3, optimizer="SGD", lr=0.1),
+            _row({"loss": "penalized later"}, layer="mlp", depth=4, optimizer="SGD", lr=0.1),
+        ),
+        "optimizer-breaks-conservation": (
+            _row({"optimizer": "Adam", "lr": 0.02}, layer="gcn", depth=3, optimizer="SGD", lr=0.02),
+            _row({"optimizer": "AdamW", "lr": 0.02, "decay": 1.0}, layer="sage", depth=3, optimizer="SGD", lr=0.02),
+            _row({"decay": 0.02}, layer="gatv2", depth=3, optimizer="SGD", lr=0.02, steps=200),
+            _row({"optimizer": "momentum", "lr": 0.3}, layer="mlp", depth=3, optimizer="SGD", lr=0.02),
+        ),
+        "overfitting": (
+            _row({"labels": "random"}, layer="mlp", depth=2, width=64, steps=150),
+            _row({"train_share": 0.06}, layer="mlp", depth=3, steps=150, nodes=300, width=64),
+            _row({"labels": "random"}, layer="sage", depth=2, width=64, steps=150, classes=3),
+            _row({"labels": "random"}, layer="transformer", depth=2, width=64, steps=150),
+            _row({"train_share": 0.08}, layer="sage", depth=2, steps=150, nodes=300, columns=48, width=64),
+            _row({"labels": "random"}, layer="gatv2", depth=2, width=64, steps=200, optimizer="AdamW"),
+        ),
+    }
+)
+"""Cause -> rows: what is planted, and the training that it is planted in, which is the repaired twin."""
+
+CONTROLS: Final[tuple[dict[str, Any], ...]] = (
+    {"layer": "gcn"},
+    {"layer": "gcn", "features": "words", "decay": 5e-4, "dropout": 0.5, "steps": 200},
+    {"layer": "gat", **_SGD, "steps": 200},
+    {"layer": "gatv2", "depth": 3},
+    {"layer": "sage", "depth": 3, **_SGD},
+    {"layer": "gin", "depth": 3},
+    {"layer": "transformer", "depth": 3},
+    {"layer": "mlp", "depth": 4, "optimizer": "momentum", "lr": 0.05},
+    {"layer": "gcn", "depth": 64, "residual": True, "norm": "layer", "width": 16},  # big depth
+    {"layer": "gatv2", "depth": 32, "residual": True, "norm": "batch", "width": 16},
+    {"layer": "sage", "depth": 16, "residual": True, "norm": "layer"},
+    {"layer": "gin", "depth": 8, "residual": True, "norm": "batch"},
+    {**_GAT10, "lr": 0.05},
+    {**_GAT10, "lr": 0.02, "depth": 16, "features": "words"},
+    {"layer": "gcn", "schedule": "warm-up", "lr": 0.02, "steps": 200},  # schedules
+    {"layer": "transformer", "depth": 4, "schedule": "warm-up", "optimizer": "AdamW", "lr": 0.01, "steps": 200},
+    {"layer": "sage", "schedule": "cosine", "lr": 0.02},
+    {"layer": "gatv2", "schedule": "drop", "optimizer": "momentum", "lr": 0.1, "steps": 200},
+    {"layer": "gcn", "dropout": 0.8, "width": 64, "steps": 300},  # noise
+    {"layer": "gat", "dropout": 0.6, "depth": 3, "width": 64, "steps": 300},
+    {"layer": "sage", "batch": 8, "lr": 0.003, "steps": 300},
+    {"layer": "gcn", "batch": 16, "optimizer": "momentum", "lr": 0.05, "steps": 300},
+    {"layer": "gin", "task": "graphs", "nodes": 300, "batch": 4, "lr": 0.003, "steps": 300},
+    {"layer": "mlp", "batch": 4, "lr": 0.003, "steps": 400, "depth": 3},
+    {"layer": "gcn", "frozen": "encoder.convs.0*", "width": 128},  # frozen on purpose
+    {"layer": "gin", "depth": 2, "task": "graphs", "nodes": 200, "frozen": "encoder.convs.0*", "width": 64},
+    {"layer": "gcn", "features": "words", "inputs": ("columns never used", 40)},  # features that never occur
+    {"layer": "gatv2", "features": "words", "inputs": ("columns never used", 200), "optimizer": "AdamW"},
+    {"layer": "gcn", "resumed": True},
+    {"layer": "gatv2", "depth": 3, "resumed": True, "optimizer": "momentum", "lr": 0.1},
+    {"layer": "mlp", "depth": 6, "activation": "tanh", **_SGD, "lr": 0.1, "steps": 400},  # plateaus
+    {"layer": "gcn", "depth": 5, "optimizer": "SGD", "lr": 0.3, "steps": 400},
+    {"layer": "sage", "task": "regression", "depth": 3},
+    {"layer": "gatv2", "task": "regression", "depth": 3, "steps": 200},
+    {"layer": "mlp", "task": "regression", "depth": 3, "optimizer": "momentum", "lr": 0.05, "steps": 200},
+    {"layer": "gcn", "task": "links", "steps": 200},
+    {"layer": "sage", "task": "links", "depth": 3, "steps": 200},
+    {"layer": "gat", "task": "graphs", "nodes": 300, "depth": 3, "steps": 150},
+    {"layer": "sage-sum", "task": "graphs", "nodes": 300, "depth": 2},
+    {"layer": "transformer", "task": "graphs", "nodes": 300, "batch": 20, "depth": 2, "steps": 150},
+    {"layer": "gcn", "output": "log-softmax"},  # harmless twice
+    {"layer": "gcn", "output": "log-softmax", "loss": "negative log-likelihood", "optimizer": "AdamW"},
+    {"layer": "sage", "loss": "label smoothing", "clip": 1.0},
+    {"layer": "gatv2", "clip": 0.5, "optimizer": "AdamW", "decay": 0.01, "depth": 4},
+    {"layer": "gcn", "loss": "summed", "lr": 0.01},
+    {"layer": "sage", "inputs": ("scaled", 5.0), "lr": 0.005},
+    {"layer": "gcn", "inputs": ("scaled", 0.1), "lr": 0.03},
+    {"layer": "gin", "init": (("scaled", 0.5),), "depth": 3},
+    {"layer": "mlp", "activation": "sigmoid", "depth": 3, "lr": 0.03, "steps": 200},
+    {"layer": "gcn", "norm": "pair", "depth": 6, "steps": 200},
+    {"layer": "sage", "activation": "elu", "depth": 5, "optimizer": "AdamW", "decay": 0.05},
+    {"layer": "transformer", "depth": 8, "residual": True, "norm": "layer", "batch": 40, "classes": 3},
+)
+"""Trainings in which nothing is wrong; many of them look as if something were."""

@@ -1,0 +1,187 @@
+"""Recipe -> a network with its weights, of PyG's layers."""
+
+import fnmatch
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import PairNorm, global_mean_pool
+
+from gatdiag.experiments.faults.recipe import Recipe
+from gatdiag.experiments.models import stack
+from gatdiag.remedies import initialize_
+
+
+class Network(nn.Module):
+    """An encoder of nodes, then what the task needs: the mean over each graph and a head, or the ends of each pair."""
+
+    def __init__(self, recipe: Recipe, in_channels: int, out_channels: int) -> None:
+        """Build it with the weights that its layers are made with."""
+        super().__init__()
+        is_whole = recipe.task in ("nodes", "regression")  # the encoder's last layer gives the output
+        self.encoder = stack(
+            recipe.layer,
+            in_channels,
+            out_channels if is_whole else recipe.width,
+            recipe.width,
+            recipe.depth,
+            recipe.dropout,
+            recipe.residual,
+            NORMS[recipe.norm],
+            ACTIVATIONS[recipe.activation],
+        )
+        self.head = None if is_whole else nn.Linear(recipe.width, out_channels)
+        self.output = OUTPUTS[recipe.output]
+
+    def forward(self, x: Tensor, edge_index: Tensor, join: Tensor | None = None) -> Tensor:
+        """Features, edges, and the graph of each node or the two ends of each pair -> a row for each example."""
+        out: Tensor = self.encoder(x, edge_index)
+        if self.head is not None and join is not None:
+            out = global_mean_pool(out, join) if join.dim() == 1 else out[join[0]] * out[join[1]]
+            out = self.head(out)
+        return self.output(out)
+
+
+def make_network(recipe: Recipe, in_channels: int, out_channels: int) -> Network:
+    """The network of a recipe; its weights come from torch's global random state."""
+    network = Network(recipe, in_channels, out_channels)
+    for name, number in recipe.init:
+        with torch.no_grad():
+            INITS[name](network, number)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad = not (recipe.frozen and fnmatch.fnmatch(name, recipe.frozen))
+    return network
+
+
+def _sqrt_of_relu(x: Tensor) -> Tensor:
+    """At 0 its slope is infinite."""
+    return F.relu(x).sqrt()
+
+
+def _unit_rows(x: Tensor) -> Tensor:
+    """0 / 0 where a row is zero."""
+    x = F.relu(x - 1)
+    return x.div(x.norm(dim=1, keepdim=True))
+
+
+def _softmax_by_hand(x: Tensor) -> Tensor:
+    """Overflows where an entry is larger than 88."""
+    return (30 * x).exp() / (30 * x).exp().sum(1, keepdim=True)
+
+
+def _detached(x: Tensor) -> Tensor:
+    """No gradient comes back through it."""
+    return F.relu(x).detach()
+
+
+ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
+    {
+        "relu": F.relu,
+        "elu": F.elu,
+        "leaky": F.leaky_relu,
+        "tanh": torch.tanh,
+        "sigmoid": torch.sigmoid,
+        "identity": lambda x: x,
+        "sqrt of relu": _sqrt_of_relu,
+        "log": torch.log,
+        "unit rows": _unit_rows,
+        "softmax by hand": _softmax_by_hand,
+        "detached": _detached,
+    }
+)
+
+NORMS: Final[Mapping[str, Callable[[int], nn.Module] | None]] = MappingProxyType(
+    {"": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "pair": lambda width: PairNorm()}
+)
+
+OUTPUTS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
+    {
+        "logits": lambda out: out,
+        "softmax": lambda out: out.softmax(1),
+        "log-softmax": lambda out: out.log_softmax(1),
+        "sigmoid": torch.sigmoid,
+        "detached": lambda out: out.detach().requires_grad_(),
+        "log of softmax by hand": lambda out: (out.exp() / out.exp().sum(1, keepdim=True)).log(),
+    }
+)
+
+
+def _matrices(network: nn.Module) -> list[Tensor]:
+    return [parameter for parameter in network.parameters() if parameter.dim() == 2]
+
+
+def _multiply(tensors: list[Tensor], factor: float) -> None:
+    for tensor in tensors:
+        tensor.mul_(factor)
+
+
+def _alternate(network: Network, factor: float) -> None:
+    """Every other layer larger, the others smaller: a network of ReLU computes nearly the same."""
+    for number, conv in enumerate(network.encoder.convs):
+        _multiply(_matrices(conv), factor if number % 2 == 0 else 1 / factor)
+
+
+def _biases(network: Network, shift: float) -> None:
+    """Of all layers whose output goes through the activation, or of the normalizations in between."""
+    convs = list(network.encoder.convs)[: None if network.head else -1]
+    for layer in network.encoder.norms if network.encoder.norms else convs:
+        for name, parameter in layer.named_parameters():
+            if name.endswith("bias"):
+                parameter.add_(shift)
+
+
+def _attention(network: Network, factor: float) -> None:
+    """Logits of the attention, larger by this factor."""
+    vectors = {name: parameter for name, parameter in network.named_parameters() if ".att" in name}
+    queries = {name: parameter for name, parameter in network.named_parameters() if "lin_query.weight" in name}
+    _multiply([*vectors.values(), *queries.values()], factor)
+
+
+def _he(network: Network, gain: float) -> None:
+    for matrix in _matrices(network):
+        nn.init.kaiming_normal_(matrix).mul_(gain)
+
+
+def _orthogonal(network: Network, gain: float) -> None:
+    for matrix in _matrices(network):
+        nn.init.orthogonal_(matrix, gain)
+
+
+def _normal(network: Network, deviation: float) -> None:
+    for matrix in _matrices(network):
+        nn.init.normal_(matrix, std=deviation)
+
+
+def _constant(network: Network, value: float) -> None:
+    """All neurons of a layer are the same, and stay so."""
+    for matrix in _matrices(network.encoder):
+        nn.init.constant_(matrix, value / matrix.shape[1])
+
+
+def _negative(network: Network, factor: float) -> None:
+    """Features that are never negative give sums that are never positive."""
+    for matrix in _matrices(network.encoder.convs[0]):
+        matrix.abs_().mul_(-factor)
+
+
+INITS: Final[Mapping[str, Callable[[Network, float], object]]] = MappingProxyType(
+    {
+        "scaled": lambda network, factor: _multiply(_matrices(network), factor),
+        "first scaled": lambda network, factor: _multiply(_matrices(network.encoder.convs[0]), factor),
+        "last scaled": lambda network, factor: _multiply(_matrices(network.encoder.convs[-1]), factor),
+        "alternating": _alternate,
+        "biases": _biases,
+        "attention": _attention,
+        "he": _he,
+        "orthogonal": _orthogonal,
+        "normal": _normal,
+        "constant": _constant,
+        "negative": _negative,
+        "balanced": lambda network, number: initialize_(network.encoder, "balanced_orthogonal"),
+        "xavier": lambda network, number: initialize_(network.encoder, "xavier"),
+    }
+)
+"""What is done to weights, in place, and a number of it."""

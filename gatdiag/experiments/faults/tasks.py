@@ -1,0 +1,192 @@
+"""Recipe -> what there is to learn: a graph and labels, made from a seed; nothing is downloaded."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+from torch_geometric.utils import scatter, subgraph
+
+from gatdiag.experiments.data import block_model
+from gatdiag.experiments.faults.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What one forward pass needs.
+
+    Attributes:
+        args: Inputs of the model: features, edges and, where it is not nodes that are predicted, what joins them.
+        rows: Rows of the output that are judged.
+        y: Their labels.
+    """
+
+    args: tuple[Tensor, ...]
+    rows: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Task:
+    """What there is to learn.
+
+    Attributes:
+        x: Features (nodes, columns).
+        edge_index: Links (2, links), both directions.
+        join: The graph of each node, or the two ends of each pair (2, pairs); None where nodes are predicted.
+        y: Label of each example.
+        trained_on: Label of each example as the training sees it.
+        is_training: Which examples are for training.
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    join: Tensor | None
+    y: Tensor
+    trained_on: Tensor
+    is_training: Tensor
+
+    @property
+    def out_channels(self) -> int:
+        """Width of what the model gives out."""
+        return 1 if self.y.is_floating_point() else int(self.y.max()) + 1
+
+    def whole(self, is_training: bool) -> Examples:
+        """All examples for training, or all others, with their true labels."""
+        rows = (self.is_training == is_training).nonzero().flatten()
+        args = (self.x, self.edge_index) if self.join is None else (self.x, self.edge_index, self.join)
+        return Examples(args, rows, self.y[rows])
+
+    def draw(self, size: int, generator: Generator) -> Examples:
+        """Some of the examples for training at random (0: all of them), as a training sees them."""
+        whole = self.whole(is_training=True)
+        rows = whole.rows
+        if not size:
+            return Examples(whole.args, rows, self.trained_on[rows])
+        rows = rows[torch.randperm(len(rows), generator=generator)[:size]].sort().values
+        if self.join is None:
+            return self._nodes(rows, generator)
+        if self.join.dim() == 2:
+            args: tuple[Tensor, ...] = (self.x, self.edge_index, self.join[:, rows])
+        else:
+            args = self._graphs(rows)
+        return Examples(args, torch.arange(len(rows)), self.trained_on[rows])
+
+    def _nodes(self, rows: Tensor, generator: Generator) -> Examples:
+        """The graph of these nodes and as many others."""
+        others = torch.randperm(len(self.x), generator=generator)[: len(rows)]
+        kept = torch.cat([rows, others]).unique()
+        edges, _ = subgraph(kept, self.edge_index, relabel_nodes=True, num_nodes=len(self.x))
+        return Examples((self.x[kept], edges), torch.searchsorted(kept, rows), self.trained_on[rows])
+
+    def _graphs(self, rows: Tensor) -> tuple[Tensor, ...]:
+        assert self.join is not None
+        kept = torch.isin(self.join, rows).nonzero().flatten()
+        edges, _ = subgraph(kept, self.edge_index, relabel_nodes=True, num_nodes=len(self.x))
+        return self.x[kept], edges, torch.searchsorted(rows, self.join[kept])
+
+
+def make_task(recipe: Recipe) -> Task:
+    """The task of a recipe, always the same."""
+    generator = torch.Generator().manual_seed(recipe.seed)
+    x, edges, join, y = _MAKERS[recipe.task](recipe, generator)
+    if recipe.features == "dense":
+        x = (x - x.mean(0)) / x.std(0).clamp(min=1e-3)
+    change, number = recipe.inputs
+    is_training = torch.rand(len(y), generator=generator) < recipe.train_share
+    return Task(INPUTS[change](x, number), edges, join, y, LABELS[recipe.labels](y, generator), is_training)
+
+
+_Made = tuple[Tensor, Tensor, Tensor | None, Tensor]
+
+
+def _nodes(recipe: Recipe, generator: Generator) -> _Made:
+    graph = block_model(recipe.nodes, recipe.classes, recipe.columns, seed=recipe.seed)
+    return graph.x, graph.edge_index, None, graph.y
+
+
+def _regression(recipe: Recipe, generator: Generator) -> _Made:
+    """What a node and its neighbors have of two random directions, one of them squared; variance 1."""
+    x, edges, _, _ = _nodes(recipe, generator)
+    mean = scatter(x[edges[0]], edges[1], dim_size=len(x), reduce="mean") + x
+    first, second = (mean @ torch.randn(x.shape[1], 2, generator=generator)).T
+    y = (first - first.mean()) / first.std() + 0.5 * ((second - second.mean()) / second.std()).square()
+    return x, edges, None, ((y - y.mean()) / y.std())[:, None]
+
+
+def _links(recipe: Recipe, generator: Generator) -> _Made:
+    """Half of the links are to be told from as many pairs without one; the model sees the other half."""
+    x, edges, _, _ = _nodes(recipe, generator)
+    one_way = edges[:, edges[0] < edges[1]]
+    one_way = one_way[:, torch.randperm(one_way.shape[1], generator=generator)]
+    asked, seen = one_way.tensor_split(2, dim=1)
+    free = torch.ones(len(x), len(x)).triu(1)
+    free[edges[0], edges[1]] = 0
+    absent = free.nonzero()
+    absent = absent[torch.randperm(len(absent), generator=generator)[: asked.shape[1]]].T
+    pairs = torch.cat([asked, absent], dim=1)
+    y = (torch.arange(pairs.shape[1]) < asked.shape[1]).float()[:, None]
+    return x, torch.cat([seen, seen.flip(0)], dim=1), pairs, y
+
+
+def _graphs(recipe: Recipe, generator: Generator) -> _Made:
+    """Rings with chords: their number of chords is the class, and one column in each class is a little larger."""
+    size, count = 12, recipe.nodes // 5
+    y = torch.arange(count) % recipe.classes
+    edges = []
+    for number, label in enumerate(y.tolist()):
+        ring = torch.arange(size)
+        chords = torch.randint(size, (2, 4 * label), generator=generator)
+        both = torch.cat([torch.stack([ring, (ring + 1) % size]), chords[:, chords[0] != chords[1]]], dim=1)
+        edges.append(torch.cat([both, both.flip(0)], dim=1) + number * size)
+    join = torch.arange(count).repeat_interleave(size)
+    x = torch.randn(count * size, recipe.columns, generator=generator)
+    return x + F.one_hot(y[join], recipe.columns), torch.cat(edges, dim=1), join, y
+
+
+_MAKERS: Final[Mapping[str, Callable[[Recipe, Generator], _Made]]] = MappingProxyType(
+    {"nodes": _nodes, "graphs": _graphs, "links": _links, "regression": _regression}
+)
+
+
+def _first(x: Tensor, number: float, *columns: float) -> Tensor:
+    """Another value in the first columns of some rows."""
+    x = x.clone()
+    for place, value in enumerate(columns):
+        x[: int(number), place] = value
+    return x
+
+
+def _wide_columns(x: Tensor, number: float) -> Tensor:
+    """Columns on scales that differ: one is larger by this factor."""
+    return torch.cat([number * x[:, :1], x[:, 1:]], dim=1)
+
+
+INPUTS: Final[Mapping[str, Callable[[Tensor, float], Tensor]]] = MappingProxyType(
+    {
+        "as they are": lambda x, number: x,
+        "scaled": lambda x, number: number * x,
+        "one column scaled": _wide_columns,
+        "shifted": lambda x, number: x + number,
+        "all equal": lambda x, number: torch.full_like(x, number),
+        "rows equal": lambda x, number: x[:1].expand_as(x).clone() * number,
+        "NaN in rows": lambda x, number: _first(x, number, torch.nan),
+        "infinity in rows": lambda x, number: _first(x, number, torch.inf, -torch.inf),
+        "rows divided by their sums": lambda x, number: x / x.sum(1, keepdim=True),
+        "log": lambda x, number: x.log(),
+        "columns never used": lambda x, number: F.pad(x, (0, int(number))),
+    }
+)
+"""What is done to features, and a number of it."""
+
+LABELS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = MappingProxyType(
+    {
+        "true": lambda y, generator: y,
+        "all one": lambda y, generator: torch.ones_like(y),
+        "random": lambda y, generator: y[torch.randperm(len(y), generator=generator)],
+    }
+)
+"""What is done to the labels that a training sees."""

@@ -1,0 +1,66 @@
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gatdiag.cli.app import app
+from gatdiag.diagnosis import HEALTHY
+from gatdiag.experiments.faults import cases as bank_of_cases
+from gatdiag.experiments.faults.cases import Case
+from gatdiag.experiments.faults.recipe import Recipe
+
+
+@pytest.fixture
+def faults(monkeypatch, tmp_path):
+    def few():
+        for number in range(2):
+            usual = Recipe(width=8, steps=30, lr=0.05, seed=number)
+            broken = Recipe(width=8, steps=30, lr=0.05, seed=number, inputs=("NaN in rows", 1))
+            yield Case("input-nonfinite", number, broken, usual)
+            yield Case("lr-too-small", number, Recipe(width=8, steps=30, lr=0.04, seed=number), usual)  # does no harm
+            yield Case(HEALTHY, number, usual, None)
+
+    monkeypatch.setattr(bank_of_cases, "cases", few)
+    runner = CliRunner(env={"COLUMNS": "120"})
+    return lambda *arguments: runner.invoke(app, ["faults", "--jobs", "1", "--out", str(tmp_path), *arguments])
+
+
+def test_what_was_planted_is_trained_diagnosed_counted_and_kept(faults, tmp_path):
+    done = faults("--json")
+    assert done.exit_code == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [*document] == ["version", "cases", "confusion", "healthy"]
+    assert [case["case"] for case in document["cases"]] == ["input-nonfinite-00", "lr-too-small-00", "healthy-00"]
+    assert [case["counts"] for case in document["cases"]] == [True, False, True]
+    assert [(row["cause"], row["planted"]) for row in document["confusion"]] == [("input-nonfinite", 1), (HEALTHY, 1)]
+    assert {name: row["trainings"] for name, row in document["healthy"].items()} == {"controls": 1, "twins": 1}
+    with (tmp_path / "calibration.csv").open() as file:
+        rows = [*csv.DictReader(file)]
+    assert [row["planted_as"] for row in rows] == ['{"inputs": ["NaN in rows", 1]}', '{"lr": 0.04}', "null"]
+    again = faults()
+    assert again.exit_code == 0
+    assert "Do not count, for the twin does not train clearly better: lr-too-small-00" in " ".join(again.stdout.split())
+    assert "input-nonfinite" in again.stdout
+    assert not (tmp_path / "held-out.csv").exists()
+
+
+def test_a_part_and_causes_can_be_chosen(faults, tmp_path):
+    done = faults("--part", "held-out", "--only", "input-nonfinite, healthy", "--json")
+    assert [case["case"] for case in json.loads(done.stdout)["cases"]] == ["input-nonfinite-01", "healthy-01"]
+    assert (tmp_path / "held-out.md").read_text().startswith("# Faults, held-out half")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--part", "half"], "--part: expected one of calibration, held-out, all, got 'half'"),
+        (["--only", "lr"], "--only: expected some of init-unbalanced"),
+        (["--only", ","], "got ','"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(faults, arguments, says):
+    done = faults(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert says in line

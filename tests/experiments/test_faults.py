@@ -1,0 +1,336 @@
+"""The bank of faults: data, trainings, criteria and counting; no test trains all of it."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import gatdiag
+from gatdiag.diagnosis import HEALTHY, Diagnosis
+from gatdiag.experiments.faults import bank, tasks
+from gatdiag.experiments.faults.bank import Result, Verdict, alarms, counts, run_bank, tallies
+from gatdiag.experiments.faults.cases import CONTROLS, FAULTS, Case, cases
+from gatdiag.experiments.faults.network import ACTIVATIONS, make_network
+from gatdiag.experiments.faults.recipe import Recipe
+from gatdiag.experiments.faults.tables import write_tables
+from gatdiag.experiments.faults.training import DISTURBANCES, LOSSES, PARTS, Outcome, train
+
+SMALL = Recipe(nodes=200, width=8, steps=6, optimizer="SGD", lr=0.5)
+BANK = [*cases()]
+
+
+def case(cause="lr-too-small", number=0, **plant):
+    repaired = replace(SMALL, seed=number)
+    return Case(cause, number, replace(repaired, **plant), None if cause == HEALTHY else repaired)
+
+
+# --- the bank as data -------------------------------------------------------------------------------------------------
+
+
+def test_the_bank_is_as_large_and_as_varied_as_it_says():
+    faulty = [case for case in BANK if case.cause != HEALTHY]
+    assert len(faulty) >= 120
+    assert len(CONTROLS) >= 40
+    assert min(map(len, FAULTS.values())) >= 4
+    assert len({case.name for case in BANK}) == len(BANK)
+    recipes = [case.faulty for case in faulty] + [case.repaired for case in faulty]
+    assert {recipe.task for recipe in recipes} == {"nodes", "graphs", "links", "regression"}
+    assert {recipe.optimizer for recipe in recipes} == {"SGD", "momentum", "Adam", "AdamW"}
+    assert {"gcn", "gat", "gatv2", "sage", "gin", "transformer", "mlp"} <= {recipe.layer for recipe in recipes}
+    assert (min(recipe.depth for recipe in recipes), max(recipe.depth for recipe in recipes)) == (2, 64)
+    assert any(recipe.batch for recipe in recipes)
+
+
+def test_every_second_row_and_every_second_seed_is_held_out():
+    for one in BANK:
+        assert one.is_held_out == (one.number % 2 == 1)
+        assert one.faulty.seed == one.number
+        assert one.repaired is None or one.repaired.seed == one.number
+    for cause in FAULTS:
+        halves = [one.is_held_out for one in BANK if one.cause == cause]
+        assert abs(halves.count(True) - halves.count(False)) <= 1
+    assert not {one.faulty.seed for one in BANK if one.is_held_out} & {
+        one.faulty.seed for one in BANK if not one.is_held_out
+    }
+
+
+def test_a_fault_is_a_change_of_its_twin():
+    for one in BANK:
+        assert one.repaired is None or one.repaired.changes(one.faulty), one.name
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["nodes", "graphs", "links", "regression"])
+def test_a_task_is_the_same_each_time_and_leaves_the_random_state(task):
+    recipe = replace(SMALL, task=task, seed=3)
+    state = torch.get_rng_state()
+    first, again = tasks.make_task(recipe), tasks.make_task(recipe)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first.x, again.x)
+    assert torch.equal(first.y, again.y)
+    assert not torch.equal(first.x, tasks.make_task(replace(recipe, seed=4)).x)
+    assert first.is_training.any()
+    assert not first.is_training.all()
+
+
+def test_links_that_are_asked_for_are_not_shown():
+    task = tasks.make_task(replace(SMALL, task="links"))
+    shown = {tuple(edge) for edge in task.edge_index.T.tolist()}
+    pairs = [tuple(pair) for pair in task.join.T.tolist()]
+    assert len({*pairs}) == len(pairs) == 2 * int(task.y.sum())
+    assert not shown & {*pairs}
+    assert all((end, start) in shown for start, end in shown)
+
+
+@pytest.mark.parametrize("task", ["nodes", "graphs", "links", "regression"])
+def test_a_batch_is_what_the_whole_says_of_these_examples(task):
+    """Of graphs and links outputs are those of all examples at once; of nodes, the features and labels at least."""
+    made = tasks.make_task(replace(SMALL, task=task))
+    batch = made.draw(10, torch.Generator().manual_seed(0))
+    whole = made.whole(is_training=True)
+    assert len(batch.rows) == len(batch.y) == 10
+    if task in ("nodes", "regression"):
+        for row, label in zip(batch.args[0][batch.rows], batch.y, strict=True):
+            assert any(torch.equal(made.x[n], row) and torch.equal(made.y[n], label) for n in whole.rows)
+        return
+    torch.manual_seed(0)
+    model = make_network(replace(SMALL, task=task), made.x.shape[1], made.out_channels)
+    all_rows = model(*whole.args)
+    matches = torch.stack([(all_rows - row).abs().sum(1).argmin() for row in model(*batch.args)[batch.rows]])
+    torch.testing.assert_close(all_rows[matches], model(*batch.args)[batch.rows])
+    assert torch.equal(made.y[matches], batch.y)
+
+
+# --- trainings --------------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_training_is_gradient_descent(tmp_path):
+    """The loop against one written out: the same losses, to the bit."""
+    train(SMALL, tmp_path / "run")
+    task = tasks.make_task(SMALL)
+    torch.manual_seed(SMALL.seed)
+    tasks.make_task(SMALL)
+    model = make_network(SMALL, 32, 4)
+    losses = []
+    for _ in range(SMALL.steps):
+        loss = F.cross_entropy(model(task.x, task.edge_index)[task.is_training], task.y[task.is_training])
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter -= 0.5 * gradient
+        losses.append(loss.item())
+    assert gatdiag.load(tmp_path / "run").steps["loss"].tolist() == losses
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"task": "graphs", "batch": 5, "layer": "gin"},
+        {"task": "links", "layer": "mlp", "dropout": 0.5, "optimizer": "AdamW", "lr": 0.01},
+        {"resumed": True, "schedule": "warm-up", "clip": 0.1},
+    ],
+)
+def test_equal_recipes_give_equal_runs(tmp_path, change):
+    recipe = replace(SMALL, **change)
+    state = torch.get_rng_state()
+    first = train(recipe, tmp_path / "first")
+    torch.manual_seed(5)
+    assert repr(train(recipe, tmp_path / "second")) == repr(first)
+    torch.set_rng_state(state)
+    runs = [gatdiag.load(tmp_path / name) for name in ("first", "second")]
+    for table in ("steps", "layers", "parameters", "neurons"):
+        one, other = (getattr(run, table).drop(columns="time", errors="ignore") for run in runs)
+        assert one.equals(other), table
+    assert len(runs[0].steps) == recipe.steps
+
+
+def test_the_yardstick_is_the_share_of_the_loss_that_was_removed(tmp_path):
+    """Against the loss by hand, whatever the training went down on."""
+    recipe = replace(SMALL, output="softmax", steps=40)
+    outcome = train(recipe, tmp_path / "run")
+    task = tasks.make_task(recipe)
+    model = make_network(replace(recipe, output="logits"), 32, 4)
+    weights = gatdiag.load(tmp_path / "run").snapshot("final")
+    model.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
+    log = model(task.x, task.edge_index).detach().log_softmax(1)
+    nodes = task.is_training.nonzero().flatten().tolist()
+    loss = -sum(float(log[node, task.y[node]]) for node in nodes) / len(nodes)
+    assert outcome.train == pytest.approx(1 - loss / math.log(4), abs=1e-5)
+
+
+def test_drift_is_how_far_c_went(tmp_path):
+    outcome = train(SMALL, tmp_path / "run")
+    run = gatdiag.load(tmp_path / "run")
+    before, after = (run.neurons[run.neurons["step"] == step]["c"].to_numpy() for step in (0, SMALL.steps - 1))
+    assert outcome.drift == pytest.approx(abs(after - before).sum(), rel=1e-9)
+
+
+def test_every_key_that_a_recipe_may_have_is_used_by_the_bank():
+    recipes = [one.faulty for one in BANK]
+    assert {recipe.loss for recipe in recipes} >= {*LOSSES} - {"binary"}
+    assert {recipe.optimizes for recipe in recipes} == {*PARTS}
+    assert {recipe.disturb for recipe in recipes} == {*DISTURBANCES}
+    assert {recipe.activation for recipe in recipes} >= {*ACTIVATIONS} - {"leaky", "identity"}
+
+
+@pytest.mark.parametrize("part", [*PARTS])
+def test_what_the_optimizer_is_given(part):
+    torch.manual_seed(0)
+    model = make_network(replace(SMALL, depth=3), 32, 4)
+    all_of_it = {id(parameter) for parameter in model.parameters()}
+    given = {id(parameter) for parameter in PARTS[part](model)}
+    now = {id(parameter) for parameter in model.parameters()}
+    trained = {
+        "all": all_of_it,
+        "last": {id(parameter) for parameter in model.encoder.convs[-1].parameters()},
+        "biases": {id(conv.bias) for conv in model.encoder.convs},
+        "of a copy": set(),
+        "before rebuilding": {id(parameter) for parameter in model.encoder.convs[-1].parameters()},
+        "layers in a list": {id(parameter) for parameter in model.encoder.convs[-1].parameters()},
+    }
+    assert given & {*now, *(id(p) for conv in model.encoder.convs for p in conv.parameters())} == trained[part]
+    task = tasks.make_task(SMALL)
+    assert model(task.x, task.edge_index).requires_grad
+
+
+# --- criteria and counting --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cause", "faulty", "twin", "expected"),
+    [
+        ("dead-units", Outcome(0.2, 0.9, 0), Outcome(0.9, 0.0, 0), True),
+        ("dead-units", Outcome(0.2, 0.0, 0), Outcome(0.44, 0.9, 0), False),  # the twin fails, too
+        ("dead-units", Outcome(0.8, 0.0, 0), Outcome(0.99, 0.9, 0), False),  # the fault does little harm
+        ("overfitting", Outcome(1.0, 0.0, 0), Outcome(0.6, 0.3, 0), True),
+        ("overfitting", Outcome(0.0, 0.2, 0), Outcome(1.0, 0.3, 0), False),
+        ("law-broken", Outcome(0.9, 0.5, 1.0), Outcome(0.9, 0.5, 0.01), True),
+        ("law-broken", Outcome(0.9, 0.5, 0.05), Outcome(0.9, 0.5, 0.01), False),
+        ("law-broken", Outcome(0.9, 0.5, math.nan), Outcome(0.9, 0.5, math.nan), False),
+        (HEALTHY, Outcome(0.5, 0.0, 0), None, True),
+        (HEALTHY, Outcome(0.49, 0.9, 0), None, False),
+    ],
+)
+def test_a_fault_counts_where_its_twin_is_clearly_better(cause, faulty, twin, expected):
+    assert counts(cause, faulty, twin) == expected
+
+
+GOOD, BAD = Outcome(0.9, 0.9, 0.0), Outcome(0.0, 0.0, 1.0)
+
+
+def result(cause, code, severity="error", twin=("healthy", ""), *, codes=(), outcome=BAD, baseline=HEALTHY):
+    verdict = Verdict(code, severity, (code, *codes), baseline)
+    if cause == HEALTHY:
+        return Result(case(HEALTHY), GOOD, verdict)
+    return Result(case(cause, lr=1.0), outcome, verdict, GOOD, Verdict(*twin, (), "dead-units"))
+
+
+RESULTS = [
+    result("dead-units", "dead-units", baseline="dead-units"),
+    result("dead-units", "lr-too-large", baseline="lr-too-large"),
+    result("dead-units", "healthy", "", twin=("lr-too-large", "warning")),
+    result("dead-units", "dead-units", outcome=GOOD),  # does not count
+    result("law-broken", "overfitting", "note", codes=("law-broken",)),
+    result("law-broken", "dead-units", "warning", codes=("law-broken",)),
+    result(HEALTHY, "healthy", ""),
+    result(HEALTHY, "overfitting", "note"),
+    result(HEALTHY, "lr-too-large", "warning", baseline="dead-units"),
+    result(HEALTHY, "lr-too-large", "error"),
+]
+
+
+def test_verdicts_are_counted_by_cause():
+    rows = {row.cause: row for row in tallies(RESULTS)}
+    assert [*rows] == ["dead-units", "law-broken", HEALTHY]
+    assert (rows["dead-units"].planted, rows["dead-units"].right, rows["dead-units"].baseline) == (3, 1, 1)
+    assert rows["dead-units"].others == (("lr-too-large", 1), ("healthy", 1))
+    assert (rows["law-broken"].planted, rows["law-broken"].right) == (2, 1)
+    assert (rows[HEALTHY].planted, rows[HEALTHY].right) == (4, 2)
+
+
+def test_false_alarms_are_errors_and_warnings_on_what_is_healthy():
+    assert alarms(RESULTS, of_twins=False) == (4, 1, 1, 1)
+    assert alarms(RESULTS, of_twins=True) == (5, 0, 1, 5)
+
+
+def test_tables_hold_each_case_and_what_it_comes_to(tmp_path):
+    (path,) = write_tables(RESULTS, tmp_path)
+    assert path == tmp_path / "calibration.csv"
+    lines = path.read_text().splitlines()
+    assert len(lines) == 1 + len(RESULTS)
+    page = (tmp_path / "calibration.md").read_text()
+    assert "Right cause first: 2 of 5 (40%); published rules: 1 (20%)" in page
+    assert "Of 4 healthy controls: 1 with an error, 1 with a warning; published rules: 1" in page
+    assert "| dead-units | 3 | 1 | 1 | lr-too-large, healthy |" in page
+    assert "| dead-units-00, repaired | lr-too-large | warning |" in page
+
+
+# --- the whole way ----------------------------------------------------------------------------------------------------
+
+
+def test_results_are_the_same_whatever_the_number_of_processes(tmp_path):
+    chosen = [case(lr=1e-6), case("input-nonfinite", 2, inputs=("NaN in rows", 1)), case(HEALTHY, 4)]
+    heard = []
+    alone = run_bank(chosen, tmp_path / "alone", jobs=1, on_done=lambda done: heard.append(done.name))
+    together = run_bank(chosen, tmp_path / "together", jobs=2)
+    assert [repr(one) for one in together] == [repr(one) for one in alone]
+    assert heard == [one.name for one in chosen]
+    assert alone[0].outcome.train < alone[0].twin_outcome.train
+    assert alone[1].outcome.train == 0
+    assert (alone[1].verdict.baseline, alone[2].verdict.baseline) == ("nonfinite-operation", "healthy")
+
+
+def test_what_was_trained_is_not_trained_again_but_diagnosed(tmp_path, monkeypatch):
+    trained = []
+
+    def counted(recipe, folder):
+        trained.append(folder.name)
+        return train(recipe, folder)
+
+    monkeypatch.setattr(bank, "train", counted)
+    first = run_bank([case(lr=1e-6)], tmp_path, jobs=1)
+    monkeypatch.setattr(bank, "diagnose", lambda run: Diagnosis())
+    (again,) = run_bank([case(lr=1e-6)], tmp_path, jobs=1)
+    assert trained == ["faulty", "repaired"]
+    assert (again.outcome, again.verdict.code) == (first[0].outcome, HEALTHY)
+    run_bank([case(lr=1e-5)], tmp_path, jobs=1)  # another recipe of that name
+    assert trained == ["faulty", "repaired", "faulty"]
+
+
+def test_a_killed_bank_goes_on_where_it_was(tmp_path):
+    script = (
+        "from pathlib import Path\n"
+        "from gatdiag.experiments.faults.bank import run_bank\n"
+        "from gatdiag.experiments.faults.cases import Case\n"
+        "from gatdiag.experiments.faults.recipe import Recipe\n"
+        "quick, slow = Recipe(width=8, steps=3), Recipe(width=8, steps=100000)\n"
+        "chosen = [Case('healthy', 0, quick, None), Case('healthy', 2, slow, None)]\n"
+        f"run_bank(chosen, Path({str(tmp_path)!r}), jobs=1)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    while not (tmp_path / "healthy-02" / "faulty" / "meta.json").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns
+    assert not (tmp_path / "healthy-02" / "faulty.json").exists()
+    short = Recipe(width=8, steps=3)
+    results = run_bank([Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, short, None)], tmp_path, jobs=1)
+    assert len(results) == 2
+    assert (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns == kept
+    assert len(gatdiag.load(tmp_path / "healthy-02" / "faulty").steps) == 3
+    assert json.loads((tmp_path / "healthy-02" / "faulty.json").read_text())["recipe"]["steps"] == 3

@@ -50,7 +50,7 @@ class Kept:
         """True if both hold the same values, as far as is known."""
         if self.value is None or other.value is None or self.value.layout != torch.strided:
             return self.tensor is other.tensor and self.version == other.version
-        return self.value.shape == other.value.shape and torch.equal(self.value, other.value)
+        return self.value.shape == other.value.shape and _is_same(self.value, other.value)
 
     def restore(self) -> None:
         """Writes the old values back where they are others now."""
@@ -61,6 +61,11 @@ class Kept:
                 self.tensor.copy_(self.value)
             else:
                 self.tensor.data = self.value
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """NaN is the same as NaN: a buffer that holds one is not written again, which would spoil a backward pass."""
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 class Tally:

@@ -139,3 +139,13 @@ def test_closures_of_one_function_are_told_apart() -> None:
     after = Memory(model)
 
     assert [before.numbers[path] != after.numbers[path] for path in ("times", "times'")] == [False, True]
+
+
+def test_a_buffer_that_holds_nan_is_not_written_again_before_the_backward_pass() -> None:
+    model = nn.BatchNorm1d(2)
+    out = model(torch.full((3, 2), torch.nan))  # its running mean is NaN now, and saved for the backward pass
+    version = model.running_mean._version  # type: ignore[union-attr]
+    with preserved_state(model, None):
+        pass
+    assert model.running_mean._version == version  # type: ignore[union-attr]
+    out.sum().backward()

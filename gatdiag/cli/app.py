@@ -1,5 +1,6 @@
 """The commands put together; what goes wrong in any of them is one line and an exit status."""
 
+import gc
 import os
 import sys
 import traceback
@@ -167,6 +168,7 @@ for _command in _COMMANDS:
 
 def main() -> None:
     """Run the command line. A reader that closes the pipe early, such as `head`, ends it quietly."""
+    gc.set_threshold(100_000, 20, 50)  # a command is short, and looking for cycles would take a sixth of its time
     try:
         try:
             app(prog_name="gatdiag")

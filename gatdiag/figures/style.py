@@ -34,6 +34,7 @@ SETTINGS: dict[Any, Any] = {
     "axes.labelsize": 7.0,
     "axes.labelpad": 2.5,
     "axes.titlepad": 4.0,
+    "axes.titley": 1.0,  # given, so that it is not looked for at each pass of the layout
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from gatdiag.errors import InputError
 from gatdiag.names import listed, one_line, short, without_unseen
 from gatdiag.report.equations import equation
-from gatdiag.report.sections import MOST_IN_FULL, RunSection, comparison, run_section
+from gatdiag.report.sections import RunSection, comparison, run_sections
 from gatdiag.report.tables import cell_text, sort_key
 from gatdiag.run import Run, load
 from gatdiag.run.files import atomic_write
@@ -90,8 +90,7 @@ def check_target(target: Path, *, overwrite: bool) -> None:
 
 def render_page(runs: Sequence[Run], title: str | None = None) -> str:
     """The page about one run or several, as HTML."""
-    several, in_full = len(runs) > 1, len(runs) <= MOST_IN_FULL
-    sections = [run_section(run, f"run-{place}", in_full=in_full) for place, run in enumerate(runs, start=1)]
+    sections = run_sections(runs)
     names = [short(run.name) for run in runs]
     script = _asset("script.js")
     try:
@@ -106,7 +105,7 @@ def render_page(runs: Sequence[Run], title: str | None = None) -> str:
             made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             generator=f"gatdiag {version}",
             contents=_contents(sections),
-            comparison=comparison(runs) if several else None,
+            comparison=comparison(runs, sections) if len(runs) > 1 else None,
             sections=sections,
             style=Markup(_asset("style.css")),
             script=Markup(script),

@@ -51,11 +51,20 @@ TITLES: Final = {
 
 
 class FigureBlock(NamedTuple):
-    """One figure on the page: its facts, its identifier, the picture, and the data as an address ("" if too large)."""
+    """One figure on the page.
+
+    Attributes:
+        figure: Its facts.
+        anchor: Its identifier.
+        drawing: The picture, with another one for narrow screens where there are two.
+        narrow: The picture for narrow screens alone.
+        download: The data behind it as an address; "" if they are too large.
+    """
 
     figure: Figure
     anchor: str
     drawing: Markup
+    narrow: Markup
     download: str
 
 
@@ -76,13 +85,14 @@ def figure_block(
     """
     try:
         data = table(figure, runs, **options)
-        drawing = _drawing(figure.title, [(width, _address(figure, runs, width, data)) for width in widths])
+        pictures = [(width, _address(figure, runs, width, data)) for width in widths]
+        drawing, narrow = _drawing(figure.title, pictures), _drawing(figure.title, pictures[-1:])
         download = _download(data)
     except Exception as error:  # one figure must not cost the reader all the others
         warnings.warn(f"the figure {figure.name!r} could not be drawn: {error!r}", stacklevel=2)
-        drawing = Markup("<p>This figure could not be drawn: {}</p>").format(one_line(repr(error)))
+        drawing = narrow = Markup("<p>This figure could not be drawn: {}</p>").format(one_line(repr(error)))
         download = ""
-    return FigureBlock(figure, f"{section}-figure-{figure.name}", drawing, download)
+    return FigureBlock(figure, f"{section}-figure-{figure.name}", drawing, narrow, download)
 
 
 def figure_groups(figures: Iterable[Figure], runs: Sequence[Run], anchor: str) -> list[FigureGroup]:

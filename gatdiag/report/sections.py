@@ -1,8 +1,9 @@
 """The parts of a page: one run, and the comparison of several."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gatdiag.diagnosis import Diagnosis, diagnose
 from gatdiag.diagnosis.values import SHARE, early_median
@@ -57,18 +58,31 @@ class Comparison:
     groups: Sequence[FigureGroup]
 
 
-def run_section(run: Run, anchor: str, *, in_full: bool = True) -> RunSection:
+def run_sections(runs: Sequence[Run]) -> list[RunSection]:
+    """Each run, with overviews in the same colors; of many runs no other figure."""
+    recorded = [run for run in runs if anything(run)]
+    overviews = [figure for figure in figures_for(recorded[:1]) if figure.group == "overview" and figure.per == "run"]
+    shared = {figure.name: figure.shared(recorded) for figure in overviews}
+    in_full = len(runs) <= MOST_IN_FULL
+    return [run_section(run, f"run-{place}", in_full=in_full, shared=shared) for place, run in enumerate(runs, start=1)]
+
+
+def run_section(
+    run: Run, anchor: str, *, in_full: bool = True, shared: Mapping[str, Mapping[str, Any]] | None = None
+) -> RunSection:
     """One run.
 
     Args:
         run: The run.
         anchor: What the identifiers of its section begin with.
         in_full: Whether to draw more than the overview.
+        shared: Name of a figure -> options of its data, that it can be compared with those of other runs.
     """
     own = [figure for figure in figures_for([run]) if figure.per == "run"] if anything(run) else []
     known = [figure for figure in own if set(figure.needs) != {*missing(figure, [run])}]
     overview = next((figure for figure in known if figure.group == "overview"), None)
     diagnosis = diagnose(run) if anything(run) else None
+    options = (shared or {}).get(overview.name, {}) if overview else {}
     wanted = diagnosis.verdict.figure if diagnosis else ""
     shown = next((figure for figure in known if figure.name == wanted and figure is not overview), None)
     others = [figure for figure in known if figure not in (overview, shown)] if in_full else []
@@ -81,7 +95,7 @@ def run_section(run: Run, anchor: str, *, in_full: bool = True) -> RunSection:
         diagnosis=diagnosis,
         shown=figure_block(shown, [run], anchor) if shown else None,
         notes=notes_text(run),
-        overview=figure_block(overview, [run], anchor, ("double", "single")) if overview else None,
+        overview=figure_block(overview, [run], anchor, ("double", "single"), **options) if overview else None,
         groups=figure_groups(others, [run], anchor),
         remarks=_remarks([figure for figure in own if figure not in known], in_full=in_full),
         tables=_tables(run, f"{anchor}-tables"),
@@ -105,8 +119,8 @@ def _tables(run: Run, anchor: str) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def comparison(runs: Sequence[Run]) -> Comparison:
-    """What several runs show together."""
+def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> Comparison:
+    """What several runs, each with its section, show together."""
     unfinished = [short(run.name) for run in runs if run.status != "finished"]
     text = f"Without a regular end: {listed(unfinished)}. What was recorded of them is shown."
     left = [short(run.name) for run in runs[MOST_IN_FULL:]]
@@ -114,22 +128,12 @@ def comparison(runs: Sequence[Run]) -> Comparison:
     left_out = f"The first {MOST_IN_FULL} of {len(runs)} runs are shown; {listed(left)} {have} below."
     return Comparison(
         warnings=[text] if unfinished else [],
-        story=[*_in_short(runs), *_gradient_contrast(runs)],
+        story=[*_in_short(runs, sections), *_gradient_contrast(runs)],
         table=comparison_table(runs, "comparison-table"),
-        overviews=list(_beside_each_other(runs)),
+        overviews=[(each.name, each.overview) for each in sections[:MOST_IN_FULL] if each.overview],
         left_out=left_out if left else "",
         groups=figure_groups([f for f in figures_for(runs) if f.per == "comparison"], runs, "comparison"),
     )
-
-
-def _beside_each_other(runs: Sequence[Run]) -> Iterator[tuple[str, FigureBlock]]:
-    """The overview of each run, with the run's name; all in the same colors."""
-    shown = [run for run in runs[:MOST_IN_FULL] if anything(run)]
-    overviews = [figure for figure in figures_for(shown[:1]) if figure.group == "overview" and figure.per == "run"]
-    shared = [figure.shared(shown) for figure in overviews]
-    for place, run in enumerate(shown):
-        for figure, options in zip(overviews, shared, strict=True):
-            yield short(run.name), figure_block(figure, [run], f"comparison-{place}", **options)
 
 
 def comparison_table(runs: Sequence[Run], anchor: str) -> Table:
@@ -162,18 +166,18 @@ def _entry(run: Run, column: str, entry: float | None) -> Cell:
     return known if math.isinf(known) or (column.endswith("loss") and training_facts(run).loss is not None) else None
 
 
-def _in_short(runs: Sequence[Run]) -> Iterator[str]:
+def _in_short(runs: Sequence[Run], sections: Sequence[RunSection]) -> Iterator[str]:
     """A few sentences per run, so that the difference can be read before it is seen."""
-    for run in runs[:MOST_IN_FULL]:
+    for run, section in list(zip(runs, sections, strict=True))[:MOST_IN_FULL]:
         facts = training_facts(run)
-        if not anything(run):
+        if section.diagnosis is None:
             yield f"{short(run.name)}: nothing was recorded."
             continue
         parts = [loss_text(short(facts.loss), facts) if facts.loss and facts.steps else "No loss was logged."]
         if facts.metric and facts.best_step is not None:
             best = metric(facts.metric, facts.best_metric)
             parts.append(f"Best {short(facts.metric)}: {best}, at step {facts.best_step:,}.")
-        title = diagnose(run).verdict.title
+        title = section.diagnosis.verdict.title
         yield f"{short(run.name)}: {' '.join(parts)} Verdict: {title[:1].lower()}{title[1:]}."
     left = len(runs) - MOST_IN_FULL
     if left > 0:

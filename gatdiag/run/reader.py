@@ -45,6 +45,7 @@ class Run:
         self.meta = meta.read(folder)
         self._laws: RecordedLaws | None = None
         self._frames: dict[str, pd.DataFrame] = {}
+        self._measured: dict[str, dict[str, pa.ChunkedArray]] = {}
         self._problems: dict[str, None] = {}
 
     def __repr__(self) -> str:
@@ -127,9 +128,24 @@ class Run:
             raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
         return self._read(table)
 
+    def measured(self, table: TableName, column: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """For each row of a table of pandas, whether the column was measured there; a measured value may be NaN.
+
+        Returns:
+            (rows,). All False if there is no such column.
+        """
+        frame = self._frame(table)
+        if column in self._measured[table]:
+            known: np.ndarray[Any, np.dtype[np.bool_]] = self._measured[table][column].to_numpy()
+            return known
+        return np.full(len(frame), column in frame.columns)
+
     def _frame(self, name: TableName) -> "pd.DataFrame":
         if name not in self._frames:
-            self._frames[name] = _frame(self._read(name), self.layer_names, self.parameter_names)
+            table = self._read(name)
+            columns = zip(table.schema.names, table.columns, strict=True)
+            self._measured[name] = {key: column.is_valid() for key, column in columns if column.null_count}
+            self._frames[name] = _frame(table, self.layer_names, self.parameter_names)
         return self._frames[name]
 
     def _read(self, name: TableName) -> pa.Table:

@@ -6,11 +6,9 @@ codes number the layers from 0. In pandas both absent and undefined values are N
 
 from collections.abc import Sequence
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from gatdiag.errors import InputError
@@ -25,27 +23,9 @@ Floats = NDArray[np.float64]
 _FRACTIONS = ("unchanged_fraction", "changed_fraction_005", "changed_fraction_050")
 
 
-_TABLES: WeakKeyDictionary[Run, dict[str, pa.Table]] = WeakKeyDictionary()
-
-
 def measured(run: Run, table: TableName, column: str) -> NDArray[np.bool_]:
-    """For each row of a table, whether the column was measured there; a measured value may be NaN.
-
-    Returns:
-        (rows,) as in `getattr(run, table)`. All False if there is no such column.
-    """
-    frame = getattr(run, table)
-    if column not in frame.columns:
-        return np.zeros(len(frame), bool)
-    present: NDArray[np.bool_] = ~np.isnan(frame[column].to_numpy(np.float64))
-    if present.all() or (table == "neurons" and present.any()):  # all rows of a law are measured together
-        return np.ones(len(frame), bool)
-    known = _TABLES.setdefault(run, {})
-    if table not in known:
-        known[table] = run.arrow(table)
-    valid = known[table].column(column).is_valid().to_numpy()[: len(frame)]  # a live run may have grown since
-    present[: len(valid)] |= valid
-    return present
+    """For each row of a table, whether the column was measured there; see `gatdiag.run.Run.measured`."""
+    return run.measured(table, column)
 
 
 def recorded(run: Run, table: TableName, column: str) -> bool:
@@ -123,19 +103,16 @@ def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "e
     """
     if not recorded(run, "neurons", column):
         return _empty(run)
-    frame = run.neurons
-    steps, place = _positions(frame["step"].to_numpy())
-    layers, layer = len(run.layer_names), _codes(frame, run)
-    kept = layer >= 0  # laws of layers that are not recorded have none
-    key, values = (place * layers + layer)[kept], frame[column].to_numpy(np.float64)[kept]
-    if (np.diff(key) < 0).any():  # laws of one layer need not stand together
-        order = np.argsort(key, kind="stable")
-        key, values = key[order], values[order]
-    starts = np.flatnonzero(np.diff(key, prepend=-1))
-    highest, lowest = np.maximum.reduceat(values, starts), np.minimum.reduceat(values, starts)
-    extreme = np.where(np.abs(lowest) > np.abs(highest), lowest, highest)
-    value = np.abs(extreme) if how == "largest" else extreme
-    return _tidy(run, steps[key[starts] // layers], key[starts] % layers, value)
+    frame, layers = run.neurons, len(run.layer_names)
+    step, layer, values = frame["step"].to_numpy(), _codes(frame, run), frame[column].to_numpy(np.float64)
+    starts = np.flatnonzero(np.append(True, (step[1:] != step[:-1]) | (layer[1:] != layer[:-1])))
+    parts = np.stack([np.maximum.reduceat(values, starts), -np.minimum.reduceat(values, starts)])
+    kept = layer[starts] >= 0  # laws of layers that are not recorded have none
+    steps, place = np.unique(step[starts][kept], return_inverse=True)
+    cells, cell = np.unique(place * layers + layer[starts][kept], return_inverse=True)  # may come in several parts
+    highest, lowest = (_largest(part[kept], cell, len(cells)) for part in parts)
+    extreme = np.where(lowest > np.abs(highest), -lowest, highest) if how == "extreme" else np.maximum(highest, lowest)
+    return _tidy(run, steps[cells // layers], cells % layers, extreme)
 
 
 def weight_scale(run: Run) -> float | None:
@@ -228,18 +205,18 @@ def _positions(step: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
     return np.unique(step, return_inverse=True)
 
 
-def _codes(frame: pd.DataFrame, run: Run) -> NDArray[np.int64]:
+def _codes(frame: pd.DataFrame, run: Run) -> NDArray[np.integer]:
     layer = frame["layer"]
     if list(layer.cat.categories) != list(run.layer_names):
         layer = layer.cat.set_categories(list(run.layer_names))
-    return layer.cat.codes.to_numpy().astype(np.int64)
+    return layer.cat.codes.to_numpy()
 
 
-def _names(run: Run, codes: NDArray[np.int64]) -> pd.Categorical:
+def _names(run: Run, codes: NDArray[np.integer]) -> pd.Categorical:
     return pd.Categorical.from_codes(codes, categories=pd.Index(run.layer_names, dtype=object), ordered=True)
 
 
-def _tidy(run: Run, step: NDArray[np.int64], layer: NDArray[np.int64], value: Floats) -> pd.DataFrame:
+def _tidy(run: Run, step: NDArray[np.int64], layer: NDArray[np.integer], value: Floats) -> pd.DataFrame:
     return pd.DataFrame({"step": step, "layer": _names(run, layer), "value": value})
 
 

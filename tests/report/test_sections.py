@@ -4,7 +4,7 @@ import pytest
 import gatdiag
 from gatdiag.figures import figures_for
 from gatdiag.report import plots, sections
-from gatdiag.report.sections import comparison, comparison_table, run_section
+from gatdiag.report.sections import comparison, comparison_table, run_section, run_sections
 from gatdiag.report.tables import cell_text
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_run
@@ -18,7 +18,11 @@ def _undrawn(monkeypatch):
 
 
 def undrawn(figure, runs, section, widths=(), **options):
-    return plots.FigureBlock(figure, section, repr(options), "")
+    return plots.FigureBlock(figure, section, "", repr(options), "")
+
+
+def compared(runs):
+    return comparison(runs, run_sections(runs))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +63,7 @@ def test_a_loss_that_is_no_number_is_not_called_unknown(tmp_path):
 
 
 def test_a_comparison_begins_with_one_sentence_a_run(runs):
-    found = comparison(runs)
+    found = compared(runs)
     assert [sentence.split(":")[0] for sentence in found.story[:2]] == ["stuck", "fine"]
     assert "The loss fell from" in found.story[1]
     assert len(found.story) == 3
@@ -69,14 +73,14 @@ def test_a_comparison_begins_with_one_sentence_a_run(runs):
 
 
 def test_a_comparison_names_runs_without_an_end(runs, tmp_path):
-    found = comparison([runs[0], build(tmp_path / "open", logged={"loss": [1.0]}, ending=None)])
+    found = compared([runs[0], build(tmp_path / "open", logged={"loss": [1.0]}, ending=None)])
     assert "open" in found.warnings[0]
 
 
 def test_overviews_beside_each_other_have_the_same_colors(runs):
-    first, second = (block for _, block in comparison(runs).overviews)
+    first, second = (block for _, block in compared(runs).overviews)
     assert first.figure.name == "overview"
-    assert first.drawing == second.drawing == repr(figures_for(runs[0])[0].shared(runs))
+    assert first.narrow == second.narrow == repr(figures_for(runs[0])[0].shared(runs))
 
 
 def test_a_comparison_says_how_far_the_gradients_are_apart(tmp_path):
@@ -84,16 +88,16 @@ def test_a_comparison_says_how_far_the_gradients_are_apart(tmp_path):
         build(tmp_path / name, name=name, weights={"relative_gradient_norm": np.full((20, 3), size)})
         for name, size in {"weak": 0.002, "strong": 0.5}.items()
     ]
-    assert comparison(runs).story[-1].endswith(": 0.002 in weak, 0.5 in strong, 250 times as large.")
+    assert compared(runs).story[-1].endswith(": 0.002 in weak, 0.5 in strong, 250 times as large.")
 
 
 def test_runs_beyond_the_sixth_are_pointed_to(tmp_path):
     runs = [build(tmp_path / str(place), name=str(place), logged={"loss": [2.0, 1.0]}) for place in range(8)]
-    found = comparison(runs)
+    found = compared(runs)
     story = found.story
     assert found.left_out == "The first 6 of 8 runs are shown; 6 and 7 have theirs below."
-    assert comparison(runs[:7]).left_out == "The first 6 of 7 runs are shown; 6 has its overview below."
-    assert comparison(runs[:6]).left_out == ""
+    assert compared(runs[:7]).left_out == "The first 6 of 7 runs are shown; 6 has its overview below."
+    assert compared(runs[:6]).left_out == ""
     assert len(story) == 7
     assert story[0].startswith("0: The loss fell from 2 to 1, by 50 %")
     assert story[-1] == "And 2 more runs: see the table."

@@ -34,16 +34,18 @@ from torch.nn import functional
 
 from gatdiag import metrics
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied, has_remedy, put_on, take_off
+from gatdiag.remedies.applied import Applied, has_remedy, put_on, remove_all, take_off
 from gatdiag.structure import unwrapped
 from gatdiag.structure.adapters import adapter_name
 
 Mode: TypeAlias = Literal["paper", "code"]
+_LARGEST_EXPONENT: Final = 40.0  # whose exponentials are far from overflow
+_LEAST_NORM: Final = 1e-12
 _ALPHA, _MODE = "lipschitz_alpha", "lipschitz_mode"
 
 
 class _Normalized:
-    """A layer whose scores are divided."""
+    """A layer whose scores are divided. Lengths of nodes are taken once per node, not once per edge."""
 
     lipschitz_alpha: float
     lipschitz_mode: Mode
@@ -51,53 +53,81 @@ class _Normalized:
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """PyG writes methods for a class when a layer is made or copied; those of the layer's own class are there."""
 
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            self.__dict__.pop("_lengths", None)
 
-class _Linear(_Normalized):
-    """Scores that are linear in what is attended to: its lengths are taken once per node, not once per edge."""
-
-    def _lengths(self: Any, edge_index: Any, source: Tensor, target: Tensor | float) -> None:
-        """Keep ||x_j||^2 of each edge and ||x_i||^2 of each target for `_factor`."""
+    def _measure(self: Any, edge_index: Any, target: Tensor | None, *sources: Tensor) -> None:
+        """Keep the lengths of targets, and those of sources for each edge, until scores are divided."""
         neighbor = 0 if self.flow == "source_to_target" else 1
-        self.__dict__["_squares"] = self._lift(source, edge_index, neighbor), target
+        self.__dict__["_lengths"] = target, *(self._lift(source, edge_index, neighbor) for source in sources)
 
-    def _factor(self: Any, norm: Tensor, edge: Tensor | None, index: Tensor, size: int | None) -> Tensor:
-        """(E, H): what scores are multiplied by."""
-        square_j, square_i = self.__dict__.pop("_squares")
-        if isinstance(square_i, Tensor):  # PyG counts sources in place of targets where edges are turned around
-            size = square_i.shape[0]
-        largest = _largest(square_j, index, size)
+    def _radius(self: Any, edge: Tensor | None, index: Tensor, size: int | None) -> Tensor:
+        """(N, H): sqrt(max_j ||x_j||^2 + ||x_i||^2 + max_j ||e_ij||^2)."""
+        length_i, length_j = self._lengths
+        if length_i is not None:  # PyG counts sources in place of targets where edges are turned around
+            size = length_i.shape[0]
+        # If all neighbors are zero, the divisor is without effect, as long as it can be divided by.
+        radius = _largest(length_j, index, size).clamp_min(torch.finfo(length_j.dtype).tiny ** 0.5)
         if edge is not None:
-            largest = largest + _largest(_squared(edge), index, size)
+            radius = torch.hypot(radius, _largest(_length(edge), index, size))
+        return radius if length_i is None else torch.hypot(radius, length_i)
+
+    def _linear(self: Any, a: Tensor, edge: Tensor | None, index: Tensor, size: int | None) -> Any:
+        """c / alpha of linear scores, for each edge; the length of `a` (1, H, any) is ||a||."""
         if self.lipschitz_mode == "paper":
-            factor = _root(norm * (largest + square_i)).reciprocal() * float(self.lipschitz_alpha)
-            return factor.index_select(0, index)
-        # one norm for all heads; maxima of (node, head) pairs looked up by the number of the node; x_j in place of x_i
-        misplaced = largest.reshape(-1, 1)[index]
-        authors = 4 * torch.sqrt(norm.sum() * (misplaced + square_j)) + 1e-12
-        return authors.reciprocal()
+            return (self._norm(a) * self._radius(edge, index, size)).index_select(0, index)
+        # one norm for all heads; maxima of (node, head) pairs looked up by the number of the node; x_j, not x_i
+        _, length_j = self._lengths
+        misplaced = _largest(length_j, index, size).reshape(-1, 1)[index]
+        return 4 * torch.linalg.vector_norm(a) * torch.hypot(misplaced, length_j) + 1e-12
+
+    def _norm(self, a: Tensor) -> Tensor:
+        """(1, H): ||a|| / alpha."""
+        return _length(a).clamp_min(_LEAST_NORM) / self.lipschitz_alpha
+
+    def _quadratic(self: Any, u: Tensor, v: Tensor, w: Tensor) -> Any:
+        """(N, H): c / alpha of dot products; where it would be zero, the scores are zero as well."""
+        largest = torch.maximum(torch.maximum(u * v, u * w), v * w)
+        if self.lipschitz_mode == "code":
+            return math.sqrt(self.out_channels) * (largest + 1e-12)
+        return (largest / self.lipschitz_alpha).clamp_min(torch.finfo(largest.dtype).tiny)
+
+    def _softmax(self, score: Tensor, index: Tensor, size: int | None) -> Tensor:
+        if self.lipschitz_mode == "code" or self.lipschitz_alpha > _LARGEST_EXPONENT:
+            from torch_geometric.utils import softmax
+
+            alpha: Tensor = softmax(score, index, num_nodes=size)
+            return alpha
+        weight = score.exp()  # at most e^alpha: no maximum needs to be taken off first
+        total = weight.new_zeros(_count(index, size), weight.shape[1]).index_add(0, index, weight)
+        return weight / total.index_select(0, index)
+
+    def _dropped(self: Any, alpha: Tensor) -> Any:
+        return functional.dropout(alpha, p=self.dropout, training=self.training)
 
 
-class _GAT(_Linear):
+class _GAT(_Normalized):
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         # PyG hands only a^T x on to what computes the scores: the lengths of x are taken where x is made.
         made: list[Tensor] = []
 
         def measure(_: nn.Module, __: Any, x: Tensor) -> None:
-            made.append(_squared(x.view(-1, self.heads, self.out_channels)))
+            made.append(_length(x.view(-1, self.heads, self.out_channels)))
 
         maps = [linear for linear in (self.lin, self.lin_src, self.lin_dst) if linear is not None]
         handles = [linear.register_forward_hook(measure) for linear in maps]
         self.__dict__["_made"] = made
         try:
-            return super().forward(*args, **kwargs)  # type: ignore[misc]
+            return super().forward(*args, **kwargs)
         finally:
+            remove_all(handles)
             del self.__dict__["_made"]
-            self.__dict__.pop("_squares", None)
-            for handle in handles:
-                handle.remove()
 
     def edge_updater(self: Any, edge_index: Any, alpha: Any, edge_attr: Any = None, size: Any = None) -> Any:
-        self._lengths(edge_index, self._made[0], 0.0 if alpha[1] is None else self._made[-1])
+        self._measure(edge_index, None if alpha[1] is None else self._made[-1], self._made[0])
         return super().edge_updater(edge_index, alpha=alpha, edge_attr=edge_attr, size=size)  # type: ignore[misc]
 
     def edge_update(
@@ -110,36 +140,41 @@ class _GAT(_Linear):
         dim_size: int | None,
     ) -> Any:
         score = alpha_j if alpha_i is None else alpha_j + alpha_i
-        norm, edge = _squared(self.att_src) + _squared(self.att_dst), None
+        a, edge = [self.att_src, self.att_dst], None
         if edge_attr is not None and self.lin_edge is not None:
             edge = _edge_features(self, edge_attr)
             score = score + (edge * self.att_edge).sum(-1)
-            norm = norm + _squared(self.att_edge)
-        score = (score * self._factor(norm, edge, index, dim_size)).to(alpha_j.dtype)
-        return super().edge_update(score, None, None, index, ptr, dim_size)  # type: ignore[misc]
+            a.append(self.att_edge)
+        score = score / self._linear(torch.cat(a, -1), edge, index, dim_size)
+        alpha = self._softmax(functional.leaky_relu(score, self.negative_slope), index, dim_size)
+        return self._dropped(alpha.to(alpha_j.dtype))
 
 
-class _GATv2(_Linear):
+class _GATv2(_Normalized):
     def edge_updater(self: Any, edge_index: Any, x: Any, edge_attr: Any = None, size: Any = None) -> Any:
-        source = _squared(x[0])
-        self._lengths(edge_index, source, source if x[1] is x[0] else _squared(x[1]))
+        source = _length(x[0])
+        self._measure(edge_index, source if x[1] is x[0] else _length(x[1]), source)
         return super().edge_updater(edge_index, x=x, edge_attr=edge_attr, size=size)  # type: ignore[misc]
 
     def edge_update(
         self: Any, x_j: Tensor, x_i: Tensor, edge_attr: Any, index: Tensor, ptr: Any, dim_size: int | None
-    ) -> Tensor:
-        total, edge = x_i + x_j, None
+    ) -> Any:
+        x, edge = x_i + x_j, None
         if edge_attr is not None:
             edge = _edge_features(self, edge_attr)
-            total = total + edge
-        score = (functional.leaky_relu(total, self.negative_slope) * self.att).sum(-1)
-        norm = (2 if edge is None else 3) * _squared(self.att)
-        score = (score * self._factor(norm, edge, index, dim_size)).to(x_j.dtype)
-        alpha = _softmax(score, index, ptr, dim_size)
-        return functional.dropout(alpha, p=self.dropout, training=self.training)
+            x = x + edge
+        x = functional.leaky_relu(x, self.negative_slope)
+        a = self.att * math.sqrt(2 if edge is None else 3)
+        score = (x * self.att).sum(-1) / self._linear(a, edge, index, dim_size)
+        return self._dropped(self._softmax(score, index, dim_size).to(x_j.dtype))
 
 
 class _Transformer(_Normalized):
+    def propagate(self: Any, edge_index: Any, query: Tensor, key: Tensor, value: Tensor, edge_attr: Any) -> Any:
+        self._measure(edge_index, _length(query), _length(key), _length(value))
+        given = {"query": query, "key": key, "value": value, "edge_attr": edge_attr}
+        return super().propagate(edge_index, **given)  # type: ignore[misc]
+
     def message(
         self: Any,
         query_i: Tensor,
@@ -150,19 +185,25 @@ class _Transformer(_Normalized):
         ptr: Any,
         size_i: int | None,
     ) -> Any:
-        scale = math.sqrt(self.out_channels)  # by which the layer divides its scores
-        edge = 0.0 if self.lin_edge is None else _edge_features(self, edge_attr)
-        u = _length(query_i)
-        if self.lipschitz_mode == "code":
-            u = torch.linalg.vector_norm(u, dim=0)  # of the whole graph, each query as often as it has neighbors
-        v, w = (_largest(_length(x + edge), index, size_i)[index] for x in (key_j, value_j))
-        divisor = _quadratic_divisor(u, v, w)
-        factor = 1 / (divisor + 1e-12) if self.lipschitz_mode == "code" else scale * self.lipschitz_alpha / divisor
-        query_i = (query_i * factor.unsqueeze(-1)).to(query_i.dtype)
-        return super().message(query_i, key_j, value_j, edge_attr, index, ptr, size_i)  # type: ignore[misc]
+        u, v, w = self._lengths
+        if self.lin_edge is not None:
+            edge = _edge_features(self, edge_attr)
+            key_j, value_j = key_j + edge, value_j + edge
+            v, w = _length(key_j), _length(value_j)
+        v, w = _largest(v, index, len(u)), _largest(w, index, len(u))
+        if self.lipschitz_mode == "code":  # of the whole graph, each query as often as it has neighbors
+            u = torch.linalg.vector_norm(u.index_select(0, index), dim=0)
+        score = _dot(query_i, key_j) / self._quadratic(u, v, w).index_select(0, index)
+        self._alpha = self._softmax(score, index, size_i).to(value_j.dtype)
+        return value_j * self._dropped(self._alpha).unsqueeze(-1)
 
 
 class _SuperGAT(_Normalized):
+    def propagate(self: Any, edge_index: Any, x: Tensor) -> Any:
+        length = _length(x)
+        self._measure(edge_index, length, length)
+        return super().propagate(edge_index, x=x)  # type: ignore[misc]
+
     def get_attention(
         self: Any,
         edge_index_i: Tensor,
@@ -173,17 +214,17 @@ class _SuperGAT(_Normalized):
     ) -> Any:
         if return_logits:  # of which the layer learns what edges are; they weigh nothing
             return super().get_attention(edge_index_i, x_i, x_j, num_nodes, return_logits=True)  # type: ignore[misc]
-        similarity, length_i = (_wide(x_i) * _wide(x_j)).sum(-1), _length(x_i)
-        largest = _largest(_length(x_j), edge_index_i, num_nodes)[edge_index_i]
+        score = _dot(x_i, x_j)
         if self.attention_type == "MX":
-            score = ((x_j * self.att_l).sum(-1) + (x_i * self.att_r).sum(-1)) * similarity.sigmoid()
-            square = largest.square() + length_i.square()
-            norm = _squared(self.att_l) + _squared(self.att_r)
-            divisor = 1.125 * _root(norm * square) * (1 + square / 4)
+            score = ((x_j * self.att_l).sum(-1) + (x_i * self.att_r).sum(-1)) * score.sigmoid()
+            radius = self._radius(None, edge_index_i, num_nodes)
+            divisor = 1.125 * self._norm(torch.cat([self.att_l, self.att_r], -1)) * radius * (1 + radius.square() / 4)
         else:
-            score, divisor = similarity, _quadratic_divisor(length_i, largest, largest)
-        score = functional.leaky_relu(self.lipschitz_alpha * score / divisor, self.negative_slope)
-        return _softmax(score.to(x_j.dtype), edge_index_i, None, num_nodes)
+            u, v = self._lengths
+            v = _largest(v, edge_index_i, num_nodes)
+            divisor = self._quadratic(u, v, v)
+        score = functional.leaky_relu(score / divisor.index_select(0, edge_index_i), self.negative_slope)
+        return self._softmax(score, edge_index_i, num_nodes).to(x_j.dtype)
 
 
 _CLASSES: Final[Mapping[str, type]] = {
@@ -193,6 +234,7 @@ _CLASSES: Final[Mapping[str, type]] = {
     "SuperGATConv": _SuperGAT,
 }
 _OF_THE_AUTHORS: Final = ("GATConv", "TransformerConv")
+_VECTORS: Final = ("att", "att_src", "att_dst", "att_l", "att_r")
 _OVERRIDABLE: Final = ("forward", "edge_update", "message", "get_attention")
 
 
@@ -254,6 +296,11 @@ def _normalize_(applied: Applied, name: str, layer: Any, alpha: float, mode: Mod
         raise ModelError(f"{name} ({type(layer).__name__}) has its own {own[0]}(), so that its scores are not known")
     if mode == "code" and kind not in _OF_THE_AUTHORS:
         raise ModelError(f"{name} is a {kind}, of which the authors' code has no normalized version: use mode='paper'")
+    vectors = [vector.detach() for key in _VECTORS if (vector := getattr(layer, key, None)) is not None]
+    if vectors and not _length(torch.cat(vectors, -1)).all():
+        raise ModelError(
+            f"{name} has a head whose attention vector is zero, and scores are divided by its norm: set it"
+        )
 
     def undo() -> None:
         take_off(layer, _CLASSES[kind])
@@ -267,8 +314,7 @@ def _normalize_(applied: Applied, name: str, layer: Any, alpha: float, mode: Mod
 
 
 def _is_of_pyg(method: Any) -> bool:
-    module = getattr(method, "__module__", "torch_geometric")
-    return module.startswith(("torch_geometric", __name__, "gatdiag.remedies."))
+    return getattr(method, "__module__", "torch_geometric").startswith(("torch_geometric", "gatdiag.remedies."))
 
 
 def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Tensor:
@@ -283,13 +329,14 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
 
     Args:
         layer: A layer that `lipschitz_normalize_` has normalized in mode ``paper``.
-        edge_index: (2, E) as the layer is given it; self loops that the layer adds are added.
+        edge_index: As the layer is given it, (2, E) or sparse; self loops that the layer adds are added.
         num_nodes: N; where sources and targets differ, the larger number of the two.
 
     Returns:
         0-d, float64. Infinity where a gate multiplies features (`TransformerConv(beta=True)`).
 
     Raises:
+        InputError: `edge_index` is neither.
         ModelError: The layer is not normalized, or in mode ``code``, for which nothing is proven.
 
     Example:
@@ -305,10 +352,12 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
     if getattr(layer, "lin_beta", None) is not None:
         return torch.tensor(math.inf, dtype=torch.float64)
     source, target = _edges(layer, edge_index, num_nodes)
-    degree = torch.bincount(target, minlength=num_nodes).double()
-    reached = degree > 0
+    degrees, place = torch.bincount(target, minlength=num_nodes).unique(return_inverse=True)
     alpha = torch.tensor(getattr(layer, _ALPHA), dtype=torch.float64)
-    square = (alpha.exp() * degree.clamp_min(1).rsqrt() + math.sqrt(8) * alpha).square() * reached
+    bounds = [
+        metrics.attention_bound(alpha, 1, degree) if degree else torch.zeros_like(alpha) for degree in degrees.tolist()
+    ]
+    square = torch.stack(bounds)[place].square()
     received = torch.zeros_like(square).index_add(0, source, square[target])
     sources, own = _weight_norms(layer, kind)
     heads = (sources.square().unsqueeze(1) * received + own.square().unsqueeze(1) * square).amax(1).sqrt()
@@ -337,10 +386,18 @@ def _weight_norms(layer: Any, kind: str) -> tuple[Tensor, Tensor]:
     return (math.sqrt(2) * own if getattr(layer, "attention_type", "") == "SD" else own), own
 
 
-def _edges(layer: Any, edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    source, target = edge_index.flip(0) if layer.flow == "target_to_source" else edge_index
+def _edges(layer: Any, edge_index: Any, num_nodes: int) -> tuple[Tensor, Tensor]:
+    from torch_geometric.utils import is_sparse, to_edge_index
+
+    if is_sparse(edge_index):  # rows are targets
+        target, source = to_edge_index(edge_index)[0]
+    elif isinstance(edge_index, Tensor) and edge_index.dim() == 2 and len(edge_index) == 2:
+        source, target = edge_index.flip(0) if layer.flow == "target_to_source" else edge_index
+    else:
+        got = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
+        raise InputError(f"Expected edge_index of shape (2, edges) or a sparse adjacency matrix, got {got}")
     if getattr(layer, "add_self_loops", False):
-        nodes = torch.arange(num_nodes, device=edge_index.device)
+        nodes = torch.arange(num_nodes, device=source.device)
         others = source != target
         return torch.cat([source[others], nodes]), torch.cat([target[others], nodes])
     return source, target
@@ -348,34 +405,26 @@ def _edges(layer: Any, edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tens
 
 def _length(x: Tensor) -> Tensor:
     """||x|| over the last axis, in single precision at least."""
-    length: Tensor = torch.linalg.vector_norm(_wide(x), dim=-1)
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=_wide(x))
     return length
 
 
-def _squared(x: Tensor) -> Tensor:
-    return _length(x).square()
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    return (x.to(_wide(x)) * y.to(_wide(y))).sum(-1)
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
-def _root(square: Tensor) -> Tensor:
-    """The square root, and where that is zero, which means scores of zero, something to divide by."""
-    return square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()
-
-
-def _quadratic_divisor(u: Tensor, v: Tensor, w: Tensor) -> Tensor:
-    """max{u v, u w, v w}, or where that is zero, as the scores are then, something to divide by."""
-    divisor = torch.maximum(torch.maximum(u * v, u * w), v * w)
-    return divisor.clamp_min(torch.finfo(divisor.dtype).tiny)
-
-
-def _largest(square: Tensor, index: Tensor, size: int | None) -> Tensor:
+def _largest(length: Tensor, index: Tensor, size: int | None) -> Tensor:
     """(N, H): the largest among the edges of each target."""
-    nodes = int(index.max()) + 1 if size is None else size
-    place = index.unsqueeze(-1).expand_as(square)
-    return square.new_zeros(nodes, square.shape[1]).scatter_reduce(0, place, square, "amax")
+    nothing = length.new_zeros(_count(index, size), length.shape[1])
+    return nothing.scatter_reduce(0, index.unsqueeze(-1).expand_as(length), length, "amax")
+
+
+def _count(index: Tensor, size: int | None) -> int:
+    return int(index.max()) + 1 if size is None else size
 
 
 def _edge_features(layer: Any, edge_attr: Tensor) -> Tensor:
@@ -383,10 +432,3 @@ def _edge_features(layer: Any, edge_attr: Tensor) -> Tensor:
     features = edge_attr.view(-1, 1) if edge_attr.dim() == 1 else edge_attr
     made: Tensor = layer.lin_edge(features).view(-1, layer.heads, layer.out_channels)
     return made
-
-
-def _softmax(score: Tensor, index: Tensor, ptr: Tensor | None, size: int | None) -> Tensor:
-    from torch_geometric.utils import softmax
-
-    found: Tensor = softmax(score, index, ptr, size)
-    return found

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, SuperGATConv, TransformerConv
 
 from gatdiag.errors import InputError, ModelError
@@ -100,17 +100,18 @@ def linear_by_loops(layer, x_src, x_dst, vectors, leaky_first, alpha):
 
 
 @pytest.mark.parametrize("kind", ["GAT", "GAT pairs", "GATv2", "GATv2 shared"])
-def test_linear_scores_by_loops(kind):
+@pytest.mark.parametrize("size", [0.7, 1000.0])
+def test_linear_scores_by_loops(kind, size):
     layer = layer_of(kind, heads=2)
     x = torch.randn(6, 4, dtype=torch.float64)
-    lipschitz_normalize_(layer, alpha=0.7)
+    lipschitz_normalize_(layer, alpha=size)
     if kind.startswith("GATv2"):
         maps, vectors = (layer.lin_l, layer.lin_r), (layer.att, layer.att)
     else:
         maps = (layer.lin, layer.lin) if layer.lin is not None else (layer.lin_src, layer.lin_dst)
         vectors = (layer.att_src, layer.att_dst)
     x_src, x_dst = (linear(x).view(6, 2, 3) for linear in maps)
-    expected = linear_by_loops(layer, x_src, x_dst, vectors, kind.startswith("GATv2"), 0.7)
+    expected = linear_by_loops(layer, x_src, x_dst, vectors, kind.startswith("GATv2"), size)
     torch.testing.assert_close(layer(x, EDGES), expected)
 
 
@@ -199,7 +200,7 @@ def test_mixed_precision(kind, dtype):
 
 
 @pytest.mark.parametrize("kind", ["GAT", "GATv2", "Transformer", "SuperGAT SD"])
-@pytest.mark.parametrize("scale", [1e-14, 1e14])
+@pytest.mark.parametrize("scale", [1e-17, 1e17])
 def test_the_scale_of_features_makes_no_difference_in_single_precision(kind, scale):
     layer = layer_of(kind).float()
     with torch.no_grad():
@@ -207,7 +208,11 @@ def test_the_scale_of_features_makes_no_difference_in_single_precision(kind, sca
             parameter.mul_(0 if "bias" in name else 1)
     x = torch.randn(6, 4)
     lipschitz_normalize_(layer)
-    torch.testing.assert_close(layer(scale * x, EDGES) / scale, layer(x, EDGES), rtol=1e-4, atol=1e-4)
+    scaled = (scale * x).requires_grad_()
+    found = layer(scaled, EDGES)
+    torch.testing.assert_close(found / scale, layer(x, EDGES), rtol=1e-4, atol=1e-4)
+    (found / scale).sum().backward()
+    assert all(tensor.grad.isfinite().all() for tensor in (scaled, *layer.parameters()) if tensor.grad is not None)
 
 
 @pytest.mark.parametrize("kind", [GATConv, GATv2Conv])
@@ -219,11 +224,26 @@ def test_edges_that_are_turned_around_between_sources_and_targets(kind):
     torch.testing.assert_close(turned(pair, edges.flip(0))[:3], layer(pair, edges))
 
 
-@pytest.mark.parametrize("kind", LAYERS)
-def test_neighborhoods_of_zeros_have_gradients(kind):
+@pytest.mark.parametrize("kind", [kind for kind in LAYERS if not kind.startswith("SuperGAT")])  # needs torch_sparse
+@pytest.mark.parametrize("to_sparse", [Tensor.to_sparse_coo, Tensor.to_sparse_csr])
+def test_sparse_adjacency(kind, to_sparse):
     layer = layer_of(kind, heads=2)
-    lipschitz_normalize_(layer)
+    layer.add_self_loops = False
     x = torch.randn(6, 4, dtype=torch.float64)
+    lipschitz_normalize_(layer)
+    transposed = to_sparse(torch.zeros(6, 6).index_put((EDGES[1], EDGES[0]), torch.ones(9)))
+    torch.testing.assert_close(layer(x, transposed), layer(x, EDGES))
+    assert lipschitz_bound(layer, transposed, 6) == lipschitz_bound(layer, EDGES, 6)
+    with pytest.raises(InputError, match=r"shape \(2, edges\) or a sparse adjacency matrix, got \(6, 6\)"):
+        lipschitz_bound(layer, transposed.to_dense(), 6)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_neighborhoods_of_zeros_have_gradients(kind, dtype):
+    layer = layer_of(kind, heads=2).to(dtype)
+    lipschitz_normalize_(layer)
+    x = torch.randn(6, 4, dtype=dtype)
     x[[0, 1, 2, 4]] = 0.0
     layer(x.requires_grad_(), EDGES).square().sum().backward()
     assert x.grad.isfinite().all()
@@ -249,7 +269,14 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed():
         lipschitz_normalize_(GATConv(4, 4), alpha=0)
     with pytest.raises(InputError, match="'paper' or 'code', got 'papr'"):
         lipschitz_normalize_(GATConv(4, 4), mode="papr")
-    layer = GATConv(4, 4)
+    layer = GATConv(4, 4, heads=2)
+    attention = layer.att_src.detach(), layer.att_dst.detach()
+    for vector in attention:
+        vector[:, 1] = 0
+    with pytest.raises(ModelError, match="the model has a head whose attention vector is zero"):
+        lipschitz_normalize_(layer)
+    assert type(layer) is GATConv
+    attention[0][:, 1] = 1
     lipschitz_normalize_(layer)
     with pytest.raises(ModelError, match="the model is normalized already"):
         lipschitz_normalize_(layer)

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
+from torch.nn.utils.parametrize import is_parametrized, register_parametrization, type_before_parametrizations
 from torch.utils.hooks import RemovableHandle
 
 from gatdiag.errors import ModelError
@@ -154,6 +154,11 @@ def parametrized(front: type, *behind: type) -> type:
     return type(front.__name__, behind, own)
 
 
+def picklable(module: nn.Module) -> None:
+    """Let a parametrized module be pickled, which torch refuses as it makes a class for each."""
+    type(module).__reduce_ex__ = _reduced  # type: ignore[method-assign]
+
+
 def remove_all(handles: Iterable[RemovableHandle]) -> None:
     """Remove hooks; harmless if that was done."""
     for handle in handles:
@@ -163,16 +168,26 @@ def remove_all(handles: Iterable[RemovableHandle]) -> None:
 @cache
 def _class_of(own: type, remedies: tuple[type, ...]) -> type:
     """The class of a layer with remedies, called as the layer's own: that is what people and PyG go by."""
-
-    def reduced(self: nn.Module, _: object) -> Any:
-        return _empty, (own, remedies), self.__getstate__()
-
-    known = {_REMEDIES: remedies, _OWN: own, "__reduce_ex__": reduced, "__module__": own.__module__}
+    known = {_REMEDIES: remedies, _OWN: own, "__reduce_ex__": _reduced, "__module__": own.__module__}
     kind: type = type(own.__name__, (*reversed(remedies), own), known)
     return kind
 
 
-def _empty(own: type, remedies: tuple[type, ...]) -> Any:
+def _reduced(module: Any, _: object) -> Any:
+    kind: Any = type_before_parametrizations(module)
+    names = tuple(module.parametrizations) if is_parametrized(module) else ()
+    return _empty, (getattr(kind, _OWN, kind), _remedies(module), names), kind.__getstate__(module)
+
+
+def _empty(own: type, remedies: tuple[type, ...], parametrized_names: tuple[str, ...]) -> Any:
     """A layer without contents, which unpickling fills."""
-    kind: Any = _class_of(own, remedies)
-    return kind.__new__(kind)
+    kind: Any = _class_of(own, remedies) if remedies else own
+    layer = kind.__new__(kind)
+    if parametrized_names:
+        nn.Module.__init__(layer)
+        for name in parametrized_names:  # torch makes the class
+            layer.register_parameter(name, nn.Parameter(torch.empty(())))
+            register_parametrization(layer, name, nn.Identity())
+        picklable(layer)
+        layer.__dict__.clear()
+    return layer

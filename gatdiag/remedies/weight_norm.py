@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied, parametrized, remove_all
+from gatdiag.remedies.applied import Applied, parametrized, picklable, remove_all
 from gatdiag.structure import discover, unwrapped
 
 Kind: TypeAlias = Literal["frobenius", "spectral"]
@@ -62,9 +62,8 @@ def weight_normalize_(
     hundreds of layers; a c that is too small leaves each layer little to express.
 
     Without `optimizer` it is a parametrization of torch: the layer computes with c W / ||W||, and what is trained is
-    the W behind it, the same parameter as before under the name ``parametrizations.weight.original``. Models with
-    parametrizations are saved by their ``state_dict()``; torch does not pickle them whole. With `optimizer` it is a
-    projection: weights are set to c W / ||W||_F now and after each of its steps, and names stay.
+    the W behind it, the same parameter as before under the name ``parametrizations.weight.original``. With `optimizer`
+    it is a projection: weights are set to c W / ||W||_F now and after each of its steps, and names stay.
 
     Args:
         model: Any module. Its weight matrices are those whose role is to map features of nodes
@@ -149,6 +148,7 @@ def _parametrize_(applied: Applied, model: nn.Module, name: str, c: float, kind:
                 parametrizations.spectral_norm(module, attribute)
             normalized = FrobeniusNormalized(c) if kind == "frobenius" else _Scaled(c)
             parametrize.register_parametrization(module, attribute, normalized)
+            picklable(module)
             saving.append(module.register_state_dict_post_hook(_leave_computed_out))
 
 

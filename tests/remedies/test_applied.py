@@ -1,6 +1,7 @@
 """What all remedies promise: off again in any order, with copies that live on, and nothing left by an interrupt."""
 
 import copy
+import pickle
 from itertools import permutations
 
 import pytest
@@ -66,6 +67,33 @@ def test_remedies_come_off_in_any_order(order, back):
     for number in back:
         applied[number].undo()
     assert state_of(model, optimizer) == before
+
+
+@pytest.mark.parametrize("kind", REMEDIES)
+def test_a_remedy_survives_copies_pickles_state_dicts_and_mixed_precision(kind):
+    model, optimizer = network()
+    REMEDIES[kind](model, optimizer)
+    model.eval()
+    expected, keys = model(X, EDGES), list(model.state_dict())
+    pickled = pickle.loads(pickle.dumps(model))
+    fresh, other = network()
+    REMEDIES[kind](fresh, other)
+    fresh.load_state_dict(model.state_dict())
+    for twin in (copy.deepcopy(model), pickled, pickle.loads(pickle.dumps(pickled)), copy.deepcopy(pickled), fresh):
+        assert torch.equal(twin.eval()(X, EDGES), expected)
+        assert list(twin.state_dict()) == keys
+        assert [repr(layer) for layer in twin.modules()] == [repr(layer) for layer in model.modules()]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.testing.assert_close(twin(X, EDGES).float(), expected, rtol=0.05, atol=0.05)
+        twin.train()(X, EDGES).square().sum().backward()
+        assert all(weight.grad.isfinite().all() for weight in twin.parameters())
+
+
+def test_layers_with_several_remedies_are_pickled():
+    model, optimizer = network()
+    for apply in (REMEDIES["norm"], REMEDIES["weights"], REMEDIES["scores"]):
+        apply(model, optimizer)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(X, EDGES), model(X, EDGES))
 
 
 def test_copies_live_on_when_a_remedy_is_undone():

@@ -6,6 +6,8 @@ The JSON document has these keys:
 - ``torch``, ``threads``, ``cores``: where it was measured
 - ``costs``: for each training and tool the attributes of `gatdiag.experiments.bench.Cost`, with ``ratio`` and ``whole``
 - ``notes``: texts
+
+With ``--remedies``, ``costs`` holds the attributes of `gatdiag.experiments.bench.RemedyCost`, and there are no notes.
 """
 
 from __future__ import annotations
@@ -60,6 +62,9 @@ def bench(
     peers: Annotated[
         bool, typer.Option("--peers", help="Measure wandb, TensorBoard and Aim as well, where they are installed.")
     ] = False,
+    remedies: Annotated[
+        bool, typer.Option("--remedies", help="Measure instead what remedies cost that stay in the forward pass.")
+    ] = False,
     device: Annotated[str, typer.Option(metavar="NAME", help="Where to train: cpu, cuda.")] = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -74,6 +79,9 @@ def bench(
 
     if device != "cpu" and not (device == "cuda" and torch.cuda.is_available()):
         raise InputError(f"--device: expected cpu, or cuda where torch finds a GPU, got {device!r}")
+    if remedies:
+        _measure_remedies(_SECONDS if seconds is None else seconds, as_json)
+        return
     cadence = _cadence(every)
     limit = seconds if seconds is not None else _PACED_SECONDS if cadence == "auto" else _SECONDS
     costs, notes = [], {}
@@ -86,19 +94,42 @@ def bench(
                     costs.append(measure(case, name, tool, Path(scratch) / "run", seconds=limit, every=pace))
                 except ImportError as error:
                     notes[name] = f"{name} was not measured: {error}"
-    threads, cores = torch.get_num_threads(), os.cpu_count()
     if as_json:
-        where = {"version": 1, "torch": torch.__version__, "threads": threads, "cores": cores}
         measured = [{**asdict(cost), "ratio": cost.ratio, "whole": cost.whole} for cost in costs]
-        print_document({**where, "costs": measured, "notes": [*notes.values()]})
+        print_document({**_machine(), "costs": measured, "notes": [*notes.values()]})
         return
     console = plain_console()
-    console.print(f"torch {torch.__version__}, {threads} threads of {cores} cores, every={every}, {limit:g} s each")
+    console.print("torch {torch}, {threads} threads of {cores} cores".format(**_machine()), end="")
+    console.print(f", every={every}, {limit:g} s each")
     console.print(_table(costs, paced=cadence == "auto"))
     console.print("ratio: mean watched step / mean bare step, and of processor time; whole: the first one included")
     console.print("first: from watch() to the end of the first step; --json has the memory that this took")
     for note in notes.values():
         console.print(f"note: {note}")
+
+
+def _machine() -> dict[str, Any]:
+    import torch
+
+    return {"version": 1, "torch": torch.__version__, "threads": torch.get_num_threads(), "cores": os.cpu_count()}
+
+
+def _measure_remedies(seconds: float, as_json: bool) -> None:
+    from gatdiag.experiments.bench import GATS, REMEDIES, measure_remedy
+
+    costs = [measure_remedy(model, remedy, seconds=seconds) for model in GATS for remedy in REMEDIES]
+    if as_json:
+        print_document({**_machine(), "costs": [asdict(cost) for cost in costs]})
+        return
+    table = grid(["10 layers", "remedy"], ["bare\nms", "forward", "forward and\nbackward"])
+    for cost in costs:
+        numbers = f"{1e3 * cost.bare:.1f}", f"{cost.forward:.3f}", f"{cost.step:.3f}"
+        table.add_row(cost.model, cost.remedy, *numbers)
+    console = plain_console()
+    console.print("torch {torch}, {threads} threads of {cores} cores".format(**_machine()), end="")
+    console.print(f", {seconds:g} s each")
+    console.print(table)
+    console.print("forward: mean processor time of a forward pass with the remedy / without it")
 
 
 def _cadence(every: str) -> Every:

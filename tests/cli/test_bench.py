@@ -5,6 +5,7 @@ from types import ModuleType
 import pytest
 import torch
 from torch import nn
+from torch_geometric.nn import GAT
 from typer.testing import CliRunner
 
 from gatdiag.cli.app import app
@@ -41,6 +42,16 @@ def test_a_built_in_training_is_measured_as_a_table(bench):
     assert "every=3" in done.stdout
     (row,) = [line.split() for line in done.stdout.splitlines() if "gcn-2-small" in line]
     assert row[1] == "fast"
+
+
+def test_what_remedies_cost(bench, monkeypatch):
+    monkeypatch.setattr(experiments_bench, "GATS", {"small": lambda: GAT(8, 8, num_layers=2)})
+    done = bench("--remedies", "--json")
+    assert done.exit_code == 0, done.stderr
+    costs = json.loads(done.stdout)["costs"]
+    assert [cost["remedy"] for cost in costs] == [*experiments_bench.REMEDIES]
+    assert all(cost["forward"] > 0 and cost["step"] > 0 and cost["rounds"] == 4 for cost in costs)
+    assert "insert_after_ PairNorm" in bench("--remedies").stdout
 
 
 def test_other_tools_write_where_they_are_told(monkeypatch, tmp_path):

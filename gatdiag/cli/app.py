@@ -56,6 +56,10 @@ class _Group(TyperGroup):
         """Run the command that the arguments name."""
         if not options.setdefault("standalone_mode", True):
             return super().main(*args, **options)
+        given = args[0] if args else options.get("args")
+        if "" in (sys.argv[1:] if given is None else given):
+            _complain("an argument is empty; the current folder is .")
+            sys.exit(_FAILED)
         try:
             status = super().main(*args, **{**options, "standalone_mode": False})
         except _UsageError as error:

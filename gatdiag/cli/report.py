@@ -19,8 +19,6 @@ Picture: TypeAlias = Literal["png", "svg", "pdf"]
 
 _PICTURES: Final[tuple[Picture, ...]] = ("png", "svg", "pdf")
 _FORMATS: Final = ("html", *_PICTURES)
-# Of files that are not written here; other endings may be part of a folder's name.
-_FOREIGN: Final = "csv doc docx eps gif jpeg jpg json md ps tex txt xlsx xml zip"
 
 
 def report(
@@ -55,8 +53,12 @@ def report(
     kind = "html" if ending == "htm" else ending
     picture = next((name for name in _PICTURES if name == kind), None)
     wanted = _parsed(formats or picture or "html")
-    if kind in _FOREIGN.split() or (out.exists() and kind not in _FORMATS and not out.is_dir()):
-        raise InputError(f"--out: expected NAME.html, .pdf, .png, .svg or a folder, got {str(out)!r}")
+    is_file = kind.isalpha() or (out.exists() and not out.is_dir())  # a folder's name may end in .2
+    if is_file and kind not in _FORMATS:
+        raise InputError(
+            f"--out: expected a name that ends in .html, .pdf, .png or .svg, or a folder (make one whose name has "
+            f"another ending first), got {str(out)!r}"
+        )
     if picture and wanted != [picture]:
         raise InputError(f"--out: {str(out)!r} is the name of one {kind} file: give a folder, or no --format")
     opened = open_runs(runs)

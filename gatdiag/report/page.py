@@ -50,6 +50,8 @@ def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwr
         Traceback (most recent call last):
         gatdiag.errors.InputError: ...
     """
+    if not os.fspath(path):
+        raise InputError("Expected the name of a file for the report, got an empty path")
     target = Path(path)
     opened = open_runs(runs)
     check_target(target, overwrite=overwrite)

@@ -4,7 +4,7 @@ import datetime
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,36 +16,62 @@ from gatdiag.run.tables import SCHEMA_VERSION, is_encodable
 
 Meta: TypeAlias = dict[str, Any]
 
-STATUSES = ("recording", "finished", "failed", "interrupted")
 LARGEST_STEP = 2**63 - 1
 _LARGEST_NEURON = 2**31 - 1
 _LARGEST_FILE = 2**28
-_NULL = type(None)
+_STEP = range(LARGEST_STEP + 1)
+_TEXT, _NUMBER = (str, None), (float, None)
 
-# A shape is: a type or a tuple of types; [shape] for a list; {key: shape} for an object with at least these keys.
+# The shape of meta.json, on which all readers rely. A shape is: a type; None for null; a range of whole numbers; a text
+# for itself; (shape, ...) for one of several; [shape] for a list; {key: shape} for an object that has at least these
+# keys, but for those with a question mark; "*" stands for any key.
 _SHAPE: dict[str, Any] = {
     "schema": int,
     "sealed": bool,
-    "status": str,
-    "error": (str, _NULL),
-    "created": (str, _NULL),
-    "ended": (str, _NULL),
+    "status": ("recording", "finished", "failed", "interrupted"),
+    **dict.fromkeys(("error", "created", "ended", "model", "device", "dtype"), _TEXT),
     "name": str,
-    "model": (str, _NULL),
-    "device": (str, _NULL),
-    "dtype": (str, _NULL),
-    "structure": {"layers": [{"name": str, "parameters": [{"name": str, "role": str, "shape": [int]}]}]},
-    "laws": {"found": [{"layer": (str, _NULL), "neuron": (int, _NULL)}], "excluded": [dict], "error": (str, _NULL)},
-    "quantities": [{"name": str}],
-    "cadence": dict,
-    "optimizers": [dict],
+    "structure": {
+        "order?": _TEXT,
+        "layers": [
+            {
+                "name": str,
+                "kind?": _TEXT,
+                "executed?": (bool, None),
+                "parameters": [
+                    {"name": str, "names?": ([str], None), "role": str, "shape": [_STEP], "trainable?": (bool, None)}
+                ],
+            }
+        ],
+    },
+    "laws": {
+        "found": [
+            {
+                "name?": str,
+                "kind?": str,
+                "layer": _TEXT,
+                "neuron": (range(_LARGEST_NEURON + 1), None),
+                "count?": range(1, MOST_LAWS + 1),
+                "residual?": ([_NUMBER], None),
+                "terms?": ([dict], None),
+            }
+        ],
+        "excluded": [{"what": str, "reason": str}],
+        "error": _TEXT,
+    },
+    "quantities": [{"name": str, "table?": _TEXT}],
+    "cadence": {"budget?": _NUMBER, "groups?": ({"*": (int, None)}, None)},
+    "optimizers": [{"class": str, "groups": [{"parameters?": ([str], None)}], "from_step?": (_STEP, None)}],
     "versions": dict,
-    "first_non_finite": (dict, _NULL),
-    "best": (dict, _NULL),
+    "first_non_finite": ({"step": _STEP, "layer": _TEXT, "where": str, "parameter?": _TEXT, "kind": str}, None),
+    "best": ({"name?": _TEXT, "mode?": ("min", "max"), "value?": _NUMBER, "step?": (_STEP, None)}, None),
     "notes": [str],
-    "resumed_at": [int],
+    "resumed_at": [_STEP],
+    "signals?": (dict, None),
 }
-_WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object", list: "a list", _NULL: "null"}
+_WORDS = {
+    str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object", list: "a list",
+}  # fmt: skip
 
 
 def now() -> str:
@@ -148,42 +174,47 @@ def check(meta: Any, where: str) -> None:
             )
         )
     _check_shape(meta, _SHAPE, where, "")
-    if meta["status"] not in STATUSES:
-        raise InputError(f'{where}: "status" should be one of {", ".join(STATUSES)}, got {_short(meta["status"])}')
-    _check_range("step", meta["resumed_at"], LARGEST_STEP, where)
     _check_names("layer", layer_names(meta), where)
     _check_names("parameter", parameter_names(meta), where)
     found = meta["laws"]["found"]
-    for number, law in enumerate(found):
-        _check_shape(law.get("count", 1), int, where, f"laws.found.{number}.count.")
-    counts = [law.get("count", 1) for law in found]
-    _check_range("number of laws", (*(count - 1 for count in counts), sum(counts)), MOST_LAWS, where)
-    neurons = [(law["neuron"], count) for law, count in zip(found, counts, strict=True) if law["neuron"] is not None]
-    _check_range("neuron", (at for first, count in neurons for at in (first, first + count)), _LARGEST_NEURON, where)
+    if sum(law.get("count", 1) for law in found) > MOST_LAWS:
+        raise InputError(f"{where}: a run holds at most {MOST_LAWS} laws")
+    if any((law["neuron"] or 0) + law.get("count", 1) - 1 > _LARGEST_NEURON for law in found):
+        raise InputError(f"{where}: neurons are counted from 0 to {_LARGEST_NEURON}")
 
 
 def _check_shape(value: Any, shape: Any, where: str, path: str) -> None:
-    if isinstance(shape, dict):
-        _check_shape(value, dict, where, path)
-        for key, inner in shape.items():
-            if key not in value:
-                raise InputError(f'{where} is incomplete: "{path}{key}" is missing')
-            _check_shape(value[key], inner, where, f"{path}{key}.")
-    elif isinstance(shape, list):
-        _check_shape(value, list, where, path)
+    shapes = shape if isinstance(shape, tuple) else (shape,)
+    fitting = next((each for each in shapes if _fits(value, each)), ...)
+    if fitting is ...:
+        raise InputError(f'{where}: "{path}" should be {" or ".join(map(_word, shapes))}, got {_short(value)}')
+    prefix = f"{path}." if path else ""
+    if isinstance(fitting, list):
         for position, inner in enumerate(value):
-            _check_shape(inner, shape[0], where, f"{path}{position}.")
-    else:
-        types = shape if isinstance(shape, tuple) else (shape,)
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            expected = " or ".join(_WORDS[kind] for kind in types)
-            raise InputError(f'{where}: "{path.rstrip(".")}" should be {expected}, got {_short(value)}')
+            _check_shape(inner, fitting[0], where, f"{prefix}{position}")
+    elif isinstance(fitting, dict):
+        for key, inner in fitting.items():
+            if key[-1] not in "?*" and key not in value:
+                raise InputError(f'{where} is incomplete: "{prefix}{key}" is missing')
+            for name in value.keys() & {key.rstrip("?")} if key != "*" else value:
+                _check_shape(value[name], inner, where, f"{prefix}{name}")
 
 
-def _check_range(what: str, numbers: Iterable[int], largest: int, where: str) -> None:
-    for number in numbers:
-        if not 0 <= number <= largest:
-            raise InputError(f"{where}: {_short(number)} is no {what}; they are from 0 to {largest}")
+def _fits(value: Any, shape: Any) -> bool:
+    if shape is None or isinstance(shape, str):
+        return bool(value == shape)
+    if isinstance(shape, range):
+        return type(value) is int and value in shape
+    kind = type(shape) if isinstance(shape, dict | list) else shape
+    return isinstance(value, int | float if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _word(shape: Any) -> str:
+    if shape is None or isinstance(shape, str):
+        return shape or "null"
+    if isinstance(shape, range):
+        return f"a whole number from {shape.start} to {shape.stop - 1}"
+    return _WORDS[type(shape) if isinstance(shape, dict | list) else shape]
 
 
 def _check_names(what: str, names: tuple[str, ...], where: str) -> None:

@@ -74,6 +74,8 @@ class Store:
             InputError: The folder holds a run or anything else, or is being written to; or the metadata are wrong.
             OSError: The folder cannot be made or written.
         """
+        if not os.fspath(folder):
+            raise InputError("Expected the folder of a new run, got an empty path; the current folder is '.'")
         folder = Path(folder)
         contents = meta.new(folder, meta_data)
         files.check_free(folder, overwrite=overwrite)

@@ -265,6 +265,12 @@ class TestCreate:
             Store.create(tmp_path / "new", {"cadence": {"folder": tmp_path}})
         assert not (tmp_path / "new").exists()
 
+    def test_an_empty_path_is_not_the_current_folder(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(InputError, match="an empty path"):
+            Store.create("", META)
+        assert not list(tmp_path.iterdir())
+
     def test_an_empty_folder_and_a_relative_path_will_do(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         Store.create(".", META).seal("finished")

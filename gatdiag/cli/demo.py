@@ -19,7 +19,6 @@ from gatdiag.errors import InputError
 if TYPE_CHECKING:
     from gatdiag.cli.verdict import Numbers
     from gatdiag.experiments.training import Epoch
-    from gatdiag.remedies import Scheme
     from gatdiag.run import Run
 
 _ROWS: Final[Mapping[str, Callable[[Numbers], str]]] = {
@@ -101,7 +100,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def _progress(epochs: int) -> Iterator[Callable[[Scheme, int, Epoch], None]]:
+def _progress(epochs: int) -> Iterator[Callable[[str, int, Epoch], None]]:
     """Show one line a training on standard error, so that standard output is the verdict alone."""
     from gatdiag.cli.verdict import spoken
 
@@ -113,9 +112,9 @@ def _progress(epochs: int) -> Iterator[Callable[[Scheme, int, Epoch], None]]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[Scheme, TaskID] = {}
+        tasks: dict[str, TaskID] = {}
 
-        def on_progress(scheme: Scheme, position: int, epoch: Epoch) -> None:
+        def on_progress(scheme: str, position: int, epoch: Epoch) -> None:
             if scheme not in tasks:
                 tasks[scheme] = bars.add_task(spoken(scheme), total=epochs, numbers="")
             numbers = f"loss {epoch.loss:.3f}, validation {epoch.val_accuracy:.1%}"

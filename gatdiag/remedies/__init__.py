@@ -4,7 +4,8 @@
 - `lipschitz_norm`: divide the scores of attention (LipschitzNorm)
 - `weight_norm`: keep the norm of weight matrices at a chosen number
 - `insertion`: normalization layers and skip connections, put into a model that exists
-- `initialize`: fresh weights by a named scheme, balanced ones among them
+- `initialize`: fresh weights by a named scheme, as they are or balanced
+- `fresh`: what each scheme draws
 - `stack`: which weights lead into a neuron and which out of it, read off a stack of layers
 - `balance`: how large fresh weights are: every neuron balances, and a signal keeps its size
 - `rebalance`: rescale a model, also while it trains, so that neurons balance and its function stays
@@ -14,7 +15,8 @@
 """
 
 from gatdiag.remedies.applied import Applied, Change
-from gatdiag.remedies.initialize import SCHEMES, Scheme, initialize_
+from gatdiag.remedies.fresh import SCHEMES, Scheme
+from gatdiag.remedies.initialize import Initialized, initialize_
 from gatdiag.remedies.insertion import Skip, insert_after_
 from gatdiag.remedies.lipschitz_norm import lipschitz_bound, lipschitz_normalize_
 from gatdiag.remedies.rebalance import Rebalanced, rebalance_
@@ -25,6 +27,7 @@ __all__ = [
     "SCHEMES",
     "Applied",
     "Change",
+    "Initialized",
     "Rebalance",
     "Rebalanced",
     "Scheme",

@@ -1,13 +1,13 @@
 """How large fresh weights are: what leads into a neuron as what leads out of it, and a signal as it came."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
-from gatdiag.errors import ModelError
+from gatdiag.errors import InputError
 from gatdiag.laws import Term
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.structure import Replica, discover, replicate
@@ -15,48 +15,96 @@ from gatdiag.structure import Replica, discover, replicate
 # The terms of a neuron's law: weights that lead into it have positive exponents, those that lead out of it negative.
 Neuron: TypeAlias = tuple[Term, ...]
 
-_TOLERANCE: Final = 1e-4  # of c relative to its terms; rounding in float32 leaves about 1e-7
+_TOLERANCE: Final = 1e-6  # of c relative to its terms; rounding in float32 leaves about 1e-7
 _PASSES: Final = 10
 _CLOSE: Final = 1e-3  # logarithm of the size of the outputs
 
 
-def balance_(weights: Mapping[str, Tensor], neurons: Iterable[Neuron], squared_norm: float = 2.0) -> None:
-    """Make sum_k e_k ||w_k||^2 zero for every neuron, in place, going from the input to the output.
+def balance_(
+    weights: Mapping[str, Tensor],
+    neurons: Sequence[Neuron],
+    squared_norms: float | Sequence[float] = 2.0,
+    *,
+    in_reverse: bool = False,
+    vectors: Collection[str] = (),
+    held: Collection[str] = (),
+) -> Neuron | None:
+    """Make sum_k e_k ||w_k||^2 zero for every neuron, in place, going from the input to the output, or back.
 
     What leads into a neuron of the first layer is scaled to a squared norm; then, neuron after neuron, what leads out
     of it is scaled to what leads into it. Factors are positive: the first matrix keeps the directions of its rows, all
-    others those of their columns. A normalization's scale, which may lead into neurons instead, is followed as it is.
+    others those of their columns. In reverse, what leads out of a neuron into the last layer is scaled to a squared
+    norm; then, from the last neuron to the first, what leads into it is scaled to what leads out of it.
 
     Args:
-        weights: Name -> tensor. Attention vectors and biases are to be zero.
+        weights: Name -> tensor. Biases are to be zero.
         neurons: In order of execution.
-        squared_norm: Of the weights that lead into a neuron of the first layer. At 2, looks-linear orthogonal matrices
-            of equal widths balance as they are.
+        squared_norms: Of the weights that lead into neurons of the first layer (out of neurons into the last): one
+            number, or one for each of the neurons that `ends` gives. At 2, looks-linear orthogonal matrices of equal
+            widths balance as they are.
+        in_reverse: Begin at the last layer.
+        vectors: Names of what scores edges (attention vectors, queries, keys), where balancing does not begin.
+        held: Names of what is followed as it is, such as the scales of normalizations, which may lead into neurons.
 
-    Raises:
-        ModelError: A neuron cannot be balanced: all that leads out of it is zero, or weights are used in two places.
+    Returns:
+        The first neuron that is not in balance, None if all are: nothing leads out of it, or weights are used in two
+        places, as by a residual stream.
 
     Source:
         Procedure 2.6 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023).
     """
-    sides = [(_side(terms, 1), _side(terms, -1)) for terms in neurons]
-    fed = {term.parameter for _, outgoing in sides for term in outgoing}
-    for incoming, outgoing in sides:
-        if fed.isdisjoint(term.parameter for term in incoming) and any(len(term.shape) > 1 for term in incoming):
-            _scale(weights, incoming, squared_norm)
-        _scale(weights, outgoing, _squares(weights, incoming))
-    for incoming, outgoing in sides:
-        into, out = _squares(weights, incoming), _squares(weights, outgoing)
-        if not abs(into - out) <= _TOLERANCE * (into + out):
-            raise ModelError(
-                f"Expected weights that can be scaled until each neuron balances, but the neuron of {incoming[0]} has "
-                f"a squared norm of {into:.3g} leading in and {out:.3g} leading out. Weights that two layers share "
-                "cannot balance: use a scheme that is not balanced."
-            )
+    scale_ends_(weights, ends(neurons, in_reverse, (*vectors, *held)), squared_norms)
+    for terms in reversed(neurons) if in_reverse else neurons:
+        first, second = _sides(terms, in_reverse)
+        followed = _squares(weights, tuple(term for term in second if term.parameter in held))
+        scaled = tuple(term for term in second if term.parameter not in held)
+        _scale(weights, scaled, max(0.0, _squares(weights, first) - followed))
+    return next((terms for terms in neurons if not _is_balanced(*squared_sides(weights, terms))), None)
 
 
-def _side(terms: Neuron, sign: int) -> Neuron:
-    return tuple(term for term in terms if term.exponent * sign > 0)
+def squared_sides(weights: Mapping[str, Tensor], terms: Neuron) -> tuple[float, float]:
+    """sum |e_k| ||w_k||^2 of what leads into a neuron, and of what leads out of it."""
+    into, out = _sides(terms, False)
+    return _squares(weights, into), _squares(weights, out)
+
+
+def _is_balanced(into: float, out: float) -> bool:
+    return abs(into - out) <= _TOLERANCE * (into + out)
+
+
+def ends(neurons: Sequence[Neuron], in_reverse: bool = False, others: Collection[str] = ()) -> list[Neuron]:
+    """For each neuron of the first layer the terms of matrices that no neuron is before; or of the last, after.
+
+    That is where balancing begins.
+
+    Args:
+        neurons: In order of execution.
+        in_reverse: Begin at the last layer.
+        others: Names of what is no matrix of features: attention vectors, scales of normalizations.
+    """
+    sides = [_sides(terms, in_reverse) for terms in neurons]
+    others = {*others, *(term.parameter for _, second in sides for term in second)}
+    found = (tuple(t for t in first if t.parameter not in others and len(t.shape) > 1) for first, _ in sides)
+    return [terms for terms in found if terms]
+
+
+def scale_ends_(weights: Mapping[str, Tensor], found: Sequence[Neuron], squared_norms: float | Sequence[float]) -> None:
+    """Scale what `ends` gives, in place, to squared norms.
+
+    Raises:
+        InputError: There is another number of norms than of neurons.
+    """
+    norms = [squared_norms] * len(found) if isinstance(squared_norms, float | int) else squared_norms
+    if len(norms) != len(found):
+        raise InputError(f"Expected one beta for each of the {len(found)} neurons to begin with, got {len(norms)}.")
+    for terms, squared_norm in zip(found, norms, strict=True):
+        _scale(weights, terms, squared_norm)
+
+
+def _sides(terms: Neuron, in_reverse: bool) -> tuple[Neuron, Neuron]:
+    """What leads into a neuron, and what leads out of it; in reverse the other way round."""
+    into, out = (tuple(term for term in terms if term.exponent * sign > 0) for sign in (1, -1))
+    return (out, into) if in_reverse else (into, out)
 
 
 def _squares(weights: Mapping[str, Tensor], terms: Neuron) -> float:

@@ -1,7 +1,7 @@
 """Fresh weights for a model that does not train."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -9,133 +9,346 @@ import torch
 from torch import Generator, Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.laws import Law, Laws, Term, find_laws
-from gatdiag.remedies.balance import Neuron, balance_, preserving_factor
+from gatdiag.laws import Exclusion, Law, Laws, find_laws
+from gatdiag.laws.outputs import floating_tensors
+from gatdiag.remedies.applied import Applied
+from gatdiag.remedies.balance import Neuron, balance_, ends, preserving_factor, scale_ends_, squared_sides
+from gatdiag.remedies.fresh import LAID_OUT, SCHEMES, Scheme, draw_, looks_linear_layouts
 from gatdiag.remedies.least_norm import balancing
 from gatdiag.remedies.orbit import multiply_
 from gatdiag.remedies.stack import neurons_of_stack, squared_norm_of_stack
-from gatdiag.structure import Layer, ParameterInfo, discover, unwrapped
+from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrapped
+from gatdiag.structure.isolation import preserved_random_state
 
-Scheme: TypeAlias = Literal["xavier", "xavier_zero_attention", "balanced_xavier", "balanced_orthogonal"]
-SCHEMES: Final[tuple[Scheme, ...]] = get_args(Scheme)
+Attention: TypeAlias = Literal["zero", "random"]
+Order: TypeAlias = Literal["forward", "reverse"]
+Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
+Beta: TypeAlias = float | Literal["uniform", "normal"] | Sequence[float] | Tensor
 
 _TARGETS: Final[Mapping[str, str]] = {"GATv2Conv": "lin_r"}  # weights of the target node, which only score edges
 _REWRITTEN: Final = re.compile(r"(^|\.)parametrizations\.|weight_[gv]$|_orig$")
+_DRAWN: Final = ("feature weight", "edge weight", "attention vector")
+
+
+class Initialized(Applied):
+    """What was drawn, and the way back: `undo` gives the weights of before, bit for bit.
+
+    Attributes:
+        skipped: With a balanced scheme and inputs: laws that no scaling balances, and why; operations and parameters
+            without laws.
+    """
+
+    def __init__(self, skipped: tuple[Exclusion, ...]) -> None:
+        super().__init__("initialize")
+        self.skipped = skipped
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """A scheme with its options."""
+
+    scheme: Scheme
+    balanced: bool
+    attention: Attention
+    beta: Beta | None
+    in_reverse: bool
+    zero_branches: bool
+
+    @property
+    def squared_norm(self) -> float:
+        """Of rows and columns of hidden matrices of equal widths, as they are drawn."""
+        return 1.0 if self.scheme == "identity" else 2.0
 
 
 def initialize_(
-    model: nn.Module, scheme: Scheme | str, *args: Any, generator: Generator | None = None, **kwargs: Any
-) -> nn.Module:
+    model: nn.Module,
+    scheme: Scheme | str,
+    *args: Any,
+    balanced: bool | None = None,
+    attention: Attention | None = None,
+    beta: Beta | None = None,
+    order: Order = "forward",
+    zero_branches: bool = False,
+    generator: Generator | None = None,
+    **kwargs: Any,
+) -> Initialized:
     """Give a model fresh weights, in place.
 
-    The schemes, under the names of "Are GATs Out of Balance?":
+    What weight matrices are drawn by:
 
-    - ``xavier`` (Xav): every weight matrix and attention vector by `torch.nn.init.xavier_normal_`.
-    - ``xavier_zero_attention`` (XavZ): the same with attention vectors of zero.
-    - ``balanced_xavier`` (BalX): XavZ, then balanced.
-    - ``balanced_orthogonal`` (BalO): looks-linear orthogonal matrices and attention vectors of zero, then balanced.
-      With U orthogonal, the first matrix is [U; -U], hidden ones are [[U, -U], [-U, U]], the last is [U, -U]. Through
-      ReLU such a stack starts as a linear map, and passes a signal on at its size however deep it is.
+    - ``xavier``, ``xavier_uniform``, ``kaiming``: torch's `xavier_normal_`, `xavier_uniform_`, and `kaiming_normal_`
+      for ReLU.
+    - ``orthogonal``: looks-linear orthogonal. With U orthogonal, the first matrix is [U; -U], hidden ones are
+      [[U, -U], [-U, U]], the last is [U, -U]. Through ReLU such a stack is a linear map to begin with, and passes a
+      signal on at its size however deep it is.
+    - ``identity``: the identity in hidden matrices that are square, Xavier in all others.
+    - ``looks_linear_identity``: the same with [[I, -I], [-I, I]].
 
-    To balance is to scale each row of the first matrix to a squared norm of 2, and then, layer after layer, each
-    column to the norm of the row that feeds it: with a = 0 and b = 0,
+    Each may be had as it is or balanced; ``"balanced_orthogonal"`` is short for ``"orthogonal", balanced=True``. Of
+    "Are GATs Out of Balance?" Xav is ``xavier``, XavZ ``xavier_zero_attention``, BalX ``balanced_xavier`` and BalO
+    ``balanced_orthogonal``. Balanced means: for every neuron i, with b = 0,
 
-        c_i = ||W^l[i, :]||^2 + b^l[i]^2 - a^l[i]^2 - ||W^(l+1)[:, i]||^2 = 0    for every neuron i.
+        c_i = ||W^l[i, :]||^2 + b^l[i]^2 - a^l[i]^2 - ||W^(l+1)[:, i]||^2 = 0.
 
     Gradient descent all but conserves c. A neuron with c far from zero can hardly change its heavier weights.
 
-    A common factor of all weights leaves c at zero, and decides what becomes of a signal. Where widths change or heads
-    are averaged, whose mean is smaller than each of them, it is not that of the first rows above, but the one with
-    which the gains of all layers multiply to one (`gatdiag.remedies.stack.squared_norm_of_stack`); where inputs are
-    given, the one with which the outputs are of that size in a forward pass, whatever sums, gates and skips do to it
-    (`gatdiag.remedies.balance.preserving_factor`).
-
     Without inputs the model is taken for what the paper speaks of: a stack of GAT, GATv2, GCN and linear layers in
     module order, each feeding the next. Heads may be concatenated (row k C + i of head k feeds column k C + i) or
-    averaged (the rows of all heads feed one column together). With the inputs of a forward pass, balanced schemes
-    follow the laws that `gatdiag.find_laws` finds instead, in whatever layers the model has, queries and keys among
-    them.
+    averaged (the rows of all heads feed one column together). With the inputs of a forward pass it follows the laws
+    that `gatdiag.find_laws` finds instead, in whatever layers the model has. How it is balanced:
 
-    Biases become zero. With ``share_weights=False`` the balanced schemes set the weights of the target node to zero,
-    as the paper's code does: they begin to move as soon as the attention has. Heads that are averaged get matrices of
-    their own, since equal heads would stay equal; it is their mean that is looks-linear. Scales and shifts of
-    normalizations, gates and the like keep their values. Dtypes, devices and ``requires_grad`` stay as they are.
+    - A stack, and any model whose neurons can be scaled one after the other: by the paper's procedure. Each row of the
+      first matrix is scaled to a squared norm of beta, and then, layer after layer, each column, with the attention
+      vector, to the norm of the row that feeds it (`gatdiag.remedies.balance.balance_`).
+    - Any other model that has laws, such as one with a residual stream, whose layers both read and write it: what was
+      drawn is rescaled along the laws, one scale for each neuron and each channel of a stream, to the point of least
+      norm, where every c is zero (`gatdiag.remedies.least_norm.least_norm`). If beta is given, the rows of the first
+      matrix are scaled to it, and stay. So are queries balanced with keys.
+
+    A common factor of all weights leaves c at zero, and decides what becomes of a signal. Unless beta is a number, the
+    factor is the one with which a signal keeps its size: by the widths and heads of a stack
+    (`gatdiag.remedies.stack.squared_norm_of_stack`), where inputs are given by forward passes on a copy
+    (`gatdiag.remedies.balance.preserving_factor`). In a stack of equal widths beta is then the paper's 2.
+
+    Biases become zero. Heads that are averaged get matrices of their own, since equal heads would stay equal; it is
+    their mean that is looks-linear. Scales and shifts of normalizations, gates and the like keep their values. Dtypes,
+    devices and ``requires_grad`` stay as they are.
 
     Args:
-        model: Any module for the Xavier schemes; a stack, or a model that has laws, for the balanced ones.
+        model: Any module, if it is to be Xavier or Kaiming and not balanced; a stack, or a model that has laws.
         scheme: One of the above; hyphens do for underscores.
         args: Positional inputs of the forward pass, to follow the model's own laws. Needed where it is no stack.
+        balanced: Balance what is drawn. False if left out, unless the scheme's name says so.
+        attention: ``random``: attention vectors by Xavier, balanced as well; ``zero``: at zero, so that all neighbors
+            count alike to begin with, as do then, in balanced schemes, the weights of GATv2's target nodes with
+            ``share_weights=False`` (as the paper's code has it): they move as soon as the attention has. If left out,
+            random for Xavier and Kaiming that are not balanced, else zero. Queries and keys are drawn in either case.
+        beta: Squared norm of what leads into a neuron of the first layer: a number; one for each such neuron;
+            ``uniform`` or ``normal``: drawn for each, in [b / 2, 3 b / 2] or with mean b and standard deviation b / 4
+            (and at least b / 10), b being such that a signal keeps its size.
+        order: From the first layer to the last, or in ``reverse``: beta is then of what leads out of a neuron into the
+            last layer, and rows are scaled to the columns that follow them.
+        zero_branches: Set the matrices by which the branches of a residual stream write into it to zero (inputs are
+            needed). The neurons inside of branches cannot balance then.
         generator: Source of random numbers, on the device of the model; torch's own if left out.
         kwargs: Keyword inputs of the forward pass.
 
     Returns:
-        The model itself. Nothing was changed if an error was raised.
+        What was drawn, and the way back. Nothing was changed if an error was raised.
 
     Raises:
-        InputError: There is no such scheme, or the model is no module.
-        ModelError: It is not clear which layer feeds which (give the inputs), the model's laws run along a residual
-            stream, or no neuron has a law.
+        InputError: There is no such scheme, an option does not fit, or the model is no module.
+        ModelError: It is not clear which layer feeds which (give the inputs), no neuron has a law, or the scheme is not
+            defined for a weight of the model.
 
     Source:
-        Section 3 (procedure 2.6) of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023), after
-        Balduzzi et al., "The shattered gradients problem" (2017), for the looks-linear matrices. As in that paper's
-        code, torch's Xavier draws an attention vector of shape (1, heads, C) with variance 2 / (heads C + C), so 1 / C
-        for one head, where the paper's text has 2 / (1 + C). With an odd number of neurons, the matrix for one more is
-        drawn, and its last row or column left out.
+        Section 3 (procedure 2.6) and figure 9 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS
+        2023), after Balduzzi et al., "The shattered gradients problem" (2017), for the looks-linear matrices. As in
+        that paper's code, torch's Xavier draws an attention vector of shape (1, heads, C) with variance
+        2 / (heads C + C), so 1 / C for one head, where the paper's text has 2 / (1 + C). With an odd number of neurons,
+        the matrix for one more is drawn, and its last row or column left out.
 
     Example:
         >>> from torch_geometric.nn import GATv2Conv
         >>> first, last = GATv2Conv(5, 4, share_weights=True), GATv2Conv(4, 3, share_weights=True)
-        >>> model = initialize_(nn.ModuleList([first, last]), "balanced_orthogonal")
+        >>> applied = initialize_(nn.ModuleList([first, last]), "balanced_orthogonal")
         >>> incoming, outgoing = first.lin_l.weight.square().sum(1), last.lin_l.weight.square().sum(0)
         >>> torch.allclose(incoming, torch.full((4,), 2.0)), torch.allclose(incoming, outgoing)
         (True, True)
+        >>> print(applied.changes[2])
+        0.lin_l.weight: orthogonal, balanced
+        >>> applied.undo()
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"Expected a torch.nn.Module and then the name of a scheme, got {type(model).__name__} first.")
-    scheme = _known(scheme)
+    recipe = _recipe(scheme, balanced, attention, beta, order, zero_branches)
     user = unwrapped(model)
-    structure = discover(user)
+    structure, inputs = discover(user), (args, kwargs)
+    laws, neurons = _neurons_around(user, structure, recipe, inputs)
+    drawn, said = _drawn(user, structure, recipe, neurons, generator)
+    branches = _branches(discover(user, *args, **kwargs), laws) if recipe.zero_branches and laws is not None else []
+    for name in branches:
+        drawn[name].zero_()
+        said[name] = "zero, the end of a branch"
+    weights = {name: tensor.to(torch.float64) for name, tensor in drawn.items()}
+    skipped: tuple[Exclusion, ...] = ()
+    if recipe.balanced and laws is not None:
+        skipped = _balance_by_laws_(user, structure, weights, recipe, laws, inputs, generator)
+    elif recipe.balanced:
+        _balance_stack_(user, structure, weights, recipe, neurons, generator)
+    _refuse_dead_branches(user, weights, branches, inputs)
+    applied = Initialized(skipped)
     parameters = dict(user.named_parameters())
-    laws = None
-    neurons: tuple[Neuron, ...] = ()
-    if scheme.startswith("balanced"):
-        laws = find_laws(user, *args, **kwargs) if args or kwargs else None
-        neurons = neurons_of_stack(user, structure) if laws is None else _neurons(laws)
-    layouts = looks_linear_layouts(neurons) if scheme == "balanced_orthogonal" else {}
-    with torch.no_grad():
-        fresh = {}
-        for layer in structure:
-            for info in layer.parameters:
-                parameter = parameters[info.name]  # drawn in single precision where its own is lower
-                dtype = torch.promote_types(parameter.dtype, torch.float32)
-                fresh[info.name] = parameter.detach().to(dtype, copy=True)
-                _draw_(fresh[info.name], info, layer, scheme, layouts, generator)
-        if laws is not None:
-            _balance_by_laws_(user, fresh, neurons, laws, args, kwargs)
-        elif neurons:
-            balance_(fresh, neurons, squared_norm_of_stack(user, structure))
-        for name, tensor in fresh.items():
-            parameters[name].copy_(tensor)
-    return model
+    with applied.changing():
+        for name, what in said.items():
+            applied.remember(name, parameters[name], what)
+            parameters[name].detach().copy_(weights[name].to(drawn[name].dtype))
+        return applied
 
 
-def _known(scheme: str) -> Scheme:
-    """The scheme of that name; run folders spell it with hyphens."""
-    for known in SCHEMES:
-        if known == str(scheme).replace("-", "_"):
-            return known
-    raise InputError(f"Expected one of the schemes {', '.join(SCHEMES)}, got {scheme!r}.")
+def _recipe(
+    scheme: str,
+    balanced: bool | None,
+    attention: Attention | None,
+    beta: Beta | None,
+    order: Order,
+    zero_branches: bool,
+) -> _Recipe:
+    name = str(scheme).replace("-", "_")
+    short = name.removeprefix("balanced_")
+    base = short.removesuffix("_zero_attention")
+    found = next((known for known in SCHEMES if known == base), None)
+    if found is None:
+        raise InputError(
+            f"Expected one of the schemes {', '.join(SCHEMES)}, or balanced_ and one of them, got {scheme!r}."
+        )
+    if (short != name and balanced is False) or (base != short and attention == "random"):
+        raise InputError(f"Expected options that agree with {scheme!r}, got {balanced=} and {attention=}.")
+    balanced = short != name or bool(balanced)
+    for option, value, known in (
+        ("attention", attention, (None, *get_args(Attention))),
+        ("order", order, get_args(Order)),
+    ):
+        if value not in known:
+            raise InputError(f"Expected {option} to be one of {', '.join(filter(None, known))}, got {value!r}.")
+    if not balanced and (beta is not None or order != "forward"):
+        raise InputError(f"beta and order are of balanced schemes: give balanced=True with {scheme!r}.")
+    if attention is None:
+        attention = "zero" if balanced or base != short or found in LAID_OUT else "random"
+    return _Recipe(found, balanced, attention, _known_beta(beta), order == "reverse", zero_branches)
+
+
+def _known_beta(beta: Any) -> Beta | None:
+    """A number, a name, or a list of numbers."""
+    if beta is None:
+        return None
+    if isinstance(beta, str) and beta in ("uniform", "normal"):
+        return "uniform" if beta == "uniform" else "normal"
+    try:
+        numbers = torch.as_tensor(beta, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.zeros(0)
+    if numbers.dim() > 1 or not numbers.numel() or not bool((numbers > 0).all() & numbers.isfinite().all()):
+        raise InputError(
+            f"beta is a squared norm: a positive number, one for each neuron, 'uniform' or 'normal' was expected, got "
+            f"{beta!r}."
+        )
+    known: float | list[float] = numbers.tolist()
+    return known
+
+
+def _squared_norms(recipe: _Recipe, mean: float, count: int, generator: Generator | None) -> float | Sequence[float]:
+    """The beta of each of the neurons to begin with."""
+    if recipe.beta is None or isinstance(recipe.beta, float):
+        return mean if recipe.beta is None else recipe.beta
+    if not isinstance(recipe.beta, str):
+        return list(recipe.beta)
+    device = "cpu" if generator is None else generator.device
+    options: Any = {"generator": generator, "device": device, "dtype": torch.float64}
+    if recipe.beta == "uniform":
+        spread = 0.5 + torch.rand(count, **options)
+    else:
+        spread = (1 + torch.randn(count, **options) / 4).clamp(min=0.1)
+    norms: list[float] = (mean * spread).tolist()
+    return norms
+
+
+def _neurons_around(
+    model: nn.Module, structure: Structure, recipe: _Recipe, inputs: Inputs
+) -> tuple[Laws | None, tuple[Neuron, ...]]:
+    """The laws, where inputs are given, and the neurons, as far as the scheme needs to know them."""
+    if recipe.zero_branches and not any(inputs):
+        raise InputError("Give the inputs of a forward pass: they tell what the branches of a residual stream are.")
+    if not (recipe.balanced or recipe.zero_branches or recipe.scheme in LAID_OUT):
+        return None, ()
+    if not any(inputs):
+        return None, neurons_of_stack(model, structure)
+    laws = _laws(model, *inputs)
+    return laws, _neurons(laws)
+
+
+# --- what is drawn ----------------------------------------------------------------------------------------------------
+
+
+def _drawn(
+    model: nn.Module, structure: Structure, recipe: _Recipe, neurons: Sequence[Neuron], generator: Generator | None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Every parameter, drawn anew where the scheme says so (in single precision at least), and what was done to it."""
+    layouts = looks_linear_layouts(neurons) if recipe.scheme in LAID_OUT else {}
+    parameters = dict(model.named_parameters())
+    fresh, said = {}, {}
+    for layer in structure:
+        for info in layer.parameters:
+            parameter = parameters[info.name]
+            dtype = torch.promote_types(parameter.dtype, torch.float32)
+            weight = fresh[info.name] = parameter.detach().to(dtype, copy=True)
+            if _REWRITTEN.search(info.name):
+                raise ModelError(
+                    f"Expected weights that are parameters themselves, got {info.name} of a parametrization (weight or "
+                    "spectral normalization, pruning). Initialize first, or remove it."
+                )
+            if _is_zero(info, layer.kind, recipe):
+                weight.zero_()
+                said[info.name] = "zero"
+            elif info.role in _DRAWN:
+                draw_(weight, info, recipe.scheme, layouts, generator)
+                said[info.name] = recipe.scheme + (", balanced" if recipe.balanced else "")
+    return fresh, said
+
+
+def _is_zero(info: ParameterInfo, kind: str, recipe: _Recipe) -> bool:
+    if info.role == "bias":
+        return True
+    only_scores = info.role == "attention vector" or (recipe.balanced and _is_target(info, kind))
+    return recipe.attention == "zero" and only_scores
+
+
+def _is_target(info: ParameterInfo, kind: str) -> bool:
+    return info.module.rpartition(".")[2] == _TARGETS.get(kind)
+
+
+# --- balanced ---------------------------------------------------------------------------------------------------------
+
+
+def _balance_stack_(
+    model: nn.Module,
+    structure: Structure,
+    weights: dict[str, Tensor],
+    recipe: _Recipe,
+    neurons: Sequence[Neuron],
+    generator: Generator | None,
+) -> None:
+    vectors = [info.name for info in structure.parameters if info.role == "attention vector"]
+    begin = ends(neurons, recipe.in_reverse, vectors)
+    mean = (
+        squared_norm_of_stack(model, structure, in_reverse=recipe.in_reverse) * recipe.squared_norm / 2
+        if neurons
+        else 2
+    )
+    norms = _squared_norms(recipe, mean, len(begin), generator)
+    left = balance_(weights, neurons, norms, in_reverse=recipe.in_reverse, vectors=vectors)
+    if left is not None:
+        into, out = squared_sides(weights, left)
+        raise ModelError(
+            f"Expected weights that can be scaled until each neuron balances, but the neuron of {left[0]} has a "
+            f"squared norm of {into:.3g} leading in and {out:.3g} leading out. Give the inputs of a forward pass "
+            "too, or use a scheme that is not balanced."
+        )
+
+
+def _laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
+    """The laws; of a copy with other weights where those of the model are not finite, and so tell nothing."""
+    if all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+        return find_laws(model, *args, **kwargs)
+    replica = replicate(model, args, kwargs)
+    for parameter in replica.parameters.values():
+        if not bool(parameter.isfinite().all()):
+            nn.init.normal_(parameter.detach(), std=parameter.shape[-1] ** -0.5 if parameter.dim() else 1.0)
+    return find_laws(replica.model, *args, **kwargs)
 
 
 def _neurons(laws: Laws) -> tuple[Neuron, ...]:
-    """The neurons of a model's own laws, without a residual stream among them."""
-    stream = next((law for law in laws if law.kind == "stream"), None)
-    if stream is not None:
-        raise ModelError(
-            f"Expected neurons between layers, got a residual stream ({stream.name}), whose layers both read and write "
-            "it: no order of scaling balances them. Use a scheme that is not balanced."
-        )
+    """The neurons of a model's own laws, and the channels of its streams."""
     neurons = tuple(law.terms for law in laws if _is_neuron(law))
     if not neurons:
         reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in laws.excluded) or "one layer only"
@@ -149,147 +362,107 @@ def _neurons(laws: Laws) -> tuple[Neuron, ...]:
 def _is_neuron(law: Law) -> bool:
     """Something leads into it and something out of it; queries and keys both lead into their channels."""
     inner = any(term.exponent < 0 and term.kind == "columns" for term in law.terms)
-    return law.kind == "neuron" or (law.kind == "product" and inner)
+    return law.kind in ("neuron", "stream") or (law.kind == "product" and inner)
 
 
 def _balance_by_laws_(
     model: nn.Module,
+    structure: Structure,
     weights: dict[str, Tensor],
-    neurons: tuple[Neuron, ...],
+    recipe: _Recipe,
     laws: Laws,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> None:
-    """Balance neurons one after the other, at the size that passes a signal on; then queries with keys."""
-    balance_(weights, neurons)
-    matrices = frozenset(term.parameter for terms in neurons for term in terms if len(term.shape) > 1)
-    factor = preserving_factor(model, weights, matrices, args, kwargs)
-    balance_(weights, neurons, 2 * factor**2)
-    if any(law.kind == "product" and not _is_neuron(law) for law in laws):
-        for name, scale in balancing(laws, weights).factors.items():
-            multiply_(weights[name], scale)
-
-
-# --- what is drawn ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LooksLinearLayout:
-    """How a matrix is doubled, so that a stack of such matrices with ReLU in between computes a linear map.
-
-    Attributes:
-        blocks: Into how many parts, one below the other, the rows fall, each with mirrored halves; 0 where the rows
-            are outputs of the model.
-        columns: Columns are mirrored: not where they are inputs of the model.
-    """
-
-    blocks: int = 0
-    columns: bool = False
-
-
-def _draw_(
-    weight: Tensor,
-    info: ParameterInfo,
-    layer: Layer,
-    scheme: Scheme,
-    layouts: Mapping[str, LooksLinearLayout],
+    inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
     generator: Generator | None,
-) -> None:
-    if _REWRITTEN.search(info.name):
+) -> tuple[Exclusion, ...]:
+    """Balance, at the size that passes a signal on; what cannot be balanced, and why."""
+    roles = {info.name: info.role for info in structure.parameters}
+    held = {name for name, role in roles.items() if role not in (*_DRAWN, "bias")}
+    queries_and_keys = {term.parameter for law in laws if not _is_neuron(law) for term in law.terms}
+    vectors = {name for name, role in roles.items() if role == "attention vector"} | queries_and_keys
+    begin = ends(_neurons(laws), recipe.in_reverse, vectors | held)
+    norms = _squared_norms(recipe, recipe.squared_norm, len(begin), generator)
+    skipped = _settle_(weights, recipe, laws, norms, begin, vectors, held)
+    if recipe.beta is None or isinstance(recipe.beta, str):
+        scaled = frozenset(term.parameter for law in laws for term in law.terms) - held
+        factor = preserving_factor(model, weights, scaled, *inputs)
+        for name in scaled:
+            weights[name] *= factor
+        norms = [norm * factor**2 for norm in norms] if isinstance(norms, Sequence) else norms * factor**2
+        skipped = _settle_(weights, recipe, laws, norms, begin, vectors, held)
+    return (*skipped, *laws.excluded)
+
+
+def _settle_(
+    weights: dict[str, Tensor],
+    recipe: _Recipe,
+    laws: Laws,
+    norms: float | Sequence[float],
+    begin: Sequence[Neuron],
+    vectors: Collection[str],
+    held: Collection[str],
+) -> tuple[Exclusion, ...]:
+    """Balance neurons one after the other, or else all at once; what cannot be balanced, and why."""
+    neurons = _neurons(laws)
+    swept = {name: weight.clone() for name, weight in weights.items()}
+    if balance_(swept, neurons, norms, in_reverse=recipe.in_reverse, vectors=vectors, held=held) is None:
+        weights.update(swept)
+        if len(neurons) == len(laws):
+            return ()
+    elif recipe.beta is not None:
+        scale_ends_(weights, begin, norms)
+        held = {*held, *(term.parameter for terms in begin for term in terms)}
+    rescaling = balancing(laws, weights, include_approximate=True, held=held)
+    if not rescaling.balanced:
+        reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in rescaling.skipped)
+        raise ModelError(f"Expected weights that can be balanced, but {reasons}. Use a scheme that is not balanced.")
+    for name, factor in rescaling.factors.items():
+        multiply_(weights[name], factor)
+    return rescaling.skipped
+
+
+# --- branches that begin at zero --------------------------------------------------------------------------------------
+
+
+def _branches(structure: Structure, laws: Laws) -> list[str]:
+    """The matrices by which branches write into a stream: they, or matrices before them, read it."""
+    matrices = [
+        info.name
+        for layer in structure
+        for info in layer.parameters
+        if info.role == "feature weight" and not _is_target(info, layer.kind)
+    ]
+    order = {name: number for number, name in enumerate(matrices)}
+    found = set()
+    for law in laws:
+        places = [(order[term.parameter], term.exponent > 0) for term in law.terms if term.parameter in order]
+        first = min((place for place, writes in places if not writes), default=len(order))
+        if law.kind == "stream":
+            found |= {place for place, writes in places if writes and place >= first}
+    if not found:
         raise ModelError(
-            f"Expected weights that are parameters themselves, got {info.name} of a parametrization (weight or "
-            "spectral normalization, pruning). Initialize first, or remove it."
+            "Expected a residual stream whose branches could begin at zero, but the laws of the model show none: leave "
+            "zero_branches out."
         )
-    scoring = scheme.startswith("balanced") and info.module.rpartition(".")[2] == _TARGETS.get(layer.kind)
-    if info.role == "bias" or scoring or (info.role == "attention vector" and scheme != "xavier"):
-        weight.zero_()
-    elif info.role == "feature weight" and scheme == "balanced_orthogonal":
-        if weight.dim() != 2:
+    return [matrices[place] for place in sorted(found)]
+
+
+def _refuse_dead_branches(
+    model: nn.Module, weights: Mapping[str, Tensor], branches: Sequence[str], inputs: Inputs
+) -> None:
+    """A branch that ends in ReLU has no gradient at zero, and would stay there."""
+    if not branches:
+        return
+    replica = replicate(model, *inputs)
+    for name, tensor in weights.items():
+        replica.parameters[name].detach().copy_(tensor)
+    ends_of_branches = [replica.parameters[name].requires_grad_() for name in branches]
+    with torch.enable_grad(), preserved_random_state({tensor.device for tensor in ends_of_branches}):
+        outputs = replica.run(lambda output: [out for out in floating_tensors(output) if out.requires_grad])
+        value = torch.stack([(out * torch.randn_like(out)).sum().to(torch.float64) for out in outputs]).sum()
+        gradients = torch.autograd.grad(value, ends_of_branches, allow_unused=True)
+    for name, gradient in zip(branches, gradients, strict=True):
+        if gradient is None or not gradient.any():
             raise ModelError(
-                f"Expected matrices, got {info.name} of shape {list(info.shape)}, for which looks-linear is not "
-                "defined. Use the scheme balanced_xavier here."
+                f"Expected branches that can leave zero, but {name} has no gradient there, as where an activation "
+                "comes after it. Leave zero_branches out."
             )
-        looks_linear_(weight, layouts.get(info.name, LooksLinearLayout()), generator)
-    elif info.role in ("feature weight", "edge weight", "attention vector"):
-        # as torch counts fans: an attention vector (1, H, C) has H C and C; the paper's text has 1 and C
-        nn.init.xavier_normal_(weight if weight.dim() > 1 else weight[None], generator=generator)
-
-
-def looks_linear_layouts(neurons: Iterable[Neuron]) -> Mapping[str, LooksLinearLayout]:
-    """Matrix -> its layout, read off the neurons: rows lead into some, columns out of others.
-
-    Heads that are averaged are one block each: mirrored across heads, their mean would be zero.
-
-    Raises:
-        ModelError: The layers on the two sides of a neuron are of different widths, as where several are
-            concatenated, or no matrix leads into it, as after a normalization: halves would not meet halves.
-    """
-    blocks: dict[str, int] = {}
-    columns = set()
-    for terms in neurons:
-        matrices = [term for term in terms if len(term.shape) == 2]
-        rows = [term for term in matrices if term.exponent > 0]
-        blocks |= {term.parameter: _positions(term, 0) for term in rows}
-        columns |= {term.parameter for term in matrices if term.exponent < 0}
-        widths = {_width(term) for term in matrices}
-        if len(widths) > 1 or not rows or len(rows) == len(matrices):
-            raise ModelError(
-                f"Expected weight matrices that feed each other whole, got {', '.join(t.parameter for t in matrices)} "
-                "around one neuron. Looks-linear matrices need a stack: use the scheme balanced_xavier here."
-            )
-    return {name: LooksLinearLayout(blocks.get(name, 0), name in columns) for name in {*blocks, *columns}}
-
-
-def _width(term: Term) -> int:
-    """Into how many neurons the matrix leads, or out of how many."""
-    axis = 0 if term.exponent > 0 else 1
-    return term.shape[axis] // _positions(term, axis)
-
-
-def _positions(term: Term, axis: int) -> int:
-    """How many rows or columns the term has; a matrix of one row counts its columns as entries."""
-    if axis not in term.axes:
-        return term.shape[axis]
-    return len({index[term.axes.index(axis)] for index in term.indices})
-
-
-def looks_linear_(tensor: Tensor, layout: LooksLinearLayout, generator: Generator | None = None) -> Tensor:
-    """Orthogonal, mirrored: [U; -U], [[U, -U], [-U, U]] or [U, -U], block by block; an odd last row or column left out.
-
-    Of a hidden matrix of even size each row and column has a squared norm of 2 where U is square. Where there are
-    several blocks, which is where heads are averaged, U is orthogonal up to a factor in their mean, and each block has
-    one of its own.
-
-    Source:
-        Balduzzi et al., "The shattered gradients problem" (2017); section 3 of "Are GATs Out of Balance?".
-
-    Example:
-        >>> weight = looks_linear_(torch.empty(4, 4), LooksLinearLayout(blocks=1, columns=True))
-        >>> torch.equal(weight[:2], -weight[2:]), torch.equal(weight[:, :2], -weight[:, 2:])
-        (True, True)
-        >>> h = torch.tensor([1.0, -2.0])  # relu(u) - relu(-u) = u: what goes in comes out, turned
-        >>> torch.allclose((weight @ torch.cat([h, -h]).relu())[:2].norm(), h.norm())
-        True
-    """
-    blocks = tensor.chunk(max(layout.blocks, 1))
-    rows, columns = blocks[0].shape
-    half = tensor.new_empty(-(-rows // 2) if layout.blocks else rows, -(-columns // 2) if layout.columns else columns)
-    halves = torch.stack([nn.init.orthogonal_(half.clone(), generator=generator) for _ in blocks])
-    for block, mixed in zip(blocks, _mixed(halves, generator), strict=True):
-        whole = torch.cat([mixed, -mixed]) if layout.blocks else mixed
-        whole = torch.cat([whole, -whole], dim=1) if layout.columns else whole
-        block.copy_(whole[:rows, :columns])
-    return tensor
-
-
-def _mixed(matrices: Tensor, generator: Generator | None) -> Tensor:
-    """Matrices whose mean is a multiple of the first one given, and whose squares add up to the same.
-
-    The mean of several orthogonal matrices is none: product after product of such means loses directions.
-    """
-    if len(matrices) == 1:
-        return matrices
-    directions = torch.randn(len(matrices), len(matrices), generator=generator, device=matrices.device)
-    directions[:, 0] = 1
-    turn = torch.linalg.qr(directions).Q.to(matrices.dtype)
-    return torch.einsum("hk,kij->hij", turn, matrices)

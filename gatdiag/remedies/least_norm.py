@@ -75,6 +75,7 @@ def balancing(
     *,
     include_approximate: bool = False,
     refused: Mapping[int, str] = MappingProxyType({}),
+    held: Collection[str] = (),
 ) -> Rescaling:
     """The rescaling that brings weights, or with gradients their relative gradients, into balance.
 
@@ -92,6 +93,7 @@ def balancing(
         gradients: Name -> gradient of the loss at these weights; what is missing counts as zero. None: balance weights.
         include_approximate: Use laws that hold only up to an epsilon in the model as well.
         refused: Positions of further laws to skip, and why.
+        held: Names of weights that are not rescaled, although they count: the function is then another one.
 
     Raises:
         ModelError: The iteration did not converge.
@@ -106,7 +108,7 @@ def balancing(
     reasons |= refused
     chosen = [number for number in range(len(laws)) if number not in reasons]
     orbit = Orbit([laws[number] for number in chosen])
-    found, skipped = least_norm(orbit, weights if gradients is None else relative_gradients(weights, gradients))
+    found, skipped = least_norm(orbit, weights if gradients is None else relative_gradients(weights, gradients), held)
     found = found if gradients is None else -found / 2
     reasons |= {chosen[at]: reason for at, reason in skipped.items()}
     coordinates = torch.zeros(len(laws), dtype=torch.float64)
@@ -114,7 +116,7 @@ def balancing(
     balanced = tuple(number for number in chosen if number not in reasons)
     scales = zip(map(laws.__getitem__, balanced), coordinates.exp()[list(balanced)].tolist(), strict=True)
     return Rescaling(
-        orbit.factors(found.numpy()),
+        {name: factor for name, factor in orbit.factors(found.numpy()).items() if name not in held},
         coordinates,
         tuple(LawFactor(law.name, law.layer, law.neuron, scale) for law, scale in scales),
         balanced,

@@ -21,10 +21,11 @@ WAY_OUT: Final = "Give the inputs of a forward pass too, so that the model's own
 
 @dataclass(frozen=True)
 class _Link:
-    """One layer of the stack: its weight matrices, all of one shape, and how many heads are averaged in it."""
+    """One layer of the stack: its matrices, all of one shape, attention vectors, and how many heads are averaged."""
 
     name: str
     matrices: tuple[ParameterInfo, ...]
+    vectors: tuple[ParameterInfo, ...]
     heads: int
 
     @property
@@ -37,11 +38,11 @@ class _Link:
 
 
 def neurons_of_stack(model: nn.Module, structure: Structure) -> tuple[Neuron, ...]:
-    """Every neuron between two layers that follow each other in module order, with the matrices on both of its sides.
+    """Every neuron between two layers that follow each other in module order, with the weights on both of its sides.
 
     Neuron i of a layer has row i of each of its matrices on one side, and column i of each of the next layer's on the
-    other. Heads that are concatenated are so many more neurons; where they are averaged, neuron i has row i of each
-    head. Attention vectors and biases, which balanced schemes set to zero, are left out.
+    other, where its own attention vectors count, too. Heads that are concatenated are so many more neurons; where they
+    are averaged, neuron i has row i of each head. Biases, which are zero at the beginning, are left out.
 
     Raises:
         ModelError: A layer is of another kind than `KINDS`, or the widths do not follow each other.
@@ -50,7 +51,7 @@ def neurons_of_stack(model: nn.Module, structure: Structure) -> tuple[Neuron, ..
     return tuple(_neuron(link, following, i) for link, following in pairwise(links) for i in range(link.width))
 
 
-def squared_norm_of_stack(model: nn.Module, structure: Structure) -> float:
+def squared_norm_of_stack(model: nn.Module, structure: Structure, *, in_reverse: bool = False) -> float:
     """The squared norm of what leads into a neuron of the first layer with which a balanced stack passes a signal on.
 
     Balance makes the sum F of all squared weights the same in each layer, so one number is left to choose. A layer
@@ -60,7 +61,8 @@ def squared_norm_of_stack(model: nn.Module, structure: Structure) -> float:
     inputs' mean square in this way, n being the width it writes. F is chosen so that the product over all layers is 1.
 
     Returns:
-        F divided by the width of the first layer: 2 where all hidden widths are equal and no heads are averaged, as in
+        F divided by the width of the first layer (in reverse: what leads out of a neuron before the last layer, so
+        divided by the number of these): 2 where all hidden widths are equal and no heads are averaged, as in
         procedure 2.6 of "Are GATs Out of Balance?"; 2 H^2 where each layer averages H heads.
 
     Raises:
@@ -70,7 +72,8 @@ def squared_norm_of_stack(model: nn.Module, structure: Structure) -> float:
     first = links[0].width
     widths = [first, *(link.width for link in links[:-1])]
     logarithms = (math.log(width * link.heads**2 / first) for width, link in zip(widths, links, strict=True))
-    return 2 * math.exp(fmean(logarithms))
+    whole = 2 * first * math.exp(fmean(logarithms))
+    return whole / (links[-1].columns if in_reverse else first)
 
 
 def _links(model: nn.Module, structure: Structure) -> list[_Link]:
@@ -93,9 +96,10 @@ def _link(model: nn.Module, layer: Layer) -> _Link:
             f"Expected a stack of {', '.join(KINDS)} layers without edge features or targets of their own, but "
             f"{layer.name} is a {layer.kind} with {', '.join(info.name for info in layer.parameters)}. {WAY_OUT}"
         )
+    vectors = tuple(info for info in layer.parameters if info.role == "attention vector")
     conv = model if layer.name == Structure.ROOT else model.get_submodule(layer.name)
     averaged = not getattr(conv, "concat", True)
-    return _Link(layer.name, matrices, int(getattr(conv, "heads", 1)) if averaged else 1)
+    return _Link(layer.name, matrices, vectors, int(getattr(conv, "heads", 1)) if averaged else 1)
 
 
 def _neuron(link: _Link, following: _Link, number: int) -> Neuron:
@@ -103,4 +107,11 @@ def _neuron(link: _Link, following: _Link, number: int) -> Neuron:
     incoming = (Term(info.name, info.shape, (0,), rows, Fraction(1)) for info in link.matrices)
     column = ((number,),)
     outgoing = (Term(info.name, info.shape, (1,), column, Fraction(-1)) for info in following.matrices)
-    return (*incoming, *outgoing)
+    scores = (Term(info.name, info.shape, (0, 1, 2), _entries(info, rows), Fraction(-1)) for info in link.vectors)
+    return (*incoming, *scores, *outgoing)
+
+
+def _entries(info: ParameterInfo, rows: tuple[tuple[int], ...]) -> tuple[tuple[int, ...], ...]:
+    """Entries (0, head, channel) of an attention vector that score these rows."""
+    channels = info.shape[-1]
+    return tuple((0, row // channels, row % channels) for (row,) in rows)

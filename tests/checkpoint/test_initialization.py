@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import inits
 
 from gatdiag.checkpoint.initialization import _distance, matching_initialization
-from gatdiag.remedies.initialize import LooksLinearLayout, looks_linear_
+from gatdiag.remedies.fresh import LooksLinearLayout, looks_linear_
 
 SCHEMES = {
     "Xavier uniform": [nn.init.xavier_uniform_, inits.glorot],
@@ -26,8 +26,8 @@ SCHEMES = {
     "standard normal": [nn.init.normal_],
     "orthogonal": [nn.init.orthogonal_, lambda w: nn.init.orthogonal_(w, gain=math.sqrt(2))],
     "looks-linear": [
-        lambda w: looks_linear_(w, LooksLinearLayout(blocks=1, columns=True)),
-        lambda w: looks_linear_(w, LooksLinearLayout(columns=True)),
+        lambda w: looks_linear_(w, LooksLinearLayout(blocks=1, columns=1)),
+        lambda w: looks_linear_(w, LooksLinearLayout(columns=1)),
     ],
 }
 DRAWS = [(scheme, draw) for scheme, draws in SCHEMES.items() for draw in draws]

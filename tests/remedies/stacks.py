@@ -56,6 +56,12 @@ class Framed(torch.nn.Module):
 STACKS["gatv2 between linear layers"] = Framed
 
 
+def initialized(model, *args, **kwargs):
+    """The model, once `initialize_` went over it."""
+    remedies.initialize_(model, *args, **kwargs)
+    return model
+
+
 def interrupt_at(line, call, files="*.py"):
     """Raise KeyboardInterrupt at that line of what runs of the remedies; what the call returned, or None."""
     reached, names = 0, [str(path) for path in REMEDIES.glob(files)]

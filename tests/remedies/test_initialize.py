@@ -6,12 +6,18 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch_geometric.nn import (
+    GAT,
+    MLP,
     BatchNorm,
     GATConv,
     GATv2Conv,
+    GCN2Conv,
     GINConv,
     GraphConv,
+    GraphSAGE,
+    HeteroConv,
     ResGatedGraphConv,
+    RGCNConv,
     SAGEConv,
     TransformerConv,
 )
@@ -21,13 +27,11 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import Stack, gat, residual_gcn
 from gatdiag.experiments.training import TrainingSettings, train
-from gatdiag.remedies import SCHEMES, initialize_
-from gatdiag.remedies.initialize import LooksLinearLayout, looks_linear_, looks_linear_layouts
-from gatdiag.remedies.stack import neurons_of_stack
-from gatdiag.structure import discover
-from tests.remedies.stacks import EDGES, STACKS, X
+from gatdiag.remedies import SCHEMES, initialize_, rebalance_
+from tests.remedies.stacks import EDGES, STACKS, X, initialized, interrupt_at
 
 BALANCED = ("balanced_xavier", "balanced_orthogonal")
+PAPERS = ("xavier", "xavier_zero_attention", *BALANCED)
 
 
 def seeded(seed=0):
@@ -49,7 +53,7 @@ def test_c_is_zero_for_every_neuron(name, scheme, inputs):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()  # biases too
-    assert initialize_(model, scheme, *inputs, generator=seeded()) is model
+    initialize_(model, scheme, *inputs, generator=seeded())
     laws = gatdiag.find_laws(model, X, EDGES)
     assert len(laws) >= 4
     assert {law.kind for law in laws} == {"neuron"}
@@ -59,7 +63,7 @@ def test_c_is_zero_for_every_neuron(name, scheme, inputs):
 
 @pytest.mark.parametrize("scheme", BALANCED)
 def test_c_by_the_formula_of_the_paper(scheme):
-    model = initialize_(gat(5, 3, hidden_channels=6, layers=4), scheme, generator=seeded())
+    model = initialized(gat(5, 3, hidden_channels=6, layers=4), scheme, generator=seeded())
     for conv, following in zip(model.convs, model.convs[1:], strict=False):
         into, attention, out = (w.tolist() for w in (conv.lin_l.weight, conv.att[0, 0], following.lin_l.weight))
         for i in range(6):
@@ -69,8 +73,8 @@ def test_c_by_the_formula_of_the_paper(scheme):
 
 
 def test_balanced_xavier_keeps_directions_of_xavier():
-    xavier = initialize_(gat(5, 3, hidden_channels=6, layers=3), "xavier_zero_attention", generator=seeded())
-    balanced = initialize_(gat(5, 3, hidden_channels=6, layers=3), "balanced_xavier", generator=seeded())
+    xavier = initialized(gat(5, 3, hidden_channels=6, layers=3), "xavier_zero_attention", generator=seeded())
+    balanced = initialized(gat(5, 3, hidden_channels=6, layers=3), "balanced_xavier", generator=seeded())
     pairs = [(a.lin_l.weight, b.lin_l.weight) for a, b in zip(xavier.convs, balanced.convs, strict=True)]
     assert torch.cosine_similarity(*pairs[0], dim=1).tolist() == pytest.approx([1.0] * 6)
     for pair in pairs[1:]:
@@ -78,7 +82,7 @@ def test_balanced_xavier_keeps_directions_of_xavier():
 
 
 def test_balanced_orthogonal_leaves_hidden_layers_of_equal_width_as_drawn():
-    model = initialize_(gat(1433, 7), "balanced_orthogonal", generator=seeded())
+    model = initialized(gat(1433, 7), "balanced_orthogonal", generator=seeded())
     first, *hidden, last = (conv.lin_l.weight for conv in model.convs)
     assert first.shape == (64, 1433)
     torch.testing.assert_close(first[:32], -first[32:])
@@ -95,7 +99,7 @@ def test_balanced_orthogonal_leaves_hidden_layers_of_equal_width_as_drawn():
 
 @pytest.mark.parametrize("name", [name for name in STACKS if "odd" not in name])
 def test_a_looks_linear_stack_is_odd_and_passes_a_signal_on(name):
-    model = initialize_(STACKS[name](), "balanced_orthogonal", generator=seeded())
+    model = initialized(STACKS[name](), "balanced_orthogonal", generator=seeded())
     out = model(X, EDGES)
     assert out.std() > 1e-3
     torch.testing.assert_close(model(-X, EDGES), -out)
@@ -115,7 +119,7 @@ def test_the_signal_is_as_large_at_any_depth(conv, heads, concat):
     alone = torch.empty((2, 0), dtype=torch.long)  # nodes that attend to themselves only: no smoothing
     norms = []
     for depth in (2, 6, 20):
-        model = initialize_(attention_stack(conv, depth, heads, concat), "balanced_orthogonal", generator=seeded(depth))
+        model = initialized(attention_stack(conv, depth, heads, concat), "balanced_orthogonal", generator=seeded(depth))
         norms.append(float(model(X, alone).detach().norm()))
         weights = [conv.lin.weight if isinstance(conv, GATConv) else conv.lin_l.weight for conv in model.convs]
         for weight, following in pairwise(weights):
@@ -171,7 +175,7 @@ def test_xavier_is_torchs_draw_for_draw():
 
 
 def test_xaviers_imbalance_is_at_both_ends():
-    model = initialize_(gat(1433, 7), "xavier", generator=seeded())
+    model = initialized(gat(1433, 7), "xavier", generator=seeded())
     weights = [conv.lin_l.weight for conv in model.convs]
     assert float(squares(weights[0], 1).mean()) == pytest.approx(2 * 1433 / (64 + 1433), rel=0.02)
     assert float(squares(weights[5], 1).mean()) == pytest.approx(1.0, rel=0.05)
@@ -180,12 +184,12 @@ def test_xaviers_imbalance_is_at_both_ends():
 
 @pytest.mark.parametrize(("heads", "channels"), [(1, 4000), (4, 1000)])
 def test_attention_has_the_variance_of_the_papers_code(heads, channels):
-    conv = initialize_(GATv2Conv(2, channels, heads=heads, share_weights=True), "xavier", generator=seeded())
+    conv = initialized(GATv2Conv(2, channels, heads=heads, share_weights=True), "xavier", generator=seeded())
     assert float(conv.att.detach().var()) == pytest.approx(2 / (heads * channels + channels), rel=0.1)
 
 
 def test_what_each_scheme_sets_to_zero():
-    for scheme in SCHEMES:
+    for scheme in PAPERS:
         conv = STACKS["gatv2 unshared"]().convs[1]
         nn.init.ones_(conv.bias)
         initialize_(conv, scheme, generator=seeded())
@@ -197,7 +201,7 @@ def test_what_each_scheme_sets_to_zero():
 
 
 def test_attention_and_target_weights_learn_from_zero():
-    model = initialize_(STACKS["gatv2 unshared"](), "balanced_orthogonal", generator=seeded())
+    model = initialized(STACKS["gatv2 unshared"](), "balanced_orthogonal", generator=seeded())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
@@ -206,7 +210,7 @@ def test_attention_and_target_weights_learn_from_zero():
     assert all(conv.att.any() and conv.lin_r.weight.any() for conv in model.convs)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [*PAPERS, *SCHEMES[1:]])
 def test_form_and_flags_stay_and_random_numbers_come_from_the_generator(scheme):
     models = [gat(5, 3, hidden_channels=4, layers=3).double() for _ in range(2)]
     models[0].convs[1].lin_l.weight.requires_grad_(False)
@@ -224,8 +228,8 @@ def test_form_and_flags_stay_and_random_numbers_come_from_the_generator(scheme):
 
 
 def test_low_precision_is_drawn_in_single():
-    model = initialize_(gat(5, 3, hidden_channels=4, layers=3).bfloat16(), "balanced_orthogonal", generator=seeded())
-    single = initialize_(gat(5, 3, hidden_channels=4, layers=3), "balanced_orthogonal", generator=seeded())
+    model = initialized(gat(5, 3, hidden_channels=4, layers=3).bfloat16(), "balanced_orthogonal", generator=seeded())
+    single = initialized(gat(5, 3, hidden_channels=4, layers=3), "balanced_orthogonal", generator=seeded())
     for low, full in zip(model.parameters(), single.parameters(), strict=True):
         assert torch.equal(low, full.bfloat16())
 
@@ -242,7 +246,7 @@ class Normed(nn.Module):
 
 
 def test_with_inputs_the_laws_say_what_leads_where():
-    model = initialize_(Normed(), "balanced_xavier", X, edge_index=EDGES, generator=seeded())
+    model = initialized(Normed(), "balanced_xavier", X, edge_index=EDGES, generator=seeded())
     laws = gatdiag.find_laws(model, X, EDGES)
     neurons = torch.tensor([law.kind == "neuron" for law in laws])
     assert neurons.any()
@@ -262,7 +266,7 @@ class Edged(nn.Module):
 @pytest.mark.parametrize("conv", [GATConv, GATv2Conv])
 def test_neurons_balance_beside_edge_features(conv):
     inputs = (X, EDGES, torch.ones(EDGES.shape[1], 2))
-    model = initialize_(Edged(conv), "balanced_orthogonal", *inputs, generator=seeded())
+    model = initialized(Edged(conv), "balanced_orthogonal", *inputs, generator=seeded())
     laws = gatdiag.find_laws(model, *inputs)
     c = [abs(c) for law, c in zip(laws, laws.normalized_c().tolist(), strict=True) if law.kind == "neuron"]
     assert len(c) == 4
@@ -280,7 +284,7 @@ def test_target_weights_of_gat_stay_alive():
             h = self.first((x, x), edge_index).relu()
             return self.second((h, h), edge_index)
 
-    model = initialize_(Bipartite(), "balanced_orthogonal", X, EDGES, generator=seeded())
+    model = initialized(Bipartite(), "balanced_orthogonal", X, EDGES, generator=seeded())
     laws = gatdiag.find_laws(model, X, EDGES)
     c = [abs(c) for law, c in zip(laws, laws.normalized_c().tolist(), strict=True) if law.kind == "neuron"]
     assert len(c) == 4
@@ -295,6 +299,24 @@ class Concatenating(nn.Module):
 
     def forward(self, x, edge_index):
         return self.out(torch.cat([self.left(x, edge_index), self.right(x, edge_index)], 1).relu())
+
+
+class Beside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = SAGEConv(5, 5), nn.Linear(10, 3)
+
+    def forward(self, x, edge_index):
+        return self.out(torch.cat([self.conv(x, edge_index).relu(), x], 1))
+
+
+class RGCN(nn.Module):
+    def __init__(self, *widths):
+        super().__init__()
+        self.conv = RGCNConv(*widths, num_relations=1)
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index, torch.zeros(edge_index.shape[1], dtype=torch.long))
 
 
 class Saturating(nn.Module):
@@ -319,12 +341,16 @@ def tied():
         (lambda: Stack([SAGEConv(5, 4), SAGEConv(4, 3)]), "balanced_xavier", (), r"convs.0 is a SAGEConv.*inputs"),
         (lambda: Stack([GATConv(5, 4, edge_dim=2), GATConv(4, 3)]), "balanced_xavier", (), r"without edge features"),
         (lambda: Stack([GATConv((5, 5), 4), GATConv(4, 3)]), "balanced_xavier", (), r"targets of their own.*lin_dst"),
-        (Normed, "balanced_orthogonal", (X, EDGES), r"use the scheme balanced_xavier"),
-        (Concatenating, "balanced_orthogonal", (X, EDGES), r"feed each other whole.*balanced_xavier"),
-        (lambda: residual_gcn(5, 3, layers=4), "balanced_xavier", (X, EDGES), r"residual stream"),
+        (Normed, "balanced_orthogonal", (X, EDGES), r"use the scheme xavier or kaiming here, balanced or not"),
+        (Beside, "balanced_orthogonal", (X, EDGES), r"feed each other whole, got out.weight around one neuron"),
+        (
+            lambda: Stack([RGCN(5, 4), RGCN(4, 3)]),
+            "orthogonal",
+            (X, EDGES),
+            r"got convs.0.conv.weight of shape \[1, 5, 4",
+        ),
         (Saturating, "balanced_xavier", (X, EDGES), r"neurons have laws.*tanh.*Leave the inputs out"),
         (tied, "balanced_xavier", (), r"convs.2 is a GATv2Conv with convs.2.att"),
-        (tied, "balanced_xavier", (X, EDGES), r"residual stream"),
         (lambda: weight_norm(nn.Linear(5, 3)), "xavier", (), r"parametrizations.weight.original0.*Initialize first"),
     ],
 )
@@ -337,25 +363,34 @@ def test_what_is_not_clear_is_refused_and_nothing_changed(model, scheme, inputs,
     assert all(torch.equal(a, b) for a, b in zip(made.parameters(), before, strict=True))
 
 
-def test_concatenated_layers_balance_by_their_laws():
-    model = initialize_(Concatenating(), "balanced_xavier", X, EDGES, generator=seeded())
+@pytest.mark.parametrize("scheme", BALANCED)
+def test_concatenated_layers_balance_by_their_laws(scheme):
+    model = initialized(Concatenating(), scheme, X, EDGES, generator=seeded())
     assert gatdiag.find_laws(model, X, EDGES).normalized_c().abs().max() < 1e-6
 
 
+def test_concatenated_layers_are_mirrored_each_by_itself():
+    model = initialized(Concatenating(), "orthogonal", X, EDGES, generator=seeded())
+    out = model.out.weight
+    assert torch.equal(out[:, [0, 1, 4, 5]], -out[:, [2, 3, 6, 7]])
+    assert torch.equal(model.left.lin_l.weight[:2], -model.left.lin_l.weight[2:])
+    torch.testing.assert_close(model(-X, EDGES), -model(X, EDGES))
+
+
 def test_an_activation_without_laws_is_no_matter_in_a_stack():
-    model = initialize_(Saturating(), "balanced_orthogonal", generator=seeded())
+    model = initialized(Saturating(), "balanced_orthogonal", generator=seeded())
     assert squares(model.first.weight, 1).tolist() == pytest.approx(squares(model.second.weight, 0).tolist())
 
 
 def test_an_unknown_scheme_is_answered_with_the_known_ones():
-    with pytest.raises(InputError, match=r"xavier, xavier_zero_attention, balanced_xavier.*got 'kaiming'"):
-        initialize_(gat(5, 3), "kaiming")
+    with pytest.raises(InputError, match=r"xavier, xavier_uniform, kaiming.*or balanced_ and one of them, got 'he'"):
+        initialize_(gat(5, 3), "he")
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [*PAPERS, *SCHEMES[1:]])
 def test_schemes_may_be_spelled_with_hyphens(scheme):
     first, second = (
-        initialize_(gat(5, 3, hidden_channels=6, layers=3), spelled, generator=seeded())
+        initialized(gat(5, 3, hidden_channels=6, layers=3), spelled, generator=seeded())
         for spelled in (scheme, scheme.replace("_", "-"))
     )
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
@@ -367,61 +402,331 @@ def test_what_is_no_module_is_refused(model):
         initialize_(model, "xavier")
 
 
-# --- what is drawn ----------------------------------------------------------------------------------------------------
+# --- models of every kind, by their laws ------------------------------------------------------------------------------
 
 
-def looks_linear(shape, layout):
-    return looks_linear_(torch.empty(shape), layout, torch.Generator().manual_seed(0)).double()
+class Residual(nn.Module):
+    """Blocks around a stream; each is added with or without ReLU after it."""
+
+    def __init__(self, block, activation=torch.relu, width=8):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, width), nn.Linear(width, 3)
+        self.blocks, self.activation = nn.ModuleList([block() for _ in range(3)]), activation
+
+    def forward(self, x, edge_index):
+        x = self.first(x).relu()
+        for block in self.blocks:
+            x = x + self.activation(block(x, edge_index))
+        return self.last(x)
 
 
-def orthonormal(u):
-    """Whether its rows are, or else its columns."""
-    small = u @ u.T if u.shape[0] <= u.shape[1] else u.T @ u
-    return torch.allclose(small, torch.eye(len(small), dtype=u.dtype), atol=1e-5)
+class Inner(nn.Module):
+    """Two matrices with ReLU between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.out = nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x, edge_index):
+        return self.out(self.into(x).relu())
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(6, 4), (4, 6), (6, 6), (7, 5), (5, 8)])
-def test_a_hidden_matrix_has_four_blocks(rows, columns):
-    weight = looks_linear((rows, columns), LooksLinearLayout(blocks=1, columns=True))
-    tall, wide = -(-rows // 2), -(-columns // 2)
-    u = weight[:tall, :wide]
-    assert orthonormal(u)
-    expected = torch.cat([torch.cat([u, -u], 1), torch.cat([-u, u], 1)])[:rows, :columns]
-    assert torch.equal(weight, expected)
+class OmegaGAT(nn.Module):
+    """(1 - omega) W h + omega GAT(h), with an omega for each channel."""
+
+    def __init__(self, into, out):
+        super().__init__()
+        self.conv = GATv2Conv(into, out, share_weights=True, bias=False)
+        self.omega = nn.Parameter(torch.full((out,), 0.5))
+
+    def forward(self, x, edge_index):
+        own = self.conv.lin_l(x)
+        return own - self.omega * (own - self.conv(x, edge_index))
 
 
-def test_a_matrix_that_is_both_first_and_last_is_orthogonal():
-    assert orthonormal(looks_linear((3, 6), LooksLinearLayout()))
+class Initially(nn.Module):
+    """GCNII: every layer reads the first features as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.convs = nn.ModuleList([GCN2Conv(8, alpha=0.1, theta=0.5, layer=layer) for layer in (1, 2, 3)])
+
+    def forward(self, x, edge_index):
+        x = first = self.first(x).relu()
+        for conv in self.convs:
+            x = conv(x, first, edge_index).relu()
+        return self.last(x)
 
 
-@pytest.mark.parametrize("heads", [2, 3, 8])
-def test_the_mean_of_averaged_heads_is_looks_linear(heads):
-    blocks = looks_linear((8 * heads, 8), LooksLinearLayout(blocks=heads, columns=True)).view(heads, 8, 8)
-    mean = blocks.mean(0) * heads**0.5
-    assert orthonormal(mean[:4, :4])
-    assert torch.allclose(mean, torch.cat([torch.cat([mean[:4, :4], -mean[:4, :4]], 1), -mean[:4]]))
-    for axis in (1, 2):
-        torch.testing.assert_close(
-            blocks.square().sum((0, axis)), torch.full((8,), 2.0 * heads).double(), rtol=1e-5, atol=0
-        )
+class Two(nn.Module):
+    """A heterogeneous graph of two kinds of nodes."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.layers = nn.ModuleList([HeteroConv({kind: conv() for kind in KINDS_OF_EDGES}) for _ in range(2)])
+        self.first = nn.ModuleDict({"a": nn.Linear(5, 8), "b": nn.Linear(4, 8)})
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x, edges):
+        x = {name: layer(x[name]).relu() for name, layer in self.first.items()}
+        for layer in self.layers:
+            x = {name: h.relu() for name, h in layer(x, edges).items()}
+        return self.last(x["a"]), self.last(x["b"])
+
+
+KINDS_OF_EDGES = [("a", "to", "b"), ("b", "back", "a"), ("a", "among", "a")]
+HETERO = (
+    {"a": X, "b": torch.randn(6, 4, generator=seeded(2))},
+    {kind: EDGES.roll(number, 1) for number, kind in enumerate(KINDS_OF_EDGES)},
+)
+
+MODELS = {
+    "residual gcn": lambda: residual_gcn(5, 3, hidden_channels=7, layers=5),
+    "residual gatv2": lambda: Residual(lambda: GATv2Conv(8, 8)),
+    "residual gatv2 of heads": lambda: Residual(lambda: GATv2Conv(8, 4, heads=2)),
+    "residual gatv2 of averaged heads": lambda: Residual(lambda: GATv2Conv(8, 8, heads=2, concat=False), nn.Identity()),
+    "residual gat": lambda: Residual(lambda: GATConv(8, 8)),
+    "residual sage": lambda: Residual(lambda: SAGEConv(8, 8)),
+    "residual gin": lambda: Residual(lambda: GINConv(MLP([8, 6, 8], norm=None), train_eps=True)),
+    "residual transformer": lambda: Residual(lambda: TransformerConv(8, 4, heads=2)),
+    "residual of odd width": lambda: Residual(lambda: GATv2Conv(7, 7), width=7),
+    "residual of two matrices": lambda: Residual(Inner, nn.Identity()),
+    "omega gat": lambda: Stack([OmegaGAT(5, 6), OmegaGAT(6, 6), OmegaGAT(6, 3)]),
+    "gcnii": Initially,
+    "jumping knowledge": lambda: GAT(5, 8, 3, 3, heads=2, v2=True, jk="cat"),
+    "largest of all layers": lambda: GraphSAGE(5, 8, 3, 3, jk="max"),
+    "heterogeneous sage": lambda: Two(lambda: SAGEConv(8, 8)),
+    "heterogeneous gatv2": lambda: Two(lambda: GATv2Conv(8, 8, add_self_loops=False)),
+}
+COMBINATIONS = [
+    ("orthogonal", {}),
+    ("xavier", {"attention": "random", "beta": "uniform", "order": "reverse"}),
+    ("kaiming", {"attention": "random", "beta": 1.5}),
+    ("looks_linear_identity", {"beta": "normal"}),
+]
+
+
+def inputs_of(name, dtype=torch.float64):
+    given = HETERO if name.startswith("hetero") else (X, EDGES)
+    return tuple({k: v.to(dtype) if v.is_floating_point() else v for k, v in g.items()} if isinstance(g, dict) else
+                 g.to(dtype) if g.is_floating_point() else g for g in given)  # fmt: skip
+
+
+@pytest.mark.parametrize(("scheme", "options"), COMBINATIONS, ids=[scheme for scheme, _ in COMBINATIONS])
+@pytest.mark.parametrize("name", MODELS)
+def test_c_of_every_law_is_zero_to_rounding(name, scheme, options):
+    torch.manual_seed(0)
+    model, inputs = MODELS[name]().double(), inputs_of(name)
+    applied = initialize_(model, scheme, *inputs, balanced=True, generator=seeded(), **options)
+    laws = gatdiag.find_laws(model, *inputs)
+    assert len(laws) >= 4
+    assert not {law.name for law in laws} & {exclusion.what for exclusion in applied.skipped}
+    assert laws.normalized_c().abs().max() < 1e-12
+    outputs = model(*inputs)
+    assert (outputs[0] if isinstance(outputs, tuple) else outputs).std() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["residual gatv2", "residual transformer", "heterogeneous sage"])
+def test_in_single_precision_c_is_zero_but_for_its_rounding(name):
+    torch.manual_seed(0)
+    model, inputs = MODELS[name](), inputs_of(name, torch.float32)
+    initialize_(model, "balanced_orthogonal", *inputs, generator=seeded())
+    assert gatdiag.find_laws(model, *inputs).normalized_c().abs().max() < 1e-6
+
+
+def test_a_residual_model_is_what_was_drawn_rescaled_along_its_laws():
+    drawn, balanced = (MODELS["residual gatv2"]().double() for _ in range(2))
+    initialize_(drawn, "xavier", attention="random", generator=seeded())
+    rebalance_(drawn, X.double(), EDGES)
+    initialize_(balanced, "xavier", X.double(), EDGES, balanced=True, attention="random", generator=seeded())
+    pairs = zip(drawn.parameters(), balanced.parameters(), strict=True)
+    ratios = torch.cat([(b / a)[a != 0] for a, b in pairs]).detach()
+    assert float(ratios.std() / ratios.mean()) < 1e-9  # but for the factor that keeps a signal's size
+    size = float(balanced(X.double(), EDGES).detach().square().sum(1).mean() / X.square().sum(1).mean())
+    assert size == pytest.approx(8 / 5, rel=0.01)  # 8 neurons in the first layer for 5 features
+
+
+@pytest.mark.parametrize("scheme", ["xavier", "kaiming"])
+def test_tied_layers_balance_all_at_once(scheme):
+    model = tied().double()
+    initialize_(model, scheme, X.double(), EDGES, balanced=True, attention="random", generator=seeded())
+    laws = gatdiag.find_laws(model, X.double(), EDGES)
+    assert {law.kind for law in laws} == {"stream"}
+    assert laws.normalized_c().abs().max() < 1e-12
+
+
+def test_a_model_whose_weights_are_no_numbers_any_more_begins_anew():
+    model = MODELS["residual gcn"]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(torch.nan)
+    initialize_(model, "balanced_orthogonal", X, EDGES, generator=seeded())
+    assert gatdiag.find_laws(model, X, EDGES).normalized_c().abs().max() < 1e-6
+
+
+def test_what_cannot_balance_is_said():
+    model = Stack([GINConv(MLP([5, 6, 6])), GINConv(MLP([6, 6, 3]))])
+    applied = initialize_(model, "balanced_xavier", X, EDGES, generator=seeded())
+    laws = gatdiag.find_laws(model, X, EDGES)
+    reasons = {exclusion.what: exclusion.reason for exclusion in applied.skipped}
+    left = [law for law, c in zip(laws, laws.normalized_c().abs(), strict=True) if c > 1e-6]
+    assert 0 < len(left) < len(laws)
+    assert {law.kind for law in left} == {"scale"}  # weights whose scale batch normalization takes out
+    assert all("what leads out of it is zero" in reasons[law.name] for law in left)
+
+
+# --- beta and order ---------------------------------------------------------------------------------------------------
+
+
+def norms_of_the_first_and_last(model):
+    weights = [conv.lin_l.weight for conv in model.convs]
+    return squares(weights[0], 1), squares(weights[-1], 0)
+
+
+@pytest.mark.parametrize("inputs", [(), (X, EDGES)], ids=["stack", "laws"])
+def test_beta_is_the_norm_of_the_first_rows_or_in_reverse_of_the_last_columns(inputs):
+    def norms(**options):
+        model = gat(5, 3, hidden_channels=6, layers=4)
+        initialize_(model, "xavier", *inputs, balanced=True, generator=seeded(), **options)
+        assert gatdiag.find_laws(model, X, EDGES).normalized_c().abs().max() < 1e-6
+        return norms_of_the_first_and_last(model)
+
+    own = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert norms(beta=3)[0].tolist() == pytest.approx([3.0] * 6)
+    assert norms(beta=3, order="reverse")[1].tolist() == pytest.approx([3.0] * 6)
+    assert norms(beta=own)[0].tolist() == pytest.approx(own)
+    assert norms(beta=torch.tensor(own), order="reverse")[1].tolist() == pytest.approx(own)
+    for beta in ("uniform", "normal"):
+        first = norms(beta=beta)[0]
+        assert first.std() > 0.1
+        if not inputs:
+            assert 0.2 <= first.min() <= first.max() <= (3 if beta == "uniform" else 4)
+
+
+def test_betas_are_drawn_as_they_say():
+    first = {}
+    for beta in ("uniform", "normal"):
+        model = nn.Sequential(nn.Linear(3, 4000), nn.ReLU(), nn.Linear(4000, 4000, bias=False))
+        recipe = {"balanced": True, "beta": beta, "generator": seeded()}
+        initialize_(nn.Sequential(model[0], nn.ReLU(), nn.Linear(4000, 2)), "xavier", **recipe)
+        first[beta] = squares(model[0].weight, 1) / 2
+    mean = float(first["uniform"].mean())
+    assert float(first["uniform"].std() / mean) == pytest.approx(12**-0.5, rel=0.05)
+    assert float(first["uniform"].min() / mean) == pytest.approx(0.5, abs=0.03)
+    assert float(first["normal"].mean()) == pytest.approx(mean, rel=0.03)
+    assert float(first["normal"].std() / mean) == pytest.approx(0.25, rel=0.05)
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_beta_of_a_residual_model_is_that_of_its_end(order):
+    model = MODELS["residual gatv2"]().double()
+    own = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
+    initialize_(model, "balanced_orthogonal", X.double(), EDGES, beta=own, order=order, generator=seeded())
+    found = squares(model.first.weight, 1) if order == "forward" else squares(model.last.weight, 0)
+    assert found.tolist() == pytest.approx(own)
+    assert gatdiag.find_laws(model, X.double(), EDGES).normalized_c().abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", ["gatv2", "gatv2 with averaged heads", "gatv2 unshared", "gat"])
+def test_attention_that_is_drawn_balances_too(name):
+    model = STACKS[name]().double()
+    initialize_(model, "balanced_xavier", attention="random", generator=seeded())
+    assert all(p.any() for n, p in model.named_parameters() if "att" in n or "lin_r.weight" in n)
+    assert gatdiag.find_laws(model, X.double(), EDGES).normalized_c().abs().max() < 1e-12
+
+
+# --- branches that begin at zero --------------------------------------------------------------------------------------
+
+
+def test_branches_may_begin_at_zero():
+    model = MODELS["residual of two matrices"]()
+    applied = initialize_(model, "balanced_xavier", X, EDGES, zero_branches=True, generator=seeded())
+    assert not any(block.out.weight.any() for block in model.blocks)
+    torch.testing.assert_close(model(X, EDGES), model.last(model.first(X).relu()))
+    laws = gatdiag.find_laws(model, X, EDGES)
+    c = dict(zip([law.name for law in laws], laws.normalized_c().abs().tolist(), strict=True))
+    assert max(value for name, value in c.items() if "stream" in name) < 1e-6
+    assert {exclusion.what for exclusion in applied.skipped} >= {name for name, value in c.items() if value > 1e-6}
+    model(X, EDGES).square().sum().backward()
+    assert all(block.out.weight.grad.any() for block in model.blocks)
+    attending = Residual(lambda: GATv2Conv(8, 8), nn.Identity())
+    initialize_(attending, "balanced_orthogonal", X, EDGES, zero_branches=True, generator=seeded())
+    assert gatdiag.find_laws(attending, X, EDGES).normalized_c().abs().max() < 1e-6
+
+
+# --- and back ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("inputs", [(), (X, EDGES)], ids=["stack", "laws"])
+def test_undoing_puts_the_weights_back_bit_for_bit(scheme, inputs):
+    model = gat(5, 3, hidden_channels=6, layers=3)
+    before, output = [parameter.clone() for parameter in model.parameters()], model(X, EDGES)
+    with initialize_(model, scheme, *inputs, balanced=True) as applied:
+        assert {change.where for change in applied.changes} == {name for name, _ in model.named_parameters()}
+        assert str(applied).startswith("initialize:\n  convs.0.")
+        assert not torch.equal(model(X, EDGES), output)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+    assert torch.equal(model(X, EDGES), output)
+
+
+def test_twice_is_once():
+    model = MODELS["residual transformer"]()
+    initialize_(model, "balanced_orthogonal", X, EDGES, generator=seeded())
+    once = [parameter.clone() for parameter in model.parameters()]
+    again = initialize_(model, "balanced_orthogonal", X, EDGES, generator=seeded())
+    for a, b in zip(model.parameters(), once, strict=True):
+        torch.testing.assert_close(a, b)
+    again.undo()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), once, strict=True))
+
+
+def test_an_interrupt_at_any_line_changes_nothing():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 2), nn.ReLU(), nn.Linear(2, 3))
+    before, line, applied = [parameter.clone() for parameter in model.parameters()], 0, None
+    while applied is None:
+        line += 1
+        applied = interrupt_at(line, lambda: initialize_(model, "balanced_orthogonal"), "initialize.py")
+        if applied is None:
+            assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True)), line
+    assert line > 20
+    assert not torch.equal(model[0].weight, before[0])
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("options", "message"),
     [
-        ("gatv2", [(1, False), (1, True), (1, True), (0, True)]),
-        ("gatv2 of one output", [(1, False), (1, True), (0, True)]),
-        ("gatv2 with concatenated heads", [(1, False), (1, True), (1, True), (0, True)]),
-        ("gatv2 with averaged heads", [(2, False), (3, True), (0, True)]),
+        ({"scheme": "balanced_xavier", "balanced": False}, r"agree with 'balanced_xavier', got balanced=False"),
+        ({"scheme": "xavier_zero_attention", "attention": "random"}, r"agree with .* attention='random'"),
+        ({"attention": "none"}, r"attention to be one of zero, random, got 'none'"),
+        ({"scheme": "balanced_xavier", "order": "backward"}, r"order to be one of forward, reverse, got 'backward'"),
+        ({"beta": 2.0}, r"of balanced schemes: give balanced=True"),
+        ({"scheme": "balanced_xavier", "beta": 0.0}, r"a positive number.*got 0.0"),
+        ({"scheme": "balanced_xavier", "beta": "constant"}, r"'uniform' or 'normal' was expected, got 'constant'"),
+        ({"scheme": "balanced_xavier", "beta": [1.0, 2.0]}, r"each of the 4 neurons to begin with, got 2"),
+        ({"zero_branches": True}, r"Give the inputs of a forward pass"),
     ],
 )
-def test_layouts_are_read_off_the_neurons(name, expected):
-    model = STACKS[name]()
-    found = looks_linear_layouts(neurons_of_stack(model, discover(model)))
-    assert [(m.blocks, m.columns) for m in (found[f"convs.{n}.lin_l.weight"] for n in range(len(expected)))] == expected
+def test_options_that_do_not_fit_are_refused_and_nothing_changed(options, message):
+    model = gat(5, 3, hidden_channels=4, layers=3)
+    before = [parameter.clone() for parameter in model.parameters()]
+    with pytest.raises(InputError, match=message):
+        initialize_(model, **{"scheme": "xavier"} | options)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
-def test_a_neuron_between_unlike_widths_has_no_layout():
-    neurons = neurons_of_stack(STACKS["gcn"](), discover(STACKS["gcn"]()))
-    with pytest.raises(ModelError, match="feed each other whole"):
-        looks_linear_layouts([neurons[0][:1]])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: residual_gcn(5, 3, layers=4), r"convs.1.lin.weight has no gradient there"),
+        (lambda: gat(5, 3, hidden_channels=4, layers=3), r"residual stream whose branches could begin at zero"),
+    ],
+)
+def test_branches_that_would_stay_at_zero_are_refused_and_nothing_changed(model, message):
+    made = model()
+    before = [parameter.clone() for parameter in made.parameters()]
+    with pytest.raises(ModelError, match=message):
+        initialize_(made, "xavier", X, EDGES, zero_branches=True)
+    assert all(torch.equal(a, b) for a, b in zip(made.parameters(), before, strict=True))

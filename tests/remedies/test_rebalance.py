@@ -13,12 +13,12 @@ from gatdiag.experiments.data import block_model
 from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
 from gatdiag.experiments.training import TrainingSettings, train
 from gatdiag.laws.outputs import floating_tensors
-from gatdiag.remedies import initialize_, rebalance_
 from gatdiag.remedies import rebalance as rebalance_module
+from gatdiag.remedies import rebalance_
 from gatdiag.remedies.orbit import Orbit, multiply_
 from gatdiag.remedies.rebalance import gradients_of
 from tests.laws.zoo import ZOO, build
-from tests.remedies.stacks import EDGES, STACKS, X, interrupt_at
+from tests.remedies.stacks import EDGES, STACKS, X, initialized, interrupt_at
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 
@@ -340,7 +340,7 @@ def test_a_network_that_imbalance_keeps_from_training_trains_as_if_it_had_none()
     settings_ = TrainingSettings(learning_rate=0.2, epochs=60)
 
     def made():
-        return initialize_(
+        return initialized(
             gat(16, 4, hidden_channels=16, layers=6), "balanced_orthogonal", generator=torch.Generator().manual_seed(0)
         )
 

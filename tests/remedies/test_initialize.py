@@ -607,9 +607,8 @@ def test_beta_is_the_norm_of_the_first_rows_or_in_reverse_of_the_last_columns(in
 def test_betas_are_drawn_as_they_say():
     first = {}
     for beta in ("uniform", "normal"):
-        model = nn.Sequential(nn.Linear(3, 4000), nn.ReLU(), nn.Linear(4000, 4000, bias=False))
-        recipe = {"balanced": True, "beta": beta, "generator": seeded()}
-        initialize_(nn.Sequential(model[0], nn.ReLU(), nn.Linear(4000, 2)), "xavier", **recipe)
+        model = nn.Sequential(nn.Linear(3, 4000), nn.ReLU(), nn.Linear(4000, 2))
+        initialize_(model, "xavier", balanced=True, beta=beta, generator=seeded())
         first[beta] = squares(model[0].weight, 1) / 2
     mean = float(first["uniform"].mean())
     assert float(first["uniform"].std() / mean) == pytest.approx(12**-0.5, rel=0.05)

@@ -1,7 +1,7 @@
 """Rebalancing again and again while a model trains."""
 
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 from torch.optim import Optimizer
@@ -36,8 +36,9 @@ class Rebalance(Applied):
         args: Positional inputs of its forward pass.
         optimizer: The optimizer that trains it.
         every: Steps from one rebalancing to the next; the first step is one.
-        criterion: ``c``: the norms of what leads into a neuron and out of it; or ``relative-gradients``: squared
-            gradients relative to the weights, entry by entry. See `rebalance_`.
+        criterion: ``c``: the norms of what leads into a neuron and out of it, the paper's norm ratio; or
+            ``relative-gradients``: squared gradients relative to the weights, entry by entry, its gradient ratio. The
+            paper sweeps over the layers ten times; this is where such sweeps end. See `rebalance_`.
         kwargs: Keyword inputs of the forward pass.
 
     Attributes:
@@ -78,8 +79,8 @@ class Rebalance(Applied):
         super().__init__("rebalance")
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise InputError(f"every= is a number of steps: a whole number from 1 was expected, got {every!r}")
-        if criterion not in ("c", "relative-gradients"):
-            raise InputError(f"Expected criterion 'c' or 'relative-gradients', got {criterion!r}")
+        if criterion not in get_args(Towards):
+            raise InputError(f"Expected criterion {' or '.join(map(repr, get_args(Towards)))}, got {criterion!r}")
         refuse_foreign(model, optimizer)
         user = unwrapped(model)
         self._powers = powers_of(optimizer)

@@ -1,6 +1,7 @@
 """Rebalancing during training: balance is kept, and nothing but the balance changes."""
 
 import copy
+from itertools import pairwise
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch_geometric.nn import GATv2Conv
 
 from gatdiag import find_laws
 from gatdiag.errors import InputError, ModelError, OptimizerError
+from gatdiag.experiments.models import gat
 from gatdiag.remedies import Rebalance, lipschitz_normalize_, rebalance_
 from tests.remedies.stacks import interrupt_at
 
@@ -64,6 +66,41 @@ def test_each_time_it_is_what_rebalance_does(model, kind, criterion):
     assert schedule.times == 3
     for name, weight in twin.named_parameters():
         torch.testing.assert_close(model.get_parameter(name), weight, rtol=1e-9, atol=1e-12)
+
+
+def sweep_as_the_paper_does(layers, criterion):
+    """One pass of "Dynamic Rescaling for Training GNNs", without its limits of a factor."""
+    for layer, following in pairwise(layers):
+        for i in range(layer.out_channels):
+            sides = [layer.lin_l.weight[i], layer.att[0, 0, i : i + 1], following.lin_l.weight[:, i]]
+            gradients = [layer.lin_l.weight.grad[i], layer.att.grad[0, 0, i : i + 1], following.lin_l.weight.grad[:, i]]
+            if criterion == "c":
+                into, a, out = (side.square().sum() for side in sides)
+                s = ((out + a) / into) ** (1 / 4)
+            else:
+                into, a, out = ((g / w).square().sum() for w, g in zip(sides, gradients, strict=True))
+                s = torch.nan_to_num((into / (out + a)) ** (1 / 8), 1.0)  # a dead neuron has no gradients
+            for weight, gradient, factor in zip(sides, gradients, (s, 1 / s, 1 / s), strict=True):
+                weight *= factor
+                gradient /= factor
+
+
+@pytest.mark.parametrize("criterion", ["c", "relative-gradients"])
+def test_it_is_where_the_sweeps_of_the_paper_end(criterion):
+    torch.manual_seed(0)
+    model = gat(5, 3, hidden_channels=4, layers=4).double()
+    twin = copy.deepcopy(model)
+    for network in (model, twin):
+        nn.functional.cross_entropy(network(X, EDGES), LABELS).backward()
+    with torch.no_grad():
+        for _ in range(200):
+            sweep_as_the_paper_does(twin.convs, criterion)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with Rebalance(model, X, EDGES, optimizer=optimizer, criterion=criterion):
+        optimizer.step()
+    for weight, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(weight, expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(weight.grad, expected.grad, rtol=1e-9, atol=1e-12)
 
 
 def test_c_stays_small_where_adam_would_move_it(model):

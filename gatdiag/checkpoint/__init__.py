@@ -10,7 +10,7 @@ From files:
 From tensors:
 
 - `stack`: which layer feeds which -> c of each neuron, for plain stacks
-- `measures`, with `blocks`: norms, dead and broken weights; what a recorder measures of weights, changes included
+- `measures`: norms, dead and broken weights, how far weights have moved
 - `initialization`: the one whose distribution a weight has
 - `fitting`: the tensors of a checkpoint -> the weights of a model
 

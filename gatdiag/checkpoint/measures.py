@@ -1,23 +1,25 @@
-"""What a parameter of a state dict measures: norms, dead rows and columns, numbers that are not finite.
+"""What a parameter of a state dict measures: norms, dead rows and columns, NaN and infinities, how far it has moved.
 
-One pass over the memory, block by block: in single precision within a block where the tensor is no more precise than
-that, in double precision across blocks, and wholly in double precision where squares overflow or vanish.
+Each number is measured once, in one pass over the memory: in single precision within a block where the tensor is no
+more precise than that, in double precision across blocks, and wholly in double precision where squares overflow or
+vanish.
 """
 
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from gatdiag.checkpoint.blocks import blocks, shape_of, stored
-from gatdiag.recorder.weights import Weights
-from gatdiag.structure import ParameterInfo
-from gatdiag.structure.adapters import ATTENTION
+from gatdiag import metrics
+from gatdiag.errors import InputError
+from gatdiag.quantities import LEVELS, change_quantile
+from gatdiag.weight_change import FRACTIONS
 
+_BLOCK: Final = 1 << 17  # entries that a processor's cache holds together with their squares
 _SAFE: Final = 1e-28  # sums of squares below may have lost some to underflow in single precision
+_PLAIN: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +54,12 @@ class WeightStats:
         return int((self.column_norms == 0).sum()) if self.is_matrix else 0
 
 
-def measure(tensor: Tensor) -> WeightStats:
+def measure(tensor: Tensor, *, spectral: bool = False) -> WeightStats:
     """Measure one parameter, whatever its number type: half precision, float8, quantized, sparse, complex.
 
     Args:
         tensor: Any shape; axis 0 counts rows, all others are columns.
+        spectral: Measure the spectral norm of a matrix, too, which takes many times as long as all the rest.
 
     Raises:
         InputError: The tensor is on the meta device.
@@ -66,102 +69,104 @@ def measure(tensor: Tensor) -> WeightStats:
         >>> measured.norm, measured.row_norms.tolist(), measured.dead_rows, measured.dead_columns
         (3.0, [3.0, 0.0], 1, 1)
     """
-    of_rows, of_columns, non_finite = _squares(tensor)
+    values = _values(tensor)
+    rows = values.shape[0] if values.dim() else 1
+    matrix = values.reshape(rows, math.prod(values.shape[1:]))
+    of_rows, of_columns, non_finite = _squares(matrix)
+    is_matrix = tensor.dim() > 1 and tensor.layout is torch.strided
     return WeightStats(
         norm=math.sqrt(float(of_rows.sum())),
         non_finite=non_finite,
         row_norms=of_rows.sqrt(),
         column_norms=of_columns.sqrt(),
-        is_matrix=tensor.dim() > 1 and tensor.layout is torch.strided,
+        is_matrix=is_matrix,
+        spectral_norm=float(metrics.spectral_norm(matrix)) if spectral and is_matrix else math.nan,
     )
 
 
-def parameter_columns(
-    infos: Iterable[ParameterInfo],
-    tensors: Mapping[str, Tensor],
-    reference: Mapping[str, Tensor] | None,
-    *,
-    quick: bool,
-) -> dict[str, dict[str, float]]:
-    """What a recorder measures of parameters at a step, as far as the weights show it: all but gradients and updates.
+def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: bool = False) -> dict[str, float]:
+    """How far one parameter has moved, as a recorder measures it.
 
     Args:
-        infos: The parameters; those without a tensor are left out.
-        tensors: Name -> w, of any number type.
-        reference: Name -> w_0, which changes are measured from; None: they are not measured.
-        quick: Leave out spectral norms and quantiles of change, which take many times as long as all the rest.
+        initial: w_0, of any number type.
+        trained: w.
+        attention: Whether it is an attention vector, whose change is absolute, for it may start at zero.
+        quick: Leave out the quantiles.
 
     Returns:
-        Parameter -> column of the table `parameters` -> value. A parameter whose reference is missing, of another
-        shape, or sparse with other entries has no changes.
-
-    Raises:
-        InputError: A tensor is on the meta device.
+        Column of the table `parameters` -> value. Nothing where w_0 is missing or of another shape, or where a sparse
+        tensor stores other entries.
 
     Example:
-        >>> info = ParameterInfo("weight", ("weight",), "feature weight", (2, 2), True, "")
-        >>> before, after = {"weight": torch.ones(2, 2)}, {"weight": torch.tensor([[1.0, 1.0], [1.0, 4.0]])}
-        >>> parameter_columns([info], after, before, quick=True)["weight"]["changed_fraction_050"]
+        >>> before, after = torch.ones(2, 2), torch.tensor([[1.0, 1.0], [1.0, 4.0]])
+        >>> changes(before, after, attention=False, quick=True)["changed_fraction_050"]
         0.25
     """
-    infos = [info for info in infos if info.name in tensors]
-    if not infos:
+    if initial is None or not _are_comparable(initial, trained):
         return {}
-    given = reference or {}
-    before = {i.name: _numbers(given[i.name]) for i in infos if _are_comparable(given.get(i.name), tensors[i.name])}
-    now = {info.name: _numbers(tensors[info.name]) for info in infos}
-    now |= {name: now[name].to(torch.promote_types(now[name].dtype, w_0.dtype)) for name, w_0 in before.items()}
-    weights = Weights(now, [info.name for info in infos if info.role == ATTENTION])
-    weights.set_initial(before)
-    found = {"norm": weights.before()["norm"]}
-    found["non_finite"] = weights.non_finite(found["norm"], gradient=False)
-    spectral = {} if quick else weights.spectral_norms()
-    changes = {} if reference is None else weights.changes() | ({} if quick else weights.quantiles())
-    columns: dict[str, dict[str, float]] = {}
-    for at, info in enumerate(infos):
-        known = found | (changes if info.name in before else {}) | (spectral if weights.is_matrix[at] else {})
-        columns[info.name] = {column: float(values[at]) for column, values in known.items()}
-    return columns
+    w_0, w = _values(initial).flatten(), _values(trained).flatten()
+    kind = torch.promote_types(w_0.dtype, w.dtype)
+    w_0, w = w_0.to(kind), w.to(kind)
+    absolute = torch.arange(len(w)) if attention else torch.zeros(0, dtype=torch.int64)
+    found = dict(zip(FRACTIONS, metrics.change_fractions(w_0, w, [len(w)], absolute)[:, 0].tolist(), strict=True))
+    if not quick:
+        for name, row in zip(("relative", "absolute"), metrics.change_quantiles(w_0, w).tolist(), strict=True):
+            found |= {change_quantile(name, level): value for level, value in zip(LEVELS, row, strict=True)}
+    return found
 
 
-def _are_comparable(reference: Tensor | None, tensor: Tensor) -> bool:
+def _are_comparable(initial: Tensor, trained: Tensor) -> bool:
     """True if the same entries are stored."""
-    if reference is None or reference.shape != tensor.shape or reference.layout != tensor.layout:
+    if initial.shape != trained.shape or initial.layout != trained.layout:
         return False
+    if trained.layout is torch.sparse_coo:
+        return torch.equal(initial.detach().coalesce().indices(), trained.detach().coalesce().indices())
+    return _stored(initial).shape == _stored(trained).shape
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    """The values that a sparse tensor stores; any other tensor itself."""
     if tensor.layout is torch.sparse_coo:
-        return torch.equal(reference.detach().coalesce().indices(), tensor.detach().coalesce().indices())
-    return stored(reference).shape == stored(tensor).shape
+        return tensor.coalesce().values()
+    return tensor if tensor.layout is torch.strided else tensor.values()
 
 
-def _numbers(tensor: Tensor) -> Tensor:
-    """What a tensor of any type stands for, dense and floating; of a sparse one the values that are stored."""
-    values = stored(tensor.detach())
-    if values.is_floating_point() and values.dtype.itemsize > 1 and not values.is_meta:
+def _values(tensor: Tensor) -> Tensor:
+    """Real floating-point values: dequantized, magnitudes of complex ones, of a sparse tensor the stored ones.
+
+    Raises:
+        InputError: The tensor has no values: it is on the meta device.
+    """
+    if tensor.is_meta:
+        raise InputError(f"Expected a tensor with values, got one of shape {list(tensor.shape)} on the meta device.")
+    values = _stored(tensor.detach())
+    if values.is_quantized:
+        return values.dequantize()
+    if values.is_complex():
+        return values.abs()
+    if values.dtype in _PLAIN:
         return values
-    matrix = torch.empty(shape_of(values), dtype=torch.float64)
-    for block in blocks(tensor):
-        matrix[block.rows, block.columns] = block.values.double()
-    return matrix.reshape(values.shape)
+    return values.to(torch.float32 if values.dtype.itemsize == 1 else torch.float64)
 
 
-def _squares(tensor: Tensor) -> tuple[Tensor, Tensor, int]:
+def _squares(matrix: Tensor) -> tuple[Tensor, Tensor, int]:
     """Sums of squares of each row and each column, float64, and how many entries are not finite."""
-    rows, columns = shape_of(stored(tensor.detach()))
-    of_rows, of_columns = (torch.zeros(length, dtype=torch.float64) for length in (rows, columns))
+    rows, columns = matrix.shape
+    of_columns = torch.zeros(columns, dtype=torch.float64)
+    of_rows = [torch.zeros(0 if columns else rows, dtype=torch.float64)]
     non_finite = 0
-    for block in blocks(tensor):
-        right, down = _sums(block.values)
+    for piece in matrix.split(max(1, _BLOCK // columns)) if matrix.numel() else ():
+        values = piece if piece.dtype is torch.float64 else piece.float()
+        right, down = _sums(values)
         total, least = float(right.sum()), min(float(right.min()), float(down.min()))
-        if block.values.dtype != torch.float64 and not (math.isfinite(total) and least > _SAFE):
-            right, down = _sums(block.values.double())
+        if values.dtype is torch.float32 and not (math.isfinite(total) and least > _SAFE):
+            right, down = _sums(values.double())
             total = float(right.sum())
         if not math.isfinite(total):
-            non_finite += int((~block.values.isfinite()).sum())
-        if block.values.shape == (rows, columns):
-            return right.double(), down.double(), non_finite
-        of_rows[block.rows] += right
-        of_columns[block.columns] += down
-    return of_rows, of_columns, non_finite
+            non_finite += int((~values.isfinite()).sum())
+        of_rows.append(right.double())
+        of_columns += down
+    return torch.cat(of_rows), of_columns, non_finite
 
 
 def _sums(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gatdiag.checkpoint.fitting import load_weights_, plain
-from gatdiag.checkpoint.measures import WeightStats, measure, parameter_columns
+from gatdiag.checkpoint.measures import WeightStats, changes, measure
 from gatdiag.checkpoint.stack import Stack
 from gatdiag.errors import InputError, ModelError
 from gatdiag.quantities import GROUPS
@@ -19,6 +19,7 @@ from gatdiag.recorder import meta
 from gatdiag.recorder.settings import Settings, select
 from gatdiag.run import Store
 from gatdiag.structure import Structure
+from gatdiag.structure.adapters import ATTENTION
 
 if TYPE_CHECKING:
     from gatdiag.laws import Laws
@@ -84,7 +85,7 @@ class WeightRecord:
         quick: bool,
         overwrite: bool,
     ) -> None:
-        self._layers, self._compared, self._quick = structure.layers, compared, quick
+        self._compared, self._quick = compared, quick
         self._infos = structure.parameters
         self._laws, self._of_laws = laws, frozenset(laws.parameters)
         self._reference: Tensors = {}
@@ -107,21 +108,28 @@ class WeightRecord:
 
     def add(self, step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
         """Write one checkpoint. c is left out if a parameter of a law is missing or has another shape."""
-        held = [(at, info) for at, info in enumerate(self._infos) if info.name in tensors]
-        measured = {info.name: measure(tensors[info.name]) for _, info in held}
-        reference = self._reference if self._compared else None
-        rows: list[Mapping[str, float]] = []
-        for layer in self._layers:  # one of them is copied at a time
-            columns = parameter_columns(layer.parameters, tensors, reference, quick=self._quick)
-            rows += columns.values()
-            for name, values in columns.items():
-                sigma = values.get("spectral_norm", math.nan)
-                measured[name] = replace(measured[name], spectral_norm=sigma)
+        measured: dict[str, WeightStats] = {}
+        rows: list[dict[str, float]] = []
+        positions = []
+        for position, info in enumerate(self._infos):
+            if info.name not in tensors:
+                continue
+            attention, tensor = info.role == ATTENTION, tensors[info.name]
+            spectral = not self._quick and not attention
+            stats = measure(tensor, spectral=spectral)
+            row = {"norm": stats.norm, "non_finite": float(stats.non_finite)}
+            if spectral and stats.is_matrix:
+                row["spectral_norm"] = stats.spectral_norm
+            if self._compared:
+                row |= changes(self._reference.get(info.name), tensor, attention=attention, quick=self._quick)
+            measured[info.name] = stats
+            rows.append(row)
+            positions.append(position)
         self.measured = measured
         self._store.append("steps", {"step": step, **scalars})
         if rows:
-            positions = np.array([at for at, _ in held], dtype=np.int32)
-            self._store.append("parameters", {"step": step, "parameter": positions, **_columns(rows)})
+            at = np.array(positions, dtype=np.int32)
+            self._store.append("parameters", {"step": step, "parameter": at, **_columns(rows)})
         shapes = {info.name: info.shape for info in self._infos if info.name in self._of_laws}
         if shapes and all(name in tensors and tuple(tensors[name].shape) == shape for name, shape in shapes.items()):
             c = self._c(tensors).numpy()

@@ -36,6 +36,15 @@ _WORK = 50  # elements of tuples per byte
 _NAMED = 5  # names in a refusal
 _LONG = ("LONG", "LONG1", "LONG4", "INT")
 _HASHED_WITH_CONTENTS = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET", "REDUCE", "NEWOBJ", "NEWOBJ_EX", "DUP")
+# Instruction -> values taken below the last mark (None: there is none), or else from the stack; values put there.
+_EFFECTS = {
+    code.name: (
+        next((at for at, kind in enumerate(code.stack_before) if kind.name == "mark"), None),
+        len(code.stack_before),
+        len(code.stack_after),
+    )
+    for code in pickletools.opcodes
+}
 
 
 def read_torch(path: Path, *, mapped: bool = True) -> Contents:
@@ -160,7 +169,7 @@ def scan(file: IO[bytes], length: int) -> list[str]:
         for number, (code, argument, _) in enumerate(pickletools.genops(file)):
             if number == _INSTRUCTIONS:
                 raise InputError(f"its description of the objects is longer than {_INSTRUCTIONS:,} instructions")
-            work.follow(code, argument)
+            work.follow(code.name, argument)
             if code.name in ("GLOBAL", "INST"):
                 names[str(argument).replace(" ", ".", 1)] = None
     except (ValueError, IndexError, KeyError) as error:
@@ -185,29 +194,24 @@ class _Work:
         self._marks: list[int] = []
         self._memo: dict[Any, int] = {}
 
-    def follow(self, code: pickletools.OpcodeInfo, argument: Any) -> None:
+    def follow(self, name: str, argument: Any) -> None:
         """One instruction; raises InputError once what it makes takes too long to hash."""
-        if code.name == "MARK":
+        if name == "MARK":
             self._marks.append(len(self._stack))
             return
-        if code.name.endswith("PUT") or code.name == "MEMOIZE":
+        if name.endswith("PUT") or name == "MEMOIZE":
             self._memo[len(self._memo) if argument is None else argument] = self._stack[-1]
             return
-        if code.name in _LONG and not -(2**63) <= argument < 2**63:
+        if name in _LONG and not -(2**63) <= argument < 2**63:
             self._long_numbers -= 1
-        taken = self._taken([kind.name for kind in code.stack_before])
-        weight = self._memo[argument] if code.name.endswith("GET") else 1
-        weight += sum(taken) if code.name in _HASHED_WITH_CONTENTS else 0
-        self._left -= weight
-        self._stack.extend(weight for _ in code.stack_after)
-        if self._left < 0 or self._long_numbers < 0:
-            raise InputError("it uses the same values over and over, or keys that were chosen to collide")
-
-    def _taken(self, before: list[str]) -> list[int]:
-        """Takes from the stack what an instruction takes: all down to the last mark, if it takes one."""
-        start = self._marks.pop() - before.index("mark") if "mark" in before else len(self._stack) - len(before)
+        below, takes, gives = _EFFECTS[name]
+        start = len(self._stack) - takes if below is None else self._marks.pop() - below
         if start < 0 or (self._marks and start < self._marks[-1]):
             raise InputError("its description of the objects is damaged (it takes what is not there)")
-        taken = self._stack[start:]
-        del self._stack[start:]
-        return taken
+        weight = self._memo[argument] if name.endswith("GET") else 1
+        if name in _HASHED_WITH_CONTENTS:
+            weight += sum(self._stack[start:])
+        self._stack[start:] = [weight] * gives
+        self._left -= weight
+        if self._left < 0 or self._long_numbers < 0:
+            raise InputError("it uses the same values over and over, or keys that were chosen to collide")

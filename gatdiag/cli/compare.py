@@ -111,11 +111,16 @@ def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd
     """How much of each parameter changed between two checkpoints; where nothing did, that is no difference."""
     import pandas as pd
 
-    from gatdiag.checkpoint.measures import parameter_columns
+    from gatdiag.checkpoint.measures import changes
+    from gatdiag.structure.adapters import ATTENTION
 
-    infos = other.structure.parameters
-    columns = parameter_columns(infos, other.tensors, one.tensors, quick=True)
-    changed = {info: columns[info.name].get(_CHANGED, math.nan) for info in infos if info.name in columns}
+    changed = {
+        info: changes(
+            one.tensors.get(info.name), other.tensors[info.name], attention=info.role == ATTENTION, quick=True
+        ).get(_CHANGED, math.nan)
+        for info in other.structure.parameters
+        if info.name in other.tensors
+    }
     rows = [
         {"layer": i.name, "role": i.role, "quantity": _CHANGED, "first": 0.0, "second": share, "difference": share}
         for i, share in changed.items()

@@ -15,6 +15,7 @@ The JSON document has these keys; numbers that are not finite, or were not measu
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -96,6 +97,7 @@ def inspect(
     With --model the laws are its own; with --data, too, it runs forward and backward with the weights of each
     checkpoint. Ends with status 0 if nothing is as bad as --fail-on, 1 if something is, 2 if a file could not be read.
     """
+    _import_quickly()
     from gatdiag import checkpoint
 
     check_level(fail_on)
@@ -126,6 +128,17 @@ def inspect(
     else:
         _print(inspection, rows, diagnosis, written)
     end([diagnosis], fail_on)
+
+
+def _import_quickly() -> None:
+    """Load torch and pandas without looking, again and again, for garbage in the million objects that they make."""
+    gc.disable()
+    try:
+        import gatdiag.checkpoint
+        import gatdiag.diagnosis  # noqa: F401
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _refuse_taken(out: Path | None, *, overwrite: bool) -> None:

@@ -167,30 +167,31 @@ def _by_gram(tall: Tensor, scale: float) -> Tensor:
 def _by_lanczos(matrix: Tensor) -> Tensor:
     """Largest eigenvalue of W^T W, from below. Some rows at a time, so that memory is read once an iteration."""
     pieces = matrix.split(max(1, _CACHED // matrix.shape[1])) if matrix.is_cpu else (matrix,)
-    adjoints, least = [piece.mH for piece in pieces], torch.finfo(matrix.dtype).tiny
+    halves = [(piece, piece.mH) for piece in pieces]
     generator = torch.Generator().manual_seed(0)
     following = torch.randn(matrix.shape[1], generator=generator).to(matrix)
     vector = torch.zeros_like(following)
-    diagonal: list[Tensor] = []
-    beside = [torch.linalg.vector_norm(following)]
+    diagonal: list[float] = []
+    beside = [float(torch.linalg.vector_norm(following))]
     check = _LEAST
     while True:
-        before, vector = vector, following / beside[-1].clamp(min=least)
-        following = before.mul_(-beside[-1])
-        images = []
-        for piece, adjoint in zip(pieces, adjoints, strict=True):
+        before, vector = vector, following / (beside[-1] or 1.0)
+        following, kept, images = before, -beside[-1], []
+        for piece, adjoint in halves:
             images.append(piece @ vector)
-            following.addmv_(adjoint, images[-1])
-        diagonal.append(torch.linalg.vector_norm(torch.cat(images) if len(images) > 1 else images[0]).square())
-        following -= diagonal[-1] * vector
-        beside.append(torch.linalg.vector_norm(following))
+            following.addmv_(adjoint, images[-1], beta=kept)
+            kept = 1.0
+        diagonal.append(float(torch.linalg.vector_norm(torch.cat(images))) ** 2)
+        following.sub_(vector, alpha=diagonal[-1])
+        beside.append(float(torch.linalg.vector_norm(following)))
         if len(diagonal) == check:
-            tridiagonal = torch.diag(torch.stack(diagonal)) + torch.diag(torch.stack(beside[1:-1]), -1)
+            tridiagonal = torch.tensor(diagonal, dtype=torch.float64).diag()
+            tridiagonal += torch.tensor(beside[1:-1], dtype=torch.float64).diag(-1)
             values: Tensor
-            values, vectors = torch.linalg.eigh(tridiagonal.double())
-            residual = beside[-1] * vectors[-1, -1].abs()
-            if residual <= _RESIDUAL * values[-1] or check >= _MOST:
-                return values[-1]
+            values, vectors = torch.linalg.eigh(tridiagonal)
+            largest = float(values[-1])
+            if beside[-1] * abs(float(vectors[-1, -1])) <= _RESIDUAL * largest or check >= _MOST:
+                return values[-1].to(matrix.device)
             check += max(_LEAST // 2, check // 8)
 
 

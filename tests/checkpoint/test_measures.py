@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatdiag import quantities
-from gatdiag.checkpoint.measures import measure, parameter_columns
+from gatdiag.checkpoint.measures import changes, measure
+from gatdiag.errors import InputError
 from gatdiag.quantities import LEVELS, change_quantile
-from gatdiag.structure import ParameterInfo
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles
 
@@ -66,41 +66,34 @@ def test_rows_move_with_the_rows_and_scale_with_the_weights(order, factor):
     )
 
 
-def columns(initial, trained, role="feature weight", **options):
-    info = ParameterInfo("w", ("w",), role, tuple(trained.shape), True, "")
-    before = None if initial is None else {"w": initial}
-    return parameter_columns([info], {"w": trained}, before, **{"quick": False, **options})["w"]
-
-
 @pytest.mark.parametrize("role", ["feature weight", "attention vector", "bias"])
 @pytest.mark.parametrize("shape", [(300, 40), (7,), (1, 4, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_columns_are_those_of_a_recorder(role, shape, dtype):
+def test_changes_are_those_of_a_recorder(role, shape, dtype):
     generator = torch.Generator().manual_seed(0)
     initial = torch.randn(shape, generator=generator)
     factor = torch.randint(0, 4, shape, generator=generator)
     trained = torch.where(factor == 0, initial, initial * (1 + 0.04 * 4.0**factor))
     trained.view(-1)[0], initial.view(-1)[1] = 1e-6, 0.0
     initial, trained = initial.to(dtype), trained.to(dtype)
-    found = columns(initial, trained, role)
+    found = changes(initial, trained, attention=role == "attention vector")
     assert [found[name] for name in FRACTIONS] == pytest.approx(
         oracles.changes(initial, trained, role == "attention vector")
     )
     for kind, wanted in zip(("relative", "absolute"), oracles.change_quantiles(initial, trained), strict=True):
         assert [found[change_quantile(kind, level)] for level in LEVELS] == pytest.approx(wanted, rel=1e-5)
-    assert found["norm"] == pytest.approx(oracles.frobenius_norm(trained), rel=1e-6)
-    assert ("spectral_norm" in found) == (len(shape) > 1 and role != "attention vector")
+    assert measure(trained).norm == pytest.approx(oracles.frobenius_norm(trained), rel=1e-6)
     assert found.keys() <= {column.name for column in quantities.columns("parameters")}
 
 
 def test_what_is_asked_for():
     tensor = RANDOM[:40, :30]
     exact = torch.linalg.matrix_norm(tensor.double(), 2).item()
-    assert columns(None, tensor)["spectral_norm"] == pytest.approx(exact, rel=1e-9)
-    assert columns(None, tensor).keys() == {"norm", "non_finite", "spectral_norm"}
-    assert columns(tensor, tensor, quick=True).keys() == {"norm", "non_finite", *FRACTIONS}
-    assert columns(tensor, tensor[:3], quick=True).keys() == {"norm", "non_finite"}
-    assert parameter_columns([], {}, None, quick=True) == {}
+    assert measure(tensor, spectral=True).spectral_norm == pytest.approx(exact, rel=1e-9)
+    assert math.isnan(measure(tensor).spectral_norm)
+    assert math.isnan(measure(tensor[0], spectral=True).spectral_norm)
+    assert changes(tensor, tensor, attention=False, quick=True).keys() == set(FRACTIONS)
+    assert changes(tensor, tensor[:3], attention=False) == changes(None, tensor, attention=False) == {}
 
 
 def test_sparse_tensors_are_compared_where_the_same_entries_are_stored():
@@ -108,28 +101,68 @@ def test_sparse_tensors_are_compared_where_the_same_entries_are_stored():
     before = torch.sparse_coo_tensor(places, torch.tensor([1.0, 2.0]), (10**8, 10**8))
     same = torch.sparse_coo_tensor(places, torch.tensor([1.0, 4.0]), (10**8, 10**8))
     other = torch.sparse_coo_tensor(moved, torch.tensor([1.0, 4.0]), (10**8, 10**8))
-    assert columns(before, same)["unchanged_fraction"] == 0.5
-    assert columns(before, other).keys() == columns(before, torch.zeros(2)).keys() == {"norm", "non_finite"}
+    assert changes(before, same, attention=False)["unchanged_fraction"] == 0.5
+    assert changes(before, other, attention=False) == changes(before, torch.zeros(2), attention=False) == {}
 
 
 def test_number_types_may_differ():
     initial = RANDOM[:20, :30]
     trained = initial * 1.5
-    assert columns(initial.double(), trained) == pytest.approx(columns(initial, trained), rel=1e-6)
-    assert columns(initial, initial.bfloat16())["changed_fraction_005"] == 0
-    assert columns(initial, initial.bfloat16())["unchanged_fraction"] < 0.1
+    wide, narrow = (changes(w_0, trained, attention=False) for w_0 in (initial.double(), initial))
+    assert wide == pytest.approx(narrow, rel=1e-6)
+    rounded = changes(initial, initial.bfloat16(), attention=False)
+    assert rounded["changed_fraction_005"] == 0
+    assert rounded["unchanged_fraction"] < 0.1
+
+
+VALUES = torch.linspace(-3, 3, 60).view(5, 4, 3)
+
+
+def quantized(axis=None):
+    stored = torch.arange(60, dtype=torch.uint8 if axis is None else torch.int8).view(5, 4, 3)
+    if axis is None:
+        return torch._make_per_tensor_quantized_tensor(stored, 0.05, 7)
+    channels = torch.arange(stored.shape[axis])
+    return torch._make_per_channel_quantized_tensor(stored, 0.1 + channels.double(), channels, axis)
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per:UserWarning")
-def test_unusual_number_types():
-    quantized = torch.quantize_per_tensor(RANDOM, 0.05, 3, torch.quint8)
-    assert measure(quantized).norm == pytest.approx(quantized.dequantize().double().norm().item(), rel=1e-6)
-    assert columns(quantized, quantized)["spectral_norm"] > 0
-    assert measure(torch.tensor([3 + 4j])).norm == 5
-    assert columns(None, RANDOM.to(torch.float8_e4m3fn))["spectral_norm"] > 0
-    huge = torch.sparse_coo_tensor([[0, 9], [0, 9]], torch.tensor([3.0, 4.0]), (10**9, 10**9))
-    measured = measure(huge)
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(lambda kind=kind: VALUES.to(kind) for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.bool)),
+        lambda: (10 * VALUES).int(),
+        lambda: torch.tensor([2**30 + 1, -3]),
+        lambda: VALUES.transpose(0, 2),
+        lambda: torch.complex(VALUES, VALUES.flip(0)),
+        lambda: torch.tensor(-2.5),
+        lambda: torch.empty(0, 3),
+        lambda: torch.empty(3, 0),
+        *(lambda axis=axis: quantized(axis) for axis in (None, 0, 1, 2)),
+    ],
+)
+def test_numbers_of_every_type_are_what_they_stand_for(made):
+    tensor = made()
+    plain = tensor.dequantize() if tensor.is_quantized else tensor
+    dense = (plain.abs() if plain.is_complex() else plain).double()
+    dense = dense.reshape(tensor.shape[0] if tensor.dim() else 1, math.prod(tensor.shape[1:]))
+    measured = measure(tensor, spectral=True)
+    torch.testing.assert_close(measured.row_norms, dense.norm(dim=1), rtol=1e-6, atol=0)
+    torch.testing.assert_close(measured.column_norms, dense.norm(dim=0), rtol=1e-6, atol=0)
+    if tensor.dim() > 1 and tensor.numel():
+        assert measured.spectral_norm == pytest.approx(torch.linalg.matrix_norm(dense, 2).item(), rel=1e-6)
+    if tensor.numel():
+        assert changes(tensor, tensor, attention=False)["unchanged_fraction"] == 1
+
+
+def test_of_sparse_tensors_what_is_stored_is_measured():
+    huge = torch.sparse_coo_tensor([[0, 0, 9], [1, 1, 9]], torch.tensor([1.0, 2.0, 4.0]), (10**9, 10**9))
+    measured = measure(huge, spectral=True)
     assert (measured.norm, measured.is_matrix, measured.dead_rows) == (5.0, False, 0)
-    assert measure(torch.tensor([1, -2, 2])).norm == 3
-    assert measure(torch.empty(0, 4)).norm == 0
-    assert measure(torch.tensor(-2.0)).norm == 2
+    assert math.isnan(measured.spectral_norm)
+    assert measure(torch.eye(4).to_sparse_csr()).row_norms.tolist() == [1.0] * 4
+
+
+def test_a_tensor_without_values_is_refused():
+    with pytest.raises(InputError, match="meta device"):
+        measure(torch.empty(3, device="meta"))

@@ -18,9 +18,10 @@ from gatdiag.diagnosis import HEALTHY, Diagnosis
 from gatdiag.experiments.faults import bank, tasks
 from gatdiag.experiments.faults.bank import Result, Verdict, alarms, counts, run_bank, tallies
 from gatdiag.experiments.faults.cases import CONTROLS, FAULTS, Case, cases
-from gatdiag.experiments.faults.network import ACTIVATIONS, make_network
+from gatdiag.experiments.faults.network import ACTIVATIONS, INITS, NORMS, OUTPUTS, make_network
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tables import write_tables
+from gatdiag.experiments.faults.tasks import INPUTS, LABELS
 from gatdiag.experiments.faults.training import DISTURBANCES, LOSSES, PARTS, Outcome, train
 
 SMALL = Recipe(nodes=200, width=8, steps=6, optimizer="SGD", lr=0.5)
@@ -178,10 +179,15 @@ def test_drift_is_how_far_c_went(tmp_path):
 
 def test_every_key_that_a_recipe_may_have_is_used_by_the_bank():
     recipes = [one.faulty for one in BANK]
-    assert {recipe.loss for recipe in recipes} >= {*LOSSES} - {"binary"}
+    assert {recipe.loss for recipe in recipes} == {*LOSSES}
     assert {recipe.optimizes for recipe in recipes} == {*PARTS}
     assert {recipe.disturb for recipe in recipes} == {*DISTURBANCES}
-    assert {recipe.activation for recipe in recipes} >= {*ACTIVATIONS} - {"leaky", "identity"}
+    assert {recipe.activation for recipe in recipes} == {*ACTIVATIONS}
+    assert {recipe.output for recipe in recipes} == {*OUTPUTS}
+    assert {recipe.norm for recipe in recipes} == {*NORMS}
+    assert {recipe.inputs[0] for recipe in recipes} == {*INPUTS}
+    assert {recipe.labels for recipe in recipes} == {*LABELS}
+    assert {name for one in BANK for name, _ in (*one.faulty.init, *(one.repaired or one.faulty).init)} == {*INITS}
 
 
 @pytest.mark.parametrize("part", [*PARTS])

@@ -138,7 +138,7 @@ def run_bank(
     Args:
         chosen: Cases.
         folder: Where the runs are kept, a folder for each case. A training whose recipe is unchanged and that was
-            finished is not repeated; verdicts are always new.
+            finished is not repeated, so take another folder once recording itself has changed; verdicts are always new.
         jobs: Number of processes; None: one for each core. With 1 it is this process.
         on_done: Called after each case, in the order in which they end.
 

@@ -62,8 +62,8 @@ _SGD: Final = {"optimizer": "SGD", "lr": 0.5}
 FAULTS: Final[Mapping[str, tuple[_Row, ...]]] = MappingProxyType(
     {
         "init-unbalanced": (
-            _row(_init(("xavier", 1)), **_GAT10, lr=0.05),
-            _row(_init(("xavier", 1)), **{**_GAT10, "depth": 12, "layer": "gat"}, lr=0.05, nodes=240),
+            _row(_init(("xavier", 1)), **{**_GAT10, "depth": 12}, lr=0.02),
+            _row(_init(("xavier", 1)), **{**_GAT10, "depth": 14}, lr=0.02, features="words"),
             _row(_init(("alternating", 30)), layer="gcn", depth=4, **_SGD),
             _row(_init(("alternating", 30)), layer="sage", depth=4, **_SGD),
             _row(_init(("alternating", 40)), layer="mlp", depth=4, task="graphs", nodes=300, steps=200, **_SGD),

@@ -82,10 +82,8 @@ ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
     {
         "relu": F.relu,
         "elu": F.elu,
-        "leaky": F.leaky_relu,
         "tanh": torch.tanh,
         "sigmoid": torch.sigmoid,
-        "identity": lambda x: x,
         "root of zero": _root_of_zero,
         "log": torch.log,
         "unit rows": _unit_rows,
@@ -105,7 +103,6 @@ OUTPUTS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
         "log-softmax": lambda out: out.log_softmax(1),
         "sigmoid": torch.sigmoid,
         "detached": lambda out: out.detach().requires_grad_(),
-        "log of softmax by hand": lambda out: (out.exp() / out.exp().sum(1, keepdim=True)).log(),
     }
 )
 
@@ -146,11 +143,6 @@ def _he(network: Network, gain: float) -> None:
         nn.init.kaiming_normal_(matrix).mul_(gain)
 
 
-def _orthogonal(network: Network, gain: float) -> None:
-    for matrix in _matrices(network):
-        nn.init.orthogonal_(matrix, gain)
-
-
 def _normal(network: Network, deviation: float) -> None:
     for matrix in _matrices(network):
         nn.init.normal_(matrix, std=deviation)
@@ -171,13 +163,10 @@ def _negative(network: Network, factor: float) -> None:
 INITS: Final[Mapping[str, Callable[[Network, float], object]]] = MappingProxyType(
     {
         "scaled": lambda network, factor: _multiply(_matrices(network), factor),
-        "first scaled": lambda network, factor: _multiply(_matrices(network.encoder.convs[0]), factor),
-        "last scaled": lambda network, factor: _multiply(_matrices(network.encoder.convs[-1]), factor),
         "alternating": _alternate,
         "biases": _biases,
         "attention": _attention,
         "he": _he,
-        "orthogonal": _orthogonal,
         "normal": _normal,
         "constant": _constant,
         "negative": _negative,

@@ -175,7 +175,6 @@ INPUTS: Final[Mapping[str, Callable[[Tensor, float], Tensor]]] = MappingProxyTyp
         "rows equal": lambda x, number: x[:1].expand_as(x).clone() * number,
         "NaN in rows": lambda x, number: _first(x, number, torch.nan),
         "infinity in rows": lambda x, number: _first(x, number, torch.inf, -torch.inf),
-        "rows divided by their sums": lambda x, number: x / x.sum(1, keepdim=True),
         "log": lambda x, number: x.log(),
         "columns never used": lambda x, number: F.pad(x, (0, int(number))),
     }

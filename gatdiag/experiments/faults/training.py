@@ -220,7 +220,6 @@ LOSSES: Final[Mapping[str, _Loss]] = MappingProxyType(
         "times zero": lambda out, y, model, number: 0.0 * _usual(out, y),
         "empty mask": _nobody,
         "negative log-likelihood": lambda out, y, model, number: F.nll_loss(out, y),
-        "binary": lambda out, y, model, number: F.binary_cross_entropy(out, y),
         "penalized later": _penalized,
         "label smoothing": lambda out, y, model, number: F.cross_entropy(out, y, label_smoothing=0.1),
         "summed": lambda out, y, model, number: _usual(out, y) * len(y),

@@ -118,7 +118,7 @@ def _of_gradient(quantity: Quantity) -> Quantity:
 
 
 def _with_gradients(*of_output: Quantity) -> tuple[Quantity, ...]:
-    """What is measured of each layer's output X, then the same of dL/dX."""
+    """Measurements of each layer's output X, then the same of dL/dX."""
     return (*of_output, *map(_of_gradient, of_output))
 
 

@@ -97,7 +97,7 @@ def opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
 
 
 def diagnosis_of(run: Run, inspection: Inspection | None) -> Diagnosis:
-    """What is wrong with what `opened` gave."""
+    """Diagnosis of what `opened` gave."""
     from gatdiag.diagnosis import diagnose
 
     if inspection is None:
@@ -141,7 +141,7 @@ def _missing(*sides: tuple[Path, Run]) -> Iterator[str]:
 
 
 def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """What the two runs say of themselves, where it differs: model, optimizers, versions."""
+    """Settings that differ: model, optimizers, versions."""
     a, b = _flat(one), _flat(other)
     for name in dict.fromkeys([*a, *b]):
         if a.get(name) != b.get(name):

@@ -1,4 +1,4 @@
-"""What goes to standard output: tables, documents for programs, and arguments as the command line has them."""
+"""Standard output: tables, documents for programs, and arguments as the command line has them."""
 
 import json
 import math

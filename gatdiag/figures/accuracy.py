@@ -1,6 +1,7 @@
 """Accuracy (or what other score was logged) against depth, width and tree depth, a line per variant."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -105,47 +106,25 @@ def _draw(figure: Canvas, table: pd.DataFrame, values: Mapping[str, Sequence[str
     legend_below(figure, entries)
 
 
-def accuracy_by_depth_data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Accuracy at the best validation accuracy, and how many steps it took, by variant and depth.
+def _data(
+    size: str, values: Mapping[str, Sequence[str]], *apart: str, by: str = "variant"
+) -> Callable[..., pd.DataFrame]:
+    def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
+        """Means over the runs of the same variant and size.
 
-    Args:
-        *runs: The runs; those of the same variant and depth are averaged.
-        variants: The group of each run by its name, for example its initialization; by default its name
-            without numbers, and the width where runs of that name differ in it.
+        Args:
+            *runs: The runs.
+            variants: The group of each run by its name, for example its initialization or its normalization. By
+                default its name without numbers; of normalizations the kind of its layers with normalization scales,
+                so that those without parameters (PairNorm, LipschitzNorm) must be named here. Where runs of one group
+                differ in something else (name, width, depth), that is added to its name.
 
-    Returns:
-        As `size_table`; size is the number of layers.
-    """
-    return size_table(compare(runs, variants), "depth", _PANELS, apart=() if variants else ("width",))
+        Returns:
+            As `size_table`.
+        """
+        return size_table(compare(runs, variants), size, values, by=by, apart=() if variants else apart)
 
-
-def accuracy_by_width_data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Accuracy at the best validation accuracy, and how many steps it took, by variant and width.
-
-    Args:
-        *runs: The runs; those of the same variant and width are averaged.
-        variants: As for `accuracy_by_depth_data`, with the depth where runs of that name differ in it.
-
-    Returns:
-        As `size_table`; size is the hidden width.
-    """
-    return size_table(compare(runs, variants), "width", _PANELS, apart=() if variants else ("depth",))
-
-
-def accuracy_by_normalization_data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Accuracy of the last recorded step, by normalization and depth.
-
-    Args:
-        *runs: The runs; those of the same normalization and depth are averaged.
-        variants: The normalization of each run by its name; by default the kind of its layers with normalization
-            scales, with the run's name without numbers and its width where runs of one kind differ in them.
-            Normalizations without parameters (PairNorm, LipschitzNorm) must be named here.
-
-    Returns:
-        As `size_table`; variant is the normalization, size the number of layers.
-    """
-    apart = () if variants else ("variant", "width")
-    return size_table(compare(runs, variants), "depth", _LAST, by="normalization", apart=apart)
+    return data
 
 
 def accuracy_by_tree_depth_data(
@@ -169,6 +148,14 @@ def accuracy_by_tree_depth_data(
     return size_table(table, "depth", _TREES)
 
 
+def _drawing(values: Mapping[str, Sequence[str]], size: str) -> Callable[[pd.DataFrame, Canvas], None]:
+    return lambda table, figure: _draw(figure, table, values, size)
+
+
+def _comparable(*sizes: Callable[[Run], object]) -> Callable[[Sequence[Run]], bool]:
+    return lambda runs: all(len({size(run) for run in runs}) > 1 for size in sizes)
+
+
 ACCURACY_BY_DEPTH = Figure(
     name="accuracy_by_depth",
     title="Accuracy and speed against depth",
@@ -180,54 +167,47 @@ ACCURACY_BY_DEPTH = Figure(
     group="comparison",
     needs=("steps.val_accuracy", "steps.test_accuracy"),
     per="comparison",
-    data=accuracy_by_depth_data,
-    drawing=lambda table, figure: _draw(figure, table, _PANELS, "layers"),
+    data=_data("depth", _PANELS, "width"),
+    drawing=_drawing(_PANELS, "layers"),
     height=lambda table, width: 2.2 if is_wide(width) else 3.6,
-    applies=lambda runs: len({depth(run) for run in runs}) > 1,
+    applies=_comparable(depth),
 )
-ACCURACY_BY_WIDTH = Figure(
+ACCURACY_BY_WIDTH = replace(
+    ACCURACY_BY_DEPTH,
     name="accuracy_by_width",
     title="Accuracy and speed against width",
-    shows="Accuracy at the step of the best validation accuracy, and the number of epochs it took, against the hidden "
-    f"width; {_LINES.format('variant')}",
+    shows=ACCURACY_BY_DEPTH.shows.replace("the number of layers", "the hidden width"),
     reading="A recipe that needs width to train at all shows as a line that rises; a balanced one is high from the "
     "start.",
     paper=f"{GATS}, figure 6",
-    group="comparison",
-    needs=("steps.val_accuracy", "steps.test_accuracy"),
-    per="comparison",
-    data=accuracy_by_width_data,
-    drawing=lambda table, figure: _draw(figure, table, _PANELS, "hidden width"),
-    height=lambda table, width: 2.2 if is_wide(width) else 3.6,
-    applies=lambda runs: len({width(run) for run in runs}) > 1,
+    data=_data("width", _PANELS, "depth"),
+    drawing=_drawing(_PANELS, "hidden width"),
+    applies=_comparable(width),
 )
-ACCURACY_BY_NORMALIZATION = Figure(
+ACCURACY_BY_NORMALIZATION = replace(
+    ACCURACY_BY_DEPTH,
     name="accuracy_by_normalization",
     title="Accuracy against depth, by normalization",
     shows="Accuracy of the last step (not of the best one) against the number of layers; "
     f"{_LINES.format('normalization')}",
     reading="A normalization that makes deep networks trainable keeps its line level where the others fall.",
     paper=f"{LIPSCHITZ} (accuracy against depth)",
-    group="comparison",
     needs=("steps.test_accuracy",),
-    per="comparison",
-    data=accuracy_by_normalization_data,
-    drawing=lambda table, figure: _draw(figure, table, _LAST, "layers"),
+    data=_data("depth", _LAST, "variant", "width", by="normalization"),
+    drawing=_drawing(_LAST, "layers"),
     height=lambda table, width: 2.3,
-    applies=lambda runs: len({depth(run) for run in runs}) > 1 and len({normalization(run) for run in runs}) > 1,
+    applies=_comparable(depth, normalization),
 )
-ACCURACY_BY_TREE_DEPTH = Figure(
+ACCURACY_BY_TREE_DEPTH = replace(
+    ACCURACY_BY_NORMALIZATION,
     name="accuracy_by_tree_depth",
     title="Training accuracy against tree depth",
     shows="On trees whose root must read one leaf: the best training accuracy against the depth of the tree; "
     f"{_LINES.format('variant')}",
     reading="The depth at which a line leaves 1 is how far information still travels through the network.",
     paper="Dasoulas et al., ICML 2021 (trees of increasing depth); Alon & Yahav, ICLR 2021",
-    group="comparison",
     needs=("steps.train_accuracy",),
-    per="comparison",
     data=accuracy_by_tree_depth_data,
-    drawing=lambda table, figure: _draw(figure, table, _TREES, "tree depth"),
-    height=lambda table, width: 2.3,
+    drawing=_drawing(_TREES, "tree depth"),
     applies=lambda runs: False,  # nothing in a run tells that its graphs are trees: it is drawn when asked for by name
 )

@@ -125,7 +125,7 @@ def compared_curves_data(
 
 
 def _columns(run: Run, split: str, names: Sequence[str] | None) -> dict[str, str]:
-    """What a panel is called -> the run's column for it."""
+    """Name of a panel -> the run's column for it."""
     if names is not None:
         return {name: name for name in names if name in run.logged}
     loss, known = loss_name(run), accuracies(run)

@@ -27,12 +27,12 @@ class Figure:
         group: The part of a report it belongs to.
         needs: The columns it draws, as "table.column"; "steps.loss" stands for whatever the loss was logged as.
             It can be drawn without some of them: a note takes their place.
-        per: Whether it draws one run or several.
+        per: "run" if it draws one run, "comparison" if several.
         data: Runs (and options) -> the tidy table that is drawn.
         drawing: That table, not empty -> drawn on a matplotlib Figure or SubFigure; nothing is computed here.
         height: The table and a width in inches -> the height in inches that suits them.
         equation: LaTeX, without dollar signs; "" if there is nothing to define.
-        applies: Whether the runs have what the figure is about, and differ in what it compares.
+        applies: Runs -> True if they have what the figure is about, and differ in what it compares.
         shared: Runs -> the options of `data` with which drawings of them, one each, can be compared by eye.
     """
 
@@ -66,7 +66,7 @@ def described(column: str) -> Quantity:
 
 
 def symbol(column: str) -> str:
-    """What an axis with a "table.column" says."""
+    """Label of an axis with a "table.column"."""
     return described(column).symbol or described(column).label
 
 

@@ -75,7 +75,7 @@ def run_section(
     Args:
         run: The run.
         anchor: What the identifiers of its section begin with.
-        in_full: Whether to draw more than the overview.
+        in_full: Draw more than the overview.
         shared: Name of a figure -> options of its data, that it can be compared with those of other runs.
     """
     own = [figure for figure in figures_for([run]) if figure.per == "run"] if anything(run) else []
@@ -120,7 +120,7 @@ def _tables(run: Run, anchor: str) -> list[Table]:
 
 
 def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> Comparison:
-    """What several runs, each with its section, show together."""
+    """Several runs, each with its section, beside each other."""
     unfinished = [short(run.name) for run in runs if run.status != "finished"]
     text = f"Without a regular end: {listed(unfinished)}. What was recorded of them is shown."
     left = [short(run.name) for run in runs[MOST_IN_FULL:]]

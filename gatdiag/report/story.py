@@ -1,4 +1,4 @@
-"""What was trained and how the training went, in a few sentences and a few large figures."""
+"""The model and its training, in a few sentences and a few large figures."""
 
 import math
 from collections import Counter
@@ -30,7 +30,7 @@ class Stat(NamedTuple):
 
 
 def warnings(run: Run) -> tuple[str, ...]:
-    """What to know before believing the rest: a run without an end, rows that could not be read, no row at all."""
+    """Reasons for care in reading the rest: a run without an end, rows that could not be read, no row at all."""
     recorded = anything(run)  # what cannot be read is known after reading
     status = "live" if run.status == "recording" and run.is_live else run.status
     texts = [f"Not everything could be read: {one_line(problem)}" for problem in run.problems]
@@ -46,7 +46,7 @@ def anything(run: Run) -> bool:
 
 
 def story(run: Run) -> tuple[str, ...]:
-    """What was trained; whether it trained. Nothing of a run without a row: `warnings` says so."""
+    """The model and its training, then the course of its loss. Nothing of a run without a row: `warnings` says so."""
     facts = training_facts(run)
     return (_what(run, facts), " ".join(_how(run, facts))) if anything(run) else ()
 
@@ -81,7 +81,7 @@ def stats(run: Run) -> list[Stat]:
 
 
 def notes_text(run: Run) -> str:
-    """What the recorder could not measure, in its own words; of many notes the first."""
+    """Notes on measurements that the recorder could not make, in its own words; of many notes the first."""
     notes = [one_line(str(note)).rstrip(".") for note in run.meta.get("notes") or []]
     rest = f" And {len(notes) - _NOTES:,} more, under Settings." if len(notes) > _NOTES else ""
     return f"{'; '.join(notes[:_NOTES])}.{rest}" if notes else ""
@@ -108,7 +108,7 @@ def optimizer_text(optimizer: Mapping[str, Any]) -> str:
 
 
 def loss_text(loss: str, facts: TrainingFacts) -> str:
-    """What became of the loss, in one sentence or two."""
+    """The course of the loss, in one sentence or two."""
     if facts.best_loss_step is None:
         return f"The {loss} was never finite."
     first, last, best = (number(value, 4) for value in (facts.first_loss, facts.last_loss, facts.best_loss))

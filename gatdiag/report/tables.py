@@ -14,7 +14,7 @@ from gatdiag.names import one_line, short
 from gatdiag.quantities import columns
 from gatdiag.report.equations import equation
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, measured, role_series, zero_norms
+from gatdiag.summary import FEATURES, role_series, zero_norms
 
 Cell: TypeAlias = str | Markup | float | None  # None: a number that was not measured
 
@@ -37,8 +37,8 @@ class Table:
         rows: The cells; the first of each row names it.
         columns: What the heads say; none: no heads.
         note: What to know before reading it.
-        sortable: Whether a click on a head sorts it.
-        wraps: Whether its cells hold sentences.
+        sortable: A click on a head sorts it.
+        wraps: Its cells hold sentences.
         explained: Head -> a longer text.
     """
 
@@ -57,7 +57,7 @@ class Table:
 
 
 def cell_text(cell: Cell) -> str:
-    """What a cell shows.
+    """Text of a cell.
 
     Example:
         >>> [cell_text(cell) for cell in (0.00000123, 12.0, 1234567, float("nan"), "a")]
@@ -73,7 +73,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def sort_key(cell: float | None) -> str:
-    """What a number is sorted by, as JavaScript reads numbers; what is none comes behind all others."""
+    """A number as JavaScript reads it, to sort by; what is none comes behind all others."""
     return "NaN" if cell is None else f"{cell:.6g}".replace("inf", "Infinity").replace("nan", "NaN")
 
 
@@ -178,9 +178,9 @@ def _last_recorded(run: Run, table: Literal["layers", "parameters"], by: str, na
         numbers = np.flatnonzero(frame[name].notna().to_numpy()) if name in frame.columns else np.empty(0)
         if len(numbers):
             step = steps[numbers[-1]]
-            known = (steps == step) & measured(run, table, name)
+            known = (steps == step) & run.measured(table, name)
             if table == "layers":  # 0 / 0 is not defined
-                known[np.flatnonzero(measured(run, table, name))[zero_norms(run, name)]] = False
+                known[np.flatnonzero(run.measured(table, name))[zero_norms(run, name)]] = False
             rows = frame[known]
             label = _LABELS.get(name) or run.quantity(table, name).label
             label += f" (step {step})" * bool(step != steps[-1])

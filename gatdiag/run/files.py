@@ -35,7 +35,7 @@ def sealed(folder: Path, table: str) -> Path:
 
 
 def stream(folder: Path, table: str) -> Path:
-    """What a table is in while it is recorded."""
+    """The file that a table is in while it is recorded."""
     return folder / _STREAMS[table]
 
 
@@ -47,7 +47,7 @@ def snapshot(folder: Path, name: str) -> Path:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """What a killed process left of files of a run that it had not written whole. To be asked under the run's lock."""
+    """Files of a run that a killed process had not written whole. To be asked under the run's lock."""
     parts = ((_PART.fullmatch(path.name), path) for path in folder.iterdir())
     return [path for part, path in parts if part is not None and part[1] in _OWN]
 

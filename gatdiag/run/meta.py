@@ -1,4 +1,4 @@
-"""What stands in meta.json: its shape, checked on the way in and on the way out, and the file itself."""
+"""The contents of meta.json: their shape, checked on the way in and on the way out, and the file itself."""
 
 import datetime
 import json

@@ -54,7 +54,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """Name of the run."""
         return str(self.meta["name"])
 
     @property
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What could not be read of the tables asked for so far, in words."""
+        """Problems in reading the tables asked for so far, in words."""
         return tuple(self._problems)
 
     @property
@@ -178,7 +178,7 @@ class Run:
         raise ValueError(f"{files.sealed(self.folder, name).name} is missing, though the run was sealed")
 
     def quantity(self, table: TableName, column: str) -> Quantity:
-        """What is known about a column, as the run says it; for a logged scalar its name alone."""
+        """Description of a column, as the run gives it; of a logged scalar its name alone."""
         entries = (entry for entry in self.meta["quantities"] if (entry.get("table"), entry["name"]) == (table, column))
         known: dict[str, object] = next(entries, {})
         texts: dict[str, Any] = {key: str(known.get(key) or "") for key in ("unit", "equation", "paper", "high", "low")}

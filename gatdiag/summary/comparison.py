@@ -64,7 +64,7 @@ def _row(run: Run, variants: Mapping[str, str]) -> dict[str, object]:
 
 
 def score_label(kinds: Iterable[str | None]) -> str:
-    """What the scores of several runs are called together: their kind, or "score" where it is not the same.
+    """Name for the scores of several runs together: their kind, or "score" where it is not the same.
 
     Example:
         >>> score_label(["AUC", None, "AUC"]), score_label(["AUC", "accuracy"]), score_label([])
@@ -158,7 +158,7 @@ def differences(first: Run, second: Run, when: When = "median") -> pd.DataFrame:
 
 
 def outcomes(first: Run, second: Run) -> pd.DataFrame:
-    """What came of two trainings: recorded steps, the loss, scores such as accuracies, whatever else was logged.
+    """Results of two trainings: recorded steps, the loss, scores such as accuracies, whatever else was logged.
 
     Returns:
         what, first, second; NaN where a run has not logged it.

@@ -1,7 +1,7 @@
 """One value a step and layer, from tables that hold one a parameter or one a neuron.
 
 The tables returned are tidy: step, layer, value; `layer` is a categorical in the order of the structure, so that its
-codes number the layers from 0. In pandas both absent and undefined values are NaN; `measured` tells them apart.
+codes number the layers from 0. In pandas both absent and undefined values are NaN; `Run.measured` tells them apart.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,9 @@ Floats = NDArray[np.float64]
 _FRACTIONS = ("unchanged_fraction", "changed_fraction_005", "changed_fraction_050")
 
 
-def measured(run: Run, table: TableName, column: str) -> NDArray[np.bool_]:
-    """For each row of a table, whether the column was measured there; see `gatdiag.run.Run.measured`."""
-    return run.measured(table, column)
-
-
 def recorded(run: Run, table: TableName, column: str) -> bool:
     """True if a column was measured at all."""
-    return bool(measured(run, table, column).any())
+    return bool(run.measured(table, column).any())
 
 
 def layer_series(run: Run, column: str) -> pd.DataFrame:
@@ -39,7 +34,7 @@ def layer_series(run: Run, column: str) -> pd.DataFrame:
     Returns:
         step, layer, value. Empty if the column was not recorded; NaN where it was measured and is undefined.
     """
-    keep = measured(run, "layers", column)
+    keep = run.measured("layers", column)
     frame = run.layers.loc[keep]
     values = frame[column].to_numpy(np.float64) if keep.any() else np.empty(0)
     return _tidy(run, frame["step"].to_numpy(), _codes(frame, run), values)
@@ -52,7 +47,7 @@ def zero_norms(run: Run, column: str) -> NDArray[np.bool_]:
         run: The run.
         column: "relative_mu" or "relative_gradient_mu"; of other columns nothing is relative to a norm.
     """
-    keep = measured(run, "layers", column)
+    keep = run.measured("layers", column)
     norm = {"relative_mu": "output_norm", "relative_gradient_mu": "output_gradient_norm"}.get(column)
     if norm is None or norm not in run.layers.columns:
         return np.zeros(int(keep.sum()), bool)
@@ -76,8 +71,9 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
         step, layer, value: layers without a parameter of that role have no rows, nor has a relative gradient norm
         where all weights are zero (attention vectors at the first step, often). NaN stays NaN.
     """
-    keep = measured(run, "parameters", column) & (run.parameters["role"] == role).to_numpy()
+    keep = run.measured("parameters", column) & (run.parameters["role"] == role).to_numpy()
     frame = run.parameters.loc[keep]
+    frame = frame[_codes(frame, run) >= 0]  # an edited meta.json may lack layers
     if not len(frame):
         return _empty(run)
     steps, place = _positions(frame["step"].to_numpy())
@@ -124,7 +120,7 @@ def weight_scale(run: Run) -> float | None:
         The scale; None if no positive, finite norm was recorded.
     """
     frame = run.parameters
-    frame = frame[measured(run, "parameters", "norm") & (frame["role"] == FEATURES).to_numpy()]
+    frame = frame[run.measured("parameters", "norm") & (frame["role"] == FEATURES).to_numpy()]
     first = frame[frame["step"] == frame["step"].min()]
     rows = {parameter["name"]: parameter["shape"][0] for parameter in _parameters(run) if parameter["shape"]}
     sizes = first["norm"] ** 2 / first["parameter"].astype(object).map(rows).fillna(1.0).astype(float)

@@ -1,4 +1,4 @@
-"""What was trained, and whether the loss fell: the facts a summary begins with."""
+"""Facts of a training: its steps, its loss, its scores."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from gatdiag.run import Run
-from gatdiag.summary.series import measured
 
 _SCORES = {  # what a logged scalar is -> the words in its name that say so
     "accuracy": ("accuracy", "acc"),
@@ -34,7 +33,7 @@ class TrainingFacts:
         last_loss: Its last one.
         best_loss: Its smallest finite one; NaN if none is finite.
         best_loss_step: When that was reached first.
-        is_finite: Whether no value of the loss was NaN or infinite.
+        is_finite: No value of the loss was NaN or infinite.
         metric: Name of the logged scalar that chose the best step (as `watch(best=...)` or a validation accuracy).
         best_metric: Its best value.
         best_step: When that was reached first.
@@ -80,7 +79,7 @@ def training_facts(run: Run) -> TrainingFacts:
 
 def logged(run: Run, name: str) -> pd.Series:
     """A scalar by step, without the steps at which it was not logged; NaN where it was logged as NaN."""
-    keep = measured(run, "steps", name)
+    keep = run.measured("steps", name)
     return pd.Series(run.steps[name].to_numpy(np.float64)[keep], index=run.steps["step"].to_numpy()[keep])
 
 
@@ -93,7 +92,7 @@ def loss_name(run: Run) -> str | None:
 
 
 def score(name: str) -> str | None:
-    """What a logged scalar measures, where more is better: "accuracy", "AUC", "F1", ...; None if it is no score.
+    """Kind of a logged scalar of which more is better: "accuracy", "AUC", "F1", ...; None if it is no score.
 
     Example:
         >>> score("val_acc"), score("test/roc_auc"), score("loss")

@@ -8,7 +8,6 @@ from gatdiag.summary import (
     known_layers,
     layer_series,
     logged,
-    measured,
     neuron_series,
     recorded,
     role_series,
@@ -168,14 +167,14 @@ def test_zero_over_zero_is_told_from_broken_values(tmp_path):
 
 def test_null_is_told_from_nan(shared, broken):
     expected = shared.arrow("layers").column("mu").is_valid().to_pylist()
-    assert measured(shared, "layers", "mu").tolist() == expected
+    assert shared.measured("layers", "mu").tolist() == expected
     assert sum(expected) == 9
-    assert measured(broken, "layers", "mu").all()
+    assert broken.measured("layers", "mu").all()
     assert np.isnan(broken.layers["mu"]).any()
 
 
 def test_columns_that_are_not_there(shared):
-    assert not measured(shared, "steps", "no such").any()
+    assert not shared.measured("steps", "no such").any()
     assert not recorded(shared, "neurons", "predicted_c")
     assert recorded(shared, "neurons", "c")
 

@@ -386,7 +386,7 @@ REMEDIES: Final[Mapping[str, Callable[[nn.Module], Applied]]] = MappingProxyType
 GATS: Final[Mapping[str, Callable[[], Any]]] = MappingProxyType(
     {
         f"{'GATv2' if v2 else 'GAT'}, {heads} head{'s' * (heads > 1)}": partial(
-            GAT, 64, 64 * heads, num_layers=10, heads=heads, v2=v2
+            GAT, 64 * heads, 64 * heads, num_layers=10, heads=heads, v2=v2
         )
         for v2 in (False, True)
         for heads in (1, 8)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import gatdiag
-from gatdiag.experiments.bench import CASES, Case, gatdiag_tool, measure
+from gatdiag.experiments.bench import CASES, GATS, REMEDIES, Case, gatdiag_tool, measure
 
 
 @pytest.fixture
@@ -32,6 +32,12 @@ def test_numbers_follow_from_each_other(case, tmp_path):
     assert cost.cpu_ratio > 0
     size = sum(file.stat().st_size for file in (tmp_path / "run").iterdir() if file.suffix != ".safetensors")
     assert cost.bytes == size / 15
+
+
+def test_every_remedy_fits_every_model_that_it_is_measured_on():
+    for make in GATS.values():
+        for remedy in REMEDIES.values():
+            assert len(remedy(make()).changes) in (10, 20)
 
 
 def test_built_in_trainings_have_the_sizes_of_their_names():

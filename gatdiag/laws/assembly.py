@@ -116,11 +116,11 @@ def _terms(exponents: _Exponents, shapes: Mapping[str, Sequence[int]], places: M
 
 def _by_exponent(entries: Mapping[tuple[int, ...], Fraction]) -> Iterable[tuple[Fraction, list[tuple[int, ...]]]]:
     """Indices that share an exponent other than zero."""
-    grouped: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)  # a fraction itself is hashed slowly
+    grouped: dict[tuple[int, int], tuple[Fraction, list[tuple[int, ...]]]] = {}  # a fraction itself is hashed slowly
     for index, exponent in entries.items():
         if exponent:
-            grouped[exponent.as_integer_ratio()].append(index)
-    return ((Fraction(*ratio), indices) for ratio, indices in grouped.items())
+            grouped.setdefault(exponent.as_integer_ratio(), (exponent, []))[1].append(index)
+    return grouped.values()
 
 
 def _precedence(

@@ -54,7 +54,8 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     A law speaks of the gradient at a point, so it may be exact although the function jumps: `StdAggregation`, in PNA,
     takes deviations below a constant for zero, on either side of which delta is zero and c conserved. The rescaling is
     then without effect only as long as nothing crosses the constant; `gatdiag.remedies.rebalance_` verifies that. A
-    guard that is a lower bound (`clamp(min=1e-12)`) is taken to be inactive.
+    guard that is a lower bound (`clamp(min=1e-12)`), or against a zero that does not occur (`where(x == 0, 1, x)`), is
+    taken to be inactive.
 
     Args:
         model: Any module that was run at least once if it has lazy layers. It is not changed in any way.
@@ -87,22 +88,23 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
 def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
     """As `find_laws`, of a model whose structure was discovered from these inputs already."""
     user = unwrapped(model)
-    parameters = dict(user.named_parameters())
-    repeated = repetition(replicate(user, args, kwargs))
+    replica = replicate(user, args, kwargs)
+    repeated = repetition(replica)
     if repeated.obstacle:
-        trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        trained = {name: parameter for name, parameter in user.named_parameters() if parameter.requires_grad}
         return Laws([], trained, [Exclusion("the forward pass", f"{repeated.obstacle}; no law is certain")])
-    whole = args, dict(kwargs)
     if (part := sample(args, kwargs)) is not None:
         with suppress(ModelError):
-            laws, is_settled = _found(part, whole, structure, user, repeated.calls)
+            laws, is_settled = _found(structure, user, part, repeated.calls, replica)
             if is_settled:
                 return laws
-    return _found(whole, whole, structure, user, repeated.calls)[0]
+    return _found(structure, user, (args, dict(kwargs)), repeated.calls)[0]
 
 
-def _found(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, calls: int) -> tuple[Laws, bool]:
-    """The laws by the equations of the whole inputs, checked on a part of them, and whether that settles each.
+def _found(
+    structure: Structure, user: nn.Module, inputs: Inputs, calls: int, whole: Replica | None = None
+) -> tuple[Laws, bool]:
+    """The laws by the equations of the whole inputs, checked on these, and whether that settles each.
 
     A part does not settle what it does not reach (a row of an embedding, an expert), nor laws that it refutes.
     """
@@ -112,12 +114,9 @@ def _found(part: Inputs, whole: Inputs, structure: Structure, user: nn.Module, c
         for order, (layer, info) in enumerate(infos)
     }
     parameters = dict(user.named_parameters())
-    evidence = gather(user, *part, {name: place.layer for name, place in places.items()})
-    traced = evidence.replica
-    if part is not whole:
-        traced = traced.on(*whole)  # as they are: what is seen is checked on others
+    evidence = gather(user, *inputs, {name: place.layer for name, place in places.items()})
     exponents = Exponents()
-    labels, traces = _traced(traced, exponents, evidence, calls)
+    labels, traces = _traced(whole or evidence.replica, exponents, evidence, calls)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
     shapes = {info.name: info.shape for info in structure.parameters}
     candidates = assemble(labels, shapes, basis, places)

@@ -1,6 +1,5 @@
 """A replica of the user's model: it runs so that nothing about the model, nor about the process, changes."""
 
-import copy
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -95,15 +94,6 @@ class Replica:
         except ModelError:
             with torch.enable_grad(), self.isolated() as call:
                 return body(call)
-
-    def on(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "Replica":
-        """The same copy with other inputs, which are detached and converted as the first ones were."""
-        twin = copy.copy(self)
-        twin.args, twin.kwargs = changed((args, dict(kwargs)), _detached)
-        if self._dtype is not None:
-            dtype = self._dtype
-            twin._change_inputs(lambda tensor: _converted(tensor, dtype))
-        return twin
 
     def to(self, dtype: torch.dtype) -> Self:
         """Converts all that is floating: parameters, buffers, inputs, and tensors held in attributes and caches.

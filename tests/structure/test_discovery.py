@@ -6,10 +6,13 @@ import pytest
 import torch
 import torch_geometric.nn as gnn
 from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules import module as module_hooks
 from torch.nn.utils import prune
 
 from gatdiag.errors import ModelError
-from gatdiag.structure import discover
+from gatdiag.structure import discover, replicate
+from gatdiag.structure.discovery import first_uses
 
 X = torch.linspace(-1, 1, 32).view(4, 8)
 EDGES = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 2, 3, 0, 0, 1]])
@@ -251,3 +254,50 @@ def test_the_model_is_left_alone():
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
     assert model.convs[0]._cached_edge_index is None
+
+
+THREES = torch.ones(2, 3)
+
+
+class Shuffled(nn.Module):
+    """Uses its parts in another order than it lists them, one of them functionally, one twice, one never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+        self.never = nn.Linear(3, 3)
+        self.late = nn.Linear(3, 3)
+        self.functional = nn.Linear(3, 3)
+        self.twice = nn.Linear(3, 3)
+        self.bare = nn.Identity()
+
+    def forward(self, x):
+        x = self.bare(self.twice(x))
+        x = F.linear(x, self.functional.weight)
+        return self.late(self.twice(x)) * self.scale
+
+
+LAYERS = {
+    "": ["scale"],
+    "never": ["never.weight", "never.bias"],
+    "late": ["late.weight", "late.bias"],
+    "functional": ["functional.weight", "functional.bias"],
+    "twice": ["twice.weight", "twice.bias"],
+    "bare": [],
+}
+
+
+def test_order_is_that_of_first_use():
+    assert first_uses(replicate(Shuffled(), (THREES,)), LAYERS) == ["twice", "bare", "functional", "late", ""]
+
+
+def test_no_hook_stays():
+    before = len(module_hooks._global_forward_pre_hooks)
+    first_uses(replicate(Shuffled(), (THREES,)), LAYERS)
+    assert len(module_hooks._global_forward_pre_hooks) == before
+
+
+def test_weights_that_are_computed_first_count():
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 3))
+    layers = {"1": ["1.weight"], "0": ["0.parametrizations.weight.original0"]}
+    assert first_uses(replicate(model, (THREES,)), layers) == ["0", "1"]

@@ -1,5 +1,6 @@
 """Models with attention over neighbors, for the zoo."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -8,6 +9,7 @@ from torch.nn import functional as F
 from torch_geometric import nn as gnn
 from torch_geometric.utils import softmax
 
+from gatdiag.remedies import lipschitz_normalize_, weight_normalize_
 from tests.laws.models.graph import (
     HID,
     HID2,
@@ -78,6 +80,12 @@ def supergat(kind: str, **options: object) -> Case:
 shared = partial(gnn.GATv2Conv, share_weights=True, bias=False)
 transformer = gnn.TransformerConv
 
+
+def normalized(case: Case, remedy: Callable[[nn.Module], object] = lipschitz_normalize_) -> Case:
+    remedy(case.model)
+    return case
+
+
 ZOO: dict[str, Factory] = {
     "gatv1": lambda: stack(lambda i, o: gnn.GATConv(i, o)),
     "gatv1 residual": lambda: stack(lambda i, o: gnn.GATConv(i, o, residual=True)),
@@ -96,6 +104,9 @@ ZOO: dict[str, Factory] = {
     "gatv2 dropout": lambda: heads(gnn.GATv2Conv, 2, share_weights=True, bias=False, dropout=0.3),
     "gatv2 elu": lambda: stack(shared, act=F.elu),
     "lipschitz gat": lambda: stack(LipschitzGAT),
+    "gatv2 lipschitz norm": lambda: normalized(heads(gnn.GATv2Conv, 2)),
+    "transformer lipschitz norm": lambda: normalized(stack(lambda i, o: transformer(i, o))),
+    "gatv2 frobenius norm": lambda: normalized(stack(shared), weight_normalize_),
     "supergat MX": lambda: supergat("MX"),
     "supergat SD": lambda: supergat("SD"),
     "transformer": lambda: stack(lambda i, o: transformer(i, o)),

@@ -173,6 +173,24 @@ _STEPS = (
         meaning="learning rate of the first parameter group; learning_rate_1, ... of the further ones, optimizers "
         "in the order in which they first made a step",
     ),
+    Quantity(
+        "overshoot",
+        label="overshoot of the step before",
+        equation=r"1 - \langle \nabla\mathcal{L}_{t}, w_{t} - w_{t-1} \rangle"
+        r" / \langle \nabla\mathcal{L}_{t-1}, w_{t} - w_{t-1} \rangle",
+        meaning="how far the step before went: 0 where the slope stayed the same along it, 1 to the minimum along it; "
+        "where both steps are on the same batch",
+        high="above 2 gradient descent diverges: the learning rate is too large",
+        low="the learning rate could be larger",
+    ),
+    Quantity(
+        "stale_gradient",
+        label="leftover gradient",
+        equation=r"\|\nabla\mathcal{L}_{\mathrm{left}}\| / \|\nabla\mathcal{L}_{t-1}\|",
+        meaning="norm of the gradients that are there when the backward pass begins, over that of the last step's",
+        high="1: gradients were not cleared",
+        low="0: gradients were cleared",
+    ),
 )
 _GROUPS = (
     _group(
@@ -394,6 +412,16 @@ _GROUPS = (
             high="attention is spread evenly",
             low="attention is on one neighbor",
             metric="mean_entropies",
+            is_share=True,
+        ),
+        Quantity(
+            "attention_peak",
+            label="nodes that attend to one neighbor",
+            equation=r"\#\{i : \max_j \alpha_{ij} > 0.99\} / \#\{i : d_i \geq 2\}",
+            meaning="share of the nodes with at least two neighbors whose largest coefficient exceeds 0.99",
+            high="attention is saturated and cannot learn",
+            low="attention is spread",
+            metric="peaked_fraction",
             is_share=True,
         ),
     ),

@@ -49,7 +49,7 @@ from gatdiag.diagnosis import (
     units,
     wiring,
 )
-from gatdiag.diagnosis.causes import CAUSES, RANK, SILENT, SYMPTOMS, explains
+from gatdiag.diagnosis.causes import CAUSES, EARLY, RANK, SILENT, SYMPTOMS, explains
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Diagnosis, Evidence, Finding, Severity
 from gatdiag.diagnosis.thresholds import THRESHOLDS
@@ -137,8 +137,8 @@ def diagnose(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = N
 
 def _ranked(found: Sequence[Finding]) -> list[Finding]:
     """The findings in the order of the table, each with those that it explains below it."""
-    ordered = sorted(found, key=lambda one: (SEVERITIES.index(one.severity), RANK[one.code]))
-    by_table = sorted(found, key=lambda one: RANK[one.code])
+    ordered = sorted(found, key=lambda one: (SEVERITIES.index(one.severity), _place(one)))
+    by_table = sorted(found, key=_place)
     causes: list[Finding] = []
     below: dict[int, list[Finding]] = {}
     for one in by_table:
@@ -156,9 +156,13 @@ def _explains(cause: Finding, other: Finding) -> bool:
     """The table's answer; a note about a network that trains explains no error."""
     if SEVERITIES.index(cause.severity) > SEVERITIES.index(other.severity) and other.code not in SYMPTOMS:
         return False
-    if other.code == "dead-units" and cause.code == "lr-too-large" and other.steps and other.steps[0] <= 1:
-        return False  # dead before anything moved
     return explains(cause.code, other.code)
+
+
+def _place(finding: Finding) -> float:
+    """The row of the table; dead units and saturated attention that training made stand below the learning rate."""
+    is_late = finding.code in EARLY and bool(finding.steps) and finding.steps[0] > 1
+    return RANK["lr-too-large"] + 0.5 if is_late else RANK[finding.code]
 
 
 def _alone(finding: Finding) -> Finding:

@@ -17,6 +17,9 @@ _FORWARD: Final = (
 )  # fmt: skip
 _ANY: Final = ("*",)
 
+# They stand where they do if they are there before the first step, and else just below the learning rate.
+EARLY: Final = ("dead-units", "attention-saturated")
+
 
 class Cause(NamedTuple):
     """A row: what the code stands for, what it explains, and why it stands before that.
@@ -89,12 +92,6 @@ CAUSES: Final[dict[str, Cause]] = {
     "weight-decay-too-strong": Cause(
         (*_FORWARD, "lr-too-small"), "weights near zero shrink outputs and gradients", "weight decay of 0.5"
     ),
-    "lr-too-large": Cause(
-        ("dead-units", "attention-saturated", "depth-oversmoothing", "rank-collapse", "depth-vanishing-gradient",
-         "weight-decay-too-strong", "optimizer-breaks-conservation"),
-        "a step that throws the weights away kills units and saturates softmaxes",
-        "learning rate of 100",
-    ),
     "dead-units": Cause(
         ("depth-vanishing-gradient", "depth-oversmoothing", "rank-collapse", "lr-too-small",
          "parameters-without-gradient"),
@@ -102,7 +99,15 @@ CAUSES: Final[dict[str, Cause]] = {
         "biases of -20 before a ReLU",
     ),
     "attention-saturated": Cause(
-        ("parameters-without-gradient", "lr-too-small"), "a saturated softmax has no slope", "attention times 300"
+        ("parameters-without-gradient", "lr-too-small", "lr-too-large"),
+        "a saturated softmax has no slope, and huge logits have steep ones",
+        "attention times 300",
+    ),
+    "lr-too-large": Cause(
+        ("dead-units", "attention-saturated", "depth-oversmoothing", "rank-collapse", "depth-vanishing-gradient",
+         "weight-decay-too-strong", "optimizer-breaks-conservation"),
+        "a step that throws the weights away kills units and saturates softmaxes",
+        "learning rate of 100",
     ),
     "depth-vanishing-gradient": Cause(
         ("lr-too-small", "depth-oversmoothing", "rank-collapse"), "no gradient, no step", "twelve sigmoid layers"

@@ -7,6 +7,7 @@ from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import short
+from gatdiag.summary import FEATURES
 
 _LAST = 3  # layers, of which the smallest counts: the very last may tell nodes apart by rounding alone
 
@@ -53,7 +54,7 @@ def vanishing(facts: Facts) -> Finding | str | None:
         return f"it takes 4 layers to speak of depth, and {len(grads)} have a recorded gradient"
     if facts.state == "trained":
         return None
-    threshold = "vanish-alike" if is_smoothed(facts) else "vanish"
+    threshold = "vanish-alike" if facts.passes_messages and _alike(facts) else "vanish"
     ratio = _ratio(grads[0], grads[-1])
     if not 0 < ratio < limit(threshold):
         return None
@@ -84,21 +85,54 @@ def oversmoothing(facts: Facts) -> Finding | str | None:
         return "relative mu was not recorded"
     if facts.state == "trained" or not facts.passes_messages:
         return None
-    return _alike(facts) or (_one_direction(facts, "depth-oversmoothing") if _depth(facts) >= limit("deep") else None)
+    if _weights_of_rank_one(facts):
+        return None
+    return _alike(facts) or (
+        _one_direction(facts, "depth-oversmoothing") if _depth(facts) >= limit("deep") else _within_a_layer(facts)
+    )
 
 
 def rank_collapse(facts: Facts) -> Finding | str | None:
     """All rows become multiples of one vector without graph convolutions, or already within few layers."""
     if not facts.profile("effective_rank"):
         return "the effective rank was not recorded"
-    if facts.state == "trained" or (facts.passes_messages and _depth(facts) >= limit("deep")):
+    if facts.state == "trained":
         return None
+    of_weights = _weights_of_rank_one(facts)
+    if of_weights or (facts.passes_messages and _depth(facts) >= limit("deep")):
+        return of_weights
     return _one_direction(facts, "rank-collapse")
 
 
+def _weights_of_rank_one(facts: Facts) -> Finding | None:
+    """Neurons of a layer that begin with the same weights, or a hidden layer of a single neuron."""
+    norms, spectral = facts.first_values("norm"), facts.first_values("spectral_norm")
+    hidden = [(layer["name"], p) for layer in facts.layers[:-1] for p in layer["parameters"] if p["role"] == FEATURES]
+    shares: dict[str, float] = {}
+    for name, parameter in hidden:
+        norm, key = norms.get(parameter["name"], 0.0), parameter["name"]
+        if len(parameter["shape"]) == 2 and norm > 0:
+            narrow = parameter["shape"][0] == 1
+            shares[name] = max(shares.get(name, 0.0), 1.0 if narrow else spectral.get(key, 0.0) / norm)
+    alike = tuple(name for name, share in shares.items() if share > limit("weights-alike"))
+    if not alike:
+        return None
+    return _smoothing(
+        facts,
+        "rank-collapse",
+        f"The weights of layer {short(alike[0])} have rank one from the start (one neuron, or all alike): "
+        "whatever goes through it comes out as multiples of one vector, and gradients keep it so.",
+        Evidence(f"spectral over Frobenius norm of the weights of layer {short(alike[0])}", shares[alike[0]]),
+        "weights-alike",
+        alike,
+    )
+
+
 def is_smoothed(facts: Facts) -> bool:
-    """Rows become alike with depth."""
-    return isinstance(oversmoothing(facts), Finding)
+    """Rows become alike with depth, or multiples of one vector."""
+    rank, norms = _hidden(facts, "effective_rank"), _hidden(facts, "output_norm")
+    stays = len(norms) > 2 and norms[-1] > limit("norm-stays") * norms[0]
+    return bool(_alike(facts) or (stays and len(rank) > 2 and rank[-1] < limit("rank-one") and rank[0] > 2))
 
 
 def _depth(facts: Facts) -> int:
@@ -128,6 +162,26 @@ def _alike(facts: Facts) -> Finding | None:
     )
 
 
+def _within_a_layer(facts: Facts) -> Finding | None:
+    """Many hops within one convolution (SGC, APPNP): its output has next to no rank although its input differs."""
+    ranks = list(facts.profile("effective_rank").items())
+    inputs = facts.signals.get("inputs") or []
+    if len(ranks) < 1 or not inputs or inputs[0]["non_finite"] or _width(facts) < 8:
+        return None
+    name, rank = ranks[0]
+    if inputs[0]["relative_mu"] < 0.1 or inputs[0]["columns"] < 8 or rank >= limit("rank-low"):
+        return None
+    return _smoothing(
+        facts,
+        "depth-oversmoothing",
+        f"Within the one layer {short(name)} the nodes become alike: of {inputs[0]['columns']:,} columns an "
+        f"effective rank of {number(rank)} is left. It takes fewer hops.",
+        Evidence(f"effective rank of the output of layer {short(name)}", rank),
+        "rank-low",
+        (name,),
+    )
+
+
 def _one_direction(facts: Facts, code: str) -> Finding | None:
     """Effective rank of the last hidden layer beside that of the first."""
     rank = {name: value for name, value in list(facts.profile("effective_rank").items())[:-1] if math.isfinite(value)}
@@ -135,7 +189,8 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
     if len(rank) < 2 or not norms or norms[-1] <= limit("norm-stays") * norms[0]:
         return None
     values = list(rank.values())
-    if values[-1] >= limit("rank-one") or values[0] <= 2:
+    has_fallen = len(values) >= 8 and values[-1] < limit("rank-few") and values[-1] < values[0] / 8
+    if not (values[-1] < limit("rank-one") or has_fallen) or values[0] <= 2:
         return None
     return _smoothing(
         facts,
@@ -144,8 +199,8 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
         f"{number(values[-1], 4)} over "
         f"{len(rank) + 1} layers, while the outputs keep their size. Nodes differ in length only.",
         Evidence("effective rank of the last hidden output", values[-1]),
-        "rank-one",
-        tuple(name for name in rank if rank[name] < limit("rank-one")),
+        "rank-few" if has_fallen else "rank-one",
+        tuple(name for name in rank if rank[name] < limit("rank-few" if has_fallen else "rank-one")),
     )
 
 
@@ -159,7 +214,7 @@ def _smoothing(
         "Oversmoothing" if code == "depth-oversmoothing" else "Rank collapse",
         text,
         (evidence,),
-        f"Flagged below {said(threshold)}.",
+        f"Flagged {'above' if threshold == 'weights-alike' else 'below'} {said(threshold)}.",
         layers,
         steps=(0,),
         figure="smoothing_by_layer",

@@ -131,7 +131,17 @@ class Facts:
         if labels.sum() > 0:
             share = labels[labels > 0] / labels.sum()
             return float(-(share * np.log(share)).sum())
+        if (variance := self._target_variance()) > 0:
+            return variance
         return math.log(self.classes) if self.classes > 1 else math.nan
+
+    def _target_variance(self) -> float:
+        """Variance of the targets, if the loss is their mean squared distance from the output; else NaN."""
+        output = self.signals.get("output") or {}
+        implied, step = output.get("implied_mse"), int(output.get("implied_step", -1))
+        if implied is None or step not in self.loss.index or not math.isclose(self.loss[step], implied, rel_tol=1e-2):
+            return math.nan
+        return float(output["implied_variance"])
 
     @cached_property
     def base(self) -> float:
@@ -192,6 +202,13 @@ class Facts:
             codes = np.array([place.get(str(name), 0) for name in names.categories])[names.codes.to_numpy()]
             grid[np.searchsorted(self.table_steps, frame["step"].to_numpy()), codes] = frame[column].to_numpy(float)
         return grid
+
+    def first_values(self, column: str) -> dict[str, float]:
+        """Parameter -> value at the first step at which the column was recorded."""
+        frame = self.run.parameters
+        known = frame[frame[column].notna()] if column in frame else frame.iloc[:0]
+        rows = known[known["step"] == known["step"].min()] if len(known) else known
+        return dict(zip(rows["parameter"].astype(str), rows[column].astype(float), strict=True)) if len(rows) else {}
 
     @cached_property
     def norms(self) -> Floats:
@@ -280,7 +297,7 @@ class Facts:
     def gains(self) -> dict[str, float]:
         """Layer -> geometric mean of ||W|| over that of Glorot's initialization, at the first step.
 
-        Of feature weights that are matrices; layers inside one convolution or block count as one.
+        Of feature weights that are matrices.
         """
         if not len(self.table_steps) or not len(self.norms):
             return {}
@@ -290,8 +307,7 @@ class Facts:
             for parameter in layer["parameters"]:
                 gain = _gain(layer, parameter, first.get(parameter["name"], math.nan))
                 if gain > 0:
-                    name = layer["name"].rsplit(".", 1)[0] if layer["name"].count(".") > 1 else layer["name"]
-                    found.setdefault(name, []).append(math.log(gain))
+                    found.setdefault(layer["name"], []).append(math.log(gain))
         return {name: math.exp(sum(values) / len(values)) for name, values in found.items()}
 
 

@@ -127,7 +127,7 @@ def _is_leaving_plateau(facts: Facts) -> bool:
     part = max(2, len(grads) // 5)
     grows = len(grads) >= 10 and median(grads[-part:]) > 1.3 * median(grads[:part])
     fall = facts.first_loss - median(facts.finite_loss[-3:])
-    return bool(grows or fall > limit("slow") * facts.base * facts.count)
+    return bool(grows or fall > limit("slow") * max(facts.base, facts.first_loss) * facts.count)
 
 
 def _is_uneven(facts: Facts) -> bool:

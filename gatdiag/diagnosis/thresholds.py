@@ -42,6 +42,9 @@ THRESHOLDS: Final = {
     "alike": Threshold(1e-2, "relative mu of the last layers; healthy 0.075 to 0.89, faulty 7e-8 to 9e-4"),
     "norm-stays": Threshold(0.03, "of the first layer's output norm: below, outputs vanish rather than become alike"),
     "rank-one": Threshold(1.25, "effective rank: sigma_2 is 5 % of sigma_1; healthy 1.5 to 21, faulty 1.00 to 1.05"),
+    "rank-few": Threshold(3, "effective rank, and an eighth of the first layer's, over eight layers and more"),
+    "rank-low": Threshold(2.5, "effective rank of the first hidden output; usual 10 and more"),
+    "weights-alike": Threshold(0.99, "spectral over Frobenius norm of initial weights; usual 0.2 to 0.5, rank one: 1"),
     "shrink": Threshold(1e-2, "norm of the last hidden outputs over the first's, in attention layers with usual "
     "weights"),
     "attention-still": Threshold(
@@ -75,7 +78,7 @@ THRESHOLDS: Final = {
     "size": Threshold(1e6, "values before the first NaN: overflow from size has another cause than an invalid "
     "operation"),
     # laws and generalization
-    "law": Threshold(1e-3, "|c - predicted c| over the squared norms that make c up; float32 rounds to about 1e-7"),
+    "law": Threshold(1e-5, "|c - predicted c| over the squared norms that make c up; healthy 2e-7, faulty 9e-4"),
     "drift": Threshold(0.1, "change of c over the squared norms that make it up"),
     "gap": Threshold(0.33, "training minus validation score"),
     "fell": Threshold(0.08, "of the best validation score: it was better before"),

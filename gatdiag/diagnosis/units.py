@@ -1,6 +1,7 @@
 """Units that are dead, and attention that looks at one neighbor."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -14,15 +15,17 @@ from gatdiag.summary import recorded
 
 def dead_units(facts: Facts) -> Finding | str | None:
     """Units that are zero at every node: inputs of a layer behind an activation, outputs, or without any gradient."""
-    columns = ["input_zero_fraction", "dead_fraction", "gradient_dead_fraction"]
+    fed: dict[str, Any] = facts.signals.get("zero_inputs") or {}
+    shares = {name: float(one["last"]) for name, one in fed.items()}
+    dead = tuple(name for name in shares if shares[name] >= limit("dead"))
+    if dead and facts.state != "trained":
+        what = "units that feed the layer are zero at every node"
+        return _finding(facts, shares, dead, what, int(fed[max(dead, key=shares.__getitem__)]["since"] or 0))
+    columns = ["dead_fraction", "gradient_dead_fraction"]
     known = [column for column in columns if recorded(facts.run, "layers", column)]
-    if not known:
+    if not known and not fed:
         return "neither outputs nor inputs of layers were recorded"
-    for column in known:
-        found = _dead(facts, column)
-        if found is not None:
-            return found
-    return None
+    return next((found for column in known if (found := _dead(facts, column)) is not None), None)
 
 
 def _dead(facts: Facts, column: str) -> Finding | None:
@@ -44,11 +47,15 @@ def _dead(facts: Facts, column: str) -> Finding | None:
     flagged = frame[(frame["layer"] == worst) & (frame[column] >= limit("dead"))]
     since = int(flagged["step"].min())
     what = {
-        "input_zero_fraction": "units that feed a layer are zero at every node",
         "dead_fraction": "units of a layer's output are zero at every node",
         "gradient_dead_fraction": "units get no gradient from any node",
     }[column]
-    start = "from the start" if since <= int(frame["step"].min()) else f"since step {since:,}"
+    return _finding(facts, shares, dead, what, since)
+
+
+def _finding(facts: Facts, shares: dict[str, float], dead: tuple[str, ...], what: str, since: int) -> Finding:
+    worst = max(dead, key=shares.__getitem__)
+    start = "from the start" if since <= 1 else f"since step {since:,}"
     return Finding(
         "dead-units",
         facts.severity,
@@ -87,6 +94,10 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
         hot = tuple(name for name, value in entropies.items() if value < limit("entropy"))
     if not hot:
         return None
+    at_first = facts.profile("attention_peak" if peaks else "relative_attention_entropy")
+    is_first = any(
+        at_first.get(name, 0) >= limit("one-hot") if peaks else at_first.get(name, 1) < limit("entropy") for name in hot
+    )
     worst = max(hot, key=peaks.__getitem__) if peaks else min(hot, key=entropies.__getitem__)
     value = peaks.get(worst, entropies.get(worst, math.nan))
     text = f"{percent(value)} of the nodes give" if peaks else "Nodes give"
@@ -103,6 +114,7 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
         ),
         f"Flagged at {said('one-hot' if peaks else 'entropy')}; here {number(value)}.",
         hot,
+        steps=(0 if is_first else facts.count - 1,),
         figure="overview",
         remedy=f"torch.nn.init.xavier_normal_(model.get_submodule({worst!r}).att)\n"
         "# or divide the scores: gatdiag.remedies.lipschitz_normalize_(model)",

@@ -8,7 +8,7 @@ evaluation mode.
 import torch
 from torch import Tensor
 
-__all__ = ["attention_entropy", "mean_entropies", "relative_attention_entropy"]
+__all__ = ["attention_entropy", "mean_entropies", "peaked_fraction", "relative_attention_entropy"]
 
 
 def attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) -> Tensor:
@@ -69,6 +69,31 @@ def mean_entropies(alpha: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     relative = _relative(entropy, degree)
     of_relative = torch.where(alpha.isfinite().all(), relative[degree > 1].mean(), torch.nan)
     return entropy[degree > 0].mean(), of_relative
+
+
+def peaked_fraction(alpha: Tensor, target: Tensor, level: float = 0.99) -> Tensor:
+    """Share of the nodes with at least two incoming edges that give one of them nearly all of their attention.
+
+    There the slope of the softmax, a (1 - a), is next to zero, and attention cannot learn.
+
+    Args:
+        alpha: (E,) or (E, H), as in `attention_entropy`; each head of a node counts.
+        target: (E,), `edge_index[1]`.
+        level: What a coefficient has to exceed.
+
+    Returns:
+        0-d, in [0, 1]. NaN (undefined) if there is no such node, or if a coefficient is not finite.
+
+    Example:
+        >>> peaked_fraction(torch.tensor([0.999, 0.001, 0.5, 0.5, 1.0]), torch.tensor([0, 0, 1, 1, 2]))
+        tensor(0.5000, dtype=torch.float64)
+    """
+    nodes = int(target.max()) + 1 if len(target) else 0
+    alpha = alpha.double()[:, None].flatten(1)
+    place = target[:, None].expand_as(alpha)
+    top = alpha.new_zeros(nodes, alpha.shape[1]).scatter_reduce(0, place, alpha, "amax")
+    share = (top[_degrees(target, nodes) > 1] > level).double().mean()
+    return torch.where(alpha.isfinite().all(), share, torch.nan)
 
 
 def _degrees(target: Tensor, num_nodes: int) -> Tensor:

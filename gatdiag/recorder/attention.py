@@ -101,4 +101,6 @@ def listen_once(module: Any, tell: Callable[[Callable[[], Coefficients]], None])
 @torch.no_grad()
 def mean_entropies(read: Callable[[], Coefficients]) -> dict[str, Tensor]:
     """The columns of the group "attention" of one layer."""
-    return dict(zip(GROUPS["attention"].columns, metrics.mean_entropies(*read()), strict=True))
+    alpha, target = read()
+    values = (*metrics.mean_entropies(alpha, target), metrics.peaked_fraction(alpha, target))
+    return dict(zip(GROUPS["attention"].columns, values, strict=True))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gatdiag.metrics.attention import (
     attention_entropy,
     mean_entropies,
+    peaked_fraction,
     relative_attention_entropy,
 )
 
@@ -71,3 +72,17 @@ def test_without_edges_or_nodes():
     assert relative_attention_entropy(alpha, none, 3).isnan().all()
     assert attention_entropy(alpha, none, 0).shape == (0, 2)
     assert all(mean.isnan() for mean in mean_entropies(alpha, none))
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), num_nodes=st.integers(1, 6), num_edges=st.integers(0, 15), heads=st.integers(1, 3))
+def test_peaked_nodes_are_counted_as_by_loops(seed, num_nodes, num_edges, heads):
+    alpha, target = drawn_attention(seed, num_nodes, num_edges, heads)
+    several = [node for node in range(num_nodes) if (target == node).sum() > 1]
+    hits = [float(alpha[target == node, head].max()) > 0.6 for node in several for head in range(heads)]
+    share = peaked_fraction(alpha, target, level=0.6).item()
+    assert share == pytest.approx(sum(hits) / len(hits)) if hits else math.isnan(share)
+
+
+def test_a_peak_of_coefficients_that_are_not_finite_is_undefined():
+    assert peaked_fraction(torch.tensor([math.nan, 1.0]), torch.tensor([0, 0])).isnan()

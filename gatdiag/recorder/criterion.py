@@ -1,0 +1,139 @@
+"""What tensors at the edges of a model say: statistics of its inputs and outputs, and the loss that made dL/dout.
+
+The gradient at the output gives the loss away: k (softmax(o) - onehot) is that of cross-entropy on logits o, and
+-k onehot that of `nll_loss`; its smallest entry is the label. Nothing is asked of the loss itself.
+"""
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+_FITS: Final = 1e-2  # misfit relative to dL/dout
+_MOST: Final = 5000  # rows that are looked at
+_TINY: Final = 1e-300
+_VIEWS: Final = ("View", "Squeeze", "Index", "Unsqueeze", "Reshape", "Clone", "Select", "Slice", "ToCopy", "Alias")
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """Detached, as (rows, columns)."""
+    x = x.detach()
+    return x.reshape(-1, 1) if x.dim() < 2 else x.flatten(0, -2)
+
+
+def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
+    """Scale, unevenness and variation of a floating-point input.
+
+    Returns:
+        name, rows, columns, non_finite (count) and first (its row and column); if all is finite the root mean square
+        of the largest and of the smallest column that is not zero, that norm of a row, and relative mu.
+    """
+    x = as_rows(x).double()
+    found: dict[str, Any] = {"name": name, "rows": x.shape[0], "columns": x.shape[1], "non_finite": 0}
+    bad = ~x.isfinite()
+    if bool(bad.any()):
+        return {**found, "non_finite": int(bad.sum()), "first": bad.nonzero()[0].tolist()}
+    if not x.numel():
+        return {**found, "largest_column": 0.0, "smallest_column": 0.0, "row_norm": 0.0, "relative_mu": 0.0}
+    size = x.square().mean(0).sqrt()
+    some = size[size > 0]
+    return {
+        **found,
+        "largest_column": float(size.max()),
+        "smallest_column": float(some.min()) if len(some) else 0.0,
+        "row_norm": float(size.norm()),
+        "relative_mu": float((x - x.mean(0)).norm() / x.norm().clamp(min=_TINY)),
+    }
+
+
+def output_statistics(o: Tensor) -> dict[str, float]:
+    """Range of an output, and how far its rows are from summing to one; empty if it is not finite."""
+    o = as_rows(o).double()
+    if not o.numel() or not bool(o.isfinite().all()):
+        return {}
+    off = float((o.sum(1) - 1).abs().max()) if o.shape[1] > 1 else float("nan")
+    return {"min": float(o.min()), "max": float(o.max()), "row_sum_error": off}
+
+
+def last_operation(o: Tensor) -> str:
+    """Name of the autograd operation that made an output, views and the like looked through; "" without a graph."""
+    node: Any = o.grad_fn
+    while node is not None and type(node).__name__.startswith(_VIEWS) and node.next_functions:
+        node = node.next_functions[0][0]
+    return "" if node is None else type(node).__name__
+
+
+def criterion(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
+    """The loss whose gradient at the output this is, from the two alone.
+
+    Args:
+        o: (..., C) output.
+        gradient: dL/do.
+
+    Returns:
+        "cross-entropy" (on logits), "nll" (of log-probabilities), "nll-of-p" (minus the logarithm of o), "bce-logits",
+        "bce", or "" for none of these; the misfit relative to the gradient; and how often each class is a label, if
+        that is known.
+    """
+    o, g = as_rows(o).double(), as_rows(gradient).double()
+    live = (g != 0).any(1)
+    o, g = o[live][:_MOST], g[live][:_MOST]
+    if not len(g) or not bool(o.isfinite().all()) or not bool(g.isfinite().all()):
+        return "", float("nan"), None
+    shapes, labels = _shapes(o, g)
+    misfits = {name: _misfit(g, shape) for name, shape in shapes.items()}
+    best = min(misfits, key=misfits.__getitem__)
+    if not misfits[best] < _FITS:
+        return "", misfits[best], None
+    if best.startswith("bce"):
+        labels = torch.bincount((g < 0).flatten().long(), minlength=2) if g.shape[1] == 1 else None
+    return best, misfits[best], labels
+
+
+def implied_targets(o: Tensor, gradient: Tensor) -> dict[str, float]:
+    """The loss and the variance of the targets y, if the loss were the mean of (o - y)^2: then y = o - n dL/do / 2.
+
+    Returns:
+        implied_mse, to be compared with the logged loss, and implied_variance, around the mean of each column: the
+        loss of the best constant prediction. Empty without a finite gradient.
+    """
+    o, g = as_rows(o).double(), as_rows(gradient).double()
+    live = (g != 0).any(1)
+    o, g = o[live], g[live]
+    if not len(g) or not bool(o.isfinite().all()) or not bool(g.isfinite().all()):
+        return {}
+    y = o - g * g.numel() / 2
+    return {
+        "implied_mse": float((o - y).square().mean()),
+        "implied_variance": float((y - y.mean(0)).square().mean()),
+    }
+
+
+def _shapes(o: Tensor, g: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Each loss's gradient up to a factor; the labels that it would have."""
+    target = (g < 0).double()
+    shapes = {"bce-logits": o.sigmoid() - target}
+    if bool((o >= 0).all()) and bool((o <= 1).all()):
+        shapes["bce"] = (o - target) / (o * (1 - o)).clamp(min=1e-12)
+    if g.shape[1] < 2:
+        return shapes, None
+    label = g.argmin(1)
+    onehot = torch.zeros_like(g).scatter_(1, label[:, None], 1.0)
+    shapes |= {"cross-entropy": o.softmax(1) - onehot, "nll": -onehot}
+    if bool((o >= 0).all()):
+        shapes["nll-of-p"] = -onehot / o.clamp(min=1e-30)
+    return shapes, torch.bincount(label, minlength=g.shape[1])
+
+
+def _misfit(g: Tensor, shape: Tensor) -> float:
+    """What is left of g without its part along the shape, as a share of g; infinite where that points backwards."""
+    factor = (g * shape).sum() / shape.square().sum().clamp(min=_TINY)
+    return float((g - factor * shape).norm() / g.norm().clamp(min=_TINY)) if factor > 0 else float("inf")
+
+
+def zero_column_fraction(x: Tensor) -> float | None:
+    """Share of the columns of a non-negative matrix that are zero in each row; None of any other tensor."""
+    x = as_rows(x)
+    if x.shape[0] < 2 or x.shape[1] < 2 or not bool((x >= 0).all()):
+        return None
+    return float((x == 0).all(0).double().mean())

@@ -1,0 +1,102 @@
+"""What tensors at the edges of a model say, against losses and loops."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gatdiag.recorder import criterion
+
+
+def gradient(o, loss):
+    o = o.clone().requires_grad_()
+    (found,) = torch.autograd.grad(loss(o), o)
+    return found
+
+
+LABELS = torch.tensor([0, 2, 1, 2, 2, 0])
+MASK = torch.tensor([True, True, False, True, True, True])
+TARGET = F.one_hot(LABELS, 3).double()
+OUT = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+LOSSES = {
+    "cross-entropy": (OUT, lambda o: F.cross_entropy(o[MASK], LABELS[MASK])),
+    "summed": (OUT, lambda o: 7 * F.cross_entropy(o, LABELS, reduction="sum")),
+    "softmax twice": (OUT.softmax(1), lambda o: F.cross_entropy(o, LABELS)),
+    "nll": (OUT.log_softmax(1), lambda o: F.nll_loss(o, LABELS)),
+    "nll-of-p": (OUT.softmax(1), lambda o: F.nll_loss(o.log(), LABELS)),
+    "bce-logits": (OUT, lambda o: F.binary_cross_entropy_with_logits(o, TARGET)),
+    "bce": (OUT.sigmoid(), lambda o: F.binary_cross_entropy(o, TARGET)),
+    "mse": (OUT, lambda o: F.mse_loss(o, TARGET)),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_loss_is_told_by_its_gradient(name, dtype):
+    o, loss = LOSSES[name]
+    o = o.to(dtype)
+    found, misfit, labels = criterion.criterion(o, gradient(o.double(), loss).to(dtype))
+    wanted = {"summed": "cross-entropy", "softmax twice": "cross-entropy", "mse": ""}.get(name, name)
+    assert found == wanted
+    assert (misfit < 1e-2) == bool(wanted)
+    if wanted in ("cross-entropy", "nll", "nll-of-p"):
+        rows = MASK if name == "cross-entropy" else torch.ones_like(MASK)
+        assert labels.tolist() == torch.bincount(LABELS[rows], minlength=3).tolist()
+
+
+def test_targets_of_a_mean_squared_error_are_found_again():
+    y = torch.randn(6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    found = criterion.implied_targets(OUT, gradient(OUT, lambda o: F.mse_loss(o[MASK], y[MASK])))
+    kept = y[MASK]
+    variance = sum(float((kept[:, k] - kept[:, k].mean()).square().sum()) for k in range(3)) / kept.numel()
+    assert found["implied_variance"] == pytest.approx(variance)
+    assert found["implied_mse"] == pytest.approx(float(F.mse_loss(OUT[MASK], kept)))
+
+
+def test_of_a_gradient_of_zero_or_nan_nothing_is_said():
+    for g in (torch.zeros(4, 3), torch.full((4, 3), math.nan)):
+        name, misfit, labels = criterion.criterion(torch.randn(4, 3), g)
+        assert (name, labels) == ("", None)
+        assert math.isnan(misfit)
+
+
+def test_statistics_of_inputs_are_those_of_loops():
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0, 100.0, 0.0, 0.01])
+    found = criterion.input_statistics("x", x)
+    columns = [math.sqrt(sum(float(v) ** 2 for v in x[:, k]) / 7) for k in range(4)]
+    mean = [sum(float(v) for v in x[:, k]) / 7 for k in range(4)]
+    mu = math.sqrt(sum((float(x[i, k]) - mean[k]) ** 2 for i in range(7) for k in range(4)))
+    norm = math.sqrt(sum(float(v) ** 2 for v in x.flatten()))
+    assert found["largest_column"] == pytest.approx(max(columns))
+    assert found["smallest_column"] == pytest.approx(min(c for c in columns if c))
+    assert found["row_norm"] == pytest.approx(norm / math.sqrt(7))
+    assert found["relative_mu"] == pytest.approx(mu / norm)
+    x[3, 1] = math.inf
+    assert criterion.input_statistics("x", x) | {"non_finite": 1, "first": [3, 1]} == criterion.input_statistics("x", x)
+
+
+def test_zero_columns_are_counted_in_what_is_not_negative_alone():
+    x = torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 2.0]])
+    assert criterion.zero_column_fraction(x) == 0.5
+    assert criterion.zero_column_fraction(-x) is None
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda o: o.softmax(1), "SoftmaxBackward0"),
+        (lambda o: o.sigmoid().squeeze(0)[2:], "SigmoidBackward0"),
+        (lambda o: o.detach(), ""),
+    ],
+)
+def test_the_last_operation_is_named_through_views(function, name):
+    assert criterion.last_operation(function(torch.randn(4, 3, requires_grad=True))) == name
+
+
+def test_the_range_of_probabilities():
+    found = criterion.output_statistics(OUT.softmax(1))
+    assert found["row_sum_error"] < 1e-12
+    assert 0 < found["min"] < found["max"] < 1
+    assert criterion.output_statistics(torch.tensor([[math.nan]])) == {}

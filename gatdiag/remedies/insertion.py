@@ -13,6 +13,8 @@ from gatdiag.remedies.applied import Applied, has_remedy, put_on, take_off
 from gatdiag.structure import unwrapped
 
 _SLOT = "inserted"
+_TAKEN = ("in_channels", "in_features", "num_features", "num_channels", "normalized_shape")
+_RETURNED = ("out_channels", "out_features")
 
 
 class Skip(nn.Module):
@@ -85,7 +87,7 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
 
     Raises:
         InputError: No layer has such a name, or `module` is no module.
-        ModelError: A layer has one of this kind already, or a skip connection cannot fit it. Nothing was changed.
+        ModelError: A layer has one of this kind already, or the widths differ. Nothing was changed.
 
     Source:
         PairNorm: Zhao & Akoglu, ICLR 2020. Skip connections against oversmoothing: Park et al., arXiv 2506.04653.
@@ -101,18 +103,14 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
         raise InputError(f"Expected a torch.nn.Module to insert, got {type(module).__name__}")
     applied = Applied("insert_after")
     with applied.changing():
-        for name, layer in list(matching(unwrapped(model), pattern)):
+        for name, layer in list(_matching(unwrapped(model), pattern)):
             _check(name, layer, module)
             _insert_(applied, name, layer, module)
         return applied
 
 
-def matching(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
-    """The outermost modules whose names match.
-
-    Raises:
-        InputError: There is none.
-    """
+def _matching(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
+    """The outermost modules whose names match."""
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if not name or not fnmatchcase(name, pattern) or any(name.startswith(f"{above}.") for above in found):
@@ -152,26 +150,29 @@ def _check(name: str, layer: nn.Module, module: nn.Module) -> None:
     if isinstance(layer, nn.Sequential):
         last = next(reversed([part for part, _ in layer.named_children()]), "0")
         raise InputError(f"{name} is a Sequential, which calls all that is in it: insert after a part, '{name}.{last}'")
-    if not has_remedy(layer, _Extended):
-        if hasattr(layer, _SLOT):
-            raise ModelError(f"{name} has an attribute called {_SLOT!r} of its own: rename it")
-    elif any(type(other) is type(module) for other in getattr(layer, _SLOT)):
+    before = list(getattr(layer, _SLOT)) if has_remedy(layer, _Extended) else []
+    if not before and hasattr(layer, _SLOT):
+        raise ModelError(f"{name} has an attribute called {_SLOT!r} of its own: rename it")
+    if any(type(other) is type(module) for other in before):
         raise ModelError(f"{name} has a {type(module).__name__} inserted after it already: undo that first")
-    widths = _widths(layer)
-    if isinstance(module, Skip) and widths is not None and widths[0] != widths[1]:
-        raise ModelError(
-            f"A skip connection cannot fit {name}: it takes {widths[0]} channels and returns {widths[1]}. Match only "
-            "layers that keep the width"
-        )
+    returned = next((width for part in [*reversed(before), layer] if (width := _width(part, _RETURNED))), None)
+    wanted = _width(layer if isinstance(module, Skip) else module, _TAKEN)
+    if wanted and returned and wanted != returned:
+        if isinstance(module, Skip):
+            raise ModelError(
+                f"A skip connection cannot fit {name}: it takes {wanted} channels and returns {returned}. Match only "
+                "layers that keep the width"
+            )
+        raise ModelError(f"{module} cannot fit {name}: it takes {wanted} channels, and {name} returns {returned}")
 
 
-def _widths(layer: Any) -> tuple[int, int] | None:
-    """Channels in and out, if the layer says so as those of torch and PyG do."""
-    given = getattr(layer, "in_channels", getattr(layer, "in_features", None))
-    returned = getattr(layer, "out_channels", getattr(layer, "out_features", None))
-    if not isinstance(given, int) or not isinstance(returned, int) or given < 1:
+def _width(layer: Any, names: tuple[str, ...]) -> int | None:
+    """Channels, if the layer says so as those of torch and PyG do."""
+    found = next((size for name in names if (size := getattr(layer, name, None)) is not None), None)
+    size = found[-1] if isinstance(found, tuple) and names is _TAKEN else found
+    if not isinstance(size, int) or size < 1:
         return None
-    return given, returned * (getattr(layer, "heads", 1) if getattr(layer, "concat", False) is True else 1)
+    return size * (getattr(layer, "heads", 1) if names is _RETURNED and getattr(layer, "concat", False) is True else 1)
 
 
 def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

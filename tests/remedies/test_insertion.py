@@ -145,6 +145,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(model):
     kinds = [type(conv) for conv in model.convs]
     with pytest.raises(ModelError, match=r"cannot fit convs\.3: it takes 6 channels and returns 4"):
         insert_after_(model, "convs.*", Skip())
+    for norm in (nn.LayerNorm(6), LayerNorm(6), nn.BatchNorm1d(6)):
+        with pytest.raises(ModelError, match=r"cannot fit convs\.3: it takes 6 channels, and convs\.3 returns 4"):
+            insert_after_(model, "convs.*", norm)
     with pytest.raises(InputError, match="No layer of the model is named 'conv'; its parts are convs"):
         insert_after_(model, "conv", Skip())
     with pytest.raises(InputError, match=r"give their names, as in 'convs\.\*'"):

@@ -173,6 +173,10 @@ class Exponents:
             total = self._difference(total, self._difference(torch.tensor(ZERO), ids) if is_positive else ids)
         return total
 
+    def written_out(self, label: Label, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """Unknown of every entry of a tensor, and whether it is an exact zero; `written` is the way back."""
+        return self.collapse(label.present()).expand(shape), label.mask.expand(shape)
+
     def _difference(self, plus: Tensor, minus: Tensor) -> Tensor:
         """Unknowns that equal a difference, as many as there are different ones along each axis."""
         small, kinds = _condensed(Label(((_ONE, plus), (-_ONE, minus))))

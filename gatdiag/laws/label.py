@@ -91,6 +91,16 @@ class Label:
         """The label without its zeros being marked."""
         return Label(self.terms)
 
+    @property
+    def mask(self) -> Tensor:
+        """Entries that are zeros, none where nothing says so."""
+        return torch.zeros((), dtype=torch.bool) if self.zeros is None else self.zeros
+
+
+def written(ids: Tensor, zeros: Tensor) -> Label:
+    """The label made of the unknown of every entry and of whether it is an exact zero."""
+    return Label(((Fraction(1), ids),), zeros if bool(zeros.any()) else None).map(shrink)
+
 
 ZEROS = Label((), torch.ones((), dtype=torch.bool))
 

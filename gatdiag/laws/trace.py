@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from gatdiag.laws.exponents import Exponents
-from gatdiag.laws.label import Label
+from gatdiag.laws.label import Label, written
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, reduction
 from gatdiag.laws.rules.shift import SHIFTS
 from gatdiag.structure.deadline import check_time
@@ -188,31 +188,29 @@ class Trace(TorchDispatchMode):
                 if all(reference() is not tensor for reference in known):
                     known.append(TensorWeakRef(tensor))
 
-    def _spread(self, written: Tensor) -> None:
+    def _spread(self, changed: Tensor) -> None:
         """A tensor was written in place with a new label: give it to every view of the same memory."""
-        if written.layout != torch.strided:
+        if changed.layout != torch.strided:
             return
-        storage = written.untyped_storage()
+        storage = changed.untyped_storage()
         for reference in self._views.get(storage._cdata, []):
             view = reference()
-            if view is None or view is written:
+            if view is None or view is changed:
                 continue
-            self.set_label(view, self._overlaid(view, written))
+            self.set_label(view, self._overlaid(view, changed))
 
-    def _overlaid(self, view: Tensor, written: Tensor) -> Label:
+    def _overlaid(self, view: Tensor, changed: Tensor) -> Label:
         """The label of a view after another tensor in the same memory was relabeled."""
-        under, over = self.label_of(view), self.label_of(written)
-        target, source = _places(view), _places(written)
+        under, over = self.label_of(view), self.label_of(changed)
+        target, source = _places(view), _places(changed)
         if not target.numel() or not source.numel():
             return under
         size = int(max(target.max(), source.max())) + 1
         memory, empty = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
-        for label, tensor, place in ((under, view, target), (over, written, source)):
+        for label, tensor, place in ((under, view, target), (over, changed, source)):
             label = label.map(lambda array: array.unsqueeze(-1)) if tensor.is_complex() else label
-            memory[place] = self._exponents.collapse(label.present()).expand(place.shape)
-            empty[place] = torch.zeros((), dtype=torch.bool) if label.zeros is None else label.zeros
-        label = Label(((_ONE, memory[target]),), empty[target] if bool(empty.any()) else None)
-        label = label.arranged(target.shape, lambda array: array)
+            memory[place], empty[place] = self._exponents.written_out(label, place.shape)
+        label = written(memory[target], empty[target])
         if not view.is_complex():
             return label
         return self._exponents.uniform(label, [view.ndim]).map(lambda array: array.squeeze(-1))

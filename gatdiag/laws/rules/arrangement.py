@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from gatdiag.laws.label import ZEROS, Arrange, Label, shrink
+from gatdiag.laws.label import ZEROS, Arrange, Label, written
 from gatdiag.laws.rules.call import Call, Labels
 
 _ONE = Fraction(1)
@@ -73,23 +73,11 @@ def replaced(call: Call) -> Labels:
         return call.exponents.equal(*labels)
     index = call["index"].cpu()
     (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "source")
-    return _written(ids.index_copy(axis, index, new), zeros.index_copy(axis, index, gone))
+    return written(ids.index_copy(axis, index, new), zeros.index_copy(axis, index, gone))
 
 
 def _written_out(call: Call, name: str) -> tuple[Tensor, Tensor]:
-    """Unknown and whether it is an exact zero of every entry of an argument."""
-    label, shape = call.label(name), call[name].shape
-    return call.exponents.collapse(label.present()).expand(shape), zeros_of(label).expand(shape)
-
-
-def zeros_of(label: Label) -> Tensor:
-    """Which entries of a label are zeros."""
-    return torch.zeros((), dtype=torch.bool) if label.zeros is None else label.zeros
-
-
-def _written(ids: Tensor, zeros: Tensor) -> Label:
-    """The label made of an unknown and whether it is an exact zero for every entry."""
-    return Label(((_ONE, ids),), zeros if bool(zeros.any()) else None).map(shrink)
+    return call.exponents.written_out(call.label(name), call[name].shape)
 
 
 def paired(call: Call) -> Label:
@@ -136,8 +124,7 @@ def side_by_side(call: Call, pieces: list[tuple[Label, torch.Size]], axis: int) 
         leading = (1,) * len(shape)
         single = call.exponents.collapse(label.present())
         ids.append(single.reshape(leading[single.ndim :] + single.shape))
-        mask = torch.zeros((), dtype=torch.bool) if label.zeros is None else label.zeros
-        zeros.append(mask.reshape(leading[mask.ndim :] + mask.shape))
+        zeros.append(label.mask.reshape(leading[label.mask.ndim :] + label.mask.shape))
     return Label(
         ((_ONE, _concatenated(ids, pieces, axis)),),
         _concatenated(zeros, pieces, axis) if any(bool(mask.any()) for mask in zeros) else None,
@@ -172,9 +159,8 @@ def resampled(call: Call) -> Label:
 def blocks(call: Call) -> Label:
     """block_diag: matrices along the diagonal, zeros elsewhere."""
     parts = [(call.label_of(tensor).aligned(tensor.ndim), tensor.shape) for tensor in call["tensors"]]
-    ids = [call.exponents.collapse(label.present()).expand(shape) for label, shape in parts]
-    full = [~(zeros_of(label).expand(shape)) for label, shape in parts]
-    return _written(torch.block_diag(*ids), ~torch.block_diag(*full))
+    ids, zeros = zip(*(call.exponents.written_out(label, shape) for label, shape in parts), strict=True)
+    return written(torch.block_diag(*ids), ~torch.block_diag(*(~mask for mask in zeros)))
 
 
 def taken(call: Call) -> Label:
@@ -192,7 +178,7 @@ def embedded(call: Call) -> Label:
 def _among_zeros(call: Call, arrange: Arrange) -> Label:
     """The label after the first tensor's entries were placed among zeros."""
     ids, zeros = _written_out(call, call.function._schema.arguments[0].name)
-    return _written(arrange(ids), ~arrange(~zeros))
+    return written(arrange(ids), ~arrange(~zeros))
 
 
 def masked_select(call: Call) -> Label:
@@ -205,14 +191,14 @@ def masked_from(call: Call) -> Label:
     """masked_scatter: entries of the source in order, wherever the mask is true; the same replacement in the label."""
     mask = call["mask"].cpu()
     (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "source")
-    return _written(ids.masked_scatter(mask, new), zeros.masked_scatter(mask, gone))
+    return written(ids.masked_scatter(mask, new), zeros.masked_scatter(mask, gone))
 
 
 def inserted(call: Call) -> Label:
     """slice_scatter and select_scatter: part of the tensor is replaced by another."""
     rest = {name: value for name, value in call.arguments.items() if name not in ("self", "src")}
     (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "src")
-    return _written(call.function(ids, new, **rest), call.function(zeros, gone, **rest))
+    return written(call.function(ids, new, **rest), call.function(zeros, gone, **rest))
 
 
 def overwritten(call: Call) -> Label:
@@ -220,7 +206,7 @@ def overwritten(call: Call) -> Label:
     indices = tree_map_only(Tensor, torch.Tensor.cpu, call["indices"])
     (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "values")
     put = torch.ops.aten.index_put
-    return _written(put(ids, indices, new), put(zeros, indices, gone))
+    return written(put(ids, indices, new), put(zeros, indices, gone))
 
 
 def looked_up(call: Call) -> Labels:

@@ -1,11 +1,9 @@
 """Rules of operations that send entries to places given by an index: message passing."""
 
-from fractions import Fraction
-
 import torch
 from torch import Tensor
 
-from gatdiag.laws.label import Label, shrink
+from gatdiag.laws.label import Label, shrink, written
 from gatdiag.laws.rules import arrangement
 from gatdiag.laws.rules.call import HUGE, Call, Labels
 
@@ -37,12 +35,10 @@ def _used(call: Call, name: str) -> Label:
     if covered == source.shape and (covered == wanted or not label.changes_along(range(target.ndim))):
         return label
     beside = [pad for have, want in zip(covered[::-1], wanted[::-1], strict=True) for pad in (0, want - have)]
-    ids = call.exponents.collapse(label.present()).expand(source.shape)
-    absent = arrangement.zeros_of(label).expand(source.shape)
-    for dim, length in enumerate(covered):
-        ids, absent = ids.narrow(dim, 0, length), absent.narrow(dim, 0, length)
-    absent = torch.ops.aten.constant_pad_nd(absent, beside, True)
-    return Label(((Fraction(1), torch.ops.aten.constant_pad_nd(ids, beside, 0)),), absent).map(shrink)
+    inside = tuple(map(slice, covered))
+    ids, absent = (array[inside] for array in call.exponents.written_out(label, source.shape))
+    pad = torch.ops.aten.constant_pad_nd
+    return written(pad(ids, beside, 0), pad(absent, beside, True))
 
 
 def _over(call: Call, source: Label) -> Label:
@@ -56,10 +52,10 @@ def _over(call: Call, source: Label) -> Label:
         torch.where(shrink(untouched), old, new)
         for old, new in (
             (call.exponents.collapse(base.present()), call.exponents.collapse(source.present())),
-            (arrangement.zeros_of(base) | is_infinite, arrangement.zeros_of(source)),
+            (base.mask | is_infinite, source.mask),
         )
     )
-    return Label(((Fraction(1), ids),), zeros if bool(zeros.any()) else None).map(shrink)
+    return written(ids, zeros)
 
 
 def _untouched(call: Call) -> Tensor:

@@ -166,5 +166,7 @@ def _place(finding: Finding) -> float:
 
 
 def _alone(finding: Finding) -> Finding:
-    """An overflow that nothing explains is called what it is: an operation that left the range of numbers."""
+    """A symptom that nothing explains: an overflow is an operation that left the range of numbers."""
+    if finding.code == "loss-not-falling":
+        return replace(finding, text=f"{finding.text} No cause that gatdiag knows explains it.")
     return replace(finding, code="nonfinite-operation") if finding.code == "overflow" else finding

@@ -169,7 +169,8 @@ def _within_a_layer(facts: Facts) -> Finding | None:
     if len(ranks) < 1 or not inputs or inputs[0]["non_finite"] or _width(facts) < 8:
         return None
     name, rank = ranks[0]
-    if inputs[0]["relative_mu"] < 0.1 or inputs[0]["columns"] < 8 or rank >= limit("rank-low"):
+    differ = inputs[0]["relative_mu"] > 0.1 and inputs[0]["largest_column"] < 0.9 * inputs[0]["row_norm"]
+    if not differ or inputs[0]["columns"] < 8 or rank >= limit("rank-low"):
         return None
     return _smoothing(
         facts,

@@ -9,7 +9,7 @@ import pandas as pd
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
-from gatdiag.diagnosis.wording import number, percent
+from gatdiag.diagnosis.wording import number
 from gatdiag.names import short
 from gatdiag.run import Run
 from gatdiag.summary import FEATURES, role_series
@@ -86,7 +86,7 @@ def conservation(facts: Facts) -> Finding | str | None:
         "optimizer-breaks-conservation",
         "note",
         "The optimizer does not conserve c",
-        f"c drifted by {percent(drift[worst])} of the squared norms that make it up in layer {short(worst)}, by "
+        f"c drifted by {number(drift[worst])} times the squared norms that make it up in layer {short(worst)}, by "
         f"{reason}: balance at the start "
         "does not last, and imbalance may heal.",
         (

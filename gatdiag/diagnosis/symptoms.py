@@ -39,7 +39,7 @@ def loss_not_falling(facts: Facts) -> Finding | None:
         "warning",
         "The loss does not fall",
         f"The loss fell by {percent(fall)} in {known.steps:,} recorded steps, from {number(known.first_loss, 4)} to "
-        f"{number(known.best_loss, 4)} at best, and no cause that gatdiag knows explains it.",
+        f"{number(known.best_loss, 4)} at best.",
         (Evidence("share of the first loss by which it fell", fall),),
         f"Flagged below {said('fall')}, from {limit('steps'):g} steps on.",
         steps=(0, known.last_step or 0),

@@ -2,9 +2,9 @@
 
 From files:
 
-- `opening`: any format -> `Checkpoint`; `series`: files, globs and folders -> paths in order of the step
+- `opening`: any format -> `Checkpoint`; files, globs and folders -> paths in order of the step
 - `torch_file`, `safetensors_file`, `distributed`: one format each, checked before it is loaded
-- `state_dict`, `optimizer`, `progress`: what the entries of a file mean
+- `state_dict`, `optimizer`: what the entries of a file mean; a model's weights from them
 - `writing`: the same file with other tensors, and all else as it was
 
 From tensors:
@@ -12,7 +12,6 @@ From tensors:
 - `stack`: which layer feeds which -> c of each neuron, for plain stacks
 - `measures`: norms, dead and broken weights, how far weights have moved
 - `initialization`: the one whose distribution a weight has
-- `fitting`: the tensors of a checkpoint -> the weights of a model
 
 Together:
 
@@ -20,12 +19,11 @@ Together:
 - `overview`: an inspection -> one row per layer, or per parameter
 """
 
-from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState
 from gatdiag.checkpoint.inspection import Inspection, inspect
-from gatdiag.checkpoint.opening import open_checkpoint
+from gatdiag.checkpoint.opening import Checkpoint, open_checkpoint, series
+from gatdiag.checkpoint.optimizer import OptimizerState
 from gatdiag.checkpoint.overview import LayerRow, layer_rows, weight_table
 from gatdiag.checkpoint.record import ModelCase
-from gatdiag.checkpoint.series import series
 from gatdiag.checkpoint.stack import find_stack
 from gatdiag.checkpoint.writing import write_checkpoint
 from gatdiag.structure.from_names import find_layers

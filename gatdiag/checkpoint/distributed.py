@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatdiag.checkpoint.checkpoint import Contents
 from gatdiag.checkpoint.torch_file import read_bytes, refusal, scan
 from gatdiag.errors import InputError
 from gatdiag.names import quoted
@@ -61,7 +60,7 @@ class _Unpickler(pickle._Unpickler):  # the one in Python, which allocates nothi
         return {"torch.Size": tuple, "collections.OrderedDict": OrderedDict}.get(full) or type(name, (_Object,), {})
 
 
-def read_distributed(folder: Path, *, mapped: bool = True) -> Contents:
+def read_distributed(folder: Path) -> dict[Any, Any]:
     """Reads all tensors and other objects of a folder, the optimizer's too, into memory.
 
     Raises:
@@ -78,7 +77,7 @@ def read_distributed(folder: Path, *, mapped: bool = True) -> Contents:
         value = _value(reader, name, entry, parts.get(name, []))
         path = paths.get(name) if isinstance(paths, dict) else None
         _place(data, path if isinstance(path, tuple) and path else (name,), value)
-    return Contents("distributed", data)
+    return data
 
 
 def _metadata(path: Path) -> _Object:

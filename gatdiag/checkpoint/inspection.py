@@ -8,13 +8,12 @@ from typing import Final, TypeAlias
 
 from torch import Tensor
 
-from gatdiag.checkpoint.checkpoint import Checkpoint, OptimizerState, shown_path
-from gatdiag.checkpoint.fitting import fit, load_weights_
 from gatdiag.checkpoint.measures import WeightStats
-from gatdiag.checkpoint.opening import open_checkpoint
+from gatdiag.checkpoint.opening import Checkpoint, open_checkpoint, series, shown_path
+from gatdiag.checkpoint.optimizer import OptimizerState
 from gatdiag.checkpoint.record import ModelCase, PassRecord, WeightRecord
-from gatdiag.checkpoint.series import series
 from gatdiag.checkpoint.stack import ASSUMED, find_stack
+from gatdiag.checkpoint.state_dict import fit, load_weights_
 from gatdiag.errors import InputError
 from gatdiag.names import listed, quoted
 from gatdiag.run import Run, load

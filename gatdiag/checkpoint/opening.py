@@ -1,36 +1,82 @@
-"""Opens a saved checkpoint of any format, without running anything that hides in it.
+"""Saved checkpoints of any format, without running anything that hides in them: one, or a series in order of its steps.
 
 Formats are recognized by what they hold, never by their suffix. Each has one file with a function that reads it;
 whatever is wrong with a file becomes one `InputError`.
 """
 
+import glob
 import os
-from collections.abc import Callable
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
 from gatdiag.checkpoint import distributed, safetensors_file, torch_file
-from gatdiag.checkpoint.checkpoint import Checkpoint, Contents, reading
-from gatdiag.checkpoint.optimizer import optimizer_state
-from gatdiag.checkpoint.progress import epoch_of, step_of
-from gatdiag.checkpoint.state_dict import find_weights
+from gatdiag.checkpoint.optimizer import OptimizerState, optimizer_state
+from gatdiag.checkpoint.state_dict import NoModelError, find_weights
 from gatdiag.errors import InputError
 from gatdiag.names import quoted
+
+PathLike = str | os.PathLike[str]
+Reader: TypeAlias = tuple[str, Callable[[Path], Any]]  # name of the format, and what reads it
 
 _REPEATED: Final = 1 << 20  # bytes up to which a tensor may repeat what its storage holds
 _LONGEST_EMPTY: Final = 1 << 24  # an axis beside one of length 0 costs the file nothing, and its reader a number each
 _HEAD = 64  # bytes that tell the formats apart
-_FILES: tuple[tuple[Callable[[bytes], bool], Callable[..., Contents]], ...] = (
-    (lambda head: head.startswith(torch_file.ZIP), torch_file.read_torch),
-    (lambda head: head.startswith(torch_file.LEGACY), torch_file.read_legacy),
-    (safetensors_file.looks_like, safetensors_file.read_safetensors),
+
+_STEPS = (
+    *("global_step", "global_steps", "step", "steps", "iteration", "iter"),
+    *("num_steps", "n_iter", "it", "train_step"),
 )
+_EPOCHS = ("epoch", "current_epoch", "epochs", "last_epoch", "n_epoch")
+_NESTED = ("state", "trainer_state", "meta", "metadata", "train_state")
+_AFTER = r"(?:^|[^a-z])(?:{})[=_-]?(\d{{1,15}})(?!\d)"
+_STEP_IN_NAME = re.compile(_AFTER.format("global_step|step|steps|iteration|iter|it"), re.IGNORECASE)
+_EPOCH_IN_NAME = re.compile(_AFTER.format("epoch|ep|e"), re.IGNORECASE)
+_STEP_IN_FOLDER = re.compile(_AFTER.format("checkpoint|ckpt|global_step|step|iteration|iter"), re.IGNORECASE)
+_NUMBER = re.compile(r"(?<![\d.vV])(\d{1,15})(?![\d.]*\d)")
+_NUMBER_TYPE = re.compile(r"(?<![a-z])(?:b?float|b?fp|u?int|bf|complex)\d+", re.IGNORECASE)
+_BEGINNING = re.compile(r"(?<![a-z])(init|initial|initiali[sz]ation|fresh|start|untrained)(?![a-z])", re.IGNORECASE)
+_LARGEST = 2**53
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+@dataclass(frozen=True)
+class Checkpoint:
+    """A saved checkpoint.
+
+    Attributes:
+        path: The file, or the folder where the format is one.
+        format: "torch", "torch (legacy)", "safetensors", "safetensors (sharded)" or "distributed".
+        tensors: Name -> tensor, on the CPU, in the order of the file (safetensors keep none: there numbers within names
+            order it). Memory-mapped where the format allows, so the file must not change while they are used. Any
+            dtype; quantized and sparse ones too.
+        keys: Name -> key in the file, which differs where a wrapper left its prefix.
+        within: Keys that lead to the state dict: ("state_dict",), or () where the file is one.
+        step: Optimizer steps taken, as the file says it, else its optimizer, else its name; None if nothing does.
+        epoch: As the file or its name says it.
+        optimizer: None if there is none.
+        notes: What a reader should know: prefixes taken off, entries left out, what else could have been meant.
+    """
+
+    path: Path
+    format: str
+    tensors: Mapping[str, Tensor]
+    keys: Mapping[str, str]
+    within: tuple[str, ...]
+    step: int | None
+    epoch: int | None
+    optimizer: OptimizerState | None
+    notes: tuple[str, ...]
+
+
+def open_checkpoint(path: PathLike) -> Checkpoint:
     """Opens a saved checkpoint.
 
     Reads files of torch.save (Lightning's too), old and new, safetensors in one file or several, and folders of
@@ -56,32 +102,32 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         (['lin.weight'], ('model',), 3)
     """
     path = Path(path)
-    contents = read_contents(path)
+    kind, data = read_contents(path)
     with reading(path):
-        weights = find_weights(contents.data)
+        weights = find_weights(data)
         # Of the class: a file can give a tensor an attribute of that name.
         tensors = {name: Tensor.detach(tensor) for name, tensor in weights.tensors.items()}
-        optimizer, notes = optimizer_state(contents.data, tensors)
+        optimizer, notes = optimizer_state(data, tensors)
         moments = {} if optimizer is None else optimizer.moments
         for name, tensor in [*tensors.items(), *((name, t) for state in moments.values() for name, t in state.items())]:
             _check_readable(name, tensor)
         return Checkpoint(
             path=path,
-            format=contents.format,
+            format=kind,
             tensors=tensors,
             keys=weights.keys,
             within=weights.within,
-            step=step_of(contents.data, optimizer, path),
-            epoch=epoch_of(contents.data, path),
+            step=step_of(data, optimizer, path),
+            epoch=epoch_of(data, path),
             optimizer=optimizer,
-            notes=(*contents.notes, *weights.notes, *notes),
+            notes=(*weights.notes, *notes),
         )
 
 
 def _check_readable(name: str, tensor: Tensor) -> None:
     """Raises where a tensor that was loaded cannot be worked with."""
     if not tensor.numel() and max(tensor.shape, default=0) > _LONGEST_EMPTY:
-        raise InputError(f"{quoted(name)} holds no numbers, and claims the shape {list(tensor.shape)}")
+        raise InputError(f"{quoted(name)} is empty, and claims the shape {list(tensor.shape)}")
     if tensor.layout == torch.strided and not tensor.is_meta:
         size, held = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
         if size > max(held, _REPEATED):
@@ -96,18 +142,25 @@ def _check_readable(name: str, tensor: Tensor) -> None:
             raise InputError(f"{quoted(name)} is of the type {kind}, which torch cannot convert on the CPU") from error
 
 
-def read_contents(path: Path, *, mapped: bool = True) -> Contents:
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def read_contents(path: Path, *, mapped: bool = True) -> tuple[str, Any]:
     """Reads a file or a folder of any format.
 
     Args:
         path: The file; or the folder of a distributed or a sharded checkpoint, or the index of one.
         mapped: Leave tensors on disk until they are used.
 
+    Returns:
+        Name of the format, as in `Checkpoint`, and the object that was saved, usually a dictionary.
+
     Raises:
         InputError: It cannot be read; the message names it and says why.
     """
     with reading(path):
-        return _reader(path)(path, mapped=mapped)
+        kind, read = _reader(path, mapped=mapped)
+        return kind, read(path)
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -119,18 +172,21 @@ def is_checkpoint(path: Path) -> bool:
     return True
 
 
-def _reader(path: Path) -> Callable[..., Contents]:
+def _reader(path: Path, *, mapped: bool = True) -> Reader:
     if path.is_dir():
         return _folder_reader(path)
     if not path.is_file():
         raise InputError("there is no such file" if not path.exists() else "it is no regular file")
     if path.name.endswith(".index.json"):
-        return safetensors_file.read_sharded
+        return "safetensors (sharded)", safetensors_file.read_sharded
     with path.open("rb") as file:
         head = file.read(_HEAD)
-    for begins, read in _FILES:
-        if begins(head):
-            return read
+    if head.startswith(torch_file.ZIP):
+        return "torch", partial(torch_file.read_torch, mapped=mapped)
+    if head.startswith(torch_file.LEGACY):
+        return "torch (legacy)", torch_file.read_legacy
+    if safetensors_file.looks_like(head):
+        return "safetensors", safetensors_file.read_safetensors
     if head[:1] == b"\x80":
         raise InputError("it is a pickle, but not one of torch.save: expected the state_dict() saved by torch.save")
     raise InputError(
@@ -141,9 +197,167 @@ def _reader(path: Path) -> Callable[..., Contents]:
     )
 
 
-def _folder_reader(path: Path) -> Callable[..., Contents]:
+def _folder_reader(path: Path) -> Reader:
     if (path / distributed.METADATA).is_file():
-        return distributed.read_distributed
+        return "distributed", distributed.read_distributed
     if len(indices := list(path.glob("*.safetensors.index.json"))) == 1:
-        return lambda folder, *, mapped: safetensors_file.read_sharded(indices[0], mapped=mapped)
+        return "safetensors (sharded)", lambda _: safetensors_file.read_sharded(indices[0])
     raise InputError("it is a folder without the .metadata or the index that a checkpoint in several files has")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Names the file in whatever goes wrong while it is read, on one line.
+
+    Raises:
+        InputError: In place of any other error. The libraries that read files promise no kinds of errors: what a
+            damaged file makes them raise is whatever it happened to hit.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(f"Cannot read {shown_path(path)}: {error}") from error
+    except OSError as error:
+        raise InputError(f"Cannot read {shown_path(path)}: {error.strerror or quoted(error)}") from error
+    except MemoryError as error:
+        raise InputError(f"Cannot read {shown_path(path)}: it does not fit into memory") from error
+    except Exception as error:
+        line = quoted(str(error).partition("\n")[0])
+        raise InputError(f"Cannot read {shown_path(path)}: it is damaged ({type(error).__name__}: {line})") from error
+
+
+def shown_path(path: Path) -> str:
+    """A path as a message shows it."""
+    return ascii(str(path))
+
+
+# --- steps and epochs -------------------------------------------------------------------------------------------------
+
+
+def step_of(data: Any, optimizer: OptimizerState | None, path: Path) -> int | None:
+    """Steps taken: from the file, else its optimizer, else its name."""
+    stored = _stored(data, _STEPS)
+    if stored is None and optimizer is not None:
+        taken = [_whole(moments.get("step")) for moments in optimizer.moments.values()]
+        stored = max((step for step in taken if step is not None), default=None)
+    return stored if stored is not None else step_in_name(path)
+
+
+def epoch_of(data: Any, path: Path) -> int | None:
+    """Epochs trained: from the file, else from its name."""
+    stored = _stored(data, _EPOCHS)
+    return stored if stored is not None else epoch_in_name(path)
+
+
+def step_in_name(path: Path) -> int | None:
+    """The step in a name: after a word for it, else its last number, if that is no epoch and no number type.
+
+    Example:
+        >>> step_in_name(Path("epoch=3-step=500.ckpt")), step_in_name(Path("gat_100.pt")), step_in_name(Path("e3.pt"))
+        (500, 100, None)
+    """
+    name = _NUMBER_TYPE.sub("-", _stem(path))
+    found = _STEP_IN_NAME.findall(name) or _NUMBER.findall(_EPOCH_IN_NAME.sub("-", name))
+    if not found and not _EPOCH_IN_NAME.search(name):
+        found = _STEP_IN_FOLDER.findall(path.parent.name)  # checkpoint-500/model.safetensors
+    return int(found[-1]) if found else None
+
+
+def epoch_in_name(path: Path) -> int | None:
+    """The epoch in a name.
+
+    Example:
+        >>> epoch_in_name(Path("epoch=3-step=500.ckpt")), epoch_in_name(Path("gat_100.pt"))
+        (3, None)
+    """
+    found = _EPOCH_IN_NAME.findall(_stem(path))
+    return int(found[-1]) if found else None
+
+
+def _stem(path: Path) -> str:
+    return path.name if path.is_dir() else path.stem.removesuffix(".safetensors.index")
+
+
+def _stored(data: Any, keys: tuple[str, ...]) -> int | None:
+    if not isinstance(data, Mapping):
+        return None
+    places = [data, *(data[key] for key in _NESTED if isinstance(data.get(key), Mapping))]
+    numbers = (_whole(place.get(key)) for place in places for key in keys)
+    return next((number for number in numbers if number is not None), None)
+
+
+def _whole(value: Any) -> int | None:
+    """A count: a number, or a tensor with one entry, that is whole and not negative; None for anything else."""
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta and not value.is_complex():
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
+        return None
+    return int(value) if value == int(value) else None
+
+
+# --- series -----------------------------------------------------------------------------------------------------------
+
+
+def series(sources: PathLike | Iterable[PathLike]) -> list[Path]:
+    """The checkpoints that files, globs and folders name, each once, in order of the step.
+
+    Names alone settle the order where each has another step (or, without steps, another epoch); otherwise each file
+    is opened for it, one at a time. Those that agree stay in order of their names; those without any step come last, or
+    first if their names say so ("init", "fresh").
+
+    Args:
+        sources: Files, patterns such as "ckpt/*.pt", or folders: one that is a checkpoint itself, or one whose entries
+            are. What is no checkpoint in a folder is skipped, with a warning where it looks like one (an
+            optimizer's state, say); a file that is named is not.
+
+    Raises:
+        InputError: There is none, or one that has to be opened cannot be read.
+    """
+    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    found = {os.path.realpath(path): path for source in given for path in _entries(source)}
+    paths = sorted(found.values(), key=str)
+    if not paths:
+        raise InputError("Expected checkpoints, got no paths")
+    if len(paths) == 1:
+        return paths
+    for known in ([step_in_name(path) for path in paths], [epoch_in_name(path) for path in paths]):
+        if None not in known and len(set(known)) == len(known):
+            return [path for _, path in sorted(zip(known, paths, strict=True))]
+    return sorted(paths, key=_when_saved)
+
+
+def _when_saved(path: Path) -> tuple[float, float]:
+    checkpoint = open_checkpoint(path)
+    place = float("-inf" if _BEGINNING.search(path.stem) else "inf")  # "init.pt" and "final.pt" without any step
+    step = checkpoint.step if checkpoint.step is not None else place
+    return (step, checkpoint.epoch if checkpoint.epoch is not None else place)
+
+
+def _entries(source: PathLike) -> list[Path]:
+    path = Path(source)
+    if path.is_dir() and not is_checkpoint(path):
+        return _inside(path)
+    if path.exists() or not glob.has_magic(str(source)):
+        return [path]
+    matches = [Path(match) for match in glob.glob(str(source), recursive=True)]  # noqa: PTH207 - absolute patterns
+    if not matches:
+        raise InputError(f"Expected checkpoints, and nothing matches {shown_path(path)}")
+    return matches
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The checkpoints in a folder; InputError where there is none, or one is damaged."""
+    looking = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith(".") and is_checkpoint(entry)]
+    others: dict[Path, NoModelError] = {}
+    for entry in looking:
+        try:
+            open_checkpoint(entry)
+        except NoModelError as error:
+            others[entry] = error
+    if looking and len(others) == len(looking):
+        raise next(iter(others.values()))
+    if not looking:
+        raise InputError(f"Expected checkpoints in the folder {shown_path(folder)}, and there are none")
+    for reason in others.values():
+        warnings.warn(f"Skipped: {reason}", stacklevel=3)
+    return [entry for entry in looking if entry not in others]

@@ -1,13 +1,13 @@
 """The state of the optimizer in a checkpoint, by the names of the parameters it belongs to."""
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
-from gatdiag.checkpoint.checkpoint import OptimizerState
 from gatdiag.checkpoint.state_dict import clean_names
 from gatdiag.structure.from_names import is_buffer
 
@@ -15,6 +15,24 @@ _DEPTH = 5  # of containers that an optimizer's state is looked for in
 _KEYS = ("optimizer_state_dict", "optimizer_states", "optimizer", "optimizers", "optimizer_state", "optim", "opt")
 
 State = MutableMapping[Any, Any]
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """The state of the first optimizer in a checkpoint.
+
+    Attributes:
+        moments: Parameter's name -> {"exp_avg", "exp_avg_sq", "momentum_buffer", "step", ...} -> tensor; empty where
+            the file does not tell which state belongs to which parameter.
+        groups: The settings of each parameter group (lr, betas, ...), without the parameters.
+        matched: Whether the file tells which state belongs to which parameter.
+        others: How many other optimizers in the file hold moments, too.
+    """
+
+    moments: Mapping[str, Mapping[str, Tensor]]
+    groups: Sequence[Mapping[str, Any]]
+    matched: bool = True
+    others: int = 0
 
 
 def optimizers(data: Any) -> list[State]:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gatdiag.checkpoint.fitting import load_weights_, plain
 from gatdiag.checkpoint.measures import WeightStats, changes, measure
 from gatdiag.checkpoint.stack import Stack
+from gatdiag.checkpoint.state_dict import load_weights_, plain
 from gatdiag.errors import InputError, ModelError
 from gatdiag.quantities import GROUPS
 from gatdiag.recorder import meta

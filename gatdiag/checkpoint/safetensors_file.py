@@ -8,7 +8,6 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-from gatdiag.checkpoint.checkpoint import Contents
 from gatdiag.errors import InputError
 from gatdiag.names import quoted
 from gatdiag.structure.from_names import by_number
@@ -23,17 +22,17 @@ def looks_like(head: bytes) -> bool:
     return len(head) > _LENGTH.size and head[_LENGTH.size :].lstrip(b" ")[:1] == b"{"
 
 
-def read_safetensors(path: Path, *, mapped: bool = True) -> Contents:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Reads one file; its tensors are memory-mapped in any case, and copied when they are written to.
 
     Raises:
         InputError: The header is too long.
         SafetensorError: The file is damaged.
     """
-    return Contents("safetensors", _in_order(_tensors(path)))
+    return _in_order(_tensors(path))
 
 
-def read_sharded(index: Path, *, mapped: bool = True) -> Contents:
+def read_sharded(index: Path) -> dict[str, Tensor]:
     """Reads the shards that an index names, all of which lie in its folder.
 
     Raises:
@@ -48,7 +47,7 @@ def read_sharded(index: Path, *, mapped: bool = True) -> Contents:
     missing = names.keys() - tensors.keys()
     if missing:
         raise InputError(f"{len(missing)} tensors of the index are in no shard, {quoted(min(missing))} first")
-    return Contents("safetensors (sharded)", _in_order(tensors))
+    return _in_order(tensors)
 
 
 def weight_map(index: Path) -> dict[str, str]:

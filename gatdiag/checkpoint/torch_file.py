@@ -15,7 +15,7 @@ from typing import IO, Any
 import torch
 from torch._weights_only_unpickler import _get_allowed_globals
 
-from gatdiag.checkpoint.checkpoint import Contents, NoModelError
+from gatdiag.checkpoint.state_dict import NoModelError
 from gatdiag.errors import InputError
 from gatdiag.names import listed, quoted
 
@@ -47,7 +47,7 @@ _EFFECTS = {
 }
 
 
-def read_torch(path: Path, *, mapped: bool = True) -> Contents:
+def read_torch(path: Path, *, mapped: bool = True) -> Any:
     """Reads a file of torch.save.
 
     Args:
@@ -60,10 +60,10 @@ def read_torch(path: Path, *, mapped: bool = True) -> Contents:
     with path.open("rb") as file:
         _check_archive(file, path.stat().st_size)
         by_path = mapped and not str(path).endswith(".safetensors")  # by which torch would take it for another format
-        return Contents("torch", _load(str(path) if by_path else file, mmap=by_path))
+        return _load(str(path) if by_path else file, mmap=by_path)
 
 
-def read_legacy(path: Path, *, mapped: bool = True) -> Contents:
+def read_legacy(path: Path) -> Any:
     """Reads a file of torch.save as it was before version 1.6; it cannot be memory-mapped.
 
     Raises:
@@ -73,7 +73,7 @@ def read_legacy(path: Path, *, mapped: bool = True) -> Contents:
         for _ in range(_LEGACY_PICKLES):
             _check_pickle(file, path.stat().st_size)
         file.seek(0)
-        return Contents("torch (legacy)", _load(file))
+        return _load(file)
 
 
 def read_bytes(data: bytes) -> Any:

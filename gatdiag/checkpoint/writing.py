@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatdiag.checkpoint.checkpoint import Checkpoint, reading, shown_path
-from gatdiag.checkpoint.opening import read_contents
+from gatdiag.checkpoint.opening import Checkpoint, read_contents, reading, shown_path
 from gatdiag.checkpoint.optimizer import named_states, optimizers
 from gatdiag.checkpoint.safetensors_file import positions
 from gatdiag.checkpoint.state_dict import find_weights
@@ -65,7 +64,7 @@ def write_checkpoint(
         with atomic_write(place, durable=True) as part:
             _write_safetensors(checkpoint, tensors, part)
         return target
-    data = read_contents(checkpoint.path, mapped=False).data
+    _, data = read_contents(checkpoint.path, mapped=False)
     with reading(checkpoint.path), torch.no_grad():
         _replace(find_weights(data).tensors, tensors)
         _replace_moments(data, checkpoint, moments or {})

@@ -118,12 +118,11 @@ def rebalance(
 
 def _left_behind(checkpoint: Checkpoint) -> Iterator[str]:
     """Copies of the weights, such as averages, which stay as they were."""
-    from gatdiag.checkpoint.checkpoint import reading
-    from gatdiag.checkpoint.opening import read_contents
+    from gatdiag.checkpoint.opening import read_contents, reading
     from gatdiag.checkpoint.state_dict import copies, find_weights
 
     with reading(checkpoint.path):
-        data = read_contents(checkpoint.path).data
+        _, data = read_contents(checkpoint.path)
         found = copies(data, find_weights(data))
     for place in found:
         yield (
@@ -135,8 +134,8 @@ def _left_behind(checkpoint: Checkpoint) -> Iterator[str]:
 def _by_names(checkpoint: Checkpoint) -> _Balanced:
     """Along the laws that names and shapes show; there is no output to compare."""
     from gatdiag.checkpoint import find_layers, find_stack
-    from gatdiag.checkpoint.fitting import plain
     from gatdiag.checkpoint.stack import ASSUMED
+    from gatdiag.checkpoint.state_dict import plain
     from gatdiag.remedies.least_norm import balancing
     from gatdiag.remedies.orbit import multiply_
 
@@ -160,7 +159,7 @@ def _by_names(checkpoint: Checkpoint) -> _Balanced:
 
 
 def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_approximate: bool) -> _Balanced:
-    from gatdiag.checkpoint.fitting import fit, load_weights_
+    from gatdiag.checkpoint.state_dict import fit, load_weights_
     from gatdiag.remedies import rebalance_
     from gatdiag.remedies.verification import output_difference
 

@@ -265,8 +265,8 @@ def safetensors_of(kind, shape, size):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (safetensors_of("F32", [2**28, 0], 0), r"'a' holds no numbers, and claims the shape \[268435456, 0\]"),
-        (safetensors_of("F32", [2**60, 0], 0), "'a' holds no numbers, and claims the shape"),
+        (safetensors_of("F32", [2**28, 0], 0), r"'a' is empty, and claims the shape \[268435456, 0\]"),
+        (safetensors_of("F32", [2**60, 0], 0), "'a' is empty, and claims the shape"),
         (safetensors_of("F4", [2, 4], 4), "'a' is of the type float4_e2m1fn_x2, which torch cannot convert"),
     ],
 )

@@ -1,9 +1,12 @@
-"""Files, globs and folders become checkpoints in order of the step."""
+"""Files, globs and folders become checkpoints in order of the step, which files and names tell."""
+
+from pathlib import Path
 
 import pytest
 import torch
 
-from gatdiag.checkpoint import series
+from gatdiag.checkpoint import OptimizerState, series
+from gatdiag.checkpoint.opening import epoch_in_name, epoch_of, step_in_name, step_of
 from gatdiag.errors import InputError
 from tests.checkpoint.saved import save
 
@@ -52,7 +55,7 @@ def test_folders_that_are_checkpoints(tmp_path):
     assert len(series(save("safetensors (sharded)", {"a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "s"))) == 1
 
 
-def test_a_named_file_is_not_passed_over(tmp_path):
+def test_a_named_file_is_not_skipped(tmp_path):
     (tmp_path / "a.pt").write_bytes(b"hello")
     assert series(tmp_path / "a.pt") == [tmp_path / "a.pt"]
     assert series(tmp_path / "missing.pt") == [tmp_path / "missing.pt"]
@@ -84,7 +87,7 @@ def test_the_first_by_name(tmp_path):
     assert names(series(tmp_path)) == ["gat_fresh.pt", "gat.pt", "final.pt", "refreshed.pt"]
 
 
-def test_what_holds_no_model_is_passed_over_in_a_folder(tmp_path):
+def test_what_holds_no_model_is_skipped_in_a_folder(tmp_path):
     write(tmp_path, ["model.pt"])
     parameter = torch.nn.Parameter(torch.ones(1))
     torch.save(torch.optim.SGD([parameter]).state_dict(), tmp_path / "optimizer.pt")
@@ -97,8 +100,61 @@ def test_what_holds_no_model_is_passed_over_in_a_folder(tmp_path):
         series(tmp_path)
 
 
-def test_what_is_damaged_is_not_passed_over(tmp_path):
+def test_what_is_damaged_is_not_skipped(tmp_path):
     write(tmp_path, ["a.pt", "b.pt"])
     (tmp_path / "b.pt").write_bytes((tmp_path / "b.pt").read_bytes()[:300])
     with pytest.raises(InputError, match=r"b\.pt"):
         series(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "epoch"),
+    [
+        ("epoch=12-step=3400.ckpt", 3400, 12),
+        ("gat-epoch=12-val_loss=0.31.ckpt", None, 12),
+        ("model_00500.pt", 500, None),
+        ("ckpt-1000.safetensors", 1000, None),
+        ("model.step_20.pth", 20, None),
+        ("iter_7.pt", 7, None),
+        ("gat_v2_step100.pt", 100, None),
+        ("epoch3.pt", None, 3),
+        ("best.pt", None, None),
+        ("gat_v2.pt", None, None),
+        ("gat_v2_30.pt", 30, None),
+        ("run-2/final.pt", None, None),
+        ("checkpoint-500/model.safetensors", 500, None),
+        ("global_step40/model.pt", 40, None),
+        ("99999999999999999999999.pt", None, None),
+        ("loss-0.25.pt", None, None),
+        ("model.fp16.safetensors", None, None),
+        ("gat_bfloat16.pt", None, None),
+        ("gat_int8_70.pt", 70, None),
+    ],
+)
+def test_names(name, step, epoch):
+    assert (step_in_name(Path(name)), epoch_in_name(Path(name))) == (step, epoch)
+
+
+@pytest.mark.parametrize(
+    ("data", "step", "epoch"),
+    [
+        ({"global_step": 7, "epoch": 2}, 7, 2),
+        ({"step": torch.tensor(7), "epoch": torch.tensor([2.0])}, 7, 2),
+        ({"iteration": 7.0}, 7, 99),
+        ({"meta": {"iter": 7, "epoch": 2}}, 7, 2),
+        ({"step": True, "epoch": -1}, 3, 99),
+        ({"step": float("nan"), "epoch": 0.5}, 3, 99),
+        ({"step": 10**400, "epoch": "two"}, 3, 99),
+        ({"step": torch.ones(3), "epoch": torch.ones(1, dtype=torch.complex64)}, 3, 99),
+        ([], 3, 99),
+    ],
+)
+def test_what_the_file_says_comes_first(data, step, epoch):
+    path = Path("epoch=99-step=3.pt")
+    assert (step_of(data, None, path), epoch_of(data, path)) == (step, epoch)
+
+
+def test_the_optimizers_step_comes_before_the_name():
+    optimizer = OptimizerState({"a": {"step": torch.tensor(5.0)}, "b": {"step": torch.tensor(6.0)}, "c": {}}, [])
+    assert step_of({}, optimizer, Path("step=3.pt")) == 6
+    assert step_of({"step": 8}, optimizer, Path("step=3.pt")) == 8

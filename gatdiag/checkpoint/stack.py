@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,11 +19,12 @@ import torch
 from torch import Tensor
 
 from gatdiag.checkpoint.measures import WeightStats
-from gatdiag.law import Exclusion, Law, Term
+from gatdiag.law import Exclusion, Law
 from gatdiag.run.laws import RecordedLaws, pack
 from gatdiag.structure import Layer, ParameterInfo, Structure
 from gatdiag.structure.adapters import ADAPTERS, ATTENTION, BIAS, FEATURE, OTHER, SCALE
 from gatdiag.structure.from_names import output_axes, series_of
+from gatdiag.structure.stack import StackLayer
 
 if TYPE_CHECKING:
     from gatdiag.laws import Laws
@@ -33,7 +33,7 @@ ASSUMED: Final = (
     "activations are positively homogeneous (ReLU, LeakyReLU), not ELU, GELU or tanh",
     "aggregation and pooling without weights are too (sum, mean, max), not softmax or variance",
     "no skip connection or jumping knowledge without weights leads around a layer",
-    "no normalization without weights (PairNorm, L2) stands between layers",
+    "no normalization without weights (PairNorm, LipschitzNorm, L2) stands between layers or in them",
     "weights are used as they are, each once, and of numbered layers each reads all of the one before",
 )
 
@@ -51,69 +51,21 @@ class _NotPlainError(Exception):
     """Reason why a state dict is no plain stack."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Map:
-    """A map from features to features: a layer, or a linear map inside one.
-
-    Attributes:
-        path: Of its module.
-        layer: The layer that it is, or is in.
-        matrices: Each maps all of the input.
-        biases: What is added to its outputs.
-        scores: Attention vectors of shape (1, heads, channels).
-        axis: The axis of the matrices that counts outputs.
-    """
-
-    path: str
-    layer: Layer
-    matrices: tuple[ParameterInfo, ...]
-    biases: tuple[ParameterInfo, ...]
-    scores: tuple[ParameterInfo, ...]
-    axis: int
-
-    @property
-    def inputs(self) -> int:
-        """How many inputs it takes."""
-        return self.matrices[0].shape[1 - self.axis]
-
-    @property
-    def widths(self) -> set[int]:
-        """How many outputs it may have: one per row, per channel where heads are averaged; what is added tells."""
-        rows = max(info.shape[self.axis] for info in self.matrices)
-        possible = {rows, rows // self.scores[0].shape[1]} if self.scores else {rows}
-        added = (*self.biases, *self.matrices)
-        lengths = {info.shape[0] for info in added if info.module == self.path or info.module.endswith(".res")}
-        return possible & lengths or possible
-
-    def incoming(self, neuron: int, width: int) -> Iterator[Term]:
-        """The terms of what leads into a neuron, of `width` there are; attention scores it with the opposite sign."""
-        for info in (*self.matrices, *self.biases):
-            axis = self.axis if len(info.shape) == 2 else 0
-            places = tuple((place,) for place in range(neuron, info.shape[axis], width))
-            yield Term(info.name, info.shape, (axis,), places, Fraction(1))
-        for info in self.scores:
-            channels, count = info.shape[2], math.prod(info.shape)
-            entries = tuple((0, *divmod(place, channels)) for place in range(neuron, count, width))
-            yield Term(info.name, info.shape, (0, 1, 2), entries, Fraction(-1))
-
-    def outgoing(self, neuron: int) -> Iterator[Term]:
-        """The terms of what reads a neuron of the layer before."""
-        return (Term(info.name, info.shape, (1 - self.axis,), ((neuron,),), Fraction(-1)) for info in self.matrices)
-
-    def squares(self, measured: Mapping[str, WeightStats], width: int) -> Tensor:
-        """(width,): sum of squares of what leads into each neuron, less those of attention."""
-        ways = [(info, self.axis if len(info.shape) == 2 else 0, 1) for info in (*self.matrices, *self.biases)]
-        ways += [(info, 1, -1) for info in self.scores]
-        parts = [sign * _squares(measured[info.name], axis).reshape(-1, width).sum(0) for info, axis, sign in ways]
-        return torch.stack(parts).sum(0)
-
-    def squares_read(self, measured: Mapping[str, WeightStats]) -> Tensor:
-        """(inputs,): sum of squares of what reads each neuron of the layer before."""
-        return torch.stack([_squares(measured[info.name], 1 - self.axis) for info in self.matrices]).sum(0)
-
-
 def _squares(measured: WeightStats, axis: int) -> Tensor:
     return (measured.column_norms if axis else measured.row_norms).square()
+
+
+def _squares_into(one: StackLayer, measured: Mapping[str, WeightStats], width: int) -> Tensor:
+    """(width,): sum of squares of what leads into each neuron, less those of attention."""
+    ways = [(info, one.axis if len(info.shape) == 2 else 0, 1) for info in (*one.matrices, *one.biases)]
+    ways += [(info, 1, -1) for info in one.scores]
+    parts = [sign * _squares(measured[info.name], axis).reshape(-1, width).sum(0) for info, axis, sign in ways]
+    return torch.stack(parts).sum(0)
+
+
+def _squares_out(following: StackLayer, measured: Mapping[str, WeightStats]) -> Tensor:
+    """(inputs,): sum of squares of what reads each neuron of the layer before."""
+    return torch.stack([_squares(measured[info.name], 1 - following.axis) for info in following.matrices]).sum(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +77,7 @@ class Stack:
         excluded: Each layer without laws, and why.
     """
 
-    pairs: tuple[tuple[_Map, _Map], ...]
+    pairs: tuple[tuple[StackLayer, StackLayer], ...]
     excluded: tuple[Exclusion, ...]
 
     def c(self, measured: Mapping[str, WeightStats]) -> dict[str, Tensor]:
@@ -139,7 +91,7 @@ class Stack:
             of the neuron outweigh attention and outgoing ones.
         """
         return {
-            one.path: one.squares(measured, following.inputs) - following.squares_read(measured)
+            one.path: _squares_into(one, measured, following.inputs) - _squares_out(following, measured)
             for one, following in self.pairs
         }
 
@@ -208,7 +160,7 @@ def find_stack(tensors: Mapping[str, Tensor], structure: Structure) -> Stack:
     return Stack(tuple(pairwise(maps)), last)
 
 
-def _maps(tensors: Mapping[str, Tensor], structure: Structure) -> list[_Map]:
+def _maps(tensors: Mapping[str, Tensor], structure: Structure) -> list[StackLayer]:
     """The maps that a state dict is made of, in order."""
     running = [name for name in tensors if name.endswith("running_mean")]
     norms = [info.name for info in structure.parameters if info.role == SCALE] + running
@@ -221,7 +173,7 @@ def _maps(tensors: Mapping[str, Tensor], structure: Structure) -> list[_Map]:
     return list(chain.from_iterable(_maps_of(layer, tensors, axes) for layer in structure if layer.kind != "PReLU"))
 
 
-def _maps_of(layer: Layer, tensors: Mapping[str, Tensor], axes: Mapping[str, int | None]) -> Iterator[_Map]:
+def _maps_of(layer: Layer, tensors: Mapping[str, Tensor], axes: Mapping[str, int | None]) -> Iterator[StackLayer]:
     """The maps that a layer is made of: the layer itself, or the network of linear maps inside a GINConv."""
     if _SKIP.search(layer.name):
         raise _NotPlainError(f"by its name {layer.name} leads around other layers")
@@ -254,7 +206,7 @@ def _check_plain(info: ParameterInfo, layer: Layer, tensor: Tensor) -> None:
         raise _NotPlainError(f"{info.name} is sparse, complex or quantized")
 
 
-def _map(path: str, layer: Layer, stack: Sequence[str], infos: Sequence[ParameterInfo], axis: int | None) -> _Map:
+def _map(path: str, layer: Layer, stack: Sequence[str], infos: Sequence[ParameterInfo], axis: int | None) -> StackLayer:
     """A map out of its parameters.
 
     Raises:
@@ -269,13 +221,13 @@ def _map(path: str, layer: Layer, stack: Sequence[str], infos: Sequence[Paramete
         raise _NotPlainError(f"how {layer.name} ({layer.kind}) uses its weights is not known here")
     if axis is None:
         raise _NotPlainError(f"whether rows or columns of {matrices[0].name} count outputs is not known")
-    found = _Map(path, layer, matrices, biases, scores, axis)
+    found = StackLayer(path, layer, matrices, biases, scores, axis)
     if any(len(info.shape) != 2 for info in matrices) or not _is_consistent(found):
         raise _NotPlainError(f"the shapes of the parameters of {layer.name} do not fit each other")
     return found
 
 
-def _is_consistent(one: _Map) -> bool:
+def _is_consistent(one: StackLayer) -> bool:
     """True where all rows, entries and columns count the same neurons."""
     rows = max(info.shape[one.axis] for info in one.matrices)
     heads = {info.shape[1] for info in one.scores} or {1}
@@ -285,7 +237,7 @@ def _is_consistent(one: _Map) -> bool:
     return len(heads) == 1 and counts == {rows} and len(inputs) == 1 and lengths <= {rows, rows // heads.pop()}
 
 
-def _check_follows(maps: Sequence[_Map], number: int) -> None:
+def _check_follows(maps: Sequence[StackLayer], number: int) -> None:
     """Raises where a map may read anything but the one before it."""
     one, before = maps[number], maps[number - 1]
     if one.inputs not in before.widths:
@@ -303,7 +255,7 @@ def _check_follows(maps: Sequence[_Map], number: int) -> None:
             raise _NotPlainError(f"{one.path} takes {one.inputs} inputs: it may read outputs of {other.path}")
 
 
-def _refuse_branch(maps: Sequence[_Map], number: int) -> None:
+def _refuse_branch(maps: Sequence[StackLayer], number: int) -> None:
     """Raises where a map that takes as many inputs as an earlier one may read the same as that, or lead around it."""
     one = maps[number]
     if one.inputs == maps[0].inputs:
@@ -312,12 +264,12 @@ def _refuse_branch(maps: Sequence[_Map], number: int) -> None:
         raise _NotPlainError(f"{one.path} has the widths of a way around the layers before it")
 
 
-def _is_next(one: _Map, other: _Map) -> bool:
+def _is_next(one: StackLayer, other: StackLayer) -> bool:
     """True where the numbers in their paths say that one map follows the other."""
     return series_of(one.path) == series_of(other.path) and not _BRANCH.search(other.path)
 
 
-def _entries(one: _Map, following: _Map) -> list[dict[str, Any]]:
+def _entries(one: StackLayer, following: StackLayer) -> list[dict[str, Any]]:
     """The laws of a layer, read off a few where neurons differ in their number alone: there may be thousands."""
     neurons = range(following.inputs)
     found = pack(_law(one, following, neuron) for neuron in neurons[:2])
@@ -328,7 +280,7 @@ def _entries(one: _Map, following: _Map) -> list[dict[str, Any]]:
     return pack(_law(one, following, neuron) for neuron in neurons)
 
 
-def _law(one: _Map, following: _Map, neuron: int) -> Law:
+def _law(one: StackLayer, following: StackLayer, neuron: int) -> Law:
     terms = (*one.incoming(neuron, following.inputs), *following.outgoing(neuron))
     inner = one.layer is following.layer
     name = f"layer {one.layer.index} ({one.layer.name}), {'product channel' if inner else 'neuron'} {neuron}"

@@ -1,8 +1,6 @@
 """Which weights lead into a neuron of a stack of layers, which lead out of it, and how large both may be."""
 
 import math
-from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 from statistics import fmean
 from typing import Final
@@ -10,31 +8,13 @@ from typing import Final
 from torch import nn
 
 from gatdiag.errors import ModelError
-from gatdiag.laws import Term
 from gatdiag.remedies.balance import Neuron
-from gatdiag.structure import Layer, ParameterInfo, Structure
+from gatdiag.structure import Layer, Structure
+from gatdiag.structure.stack import StackLayer
 
 KINDS: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")
 _ROLES: Final = ("feature weight", "attention vector", "bias")
 WAY_OUT: Final = "Give the inputs of a forward pass too, so that the model's own laws say what leads where."
-
-
-@dataclass(frozen=True)
-class _Link:
-    """One layer of the stack: its matrices, all of one shape, attention vectors, and how many heads are averaged."""
-
-    name: str
-    matrices: tuple[ParameterInfo, ...]
-    vectors: tuple[ParameterInfo, ...]
-    heads: int
-
-    @property
-    def width(self) -> int:
-        return self.matrices[0].shape[0] // self.heads
-
-    @property
-    def columns(self) -> int:
-        return self.matrices[0].shape[1]
 
 
 def neurons_of_stack(model: nn.Module, structure: Structure) -> tuple[Neuron, ...]:
@@ -48,7 +28,11 @@ def neurons_of_stack(model: nn.Module, structure: Structure) -> tuple[Neuron, ..
         ModelError: A layer is of another kind than `KINDS`, or the widths do not follow each other.
     """
     links = _links(model, structure)
-    return tuple(_neuron(link, following, i) for link, following in pairwise(links) for i in range(link.width))
+    return tuple(
+        (*link.incoming(i, link.outputs), *following.outgoing(i))
+        for link, following in pairwise(links)
+        for i in range(link.outputs)
+    )
 
 
 def squared_norm_of_stack(model: nn.Module, structure: Structure, *, in_reverse: bool = False) -> float:
@@ -69,25 +53,25 @@ def squared_norm_of_stack(model: nn.Module, structure: Structure, *, in_reverse:
         ModelError: As `neurons_of_stack`.
     """
     links = _links(model, structure)
-    first = links[0].width
-    widths = [first, *(link.width for link in links[:-1])]
+    first = links[0].outputs
+    widths = [first, *(link.outputs for link in links[:-1])]
     logarithms = (math.log(width * link.heads**2 / first) for width, link in zip(widths, links, strict=True))
     whole = 2 * first * math.exp(fmean(logarithms))
-    return whole / (links[-1].columns if in_reverse else first)
+    return whole / (links[-1].inputs if in_reverse else first)
 
 
-def _links(model: nn.Module, structure: Structure) -> list[_Link]:
+def _links(model: nn.Module, structure: Structure) -> list[StackLayer]:
     links = [_link(model, layer) for layer in structure if layer.parameters]
     for link, following in pairwise(links):
-        if link.width != following.columns:
+        if link.outputs != following.inputs:
             raise ModelError(
-                f"Expected a stack in module order, but {link.name} has {link.width} outputs and {following.name} "
-                f"after it takes {following.columns} inputs. {WAY_OUT}"
+                f"Expected a stack in module order, but {link.path} has {link.outputs} outputs and {following.path} "
+                f"after it takes {following.inputs} inputs. {WAY_OUT}"
             )
     return links
 
 
-def _link(model: nn.Module, layer: Layer) -> _Link:
+def _link(model: nn.Module, layer: Layer) -> StackLayer:
     matrices = tuple(info for info in layer.parameters if info.role == "feature weight")
     bipartite = any(info.module.endswith(".lin_dst") for info in layer.parameters)  # rows that reach scores alone
     known = layer.kind in KINDS and all(info.role in _ROLES for info in layer.parameters) and not bipartite
@@ -99,19 +83,6 @@ def _link(model: nn.Module, layer: Layer) -> _Link:
     vectors = tuple(info for info in layer.parameters if info.role == "attention vector")
     conv = model if layer.name == Structure.ROOT else model.get_submodule(layer.name)
     averaged = not getattr(conv, "concat", True)
-    return _Link(layer.name, matrices, vectors, int(getattr(conv, "heads", 1)) if averaged else 1)
-
-
-def _neuron(link: _Link, following: _Link, number: int) -> Neuron:
-    rows = tuple((head * link.width + number,) for head in range(link.heads))
-    incoming = (Term(info.name, info.shape, (0,), rows, Fraction(1)) for info in link.matrices)
-    column = ((number,),)
-    outgoing = (Term(info.name, info.shape, (1,), column, Fraction(-1)) for info in following.matrices)
-    scores = (Term(info.name, info.shape, (0, 1, 2), _entries(info, rows), Fraction(-1)) for info in link.vectors)
-    return (*incoming, *scores, *outgoing)
-
-
-def _entries(info: ParameterInfo, rows: tuple[tuple[int], ...]) -> tuple[tuple[int, ...], ...]:
-    """Entries (0, head, channel) of an attention vector that score these rows."""
-    channels = info.shape[-1]
-    return tuple((0, row // channels, row % channels) for (row,) in rows)
+    return StackLayer(
+        layer.name, layer, matrices, scores=vectors, heads=int(getattr(conv, "heads", 1)) if averaged else 1
+    )

@@ -119,7 +119,7 @@ BROKEN = (
     r"\b(elu|gelu|tanh|hardtanh|softplus|silu|softshrink)\b",
     r"\b(softmax|power mean|var|mul) aggregation$",
     r"\b(jk|GCN|GraphSAGE|GIN|GAT) max$",
-    r"\b(pair|instance|mean_subtraction).norm|normalize$|pmlp$",
+    r"\b(pair|instance|mean_subtraction|lipschitz).norm|normalize$|pmlp$",
     r"weight standardization|supergat SD$",  # SuperGAT without attention vectors has the names of a GCN
 )
 UNBROKEN = [name for name in ZOO if not any(re.search(words, name) for words in BROKEN)]

@@ -61,7 +61,13 @@ _SHAPE: dict[str, Any] = {
     },
     "quantities": [{"name": str, "table?": _TEXT}],
     "cadence": {"budget?": _NUMBER, "groups?": ({"*": (int, None)}, None)},
-    "optimizers": [{"class": str, "groups": [{"parameters?": ([str], None)}], "from_step?": (_STEP, None)}],
+    "optimizers": [
+        {
+            "class": str,
+            "groups": [{"parameters?": ([str], None), "weight_decay?": (float, bool, None)}],
+            "from_step?": (_STEP, None),
+        }
+    ],
     "versions": dict,
     "first_non_finite": ({"step": _STEP, "layer": _TEXT, "where": str, "parameter?": _TEXT, "kind": str}, None),
     "best": ({"name?": _TEXT, "mode?": ("min", "max"), "value?": _NUMBER, "step?": (_STEP, None)}, None),

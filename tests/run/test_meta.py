@@ -71,6 +71,7 @@ def replaced(folder, path, value):
         (["laws", "excluded"], [{"what": "an operation"}], '"laws.excluded.0.reason" is missing'),
         (["optimizers"], [{"class": "SGD"}], '"optimizers.0.groups" is missing'),
         (["optimizers"], [{"class": "SGD", "groups": [3]}], '"optimizers.0.groups.0" should be an object, got 3'),
+        (["optimizers"], [{"class": "SGD", "groups": [{"weight_decay": "x"}]}], "should be a number or true or false"),
         (["cadence", "groups"], {"ranks": "often"}, '"cadence.groups.ranks" should be a whole number or null'),
         (["cadence", "budget"], "5 %", '"cadence.budget" should be a number or null'),
         (["best"], {"name": "loss", "mode": "least", "step": 3}, '"best.mode" should be min or max, got'),

@@ -1,7 +1,10 @@
+import json
+
 import numpy as np
 import pytest
 
 from gatdiag.errors import InputError
+from gatdiag.run import load
 from gatdiag.summary import (
     ATTENTION,
     FEATURES,
@@ -18,6 +21,7 @@ from gatdiag.summary import (
 )
 from tests.figures.odd_runs import bare_run
 from tests.report.builder import build
+from tests.run.synthetic import synthetic_run
 
 
 def cells(run, role):
@@ -93,6 +97,17 @@ def test_what_was_measured_as_nan_is_kept(broken):
     assert table["value"].isna().sum() == 25 * 6
     assert np.isinf(table["value"]).sum() == 1
     assert (table["value"] == 0).sum() == 15
+
+
+def test_layers_that_an_edited_structure_lacks_have_no_values(tmp_path):
+    folder = synthetic_run(tmp_path / "run", steps=3, layers=3, neurons=2)
+    for kept in (2, 0):
+        meta = json.loads((folder / "meta.json").read_text())
+        meta["structure"]["layers"] = meta["structure"]["layers"][:kept]
+        (folder / "meta.json").write_text(json.dumps(meta))
+        run = load(folder)
+        for table in (role_series(run, "norm", FEATURES), neuron_series(run, "c"), layer_series(run, "mu")):
+            assert set(table["layer"].dropna()) == {f"convs.{place}" for place in range(kept)}
 
 
 @pytest.mark.parametrize("how", ["extreme", "largest"])

@@ -376,7 +376,7 @@ class RemedyCost:
 REMEDIES: Final[Mapping[str, Callable[[nn.Module], Applied]]] = MappingProxyType(
     {
         "lipschitz_normalize_": lipschitz_normalize_,
-        "weight_normalize_": weight_normalize_,
+        "weight_normalize_": partial(weight_normalize_, c=4.0),
         "insert_after_ PairNorm": lambda model: insert_after_(model, "convs.*", PairNorm()),
         "insert_after_ Skip": lambda model: insert_after_(model, "convs.*", Skip()),
     }

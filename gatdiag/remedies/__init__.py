@@ -1,7 +1,8 @@
 """Remedies: what is done to a model so that it trains.
 
 - `applied`: what a remedy did, and the way back: `changes`, `undo()`
-- `lipschitz_norm`: divide the scores of attention (LipschitzNorm)
+- `lipschitz_norm`: divide the scores of attention (LipschitzNorm), and what bound that guarantees
+- `lipschitz_layers`: how PyG's attention layers then compute their scores
 - `weight_norm`: keep the norm of weight matrices at a chosen number
 - `insertion`: normalization layers and skip connections, put into a model that exists
 - `initialize`: fresh weights by a named scheme, as they are or balanced

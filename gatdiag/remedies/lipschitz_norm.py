@@ -25,214 +25,18 @@ Source:
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from gatdiag import metrics
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied, has_remedy, put_on, remove_all, take_off
+from gatdiag.remedies.applied import Applied, has_remedy, put_on, take_off
+from gatdiag.remedies.lipschitz_layers import CLASSES, Mode, lengths
 from gatdiag.structure import unwrapped
 from gatdiag.structure.adapters import adapter_name
 
-Mode: TypeAlias = Literal["paper", "code"]
-_LARGEST_EXPONENT: Final = 40.0  # whose exponentials are far from overflow
-_LEAST_NORM: Final = 1e-12
-_ALPHA, _MODE = "lipschitz_alpha", "lipschitz_mode"
-
-
-class _Normalized:
-    """A layer whose scores are divided. Lengths of nodes are taken once per node, not once per edge."""
-
-    lipschitz_alpha: float
-    lipschitz_mode: Mode
-
-    def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
-        """PyG writes methods for a class when a layer is made or copied; those of the layer's own class are there."""
-
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().forward(*args, **kwargs)  # type: ignore[misc]
-        finally:
-            self.__dict__.pop("_lengths", None)
-
-    def _measure(self: Any, edge_index: Any, target: Tensor | None, *sources: Tensor) -> None:
-        """Keep the lengths of targets, and those of sources for each edge, until scores are divided."""
-        neighbor = 0 if self.flow == "source_to_target" else 1
-        self.__dict__["_lengths"] = target, *(self._lift(source, edge_index, neighbor) for source in sources)
-
-    def _radius(self: Any, edge: Tensor | None, index: Tensor, size: int | None) -> Tensor:
-        """(N, H): sqrt(max_j ||x_j||^2 + ||x_i||^2 + max_j ||e_ij||^2)."""
-        length_i, length_j = self._lengths
-        if length_i is not None:  # PyG counts sources in place of targets where edges are turned around
-            size = length_i.shape[0]
-        # If all neighbors are zero, the divisor is without effect, as long as it can be divided by.
-        radius = _largest(length_j, index, size).clamp_min(torch.finfo(length_j.dtype).tiny ** 0.5)
-        if edge is not None:
-            radius = torch.hypot(radius, _largest(_length(edge), index, size))
-        return radius if length_i is None else torch.hypot(radius, length_i)
-
-    def _linear(self: Any, a: Tensor, edge: Tensor | None, index: Tensor, size: int | None) -> Any:
-        """c / alpha of linear scores, for each edge; the length of `a` (1, H, any) is ||a||."""
-        if self.lipschitz_mode == "paper":
-            return (self._norm(a) * self._radius(edge, index, size)).index_select(0, index)
-        # one norm for all heads; maxima of (node, head) pairs looked up by the number of the node; x_j, not x_i
-        _, length_j = self._lengths
-        misplaced = _largest(length_j, index, size).reshape(-1, 1)[index]
-        return 4 * torch.linalg.vector_norm(a) * torch.hypot(misplaced, length_j) + 1e-12
-
-    def _norm(self, a: Tensor) -> Tensor:
-        """(1, H): ||a|| / alpha."""
-        return _length(a).clamp_min(_LEAST_NORM) / self.lipschitz_alpha
-
-    def _quadratic(self: Any, u: Tensor, v: Tensor, w: Tensor) -> Any:
-        """(N, H): c / alpha of dot products; where it would be zero, the scores are zero as well."""
-        largest = torch.maximum(torch.maximum(u * v, u * w), v * w)
-        if self.lipschitz_mode == "code":
-            return math.sqrt(self.out_channels) * (largest + 1e-12)
-        return (largest / self.lipschitz_alpha).clamp_min(torch.finfo(largest.dtype).tiny)
-
-    def _softmax(self, score: Tensor, index: Tensor, size: int | None) -> Tensor:
-        if self.lipschitz_mode == "code" or self.lipschitz_alpha > _LARGEST_EXPONENT:
-            from torch_geometric.utils import softmax
-
-            alpha: Tensor = softmax(score, index, num_nodes=size)
-            return alpha
-        weight = score.exp()  # at most e^alpha: no maximum needs to be taken off first
-        total = weight.new_zeros(_count(index, size), weight.shape[1]).index_add(0, index, weight)
-        return weight / total.index_select(0, index)
-
-    def _dropped(self: Any, alpha: Tensor) -> Any:
-        return functional.dropout(alpha, p=self.dropout, training=self.training)
-
-
-class _GAT(_Normalized):
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # PyG hands only a^T x on to what computes the scores: the lengths of x are taken where x is made.
-        made: list[Tensor] = []
-
-        def measure(_: nn.Module, __: Any, x: Tensor) -> None:
-            made.append(_length(x.view(-1, self.heads, self.out_channels)))
-
-        maps = [linear for linear in (self.lin, self.lin_src, self.lin_dst) if linear is not None]
-        handles = [linear.register_forward_hook(measure) for linear in maps]
-        self.__dict__["_made"] = made
-        try:
-            return super().forward(*args, **kwargs)
-        finally:
-            remove_all(handles)
-            del self.__dict__["_made"]
-
-    def edge_updater(self: Any, edge_index: Any, alpha: Any, edge_attr: Any = None, size: Any = None) -> Any:
-        self._measure(edge_index, None if alpha[1] is None else self._made[-1], self._made[0])
-        return super().edge_updater(edge_index, alpha=alpha, edge_attr=edge_attr, size=size)  # type: ignore[misc]
-
-    def edge_update(
-        self: Any,
-        alpha_j: Tensor,
-        alpha_i: Tensor | None,
-        edge_attr: Any,
-        index: Tensor,
-        ptr: Any,
-        dim_size: int | None,
-    ) -> Any:
-        score = alpha_j if alpha_i is None else alpha_j + alpha_i
-        a, edge = [self.att_src, self.att_dst], None
-        if edge_attr is not None and self.lin_edge is not None:
-            edge = _edge_features(self, edge_attr)
-            score = score + (edge * self.att_edge).sum(-1)
-            a.append(self.att_edge)
-        score = score / self._linear(torch.cat(a, -1), edge, index, dim_size)
-        alpha = self._softmax(functional.leaky_relu(score, self.negative_slope), index, dim_size)
-        return self._dropped(alpha.to(alpha_j.dtype))
-
-
-class _GATv2(_Normalized):
-    def edge_updater(self: Any, edge_index: Any, x: Any, edge_attr: Any = None, size: Any = None) -> Any:
-        source = _length(x[0])
-        self._measure(edge_index, source if x[1] is x[0] else _length(x[1]), source)
-        return super().edge_updater(edge_index, x=x, edge_attr=edge_attr, size=size)  # type: ignore[misc]
-
-    def edge_update(
-        self: Any, x_j: Tensor, x_i: Tensor, edge_attr: Any, index: Tensor, ptr: Any, dim_size: int | None
-    ) -> Any:
-        x, edge = x_i + x_j, None
-        if edge_attr is not None:
-            edge = _edge_features(self, edge_attr)
-            x = x + edge
-        x = functional.leaky_relu(x, self.negative_slope)
-        a = self.att * math.sqrt(2 if edge is None else 3)
-        score = (x * self.att).sum(-1) / self._linear(a, edge, index, dim_size)
-        return self._dropped(self._softmax(score, index, dim_size).to(x_j.dtype))
-
-
-class _Transformer(_Normalized):
-    def propagate(self: Any, edge_index: Any, query: Tensor, key: Tensor, value: Tensor, edge_attr: Any) -> Any:
-        self._measure(edge_index, _length(query), _length(key), _length(value))
-        given = {"query": query, "key": key, "value": value, "edge_attr": edge_attr}
-        return super().propagate(edge_index, **given)  # type: ignore[misc]
-
-    def message(
-        self: Any,
-        query_i: Tensor,
-        key_j: Tensor,
-        value_j: Tensor,
-        edge_attr: Any,
-        index: Tensor,
-        ptr: Any,
-        size_i: int | None,
-    ) -> Any:
-        u, v, w = self._lengths
-        if self.lin_edge is not None:
-            edge = _edge_features(self, edge_attr)
-            key_j, value_j = key_j + edge, value_j + edge
-            v, w = _length(key_j), _length(value_j)
-        v, w = _largest(v, index, len(u)), _largest(w, index, len(u))
-        if self.lipschitz_mode == "code":  # of the whole graph, each query as often as it has neighbors
-            u = torch.linalg.vector_norm(u.index_select(0, index), dim=0)
-        score = _dot(query_i, key_j) / self._quadratic(u, v, w).index_select(0, index)
-        self._alpha = self._softmax(score, index, size_i).to(value_j.dtype)
-        return value_j * self._dropped(self._alpha).unsqueeze(-1)
-
-
-class _SuperGAT(_Normalized):
-    def propagate(self: Any, edge_index: Any, x: Tensor) -> Any:
-        length = _length(x)
-        self._measure(edge_index, length, length)
-        return super().propagate(edge_index, x=x)  # type: ignore[misc]
-
-    def get_attention(
-        self: Any,
-        edge_index_i: Tensor,
-        x_i: Tensor,
-        x_j: Tensor,
-        num_nodes: int | None,
-        return_logits: bool = False,
-    ) -> Any:
-        if return_logits:  # of which the layer learns what edges are; they weigh nothing
-            return super().get_attention(edge_index_i, x_i, x_j, num_nodes, return_logits=True)  # type: ignore[misc]
-        score = _dot(x_i, x_j)
-        if self.attention_type == "MX":
-            score = ((x_j * self.att_l).sum(-1) + (x_i * self.att_r).sum(-1)) * score.sigmoid()
-            radius = self._radius(None, edge_index_i, num_nodes)
-            divisor = 1.125 * self._norm(torch.cat([self.att_l, self.att_r], -1)) * radius * (1 + radius.square() / 4)
-        else:
-            u, v = self._lengths
-            v = _largest(v, edge_index_i, num_nodes)
-            divisor = self._quadratic(u, v, v)
-        score = functional.leaky_relu(score / divisor.index_select(0, edge_index_i), self.negative_slope)
-        return self._softmax(score, edge_index_i, num_nodes).to(x_j.dtype)
-
-
-_CLASSES: Final[Mapping[str, type]] = {
-    "GATConv": _GAT,
-    "GATv2Conv": _GATv2,
-    "TransformerConv": _Transformer,
-    "SuperGATConv": _SuperGAT,
-}
 _OF_THE_AUTHORS: Final = ("GATConv", "TransformerConv")
 _VECTORS: Final = ("att", "att_src", "att_dst", "att_l", "att_r")
 _OVERRIDABLE: Final = ("forward", "edge_update", "message", "get_attention")
@@ -259,7 +63,8 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
     Raises:
         InputError: An argument does not fit.
         ModelError: The model has no such layer; or one computes its scores in its own way, or is normalized already, or
-            is of a class that the authors' code does not normalize. Nothing was changed.
+            is of a class that the authors' code does not normalize; or its attention vector is zero. Nothing was
+            changed.
 
     Source:
         Dasoulas, Scaman & Virmaux, ICML 2021.
@@ -277,9 +82,9 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
     if mode not in get_args(Mode):
         raise InputError(f"Expected mode 'paper' or 'code', got {mode!r}")
     named = unwrapped(model).named_modules()
-    layers = {name or "the model": module for name, module in named if adapter_name(module) in _CLASSES}
+    layers = {name or "the model": module for name, module in named if adapter_name(module) in CLASSES}
     if not layers:
-        raise ModelError(f"Expected a model with {', '.join(_CLASSES)}, got {type(model).__name__} without any")
+        raise ModelError(f"Expected a model with {', '.join(CLASSES)}, got {type(model).__name__} without any")
     applied = Applied("lipschitz_normalize")
     with applied.changing():
         for name, layer in layers.items():
@@ -289,7 +94,7 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
 
 def _normalize_(applied: Applied, name: str, layer: Any, alpha: float, mode: Mode) -> None:
     kind = adapter_name(layer) or ""
-    if has_remedy(layer, _CLASSES[kind]):
+    if has_remedy(layer, CLASSES[kind]):
         raise ModelError(f"{name} is normalized already: undo that first")
     own = [method for method in _OVERRIDABLE if not _is_of_pyg(getattr(layer, method, None))]
     if own:
@@ -297,20 +102,20 @@ def _normalize_(applied: Applied, name: str, layer: Any, alpha: float, mode: Mod
     if mode == "code" and kind not in _OF_THE_AUTHORS:
         raise ModelError(f"{name} is a {kind}, of which the authors' code has no normalized version: use mode='paper'")
     vectors = [vector.detach() for key in _VECTORS if (vector := getattr(layer, key, None)) is not None]
-    if vectors and not _length(torch.cat(vectors, -1)).all():
+    if vectors and not lengths(torch.cat(vectors, -1)).all():
         raise ModelError(
             f"{name} has a head whose attention vector is zero, and scores are divided by its norm: set it"
         )
 
     def undo() -> None:
-        take_off(layer, _CLASSES[kind])
-        for attribute in (_ALPHA, _MODE):
+        take_off(layer, CLASSES[kind])
+        for attribute in ("lipschitz_alpha", "lipschitz_mode"):
             vars(layer).pop(attribute, None)
 
     factor = f"alpha = {alpha:g}" if mode == "paper" else "as in the authors' code"
     applied.record(name, f"scores divided ({kind}, {factor})", undo)
     layer.lipschitz_alpha, layer.lipschitz_mode = float(alpha), mode
-    put_on(layer, _CLASSES[kind])
+    put_on(layer, CLASSES[kind])
 
 
 def _is_of_pyg(method: Any) -> bool:
@@ -347,13 +152,13 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
         1.225
     """
     kind = adapter_name(layer) or ""
-    if kind not in _CLASSES or not has_remedy(layer, _CLASSES[kind]) or getattr(layer, _MODE) != "paper":
+    if kind not in CLASSES or not has_remedy(layer, CLASSES[kind]) or getattr(layer, "lipschitz_mode", None) != "paper":
         raise ModelError(f"Expected a layer normalized in mode 'paper', got {type(layer).__name__} that is not")
     if getattr(layer, "lin_beta", None) is not None:
         return torch.tensor(math.inf, dtype=torch.float64)
     source, target = _edges(layer, edge_index, num_nodes)
     degrees, place = torch.bincount(target, minlength=num_nodes).unique(return_inverse=True)
-    alpha = torch.tensor(getattr(layer, _ALPHA), dtype=torch.float64)
+    alpha = torch.tensor(layer.lipschitz_alpha, dtype=torch.float64)
     bounds = [
         metrics.attention_bound(alpha, 1, degree) if degree else torch.zeros_like(alpha) for degree in degrees.tolist()
     ]
@@ -401,34 +206,3 @@ def _edges(layer: Any, edge_index: Any, num_nodes: int) -> tuple[Tensor, Tensor]
         others = source != target
         return torch.cat([source[others], nodes]), torch.cat([target[others], nodes])
     return source, target
-
-
-def _length(x: Tensor) -> Tensor:
-    """||x|| over the last axis, in single precision at least."""
-    length: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=_wide(x))
-    return length
-
-
-def _dot(x: Tensor, y: Tensor) -> Tensor:
-    return (x.to(_wide(x)) * y.to(_wide(y))).sum(-1)
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def _largest(length: Tensor, index: Tensor, size: int | None) -> Tensor:
-    """(N, H): the largest among the edges of each target."""
-    nothing = length.new_zeros(_count(index, size), length.shape[1])
-    return nothing.scatter_reduce(0, index.unsqueeze(-1).expand_as(length), length, "amax")
-
-
-def _count(index: Tensor, size: int | None) -> int:
-    return int(index.max()) + 1 if size is None else size
-
-
-def _edge_features(layer: Any, edge_attr: Tensor) -> Tensor:
-    """(E, H, C)."""
-    features = edge_attr.view(-1, 1) if edge_attr.dim() == 1 else edge_attr
-    made: Tensor = layer.lin_edge(features).view(-1, layer.heads, layer.out_channels)
-    return made

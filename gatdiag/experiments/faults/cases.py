@@ -114,7 +114,7 @@ FAULTS: Final[Mapping[str, tuple[_Row, ...]]] = MappingProxyType(
             ),
         ),
         "depth-exploding-gradient": (
-            _row({"norm": ""}, layer="gin", depth=12, residual=True, norm="batch", optimizer="SGD", lr=0.01),
+            _row({"norm": ""}, layer="sage", depth=20, residual=True, norm="layer", init=(("he", 1),), **_SGD),
             _row({"norm": ""}, layer="sage-sum", depth=12, residual=True, norm="layer", optimizer="SGD", lr=0.05),
             _row({"norm": ""}, layer="gcn", depth=40, residual=True, norm="batch", width=16, steps=60, **_SGD),
             _row(
@@ -170,7 +170,7 @@ FAULTS: Final[Mapping[str, tuple[_Row, ...]]] = MappingProxyType(
             _row({"lr": 40.0}, layer="gat", depth=2, optimizer="SGD", lr=0.5, steps=150),
             _row({"lr": 2.0}, layer="transformer", depth=3, batch=32),
             _row({"lr": 5.0}, layer="sage", depth=2, task="regression", optimizer="momentum", lr=0.02),
-            _row({"lr": 1.0}, layer="gcn", depth=8, residual=True, norm="layer"),
+            _row({"lr": 20.0}, layer="gcn", depth=8, residual=True, **_SGD),
             _row({"lr": 2.0}, layer="gcn", depth=3, task="links"),
         ),
         "lr-too-small": (
@@ -266,7 +266,7 @@ FAULTS: Final[Mapping[str, tuple[_Row, ...]]] = MappingProxyType(
         "output-softmax-twice": (
             _row({"output": "softmax"}, layer="gcn", depth=3, classes=8, nodes=320, columns=64, **_SGD),
             _row({"output": "softmax"}, layer="sage", depth=4, classes=8, optimizer="SGD", lr=0.2, columns=64),
-            _row({"output": "sigmoid"}, layer="gcn", depth=3, task="links", optimizer="SGD", lr=0.5, steps=300),
+            _row({"output": "sigmoid"}, layer="gcn", depth=3, task="links", optimizer="SGD", lr=0.1, steps=300),
             _row({"output": "softmax"}, layer="mlp", depth=4, optimizer="momentum", lr=0.05),
             _row({"output": "softmax"}, layer="gin", depth=3, task="graphs", nodes=300, optimizer="SGD", lr=0.02),
             _row({"output": "sigmoid"}, layer="transformer", depth=4, classes=8, columns=64, optimizer="SGD", lr=0.2),
@@ -284,7 +284,7 @@ FAULTS: Final[Mapping[str, tuple[_Row, ...]]] = MappingProxyType(
         "attention-saturated": (
             _row(_init(("attention", 3e3)), layer="gat", depth=3, **_SGD),
             _row(_init(("attention", 3e3)), layer="gatv2", depth=3),
-            _row(_init(("attention", 1e4)), layer="transformer", depth=3, optimizer="SGD", lr=0.2),
+            _row(_init(("attention", 1e4)), layer="gat", depth=3, task="regression", steps=150),
             _row(_init(("attention", 1e4)), layer="gatv2", depth=5, nodes=300, **_SGD),
             _row(_init(("attention", 1e4)), layer="gat", depth=4, optimizer="AdamW"),
             _row(_init(("attention", 1e4)), layer="gatv2", depth=4, task="regression", steps=150),
@@ -319,7 +319,7 @@ FAULTS: Final[Mapping[str, tuple[_Row, ...]]] = MappingProxyType(
             _row({"labels": "random"}, layer="sage", depth=2, width=64, steps=150, classes=3),
             _row({"labels": "random"}, layer="transformer", depth=2, width=64, steps=150),
             _row({"train_share": 0.03}, layer="sage", depth=2, steps=150, nodes=300, width=64),
-            _row({"labels": "random"}, layer="sage", depth=3, width=64, steps=100, optimizer="AdamW"),
+            _row({"labels": "random"}, layer="gcn", depth=3, width=64, steps=200, optimizer="AdamW", nodes=300),
         ),
     }
 )

@@ -92,7 +92,7 @@ def looks_linear_layouts(neurons: Iterable[Neuron]) -> Mapping[str, LooksLinearL
         widths = {_width(term) for term in rows}
         parts = {term.parameter: _width(term) / min(widths, default=1) for term in others}
         if len(widths) != 1 or not others or any(columns.get(name, n) != n or n % 1 for name, n in parts.items()):
-            raise _misfit(matrices)
+            raise _misfit(terms)
         blocks |= {term.parameter: _positions(term) for term in rows}
         columns |= {name: int(n) for name, n in parts.items()}
         read.update({term.parameter: _positions(term) for term in others})
@@ -105,8 +105,8 @@ def looks_linear_layouts(neurons: Iterable[Neuron]) -> Mapping[str, LooksLinearL
     return {name: LooksLinearLayout(blocks.get(name, 0), columns.get(name, 0), name in transposed) for name in names}
 
 
-def _misfit(matrices: Iterable[Term]) -> ModelError:
-    names = ", ".join(dict.fromkeys(term.parameter for term in matrices))
+def _misfit(terms: Iterable[Term]) -> ModelError:
+    names = ", ".join(dict.fromkeys(term.parameter for term in terms))
     return ModelError(
         f"Expected weight matrices that feed each other whole, got {names} around one neuron. Identities and "
         "looks-linear matrices need this: use the scheme xavier or kaiming here, balanced or not."

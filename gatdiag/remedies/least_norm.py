@@ -1,7 +1,7 @@
 """The rescaling along laws that leads to the point of least norm, where every law's c is zero."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,7 +17,7 @@ from gatdiag.remedies.orbit import Orbit, Tensors
 
 _TOLERANCE: Final = 1e-13  # of c relative to its terms
 _SETTLED: Final = 1e-3  # longest step, in log factors, of a point that is as good as reached; diverging ones make 1/2
-_LONGEST: Final = 3.0  # longest step tried
+_LONGEST: Final = 3.0  # longest step tried, in log factors
 _SHORTEST: Final = 1e-9  # share of a step
 _FARTHEST: Final = math.log(1e6)  # log factor past which a law is taken for a diverging one
 _ITERATIONS: Final = 200
@@ -249,15 +249,16 @@ def _newton(norm: _Norm) -> tuple[Any, list[int]]:
     for _ in range(_ITERATIONS if len(point) else 0):
         here = norm.squares(point)
         into, out = norm.sides(here)
-        if (abs(into - out) <= _TOLERANCE * (into + out)).all():
+        settled = abs(into - out) <= _TOLERANCE * (into + out)
+        if settled.all():
             return point, _diverging(point, step)
-        step = -solve_banded(2 * norm.orbit.curvature(here), into - out)
-        length = min(1.0, _LONGEST / abs(step).max())
-        while length > _SHORTEST and not norm.falls(here, point, length * step):
-            length /= 2
-        if length <= _SHORTEST:
+        if (settled | (abs(point) > _FARTHEST)).all():
             break
-        point = point + length * step
+        step = -solve_banded(2 * norm.orbit.curvature(here), into - out)
+        move = next((move for move in _moves(step) if norm.falls(here, point, move)), None)
+        if move is None:
+            break
+        point = point + move
     diverging = _diverging(point, step)
     if len(point) and not diverging:
         raise ModelError(
@@ -266,6 +267,15 @@ def _newton(norm: _Norm) -> tuple[Any, list[int]]:
             "size for float64: initialize the model anew."
         )
     return point, diverging
+
+
+def _moves(step: Any) -> Iterator[Any]:
+    """Shorter and shorter steps to try; in the first, a law that diverges does not keep the others from moving."""
+    yield np.clip(step, -_LONGEST, _LONGEST)
+    length = min(1.0, _LONGEST / abs(step).max())
+    while length > _SHORTEST:
+        yield length * step
+        length /= 2
 
 
 def _diverging(point: Any, step: Any) -> list[int]:

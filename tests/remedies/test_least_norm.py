@@ -178,6 +178,21 @@ def test_between_ends_that_are_held_at_unlike_norms_there_is_no_balance():
     assert all("no factor between" in reason for reason in skipped.values())
 
 
+def test_what_diverges_keeps_nothing_else_from_its_balance():
+    laws, tensors = chain(3, 4, 4, 2), weights(3, 4, 4, 2)
+    apart = [
+        law(Term("a", (3, 5), (0,), ((i,),), Fraction(1)), Term("b", (3,), (0,), ((i,),), Fraction(-1)))
+        for i in range(3)
+    ]
+    tensors |= {"a": torch.rand(3, 5).double(), "b": torch.rand(3).double() * 1e3}
+    tensors["0"] *= 10
+    coordinates, skipped = least_norm(Orbit([*laws, *apart]), tensors, ("0", "2", "a"))
+    assert skipped
+    assert set(skipped) <= set(range(8))
+    found = rescaled([*laws, *apart], tensors, coordinates) | {"a": tensors["a"]}
+    assert float(normalized_c(apart, found).abs().max()) < 1e-12
+
+
 def test_laws_whose_weights_are_all_held_are_skipped():
     laws, tensors = chain(3, 4, 4, 2), weights(3, 4, 4, 2)
     coordinates, skipped = least_norm(Orbit(laws), tensors, ("0", "1"))

@@ -16,7 +16,7 @@ from gatdiag.structure import Replica, discover, replicate
 Neuron: TypeAlias = tuple[Term, ...]
 
 _TOLERANCE: Final = 1e-6  # of c relative to its terms; rounding in float32 leaves about 1e-7
-_PASSES: Final = 10
+_PASSES: Final = 12
 _CLOSE: Final = 1e-3  # logarithm of the size of the outputs
 
 
@@ -167,18 +167,26 @@ def preserving_factor(
         for name, tensor in weights.items():
             replica.parameters[name].data.copy_(tensor * factor if name in scaled else tensor)
         gain = _gain(replica, module)
-        return math.log(gain) if 0 < gain < math.inf else math.nan
+        if not math.isfinite(gain):  # an overflow makes infinities, and these NaN
+            return math.inf
+        return math.log(gain) if gain > 0 else -math.inf
 
     return _root(logarithm)
 
 
 def _root(logarithm: Callable[[float], float]) -> float:
     """The factor at which the logarithm of the gain is zero; 1 where it hardly grows with the factor."""
-    before, factor = (1.0, logarithm(1.0)), 2.0
+    before = 1.0, logarithm(1.0)
+    for _ in range(_PASSES):  # deep networks overflow, and vanish
+        if math.isfinite(before[1]):
+            break
+        closer = before[0] / 8 if before[1] > 0 else before[0] * 8
+        before = closer, logarithm(closer)
+    factor = before[0] / 2 if before[1] > 0 else before[0] * 2
     for _ in range(_PASSES):
         here = factor, logarithm(factor)
         power = (here[1] - before[1]) / math.log(here[0] / before[0])
-        if not power > 1 / 2:
+        if not 1 / 2 < power < math.inf:
             return 1.0
         if abs(here[1]) < _CLOSE:
             break

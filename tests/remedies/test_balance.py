@@ -152,6 +152,17 @@ def test_it_undoes_what_the_layers_multiply_a_signal_by(gains):
     assert factor(model) == pytest.approx(product ** (-1 / len(gains)), rel=1e-4)
 
 
+@pytest.mark.parametrize("gain", [1e10, 1e-10])
+def test_networks_whose_outputs_overflow_or_vanish_come_to_their_size(gain):
+    model = nn.Sequential(*(nn.Linear(5, 5, bias=False) for _ in range(6)))
+    for layer in model:
+        nn.init.eye_(layer.weight).data.mul_(gain)
+    given = factor(model)
+    for layer in model:
+        layer.weight.data.mul_(given)
+    assert float(model(X).detach().norm() / X.norm()) == pytest.approx(1, rel=1e-2)
+
+
 def test_width_multiplies_squares_in_the_first_layer_only():
     model = nn.Sequential(nn.Linear(5, 20, bias=False), nn.Linear(20, 5, bias=False))
     nn.init.eye_(model[0].weight)

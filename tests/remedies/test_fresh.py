@@ -67,6 +67,25 @@ def test_layouts_are_read_off_the_neurons(name, expected):
     assert [(m.blocks, m.columns) for m in (found[f"convs.{n}.lin_l.weight"] for n in range(len(expected)))] == expected
 
 
+class Transposed(nn.Module):
+    """A weight whose rows are what it reads."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(shape))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+def test_weights_whose_rows_are_what_they_read_are_mirrored_the_other_way():
+    model, x = nn.Sequential(Transposed(5, 6), nn.ReLU(), Transposed(6, 3)), torch.randn(4, 5, generator=seeded())
+    initialize_(model, "orthogonal", x, generator=seeded())
+    assert torch.equal(model[0].weight[:, :3], -model[0].weight[:, 3:])
+    assert torch.equal(model[2].weight[:3], -model[2].weight[3:])
+    torch.testing.assert_close(model(-x), -model(x))
+
+
 def test_a_neuron_between_unlike_widths_has_no_layout():
     neurons = neurons_of_stack(STACKS["gcn"](), discover(STACKS["gcn"]()))
     with pytest.raises(ModelError, match="feed each other whole"):

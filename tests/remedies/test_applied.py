@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
-from torch_geometric.nn import GATv2Conv, LayerNorm
+from torch_geometric.nn import GATConv, GATv2Conv, HeteroConv, LayerNorm, PairNorm
 
 from gatdiag.remedies import Skip, insert_after_, lipschitz_normalize_, weight_normalize_
 from gatdiag.structure import discover
@@ -103,6 +103,52 @@ def test_copies_live_on_when_a_remedy_is_undone():
         best = copy.deepcopy(model)
     assert not torch.equal(model(X, EDGES), expected)
     assert torch.equal(best(X, EDGES), expected)
+
+
+class Heterogeneous(nn.Module):
+    def __init__(self):
+        super().__init__()
+        relations = {
+            ("paper", "cites", "paper"): lambda: GATConv(6, 3, heads=2, residual=True, edge_dim=2),
+            ("author", "writes", "paper"): lambda: GATv2Conv((6, 6), 3, heads=2, add_self_loops=False),
+            ("paper", "of", "author"): lambda: GATConv((6, 6), 6, add_self_loops=False),
+        }
+        layers = [{relation: make() for relation, make in relations.items()} for _ in range(2)]
+        self.convs = nn.ModuleList([HeteroConv(layer) for layer in layers])
+
+    def forward(self, x, edges, features):
+        for conv in self.convs:
+            x = conv(x, edges, edge_attr_dict=features)
+        return x["paper"]
+
+
+def test_a_heterogeneous_model_takes_every_remedy_and_gives_it_back():
+    torch.manual_seed(0)
+    model = Heterogeneous()
+    writes = torch.tensor([[0, 1, 2, 0], [0, 3, 4, 1]])
+    edges = {
+        ("paper", "cites", "paper"): EDGES,
+        ("author", "writes", "paper"): writes,
+        ("paper", "of", "author"): writes.flip(0),
+    }
+    given = {"paper": X, "author": X[:3]}, edges, {("paper", "cites", "paper"): torch.randn(5, 2)}
+    before, state, kinds = model(*given), copy.deepcopy(model.state_dict()), [type(layer) for layer in model.modules()]
+    applied = [
+        lipschitz_normalize_(model),
+        insert_after_(model, "convs.*.convs.*", PairNorm()),
+        weight_normalize_(model, 2.0),
+        insert_after_(model, "convs.*.convs.*", Skip()),
+    ]
+    assert [len(one.changes) for one in applied] == [6, 6, 12, 6]
+    model(*given).square().sum().backward()
+    assert sum(weight.grad is not None for weight in model.parameters()) > 30
+    assert all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None)
+    for one in applied:
+        one.undo()
+    assert torch.equal(model(*given), before)
+    assert [type(layer) for layer in model.modules()] == kinds
+    assert list(state) == list(model.state_dict())
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
 
 def test_a_parametrization_of_the_users_stays():

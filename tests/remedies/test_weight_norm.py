@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GAT, GCN, GATv2Conv
+from torch_geometric.nn import GAT, GCN, GATv2Conv, GCNConv
 
 from gatdiag import find_laws
 from gatdiag.errors import InputError, ModelError
@@ -61,6 +61,27 @@ def test_layers_compute_with_weights_of_that_norm_while_they_train(kind, order):
         twin = copy.deepcopy(model)
         twin.load_state_dict(model.state_dict())
         assert torch.equal(twin(x, EDGES), model(x, EDGES))
+
+
+@pytest.mark.parametrize("kind", ["frobenius", "spectral"])
+def test_gradients_of_a_deep_residual_network_expand_no_more_than_the_norm_allows(kind):
+    torch.manual_seed(0)
+    convs = nn.ModuleList(GCNConv(8, 8) for _ in range(64)).double()
+    first = torch.randn(12, 8, dtype=torch.float64, requires_grad=True)
+    edges = torch.randint(0, 12, (2, 40), generator=torch.Generator().manual_seed(0))
+    edges = torch.cat([edges, edges.flip(0)], 1)  # of a symmetric adjacency matrix, whose norm is 1
+
+    def expansion():
+        last = first
+        for conv in convs:
+            last = last + conv(last, edges).relu()
+        down, up = torch.autograd.grad(last.norm(), [first, last])
+        return float(down.norm() / up.norm())
+
+    assert expansion() > 1e6
+    with weight_normalize_(convs, 0.05, kind=kind):
+        expansion()  # power iteration begins
+        assert expansion() < 1.05**64
 
 
 @pytest.mark.parametrize("kind", ["frobenius", "spectral"])

@@ -1,7 +1,7 @@
 """From a model to its laws."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fractions import Fraction
@@ -188,11 +188,14 @@ def _passes(
 @contextmanager
 def _running(model: nn.Module) -> Iterator[Any]:
     """A function that says which module of the model is running."""
-    paths = {id(module): path for path, module in model.named_modules()}
+    paths: dict[int, list[str]] = defaultdict(list)  # several of a module that layers share
+    for path, module in model.named_modules(remove_duplicate=False):
+        paths[id(module)].append(path)
     stack = [""]
 
     def enter(module: nn.Module, _: Any) -> None:
-        stack.append(paths.get(id(module), stack[-1]))
+        known = paths.get(id(module), stack[-1:])
+        stack.append(next((path for path in known if path.startswith(f"{stack[-1]}.")), known[0]))
 
     def leave(*_: Any) -> None:
         stack.pop()

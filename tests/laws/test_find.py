@@ -274,3 +274,16 @@ def test_a_parameter_that_never_reaches_the_output_is_reported() -> None:
         "spare.weight",
         "spare.bias",
     }
+
+
+def test_an_activation_that_layers_share_is_named_where_it_runs() -> None:
+    """PyG's default argument is one module for all layers."""
+    model = Stack(gnn.ResGatedGraphConv(IN, HID), gnn.ResGatedGraphConv(HID, OUT))
+    assert model.layers[0].act is model.layers[1].act
+
+    reasons = [(exclusion.what, exclusion.reason) for exclusion in find_laws(model, features(), edges()).excluded]
+
+    assert reasons == [
+        (f"{2 * HID} channels of layers.0", "sigmoid in layers.0.act does not commute with scaling"),
+        (f"{2 * OUT} channels of layers.1", "sigmoid in layers.1.act does not commute with scaling"),
+    ]

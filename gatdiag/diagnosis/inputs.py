@@ -1,5 +1,6 @@
 """What is wrong with the inputs of the model: NaN, scale, no variation. From what the recorder saw of them once."""
 
+import math
 from typing import Any
 
 from gatdiag.diagnosis.facts import Facts
@@ -102,4 +103,6 @@ def _scale(facts: Facts, one: dict[str, Any], text: str, measured: str, threshol
 def _inputs(facts: Facts) -> list[dict[str, Any]] | None:
     """What is known of the floating-point inputs; None if nothing."""
     found = facts.signals.get("inputs")
-    return list(found) if found else None
+    sizes = dict.fromkeys(("largest_column", "smallest_column", "row_norm"), math.inf)  # null in JSON: it overflowed
+    known = [{**sizes, "relative_mu": 1.0, **{k: v for k, v in one.items() if v is not None}} for one in found or []]
+    return known or None

@@ -16,7 +16,7 @@ from gatdiag.summary import recorded
 def dead_units(facts: Facts) -> Finding | str | None:
     """Units that are zero at every node: inputs of a layer behind an activation, outputs, or without any gradient."""
     fed: dict[str, Any] = facts.signals.get("zero_inputs") or {}
-    shares = {name: float(one["last"]) for name, one in fed.items()}
+    shares = {name: float(one["last"] or 0.0) for name, one in fed.items()}
     dead = tuple(name for name in shares if shares[name] >= limit("dead"))
     if dead and facts.state != "trained":
         what = "units that feed the layer are zero at every node"

@@ -28,21 +28,22 @@ def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
         name, rows, columns, non_finite (count) and first (its row and column); if all is finite the root mean square
         of the largest and of the smallest column that is not zero, that norm of a row, and relative mu.
     """
-    x = as_rows(x).double()
+    x = as_rows(x)
     found: dict[str, Any] = {"name": name, "rows": x.shape[0], "columns": x.shape[1], "non_finite": 0}
-    bad = ~x.isfinite()
-    if bool(bad.any()):
-        return {**found, "non_finite": int(bad.sum()), "first": bad.nonzero()[0].tolist()}
     if not x.numel():
         return {**found, "largest_column": 0.0, "smallest_column": 0.0, "row_norm": 0.0, "relative_mu": 0.0}
-    size = x.square().mean(0).sqrt()
+    norm = torch.linalg.vector_norm(x, dim=0, dtype=torch.float64)
+    if not bool(norm.isfinite().all()) and bool((bad := ~x.isfinite()).any()):
+        return {**found, "non_finite": int(bad.sum()), "first": bad.nonzero()[0].tolist()}
+    size, mean = norm / len(x) ** 0.5, x.sum(0, dtype=torch.float64) / len(x)
     some = size[size > 0]
+    common = (mean / size.norm().clamp(min=_TINY)).square().sum()  # share of the squared norm that all rows have
     return {
         **found,
         "largest_column": float(size.max()),
         "smallest_column": float(some.min()) if len(some) else 0.0,
         "row_norm": float(size.norm()),
-        "relative_mu": float((x - x.mean(0)).norm() / x.norm().clamp(min=_TINY)),
+        "relative_mu": float((1 - common).clamp(min=0).sqrt()) if len(some) else 0.0,
     }
 
 

@@ -6,7 +6,7 @@
 - `weight_norm`: keep the norm of weight matrices at a chosen number
 - `insertion`: normalization layers and skip connections, put into a model that exists
 - `initialize`: fresh weights by a named scheme, as they are or balanced
-- `fresh`: what each scheme draws
+- `fresh`: the schemes with their options, and what each draws
 - `stack`: which weights lead into a neuron and which out of it, read off a stack of layers
 - `balance`: how large fresh weights are: every neuron balances, and a signal keeps its size
 - `rebalance`: rescale a model, also while it trains, so that neurons balance and its function stays

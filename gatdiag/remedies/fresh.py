@@ -1,21 +1,116 @@
-"""Fresh weights: what each base scheme draws, and how looks-linear matrices are laid out."""
+"""Fresh weights: schemes and their options, what each draws, and how looks-linear matrices are laid out."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import torch
 from torch import Generator, Tensor, nn
 
-from gatdiag.errors import ModelError
+from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Term
 from gatdiag.remedies.balance import Neuron
 from gatdiag.structure import ParameterInfo
 
 Scheme: TypeAlias = Literal["xavier", "xavier_uniform", "kaiming", "orthogonal", "identity", "looks_linear_identity"]
 SCHEMES: Final[tuple[Scheme, ...]] = get_args(Scheme)
+Attention: TypeAlias = Literal["zero", "random"]
+Order: TypeAlias = Literal["forward", "reverse"]
+Beta: TypeAlias = float | Literal["uniform", "normal"] | Sequence[float] | Tensor
 LAID_OUT: Final = frozenset({"orthogonal", "identity", "looks_linear_identity"})  # by what leads where
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A scheme with its options."""
+
+    scheme: Scheme
+    balanced: bool
+    attention: Attention
+    beta: Beta | None
+    in_reverse: bool
+    zero_branches: bool
+
+    @property
+    def squared_norm(self) -> float:
+        """Of rows and columns of hidden matrices of equal widths, as they are drawn."""
+        return 1.0 if self.scheme == "identity" else 2.0
+
+
+def read_recipe(
+    scheme: str,
+    balanced: bool | None,
+    attention: Attention | None,
+    beta: Beta | None,
+    order: Order,
+    zero_branches: bool,
+) -> Recipe:
+    """What is asked of `gatdiag.remedies.initialize_`.
+
+    Raises:
+        InputError: There is no such scheme, or an option does not fit.
+    """
+    name = scheme.replace("-", "_")
+    short = name.removeprefix("balanced_")
+    base = short.removesuffix("_zero_attention")
+    found = next((known for known in SCHEMES if known == base), None)
+    if found is None:
+        raise InputError(
+            f"Expected one of the schemes {', '.join(SCHEMES)}, or balanced_ and one of them, got {scheme!r}."
+        )
+    if (short != name and balanced is False) or (base != short and attention == "random"):
+        raise InputError(f"Expected options that agree with {scheme!r}, got {balanced=} and {attention=}.")
+    balanced = short != name or bool(balanced)
+    for option, value, known in (
+        ("attention", attention, (None, *get_args(Attention))),
+        ("order", order, get_args(Order)),
+    ):
+        if value not in known:
+            raise InputError(f"Expected {option} to be one of {', '.join(filter(None, known))}, got {value!r}.")
+    if not balanced and (beta is not None or order != "forward"):
+        raise InputError(f"beta and order are of balanced schemes: give balanced=True with {scheme!r}.")
+    if attention is None:
+        attention = "zero" if balanced or base != short or found in LAID_OUT else "random"
+    return Recipe(found, balanced, attention, _known_beta(beta), order == "reverse", zero_branches)
+
+
+def _known_beta(beta: Any) -> Beta | None:
+    """A number, a name, or a list of numbers."""
+    if beta is None:
+        return None
+    if isinstance(beta, str) and beta in ("uniform", "normal"):
+        return "uniform" if beta == "uniform" else "normal"
+    try:
+        numbers = torch.as_tensor(beta, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.zeros(0)
+    if numbers.dim() > 1 or not numbers.numel() or not bool((numbers > 0).all() & numbers.isfinite().all()):
+        raise InputError(
+            f"beta is a squared norm: a positive number, one for each neuron, 'uniform' or 'normal' was expected, got "
+            f"{beta!r}."
+        )
+    known: float | list[float] = numbers.tolist()
+    return known
+
+
+def squared_norms(recipe: Recipe, mean: float, count: int, generator: Generator | None) -> float | Sequence[float]:
+    """The beta of each of the neurons to begin with."""
+    if recipe.beta is None or isinstance(recipe.beta, float):
+        return mean if recipe.beta is None else recipe.beta
+    if not isinstance(recipe.beta, str):
+        return list(recipe.beta)
+    device = "cpu" if generator is None else generator.device
+    options: Any = {"generator": generator, "device": device, "dtype": torch.float64}
+    if recipe.beta == "uniform":
+        spread = 0.5 + torch.rand(count, **options)
+    else:
+        spread = (1 + torch.randn(count, **options) / 4).clamp(min=0.1)
+    norms: list[float] = (mean * spread).tolist()
+    return norms
+
+
+# --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

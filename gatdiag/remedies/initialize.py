@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,17 +12,25 @@ from gatdiag.laws import Exclusion, Law, Laws, find_laws
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.remedies.applied import Applied
 from gatdiag.remedies.balance import Neuron, balance_, ends, preserving_factor, scale_ends_, squared_sides
-from gatdiag.remedies.fresh import LAID_OUT, SCHEMES, Scheme, draw_, looks_linear_layouts
+from gatdiag.remedies.fresh import (
+    LAID_OUT,
+    Attention,
+    Beta,
+    Order,
+    Recipe,
+    Scheme,
+    draw_,
+    looks_linear_layouts,
+    read_recipe,
+    squared_norms,
+)
 from gatdiag.remedies.least_norm import balancing
 from gatdiag.remedies.orbit import multiply_
 from gatdiag.remedies.stack import neurons_of_stack, squared_norm_of_stack
 from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrapped
 from gatdiag.structure.isolation import preserved_random_state
 
-Attention: TypeAlias = Literal["zero", "random"]
-Order: TypeAlias = Literal["forward", "reverse"]
 Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
-Beta: TypeAlias = float | Literal["uniform", "normal"] | Sequence[float] | Tensor
 
 _TARGETS: Final[Mapping[str, str]] = {"GATv2Conv": "lin_r"}  # weights of the target node, which only score edges
 _REWRITTEN: Final = re.compile(r"(^|\.)parametrizations\.|weight_[gv]$|_orig$")
@@ -41,23 +48,6 @@ class Initialized(Applied):
     def __init__(self, skipped: tuple[Exclusion, ...]) -> None:
         super().__init__("initialize")
         self.skipped = skipped
-
-
-@dataclass(frozen=True)
-class _Recipe:
-    """A scheme with its options."""
-
-    scheme: Scheme
-    balanced: bool
-    attention: Attention
-    beta: Beta | None
-    in_reverse: bool
-    zero_branches: bool
-
-    @property
-    def squared_norm(self) -> float:
-        """Of rows and columns of hidden matrices of equal widths, as they are drawn."""
-        return 1.0 if self.scheme == "identity" else 2.0
 
 
 def initialize_(
@@ -161,7 +151,12 @@ def initialize_(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"Expected a torch.nn.Module and then the name of a scheme, got {type(model).__name__} first.")
-    recipe = _recipe(scheme, balanced, attention, beta, order, zero_branches)
+    if not isinstance(scheme, str) or not isinstance(generator, Generator | None):
+        raise InputError(
+            "Expected the name of a scheme after the model, then the inputs, and generator= to be a torch.Generator, "
+            f"got {type(scheme).__name__} and {type(generator).__name__}."
+        )
+    recipe = read_recipe(scheme, balanced, attention, beta, order, zero_branches)
     user = unwrapped(model)
     structure, inputs = discover(user), (args, kwargs)
     laws, neurons = _neurons_around(user, structure, recipe, inputs)
@@ -186,75 +181,8 @@ def initialize_(
         return applied
 
 
-def _recipe(
-    scheme: str,
-    balanced: bool | None,
-    attention: Attention | None,
-    beta: Beta | None,
-    order: Order,
-    zero_branches: bool,
-) -> _Recipe:
-    name = str(scheme).replace("-", "_")
-    short = name.removeprefix("balanced_")
-    base = short.removesuffix("_zero_attention")
-    found = next((known for known in SCHEMES if known == base), None)
-    if found is None:
-        raise InputError(
-            f"Expected one of the schemes {', '.join(SCHEMES)}, or balanced_ and one of them, got {scheme!r}."
-        )
-    if (short != name and balanced is False) or (base != short and attention == "random"):
-        raise InputError(f"Expected options that agree with {scheme!r}, got {balanced=} and {attention=}.")
-    balanced = short != name or bool(balanced)
-    for option, value, known in (
-        ("attention", attention, (None, *get_args(Attention))),
-        ("order", order, get_args(Order)),
-    ):
-        if value not in known:
-            raise InputError(f"Expected {option} to be one of {', '.join(filter(None, known))}, got {value!r}.")
-    if not balanced and (beta is not None or order != "forward"):
-        raise InputError(f"beta and order are of balanced schemes: give balanced=True with {scheme!r}.")
-    if attention is None:
-        attention = "zero" if balanced or base != short or found in LAID_OUT else "random"
-    return _Recipe(found, balanced, attention, _known_beta(beta), order == "reverse", zero_branches)
-
-
-def _known_beta(beta: Any) -> Beta | None:
-    """A number, a name, or a list of numbers."""
-    if beta is None:
-        return None
-    if isinstance(beta, str) and beta in ("uniform", "normal"):
-        return "uniform" if beta == "uniform" else "normal"
-    try:
-        numbers = torch.as_tensor(beta, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        numbers = torch.zeros(0)
-    if numbers.dim() > 1 or not numbers.numel() or not bool((numbers > 0).all() & numbers.isfinite().all()):
-        raise InputError(
-            f"beta is a squared norm: a positive number, one for each neuron, 'uniform' or 'normal' was expected, got "
-            f"{beta!r}."
-        )
-    known: float | list[float] = numbers.tolist()
-    return known
-
-
-def _squared_norms(recipe: _Recipe, mean: float, count: int, generator: Generator | None) -> float | Sequence[float]:
-    """The beta of each of the neurons to begin with."""
-    if recipe.beta is None or isinstance(recipe.beta, float):
-        return mean if recipe.beta is None else recipe.beta
-    if not isinstance(recipe.beta, str):
-        return list(recipe.beta)
-    device = "cpu" if generator is None else generator.device
-    options: Any = {"generator": generator, "device": device, "dtype": torch.float64}
-    if recipe.beta == "uniform":
-        spread = 0.5 + torch.rand(count, **options)
-    else:
-        spread = (1 + torch.randn(count, **options) / 4).clamp(min=0.1)
-    norms: list[float] = (mean * spread).tolist()
-    return norms
-
-
 def _neurons_around(
-    model: nn.Module, structure: Structure, recipe: _Recipe, inputs: Inputs
+    model: nn.Module, structure: Structure, recipe: Recipe, inputs: Inputs
 ) -> tuple[Laws | None, tuple[Neuron, ...]]:
     """The laws, where inputs are given, and the neurons, as far as the scheme needs to know them."""
     if recipe.zero_branches and not any(inputs):
@@ -271,7 +199,7 @@ def _neurons_around(
 
 
 def _drawn(
-    model: nn.Module, structure: Structure, recipe: _Recipe, neurons: Sequence[Neuron], generator: Generator | None
+    model: nn.Module, structure: Structure, recipe: Recipe, neurons: Sequence[Neuron], generator: Generator | None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Every parameter, drawn anew where the scheme says so (in single precision at least), and what was done to it."""
     layouts = looks_linear_layouts(neurons) if recipe.scheme in LAID_OUT else {}
@@ -296,7 +224,7 @@ def _drawn(
     return fresh, said
 
 
-def _is_zero(info: ParameterInfo, kind: str, recipe: _Recipe) -> bool:
+def _is_zero(info: ParameterInfo, kind: str, recipe: Recipe) -> bool:
     if info.role == "bias":
         return True
     only_scores = info.role == "attention vector" or (recipe.balanced and _is_target(info, kind))
@@ -314,7 +242,7 @@ def _balance_stack_(
     model: nn.Module,
     structure: Structure,
     weights: dict[str, Tensor],
-    recipe: _Recipe,
+    recipe: Recipe,
     neurons: Sequence[Neuron],
     generator: Generator | None,
 ) -> None:
@@ -325,7 +253,7 @@ def _balance_stack_(
         if neurons
         else 2
     )
-    norms = _squared_norms(recipe, mean, len(begin), generator)
+    norms = squared_norms(recipe, mean, len(begin), generator)
     left = balance_(weights, neurons, norms, in_reverse=recipe.in_reverse, vectors=vectors)
     if left is not None:
         into, out = squared_sides(weights, left)
@@ -369,7 +297,7 @@ def _balance_by_laws_(
     model: nn.Module,
     structure: Structure,
     weights: dict[str, Tensor],
-    recipe: _Recipe,
+    recipe: Recipe,
     laws: Laws,
     inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
     generator: Generator | None,
@@ -380,7 +308,7 @@ def _balance_by_laws_(
     queries_and_keys = {term.parameter for law in laws if not _is_neuron(law) for term in law.terms}
     vectors = {name for name, role in roles.items() if role == "attention vector"} | queries_and_keys
     begin = ends(_neurons(laws), recipe.in_reverse, vectors | held)
-    norms = _squared_norms(recipe, recipe.squared_norm, len(begin), generator)
+    norms = squared_norms(recipe, recipe.squared_norm, len(begin), generator)
     skipped = _settle_(weights, recipe, laws, norms, begin, vectors, held)
     if recipe.beta is None or isinstance(recipe.beta, str):
         scaled = frozenset(term.parameter for law in laws for term in law.terms) - held
@@ -394,7 +322,7 @@ def _balance_by_laws_(
 
 def _settle_(
     weights: dict[str, Tensor],
-    recipe: _Recipe,
+    recipe: Recipe,
     laws: Laws,
     norms: float | Sequence[float],
     begin: Sequence[Neuron],

@@ -706,6 +706,8 @@ def test_an_interrupt_at_any_line_changes_nothing():
         ({"scheme": "balanced_xavier", "beta": "constant"}, r"'uniform' or 'normal' was expected, got 'constant'"),
         ({"scheme": "balanced_xavier", "beta": [1.0, 2.0]}, r"each of the 4 neurons to begin with, got 2"),
         ({"zero_branches": True}, r"Give the inputs of a forward pass"),
+        ({"scheme": X}, r"the name of a scheme after the model.*got Tensor and NoneType"),
+        ({"generator": 3}, r"torch.Generator, got str and int"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_and_nothing_changed(options, message):

@@ -47,14 +47,17 @@ meta.json is one JSON object in UTF-8, replaced as a whole, without NaN or infin
     versions            of gatdiag, python, torch, torch_geometric, numpy, and the platform
     first_non_finite    null, or {"step", "layer", "where", "parameter", "kind"} of the first NaN or infinity
     best                null, or {"name", "mode", "value", "step"} of best.safetensors
+    signals             null, missing, or what was seen once or a few times: {"inputs": [{"name", "rows", "columns",
+                        "non_finite", ...}], "output": {"criterion", "labels", ...}, "zero_inputs", "unreached",
+                        "foreign_leaves"}, each where it was seen
     notes               [text]: what could not be recorded, and why
     resumed_at          [step]: where it was resumed
 
 Streams and Parquet files
 -------------------------
 The columns are the same in both, and names are dictionary columns, so that each row says what it is about. A stream is
-only ever appended to, a batch of rows (or a line) for each step, written at once; one that a kill cut off at its end is
-ignored. In `steps.jsonl` null is left out, and NaN, Infinity and -Infinity are written so.
+only ever appended to, a batch with the rows of some steps (or a line a step) at a time, written at once; one that a
+kill cut off at its end is ignored. In `steps.jsonl` null is left out, and NaN, Infinity and -Infinity are written so.
 
 To seal a run is to write each table to Parquet, then `sealed` into meta.json, and then to delete the streams. To resume
 one is the same backwards: the rows before the step at which it goes on are written into new streams. Since meta.json is

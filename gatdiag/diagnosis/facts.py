@@ -49,6 +49,11 @@ class Facts:
         return self.run.meta.get("signals") or {}
 
     @cached_property
+    def output(self) -> dict[str, Any]:
+        """What the recorder saw of the model's output and of dL/dout, as far as it is known."""
+        return {name: value for name, value in (self.signals.get("output") or {}).items() if value is not None}
+
+    @cached_property
     def layers(self) -> list[dict[str, Any]]:
         """The layers that took part in the forward pass, in order."""
         return [layer for layer in self.run.meta["structure"]["layers"] if layer.get("executed") is not False]
@@ -116,7 +121,7 @@ class Facts:
     @cached_property
     def classes(self) -> int:
         """How many classes there seem to be; 0 where nothing says that it is a classification."""
-        labels = (self.signals.get("output") or {}).get("labels")
+        labels = self.output.get("labels")
         if labels:
             return len(labels)
         if not any(kind == "accuracy" for kind in scores(self.run)):
@@ -127,7 +132,7 @@ class Facts:
     @cached_property
     def chance(self) -> float:
         """Loss of the best constant prediction: entropy of the labels seen, else the logarithm of the classes."""
-        labels = np.asarray((self.signals.get("output") or {}).get("labels") or [], float)
+        labels = np.asarray(self.output.get("labels") or [], float)
         if labels.sum() > 0:
             share = labels[labels > 0] / labels.sum()
             return float(-(share * np.log(share)).sum())
@@ -137,11 +142,11 @@ class Facts:
 
     def _target_variance(self) -> float:
         """Variance of the targets, if the loss is their mean squared distance from the output; else NaN."""
-        output = self.signals.get("output") or {}
+        output = self.output
         implied, step = output.get("implied_mse"), int(output.get("implied_step", -1))
         if implied is None or step not in self.loss.index or not math.isclose(self.loss[step], implied, rel_tol=1e-2):
             return math.nan
-        return float(output["implied_variance"])
+        return float(output.get("implied_variance", math.nan))
 
     @cached_property
     def base(self) -> float:
@@ -306,7 +311,7 @@ class Facts:
         for layer in self.layers:
             for parameter in layer["parameters"]:
                 gain = _gain(layer, parameter, first.get(parameter["name"], math.nan))
-                if gain > 0:
+                if 0 < gain < math.inf:
                     found.setdefault(layer["name"], []).append(math.log(gain))
         return {name: math.exp(sum(values) / len(values)) for name, values in found.items()}
 

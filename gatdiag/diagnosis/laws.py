@@ -143,7 +143,7 @@ def _relative(run: Run, rows: pd.DataFrame, values: "pd.Series[float]", *, first
     at = norms["step"].min() if first else norms["step"][norms["step"] <= rows["step"].max()].max()
     norm: dict[str, Any] = dict(norms[norms["step"] == at][["layer", "value"]].astype({"layer": str}).to_numpy())
     known = [layer for layer in largest.index if norm.get(layer)]
-    return {str(layer): float(largest[layer]) * int(neurons[layer]) / norm[layer] ** 2 for layer in known}
+    return {str(layer): float(largest[layer]) / norm[layer] * int(neurons[layer]) / norm[layer] for layer in known}
 
 
 def _at(frame: pd.DataFrame, step: int) -> pd.DataFrame:

@@ -14,6 +14,8 @@ from gatdiag.names import listed, short
 from gatdiag.run import Run
 from gatdiag.summary import logged, loss_name
 
+_MOST = 1e18  # entries: a damaged count may be infinite
+
 
 def non_finite_operation(facts: Facts) -> Finding | str | None:
     """The first value that is not finite: "nonfinite-operation", or "overflow" where sizes grew before."""
@@ -71,12 +73,11 @@ def _first(facts: Facts) -> dict[str, Any] | None:
         named = [str(noted["parameter"])] if noted.get("parameter") else []
         return {"step": int(noted["step"]), "where": noted["where"], "kind": noted["kind"], "count": 0,
                 "layers": [str(noted["layer"])], "parameters": named}  # fmt: skip
-    counts = _counts(facts.run)
-    broken = counts[counts["count"] > 0]
+    broken = _counts(facts.run)
     if len(broken):
         rows = broken[broken["step"] == broken["step"].min()]
         layers, parameters = (list(dict.fromkeys(rows[name].dropna())) for name in ("layer", "parameter"))
-        where, count = listed(dict.fromkeys(rows["what"])), int(rows["count"].sum())
+        where, count = listed(dict.fromkeys(rows["what"])), int(min(rows["count"].sum(), _MOST))
         return {"step": int(rows["step"].iloc[0]), "where": where, "kind": "NaN or infinite", "count": count,
                 "layers": layers, "parameters": parameters}  # fmt: skip
     loss = broken_loss(facts.run)
@@ -107,12 +108,12 @@ def _blew_up(facts: Facts, step: int) -> bool:
 
 
 def _counts(run: Run) -> pd.DataFrame:
-    """How many entries are not finite: step, layer, parameter, what, count; a row for each that was counted."""
+    """How many entries are not finite: step, layer, parameter, what, count; a row for each count that is not zero."""
     found = [pd.DataFrame(columns=["step", "layer", "parameter", "what", "count"])]
     for frame, of in ((run.layers, "output"), (run.parameters, "weight")):
         for column, what in (("non_finite", of), ("gradient_non_finite", f"gradient of the {of}")):
             if column in frame.columns:
-                rows = frame[frame[column].notna()]
+                rows = frame[frame[column] > 0]
                 parameter = rows["parameter"].astype(str) if "parameter" in rows else None
                 counts = rows[["step"]].assign(layer=rows["layer"].astype(str), parameter=parameter, what=what)
                 found.append(counts.assign(count=rows[column].astype(float)))

@@ -11,9 +11,9 @@ _PERHAPS = (*_SQUASHES, "Exp", "Div", "Tanh", "Hardsigmoid")
 
 def softmax_twice(facts: Facts) -> Finding | str | None:
     """Outputs that are probabilities, and a gradient dL/dout that is that of a loss on logits."""
-    output = facts.signals.get("output") or {}
+    output = facts.output
     criterion = output.get("criterion")
-    if not output:
+    if "min" not in output or "max" not in output:
         return "the recorder did not look at the model's output"
     if not criterion or output.get("criterion_share", 0.0) < limit("criterion"):
         return "dL/dout is not that of a known classification loss"

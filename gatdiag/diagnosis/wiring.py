@@ -131,7 +131,7 @@ def not_cleared(facts: Facts) -> Finding | str | None:
 
 def no_signal(facts: Facts) -> Finding | str | None:
     """No gradient enters at the output: a loss that does not depend on it, or labels of one class."""
-    output = facts.signals.get("output") or {}
+    output = facts.output
     if output.get("has_graph") is False:
         return _no_signal("The model's output has no graph, so that no gradient can come back to its parameters.", 0.0)
     labels = output.get("labels") or []

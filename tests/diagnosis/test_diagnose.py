@@ -1,5 +1,7 @@
+import math
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 
 import gatdiag
@@ -55,6 +57,45 @@ def test_what_was_not_recorded_is_skipped_with_the_reason(tmp_path):
 
 def test_a_run_without_a_row_is_no_traceback(tmp_path):
     assert diagnose(build(tmp_path / "run")).findings == ()
+
+
+ODD = {
+    "live": {"logged": {"loss": [1.0, 0.9]}, "ending": None},
+    **{
+        str(value): {
+            "layers": {
+                name: np.full((30, 4), value)
+                for name in ("output_norm", "relative_mu", "non_finite", "output_gradient_norm", "effective_rank")
+            },
+            "weights": {name: np.full((30, 4), value) for name in ("norm", "gradient_norm", "update_ratio")},
+            "neurons": {name: np.full((30, 6), value) for name in ("c", "delta", "predicted_c")},
+            "logged": {name: np.full(30, value) for name in ("loss", "val_accuracy", "val_loss", "learning_rate")},
+        }
+        for value in (math.nan, math.inf, 0.0, -1.0, 1e300)
+    },
+    "optimizer": {
+        "logged": {"loss": [1.0] * 30},
+        "optimizers": [{"class": "Own", "groups": [{"lr": None, "weight_decay": None, "momentum": "x"}]}],
+    },
+    "signals": {
+        "logged": {"loss": [1.0] * 30},
+        "signals": {
+            "inputs": [{"name": "x", "rows": 3, "columns": 9, "non_finite": 0, "relative_mu": None}],
+            "output": {"criterion": "cross-entropy", "criterion_share": None, "implied_mse": 1.0, "implied_step": 0},
+            "zero_inputs": {"convs.0": {"first": None, "last": None, "since": None}},
+        },
+    },
+    "no output": {
+        "logged": {"loss": [1.0] * 30},
+        "signals": {"output": {"criterion": "nll", "criterion_share": 1.0, "last_operation": "SoftmaxBackward0"}},
+    },
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_runs_get_a_diagnosis_without_a_warning(tmp_path, case):
+    document = diagnose(build(tmp_path / "run", **ODD[case])).document()
+    assert document["verdict"]["code"] in {*CAUSES, "healthy"}
 
 
 def test_the_table_names_every_check_and_nothing_else():

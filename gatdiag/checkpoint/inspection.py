@@ -30,21 +30,13 @@ _NAMED: Final = 2  # checkpoints that a note is of
 
 
 class Notes:
-    """Collects texts.
-
-    Example:
-        >>> notes = Notes()
-        >>> for name in "abcd":
-        ...     notes.add("tells no step", Path(name))
-        >>> notes.texts()
-        ("'a', 'b' and 2 more: tells no step",)
-    """
+    """Texts, and the checkpoints each is true of."""
 
     def __init__(self) -> None:
         self._found: dict[str, dict[Path, None]] = {}
 
     def add(self, text: str, path: Path | None = None) -> None:
-        """Note something of a checkpoint, or of all of them."""
+        """Note what is true of a checkpoint, or of all of them."""
         paths = self._found.setdefault(text, {})
         if path is not None:
             paths[path] = None
@@ -68,8 +60,8 @@ class Inspection:
         tensors: The weights of the last one, under the names of the run; read from its file when they are used.
         measured: Parameter -> what it measures in the last one.
         optimizer: The optimizer's state in the last one.
-        notes: What a reader should know.
-        has_steps: Whether any of them tells its step; if none does, steps are counted.
+        notes: Remarks for the reader.
+        has_steps: True if any of them stores its step; if none does, steps are counted.
     """
 
     run: Run
@@ -231,11 +223,7 @@ def _step(checkpoint: Checkpoint, before: int, notes: Notes) -> int:
 
 
 def _tell_of_differences(first: Checkpoint, last: Checkpoint, notes: Notes) -> None:
-    """Notes what only the last or only the first checkpoint has.
-
-    Raises:
-        InputError: They have nothing in common.
-    """
+    """Notes what only the last or only the first checkpoint has; InputError where they have nothing in common."""
     before, after = ({name: list(tensor.shape) for name, tensor in of.tensors.items()} for of in (first, last))
     reshaped = [name for name in before if name in after and before[name] != after[name]]
     if not any(after.get(name) == shape for name, shape in before.items()):

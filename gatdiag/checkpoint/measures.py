@@ -1,4 +1,4 @@
-"""What a parameter of a state dict measures: norms, dead rows and columns, NaN and infinities, how far it has moved.
+"""Measures of a parameter of a state dict: norms, dead rows and columns, NaN and infinities, how far it has moved.
 
 Each number is measured once, in one pass over the memory: in single precision within a block where the tensor is no
 more precise than that, in double precision across blocks, and wholly in double precision where squares overflow or
@@ -24,14 +24,14 @@ _PLAIN: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True, eq=False)
 class WeightStats:
-    """What one parameter measures.
+    """Measures of one parameter.
 
     Attributes:
         norm: Frobenius norm ||W||_F. Of a linear map it is an upper bound of its Lipschitz constant ||W||_2.
         non_finite: How many entries are NaN or infinite.
         row_norms: (out,), norm of each row (entry of a vector), float64: what leads into a neuron.
         column_norms: (in,), norm of each column: what leads out of a neuron of the layer before.
-        is_matrix: Whether it has rows and columns. Vectors have one column, and so have the entries that a sparse
+        is_matrix: True if it has rows and columns. Vectors have one column, and so have the entries that a sparse
             tensor stores.
         spectral_norm: ||W||_2, as `gatdiag.metrics.spectral_norm`; NaN where it was not measured.
     """
@@ -90,7 +90,7 @@ def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: 
     Args:
         initial: w_0, of any number type.
         trained: w.
-        attention: Whether it is an attention vector, whose change is absolute, for it may start at zero.
+        attention: True for an attention vector, whose change is absolute, for it may start at zero.
         quick: Leave out the quantiles.
 
     Returns:

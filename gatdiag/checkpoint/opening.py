@@ -62,7 +62,7 @@ class Checkpoint:
         step: Optimizer steps taken, as the file says it, else its optimizer, else its name; None if nothing does.
         epoch: As the file or its name says it.
         optimizer: None if there is none.
-        notes: What a reader should know: prefixes taken off, entries left out, what else could have been meant.
+        notes: Remarks for the reader: prefixes taken off, entries left out, what else could have been meant.
     """
 
     path: Path

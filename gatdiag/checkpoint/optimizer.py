@@ -25,7 +25,7 @@ class OptimizerState:
         moments: Parameter's name -> {"exp_avg", "exp_avg_sq", "momentum_buffer", "step", ...} -> tensor; empty where
             the file does not tell which state belongs to which parameter.
         groups: The settings of each parameter group (lr, betas, ...), without the parameters.
-        matched: Whether the file tells which state belongs to which parameter.
+        matched: True if the file tells which state belongs to which parameter.
         others: How many other optimizers in the file hold moments, too.
     """
 
@@ -61,15 +61,7 @@ def _further(data: Any, depth: int, seen: set[int]) -> Iterator[State]:
 
 
 def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[OptimizerState | None, tuple[str, ...]]:
-    """The state of the first optimizer.
-
-    Args:
-        data: What was saved.
-        tensors: The model's, by name.
-
-    Returns:
-        The state, None if there is none; and notes, if its moments belong to no parameter for certain.
-    """
+    """The state of the first optimizer, if there is one; and notes, where its moments could not be matched."""
     found = optimizers(data)
     if not found:
         return None, ()
@@ -92,11 +84,8 @@ def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[Optimizer
 def named_states(optimizer: State, tensors: Mapping[str, Tensor]) -> dict[str, State] | None:
     """Parameter's name -> its state, as it lies in the file.
 
-    By the names in the file where it has them. Otherwise by order, which is that of the state dict without its buffers.
-
-    Returns:
-        The states, by name; None where their numbers or shapes do not fit those of the parameters in that order, and
-        where groups hold parameters of the same shape, for groups can be in any order.
+    By the names in the file where it has them. Otherwise by order, which is that of the state dict without its buffers:
+    None where numbers or shapes do not fit, and where groups, which can be in any order, hold parameters of one shape.
     """
     states = {_key(key): state for key, state in optimizer["state"].items() if isinstance(state, dict)}
     members = [_members(group) for group in _groups(optimizer)]

@@ -31,7 +31,7 @@ _OF_TWO: Final = ("changes", "quantiles")
 _CHANGES: Final = (*GROUPS["changes"].columns, *GROUPS["quantiles"].columns)
 # The optimizer's steps from one checkpoint to the next were not seen.
 _UNSEEN: Final = ("update_ratio", "predicted_c")
-RECORDED: Final = tuple(name for group in GROUPS.values() for name in group.columns if name not in _UNSEEN)
+_RECORDED: Final = tuple(name for group in GROUPS.values() for name in group.columns if name not in _UNSEEN)
 
 
 @dataclass(frozen=True)
@@ -54,24 +54,7 @@ class ModelCase:
 
 
 class WeightRecord:
-    """Writes a step of a run for each checkpoint, from its weights alone.
-
-    Args:
-        folder: The run's.
-        name: What the run is called.
-        model: What the model is called.
-        structure: The layers.
-        laws: Those whose c is recorded: of a model, or of a plain stack.
-        compared: Whether there is something to measure changes from.
-        quick: Leave out spectral norms and quantiles of change, which take many times as long as all the rest.
-        overwrite: Delete the run that is there.
-
-    Attributes:
-        measured: Parameter -> what it measures in the last checkpoint.
-
-    Raises:
-        InputError: The folder cannot be written.
-    """
+    """Writes a step of a run for each checkpoint, from its weights alone; `measured` is what the last one measures."""
 
     def __init__(
         self,
@@ -184,20 +167,6 @@ class PassRecord:
     """Writes a step of a run for each checkpoint: what a step of training would have measured there.
 
     The model runs in training mode, with the same random numbers for each checkpoint.
-
-    Args:
-        case: The model, with a loss.
-        structure: Its layers.
-        folder: The run's.
-        name: What the run is called.
-        compared: Whether there is something to measure changes from.
-        overwrite: Delete the run that is there.
-
-    Attributes:
-        measured: Parameter -> what it measures in the last checkpoint.
-
-    Raises:
-        InputError: The folder cannot be written, or recording is switched off.
     """
 
     def __init__(
@@ -208,7 +177,7 @@ class PassRecord:
         self._case = case
         self._names = [info.name for info in structure.parameters]
         self.measured: Mapping[str, WeightStats] = {}
-        metrics = RECORDED if compared else [name for name in RECORDED if name not in _CHANGES]
+        metrics = _RECORDED if compared else [name for name in _RECORDED if name not in _CHANGES]
         settings = Settings(select(metrics, 20.0), every=checkpoint, overwrite=overwrite, name=name)
         self._recorder = Recorder(case.model, folder, settings)
         if not self._recorder.enabled:
@@ -217,20 +186,12 @@ class PassRecord:
         self._recorder.start()
 
     def start(self, reference: Mapping[str, Tensor]) -> None:
-        """Measure changes from these weights on; the laws are found with them.
-
-        Raises:
-            ModelError: The model or the loss fails.
-        """
+        """Measure changes from these weights on; the laws are found with them."""
         load_weights_(self._case.model, reference)
         self._loss()
 
     def add(self, step: int, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> None:
-        """Write one checkpoint.
-
-        Raises:
-            ModelError: The model or the loss fails.
-        """
+        """Write one checkpoint; ModelError where the model or the loss fails."""
         load_weights_(self._case.model, tensors)
         self._case.model.zero_grad()
         loss = self._loss()

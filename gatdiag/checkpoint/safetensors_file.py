@@ -23,21 +23,12 @@ def looks_like(head: bytes) -> bool:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Reads one file; its tensors are memory-mapped in any case, and copied when they are written to.
-
-    Raises:
-        InputError: The header is too long.
-        SafetensorError: The file is damaged.
-    """
+    """Reads one file; its tensors are memory-mapped, and copied when they are written to."""
     return _in_order(_tensors(path))
 
 
 def read_sharded(index: Path) -> dict[str, Tensor]:
-    """Reads the shards that an index names, all of which lie in its folder.
-
-    Raises:
-        InputError: The index is damaged, or names a file elsewhere, one that is missing, or tensors that are not there.
-    """
+    """Reads the shards that an index names, all of which lie in its folder."""
     tensors: dict[str, Tensor] = {}
     names = weight_map(index)
     for shard in sorted(set(names.values())):
@@ -51,11 +42,7 @@ def read_sharded(index: Path) -> dict[str, Tensor]:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """Tensor's name -> name of the shard that holds it.
-
-    Raises:
-        InputError: The index is damaged, or names a file in another folder.
-    """
+    """Tensor's name -> name of the shard that holds it, a file in the folder of the index."""
     if index.stat().st_size > _HEADER:
         raise InputError(f"expected an index of at most {_HEADER:,} bytes")
     try:

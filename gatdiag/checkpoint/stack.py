@@ -207,11 +207,7 @@ def _check_plain(info: ParameterInfo, layer: Layer, tensor: Tensor) -> None:
 
 
 def _map(path: str, layer: Layer, stack: Sequence[str], infos: Sequence[ParameterInfo], axis: int | None) -> StackLayer:
-    """A map out of its parameters.
-
-    Raises:
-        _NotPlainError: It is none, or may be stored transposed.
-    """
+    """A map out of its parameters; raises where it is none, or may be stored transposed."""
     matrices = tuple(
         info for info in infos if info.role == FEATURE and info.name.removeprefix(f"{path}.").partition(".")[0] in stack
     )
@@ -270,13 +266,12 @@ def _is_next(one: StackLayer, other: StackLayer) -> bool:
 
 
 def _entries(one: StackLayer, following: StackLayer) -> list[dict[str, Any]]:
-    """The laws of a layer, read off a few where neurons differ in their number alone: there may be thousands."""
+    """The laws of a layer, read off the first two and the last: thousands may differ in a number alone."""
     neurons = range(following.inputs)
     found = pack(_law(one, following, neuron) for neuron in neurons[:2])
     found[0]["count"] = len(neurons)
-    read = RecordedLaws(found[:1], one.path)
-    if all(read[neuron].terms == _law(one, following, neuron).terms for neuron in {*neurons[:2], *neurons[-1:]}):
-        return found[:1]
+    if len(found) == 1 and RecordedLaws(found, one.path)[-1].terms == _law(one, following, neurons[-1]).terms:
+        return found
     return pack(_law(one, following, neuron) for neuron in neurons)
 
 

@@ -88,8 +88,8 @@ def find_weights(data: Any) -> Weights:
 def copies(data: Any, weights: Weights) -> tuple[str, ...]:
     """Where else in what was saved a model's weights are, such as their averages: keys that lead there, with dots.
 
-    A dictionary is one if it has a weight's name and shape; a list, if it could be most of the weights by its shapes.
-    What shares the weights' memory is no other.
+    A dictionary is one if it has a weight's name and shape; a list, if it could be most of the weights by its shapes;
+    neither, if it shares their memory.
     """
     return tuple(_copies(data, (), weights, {id(weights.holder)} if weights.within else set()))
 

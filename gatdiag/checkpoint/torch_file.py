@@ -64,11 +64,7 @@ def read_torch(path: Path, *, mapped: bool = True) -> Any:
 
 
 def read_legacy(path: Path) -> Any:
-    """Reads a file of torch.save as it was before version 1.6; it cannot be memory-mapped.
-
-    Raises:
-        InputError: It is damaged, or needs more than weights-only loading.
-    """
+    """Reads a file of torch.save as it was before version 1.6; it cannot be memory-mapped."""
     with path.open("rb") as file:
         for _ in range(_LEGACY_PICKLES):
             _check_pickle(file, path.stat().st_size)
@@ -77,11 +73,7 @@ def read_legacy(path: Path) -> Any:
 
 
 def read_bytes(data: bytes) -> Any:
-    """Reads what torch.save wrote to memory.
-
-    Raises:
-        InputError: It is damaged, or needs more than weights-only loading.
-    """
+    """Reads what torch.save wrote to memory."""
     if not data.startswith(ZIP):
         raise InputError("a part of it is not as torch.save writes it")
     _check_archive(io.BytesIO(data), len(data))

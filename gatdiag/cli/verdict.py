@@ -1,4 +1,4 @@
-"""What two recorded trainings that differ in one thing say about each other, in numbers and in words."""
+"""Two recorded trainings that differ in one thing, compared in numbers and in words."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Numbers(NamedTuple):
     hidden_gradient: float  # ||dL/dW|| / ||W|| between the first and the last layer, median over layers and epochs
     unchanged: float  # share of all weights that ended where they began, bit for bit
     imbalance: float  # largest |c| of a neuron at the start
-    broke: str = ""  # what the loss became where it was first no finite number, as in "NaN at epoch 3"
+    broke: str = ""  # what the loss became where it was first not finite, as in "NaN at epoch 3"
 
 
 def numbers_of(run: Run) -> Numbers:
@@ -50,7 +50,7 @@ def numbers_of(run: Run) -> Numbers:
 
 
 def verdict(runs: Sequence[Numbers], classes: int) -> str:
-    """What happened in a few sentences, of the first run against the last.
+    """A few sentences on what happened, of the first run against the last.
 
     Args:
         runs: Two runs.

@@ -114,13 +114,7 @@ def series_of(path: str) -> str:
 
 
 def is_buffer(key: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> bool:
-    """True for entries of a state dict that are no parameters: statistics, masks, counters, vectors of power iteration.
-
-    Args:
-        key: Its name.
-        tensor: The entry.
-        tensors: All of them.
-    """
+    """True for entries of a state dict that are not parameters: statistics, masks, counters, power iteration."""
     if not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized):
         return True
     power_iteration = key.endswith(("weight_u", "weight_v")) and f"{key[:-1]}orig" in tensors
@@ -183,7 +177,7 @@ def _axis_of_order(paths: Sequence[str], shapes: Sequence[Shape]) -> int | None:
 
 
 def _last_word(path: str) -> str:
-    """The last part of a path that is no number."""
+    """The last part of a path that is not numeric."""
     return next((part for part in reversed(path.split(".")) if not part.isdigit()), "")
 
 
@@ -248,21 +242,13 @@ def _repeats(kept: Tensor, repeated: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class _Signature:
-    """The names of one kind of layer, out of the table of `adapters`.
-
-    Attributes:
-        kind: Class of the layer.
-        required: Name -> how many axes its tensor must have; None: any, or a module.
-        allowed: All names that may be right below the layer.
-        absent: Names of tensors, dotted, that must not be there.
-        weak: Whether it counts only where the path says "conv".
-    """
+    """The names of one kind of layer, out of the table of `adapters`."""
 
     kind: str
-    required: Mapping[str, int | None]
-    allowed: frozenset[str]
-    absent: tuple[str, ...]
-    weak: bool
+    required: Mapping[str, int | None]  # name -> how many axes its tensor must have; None: any, or a module
+    allowed: frozenset[str]  # all names that may be right below the layer
+    absent: tuple[str, ...]  # names of tensors, dotted, that must not be there
+    weak: bool  # it counts only where the path says "conv"
 
     def fits(self, path: str, children: Children, modules: "_Modules") -> bool:
         if not self.required.keys() <= children.keys() <= self.allowed or (self.weak and "conv" not in path.lower()):
@@ -292,12 +278,7 @@ _TELLING: Final = frozenset(name for known in _SIGNATURES for name in known.requ
 
 
 class _Modules:
-    """Names below each path, and the class of what is there as far as names and shapes tell.
-
-    Args:
-        parameters: Names of parameters with their shapes.
-        running: Paths of the modules that keep running statistics.
-    """
+    """Names below each path, and the class of what is there as far as names and shapes tell."""
 
     def __init__(self, parameters: Iterable[tuple[str, Shape]], running: set[str]) -> None:
         self._running = running

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatdiag import quantities
@@ -58,6 +58,7 @@ def test_what_is_not_finite_is_counted_and_stays_in_its_rows():
     assert measured.column_norms.isfinite().sum() == 398
 
 
+@settings(deadline=None)
 @given(st.permutations(range(6)), st.floats(-4, 4))
 def test_rows_move_with_the_rows_and_scale_with_the_weights(order, factor):
     tensor = RANDOM[:6, :5].double()

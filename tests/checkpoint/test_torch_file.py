@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatdiag.checkpoint import open_checkpoint, torch_file
@@ -340,6 +340,7 @@ def scanned(data):
     return scan(io.BytesIO(data), len(data))
 
 
+@settings(deadline=None)
 @given(plain, st.integers(0, 5))
 def test_plain_data_of_every_protocol(value, protocol):
     data = pickle.dumps(value, protocol)
@@ -348,6 +349,7 @@ def test_plain_data_of_every_protocol(value, protocol):
     assert file.read() == b"after"
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(data):
     for start in (b"", b"\x80\x02"):

@@ -239,6 +239,15 @@ def test_sparse_adjacency(kind, to_sparse):
 
 
 @pytest.mark.parametrize("kind", LAYERS)
+def test_a_graph_without_edges(kind):
+    layer, x = layer_of(kind, heads=2), torch.randn(6, 4, dtype=torch.float64)
+    layer.add_self_loops, nothing = False, torch.empty(2, 0, dtype=torch.long)
+    expected = layer(x, nothing)
+    lipschitz_normalize_(layer)
+    assert torch.equal(layer(x, nothing), expected)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_neighborhoods_of_zeros_have_gradients(kind, dtype):
     layer = layer_of(kind, heads=2).to(dtype)

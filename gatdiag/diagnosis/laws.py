@@ -75,7 +75,9 @@ def conservation(facts: Facts) -> Finding | str | None:
     first, last = (_at(neurons, int(neurons["step"].iloc[place])) for place in (0, -1))
     if len(first) != len(last) or neurons["step"].iloc[0] == neurons["step"].iloc[-1]:
         return "c was recorded once only"
-    drift = _relative(facts.run, last, pd.Series(last["c"].to_numpy() - first["c"].to_numpy(), last.index), first=True)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        moved = pd.Series(last["c"].to_numpy() - first["c"].to_numpy(), last.index)
+    drift = _relative(facts.run, last, moved, first=True)
     if not drift:
         return "norms of the weights were not recorded"
     worst = max(drift, key=drift.__getitem__)
@@ -120,7 +122,8 @@ def _predicted_share(neurons: pd.DataFrame) -> float:
     if "predicted_c" not in neurons or len(neurons) % count or len(neurons) < 2 * count:
         return math.nan
     c, predicted = (neurons[name].to_numpy(float).reshape(-1, count) for name in ("c", "predicted_c"))
-    measured, expected = np.diff(c, axis=0), predicted[1:] - c[:-1]
+    with np.errstate(invalid="ignore"):
+        measured, expected = np.diff(c, axis=0), predicted[1:] - c[:-1]
     known = np.isfinite(measured) & np.isfinite(expected)
     total = float((measured[known] ** 2).sum())
     return float((measured[known] * expected[known]).sum()) / total if total and known.any() else math.nan

@@ -10,14 +10,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import mul
+from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from gatdiag.errors import OptimizerError
 from gatdiag.law import Exclusion, Law
-from gatdiag.laws.prediction import updates
+from gatdiag.laws.prediction import Update, updates
 
 Tensors = Mapping[str, Tensor]
 Axes = tuple[int, ...]
@@ -60,36 +62,53 @@ class Sums:
         """Vectors of sums of elementwise products, in float64.
 
         Args:
-            factors: Tensors by name; a name that is missing counts as zeros.
+            factors: Tensors by name; a name that is missing counts as zeros. All may have one axis more in front, of
+                several points: each has vectors of its own then, side by side.
             wanted: For each vector, the positions of its factors.
             absolute: Sum absolute values.
         """
+        points = next((self._points(name, tensor) for factor in factors for name, tensor in factor.items()), ())
         pieces: list[list[Tensor]] = [[] for _ in wanted]
         for alike, every in self._groups:
-            stacked = [self._stacked(alike, factor) for factor in factors]
+            stacked = [self._stacked(alike, factor, points) for factor in factors]
+            stacked = [factor.abs() for factor in stacked] if absolute else stacked
+            before = len(points) + 1
             for found, positions in zip(pieces, wanted, strict=True):
-                product = stacked[positions[0]]
-                for position in positions[1:]:
-                    product = product * stacked[position]
-                product = product.abs() if absolute else product
                 for axes in every:
-                    gone = [axis + 1 for axis in range(product.ndim - 1) if axis not in axes]
-                    found.append((product.sum(gone) if gone else product).flatten())
-        return [_joined(found) for found in pieces]
+                    kept = [*range(before), *(before + axis for axis in axes)]
+                    found.append(_contracted([stacked[position] for position in positions], kept).flatten(len(points)))
+        return [_joined(found, points) for found in pieces]
 
-    def _stacked(self, names: Sequence[str], factor: Tensors) -> Tensor:
+    def _points(self, name: str, tensor: Tensor) -> tuple[int, ...]:
+        """Axes in front of a parameter's own."""
+        return tuple(tensor.shape[: tensor.dim() - self._templates[name].dim()]) if name in self._templates else ()
+
+    def _stacked(self, names: Sequence[str], factor: Tensors, points: tuple[int, ...]) -> Tensor:
         tensors = [
-            factor[name].detach() if name in factor else torch.zeros_like(self._templates[name]) for name in names
+            factor[name].detach() if name in factor else self._templates[name].new_zeros(()).expand(shape)
+            for name in names
+            for shape in [(*points, *self._templates[name].shape)]
         ]
         tensors = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
-        stacked = tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(tensors)
-        return (torch.view_as_real(stacked) if stacked.is_complex() else stacked).to(torch.float64)
+        axis = len(points)
+        stacked = tensors[0].unsqueeze(axis) if len(tensors) == 1 else torch.stack(tensors, axis)
+        stacked = torch.view_as_real(stacked) if stacked.is_complex() else stacked
+        return stacked if stacked.dtype in (torch.float32, torch.float64) else stacked.to(torch.float64)
 
 
-def _joined(pieces: list[Tensor]) -> Tensor:
+def _contracted(factors: Sequence[Tensor], kept: list[int]) -> Tensor:
+    """The sums of products over all axes but some, in float64; on the CPU without a temporary array in float64."""
+    axes = [*range(factors[0].dim())]
+    if not factors[0].is_cpu:
+        return torch.einsum(*(item for factor in factors for item in (factor.double(), axes)), kept)
+    operands = [item for factor in factors for item in (factor.numpy(), axes)]
+    return torch.from_numpy(np.asarray(np.einsum(*operands, kept, dtype=np.float64, casting="unsafe"), np.float64))
+
+
+def _joined(pieces: list[Tensor], points: tuple[int, ...]) -> Tensor:
     if not pieces:
-        return torch.zeros(0, dtype=torch.float64)
-    return torch.cat([piece.to(pieces[0].device) for piece in pieces])
+        return torch.zeros(*points, 0, dtype=torch.float64)
+    return torch.cat([piece.to(pieces[0].device) for piece in pieces], len(points))
 
 
 def _strides(axes: Axes, tensor: Tensor) -> list[int]:
@@ -106,6 +125,7 @@ class Laws:
 
     Attributes:
         parameters: Name -> parameter of the model the laws belong to.
+        names: Of those that a law has a term of.
         excluded: What has no law, and why.
     """
 
@@ -115,8 +135,8 @@ class Laws:
         self.excluded = tuple(excluded)
         terms = [(number, term) for number, law in enumerate(self._laws) for term in law.terms]
         self._sums = Sums(dict.fromkeys((term.parameter, term.axes) for _, term in terms), self.parameters)
-        self._names = tuple(dict.fromkeys(term.parameter for _, term in terms))
-        position = {name: at for at, name in enumerate(self._names)}
+        self.names = tuple(dict.fromkeys(term.parameter for _, term in terms))
+        position = {name: at for at, name in enumerate(self.names)}
         numbers, slots, exponents, owners = [], [], [], []
         layout = {key: (start, _strides(key[1], parameters[key[0]])) for key, start in self._sums.start.items()}
         for number, term in terms:
@@ -248,10 +268,32 @@ class Laws:
         Source:
             Discrete counterpart of theorem 2.2 and corollary 2.3 of "Are GATs Out of Balance?"; exact, no expansion.
         """
-        observation = Observation(self, gradients)
-        for one in _listed(optimizer):
-            observation.step(one)
-        return observation.predicted(c)
+        gradients = self._gradients(gradients)
+        moves: dict[str, Update] = {}
+        for one in [optimizer] if isinstance(optimizer, Optimizer) else optimizer:
+            self.foresee(one, gradients, moves)
+        return Observation(self, self.parameters, gradients, [moves]).predicted(c)
+
+    def foresee(self, optimizer: Optimizer, gradients: Tensors, moves: dict[str, Update]) -> None:
+        """Add how an optimizer is about to move the parameters of laws to what others that share the step will do.
+
+        Args:
+            optimizer: In the state before its ``step()``.
+            gradients: Name -> gradient.
+            moves: Name -> what is known already; it grows.
+
+        Raises:
+            OptimizerError: Its step cannot be predicted, or it moves what another has moved.
+        """
+        names = {id(self.parameters[name]): name for name in self.names if name in gradients}
+        found = updates(optimizer, {key: gradients[name] for key, name in names.items()})
+        for key, update in found.items():
+            if names[key] in moves:
+                raise OptimizerError(
+                    f"{names[key]} is moved by two optimizers in one step, whose c gatdiag cannot predict. "
+                    "Measure c before and after the step with laws.c() instead."
+                )
+            moves[names[key]] = update
 
     def _gradients(self, gradients: Tensors | None) -> Tensors:
         if gradients is not None:
@@ -261,7 +303,7 @@ class Laws:
     def _products(self, left: Tensors, right: Tensors, *, absolute: bool = False) -> Tensor:
         """Sums of left * right, one per entry of a law."""
         factors, positions = ([left], [0, 0]) if left is right else ([left, right], [0, 1])
-        return self._sums.products(factors, [positions], absolute=absolute)[0][self._slot]
+        return self._sums.products(factors, [positions], absolute=absolute)[0][..., self._slot]
 
     def _combined(self, sums: Tensor) -> Tensor:
         return self._total(self._exponent * sums)
@@ -270,85 +312,42 @@ class Laws:
         return self._total((self._exponent * sums).abs())
 
     def _total(self, values: Tensor) -> Tensor:
-        return torch.zeros(len(self), dtype=torch.float64, device=values.device).index_add_(0, self._law, values)
+        """Sums over the entries of each law: the last axis."""
+        points = math.prod(values.shape[:-1])
+        places = self._law if points == 1 else (self._law + len(self) * _counted(points, values.device)).flatten()
+        total = torch.zeros(points * len(self), dtype=torch.float64, device=values.device)
+        return total.index_add_(0, places, values.flatten()).view(*values.shape[:-1], len(self))
 
 
 class Observation:
-    """delta and c before one step, and the c that it will make.
+    """delta and c just before a step, and the c that it will make; of one step, or of several side by side.
 
-    The optimizers that share the step may make theirs one after the other, each from weights that have not moved and
+    Optimizers that share a step may make theirs one after the other, each from weights that have not moved and
     gradients of its own: what is predicted is a sum over parameters, each split as in `Laws.predict`.
 
     Args:
         laws: The laws.
-        gradients: Name -> gradient; the parameters' own ``.grad`` if None.
-        foresee: Whether c after the step will be asked for.
+        weights: Name -> weight; of several steps with an axis for them in front.
+        gradients: Name -> gradient, the same.
+        moves: Of each step, name -> how the optimizers will move the parameter, as far as they do; None: c after the
+            step is not asked for.
 
     Attributes:
-        c: As in `Laws.c`.
+        c: As in `Laws.c`, (laws,), or (steps, laws).
+        delta: As in `Laws.delta`, the same shape.
     """
 
-    def __init__(self, laws: Laws, gradients: Tensors | None = None, *, foresee: bool = True) -> None:
-        """Measures weights and gradients."""
-        self._laws = laws
-        self._gradients = laws._gradients(gradients)
-        wanted = [(0, 0), (0, 1), (1, 1)] if foresee else [(0, 0), (0, 1)]
-        sums = laws._sums.products([laws.parameters, self._gradients], wanted)
-        self._squares, self._products, *rest = (found[laws._slot] for found in sums)  # w^2, w g and g^2, an entry each
-        self._lengths = rest[0] if foresee else None
+    def __init__(
+        self, laws: Laws, weights: Tensors, gradients: Tensors, moves: Sequence[Mapping[str, Update]] | None = None
+    ) -> None:
+        self._laws, self._moves = laws, moves
+        rest = {} if moves is None else _rest(moves, weights)
+        pairs = [(0, 0), (0, 1)] + ([] if moves is None else [(1, 1)]) + ([(2, 2), (0, 2), (1, 2)] if rest else [])
+        found = laws._sums.products([weights, gradients, rest][: 3 if rest else 2], pairs)
+        # Of w^2, w g, g^2, r^2, w r and g r, an entry each.
+        self._squares, self._products, *self._others = (sums[..., laws._slot] for sums in found)
         self.c = laws._total(laws._exponent * self._squares)
-        self._steps = dict.fromkeys(laws._names, (1.0, 0.0))  # k and a of those that move
-        self._moved: set[str] = set()
-        self._rest: Tensor | None = None  # what r adds
-
-    @property
-    def delta(self) -> Tensor:
-        """As in `Laws.delta`."""
-        return self._laws._total(self._laws._exponent * self._products)
-
-    def renew(self, optimizer: Optimizer, gradients: Tensors | None = None) -> None:
-        """The parameters of an optimizer that steps later than others have these gradients now."""
-        laws, given = self._laws, self._laws._gradients(gradients)
-        held = _held(optimizer)
-        mine = [name for name in laws._names if id(laws.parameters[name]) in held and name in given]
-        self._gradients = {**self._gradients, **{name: given[name] for name in mine}}
-        wanted = [(0, 1)] if self._lengths is None else [(0, 1), (1, 1)]
-        sums = laws._sums.products([laws.parameters, {name: given[name] for name in mine}], wanted)
-        is_mine = torch.tensor([name in set(mine) for name in laws._names], device=laws._owner.device)[laws._owner]
-        products, *lengths = (found[laws._slot] for found in sums)
-        self._products = torch.where(is_mine, products, self._products)
-        if self._lengths is not None:
-            self._lengths = torch.where(is_mine, lengths[0], self._lengths)
-
-    def step(self, optimizer: Optimizer) -> None:
-        """The optimizer is about to move its weights.
-
-        Raises:
-            OptimizerError: Its step cannot be predicted, or it moves what another has moved.
-        """
-        laws, gradients = self._laws, self._gradients
-        given = {id(laws.parameters[name]): gradients[name] for name in laws._names if name in gradients}
-        found = updates(optimizer, given)
-        rest: dict[str, Tensor] = {}
-        for name in laws._names:
-            weight = laws.parameters[name]
-            update = found.get(id(weight))
-            if update is None:
-                continue
-            if name in self._moved:
-                raise OptimizerError(
-                    f"{name} is moved by two optimizers in one step, whose c gatdiag cannot predict. "
-                    "Measure c before and after the step with laws.c() instead."
-                )
-            self._moved.add(name)
-            self._steps[name] = (update.keep, update.step)
-            if (r := update.rest) is not None:
-                pull = -2 * update.keep * weight.detach().to(torch.float64)
-                pull = pull + 2 * update.step * gradients[name].to(torch.float64) if update.step else pull
-                rest[name] = r * (r + pull)
-        if rest:
-            added = laws._sums.products([rest], [[0]])[0][laws._slot]
-            self._rest = added if self._rest is None else self._rest + added
+        self.delta = laws._total(laws._exponent * self._products)
 
     def predicted(self, c: Tensor | None = None) -> Tensor:
         """c after the step, granted that delta is zero: k^2 c + sum e (a g + r)^2 - 2 k sum e w r.
@@ -357,32 +356,43 @@ class Observation:
             c: Values before the step; the measured ones if None.
         """
         laws, c = self._laws, self.c if c is None else c
-        if self._lengths is None:
-            raise ValueError("an Observation that was made with foresee=False predicts nothing")
-        pairs = set(self._steps.values())
-        if len(pairs) <= 1:
-            keep, step = pairs.pop() if pairs else (1.0, 0.0)
-            change, kept = step**2 * self._lengths, keep**2 * c
-        else:
-            table = torch.tensor(list(self._steps.values()), dtype=torch.float64, device=laws._owner.device)
-            keeps, products = table[:, 0] ** 2, table[:, 0] * table[:, 1]
-            kept = keeps[laws._first] * c
-            # what a law does not cancel, where its parameters are kept and moved differently: zero inside one group
-            loss = (keeps[laws._owner] - keeps[laws._first][laws._law]) * self._squares
-            push = (products[laws._owner] - products[laws._first][laws._law]) * self._products
-            change = table[laws._owner, 1] ** 2 * self._lengths + loss - 2 * push
-        change = change if self._rest is None else change + self._rest
-        return kept + laws._total(laws._exponent * change)
+        if self._moves is None:
+            raise ValueError("an Observation that was made without moves predicts nothing")
+        lengths, *of_rest = self._others
+        table = torch.tensor(
+            [[(of.keep, of.step) for of in (moves.get(name, _STILL) for name in laws.names)] for moves in self._moves],
+            dtype=torch.float64,
+        ).view(*c.shape[:-1], len(laws.names), 2)
+        keep, step = (column[..., laws._owner.cpu()].to(c.device) for column in (table[..., 0], table[..., 1]))
+        keep_of_law, step_of_law = (
+            column[..., laws._first.cpu()].to(c.device) for column in (table[..., 0], table[..., 1])
+        )
+        # what a law does not cancel, where its parameters are kept and moved differently: zero inside one group
+        loss = (keep**2 - keep_of_law[..., laws._law] ** 2) * self._squares
+        push = (keep * step - (keep_of_law * step_of_law)[..., laws._law]) * self._products
+        change = step**2 * lengths + loss - 2 * push
+        if of_rest:
+            squares, along_weights, along_gradients = of_rest
+            change = change + squares - 2 * keep * along_weights + 2 * step * along_gradients
+        return keep_of_law**2 * c + laws._total(laws._exponent * change)
 
 
-def _listed(optimizer: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
-    if optimizer is None:
-        return []
-    return [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+_STILL: Final = Update()  # of a parameter that no optimizer moves
 
 
-def _held(optimizer: Optimizer) -> set[int]:
-    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+def _rest(moves: Sequence[Mapping[str, Update]], weights: Tensors) -> dict[str, Tensor]:
+    """r of the parameters that have one in any step, in the shapes of the weights."""
+    found = {}
+    for name in dict.fromkeys(name for of_step in moves for name, move in of_step.items() if move.rest is not None):
+        of_steps = [of_step.get(name, _STILL).rest for of_step in moves]
+        some = next(rest for rest in of_steps if rest is not None)
+        stacked = torch.stack([torch.zeros_like(some) if rest is None else rest for rest in of_steps])
+        found[name] = stacked.view(weights[name].shape)
+    return found
+
+
+def _counted(points: int, device: torch.device) -> Tensor:
+    return torch.arange(points, device=device).unsqueeze(1)
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:

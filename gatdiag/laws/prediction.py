@@ -13,14 +13,26 @@ and the last sum is delta, which a law says is zero.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from gatdiag.errors import OptimizerError
+
+
+def held_by(*optimizers: Optimizer) -> dict[int, Tensor]:
+    """The parameters that optimizers hold, by their ids.
+
+    Example:
+        >>> weight = torch.ones(2)
+        >>> id(weight) in held_by(SGD([weight]))
+        True
+    """
+    return {id(held): held for optimizer in optimizers for group in optimizer.param_groups for held in group["params"]}
 
 
 class Update(NamedTuple):
@@ -57,10 +69,48 @@ def updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, 
         if rule is _sgd and not group["momentum"]:  # the same for all
             found |= dict.fromkeys(map(id, moved), _sgd(group, {}, moved[0], gradients[id(moved[0])]))
             continue
+        alike: dict[tuple[object, ...], list[Tensor]] = defaultdict(list)
         for parameter in moved:
             state = optimizer.state.get(parameter, {})
-            found[id(parameter)] = rule(group, state, parameter.detach(), gradients[id(parameter)])
+            kinds = (key for key, value in state.items() if value is not None)
+            key = (parameter.dtype, parameter.device, float(state.get("step", 0)), *kinds)
+            alike[key].append(parameter)
+        for together in alike.values():
+            found |= _moves(rule, group, optimizer, together, gradients)
     return found
+
+
+def _moves(
+    rule: "_Rule",
+    group: dict[str, Any],
+    optimizer: Optimizer,
+    parameters: list[Tensor],
+    gradients: Mapping[int, Tensor],
+) -> dict[int, Update]:
+    """Of parameters that the rule treats alike, which it sees side by side in one flat tensor."""
+    states = [optimizer.state.get(parameter, {}) for parameter in parameters]
+    state = {
+        key: _flat([of[key] for of in states])
+        if isinstance(value, Tensor) and value.shape == parameters[0].shape and key != "step"
+        else value
+        for key, value in states[0].items()
+        if value is not None
+    }
+    gradient = _flat([gradients[id(parameter)] for parameter in parameters])
+    update = rule(group, state, _flat([parameter.detach() for parameter in parameters]), gradient)
+    if update.rest is None:
+        return dict.fromkeys(map(id, parameters), update)
+    pieces = update.rest.split([parameter.numel() for parameter in parameters])
+    return {
+        id(parameter): Update(update.keep, update.step, piece.view(parameter.shape))
+        for parameter, piece in zip(parameters, pieces, strict=True)
+    }
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    dense = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
+    flat: Tensor = torch._C._nn.flatten_dense_tensors(dense)
+    return flat
 
 
 def _sgd(group: dict[str, Any], state: dict[str, Any], weight: Tensor, gradient: Tensor) -> Update:
@@ -96,7 +146,8 @@ def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor, gradient
     return Update(1.0 - rate * decay if decoupled else 1.0, 0.0, rest.to(torch.float64))
 
 
-_RULES: dict[type[Optimizer], Callable[[dict[str, Any], dict[str, Any], Tensor, Tensor], Update]] = {
+_Rule: TypeAlias = Callable[[dict[str, Any], dict[str, Any], Tensor, Tensor], Update]
+_RULES: dict[type[Optimizer], _Rule] = {
     SGD: _sgd,
     Adam: _adam,
     AdamW: _adam,

@@ -50,7 +50,7 @@ def relative_attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) ->
 
 
 def mean_entropies(alpha: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """What a run records of a layer: both entropies, averaged over heads and over the nodes where they are defined.
+    """Both entropies, averaged over heads and over the nodes where they are defined, as a run records them.
 
     Args:
         alpha: (E,) or (E, H), as in `attention_entropy`.

@@ -63,17 +63,24 @@ class ColumnMoments:
 
     Attributes:
         lengths: The rows are dealt out to groups of these many.
-        means: Of each group, float32 of shapes (some groups, d); of what the shift leaves.
+        width: d.
+        means: Of each group, float32 of shapes (some groups * d,); of what the shift leaves.
         variances: The same.
         shift: (d,), what was taken from each row; None: nothing.
         scale: A power of two that all of these are to be multiplied by.
     """
 
     lengths: tuple[int, ...]
-    means: tuple[NDArray[np.float32], ...]
-    variances: tuple[NDArray[np.float32], ...]
-    shift: NDArray[np.float32] | None = None
+    width: int
+    means: tuple[Tensor, ...]
+    variances: tuple[Tensor, ...]
+    shift: Tensor | None = None
     scale: float = 1.0
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return sum(part.nbytes for part in (*self.means, *self.variances))
 
 
 Measured: TypeAlias = Tensor | ColumnMoments
@@ -90,7 +97,7 @@ def as_rows(x: Tensor) -> Tensor | None:
 
 
 def measure(x: Tensor) -> Measured:
-    """What the five numbers of `finish` are made of, so that they can be made for all layers together.
+    """Moments of X, of which `finish` makes the five numbers for all layers together.
 
     Args:
         x: (N, d), floating: a layer's output, or the gradient that comes back to it. It is not differentiated.
@@ -130,7 +137,7 @@ def finish(measured: Sequence[Measured]) -> Any:
     alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for position, item in enumerate(measured):
         if isinstance(item, ColumnMoments):
-            alike.setdefault((item.lengths, item.means[0].shape[1]), []).append(position)
+            alike.setdefault((item.lengths, item.width), []).append(position)
         else:
             table[position] = item.numpy()
     for positions in alike.values():
@@ -365,12 +372,11 @@ def dominant_direction(
 
 def _in_float32(x: Tensor) -> ColumnMoments | None:
     """None where squares over- or underflow, and where the rows are alike to the last digits."""
-    with np.errstate(all="ignore"):
-        moments = _moments(x)
+    moments = _moments(x)
+    spread, square = _sizes(moments)
+    if square < _LARGEST and spread <= _ALIKE * square:
+        moments = _shifted_moments(x, moments)
         spread, square = _sizes(moments)
-        if square < _LARGEST and spread <= _ALIKE * square:
-            moments = _shifted_moments(x, moments)
-            spread, square = _sizes(moments)
     is_within = _ALIKE * square < spread < _LARGEST > square and len(x) * spread > _SMALLEST
     return moments if is_within else None
 
@@ -402,23 +408,20 @@ def _moments(x: Tensor) -> ColumnMoments:
     length, left = divmod(rows, groups)
     whole = x[: rows - left] if left else x
     mean, variance = torch.batch_norm_update_stats(whole.reshape(length, groups * width), None, None, 0.0)
-    means, variances = mean.numpy().reshape(groups, width), variance.numpy().reshape(groups, width)
     if not left:
-        return ColumnMoments((length,) * groups, (means,), (variances,))
-    mean, variance = torch.batch_norm_update_stats(x[rows - left :], None, None, 0.0)
-    return ColumnMoments(
-        (length,) * groups + (left,), (means, mean.numpy()[np.newaxis]), (variances, variance.numpy()[np.newaxis])
-    )
+        return ColumnMoments((length,) * groups, width, (mean,), (variance,))
+    rest = x[rows - left :].detach().flatten().clone()
+    return ColumnMoments((length,) * groups + (1,) * left, width, (mean, rest), (variance, torch.zeros_like(rest)))
 
 
 def _shifted_moments(x: Tensor, first: ColumnMoments) -> ColumnMoments:
     """Of X less about its mean row."""
-    shift = first.means[0].mean(0)
-    row = torch.from_numpy(shift)
+    shift = first.means[0].view(-1, first.width).mean(0)
     pieces = x.split(max(1, _CACHED // x.shape[1])) if x.numel() > _CACHED else (x,)
-    found = [_moments(piece - row) for piece in pieces]
+    found = [_moments(piece - shift) for piece in pieces]
     return ColumnMoments(
         tuple(length for moments in found for length in moments.lengths),
+        first.width,
         tuple(part for moments in found for part in moments.means),
         tuple(part for moments in found for part in moments.variances),
         shift,
@@ -427,25 +430,25 @@ def _shifted_moments(x: Tensor, first: ColumnMoments) -> ColumnMoments:
 
 def _sizes(moments: ColumnMoments) -> tuple[float, float]:
     """About the variance, and the squared mean, of a row."""
-    groups = len(moments.lengths)
-    spread = sum(float(part.sum()) for part in moments.variances)
-    square = sum(float(np.vdot(part, part)) for part in moments.means)
-    return spread / groups, square / groups
+    spread = sum(part.sum().item() for part in moments.variances)
+    square = sum(part.dot(part).item() for part in moments.means)
+    varied = sum(length > 1 for length in moments.lengths)
+    return spread / max(1, varied), square / len(moments.lengths)
 
 
 def _combined(items: Sequence[Any]) -> NDArray[np.float64]:
     """The five numbers of matrices of one shape."""
     lengths = np.array(items[0].lengths, dtype=np.float64)
     rows = lengths.sum()
-    variances = np.array([_joined(item.variances) for item in items])
-    means = np.array([_joined(item.means) for item in items], dtype=np.float64)
+    variances = np.array([_joined(item.variances, item.width) for item in items])
+    means = np.array([_joined(item.means, item.width) for item in items], dtype=np.float64)
     mean = lengths @ means / rows
     apart = means - mean[:, np.newaxis]
     spread = (variances.sum(2) + np.einsum("ngd,ngd->ng", apart, apart)) @ lengths
     dead = ~(variances.any(1) | means.any(1))
     for row, item in zip(mean, items, strict=True):
         if item.shift is not None:
-            row += item.shift
+            row += item.shift.numpy()
     table = np.zeros((len(items), 5))
     table[:, 0] = np.sqrt(spread + rows * np.einsum("nd,nd->n", mean, mean))
     table[:, 1] = np.sqrt(spread)
@@ -455,8 +458,10 @@ def _combined(items: Sequence[Any]) -> NDArray[np.float64]:
     return table
 
 
-def _joined(parts: tuple[NDArray[np.float32], ...]) -> NDArray[np.float32]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _joined(parts: tuple[Tensor, ...], width: int) -> NDArray[np.float32]:
+    """(groups, d)."""
+    joined: NDArray[np.float32] = (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy()
+    return joined.reshape(-1, width)
 
 
 def _alone(item: ColumnMoments) -> Tensor:

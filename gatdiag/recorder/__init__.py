@@ -1,15 +1,17 @@
 """Recorder: a training loop -> a run, without changing anything about the training.
 
-One value of mu: torch's hook -> `LayerRecorder` (measures) -> `ForwardPass` (until the step) -> `Writer` -> the store.
+One value of mu: torch's hook -> `LayerRecorder` -> `ForwardPass` (until the step) -> `Sample` (until it is measured
+with those of other steps, in `Backlog`) -> `Writer` -> the store.
 
-- `recorder`: the recorder itself, which brings the others together; `settings`: what it is told
-- `hooks`: torch's module hooks -> events; `layers`: events -> rows of `layers`, with `rows` and `attention`
+- `recorder`: the recorder itself, which brings the others together; `settings`: the arguments of `watch`
+- `hooks`: torch's module hooks -> events; `layers`: events -> rows of `layers`, with `attention`
 - `optimizers`: notices the steps of optimizers; `schedule`: which of them are recorded
-- `parameters`: weights and gradients -> rows of `parameters`, with `weights`; `neurons`: laws -> rows of `neurons`
-- `model`: what is known of the model, when that is settled, and what becomes of it when parts are replaced; `tape`:
-  the same where training calls parts of a model and not its forward pass
-- `scalars`: what the user logs; `meta`: what meta.json says
-- `outbox`: from the device to the host; `writer`: from there to the run folder; `non_finite`: the first NaN
+- `samples`: copies of weights and gradients at a step; `backlog`: where samples wait, and are measured together
+- `weights`: samples -> rows of `parameters`; `neurons`: samples -> rows of `neurons`
+- `model`: the plan of the recording, made at the first training forward, and followed when parts are replaced; `tape`:
+  the same where training calls parts of a model and not its forward pass; `criterion`: the loss, from gradients
+- `scalars`: logged values; `meta`: the contents of meta.json
+- `writer`: rows -> the run folder; `non_finite`: the first NaN
 - `guard`: contains what fails
 """
 

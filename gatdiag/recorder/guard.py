@@ -25,7 +25,7 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            self.warn(what, f"{what} are lost: {type(error).__name__}: {_text(error)}")
+            self.warn(what, f"not recorded: {what} ({type(error).__name__}: {_text(error)})")
             return None
 
     def note(self, what: str, message: str) -> None:

@@ -1,16 +1,18 @@
 """Events of forward and backward passes -> the rows of the table `layers`.
 
-Everything is reduced at once, so that no activation outlives its own event. A step may see several forward passes
-(gradient accumulation, evaluation, a second loss): its row is of the last one that a gradient came back to, or simply
-of the last one if no gradient ever comes to a layer's output. Of a layer that runs several times in one pass it is the
-last run; a pass that activation checkpointing repeats during the backward pass is not one. Where several backward
-passes go through one forward pass, gradients are of the last. A step without a forward pass of its own, as where two
-losses share one and each has its own step, has no row: the outputs were those of other weights.
+Large outputs are reduced at once, small ones copied, so that no activation outlives its own event. A step may see
+several forward passes (gradient accumulation, evaluation, a second loss): its row is of the last one that a gradient
+came back to, or simply of the last one if no gradient ever comes to a layer's output. Of a layer that runs several
+times in one pass it is the last run; a pass that activation checkpointing repeats during the backward pass is not
+one. Where several backward passes go through one forward pass, gradients are of the last. A step without a forward
+pass of its own, as where two losses share one and each has its own step, has no row: the outputs were those of other
+weights.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 import torch
@@ -22,7 +24,6 @@ from gatdiag.quantities import Quantity, columns
 from gatdiag.recorder import attention
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks import Hooks, in_backward_pass
-from gatdiag.recorder.outbox import Columns, masked, scaled
 from gatdiag.recorder.schedule import Stopwatch
 from gatdiag.recorder.settings import Selection
 from gatdiag.recorder.tape import Tape
@@ -36,6 +37,7 @@ _OF_GRADIENTS: Final = [e.name for e in columns("layers") if e.group == "outputs
 _OTHERS: Final = [each for each in columns("layers") if each.takes]
 _POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # of the loss's scale, by unit
 _SCALED: Final = {each.name: _POWERS[each.unit] for each in columns("layers") if each.unit in _POWERS}
+_SMALL: Final = 1 << 16  # entries of a matrix that is copied
 _OF_THE_LAST = (
     "gradients of layer outputs: several backward passes went through one forward pass, and those of the last are "
     "recorded; gradients of parameters are the sum of all"
@@ -53,7 +55,20 @@ class ForwardPass:
     others: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     came_back: bool = False
     ended: bool = False
-    taken: bool = False  # a step's row was made of it
+    taken: bool = False  # by a step, whose row it is
+    bytes: int = 0  # about how much memory all of it takes
+    is_suspect: bool = False  # whether an entry is not finite, where that is known
+
+    def keep(self, kept: dict[str, smoothing.Measured], layer: str, matrix: Tensor) -> None:
+        """Measure an output of a layer, or its gradient; a small one is copied, which takes less time, for later."""
+        if matrix.numel() <= _SMALL and matrix.is_cpu and matrix.dtype is torch.float32:
+            kept[layer] = copy = matrix.clone()
+            array = copy.numpy()
+            self.is_suspect |= not math.isfinite(np.vdot(array, array))
+        else:
+            kept[layer] = found = smoothing.measure(matrix)
+            self.is_suspect |= isinstance(found, Tensor) and found.is_cpu and bool(found[-1] > 0)
+        self.bytes += kept[layer].nbytes
 
 
 class LayerRecorder:
@@ -193,7 +208,7 @@ class LayerRecorder:
         self.saw_half |= matrix.dtype is torch.float16
         self.saw_rough |= matrix.dtype.itemsize < 4 or torch.is_autocast_enabled(matrix.device.type)
         if "outputs" in self._due:
-            seen.outputs[layer] = smoothing.measure(matrix)
+            seen.keep(seen.outputs, layer, matrix)
         if self._others:
             seen.edges[layer] = self._edges(inputs, len(matrix))
             self._measure_others(layer, matrix, seen, is_gradient=False)
@@ -215,7 +230,7 @@ class LayerRecorder:
         if layer in seen.gradients:
             self._notes.setdefault("backward passes", _OF_THE_LAST)
         if "outputs" in self._due:
-            seen.gradients[layer] = smoothing.measure(matrix)
+            seen.keep(seen.gradients, layer, matrix)
         if self._others:
             self._measure_others(layer, matrix, seen, is_gradient=True)
 
@@ -239,53 +254,59 @@ class LayerRecorder:
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    def take_rows(self, positions: Mapping[str, int], unscale: Any) -> Columns:
-        """The rows of the layers that ran in this step.
-
-        Args:
-            positions: Layer -> its position among those that are recorded.
-            unscale: What gradients are multiplied by to undo the scaling of the loss; None: nothing.
-        """
+    def take(self) -> ForwardPass:
+        """The forward pass that the row of this step is of; nothing that comes later changes it."""
         came_back = [seen for seen in self._by_number.values() if seen.came_back]
         seen = came_back[-1] if came_back else self._pass
         seen.taken = True
-        names = [name for name in positions if name in seen.numbers]
-        if not names:
-            return {}
-        rows: Columns = {}
-        if seen.outputs or seen.gradients:
-            sides = [[found[name] for name in names if name in found] for found in (seen.outputs, seen.gradients)]
-            table = smoothing.finish([*sides[0], *sides[1]])
-            table = (table if unscale is None else torch.as_tensor(table)).T
-            for found, group, values in (
-                (seen.outputs, _OF_OUTPUTS, table[:, : len(sides[0])]),
-                (seen.gradients, _OF_GRADIENTS, table[:, len(sides[0]) :]),
-            ):
-                where = np.array([name in found for name in names])
-                if where.any():
-                    rows |= {column: _spread(of_all, where) for column, of_all in zip(group, values, strict=True)}
-        for column in dict.fromkeys(column for name in names for column in seen.others.get(name, ())):
-            where = np.array([column in seen.others.get(name, ()) for name in names])
-            values = [seen.others[name][column] for name, is_there in zip(names, where, strict=True) if is_there]
-            rows[column] = _spread(torch.stack(values).double(), where)
-        for column, power in _SCALED.items() if unscale is not None else ():
-            if column in rows:
-                rows[column] = scaled(rows[column], unscale**power)
-        chosen = {name: value for name, value in rows.items() if name in self._selection.columns}
-        return {**chosen, "layer": np.array([positions[name] for name in names], dtype=np.int32)}
+        return seen
 
 
-def _spread(values: Any, where: np.ndarray[Any, np.dtype[np.bool_]]) -> Any:
-    """A value for each layer, in an array or a tensor as the values are; masked for those that have none."""
-    if where.all():
-        return values
-    if isinstance(values, np.ndarray):
-        spread: Any = np.zeros(len(where))
-        spread[where] = values
-    else:
-        spread = values.new_zeros(len(where))
-        spread[torch.from_numpy(where).to(values.device)] = values
-    return masked(spread, where)
+def measured(
+    passes: Sequence[ForwardPass], unscales: Sequence[Any], positions: Mapping[str, int], wanted: frozenset[str]
+) -> dict[str, Any]:
+    """The columns of several steps, a row for each layer that ran in each of them.
+
+    Args:
+        passes: Those that `LayerRecorder.take` returned.
+        unscales: Of each, what gradients are multiplied by to undo the scaling of the loss; None: nothing.
+        positions: Layer -> its position among those that are recorded.
+        wanted: The columns that are kept.
+
+    Returns:
+        "pass" -> position among the passes, "layer" -> of the layer, and the columns, masked where nothing was
+        measured.
+    """
+    rows = [(at, seen, name) for at, seen in enumerate(passes) for name in positions if name in seen.numbers]
+    found: dict[str, tuple[list[int], Any]] = {}  # column -> rows that have it, and their values
+    for group, of_rows in (
+        (_OF_OUTPUTS, [seen.outputs.get(name) for _, seen, name in rows]),
+        (_OF_GRADIENTS, [seen.gradients.get(name) for _, seen, name in rows]),
+    ):
+        there = [row for row, item in enumerate(of_rows) if item is not None]
+        if there:
+            items = [smoothing.measure(item) if _is_matrix(item) else item for item in of_rows if item is not None]
+            table = torch.as_tensor(smoothing.finish(items)).cpu().numpy()
+            found |= {column: (there, values) for column, values in zip(group, table.T, strict=True)}
+    for column in dict.fromkeys(column for _, seen, name in rows for column in seen.others.get(name, ())):
+        there = [row for row, (_, seen, name) in enumerate(rows) if column in seen.others.get(name, ())]
+        values = [rows[row][1].others[rows[row][2]][column] for row in there]
+        found[column] = there, torch.stack(values).double().cpu().numpy()
+    of_pass = np.array([at for at, _, _ in rows], dtype=np.int64)
+    factors = np.array([1.0 if unscale is None else float(unscale) for unscale in unscales])[of_pass]
+    columns: dict[str, Any] = {
+        "pass": of_pass,
+        "layer": np.array([positions[name] for _, _, name in rows], dtype=np.int32),
+    }
+    for column, (there, values) in found.items():
+        if column in wanted:
+            columns[column] = np.ma.masked_array(np.zeros(len(rows)), mask=True)
+            columns[column][there] = values * factors[there] ** _SCALED.get(column, 0)
+    return columns
+
+
+def _is_matrix(item: smoothing.Measured) -> TypeGuard[Tensor]:
+    return isinstance(item, Tensor) and item.dim() == 2
 
 
 def _is_edge_index(item: Any) -> bool:

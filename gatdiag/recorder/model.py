@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from gatdiag.errors import GatdiagError, InputError, TimeLimitError
 from gatdiag.laws import Exclusion, Law, Laws
 from gatdiag.laws.find import find_laws_within
+from gatdiag.laws.prediction import held_by
 from gatdiag.names import listed
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.neurons import NeuronRecorder
@@ -64,6 +65,10 @@ class RecordingPlan:
     def excluded(self) -> tuple[Exclusion, ...]:
         """Parameters without a law, and why."""
         return () if self.laws is None else self.laws.excluded
+
+    def foresees(self, next_record: int | None) -> bool:
+        """True if what a step makes of c is wanted, where the step after it will be this record."""
+        return self.neurons is not None and self.neurons.foresees(next_record)
 
     @property
     def positions(self) -> dict[str, int]:
@@ -258,8 +263,7 @@ class _Binding:
 
 def holds_none_of(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Parameter]) -> bool:
     """True if no optimizer holds any of the parameters."""
-    held = {id(item) for optimizer in optimizers for group in optimizer.param_groups for item in group["params"]}
-    return held.isdisjoint(map(id, parameters))
+    return held_by(*optimizers).keys().isdisjoint(map(id, parameters))
 
 
 class WatchedModel:

@@ -1,20 +1,22 @@
-"""The laws of a model at each recorded step -> the rows of the table `neurons`: delta, c, and c as it was predicted."""
+"""The laws of a model at recorded steps -> the columns of the table `neurons`: delta, c, and c as it was predicted."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.optim import Optimizer
 
-from gatdiag.errors import OptimizerError
 from gatdiag.laws import Law, Laws
 from gatdiag.laws.laws import Observation
-from gatdiag.recorder.outbox import Columns
+
+if TYPE_CHECKING:
+    from gatdiag.recorder.samples import Sample, Sampler
 
 _MOST_LAWS = 4096  # recorded at each recorded step; with more of them, at a fraction of the steps
+_MOST_ENTRIES = 1 << 19  # of parameters that are squared at a time
 
 
 class NeuronRecorder:
@@ -32,82 +34,68 @@ class NeuronRecorder:
         predicts: Whether predicted c is wanted.
 
     Attributes:
-        recorded: The laws that are recorded.
+        laws: The laws.
+        recorded: Those that are recorded.
         unpredictable: Why c cannot be predicted.
     """
 
     def __init__(self, laws: Laws, wanted: Sequence[int], every: int, *, predicts: bool) -> None:
-        self.laws, self._wanted = laws, torch.tensor(list(wanted), dtype=torch.int64)
+        self.laws, self._wanted = laws, np.array(wanted, dtype=np.int64)
         self.recorded: list[Law] = [laws[number] for number in wanted]
         self.unpredictable = ""
         self._options: dict[str, Any] = {"every": every, "predicts": predicts}
         self._every, self._predicts = every * max(1, math.ceil(len(wanted) / _MOST_LAWS)), predicts
-        self._predicted: tuple[int, Tensor] | None = None  # the step it is for
-        self._observation: Observation | None = None  # of the step that is open
-        self._step, self._is_due, self._foresees = 0, False, False
+        self._predicted: tuple[int, NDArray[np.float64]] | None = None  # the step it is for
+
+    @property
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Name -> parameter that a law has a term of."""
+        return {name: self.laws.parameters[name] for name in self.laws.names}
 
     def at(self, parameters: Mapping[str, Any]) -> "NeuronRecorder":
         """The same for other parameters of these names."""
         return NeuronRecorder(self.laws.at(parameters), self._wanted.tolist(), **self._options)
 
-    def measure(
-        self,
-        step: int,
-        records: tuple[int | None, int | None],
-        optimizers: Sequence[Optimizer],
-        unscale: Tensor | float | None,
-    ) -> None:
-        """A step is about to be made.
+    def is_due(self, record: int | None) -> bool:
+        """True if laws are measured at this record."""
+        return record is not None and record % self._every == 0
 
-        Args:
-            step: The step.
-            records: Number of the record that this step is, and the next; None if it is none.
-            optimizers: Those that begin it; none if it is made by something else.
-            unscale: What gradients are multiplied by, where a gradient scaler has not done so yet.
-        """
-        self._step = step
-        self._is_due, is_next_due = (record is not None and record % self._every == 0 for record in records)
-        self._foresees = self._predicts and is_next_due and bool(optimizers)
-        self._observation = None
-        if self._is_due or self._foresees:
-            self._observation = Observation(self.laws, self._gradients(unscale), foresee=self._foresees)
-            for optimizer in optimizers:
-                self._foresee(self._observation, optimizer)
+    def foresees(self, next_record: int | None) -> bool:
+        """True if what a step makes of c is wanted, where the step after it will be this record."""
+        return self._predicts and self.is_due(next_record)
 
-    def join(self, optimizer: Optimizer, unscale: Tensor | float | None) -> None:
-        """A further optimizer is about to take part in the step."""
-        if self._observation is not None:
-            self._observation.renew(optimizer, self._gradients(unscale))
-            self._foresee(self._observation, optimizer)
+    @torch.no_grad()
+    def measure(self, samples: Sequence["Sample"], sampler: "Sampler") -> tuple[list["Sample"], dict[str, Any]]:
+        """The samples that have rows, and the columns of these: (samples, laws)."""
+        chosen = [s for s in samples if s.gradients is not None and (self.is_due(s.record) or s.moves is not None)]
+        at_a_time = max(1, _MOST_ENTRIES // max(1, sum(tensor.numel() for tensor in sampler.flat.tensors)))
+        due: list[Sample] = []
+        rows: dict[str, list[Any]] = {"delta": [], "c": [], "predicted_c": []}
+        for start in range(0, len(chosen), at_a_time):
+            together = chosen[start : start + at_a_time]
+            delta, c, predicted = (values.cpu().numpy() for values in self._observe(together, sampler))
+            for row, sample in enumerate(together):
+                if self.is_due(sample.record):
+                    due.append(sample)
+                    rows["delta"].append(delta[row, self._wanted])
+                    rows["c"].append(c[row, self._wanted])
+                    step, foreseen = self._predicted or (None, delta[row])
+                    rows["predicted_c"].append(np.ma.masked_array(foreseen[self._wanted], mask=step != sample.step))
+                self._predicted = None if sample.moves is None else (sample.step + 1, predicted[row])
+        return due, {name: np.ma.stack(values) for name, values in rows.items() if values}
 
-    def end(self) -> Columns:
-        """The step is over: delta and c of each wanted law, and c as predicted if the step before foresaw it."""
-        observation, self._observation = self._observation, None
-        before, self._predicted = self._predicted, None
-        if observation is None:
-            return {}
-        columns = {"delta": observation.delta, "c": observation.c}
-        if before is not None and before[0] == self._step:
-            columns["predicted_c"] = before[1]
-        if self._foresees:
-            self._predicted = (self._step + 1, observation.predicted())
-        if not self._is_due:
-            return {}
-        if len(self._wanted) < len(self.laws):
-            columns = {name: values[self._wanted.to(values.device)] for name, values in columns.items()}
-        return {**columns, "law": np.arange(len(self._wanted), dtype=np.int32)}
+    def _observe(self, samples: Sequence["Sample"], sampler: "Sampler") -> tuple[Tensor, Tensor, Tensor]:
+        """delta, c, and c after the step, (samples, laws)."""
+        weights = _side_by_side([sample.weights for sample in samples], sampler)
+        gradients = _side_by_side([sample.gradients or [] for sample in samples], sampler)
+        is_foreseen = any(sample.moves is not None for sample in samples)
+        moves = [sample.moves or {} for sample in samples] if is_foreseen else None
+        observation = Observation(self.laws, weights, gradients, moves)
+        return observation.delta, observation.c, observation.predicted() if is_foreseen else observation.c
 
-    def _foresee(self, observation: Observation, optimizer: Optimizer) -> None:
-        if not self._foresees:
-            return
-        try:
-            observation.step(optimizer)
-        except OptimizerError as error:
-            self.unpredictable = self.unpredictable or str(error)
-            self._foresees = False
 
-    def _gradients(self, unscale: Tensor | float | None) -> Mapping[str, Tensor] | None:
-        if unscale is None:
-            return None
-        parameters = self.laws.parameters.items()
-        return {name: tensor.grad * unscale for name, tensor in parameters if tensor.grad is not None}
+def _side_by_side(of_samples: Sequence[list[Tensor]], sampler: "Sampler") -> dict[str, Tensor]:
+    """Name -> (samples, *shape)."""
+    pieces = sampler.flat.pieces([torch.stack(flats) for flats in zip(*of_samples, strict=True)])
+    tensors = sampler.flat.tensors
+    return {name: pieces[at].view(len(of_samples), *tensors[at].shape) for name, at in sampler.of_laws.items()}

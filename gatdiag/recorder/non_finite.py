@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -26,37 +27,46 @@ class FirstNonFinite:
     kind: str
 
 
-def in_layers(columns: Mapping[str, Any], names: Sequence[str]) -> FirstNonFinite | None:
-    """The first in the rows of one step of the table `layers`: outputs in order, then gradients from the last layer."""
-    for where, count, norm, order in (
-        ("output", "non_finite", "output_norm", 1),
-        ("output gradient", "gradient_non_finite", "output_gradient_norm", -1),
-    ):
-        rows = _broken(columns.get(count))[::order]
-        if len(rows):
-            row = int(rows[0])
-            layer = names[int(columns["layer"][row])]
-            return FirstNonFinite(int(columns["step"]), layer, where, None, _kind(columns[norm][row]))
-    return None
-
-
-def in_parameters(
-    columns: Mapping[str, Any], parameters: Sequence[tuple[str, str]], where: Literal["weight", "gradient"]
+def first_non_finite(
+    tables: Mapping[str, Mapping[str, Any]],
+    watched: Mapping[str, Any],
+    layers: Sequence[str],
+    parameters: Sequence[tuple[str, str]],
 ) -> FirstNonFinite | None:
-    """The first in one step's rows of the table `parameters`: weights in order, or gradients from the last layer."""
-    values = columns.get("norm" if where == "weight" else "gradient_norm")
-    if values is None:
-        return None
-    rows = np.flatnonzero(~np.isfinite(np.ma.filled(values, 0.0)))[:: 1 if where == "weight" else -1]
-    if not len(rows):
-        return None
-    layer, name = parameters[int(columns["parameter"][int(rows[0])])]
-    return FirstNonFinite(int(columns["step"]), layer, where, name, _kind(values[int(rows[0])]))
+    """The first in the rows of a few steps.
+
+    Within a step weights come first, for what is wrong with them shows in all that follows: in order of the layers, as
+    outputs do; then gradients of outputs and of weights, from the last layer.
+
+    Args:
+        tables: The rows of `parameters` and `layers`, each table in order of the steps.
+        watched: "step", "parameter" and "gradient_norm" of steps that are not recorded.
+        layers: Names of the layers.
+        parameters: Layer and name of each parameter.
+    """
+    of_layers, of_parameters = tables.get("layers", {}), tables.get("parameters", {})
+    found: list[FirstNonFinite] = []
+    for where, columns, broken, norm, is_backward in (
+        ("weight", of_parameters, _not_finite(of_parameters.get("norm")), "norm", False),
+        ("output", of_layers, _counted(of_layers.get("non_finite")), "output_norm", False),
+        ("output gradient", of_layers, _counted(of_layers.get("gradient_non_finite")), "output_gradient_norm", True),
+        ("gradient", of_parameters, _not_finite(of_parameters.get("gradient_norm")), "gradient_norm", True),
+        ("gradient", watched, _not_finite(watched.get("gradient_norm")), "gradient_norm", True),
+    ):
+        if not len(broken):
+            continue
+        steps = columns["step"][broken]
+        row = int(broken[steps == steps[0]][-1 if is_backward else 0])
+        at = columns.get("parameter")
+        layer, name = (layers[columns["layer"][row]], None) if at is None else parameters[at[row]]
+        kind = "infinity" if np.isinf(columns[norm][row]) else "NaN"
+        found.append(FirstNonFinite(int(steps[0]), layer, where, name, kind))
+    return min(found, key=lambda one: one.step, default=None)
 
 
-def _broken(counts: Any) -> np.ndarray[Any, np.dtype[np.intp]]:
+def _counted(counts: Any) -> NDArray[np.intp]:
     return np.flatnonzero(np.ma.filled(counts, 0) > 0) if counts is not None else np.zeros(0, np.intp)
 
 
-def _kind(norm: Any) -> str:
-    return "infinity" if np.isinf(norm) else "NaN"
+def _not_finite(norms: Any) -> NDArray[np.intp]:
+    return np.flatnonzero(~np.isfinite(np.ma.filled(norms, 0.0))) if norms is not None else np.zeros(0, np.intp)

@@ -21,6 +21,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from gatdiag.laws.prediction import held_by
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks import in_backward_pass
 
@@ -108,7 +109,7 @@ class OptimizerHooks:
         return self._holds(optimizer)
 
     def _holds(self, optimizer: Optimizer) -> bool:
-        return any(id(parameter) in self._own for parameter in held_by(optimizer))
+        return not self._own.keys().isdisjoint(held_by(optimizer))
 
     def _is_another(self, optimizer: Optimizer | None) -> bool:
         """True if what is about to be made is not part of the open step."""
@@ -169,7 +170,7 @@ class OptimizerHooks:
         members = self._members or []
         if self._only is not None and len(members) < len(self._only):
             return False
-        held = {id(parameter) for member in members for parameter in held_by(member)}
+        held = held_by(*members)
         return all(key in held or parameter.grad is None for key, parameter in self._own.items())
 
     def _is_misdirected(self, optimizer: Optimizer) -> bool:
@@ -182,16 +183,11 @@ class OptimizerHooks:
     def _has_no_news(self, optimizer: Optimizer) -> bool:
         if not self._recorder.is_ahead or all(parameter.grad is None for parameter in self._parameters()):
             return False
-        gradients = [parameter.grad for parameter in held_by(optimizer) if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in held_by(optimizer).values() if parameter.grad is not None]
         before = [(gradient(), version) for gradient, version in self._others.get(optimizer, ())]
         old = {id(gradient): version for gradient, version in before}
         self._others[optimizer] = [(weakref.ref(gradient), gradient._version) for gradient in gradients]
         return not any(old.get(id(gradient)) != gradient._version and bool(gradient.any()) for gradient in gradients)
-
-
-def held_by(optimizer: Optimizer) -> list[nn.Parameter]:
-    """The parameters of an optimizer."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _is_skipped(optimizer: Optimizer) -> bool:

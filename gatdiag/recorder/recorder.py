@@ -1,6 +1,7 @@
 """The recorder: a training loop runs inside it, and the run folder fills."""
 
 import atexit
+import math
 import os
 import sys
 import weakref
@@ -16,7 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
+from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import meta
+from gatdiag.recorder.backlog import Backlog
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks import in_backward_pass
 from gatdiag.recorder.layers import LayerRecorder
@@ -25,11 +28,10 @@ from gatdiag.recorder.non_finite import FirstNonFinite
 from gatdiag.recorder.optimizers import (
     OptimizerHooks,
     calling_scaler,
-    held_by,
     unscale_of_outputs,
     unscale_of_parameters,
 )
-from gatdiag.recorder.parameters import ParameterRows, UnclippedNorm, are_suspect
+from gatdiag.recorder.samples import Sample, UnclippedNorm, are_suspect
 from gatdiag.recorder.scalars import TrainerMetrics, flattened, scalar, training_loss
 from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
@@ -47,6 +49,8 @@ _PERHAPS_SCALED = (
     "layers return float16, and no torch.amp.GradScaler is known: if the loss is scaled, so are the recorded gradients "
     "of layer outputs. Give the scaler to watch(..., scaler=...)"
 )
+
+_SHOWN = 0.1  # seconds after which an observer sees a step
 
 _recording: list["Recorder"] = []  # those of this process that have begun and not ended
 
@@ -93,7 +97,7 @@ class Recorder:
         is_ahead: Whether training has begun to compute the coming step.
 
     Raises:
-        InputError: This is no model, or the budget is none.
+        InputError: The model or the budget is not one.
     """
 
     def __init__(
@@ -115,13 +119,14 @@ class Recorder:
         self._settings, self._selection, self._observer = settings, settings.selection, observer
         self._scaler = settings.scaler
         self._guard, self._stopwatch = Guard(), Stopwatch()
-        self._counter = StepCounter(settings.every, Pace(settings.share, self._stopwatch), self._guard)
+        self._pace = Pace(settings.share, self._stopwatch)
+        self._counter = StepCounter(settings.every, self._pace, self._guard)
         self._model = WatchedModel(self._root, settings, self._guard, self._begin_recording, self._follow)
         self._layers = LayerRecorder(model, self._model.tape, self._selection, self._guard, self._stopwatch, self)
         self._steps = OptimizerHooks(lambda: list(self._root.parameters()), self, self._guard, settings.optimizers)
         self._writer: Writer | None = None
-        self._rows: ParameterRows | None = None  # of the step that is open, if it is recorded
-        self._layer_rows: dict[str, Any] = {}
+        self._backlog: Backlog | None = None
+        self._sample: Sample | None = None  # of the step that is open, if one is taken
         self._is_inside = False  # whether the open step is made inside the backward pass
         self._unclipped = UnclippedNorm()
         self._trainer = TrainerMetrics(self._root)
@@ -220,6 +225,7 @@ class Recorder:
         if self._steps.is_open:
             self._guard("the last step", self._steps.close)
         self._log_what_a_trainer_knows(self._counter.last_step)
+        self._measure(sys.maxsize)
         if not self._counter.steps and error is None:
             self._guard.warn(
                 "steps",
@@ -332,7 +338,7 @@ class Recorder:
             self._guard("gradient norms before clipping", self._await_the_end, self._model.plan)
 
     def _await_the_end(self, plan: RecordingPlan) -> None:
-        if self._unclipped.on_gradient(plan.weights):
+        if self._unclipped.on_gradient(plan.weights.tensors):
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._on_backward_ended))
 
@@ -341,7 +347,7 @@ class Recorder:
         if plan is None:
             return
         with self._stopwatch, torch.no_grad():
-            self._unclipped.on_backward_ended(plan.weights)
+            self._unclipped.on_backward_ended(plan.weights.flat)
             if not self._counter.steps and not self._steps.is_open:
                 is_away = any(parameter.device.type != "cpu" for parameter in self._root.parameters())
                 is_rough = self._layers.saw_rough or is_away
@@ -375,16 +381,15 @@ class Recorder:
 
     def on_moved(self) -> None:
         """Weights have moved."""
-        if self._rows is not None:
-            with self._stopwatch, torch.no_grad():
-                self._guard("updates", self._rows.measure_moved)
+        with self._stopwatch, torch.no_grad():
+            self._guard("updates", self._take_moved)
 
     def on_done(self) -> None:
         """The step is over."""
         with self._stopwatch, torch.no_grad():
             self._guard("this step", self._close)
             self._log_what_a_trainer_knows(self._counter.step)
-        self._rows, self._layer_rows, self._members = None, {}, ()
+        self._sample, self._members = None, ()
         self.is_ahead = False
         self._counter.advance()
         self._layers.start_step(self._counter.record)
@@ -397,70 +402,85 @@ class Recorder:
         self._keep(values if loss is None else {**values, "loss": values[loss]}, step)
 
     def _open(self, optimizers: Sequence[Optimizer]) -> None:
-        plan, writer, counter = self._model.plan, self._writer, self._counter
-        if plan is None or writer is None:
+        plan, writer, backlog, counter = self._model.plan, self._writer, self._backlog, self._counter
+        if plan is None or writer is None or backlog is None:
             return
+        if counter.record is not None:
+            writer.row(counter.step)
         for optimizer in optimizers:
             self._meet(optimizer, writer)
         self._is_inside = in_backward_pass()
         if self._is_inside:
             self._guard.warn("gradients", _INSIDE)
-        unscale, records = unscale_of_parameters(optimizers), (counter.record, counter.next_record)
-        if plan.neurons is not None and records != (None, None) and not self._is_inside:
-            self._guard("delta and c", plan.neurons.measure, counter.step, records, optimizers, unscale)
-        if counter.record is None:
-            is_suspect = are_suspect(parameter.grad for parameter in plan.weights.tensors)
-            writer.watch(counter.step, plan.weights.gradient_norms() if is_suspect else None)
-            return
-        self._rows = ParameterRows(plan.weights, self._selection, self._guard)
-        self._rows.measure(counter.record, unscale)
-        if self._is_inside:
-            self._rows.forget_gradients()
-        else:
-            self._take_layers(plan)
-            unclipped, scale = self._unclipped.take(), unscale_of_outputs(self._scaler)
-            scale = unscale if scale is None else scale
-            unclipped = unclipped * scale if unclipped is not None and scale is not None else unclipped
-            writer.step(counter.step, self._rows.gradient_norm, unclipped)
+        if counter.record is None and are_suspect(parameter.grad for parameter in plan.weights.tensors):
+            backlog.watch(counter.step, plan.weights.gradient_norms())
+        foresees = bool(optimizers) and plan.foresees(counter.next_record) and not self._is_inside
+        if counter.record is not None or foresees:
+            self._sample = self._take(backlog, optimizers, foresees=foresees)
 
-    def _take_layers(self, plan: RecordingPlan) -> None:
-        self._layer_rows = self._layers.take_rows(plan.positions, unscale_of_outputs(self._scaler))
+    def _take(self, backlog: Backlog, optimizers: Sequence[Optimizer], *, foresees: bool) -> Sample:
+        """A sample of the step before its weights move."""
+        step, record = self._counter.step, self._counter.record
+        unscale = unscale_of_parameters(optimizers)
+        due = frozenset() if record is None else self._selection.groups_due(record)
+        sample = backlog.sampler.take(step, record, due, unscale, has_gradients=not self._is_inside)
+        if foresees:
+            sample.moves = {}
+            for optimizer in optimizers:
+                backlog.sampler.foresee(sample, optimizer)
+        if record is not None and not self._is_inside:
+            self._take_layers(sample)
+            self._unclipped.give(sample, unscale if sample.unscale is None else sample.unscale)
+        return sample
+
+    def _take_layers(self, sample: Sample) -> None:
+        sample.layers, sample.unscale = self._layers.take(), unscale_of_outputs(self._scaler)
         if self._layers.saw_half and self._scaler is None:
             self._guard.warn("gradients of float16 outputs", _PERHAPS_SCALED)
 
     def _join(self, optimizer: Optimizer) -> None:
-        plan, writer = self._model.plan, self._writer
-        if plan is None or writer is None:
+        writer, backlog, sample = self._writer, self._backlog, self._sample
+        if writer is None:
             return
         self._meet(optimizer, writer)
-        if self._is_inside:
-            return
-        unscale = unscale_of_parameters([optimizer])
-        if plan.neurons is not None:
-            self._guard("delta and c", plan.neurons.join, optimizer, unscale)
-        if self._rows is not None:
-            self._rows.join(optimizer, unscale)
-            writer.step(self._counter.step, self._rows.gradient_norm)
+        if sample is not None and backlog is not None and not self._is_inside:
+            backlog.sampler.join(sample, optimizer, unscale_of_parameters([optimizer]))
+            backlog.sampler.foresee(sample, optimizer)
+
+    def _take_moved(self) -> None:
+        sample, backlog = self._sample, self._backlog
+        is_wanted = sample is not None and sample.record is not None and "update_ratio" in self._selection.columns
+        if is_wanted and sample is not None and backlog is not None:
+            backlog.sampler.take_moved(sample)
 
     def _close(self) -> None:
-        plan, writer, rows = self._model.plan, self._writer, self._rows
-        if plan is None or writer is None:
+        writer, backlog, sample = self._writer, self._backlog, self._sample
+        if self._model.plan is None or writer is None or backlog is None:
             return
         self._meet_misdirected(writer)
-        neurons = {} if plan.neurons is None else self._guard("delta and c", plan.neurons.end) or {}
-        if rows is None:
+        if sample is not None:
+            if self._is_inside and sample.record is not None:
+                self._take_layers(sample)
+            self._take_moved()
+            backlog.add(sample)
+        if backlog.is_due:
+            self._measure(self._counter.step)
+
+    def _measure(self, before: int) -> None:
+        """Measure and write what waits; to the steps before this one nothing is logged any more."""
+        writer, backlog = self._writer, self._backlog
+        if writer is None or backlog is None:
             return
-        if self._is_inside:
-            self._take_layers(plan)
-        rows.measure_moved()
-        kept = self._selection.columns | {"law"}
-        neurons = {name: values for name, values in neurons.items() if name in kept}
-        step = self._counter.step
-        writer.write(step, {"parameters": rows.columns, "layers": self._layer_rows, "neurons": neurons})
+        begin, records = self._stopwatch.clock(), len(backlog)
+        backlog.measure(before)
+        self._pace.add_measuring(self._stopwatch.clock() - begin, records)
         if self._observer is not None:
-            names, norms = tuple(layer.name for layer in plan.layers), rows.relative_gradients_of(plan.layers)
-            status = Status(step, writer.latest, names, norms, writer.first_non_finite)
-            self._guard("the progress line", self._observer, status)
+            layers = backlog.plan.layers
+            names = tuple(layer.name for layer in layers)
+            for step, gradients in backlog.latest.items():
+                largest = largest_of_layers(gradients, layers)
+                status = Status(step, writer.latest, names, largest, writer.first_non_finite)
+                self._guard("the progress line", self._observer, status)
 
     def _meet(self, optimizer: Optimizer, writer: Writer, *, own: bool = False) -> None:
         """Describe an optimizer that holds parameters of the model, once, and its learning rates in this step."""
@@ -468,7 +488,7 @@ class Recorder:
             if not own and not self._steps.holds_own(optimizer):
                 return
             names = {id(parameter): name for name, parameter in self._root.named_parameters()}
-            self._known[optimizer] = next((names[id(p)] for p in held_by(optimizer) if id(p) in names), "")
+            self._known[optimizer] = next((names[key] for key in held_by(optimizer) if key in names), "")
             self._guard("descriptions of the run", writer.add_optimizer, optimizer, names, self._counter.step)
             if self._scaler is None:
                 self._scaler = calling_scaler()
@@ -498,19 +518,39 @@ class Recorder:
         if writer is None or self._guard("all measurements", writer.begin, plan) is not True:
             return False
         self._guard("changes since the beginning", writer.first_snapshot, plan.weights)
+        self._start_backlog(plan, writer)
         return True
 
     def _follow(self) -> None:
         """Follow a plan that has changed."""
         self._steps.refresh()
+        self._measure(self._counter.step)
         plan = self._model.plan
         if plan is not None and self._writer is not None:
             self._listen_to(plan.layers)
             self._writer.describe(laws=meta.of_laws(plan.recorded_laws, plan.excluded, plan.error))
+            self._start_backlog(plan, self._writer)
+
+    def _start_backlog(self, plan: RecordingPlan, writer: Writer) -> None:
+        seconds = {} if self._observer is None else {"seconds": _SHOWN}
+        self._backlog = Backlog(plan, self._selection.columns, self._guard, writer, **seconds)
 
     def _listen_to(self, layers: Iterable[Layer]) -> None:
         modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}
         self._layers.hooks.listen_to({layer.name: modules[layer.name] for layer in layers if layer.name in modules})
+
+
+def largest_of_layers(values: Sequence[float], layers: Sequence[Layer]) -> tuple[float, ...]:
+    """The largest among each layer's feature weights, or else of all it has; NaN where there is none.
+
+    Biases are zero at first, and any gradient is infinite relative to that: what is finite goes before.
+    """
+    each, found = iter(values), []
+    for layer in layers:
+        of = [(info.role == "feature weight", next(each)) for info in layer.parameters]
+        known = [(math.isfinite(value), is_weight, value) for is_weight, value in of if not math.isnan(value)]
+        found.append(max(known, default=(False, False, math.nan))[-1])
+    return tuple(found)
 
 
 def _disabled() -> bool:

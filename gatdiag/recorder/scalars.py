@@ -19,7 +19,7 @@ def flattened(mapping: Any, prefix: str = "", inside: tuple[int, ...] = ()) -> I
     """Names and values of a mapping; those of mappings in it have its name before theirs.
 
     Raises:
-        InputError: It is no mapping.
+        InputError: It is not a mapping.
 
     Example:
         >>> list(flattened({"train": {"loss": 0.5, "top": {5: 0.9}}, "epoch": 3}))

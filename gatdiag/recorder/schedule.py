@@ -106,7 +106,15 @@ class Pace:
         self._share, self._watch = share, watch
         self._last: tuple[float, float] | None = None  # time and cost at the end of the last step
         self._spent = self._trained = 0.0
-        self._record, self._idle, self._step = _Average(), _Average(), _Average()
+        self._record, self._idle, self._step, self._measuring = _Average(), _Average(), _Average(), _Average()
+        self._apart = 0.0  # seconds of this step in which samples of several were measured
+
+    def add_measuring(self, seconds: float, records: int) -> None:
+        """Samples of some records were measured together, which took part of what this step costs."""
+        if records:
+            self._apart += seconds
+            for _ in range(records):
+                self._measuring.add(seconds / records)
 
     def end_step(self, *, recorded: bool) -> None:
         """A step has ended, and its recording."""
@@ -119,8 +127,8 @@ class Pace:
             self._spent += spent
             self._trained += training
             self._step.add(training)
-            (self._record if recorded else self._idle).add(spent)
-        self._last = now, cost
+            (self._record if recorded else self._idle).add(spent - self._apart)
+        self._last, self._apart = (now, cost), 0.0
 
     def interval(self) -> int:
         """Steps from a record to the next."""
@@ -130,7 +138,8 @@ class Pace:
         slowed = (1.0 - used) / (1.0 - _MARGIN)  # 1 while there is a margin, 0 once all is used up
         allowed = self._share * self._step.value * min(1.0, max(0.0, slowed) * (1.0 - _REPAYING) + _REPAYING)
         room = max(allowed - self._idle.value, allowed / 4)
-        return max(1, math.ceil(self._record.value / room)) if room > 0 else _WINDOW
+        record = self._record.value + self._measuring.value
+        return max(1, math.ceil(record / room)) if room > 0 else _WINDOW
 
 
 class StepCounter:

@@ -64,7 +64,7 @@ def select(metrics: Metrics, law_search_seconds: float | None = None) -> Selecti
         law_search_seconds: How long laws may be looked for; 0: nothing is recorded that is known by laws.
 
     Raises:
-        InputError: A name is neither, or the time is no number of seconds.
+        InputError: A name is neither, or `law_search_seconds` is not a number of seconds.
 
     Example:
         >>> select(["mu", "changes"]).every
@@ -92,7 +92,7 @@ def select(metrics: Metrics, law_search_seconds: float | None = None) -> Selecti
 
 
 def _listed(given: Any) -> list[Any]:
-    """What was given as one or as several."""
+    """One item, or several, as a list."""
     return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
 
@@ -147,7 +147,7 @@ def best_scalar(best: str) -> tuple[str, bool]:
             Without them, what has loss, error, perplexity, mse or mae in its name is best when smallest.
 
     Raises:
-        InputError: It is no such name.
+        InputError: It is not such a name.
 
     Example:
         >>> best_scalar("val_loss"), best_scalar("val_accuracy"), best_scalar("max:error_margin")

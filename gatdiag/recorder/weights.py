@@ -1,46 +1,101 @@
-"""Parameters before and after an optimizer step -> one number each for each column of the table `parameters`.
+"""Samples of weights and gradients -> the columns of the table `parameters`, by the functions of `gatdiag.metrics`."""
 
-The numbers are those of `gatdiag.metrics`, for all parameters of one device and type together: one flat copy of the
-initial weights is kept, a second one lives during a step.
-"""
-
-import math
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag import metrics
 from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.weight_change import FRACTIONS
 
-Columns = dict[str, Tensor]
+if TYPE_CHECKING:
+    from gatdiag.recorder.samples import Sample
+
+Flat: TypeAlias = list[Tensor]  # one for each device and type
+Floats: TypeAlias = NDArray[np.float64]
+Guarded: TypeAlias = Callable[..., Any]  # calls what comes after a name
 
 _WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
-@dataclass
-class _Batch:
-    """Parameters of one device and type, side by side in one flat tensor."""
+class FlatParameters:
+    """Parameters side by side, one flat tensor for each device and type, so that few kernels copy them all.
 
-    positions: list[int]
-    parameters: list[Tensor]
-    sizes: list[int]
-    absolute: Tensor  # positions of the entries whose change is absolute: those of attention vectors
-    initial: Tensor
-    before: Tensor | None = None
-    norm: Tensor | None = None  # of what is in `before`
+    Half precision becomes float32. Parameters that are neither real nor complex, and sparse ones, have no entries.
 
-    def flat(self) -> Tensor:
-        flat: Tensor = torch._C._nn.flatten_dense_tensors([*self.parameters]).detach()
-        return flat.clone() if len(self.parameters) == 1 else flat
+    Attributes:
+        tensors: The parameters.
+        positions: Of each flat tensor: the positions of its parameters.
+        sizes: Of each flat tensor: how many entries they have.
+    """
 
-    def now(self) -> Tensor:
-        return self.flat() if self.before is None else self.before
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = list(tensors)
+        alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for position, tensor in enumerate(self.tensors):
+            if (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided:
+                alike[tensor.device, tensor.dtype].append(position)
+        self.positions = list(alike.values())
+        self.sizes = [[self.tensors[position].numel() for position in positions] for positions in self.positions]
+        self._zeros = [tensor.detach().new_zeros(()).expand(tensor.shape) for tensor in self.tensors]
+
+    def weights(self) -> Flat:
+        """A copy of the weights as they are."""
+        return [_flat([self.tensors[position] for position in positions]) for positions in self.positions]
+
+    def gradients(self) -> Flat:
+        """A copy of the gradients as they are; zeros where there is none."""
+        return [_flat([self._gradient(position) for position in positions]) for positions in self.positions]
+
+    def has_gradient(self) -> NDArray[np.bool_]:
+        """Which parameters have one."""
+        return np.array([tensor.grad is not None for tensor in self.tensors], dtype=bool)
+
+    def pieces(self, flats: Flat) -> list[Tensor]:
+        """The entries of each parameter: views along the last axis, which may have others in front."""
+        found = [zero.new_zeros(0) for zero in self._zeros] if self._lacks_some else [*self._zeros]
+        for positions, sizes, flat in zip(self.positions, self.sizes, flats, strict=True):
+            for position, piece in zip(positions, flat.split(sizes, -1), strict=True):
+                found[position] = piece
+        return found
+
+    @property
+    def _lacks_some(self) -> bool:
+        return sum(map(len, self.positions)) < len(self.tensors)
+
+    def _gradient(self, position: int) -> Tensor:
+        gradient = self.tensors[position].grad
+        if gradient is None:
+            return self._zeros[position]
+        return gradient if gradient.layout == torch.strided else gradient.to_dense()
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    flat: Tensor = torch._C._nn.flatten_dense_tensors([*tensors]).detach()
+    if flat.is_floating_point() and flat.dtype.itemsize < 4:
+        return flat.float()
+    return flat.clone() if len(tensors) == 1 else flat
+
+
+@dataclass(frozen=True)
+class WeightColumns:
+    """The parameters at several steps.
+
+    Attributes:
+        columns: Column -> values, (samples, parameters), masked where nothing was measured.
+        gradient_norm: (samples,), of all parameters together; NaN without gradients.
+        relative_gradient_norm: (samples, parameters).
+    """
+
+    columns: dict[str, Any]
+    gradient_norm: Floats
+    relative_gradient_norm: Floats
 
 
 class Weights:
@@ -53,6 +108,7 @@ class Weights:
     Attributes:
         names: Of the parameters, in order.
         tensors: The parameters.
+        flat: Lays out their copies.
         is_measurable: Which parameters are real numbers in a dense tensor; nothing is measured of all others.
         is_matrix: Which parameters have a spectral norm: not vectors, nor what stands for one.
     """
@@ -63,166 +119,163 @@ class Weights:
         self._attention = set(attention)
         self.is_measurable = np.array([p.is_floating_point() and not p.is_sparse for p in self.tensors], dtype=bool)
         self.is_matrix = np.array([p.dim() > 1 and name not in self._attention for name, p in parameters.items()])
-        alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for position, parameter in enumerate(self.tensors):
-            if self.is_measurable[position]:
-                alike[parameter.device, parameter.dtype].append(position)
-        self._batches = [self._batch(positions) for positions in alike.values()]
-
-    def _batch(self, positions: list[int]) -> _Batch:
-        parameters = [self.tensors[position] for position in positions]
-        flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
-        chosen = [
-            torch.full((parameter.numel(),), self.names[position] in self._attention, device=flat.device)
-            for position, parameter in zip(positions, parameters, strict=True)
-        ]
-        absolute = torch.cat(chosen).nonzero().flatten()
-        return _Batch(positions, parameters, [p.numel() for p in parameters], absolute, flat)
+        self.flat = FlatParameters(self.tensors)
+        self._initial = self.flat.weights()
+        self._absolute = []  # of each flat tensor: the entries whose change is absolute, those of attention vectors
+        for positions, sizes, flat in zip(self.flat.positions, self.flat.sizes, self._initial, strict=True):
+            chosen = torch.tensor([self.names[position] in self._attention for position in positions])
+            entries = chosen.repeat_interleave(torch.tensor(sizes)).nonzero().flatten()
+            self._absolute.append(entries.to(flat.device))
 
     def rebound(self, parameters: Mapping[str, Tensor]) -> "Weights":
         """The same for other tensors of these names and shapes; changes are measured against the old initial values."""
         bound = Weights({name: parameters[name] for name in self.names}, sorted(self._attention))
-        pieces = ((batch.positions, batch.initial.split(batch.sizes)) for batch in self._batches)
-        bound.set_initial({self.names[at]: piece for all_of in pieces for at, piece in zip(*all_of, strict=True)})
+        bound.set_initial(dict(zip(self.names, self.flat.pieces(self._initial), strict=True)))
         return bound
 
     def set_initial(self, initial: Mapping[str, Tensor]) -> None:
         """Measure changes against these values instead, as a run does that is continued."""
-        for batch in self._batches:
-            pieces = [
-                initial.get(self.names[position], parameter.detach()).to(parameter).flatten()
-                for position, parameter in zip(batch.positions, batch.parameters, strict=True)
-            ]
-            batch.initial = torch.cat(pieces)
+        for name, piece in zip(self.names, self.flat.pieces(self._initial), strict=True):
+            if name in initial and len(piece):
+                piece.copy_(initial[name].flatten())
 
-    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """The parameters as they are, on the host; types that numpy lacks become float32."""
         return {name: _array(parameter) for name, parameter in zip(self.names, self.tensors, strict=True)}
 
-    def before(self, unscale: Tensor | float | None = None) -> Columns:
-        """Norms of weights and gradients; the weights are kept until `after`.
+    def gradient_norms(self) -> Tensor:
+        """(parameters,), float64, on the device of the first; 0 where there is no gradient."""
+        found = torch.zeros(len(self.names), dtype=torch.float64)
+        for positions, sizes, flat in zip(self.flat.positions, self.flat.sizes, self.flat.gradients(), strict=True):
+            if not flat.is_complex():
+                found = found.to(flat.device)
+                found[positions] = metrics.norms(flat.split(sizes))
+        return found
+
+    @torch.no_grad()
+    def measure(self, samples: Sequence["Sample"], guard: Guarded, columns: frozenset[str]) -> WeightColumns:
+        """The columns of a few steps together.
 
         Args:
-            unscale: What gradients are multiplied by, where a gradient scaler has not done so yet.
+            samples: Of each step; what they hold of further parameters comes after these.
+            guard: Contains failures of a group of columns.
+            columns: Those that are wanted.
         """
-        found: Columns = {}
-        for batch in self._batches:
-            batch.before = batch.flat()
-            batch.norm = metrics.norms(batch.parameters)
-            self._put(found, "norm", batch, batch.norm)
-        gradients = self.gradient_norms()
-        found["gradient_norm"] = gradients if unscale is None else gradients * unscale
-        found["relative_gradient_norm"] = found["gradient_norm"] / found["norm"]
+        norm = self._by_parameter([sample.weights for sample in samples], metrics.norms)
+        gradient_norm = self._by_parameter([sample.gradients for sample in samples], metrics.norms)
+        moved = [sample.change() for sample in samples]
+        with np.errstate(all="ignore"):  # relative to a bias of zero, any gradient is infinite
+            relative = gradient_norm / norm
+            ratio = self._by_parameter(moved, metrics.norms) / norm
+        every, has_gradient = np.ones(norm.shape, dtype=bool), np.zeros(norm.shape, dtype=bool)
+        for row, sample in enumerate(samples):
+            has_gradient[row] = sample.gradients is not None and sample.has_gradient[: len(self.names)]
+        found: dict[str, tuple[Floats, NDArray[np.bool_]]] = {
+            "norm": (norm, every),
+            "gradient_norm": (gradient_norm, has_gradient),
+            "relative_gradient_norm": (relative, has_gradient),
+            "update_ratio": (ratio, every & [[flats is not None] for flats in moved]),
+        }
+        for group, what, function in (
+            ("health", "counts of NaN and infinities", self.non_finite),
+            ("changes", "fractions of changed weights", self.changes),
+            ("quantiles", "quantiles of changes", self.quantiles),
+            ("spectral_norms", "spectral norms", self.spectral_norms),
+        ):
+            is_due = np.array([group in sample.due for sample in samples])
+            chosen = [sample for sample in samples if group in sample.due]
+            of_group: Mapping[str, Floats] = (guard(what, function, chosen) if chosen else None) or {}
+            for name, values in of_group.items():
+                of_all = np.full(norm.shape, np.nan)
+                of_all[is_due] = values
+                found[name] = of_all, every & is_due[:, np.newaxis]
+        if "gradient_non_finite" in found:
+            found["gradient_non_finite"][1][~has_gradient] = False
+        if "spectral_norm" in found:
+            found["spectral_norm"][1][:, ~self.is_matrix] = False
+        kept = {
+            name: np.ma.masked_array(values, mask=~(where & self.is_measurable))
+            for name, (values, where) in found.items()
+            if name in columns
+        }
+        total = np.linalg.norm(np.where(self.is_measurable, gradient_norm, 0.0), axis=1)
+        return WeightColumns(kept, total, relative)
+
+    def non_finite(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
+        """How many entries of each weight and each gradient are NaN or infinite."""
+        shape = (len(samples), len(self.names))
+        found = {"non_finite": np.zeros(shape), "gradient_non_finite": np.zeros(shape)}
+        doubtful = [row for row, sample in enumerate(samples) if not sample.is_finite]
+        for counts, flats in (
+            (found["non_finite"], [samples[row].weights for row in doubtful]),
+            (found["gradient_non_finite"], [samples[row].gradients for row in doubtful]),
+        ):
+            counts[doubtful] = self._by_parameter(flats, _counts)
         return found
 
-    def gradient_norms(self, only: Container[int] | None = None) -> Tensor:
-        """(parameters,), float64; 0 where there is no gradient, and for parameters whose id is not among these."""
-        gradients = [parameter.grad if only is None or id(parameter) in only else None for parameter in self.tensors]
-        whole = [gradient for gradient in gradients if gradient is not None and not gradient.is_sparse]
-        if len(self._batches) == 1 and len(whole) == len(self.names):
-            return metrics.norms(whole)
-        norms_of = torch.zeros(len(self.names), dtype=torch.float64)
-        present = [(position, gradient) for position, gradient in enumerate(gradients) if gradient is not None]
-        dense: dict[object, list[tuple[int, Tensor]]] = defaultdict(list)
-        for position, gradient in present:
-            if not gradient.is_floating_point():
-                continue
-            values = _dense(gradient.detach())
-            dense[values.device, values.dtype].append((position, values))
-        for items in dense.values():
-            found = metrics.norms([values for _, values in items])
-            norms_of = norms_of.to(found.device)
-            norms_of[[position for position, _ in items]] = found
-        return norms_of
+    def changes(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
+        """Fractions of the weights that changed since the beginning, and that did not change at all."""
+        found = np.full((len(FRACTIONS), len(samples), len(self.names)), np.nan)
+        for row, sample in enumerate(samples):
+            for positions, sizes, initial, absolute, flat in self._batches(sample.weights):
+                shares = metrics.change_fractions(initial, flat, sizes, absolute)
+                found[:, row, positions] = shares.cpu().numpy()
+        return dict(zip(FRACTIONS, found, strict=True))
 
-    def versions(self) -> list[tuple[int, int]]:
-        """What changes when a gradient is replaced or changed in place, as by clipping."""
-        gradients = [parameter.grad for parameter in self.tensors]
-        return [(id(gradient), gradient._version) for gradient in gradients if gradient is not None]
+    def quantiles(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
+        """Quantiles of relative and absolute change since the beginning."""
+        found = np.full((2, len(LEVELS), len(samples), len(self.names)), np.nan)
+        for row, sample in enumerate(samples):
+            for positions, sizes, initial, _, flat in self._batches(sample.weights):
+                pairs = zip(initial.split(sizes), flat.split(sizes), strict=True)
+                table = torch.stack([metrics.change_quantiles(before, now) for before, now in pairs], -1)
+                found[:, :, row, positions] = table.cpu().numpy()
+        return {
+            change_quantile(kind, level): found[number, at]
+            for number, kind in enumerate(("relative", "absolute"))
+            for at, level in enumerate(LEVELS)
+        }
 
-    def has_gradient(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which parameters have a gradient."""
-        return np.array([parameter.grad is not None for parameter in self.tensors])
-
-    def non_finite(self, norms: Tensor, gradient: bool) -> Tensor:
-        """How many entries of each weight, or of each gradient, are not finite; none where the norm is finite.
-
-        Args:
-            norms: Of the weights, or of the gradients.
-            gradient: Which of the two it is about.
-        """
-        counts = torch.zeros_like(norms)
-        if norms.is_cpu and math.isfinite(float(norms.sum())):
-            return counts
-        # On an accelerator all are counted: looking at the norms would wait for the device.
-        suspects = (~norms.isfinite()).nonzero().flatten().tolist() if norms.is_cpu else range(len(self.names))
-        for position in suspects:
-            tensor = self.tensors[position].grad if gradient else self.tensors[position]
-            if tensor is not None:
-                counts[position] = metrics.non_finite_count(_dense(tensor.detach()))
-        return counts
-
-    def changes(self) -> Columns:
-        """Fractions of the weights that changed, and that did not change at all; after `before`."""
-        found: Columns = {}
-        for batch in self._batches:
-            shares = metrics.change_fractions(batch.initial, batch.now(), batch.sizes, batch.absolute)
-            for column, share in zip(FRACTIONS, shares, strict=True):
-                self._put(found, column, batch, share)
-        return found
-
-    def quantiles(self) -> Columns:
-        """Quantiles of relative and absolute change; after `before`."""
-        found: Columns = {}
-        for batch in self._batches:
-            pairs = zip(batch.initial.split(batch.sizes), batch.now().split(batch.sizes), strict=True)
-            table = torch.stack([metrics.change_quantiles(initial, now) for initial, now in pairs])
-            for kind, name in enumerate(("relative", "absolute")):
-                for number, level in enumerate(LEVELS):
-                    self._put(found, change_quantile(name, level), batch, table[:, kind, number])
-        return found
-
-    def spectral_norms(self) -> Columns:
+    def spectral_norms(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """Spectral norms of the weights with two axes or more, except attention vectors."""
-        found: Columns = {}
-        for batch in self._batches:
-            for position, parameter in zip(batch.positions, batch.parameters, strict=True):
-                if self.is_matrix[position]:
-                    sigma = metrics.spectral_norm(parameter.detach())
-                    self._place(found, "spectral_norm", [position], sigma.unsqueeze(0))
+        found = np.full((len(samples), len(self.names)), np.nan)
+        for row, sample in enumerate(samples):
+            for positions, sizes, _, _, flat in self._batches(sample.weights):
+                for position, piece in zip(positions, flat.split(sizes), strict=True):
+                    if self.is_matrix[position]:
+                        found[row, position] = float(metrics.spectral_norm(piece.view(self.tensors[position].shape)))
+        return {"spectral_norm": found}
+
+    def _by_parameter(self, of_samples: Sequence[Flat | None], measure: Callable[[Sequence[Tensor]], Tensor]) -> Floats:
+        """A number of each parameter of each sample, (samples, parameters); NaN where there is nothing to measure."""
+        found = np.full((len(of_samples), len(self.names)), np.nan)
+        rows = [row for row, flats in enumerate(of_samples) if flats is not None]
+        for number, (positions, sizes) in enumerate(zip(self.flat.positions, self.flat.sizes, strict=True)):
+            flats = [self._own(flats)[number] for flats in of_samples if flats is not None]
+            pieces = [piece for flat in flats for piece in flat.split(sizes)]
+            if pieces and not pieces[0].is_complex():
+                values = measure(pieces).cpu().numpy()
+                found[np.ix_(rows, positions)] = values.reshape(len(rows), len(positions))
         return found
 
-    def after(self) -> Columns:
-        """How far the step moved each parameter; forgets the weights that `before` kept."""
-        found: Columns = {}
-        for batch in self._batches:
-            if batch.before is None or batch.norm is None:
-                continue
-            moved = batch.before.split(batch.sizes)
-            torch._foreach_sub_(moved, [parameter.detach().flatten() for parameter in batch.parameters])
-            self._put(found, "update_ratio", batch, metrics.norms(moved) / batch.norm)
-            batch.before = batch.norm = None
-        return found
+    def _own(self, flats: Flat) -> Flat:
+        """Without the parameters that come after these."""
+        return [flat[: len(initial)] for flat, initial in zip(flats, self._initial, strict=False)]
 
-    def _put(self, found: Columns, column: str, batch: _Batch, values: Tensor) -> None:
-        self._place(found, column, batch.positions, values)
-
-    def _place(self, found: Columns, column: str, positions: list[int], values: Tensor) -> None:
-        """Into a column with one entry a parameter; all the rest is NaN."""
-        if len(positions) == len(self.names):
-            found[column] = values
-            return
-        if column not in found:
-            found[column] = torch.full((len(self.names),), torch.nan, dtype=torch.float64, device=values.device)
-        found[column][positions] = values.to(found[column].device)
+    def _batches(self, flats: Flat) -> Iterator[tuple[list[int], list[int], Tensor, Tensor, Tensor]]:
+        """Positions and sizes of parameters, their initial values, entries whose change is absolute, and values."""
+        for positions, sizes, initial, absolute, flat in zip(
+            self.flat.positions, self.flat.sizes, self._initial, self._absolute, self._own(flats), strict=True
+        ):
+            if not flat.is_complex():
+                yield positions, sizes, initial, absolute, flat
 
 
-def _dense(tensor: Tensor) -> Tensor:
-    """The tensor, or the values that a sparse one holds."""
-    return tensor.coalesce().values() if tensor.is_sparse else tensor
+def _counts(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack([metrics.non_finite_count(tensor) for tensor in tensors])
 
 
-def _array(parameter: Tensor) -> np.ndarray[Any, Any]:
+def _array(parameter: Tensor) -> NDArray[Any]:
     values = parameter.detach().cpu()
     values = values.to_dense() if values.is_sparse else values
     return (values.float() if values.dtype in _WITHOUT_NUMPY else values).numpy()

@@ -16,8 +16,7 @@ from gatdiag.errors import InputError
 from gatdiag.recorder import meta
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.model import RecordingPlan
-from gatdiag.recorder.non_finite import FirstNonFinite, in_layers, in_parameters
-from gatdiag.recorder.outbox import Columns, Outbox
+from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
 from gatdiag.recorder.weights import Weights
 from gatdiag.run import Store, load
 from gatdiag.run.streams import MOST_LOGGED
@@ -28,7 +27,6 @@ _MOST_RATES = 100
 _MOST_NAMES = MOST_LOGGED - _MOST_RATES
 _MOST_OPTIMIZERS = 100  # a loop may make a new one at each step
 _MEASURED = re.compile(r"step|time|gradient_norm(_before_clipping)?|learning_rate(_\d+)?")
-_WATCH = "watch"  # gradient norms that are looked at, and not written
 
 
 class Writer:
@@ -78,8 +76,7 @@ class Writer:
         self.saw_layers = False
         self.first_non_finite = _read_first(self._store.meta.get("first_non_finite"))
         self._best: float | None = (self._store.meta.get("best") or {}).get("value")
-        self._outbox = Outbox(self._write)
-        self._rows: dict[int, Columns] = {}  # of the table `steps`, not put yet
+        self._rows: dict[int, dict[str, Any]] = {}  # of the table `steps`, not written yet
         self._logged: set[str] = set()
         self._rates: dict[tuple[str, int], int] = {}  # parameter group -> number of its learning rate
         self._layers: tuple[str, ...] = ()
@@ -144,7 +141,7 @@ class Writer:
 
     def log(self, step: int, values: Mapping[str, float | Tensor]) -> None:
         """Scalars of a step, under names that can be logged; those given later replace those given before."""
-        self._row(step).update(values)
+        self.row(step).update(values)
 
     def can_be_logged(self, name: str) -> bool:
         """True if scalars may have this name: one that cannot be written must not cost the row that it is in."""
@@ -162,16 +159,20 @@ class Writer:
         self._logged.add(name)
         return True
 
+    def row(self, step: int) -> dict[str, Any]:
+        """The row of a step in the table `steps`, which begins with its time."""
+        return self._rows.setdefault(step, {"step": step, "time": time.monotonic() - self._start})
+
     def step(self, step: int, gradient_norm: Any, unclipped: Any = None) -> None:
         """Norms of the gradients of a recorded step."""
-        row = self._row(step)
+        row = self.row(step)
         row["gradient_norm"] = gradient_norm
         if unclipped is not None:
             row["gradient_norm_before_clipping"] = unclipped
 
     def step_rates(self, step: int, rates: Mapping[tuple[str, int], Any]) -> None:
         """Learning rates of a recorded step; each key has a column of its own, in the order in which they came."""
-        row = self._row(step)
+        row = self.row(step)
         for key, rate in rates.items():
             number = self._rates.setdefault(key, len(self._rates))
             if number < _MOST_RATES:
@@ -179,49 +180,29 @@ class Writer:
                     rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
                 )
 
-    def write(self, step: int, tables: Mapping[str, Columns]) -> None:
-        """The rows of a step, by table; in the order in which what is not finite is looked for."""
-        self._put_rows(step)
-        for table, columns in tables.items():
-            if columns:
-                self._outbox.put(table, {"step": step, **columns})
-        parameters = tables["parameters"]
-        if self.first_non_finite is None and "gradient_norm" in parameters:
-            watched = {name: parameters[name] for name in ("parameter", "gradient_norm")}
-            self._outbox.put(_WATCH, {"step": step, **watched})
-        self.saw_layers |= bool(tables["layers"])
+    def write(self, tables: Mapping[Any, Mapping[str, Any]], watched: Mapping[str, Any], before: int) -> None:
+        """The rows of a few steps.
 
-    def watch(self, step: int, gradient_norms: Tensor | None) -> None:
-        """Look whether the gradients of a step that is not recorded are finite; None: they are."""
-        self._put_rows(step)
-        if gradient_norms is not None and self.first_non_finite is None:
-            positions = np.arange(len(self._parameters))
-            self._outbox.put(_WATCH, {"step": step, "parameter": positions, "gradient_norm": gradient_norms})
-
-    def _row(self, step: int) -> Columns:
-        return self._rows.setdefault(step, {"step": step, "time": time.monotonic() - self._start})
-
-    def _put_rows(self, before: int) -> None:
-        """Rows of steps before this one are complete: nothing is logged to them any more."""
-        for step in sorted(step for step in self._rows if step < before):
-            self._outbox.put("steps", self._rows.pop(step))
-
-    def _write(self, table: Any, columns: Columns) -> None:
-        """Rows that have arrived on the host."""
+        Args:
+            tables: Table -> columns, "step" and what the rows are about among them.
+            watched: Gradient norms of steps that are not recorded: they are looked at, and not written.
+            before: Nothing is logged any more to the steps before this one: their rows of `steps` are complete.
+        """
         if self.first_non_finite is None:
-            self._guard("the place of the first NaN or infinity", self._look, table, columns)
-        if table == "steps":
-            self.latest |= {name: value for name, value in columns.items() if isinstance(value, float)}
-        if table != _WATCH:
-            self._guard("rows that could not be written", self._store.append, table, columns)
+            self._guard("the place of the first NaN or infinity", self._look, tables, watched)
+        for table, columns in tables.items():
+            self._append(table, columns)
+        self.saw_layers |= "layers" in tables
+        complete = sorted(step for step in self._rows if step < before)
+        for row in _on_host([self._rows.pop(step) for step in complete]):
+            self.latest |= {name: value for name, value in row.items() if isinstance(value, float)}
+            self._append("steps", row)
 
-    def _look(self, table: str, columns: Columns) -> None:
-        """Weights come first, for what is wrong with them shows in all that follows; gradients of weights come last."""
-        if table == "layers":
-            self.first_non_finite = in_layers(columns, self._layers)
-        elif table in ("parameters", _WATCH):
-            where: Any = "weight" if table == "parameters" else "gradient"
-            self.first_non_finite = in_parameters(columns, self._parameters, where)
+    def _append(self, table: Any, columns: Mapping[str, Any]) -> None:
+        self._guard("rows that could not be written", self._store.append, table, columns)
+
+    def _look(self, tables: Mapping[str, Mapping[str, Any]], watched: Mapping[str, Any]) -> None:
+        self.first_non_finite = first_non_finite(tables, watched, self._layers, self._parameters)
         if self.first_non_finite is not None:
             self._store.update_meta(first_non_finite=asdict(self.first_non_finite))
 
@@ -234,8 +215,7 @@ class Writer:
             error: What ended the loop, if it did not end by itself.
             notes: What could not be recorded, in plain words.
         """
-        self._guard("the last rows", self._put_rows, np.iinfo(np.int64).max)
-        self._guard("the last rows", self._outbox.drain)
+        self.write({}, {}, np.iinfo(np.int64).max)
         every = dict.fromkeys([*self._store.meta["notes"], *notes, *self._guard.failures.values()])
         self._guard("notes on the run", self._store.update_meta, notes=list(every))
         ending: tuple[Any, str | None] = ("failed", type(error).__name__)
@@ -246,6 +226,20 @@ class Writer:
             what = f"the run could not be sealed ({type(failure).__name__}: {failure})"
             self._guard.warn("sealing", f"{what}; what was written of it can be read, and resume=True seals it")
         self._guard("rows that could not be written", self._store.close)
+
+
+def _on_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with numbers for tensors; those of one device cross together."""
+    away: dict[torch.device, list[tuple[int, str, Tensor]]] = {}
+    for at, row in enumerate(rows):
+        for name, value in row.items():
+            if isinstance(value, Tensor):
+                away.setdefault(value.device, []).append((at, name, value))
+    for cells in away.values():
+        values = torch.stack([value.detach().double().reshape(()) for _, _, value in cells]).tolist()
+        for (at, name, _), value in zip(cells, values, strict=True):
+            rows[at][name] = value
+    return rows
 
 
 def _ending(error: BaseException | None) -> tuple[Any, str | None]:

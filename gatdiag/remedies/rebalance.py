@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Laws, find_laws
+from gatdiag.laws.prediction import held_by
 from gatdiag.laws.repetition import repetition
 from gatdiag.remedies.applied import Applied
 from gatdiag.remedies.least_norm import LawFactor, Rescaling, relative_gradients
@@ -273,7 +274,7 @@ def refuse_foreign(model: nn.Module, optimizer: Any) -> None:
     """An optimizer that trains something else, or is none."""
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"Expected optimizer to be a torch.optim.Optimizer, got {type(optimizer).__name__}.")
-    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trained = held_by(optimizer).keys()
     if trained.isdisjoint(map(id, model.parameters())):
         raise InputError("Expected the optimizer that trains this model, got one that holds none of its parameters.")
 

@@ -5,10 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from gatdiag.quantities import LEVELS, change_quantile
+from gatdiag.quantities import GROUPS, LEVELS, change_quantile
+from gatdiag.recorder.samples import Sampler
 from gatdiag.recorder.weights import Weights
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles
+
+COLUMNS = frozenset(column for group in GROUPS.values() for column in group.columns)
 
 
 def parameters(dtype=torch.float32):
@@ -31,21 +34,31 @@ def moved(made, amount=0.3):
                 parameter += torch.where(torch.rand(parameter.shape, generator=generator) < 0.5, step, 0.0)
 
 
+def measured(watched, move=lambda: None):
+    """The columns of one step, which moves the weights, and without what is masked."""
+    sampler = Sampler(watched.tensors, None)
+    sample = sampler.take(0, 0, frozenset(GROUPS), None, has_gradients=True)
+    with torch.no_grad():
+        move()
+    sampler.take_moved(sample)
+    columns = watched.measure([sample], lambda what, function, *given: function(*given), COLUMNS).columns
+    return {name: values[0] for name, values in columns.items()}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_changes_of_all_parameters_together(dtype):
     made = parameters(dtype)
     initial = {name: parameter.detach().clone() for name, parameter in made.items()}
     watched = Weights(made, ["att"])
     moved(made)
-    watched.before()
-    found = watched.changes() | watched.quantiles()
+    found = measured(watched)
     for position, name in enumerate(made):
         shares = oracles.changes(initial[name], made[name], absolute=name == "att")
-        assert [found[column][position].item() for column in FRACTIONS] == pytest.approx(shares, nan_ok=True)
+        assert [found[column][position] for column in FRACTIONS] == pytest.approx(shares, nan_ok=True)
         for kind, wanted in zip(
             ("relative", "absolute"), oracles.change_quantiles(initial[name], made[name]), strict=True
         ):
-            columns = [found[change_quantile(kind, level)][position].item() for level in LEVELS]
+            columns = [found[change_quantile(kind, level)][position] for level in LEVELS]
             assert columns == pytest.approx(wanted, rel=1e-5, abs=1e-7, nan_ok=True)
 
 
@@ -54,41 +67,59 @@ def test_weights_that_are_not_finite_have_no_fractions():
     watched = Weights(made, ["att"])
     made["weight"].data[0, 0] = torch.inf
     made["att"].data[0, 0, 0] = torch.nan
-    found = watched.before() | watched.changes()
-    assert found["unchanged_fraction"].isnan().tolist() == [True, True, False, False]
-    assert watched.non_finite(found["norm"], gradient=False).tolist() == [1, 1, 0, 0]
+    found = measured(watched)
+    assert np.isnan(found["unchanged_fraction"]).tolist() == [True, True, False, False]
+    assert found["non_finite"].tolist() == [1, 1, 0, 0]
+    assert found["gradient_norm"].tolist() == [None] * 4
 
 
 def test_parameters_of_several_types_keep_their_places():
     made = parameters()
     made["double"] = nn.Parameter(torch.ones(3, dtype=torch.float64))
     made["half"] = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    made["complex"] = nn.Parameter(torch.ones(2, dtype=torch.complex64))
     watched = Weights(made, [])
     made["half"].grad = torch.full((2,), 3.0, dtype=torch.float16)
-    before = watched.before()
-    assert before["norm"].tolist()[-2:] == pytest.approx([3**0.5, 2**0.5])
-    assert before["gradient_norm"].tolist() == [0, 0, 0, 0, 0, pytest.approx(18**0.5)]
-    assert watched.has_gradient().tolist() == [False] * 5 + [True]
-    with torch.no_grad():
-        made["double"] *= 2
-    assert watched.after()["update_ratio"][4].item() == pytest.approx(1.0)
-    assert watched.after() == {}, "it is measured once"
+    found = measured(watched, lambda: made["double"].mul_(2))
+    assert found["norm"].tolist()[-3:] == [pytest.approx(3**0.5), pytest.approx(2**0.5), None]
+    assert found["gradient_norm"].tolist() == [None] * 5 + [pytest.approx(18**0.5), None]
+    assert found["update_ratio"][4:6].tolist() == pytest.approx([1.0, 0.0])
+    assert watched.gradient_norms().tolist() == [0] * 5 + [pytest.approx(18**0.5), 0]
     assert watched.arrays()["half"].dtype == np.float16
+
+
+def test_initial_values_can_be_given_and_are_kept_for_other_parameters():
+    made = parameters()
+    watched = Weights(made, ["att"])
+    watched.set_initial({"weight": made["weight"].detach() * 2})
+    others = {name: nn.Parameter(parameter.detach().clone()) for name, parameter in made.items()}
+    for bound in (watched, watched.rebound(others)):
+        assert measured(bound)["unchanged_fraction"].tolist() == [0, 1, 1, 1]
 
 
 def test_sparse_gradients():
     embedding = nn.Embedding(10, 3, sparse=True)
     embedding(torch.tensor([1, 1, 4])).sum().backward()
-    watched = Weights(dict(embedding.named_parameters()), [])
-    assert watched.before()["gradient_norm"].item() == pytest.approx((3 * 4 + 3) ** 0.5)
-    assert watched.non_finite(torch.tensor([torch.nan]), gradient=True).tolist() == [0]
+    found = measured(Weights(dict(embedding.named_parameters()), []))
+    assert found["gradient_norm"].item() == pytest.approx((3 * 4 + 3) ** 0.5)
+    assert found["gradient_non_finite"].tolist() == [0]
+
+
+def test_what_further_parameters_a_sample_holds_is_not_measured():
+    made = parameters()
+    watched = Weights({name: made[name] for name in ("weight", "bias")}, [])
+    sampler = Sampler([made["weight"], made["bias"], made["small"]], None)
+    sample = sampler.take(0, 0, frozenset(GROUPS), None, has_gradients=True)
+    found = watched.measure([sample], lambda what, function, *given: function(*given), COLUMNS).columns
+    assert found["norm"].shape == (1, 2)
+    assert found["norm"][0, 0] == pytest.approx(made["weight"].norm().item())
+    assert found["relative_change_q50"][0].tolist() == pytest.approx([0.0, np.nan], nan_ok=True)
 
 
 def test_one_copy_of_the_parameters_is_kept_between_steps():
-    made = parameters()
-    watched = Weights(made, [])
-    watched.before()
-    watched.after()
-    held = [batch.initial.numel() for batch in watched._batches]
-    assert sum(held) == sum(parameter.numel() for parameter in made.values())
-    assert all(batch.before is None for batch in watched._batches)
+    watched = Weights(parameters(), [])
+    measured(watched)
+    held = [value for value in vars(watched).values() if isinstance(value, list) and value]
+    flat = [tensor for value in held for tensor in value if isinstance(tensor, torch.Tensor) and tensor.dim() == 1]
+    copies = [tensor for tensor in flat if tensor.is_floating_point() and not isinstance(tensor, nn.Parameter)]
+    assert sum(map(len, copies)) == sum(parameter.numel() for parameter in watched.tensors)

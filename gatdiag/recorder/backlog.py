@@ -1,0 +1,144 @@
+"""The one place where anything waits: samples of recent steps, until all of them are measured together and written.
+
+A call of torch or numpy takes longer than its arithmetic where tensors are small, so that measuring sixty steps costs
+little more than measuring one; and on an accelerator the host waits for the device once, not at each step. Samples
+wait for half a second at most, and take 16 MiB at most: those of a model with more than about a million parameters are
+measured at the end of their own step. So recording holds one copy of the parameters (the initial ones), three more
+during a step, and 16 MiB. A process that is killed loses the samples that wait, and whole steps only.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from torch import Tensor
+
+from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.layers import measured
+from gatdiag.recorder.model import RecordingPlan
+from gatdiag.recorder.samples import Sample, Sampler
+from gatdiag.recorder.weights import WeightColumns
+from gatdiag.recorder.writer import Writer
+
+_SECONDS: Final = 0.5
+_MOST: Final = 64  # samples
+_MOST_BYTES: Final = 16 << 20
+
+
+class Backlog:
+    """Samples of one plan that are still to be measured.
+
+    Args:
+        plan: What is recorded.
+        columns: The columns that are wanted.
+        guard: Contains failures.
+        writer: Takes the rows.
+        seconds: How long a sample may wait.
+
+    Attributes:
+        plan: What is recorded.
+        sampler: Takes the samples.
+        latest: Of the steps that were measured last: step -> relative gradient norms, a parameter each.
+    """
+
+    def __init__(
+        self, plan: RecordingPlan, columns: frozenset[str], guard: Guard, writer: Writer, seconds: float = _SECONDS
+    ) -> None:
+        self.sampler = Sampler(plan.weights.tensors, plan.neurons)
+        self.latest: dict[int, Sequence[float]] = {}
+        self.plan, self._columns, self._guard, self._writer = plan, columns, guard, writer
+        self._seconds, self._since = seconds, time.monotonic()
+        self._samples: list[Sample] = []
+        self._watched: list[tuple[int, Tensor]] = []  # steps that are not recorded, and gradient norms of these
+        self._bytes = 0
+        self._is_urgent = False
+
+    def __len__(self) -> int:
+        """How many samples wait."""
+        return len(self._samples)
+
+    def add(self, sample: Sample) -> None:
+        """Keep a sample until it is measured."""
+        self._samples.append(sample)
+        self._bytes += sample.bytes
+        is_away = any(not flat.is_cpu for flat in sample.weights)  # nothing is known without waiting for the device
+        is_suspect = not (sample.is_finite or is_away) or (sample.layers is not None and sample.layers.is_suspect)
+        self._is_urgent |= is_suspect and self._writer.first_non_finite is None
+
+    def watch(self, step: int, gradient_norms: Tensor) -> None:
+        """Look, before long, whether the gradients of a step that is not recorded are finite."""
+        self._watched.append((step, gradient_norms))
+        self._is_urgent |= gradient_norms.is_cpu
+
+    @property
+    def is_due(self) -> bool:
+        """True if the samples should be measured now."""
+        is_full = len(self._samples) >= _MOST or self._bytes >= _MOST_BYTES
+        return is_full or self._is_urgent or time.monotonic() - self._since >= self._seconds
+
+    def measure(self, before: int) -> None:
+        """Measure and write all samples.
+
+        Args:
+            before: Nothing is logged any more to the steps before this one.
+        """
+        samples, self._samples = self._samples, []
+        watched, self._watched = self._watched, []
+        self._since, self._bytes, self._is_urgent = time.monotonic(), 0, False
+        self.latest = {}
+        recorded = [sample for sample in samples if sample.record is not None]
+        tables = {
+            "parameters": self._guard("norms of parameters", self._parameters, recorded) or {},
+            "layers": self._guard("rows of layers", self._layers, recorded) or {},
+            "neurons": self._guard("delta and c", self._neurons, samples) or {},
+        }
+        count = len(self.plan.weights.names)
+        seen = {
+            "step": np.repeat([step for step, _ in watched], count),
+            "parameter": np.tile(np.arange(count), len(watched)),
+            "gradient_norm": np.concatenate([[], *(norms.cpu().numpy() for _, norms in watched)]),
+        }
+        self._writer.write({name: rows for name, rows in tables.items() if rows}, seen, before)
+
+    def _parameters(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        if not samples:
+            return {}
+        found = self.plan.weights.measure(samples, self._guard, self._columns)
+        self._tell_steps(samples, found)
+        count = len(self.plan.weights.names)
+        return {
+            "step": np.repeat([sample.step for sample in samples], count),
+            "parameter": np.tile(np.arange(count, dtype=np.int32), len(samples)),
+            **{name: values.ravel() for name, values in found.columns.items()},
+        }
+
+    def _tell_steps(self, samples: Sequence[Sample], found: WeightColumns) -> None:
+        """The norms of all gradients together, which are in the table `steps`."""
+        for row, sample in enumerate(samples):
+            self.latest[sample.step] = found.relative_gradient_norm[row].tolist()
+            if sample.gradients is not None:
+                norm = float(found.gradient_norm[row])
+                unclipped = norm if sample.is_unclipped else sample.unclipped
+                self._writer.step(sample.step, norm, unclipped)
+
+    def _layers(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        seen = [(sample, sample.layers) for sample in samples if sample.layers is not None]
+        passes, unscales = [layers for _, layers in seen], [sample.unscale for sample, _ in seen]
+        columns = measured(passes, unscales, self.plan.positions, self._columns)
+        steps = np.array([sample.step for sample, _ in seen], dtype=np.int64)[columns.pop("pass")]
+        return {"step": steps, **columns} if len(steps) else {}
+
+    def _neurons(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        neurons = self.plan.neurons
+        if neurons is None:
+            return {}
+        due, columns = neurons.measure(samples, self.sampler)
+        if not due:
+            return {}
+        count = len(neurons.recorded)
+        return {
+            "step": np.repeat([sample.step for sample in due], count),
+            "law": np.tile(np.arange(count, dtype=np.int32), len(due)),
+            **{name: values.ravel() for name, values in columns.items() if name in self._columns},
+        }

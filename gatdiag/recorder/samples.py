@@ -1,0 +1,231 @@
+"""Samples: copies of a model at one step, with little arithmetic, to be measured later together with other steps.
+
+A quantity that needs more of a step than its weights, gradients and layer outputs gets a field of `Sample`, is taken in
+`Sampler.take` (before the weights move) or `Sampler.take_moved` (after), and is measured in `backlog.Backlog.measure`.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gatdiag import metrics
+from gatdiag.errors import OptimizerError
+from gatdiag.laws.prediction import Update, held_by
+from gatdiag.recorder.layers import ForwardPass
+from gatdiag.recorder.neurons import NeuronRecorder
+from gatdiag.recorder.weights import Flat, FlatParameters
+
+_LEAST, _LARGEST = 1e-24, 1e30  # sums of squares between which none of float32 over- or underflows
+_MANY = 1 << 20  # entries, whose sum in float32 has fewer than six digits
+
+
+def square(flats: Flat) -> float:
+    """Roughly the sum of squares, not finite where an entry is not; NaN if the host would have to wait for it."""
+    if not all(flat.is_cpu for flat in flats):
+        return math.nan
+    with np.errstate(all="ignore"):
+        return sum(float(abs(np.vdot(array, array))) for array in (flat.numpy() for flat in flats))
+
+
+@dataclass(eq=False)
+class Sample:
+    """Copies of one step.
+
+    Attributes:
+        step: The step.
+        record: Number of the record; None: it was taken for what it says of the next step's c.
+        due: Groups that are measured at this record.
+        weights: Before the step.
+        gradients: As the optimizer used them, not scaled; None where they never existed together.
+        has_gradient: Which parameters have one.
+        square: Of the gradients, as in `square`.
+        moved: The weights after the step; None where these are not wanted.
+        moves: Name -> how optimizers will move parameters of laws; None where it is not wanted, or not known.
+        layers: The forward pass of the step.
+        unscale: What gradients of layer outputs are multiplied by to undo the scaling of the loss; None: nothing.
+        unclipped: Norm of all gradients before they were clipped, scaled; None: unknown, or that of `gradients`.
+        is_unclipped: Whether it is known to be that of `gradients`.
+        is_finite: Whether all entries of weights and gradients are known to be.
+    """
+
+    step: int
+    record: int | None
+    due: frozenset[str]
+    weights: Flat
+    gradients: Flat | None = None
+    has_gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    square: float = math.nan
+    moved: Flat | None = None
+    moves: dict[str, Update] | None = None
+    layers: ForwardPass | None = None
+    unscale: Any = None
+    unclipped: Any = None
+    is_unclipped: bool = False
+    is_finite: bool = False
+
+    def change(self) -> Flat | None:
+        """By how much the step moved the weights, if that was taken."""
+        if self.moved is None:
+            return None
+        return [after - before for after, before in zip(self.moved, self.weights, strict=True)]
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+        of_weights = sum(flat.numel() * flat.element_size() for flat in self.weights)
+        return 3 * of_weights + (0 if self.layers is None else self.layers.bytes)
+
+
+class Sampler:
+    """Takes samples of the recorded parameters of a model, and of those that its laws need besides.
+
+    Args:
+        tensors: The recorded parameters.
+        neurons: The laws, if there are any.
+
+    Attributes:
+        flat: Lays out what it takes.
+        of_laws: Parameter of a law -> its position.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], neurons: NeuronRecorder | None) -> None:
+        known = {id(tensor): tensor for tensor in tensors}
+        known |= {} if neurons is None else {id(tensor): tensor for tensor in neurons.parameters.values()}
+        self.flat = FlatParameters([*tensors, *list(known.values())[len({id(tensor) for tensor in tensors}) :]])
+        self._neurons = neurons
+        at = {id(tensor): position for position, tensor in enumerate(self.flat.tensors)}
+        named = {} if neurons is None else neurons.parameters
+        self.of_laws = {name: at[id(tensor)] for name, tensor in named.items()}
+
+    def take(
+        self, step: int, record: int | None, due: frozenset[str], unscale: Tensor | None, *, has_gradients: bool
+    ) -> Sample:
+        """A step is about to be made.
+
+        Args:
+            step: The step.
+            record: Number of the record; None if it is none.
+            due: Groups that are measured at it.
+            unscale: What gradients are multiplied by, where a gradient scaler has not done so yet.
+            has_gradients: Whether the gradients of this step are there.
+        """
+        sample = Sample(step, record, due, self.flat.weights())
+        sample.is_finite = math.isfinite(square(sample.weights))
+        if has_gradients:
+            sample.gradients, sample.has_gradient = self._gradients(unscale), self.flat.has_gradient()
+            sample.square = square(sample.gradients)
+            sample.is_finite &= math.isfinite(sample.square)
+        return sample
+
+    def join(self, sample: Sample, optimizer: Optimizer, unscale: Tensor | None) -> None:
+        """The gradients of an optimizer that joins the step, which may be others than when it began."""
+        if sample.gradients is None:
+            return
+        held = held_by(optimizer)
+        here = [
+            position
+            for position, tensor in enumerate(self.flat.tensors)
+            if id(tensor) in held and tensor.grad is not None
+        ]
+        old, new = self.flat.pieces(sample.gradients), self.flat.pieces(self._gradients(unscale))
+        for position in here:
+            old[position].copy_(new[position])
+        sample.has_gradient[here] = True
+        sample.square = square(sample.gradients)
+        sample.is_finite &= math.isfinite(sample.square)
+
+    def foresee(self, sample: Sample, optimizer: Optimizer) -> None:
+        """How an optimizer of this step is about to move the weights, if that is wanted and known."""
+        if sample.moves is None or sample.gradients is None or self._neurons is None:
+            return
+        pieces = self.flat.pieces(sample.gradients)
+        gradients = {
+            name: pieces[position].view(self.flat.tensors[position].shape)
+            for name, position in self.of_laws.items()
+            if sample.has_gradient[position]
+        }
+        try:
+            self._neurons.laws.foresee(optimizer, gradients, sample.moves)
+        except OptimizerError as error:
+            sample.moves = None
+            self._neurons.unpredictable = self._neurons.unpredictable or str(error)
+
+    def take_moved(self, sample: Sample) -> None:
+        """The weights have moved; nothing new if that was taken."""
+        if sample.moved is None:
+            sample.moved = self.flat.weights()
+
+    def _gradients(self, unscale: Tensor | None) -> Flat:
+        flats = self.flat.gradients()
+        return flats if unscale is None else [flat * unscale.to(flat) for flat in flats]
+
+
+def are_suspect(gradients: Iterable[Tensor | None]) -> bool:
+    """True if any of these may hold a NaN or an infinity, found out quickly; on a device, always."""
+    with np.errstate(all="ignore"):
+        for gradient in gradients:
+            if gradient is None:
+                continue
+            if gradient.dtype != torch.float32 or gradient.device.type != "cpu" or gradient.layout != torch.strided:
+                return True
+            values = gradient.detach().numpy().reshape(-1)
+            if not math.isfinite(values.dot(values)):
+                return True
+    return False
+
+
+class UnclippedNorm:
+    """The norm of all gradients at the end of each backward pass, which is before anything can clip them.
+
+    It is taken even where nothing clips them, for that cannot be known: what goes through `.data` leaves no trace.
+    """
+
+    def __init__(self) -> None:
+        self._norm: Tensor | float | None = None
+        self._square = math.nan
+        self._backward_pass = -1
+        self._earlier: list[tuple[int, int]] = []
+
+    def on_gradient(self, parameters: Sequence[Tensor]) -> bool:
+        """Remember the gradients as they are before a backward pass; returns whether this is its first call in it."""
+        number = torch._C._current_graph_task_id()
+        if number == self._backward_pass:
+            return False
+        self._backward_pass, self._earlier = number, versions(parameters)
+        return True
+
+    def on_backward_ended(self, flat: FlatParameters) -> None:
+        """The gradients are as the backward pass left them."""
+        if versions(flat.tensors) == self._earlier:
+            return  # nothing was accumulated: gradients were asked for elsewhere
+        flats = flat.gradients()
+        self._square = found = square(flats)
+        if _LEAST < found < _LARGEST and sum(map(len, flats)) < _MANY:
+            self._norm = math.sqrt(found)
+        else:
+            self._norm = torch.linalg.vector_norm(torch.cat([metrics.norms([part]) for part in flats]))
+
+    def give(self, sample: Sample, unscale: Any) -> None:
+        """Tell the sample of a step that begins; nothing where no backward pass was seen since the last one.
+
+        Args:
+            sample: The sample.
+            unscale: What the norm is multiplied by to undo the scaling of the loss; None: nothing.
+        """
+        norm, self._norm = self._norm, None
+        sample.is_unclipped = norm is not None and unscale is None and sample.square == self._square
+        if norm is not None:
+            sample.unclipped = norm if unscale is None else norm * unscale
+
+
+def versions(parameters: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Identity and version of each gradient: they change when it is replaced, or changed in place, as by clipping."""
+    gradients = [parameter.grad for parameter in parameters]
+    return [(id(gradient), gradient._version) for gradient in gradients if gradient is not None]

@@ -1,0 +1,137 @@
+"""Samples that are measured together are measured as they would be alone, and none waits for long."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import gatdiag
+from gatdiag.recorder import backlog
+from gatdiag.recorder.recorder import Recorder
+from tests.recorder.loops import Gat, graph, loss_of, train
+
+TABLES = ("steps", "layers", "parameters", "neurons")
+ADAM = {"make_optimizer": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1)}
+MOMENTUM = {"make_optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)}
+
+
+@pytest.fixture
+def slow_clock(monkeypatch):
+    """No time passes, so that nothing is measured because it has waited for long."""
+    monkeypatch.setattr(backlog.time, "monotonic", lambda: 0.0)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """How many samples were measured together, each time."""
+    counts = []
+    measure = backlog.Backlog.measure
+
+    def counted(self, before):
+        counts.append(len(self))
+        measure(self, before)
+
+    monkeypatch.setattr(backlog.Backlog, "measure", counted)
+    return counts
+
+
+def test_steps_measured_together_have_the_values_of_steps_measured_alone(tmp_path, monkeypatch, slow_clock, measured):
+    runs = []
+    for most in (1, 3, 64):
+        monkeypatch.setattr(backlog, "_MOST", most)
+        for number, optimizer in enumerate((ADAM, MOMENTUM)):
+            runs.append(train(tmp_path / f"{most} {number}", steps=12, every=1, metrics="standard", **optimizer).run)
+    assert set(measured) >= {1, 3, 12}
+    for number in range(2):
+        alone, *together = runs[number::2]
+        for run in together:
+            for table in TABLES:
+                expected, found = getattr(alone, table), getattr(run, table)
+                if table == "steps":
+                    expected, found = expected.drop(columns="time"), found.drop(columns="time")
+                pd.testing.assert_frame_equal(found, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_nothing_waits_longer_than_half_a_second(tmp_path, monkeypatch, measured):
+    now = 0.0
+    monkeypatch.setattr(backlog.time, "monotonic", lambda: now)
+
+    def wait(step, model):
+        nonlocal now
+        now += 0.2
+
+    train(tmp_path / "run", steps=10, every=1, before_step=wait)
+    assert max(measured) <= 3
+    assert sum(measured) == 10
+
+
+def test_samples_take_little_memory_and_large_ones_are_not_held(tmp_path, monkeypatch, slow_clock, measured):
+    size = 3 * 4 * sum(parameter.numel() for parameter in Gat().parameters())
+    for most, together in ((4 * size, 4), (size // 2, 1)):
+        measured.clear()
+        monkeypatch.setattr(backlog, "_MOST_BYTES", most)
+        train(tmp_path / str(together), steps=8, every=1, metrics=["norm", "update_ratio"])
+        assert [count for count in measured if count] == [together] * (8 // together)
+
+
+def test_a_nan_is_looked_at_at_once_and_after_the_first_one_samples_wait_again(tmp_path, slow_clock, measured):
+    def spoil(step, model):
+        if step >= 3:
+            model.convs[1].att.grad[0, 0, 0] = torch.nan
+
+    run = train(tmp_path / "run", steps=12, every=1, before_step=spoil).run
+    assert [count for count in measured if count] == [4, 8]
+    assert run.meta["first_non_finite"]["step"] == 3
+
+
+def test_an_observer_hears_of_each_step_in_order(tmp_path, slow_clock):
+    model, data, seen = Gat(), graph(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(model, tmp_path / "run", observer=seen.append) as recorder:
+        for _ in range(5):
+            loss = loss_of(model, data)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.log(loss=loss)
+    assert [status.step for status in seen[:-1]] == [0, 1, 2, 3, 4]
+    assert seen[-1] is None
+
+
+def test_what_is_logged_to_steps_that_are_not_recorded_is_written_in_order(tmp_path, slow_clock):
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run", every=4) as recorder:
+        for step in range(10):
+            loss_of(model, data).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.log(loss=float(step))
+    steps = gatdiag.load(tmp_path / "run").steps
+    assert steps.loss.tolist() == steps.step.tolist() == list(range(10))
+    assert steps[steps.gradient_norm.notna()].step.tolist() == [0, 4, 8]
+
+
+def test_tensors_in_a_row_become_numbers():
+    from gatdiag.recorder.writer import _on_host
+
+    rows = _on_host([{"step": 0, "loss": torch.tensor(0.5)}, {"step": 1, "loss": 0.25, "rate": torch.tensor([2.0])}])
+    assert rows == [{"step": 0, "loss": 0.5}, {"step": 1, "loss": 0.25, "rate": 2.0}]
+    assert all(type(value) in (int, float) for row in rows for value in row.values())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and there is none here")
+def test_a_training_on_a_gpu(tmp_path):
+    model, data = Gat().cuda(), graph()
+    x, edges, labels = data.x.cuda(), data.edge_index.cuda(), data.y.cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
+        for _ in range(5):
+            loss = torch.nn.functional.cross_entropy(model(x, edges), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.log(loss=loss)
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.loss.notna().all()
+    assert np.allclose(run.neurons.c[run.neurons.step > 0], run.neurons.predicted_c[run.neurons.step > 0], rtol=1e-4)

@@ -210,9 +210,9 @@ CLASSES: Final[Mapping[str, type]] = {
 
 
 def lengths(x: Tensor) -> Tensor:
-    """||x|| over the last axis, in single precision at least."""
+    """||x|| over the last axis, in single precision at least; a huge number where its square overflows."""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=_wide(x))
-    return length
+    return length.nan_to_num(nan=math.nan, posinf=torch.finfo(length.dtype).max / 8)
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:

@@ -216,6 +216,14 @@ def test_the_scale_of_features_makes_no_difference_in_single_precision(kind, sca
 
 
 @pytest.mark.parametrize("kind", [GATConv, GATv2Conv])
+def test_features_that_single_precision_cannot_square_have_gradients(kind):
+    layer, x = kind(4, 3), torch.full((6, 4), 1e25).requires_grad_()
+    lipschitz_normalize_(layer)
+    layer(x, EDGES).sum().backward()
+    assert all(tensor.grad.isfinite().all() for tensor in (x, *layer.parameters()))
+
+
+@pytest.mark.parametrize("kind", [GATConv, GATv2Conv])
 def test_edges_that_are_turned_around_between_sources_and_targets(kind):
     layer, turned = kind((4, 5), 3, heads=2), kind((4, 5), 3, heads=2, flow="target_to_source")
     turned.load_state_dict(layer.state_dict())

@@ -82,7 +82,7 @@ def stats(run: Run) -> list[Stat]:
 
 def notes_text(run: Run) -> str:
     """Notes on measurements that the recorder could not make, in its own words; of many notes the first."""
-    notes = [one_line(str(note)).rstrip(".") for note in run.meta.get("notes") or []]
+    notes = [one_line(str(note)).rstrip(".") for note in run.meta["notes"]]
     rest = f" And {len(notes) - _NOTES:,} more, under Settings." if len(notes) > _NOTES else ""
     return f"{'; '.join(notes[:_NOTES])}.{rest}" if notes else ""
 
@@ -101,10 +101,10 @@ def metric(name: str, value: float) -> str:
 
 def optimizer_text(optimizer: Mapping[str, Any]) -> str:
     """The optimizer's class with the learning rates of its groups, and from when on if it was not the first."""
-    rates = {f"{group['lr']:g}" for group in optimizer.get("groups") or [] if isinstance(group.get("lr"), float | int)}
+    rates = {f"{group['lr']:g}" for group in optimizer["groups"] if isinstance(group.get("lr"), float | int)}
     rate = f" with learning rate {listed(sorted(rates))}" if rates else ""
     since = f" from step {optimizer['from_step']} on" if optimizer.get("from_step") else ""
-    return f"{optimizer.get('class')}{rate}{since}"
+    return f"{optimizer['class']}{rate}{since}"
 
 
 def loss_text(loss: str, facts: TrainingFacts) -> str:
@@ -144,7 +144,7 @@ def duration(seconds: float) -> str:
 
 def _nothing_recorded(run: Run) -> tuple[str, str, str]:
     """That nothing was recorded, why as far as the recorder knows, and what to do."""
-    notes = [one_line(str(note)).rstrip(".") for note in run.meta.get("notes") or []]
+    notes = [one_line(str(note)).rstrip(".") for note in run.meta["notes"]]
     known = "no step of the training reached the recorder, and it noted no reason"
     return (
         "Nothing was recorded: none of its tables has a row, so there is nothing to draw or to judge.",
@@ -164,7 +164,7 @@ def _what(run: Run, facts: TrainingFacts) -> str:
     if _is_of_checkpoints(run):
         saved = f"{facts.steps} saved checkpoint{'s' * (facts.steps != 1)}"
         return f"{model}, read off {saved}, the last of step {facts.last_step or 0:,}."
-    optimizers = [short(optimizer_text(optimizer)) for optimizer in run.meta.get("optimizers") or []]
+    optimizers = [short(optimizer_text(optimizer)) for optimizer in run.meta["optimizers"]]
     by = f" by {listed(optimizers)}" if optimizers else ""
     seconds = float(run.steps["time"].max()) if len(run.steps) and "time" in run.steps else 0.0
     time = f" in {duration(seconds)}" if seconds > 0 else ""
@@ -186,7 +186,7 @@ def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:
 
 
 def _is_of_checkpoints(run: Run) -> bool:
-    return bool((run.meta.get("cadence") or {}).get("every") == "checkpoint")
+    return bool(run.meta["cadence"].get("every") == "checkpoint")
 
 
 def _steps(facts: TrainingFacts) -> str:

@@ -135,10 +135,10 @@ def parameter_table(run: Run, anchor: str) -> Table:
 
 def law_tables(run: Run, anchor: str) -> Iterator[Table]:
     """The laws layer by layer; what has no law, and why. None if laws were not looked for."""
-    laws = run.meta.get("laws") or {}
-    if laws.get("found"):
+    laws = run.meta["laws"]
+    if laws["found"]:
         yield _laws_by_layer(run, anchor)
-    if laws.get("excluded"):
+    if laws["excluded"]:
         rows = [[item["what"], item["reason"]] for item in laws["excluded"]]
         note = "No law is claimed for these parts of the model."
         heads = ["part of the model", "reason"]
@@ -190,13 +190,13 @@ def _last_recorded(run: Run, table: Literal["layers", "parameters"], by: str, na
 
 def settings_tables(run: Run, anchor: str) -> list[Table]:
     """All of them, those with anything in them."""
-    notes = [[str(place), str(note)] for place, note in enumerate(run.meta.get("notes") or [], start=1)]
+    notes = [[str(place), str(note)] for place, note in enumerate(run.meta["notes"], start=1)]
     tables = [
         _pairs("The run", f"{anchor}-run", _about(run)),
         *_optimizers(run, anchor),
-        _pairs("Cadence", f"{anchor}-cadence", _cadence(run.meta.get("cadence") or {})),
+        _pairs("Cadence", f"{anchor}-cadence", _cadence(run.meta["cadence"])),
         Table("Notes", f"{anchor}-notes", notes, ["#", "note"], sortable=False, wraps=True),
-        _pairs("Versions", f"{anchor}-versions", run.meta.get("versions") or {}),
+        _pairs("Versions", f"{anchor}-versions", run.meta["versions"]),
         _catalogue(run, f"{anchor}-catalogue"),
     ]
     return [table for table in tables if table.rows]
@@ -211,10 +211,10 @@ def _about(run: Run) -> dict[str, object]:
     known = {
         "name": run.name,
         "folder": run.folder.name,
-        "status": f"{run.status}: {meta['error']}" if meta.get("error") else run.status,
+        "status": f"{run.status}: {meta['error']}" if meta["error"] else run.status,
         "created": meta.get("created"),
         "ended": meta.get("ended"),
-        "resumed at steps": ", ".join(map(str, meta.get("resumed_at") or [])),
+        "resumed at steps": ", ".join(map(str, meta["resumed_at"])),
         "model": meta.get("model"),
         "device": meta.get("device"),
         "number format": meta.get("dtype"),
@@ -226,14 +226,14 @@ def _about(run: Run) -> dict[str, object]:
 
 
 def _optimizers(run: Run, anchor: str) -> Iterator[Table]:
-    for place, optimizer in enumerate(run.meta.get("optimizers") or []):
-        groups = optimizer.get("groups") or []
+    for place, optimizer in enumerate(run.meta["optimizers"]):
+        groups = optimizer["groups"]
         settings = list(dict.fromkeys(key for group in groups for key in group if key != "parameters"))
         rows = [[str(key), *(str(group.get(key, "")) for group in groups)] for key in settings]
         rows.append(["parameter tensors", *(str(len(group.get("parameters") or [])) for group in groups)])
         heads = ["setting", *(f"group {number}" for number in range(len(groups)))]
         since = f" from step {optimizer['from_step']} on" if optimizer.get("from_step") else ""
-        title = f"Optimizer: {short(str(optimizer.get('class')))}{since}"
+        title = f"Optimizer: {short(str(optimizer['class']))}{since}"
         yield Table(title, f"{anchor}-optimizer-{place}", rows, heads, sortable=False)
 
 
@@ -254,7 +254,7 @@ def _cadence(cadence: Mapping[str, Any]) -> dict[str, object]:
 
 def _catalogue(run: Run, anchor: str) -> Table:
     rows = []
-    for entry in run.meta.get("quantities") or []:
+    for entry in run.meta["quantities"]:
         known = {key: str(entry.get(key) or "") for key in (*entry, "unit", "equation", "high", "low", "paper")}
         name, table = known.get("name", ""), known.get("table", "")
         column = f"{table}.{name}" if table else name

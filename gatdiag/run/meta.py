@@ -83,7 +83,7 @@ _SHAPE: dict[str, Any] = {
     "cadence": {"budget?": _NUMBER, "groups?": ({"*": (int, None)}, None)},
     "optimizers": [
         {
-            "class": str,
+            "class": _TEXT,
             "groups": [{"parameters?": ([str], None), "weight_decay?": (float, bool, None)}],
             "from_step?": (_STEP, None),
         }

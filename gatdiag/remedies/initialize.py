@@ -191,7 +191,7 @@ def _neurons_around(
         return None, ()
     if not any(inputs):
         return None, neurons_of_stack(model, structure)
-    laws = _laws(model, *inputs)
+    laws = _laws(model, structure, *inputs)
     return laws, _neurons(laws)
 
 
@@ -264,14 +264,15 @@ def _balance_stack_(
         )
 
 
-def _laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
-    """The laws; of a copy with other weights where those of the model are not finite, and so tell nothing."""
-    if all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
-        return find_laws(model, *args, **kwargs)
-    replica = replicate(model, args, kwargs)
-    for parameter in replica.parameters.values():
-        if not bool(parameter.isfinite().all()):
-            nn.init.normal_(parameter.detach(), std=parameter.shape[-1] ** -0.5 if parameter.dim() else 1.0)
+def _laws(model: nn.Module, structure: Structure, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
+    """The laws of a copy with weights of its own: those of the model may be zero, or no numbers any more."""
+    replica, generator = replicate(model, args, kwargs), Generator().manual_seed(0)
+    for info in structure.parameters:
+        parameter = replica.parameters[info.name].detach()
+        if info.role in (*_DRAWN, "bias"):
+            fans = parameter.shape[-1] + (parameter.shape[-2] if parameter.dim() > 1 else 1)
+            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * (2 / fans) ** 0.5
+            parameter.copy_(drawn)
     return find_laws(replica.model, *args, **kwargs)
 
 

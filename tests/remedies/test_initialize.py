@@ -556,11 +556,12 @@ def test_tied_layers_balance_all_at_once(scheme):
     assert laws.normalized_c().abs().max() < 1e-12
 
 
-def test_a_model_whose_weights_are_no_numbers_any_more_begins_anew():
+@pytest.mark.parametrize("value", [torch.nan, 0.0, 1e30])
+def test_a_model_whose_weights_are_of_no_use_any_more_begins_anew(value):
     model = MODELS["residual gcn"]()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.fill_(torch.nan)
+            parameter.fill_(value)
     initialize_(model, "balanced_orthogonal", X, EDGES, generator=seeded())
     assert gatdiag.find_laws(model, X, EDGES).normalized_c().abs().max() < 1e-6
 

@@ -144,6 +144,26 @@ def test_a_cheap_recording_never_pauses():
     assert time.recorded == list(range(time.steps))
 
 
+@pytest.mark.parametrize("together", [1, 8, 64])
+def test_records_that_are_measured_together_are_paced_by_what_each_costs(together):
+    """Whichever step it is in, and though most of it comes in few steps."""
+    time = Time()
+    pace, waiting = time.counter._pace, []
+
+    def record(number):
+        waiting.append(number)
+        if len(waiting) < together:
+            return 0.0005
+        waiting.clear()
+        pace.add_measuring(0.003 * together, together)
+        return 0.0005 + 0.003 * together
+
+    time.train(1200, constant(0.01), record)
+    assert 1.03 < time.ratio < 1.05
+    late = time.gaps(0.5, 1.0)
+    assert max(late) <= 2 * min(late)
+
+
 def test_a_budget_thins_any_schedule_and_without_one_nothing_is_left_out():
     often = Time(None, 2).train(60, constant(0.01), constant(0.1))
     assert often.recorded == list(range(0, often.steps, 2))

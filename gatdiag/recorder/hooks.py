@@ -107,7 +107,7 @@ class Hooks:
             if known is not None:
                 self._tell(known[0], (*args, *(kwargs or {}).values()), output)
             if is_model and kwargs is not None:
-                self._recorder.on_forward(args, kwargs)
+                self._recorder.on_forward(args, kwargs, output)
         if self._tape is not None:
             self._tape.leaves(module, args, kwargs, output)
 

@@ -140,7 +140,7 @@ class LayerRecorder:
     def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
         """A layer has run; returns the number under which its gradient is expected."""
         with self._stopwatch:
-            self._recorder.on_layer_ends()
+            self._recorder.on_layer_ends(layer, inputs)
             number: int | None = None
             if self._is_recorded or self._handles:
                 number = self._guard("layer outputs", self._measure_output, layer, inputs, output)
@@ -152,11 +152,11 @@ class LayerRecorder:
             self._guard("gradients of layer outputs", self._measure_gradient, layer, number, gradient)
             self._recorder.on_gradient()
 
-    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """The model's forward pass has ended."""
         with self._stopwatch:
             self._end_pass()
-            self._recorder.on_forward(args, kwargs)
+            self._recorder.on_forward(args, kwargs, output)
 
     def _end_pass(self) -> None:
         """End the pass: what comes next belongs to another one."""

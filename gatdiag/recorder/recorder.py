@@ -35,6 +35,7 @@ from gatdiag.recorder.samples import Sample, UnclippedNorm, are_suspect
 from gatdiag.recorder.scalars import TrainerMetrics, flattened, scalar, training_loss
 from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
+from gatdiag.recorder.signals import Signals
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure import Layer, Structure
 from gatdiag.structure.replica import unwrapped
@@ -129,6 +130,7 @@ class Recorder:
         self._sample: Sample | None = None  # of the step that is open, if one is taken
         self._is_inside = False  # whether the open step is made inside the backward pass
         self._unclipped = UnclippedNorm()
+        self._signals = Signals(self._root, self._guard)
         self._trainer = TrainerMetrics(self._root)
         self._logs_loss = self._has_loss = False  # whether the user logs a loss, and whether closures return it
         self._has_ended = False
@@ -324,8 +326,10 @@ class Recorder:
         if self._steps.is_open:
             self._guard("this step", self._steps.forward_begins)
 
-    def on_layer_ends(self) -> None:
+    def on_layer_ends(self, layer: str, inputs: tuple[Any, ...]) -> None:
         """A layer has run."""
+        if self._looks_closely:
+            self._guard("signals", self._signals.on_layer, layer, inputs)
         if not self.is_ahead and self._root.training:
             if not self._steps.is_open:
                 self._log_what_a_trainer_knows(self._counter.last_step)
@@ -353,10 +357,12 @@ class Recorder:
                 is_rough = self._layers.saw_rough or is_away
                 self._guard("checks of laws", self._model.check_laws, is_rough=is_rough)
 
-    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """The model's forward pass has ended."""
         if self._process == os.getpid():
             self._model.on_forward((args, kwargs))
+            if self._looks_closely:
+                self._guard("signals", self._signals.on_forward, args, kwargs, output)
 
     # --- what optimizers tell -----------------------------------------------------------------------------------------
 
@@ -367,6 +373,8 @@ class Recorder:
             self._model.on_step(self._counter.step, optimizers)
             with torch.no_grad():
                 self._guard("this step", self._open, optimizers)
+                if self._counter.record is not None:
+                    self._guard("signals", self._signals.before_step, optimizers)
 
     def on_loss(self, loss: Any) -> None:
         """A closure has returned its loss."""
@@ -387,12 +395,28 @@ class Recorder:
     def on_done(self) -> None:
         """The step is over."""
         with self._stopwatch, torch.no_grad():
+            self._guard("signals", self._take_signals)
             self._guard("this step", self._close)
             self._log_what_a_trainer_knows(self._counter.step)
         self._sample, self._members = None, ()
         self.is_ahead = False
         self._counter.advance()
         self._layers.start_step(self._counter.record)
+
+    @property
+    def _looks_closely(self) -> bool:
+        """True in a training pass of a step that is recorded."""
+        return self._counter.record is not None and self._root.training and not in_backward_pass()
+
+    def _take_signals(self) -> None:
+        if self._counter.record is None:
+            self._signals.skip_step()
+            return
+        columns, news = self._signals.after_step(), self._signals.news()
+        if self._writer is not None and self._model.plan is not None:
+            self._writer.step_signals(self._counter.step, columns)
+            if news is not None:
+                self._writer.describe(signals=news)
 
     def _log_what_a_trainer_knows(self, step: int) -> None:
         values = self._guard("metrics of the trainer", self._trainer.news)

@@ -170,6 +170,10 @@ class Writer:
         if unclipped is not None:
             row["gradient_norm_before_clipping"] = unclipped
 
+    def step_signals(self, step: int, columns: Mapping[str, Any]) -> None:
+        """What was seen of a recorded step besides; see `gatdiag.recorder.signals`."""
+        self.row(step).update(columns)
+
     def step_rates(self, step: int, rates: Mapping[tuple[str, int], Any]) -> None:
         """Learning rates of a recorded step; each key has a column of its own, in the order in which they came."""
         row = self.row(step)

@@ -28,7 +28,7 @@ class Listener:
         assert self.events[number - 1][:2] == ("output", layer)
         self.events.append(("gradient", layer, tuple(gradient.shape), in_backward_pass()))
 
-    def on_forward(self, args, kwargs):
+    def on_forward(self, args, kwargs, output):
         self.events.append(("forward", len(args), sorted(kwargs)))
 
 

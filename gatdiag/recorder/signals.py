@@ -1,0 +1,271 @@
+"""What the tables do not hold and a diagnosis needs: inputs, output and loss, the graph, leftover gradients, overshoot.
+
+Most of it is looked at in about fifteen early steps and then in every fiftieth, so that it costs nothing to speak of;
+it stands in meta.json under "signals". The overshoot of each step and leftover gradients are columns of `steps`:
+
+    overshoot = 1 - <g', d> / <g, d>
+
+with d the step just made, g and g' the gradients before and after it on the same batch: 0 where the slope stays, 1 at
+the minimum along the step, above 2 where gradient descent diverges.
+"""
+
+import inspect
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gatdiag.recorder import criterion
+from gatdiag.recorder.guard import Guard
+
+_CHOSEN: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})
+_EVERY: Final = 50
+_CLOSELY: Final = 30  # steps whose overshoot is measured; then of every tenth
+_THEN: Final = 10
+_MOST_NODES: Final = 200_000  # of an autograd graph
+_MOST_NUMBERS: Final = 20_000_000  # weights that are copied at a step
+
+
+class Signals:
+    """Looks at one training. The recorder tells it what happens; nothing it does changes the training.
+
+    Args:
+        model: The model, wrappers taken off.
+        guard: Turns what fails in a hook into a warning.
+    """
+
+    def __init__(self, model: nn.Module, guard: Guard) -> None:
+        self._model, self._guard = model, guard
+        self._step = 0  # counted here, for a run that is resumed has others
+        self._looks = 0  # steps of these that were looked at
+        self._inputs: list[dict[str, Any]] = []
+        self._output: dict[str, Any] = {}
+        self._graph: dict[str, Any] = {}
+        self._foreign: list[weakref.ref[Tensor]] = []
+        self._criteria: list[str] = []
+        self._implied: dict[str, Any] = {}
+        self._labels: Tensor | None = None
+        self._layers: dict[str, dict[str, Any]] = {}
+        self._columns: dict[str, Any] = {}
+        self._before: list[tuple[nn.Parameter, Tensor, Tensor]] = []  # parameter, gradient, weight before the step
+        self._moved: list[tuple[nn.Parameter, Tensor]] = []  # and the step just made
+        self._along: Tensor | None = None  # <g, d>
+        self._used: Tensor | None = None  # norm of the gradient of the last step
+        self._awaits_backward = False
+        self._same: list[Any] = []  # inputs of the last forward pass, weakly
+        self._is_same = False
+        self._live: Tensor | None = None  # rows of the output that the loss saw
+        self._has_changed = False
+
+    @property
+    def is_chosen(self) -> bool:
+        """The coming step is one of those that are looked at closely."""
+        return self._looks in _CHOSEN or self._looks % _EVERY == 0
+
+    @property
+    def _is_close(self) -> bool:
+        return self._looks < _CLOSELY or self._looks % _THEN == 0
+
+    # --- forward and backward -----------------------------------------------------------------------------------------
+
+    def on_layer(self, layer: str, inputs: Iterable[Any]) -> None:
+        """A layer has run in training: which units that feed it are dead."""
+        if not self.is_chosen:
+            return
+        x = next((one for _, one in tensors(inputs) if one.is_floating_point() and one.dim() > 1), None)
+        if x is None or not x.numel() or not x.requires_grad:  # features of the data may well never occur
+            return
+        share = criterion.zero_column_fraction(x)
+        if share is None:
+            return
+        known = self._layers.setdefault(layer, {"first": share, "since": None})
+        known["last"] = share
+        known["since"] = (self._step if known["since"] is None else known["since"]) if share >= 0.9 else None
+        self._has_changed = True
+
+    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
+        """A training forward pass of the model has ended."""
+        named = [*zip(_names(self._model), args, strict=False), *kwargs.items()]
+        given = [(name, x) for key, item in named for name, x in tensors(item, key) if x.layout == torch.strided]
+        self._look_at_inputs(given)
+        o = next((x for _, x in tensors(output) if x.is_floating_point()), None)
+        if o is None:
+            return
+        if not self._graph:
+            self._walk(o, [x for _, x in given])
+        if self.is_chosen and (found := criterion.output_statistics(o)):
+            self._output = {**found, "last_operation": criterion.last_operation(o)}
+            self._has_changed = True
+        if o.requires_grad and not o.is_leaf and (self.is_chosen or self._is_close or self._awaits_backward):
+            kept, step = o.detach(), self._step
+
+            def backward(gradient: Tensor) -> None:
+                self._guard("signals", self._on_output_gradient, kept, gradient.detach(), step)
+
+            o.register_hook(backward)
+
+    def _look_at_inputs(self, given: Sequence[tuple[str, Tensor]]) -> None:
+        self._is_same = len(given) == len(self._same) and all(
+            reference() is x and version == x._version
+            for (reference, version), (_, x) in zip(self._same, given, strict=True)
+        )
+        self._same = [(weakref.ref(x), x._version) for _, x in given]
+        floating = [(name, x) for name, x in given if x.is_floating_point()]
+        if not self._inputs and floating:
+            self._inputs = [criterion.input_statistics(name, x) for name, x in floating]
+            self._has_changed = True
+        elif not self._is_same and not any(one["non_finite"] for one in self._inputs):
+            for name, x in floating:
+                if not bool(x.detach().sum().isfinite()) and not bool(x.detach().isfinite().all()):
+                    self._inputs = [{**criterion.input_statistics(name, x), "step": self._step}, *self._inputs]
+                    self._has_changed = True
+                    break
+
+    def _walk(self, o: Tensor, given: Sequence[Tensor]) -> None:
+        """Which parameters the output depends on, and which leaves with a gradient are not the model's."""
+        own = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        inputs = {id(x) for x in given}
+        reached: set[str] = set()
+        for leaf in _leaves(o):
+            if id(leaf) in own:
+                reached.add(own[id(leaf)])
+            elif id(leaf) not in inputs:
+                self._foreign.append(weakref.ref(leaf))
+        unreached = sorted({*own.values()} - reached)
+        self._graph = {"has_graph": o.grad_fn is not None, "unreached": unreached, "foreign_leaves": 0}
+        self._has_changed = True
+
+    def _on_output_gradient(self, o: Tensor, gradient: Tensor, step: int) -> None:
+        """The backward pass begins."""
+        if step != self._step:
+            return
+        with torch.no_grad():
+            if self._awaits_backward:
+                self._awaits_backward = False
+                self._measure_stale()
+            live = (criterion.as_rows(gradient) != 0).any(1)
+            if self._live is not None:
+                self._is_same &= live.shape == self._live.shape and bool((live == self._live).all())
+            self._live = live
+            if self.is_chosen:
+                name, misfit, labels = criterion.criterion(o, gradient)
+                self._criteria.append(name)
+                self._output |= {"criterion_misfit": misfit} if name else {}
+                if not name and "implied_mse" not in self._implied:
+                    self._implied = criterion.implied_targets(o, gradient) | {"implied_step": self._step}
+                if labels is not None and (self._labels is None or len(labels) == len(self._labels)):
+                    self._labels = labels if self._labels is None else self._labels + labels
+                self._has_changed = True
+
+    def _measure_stale(self) -> None:
+        left = [p.grad for p in self._model.parameters() if p.grad is not None]
+        now = _norm(left) if left else None
+        if self._used is not None:
+            self._columns["stale_gradient"] = 0.0 if now is None else now / self._used.clamp(min=1e-30)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def before_step(self, optimizers: Sequence[Optimizer]) -> None:
+        """Gradients are there, and weights have not moved."""
+        if self._step == 0 and self._foreign:
+            held = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
+            alive = [leaf for reference in self._foreign if (leaf := reference()) is not None]
+            self._graph["foreign_leaves"] = sum(id(leaf) not in held for leaf in alive)
+            self._has_changed = True
+        if self._moved and self._along is not None:
+            after = _dot((p.grad, d) for p, d in self._moved)
+            if self._is_same:
+                self._columns["overshoot"] = torch.where(self._along < 0, 1 - after / self._along, torch.nan)
+        self._moved, self._along = [], None
+        closely = self._is_close
+        with_gradient = [p for p in self._model.parameters() if p.grad is not None and not p.grad.is_sparse]
+        if closely and with_gradient and sum(p.numel() for p in with_gradient) <= _MOST_NUMBERS:
+            self._used = _norm([p.grad for p in with_gradient if p.grad is not None])
+            self._awaits_backward = True
+            self._before = [
+                (p, p.grad.detach().clone(), p.detach().clone()) for p in with_gradient if p.grad is not None
+            ]
+
+    def after_step(self) -> dict[str, Any]:
+        """The weights have moved; returns the columns of this step."""
+        if self._before:
+            self._moved = [(p, p.detach() - weight) for p, _, weight in self._before]
+            self._along = _dot((g, d) for (_, g, _), (_, d) in zip(self._before, self._moved, strict=True))
+            self._before = []
+        columns, self._columns = self._columns, {}
+        self._step += 1
+        self._looks += 1
+        return columns
+
+    def skip_step(self) -> None:
+        """A step that is not recorded was made: what was seen before it is not compared with what comes."""
+        self._step += 1
+        self._moved, self._before, self._same, self._columns = [], [], [], {}
+        self._awaits_backward = False
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def news(self) -> dict[str, Any] | None:
+        """The entry of meta.json, if there is anything new in it."""
+        if not self._has_changed:
+            return None
+        self._has_changed = False
+        output = {**self._output, **self._implied}
+        if self._criteria:
+            name = max({*self._criteria}, key=self._criteria.count)
+            output |= {"criterion": name, "criterion_share": self._criteria.count(name) / len(self._criteria)}
+        if self._labels is not None:
+            output["labels"] = self._labels.tolist()
+        graph = dict(self._graph)
+        if "has_graph" in graph:
+            output["has_graph"] = graph.pop("has_graph")
+        return {"inputs": self._inputs, "output": output, "zero_inputs": self._layers, **graph}
+
+
+def tensors(item: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All tensors in nested tuples, lists and dicts, with their places."""
+    if isinstance(item, Tensor):
+        yield name or "x", item
+    elif isinstance(item, Mapping):
+        for key, value in item.items():
+            yield from tensors(value, str(key))
+    elif isinstance(item, tuple | list):
+        for number, value in enumerate(item):
+            yield from tensors(value, f"{name}[{number}]")
+
+
+def _names(model: nn.Module) -> Iterator[str]:
+    """What the forward pass calls its arguments."""
+    with suppress(TypeError, ValueError):
+        yield from inspect.signature(model.forward).parameters
+    yield from (f"argument {number}" for number in count())
+
+
+def _leaves(o: Tensor) -> Iterator[Tensor]:
+    """The leaves of the autograd graph of a tensor."""
+    stack: list[Any] = [o.grad_fn]
+    seen: set[Any] = set()
+    while stack and len(seen) < _MOST_NODES:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            yield variable
+        stack += [following for following, _ in node.next_functions]
+
+
+def _norm(parts: Sequence[Tensor]) -> Tensor:
+    total: Tensor = torch.stack([part.detach().float().norm() for part in parts]).norm()
+    return total
+
+
+def _dot(pairs: Iterable[tuple[Tensor | None, Tensor]]) -> Tensor:
+    products = [(a.detach().float() * b.float()).sum() for a, b in pairs if a is not None]
+    return torch.stack(products).sum() if products else torch.tensor(torch.nan)

@@ -1,0 +1,163 @@
+"""What the recorder sees beside the tables, on small trainings whose right answers are known."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import gatdiag
+
+X = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(12) % 3
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def train(folder, model, *, steps=6, lr=0.1, clears=True, batches=None, optimizer=None, x=X, every=1):
+    """Train; returns the run, and weights and gradients at each step."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=lr)
+    seen = []
+    with gatdiag.watch(model, folder, every=every, metrics="fast") as recorder:
+        for step in range(steps):
+            rows = slice(None) if batches is None else batches[step]
+            if clears:
+                optimizer.zero_grad()
+            loss = F.cross_entropy(model(x if batches is None else x[rows]), Y[rows])
+            loss.backward()
+            weights = [p.detach().clone() for p in model.parameters()]
+            gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+            optimizer.step()
+            seen.append((weights, gradients))
+            recorder.log(loss=loss)
+    return gatdiag.load(folder), seen
+
+
+def test_the_overshoot_is_that_of_the_gradients_before_and_after_a_step(tmp_path):
+    run, seen = train(tmp_path / "run", mlp())
+    assert math.isnan(run.steps.overshoot[0])
+    for step in range(1, 6):
+        (before, g), (after, following) = seen[step - 1], seen[step]
+        d = [b - a for a, b in zip(before, after, strict=True)]
+        old, new = (
+            sum(float((x.double() * y.double()).sum()) for x, y in zip(of, d, strict=True)) for of in (g, following)
+        )
+        assert run.steps.overshoot[step] == pytest.approx(1 - new / old, rel=1e-3, abs=1e-5)
+
+
+def test_of_batches_that_differ_there_is_no_overshoot(tmp_path):
+    batches = [slice(0, 6), slice(6, 12)] * 3
+    run, _ = train(tmp_path / "run", mlp(), batches=batches)
+    assert "overshoot" not in run.steps or run.steps.overshoot.isna().all()
+
+
+def test_steps_that_are_not_recorded_are_not_looked_at(tmp_path):
+    run, _ = train(tmp_path / "run", mlp(), steps=9, every=2)
+    assert "overshoot" not in run.steps or run.steps.overshoot.isna().all()
+    assert run.meta["signals"]["output"]["criterion"] == "cross-entropy"
+
+
+def test_leftover_gradients_are_seen_at_the_beginning_of_the_backward_pass(tmp_path):
+    run, _ = train(tmp_path / "run", mlp(), clears=False)
+    assert run.steps.stale_gradient[1:].to_numpy() == pytest.approx([1.0] * 5)
+    assert gatdiag.diagnose(train(tmp_path / "longer", mlp(), clears=False, steps=30, lr=3.0)[0]).verdict.code == (
+        "gradients-not-cleared"
+    )
+    run, _ = train(tmp_path / "cleared", mlp())
+    assert (run.steps.stale_gradient[1:] == 0).all()
+
+
+def test_inputs_outputs_and_labels_are_described(tmp_path):
+    run, _ = train(tmp_path / "run", mlp())
+    signals = run.meta["signals"]
+    (x,) = signals["inputs"]
+    assert (x["rows"], x["columns"], x["non_finite"]) == (12, 5, 0)
+    output = signals["output"]
+    assert (output["criterion"], output["criterion_share"]) == ("cross-entropy", 1.0)
+    assert output["labels"][0] == output["labels"][1] == output["labels"][2] > 0
+    assert output["last_operation"] == "AddmmBackward0"
+    assert (signals["unreached"], signals["foreign_leaves"]) == ([], 0)
+    assert {*signals["zero_inputs"]} == {"2"}  # features of the data may never occur; hidden ones should
+
+
+def test_probabilities_given_to_cross_entropy_are_named(tmp_path):
+    run, _ = train(tmp_path / "run", nn.Sequential(mlp(), nn.Softmax(1)), steps=25)
+    assert gatdiag.diagnose(run).verdict.code == "output-softmax-twice"
+
+
+def test_a_nan_in_the_inputs_is_named(tmp_path):
+    x = X.clone()
+    x[3, 2] = math.nan
+    verdict = gatdiag.diagnose(train(tmp_path / "run", mlp(), x=x)[0]).verdict
+    assert verdict.code == "input-nonfinite"
+    assert "row 3, column 2" in verdict.text
+
+
+def test_inputs_that_are_all_alike_or_huge_are_named(tmp_path):
+    same = train(tmp_path / "same", mlp(), steps=60, x=torch.ones(12, 5))[0]
+    assert gatdiag.diagnose(same).verdict.code == "input-constant"
+    huge = train(tmp_path / "huge", mlp(), steps=60, x=X * torch.tensor([1, 1, 1, 1, 1e5]))[0]
+    assert gatdiag.diagnose(huge).verdict.code == "input-scale"
+
+
+class Listed(nn.Module):
+    """A layer in a plain list."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 6), nn.Linear(6, 3)
+        self.others = [nn.Linear(6, 6)]
+
+    def forward(self, x):
+        return self.last(self.others[0](self.first(x).relu()).relu())
+
+
+def test_layers_in_a_plain_list_are_leaves_that_nobody_moves(tmp_path):
+    model = Listed()
+    run, _ = train(tmp_path / "run", model)
+    assert run.meta["signals"]["foreign_leaves"] == 2
+    assert gatdiag.diagnose(run).verdict.code == "parameters-not-in-optimizer"
+    both = torch.optim.SGD([*model.parameters(), *model.others[0].parameters()], lr=0.1)
+    run, _ = train(tmp_path / "held", model, optimizer=both)
+    assert run.meta["signals"]["foreign_leaves"] == 0
+
+
+def test_dead_units_are_seen_where_they_feed_a_layer(tmp_path):
+    model = mlp()
+    with torch.no_grad():
+        model[0].bias.fill_(-50.0)
+    run, _ = train(tmp_path / "run", model, steps=60)
+    assert run.meta["signals"]["zero_inputs"]["2"] == {"first": 1.0, "since": 0, "last": 1.0}
+    assert gatdiag.diagnose(run).verdict.code == "dead-units"
+
+
+def test_training_is_bit_for_bit_the_same(tmp_path):
+    watched, bare = mlp(), mlp()
+    train(tmp_path / "run", watched, steps=20, clears=False)
+    optimizer = torch.optim.SGD(bare.parameters(), lr=0.1)
+    for _ in range(20):
+        F.cross_entropy(bare(X), Y).backward()
+        optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(watched.parameters(), bare.parameters(), strict=True))
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(watched.parameters(), bare.parameters(), strict=True))
+
+
+def test_an_output_that_cannot_be_looked_at_costs_a_warning_and_no_more(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("gatdiag.recorder.criterion.criterion", fail)
+    model, twin = mlp(), copy.deepcopy(mlp())
+    with pytest.warns(UserWarning, match="signals"):
+        train(tmp_path / "run", model)
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        F.cross_entropy(twin(X), Y).backward()
+        optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))

@@ -1,6 +1,5 @@
 """Between what is measured and the run folder: rows in order, what is said of the run, snapshots, the first NaN."""
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -20,13 +19,12 @@ from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
 from gatdiag.recorder.weights import Weights
 from gatdiag.run import Store, load
 from gatdiag.run.streams import MOST_LOGGED
-from gatdiag.run.tables import is_encodable
+from gatdiag.run.tables import is_encodable, is_logged
 from gatdiag.structure import Layer
 
 _MOST_RATES = 100
 _MOST_NAMES = MOST_LOGGED - _MOST_RATES
 _MOST_OPTIMIZERS = 100  # a loop may make a new one at each step
-_MEASURED = re.compile(r"step|time|gradient_norm(_before_clipping)?|learning_rate(_\d+)?")
 
 
 class Writer:
@@ -147,7 +145,7 @@ class Writer:
         """True if scalars may have this name: one that cannot be written must not cost the row that it is in."""
         if name in self._logged:
             return True
-        if _MEASURED.fullmatch(name):
+        if not is_logged(name):
             self._guard.warn(f"reserved {name}", f"{name} cannot be logged: gatdiag measures what has this name")
             return False
         if not is_encodable(name):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import gatdiag
+from gatdiag import quantities
 from gatdiag.errors import InputError
 from gatdiag.recorder import RecordingWarning
 from gatdiag.recorder.scalars import flattened, scalar
@@ -98,7 +99,7 @@ def logged(folder, *calls):
             optimizer.step()
             for args, kwargs in calls:
                 recorder.log(*args, **kwargs)
-    own = {"step", "time", "gradient_norm", "gradient_norm_before_clipping", "learning_rate"}
+    own = {"step", *(column.name for column in quantities.columns("steps"))}
     steps = gatdiag.load(folder).steps
     columns = {name: steps[name].tolist() for name in steps.columns if name not in own}
     return columns, [str(item.message) for item in caught if issubclass(item.category, RecordingWarning)]

@@ -104,7 +104,8 @@ def _normalize_(applied: Applied, name: str, layer: Any, alpha: float, mode: Mod
     vectors = [vector.detach() for key in _VECTORS if (vector := getattr(layer, key, None)) is not None]
     if vectors and not lengths(torch.cat(vectors, -1)).all():
         raise ModelError(
-            f"{name} has a head whose attention vector is zero, and scores are divided by its norm: set it"
+            f"{name} has a head whose attention vector is zero, and scores are divided by its norm: draw it, as "
+            'initialize_(model, scheme, attention="random") does'
         )
 
     def undo() -> None:

@@ -12,14 +12,13 @@ the minimum along the step, above 2 where gradient descent diverges.
 import inspect
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import count
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import criterion
 from gatdiag.recorder.guard import Guard
 
@@ -41,6 +40,7 @@ class Signals:
 
     def __init__(self, model: nn.Module, guard: Guard) -> None:
         self._model, self._guard = model, guard
+        self._names = _argument_names(model)
         self._step = 0  # counted here, for a run that is resumed has others
         self._looks = 0  # steps of these that were looked at
         self._inputs: list[dict[str, Any]] = []
@@ -90,7 +90,8 @@ class Signals:
 
     def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """A training forward pass of the model has ended."""
-        named = [*zip(_names(self._model), args, strict=False), *kwargs.items()]
+        names = [*self._names, *(f"argument {number}" for number in range(len(self._names), len(args)))]
+        named = [*zip(names, args, strict=False), *kwargs.items()]
         given = [(name, x) for key, item in named for name, x in tensors(item, key) if x.layout == torch.strided]
         self._look_at_inputs(given)
         o = next((x for _, x in tensors(output) if x.is_floating_point()), None)
@@ -173,7 +174,7 @@ class Signals:
     def before_step(self, optimizers: Sequence[Optimizer]) -> None:
         """Gradients are there, and weights have not moved."""
         if self._step == 0 and self._foreign:
-            held = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
+            held = held_by(*optimizers)
             alive = [leaf for reference in self._foreign if (leaf := reference()) is not None]
             self._graph["foreign_leaves"] = sum(id(leaf) not in held for leaf in alive)
             self._has_changed = True
@@ -182,9 +183,10 @@ class Signals:
             if self._is_same:
                 self._columns["overshoot"] = torch.where(self._along < 0, 1 - after / self._along, torch.nan)
         self._moved, self._along = [], None
-        closely = self._is_close
+        if not self._is_close:
+            return
         with_gradient = [p for p in self._model.parameters() if p.grad is not None and not p.grad.is_sparse]
-        if closely and with_gradient and sum(p.numel() for p in with_gradient) <= _MOST_NUMBERS:
+        if with_gradient and sum(p.numel() for p in with_gradient) <= _MOST_NUMBERS:
             self._used = _norm([p.grad for p in with_gradient if p.grad is not None])
             self._awaits_backward = True
             self._before = [
@@ -239,11 +241,12 @@ def tensors(item: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from tensors(value, f"{name}[{number}]")
 
 
-def _names(model: nn.Module) -> Iterator[str]:
-    """What the forward pass calls its arguments."""
-    with suppress(TypeError, ValueError):
-        yield from inspect.signature(model.forward).parameters
-    yield from (f"argument {number}" for number in count())
+def _argument_names(model: nn.Module) -> list[str]:
+    """Of the forward pass; none where it does not tell."""
+    try:
+        return list(inspect.signature(model.forward).parameters)
+    except (TypeError, ValueError):
+        return []
 
 
 def _leaves(o: Tensor) -> Iterator[Tensor]:

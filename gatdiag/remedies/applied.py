@@ -5,19 +5,23 @@ object, with the same parameters under the same names, and is still an instance 
 kept by whatever copies, saves or analyzes the model, and remedies can be taken off in any order.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized, register_parametrization, type_before_parametrizations
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from gatdiag.errors import ModelError
+from gatdiag.errors import InputError, ModelError
 
 _REMEDIES, _OWN = "_gatdiag_remedies", "_gatdiag_own"  # of a class: what was put in front, and of which class
 
@@ -43,7 +47,8 @@ class Applied:
     """What a remedy did; `undo` takes it back, and so does leaving it as a context manager.
 
     What changes the forward pass is taken off, and weights that were trained in the meantime stay. Where weights were
-    set, those that were there before are put back, bit for bit.
+    set, those that were there before are put back, bit for bit. Remedies that set the same weights may be undone in any
+    order: undoing one undoes what later ones did to these weights as well.
 
     Attributes:
         remedy: Its name.
@@ -73,13 +78,7 @@ class Applied:
 
     def remember(self, where: str, tensor: Tensor, what: str) -> None:
         """Note that a tensor is about to be written to, and keep what it holds."""
-        kept = tensor.detach().clone()
-
-        @torch.no_grad()
-        def put_back() -> None:
-            tensor.copy_(kept)
-
-        self.record(where, what, put_back)
+        self.record(where, what, Kept(tensor).put_back)
 
     @contextmanager
     def changing(self) -> Iterator[Self]:
@@ -107,6 +106,63 @@ class Applied:
     def __str__(self) -> str:
         """One line per change."""
         return "\n".join([f"{self.remedy}:", *(f"  {change}" for change in self.changes)])
+
+
+class Kept:
+    """What a tensor holds, to be put back unless something older was put back there in the meantime."""
+
+    _numbers: Final = count()
+    _of: Final[Any] = WeakTensorKeyDictionary()  # tensor -> all that was kept of it
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._value, self._is_stale = tensor, tensor.detach().clone(), False
+        self._number = next(self._numbers)
+        self._of.setdefault(tensor, WeakSet()).add(self)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Write it to the tensor."""
+        if self._is_stale:
+            return
+        self._tensor.copy_(self._value)
+        for other in self._of[self._tensor]:
+            other._is_stale |= other._number > self._number
+
+
+def module_of(model: Any) -> nn.Module:
+    """The model, if it is one.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"Expected a torch.nn.Module as the first argument, got {type(model).__name__}")
+    return model
+
+
+def positive(number: Any, what: str) -> float:
+    """The number, if it is one, positive and finite; `what` says what it is.
+
+    Raises:
+        InputError: It is something else.
+    """
+    try:
+        known = math.nan if isinstance(number, str | bool) else float(number)
+    except (TypeError, ValueError, RuntimeError):
+        known = math.nan
+    if not 0.0 < known < math.inf:
+        raise InputError(f"{what}: a positive number was expected, got {number!r}")
+    return known
+
+
+def refuse_without_values(named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raises `ModelError` if a parameter is on the meta device."""
+    missing = next((name for name, tensor in named if tensor.is_meta), None)
+    if missing is not None:
+        raise ModelError(
+            f"Expected parameters that hold numbers, but {missing} is on the meta device. Give the model memory first: "
+            'model.to_empty(device="cpu")'
+        )
 
 
 def has_remedy(module: nn.Module, remedy: type) -> bool:

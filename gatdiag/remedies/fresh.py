@@ -59,15 +59,18 @@ def read_recipe(
         raise InputError(
             f"Expected one of the schemes {', '.join(SCHEMES)}, or balanced_ and one of them, got {scheme!r}."
         )
+    for option, value, known in (
+        ("balanced", balanced, (None, True, False)),
+        ("attention", attention, (None, *get_args(Attention))),
+        ("order", order, get_args(Order)),
+        ("zero_branches", zero_branches, (True, False)),
+    ):
+        if value not in known:
+            names = ", ".join(str(one) for one in known if one is not None)
+            raise InputError(f"Expected {option} to be one of {names}, got {value!r}.")
     if (short != name and balanced is False) or (base != short and attention == "random"):
         raise InputError(f"Expected options that agree with {scheme!r}, got {balanced=} and {attention=}.")
     balanced = short != name or bool(balanced)
-    for option, value, known in (
-        ("attention", attention, (None, *get_args(Attention))),
-        ("order", order, get_args(Order)),
-    ):
-        if value not in known:
-            raise InputError(f"Expected {option} to be one of {', '.join(filter(None, known))}, got {value!r}.")
     if not balanced and (beta is not None or order != "forward"):
         raise InputError(f"beta and order are of balanced schemes: give balanced=True with {scheme!r}.")
     if attention is None:
@@ -82,7 +85,7 @@ def _known_beta(beta: Any) -> Beta | None:
     if isinstance(beta, str) and beta in ("uniform", "normal"):
         return "uniform" if beta == "uniform" else "normal"
     try:
-        numbers = torch.as_tensor(beta, dtype=torch.float64)
+        numbers = torch.zeros(0) if isinstance(beta, bool) else torch.as_tensor(beta, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         numbers = torch.zeros(0)
     if numbers.dim() > 1 or not numbers.numel() or not bool((numbers > 0).all() & numbers.isfinite().all()):

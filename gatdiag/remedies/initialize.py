@@ -1,5 +1,6 @@
 """Fresh weights for a model that does not train."""
 
+import inspect
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -10,7 +11,7 @@ from torch import Generator, Tensor, nn
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Law, Laws, find_laws
 from gatdiag.laws.outputs import floating_tensors
-from gatdiag.remedies.applied import Applied
+from gatdiag.remedies.applied import Applied, refuse_without_values
 from gatdiag.remedies.balance import Neuron, balance_, ends, preserving_factor, scale_ends_, squared_sides
 from gatdiag.remedies.fresh import (
     LAID_OUT,
@@ -26,7 +27,7 @@ from gatdiag.remedies.fresh import (
 )
 from gatdiag.remedies.least_norm import balancing
 from gatdiag.remedies.orbit import multiply_
-from gatdiag.remedies.stack import neurons_of_stack, squared_norm_of_stack
+from gatdiag.remedies.stack import KINDS, neurons_of_stack, squared_norm_of_stack
 from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrapped
 from gatdiag.structure.isolation import preserved_random_state
 
@@ -34,6 +35,7 @@ Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 _TARGETS: Final[Mapping[str, str]] = {"GATv2Conv": "lin_r"}  # weights of the target node, which only score edges
 _REWRITTEN: Final = re.compile(r"(^|\.)parametrizations\.|weight_[gv]$|_orig$")
+_OPTIONS: Final = ("balanced", "attention", "beta", "order", "zero_branches", "generator")
 _DRAWN: Final = ("feature weight", "edge weight", "attention vector")
 
 
@@ -158,7 +160,9 @@ def initialize_(
         )
     recipe = read_recipe(scheme, balanced, attention, beta, order, zero_branches)
     user = unwrapped(model)
+    _refuse_unknown_names(user, kwargs)
     structure, inputs = discover(user), (args, kwargs)
+    refuse_without_values(user.named_parameters())
     laws, neurons = _neurons_around(user, structure, recipe, inputs)
     drawn, said = _drawn(user, structure, recipe, neurons, generator)
     branches = _branches(discover(user, *args, **kwargs), laws) if recipe.zero_branches and laws is not None else []
@@ -174,11 +178,35 @@ def initialize_(
     _refuse_dead_branches(user, weights, branches, inputs)
     applied = Initialized(skipped)
     parameters = dict(user.named_parameters())
+    fresh = {name: weights[name].to(drawn[name].dtype).to(parameters[name].dtype) for name in said}
+    _refuse_overflow(fresh, weights)
     with applied.changing():
         for name, what in said.items():
             applied.remember(name, parameters[name], what)
-            parameters[name].detach().copy_(weights[name].to(drawn[name].dtype))
+            parameters[name].detach().copy_(fresh[name])
         return applied
+
+
+def _refuse_unknown_names(model: nn.Module, kwargs: Mapping[str, Any]) -> None:
+    """A misspelled option would be taken for an input."""
+    if not kwargs:  # some forward passes have no signature
+        return
+    taken = inspect.signature(model.forward).parameters.values()
+    unknown = sorted({*kwargs} - {parameter.name for parameter in taken})
+    if unknown and all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken):
+        raise InputError(
+            f"Expected the options {', '.join(_OPTIONS)} or inputs of {type(model).__name__}.forward by name, got "
+            f"{', '.join(unknown)}."
+        )
+
+
+def _refuse_overflow(fresh: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    for name, tensor in fresh.items():
+        if not bool(tensor.isfinite().all()) or (bool(weights[name].any()) and not bool(tensor.any())):
+            raise ModelError(
+                f"Expected weights that {tensor.dtype} can hold, but those of {name} would be as large as "
+                f"{float(weights[name].abs().max()):.1e}. Give another beta, or convert the model first."
+            )
 
 
 def _neurons_around(
@@ -283,7 +311,7 @@ def _neurons(laws: Laws) -> tuple[Neuron, ...]:
         reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in laws.excluded) or "one layer only"
         raise ModelError(
             f"Expected a model whose neurons have laws, got one without ({reasons}). Leave the inputs out to take it "
-            "for a stack of layers in module order."
+            f"for a stack of {', '.join(KINDS)} layers in module order, or use xavier or kaiming as they are."
         )
     return neurons
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.names import listed
-from gatdiag.remedies.applied import Applied, has_remedy, put_on, take_off
+from gatdiag.remedies.applied import Applied, has_remedy, module_of, put_on, take_off
 from gatdiag.structure import unwrapped
 
 _SLOT = "inserted"
@@ -99,11 +99,14 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
         insert_after:
           module_0: PairNorm() inserted after it
     """
+    user = unwrapped(module_of(model))
+    if not isinstance(pattern, str):
+        raise InputError(f"Expected the name of a layer after the model, as 'convs.*', got {type(pattern).__name__}")
     if not isinstance(module, nn.Module):
         raise InputError(f"Expected a torch.nn.Module to insert, got {type(module).__name__}")
     applied = Applied("insert_after")
     with applied.changing():
-        for name, layer in list(_matching(unwrapped(model), pattern)):
+        for name, layer in list(_matching(user, pattern)):
             _check(name, layer, module)
             _insert_(applied, name, layer, module)
         return applied

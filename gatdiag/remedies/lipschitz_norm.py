@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from gatdiag import metrics
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied, has_remedy, put_on, take_off
+from gatdiag.remedies.applied import Applied, has_remedy, module_of, positive, put_on, refuse_without_values, take_off
 from gatdiag.remedies.lipschitz_layers import CLASSES, Mode, lengths
 from gatdiag.structure import unwrapped
 from gatdiag.structure.adapters import adapter_name
@@ -77,14 +77,14 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
           convs.0: scores divided (GATConv, alpha = 0.5)
           convs.1: scores divided (GATConv, alpha = 0.5)
     """
-    if not alpha > 0.0 or not math.isfinite(alpha):
-        raise InputError(f"alpha is the size of the largest score: a positive number was expected, got {alpha}")
+    alpha = positive(alpha, "alpha is the size of the largest score")
     if mode not in get_args(Mode):
         raise InputError(f"Expected mode 'paper' or 'code', got {mode!r}")
-    named = unwrapped(model).named_modules()
+    named = unwrapped(module_of(model)).named_modules()
     layers = {name or "the model": module for name, module in named if adapter_name(module) in CLASSES}
     if not layers:
         raise ModelError(f"Expected a model with {', '.join(CLASSES)}, got {type(model).__name__} without any")
+    refuse_without_values(unwrapped(model).named_parameters())
     applied = Applied("lipschitz_normalize")
     with applied.changing():
         for name, layer in layers.items():
@@ -115,7 +115,7 @@ def _normalize_(applied: Applied, name: str, layer: Any, alpha: float, mode: Mod
 
     factor = f"alpha = {alpha:g}" if mode == "paper" else "as in the authors' code"
     applied.record(name, f"scores divided ({kind}, {factor})", undo)
-    layer.lipschitz_alpha, layer.lipschitz_mode = float(alpha), mode
+    layer.lipschitz_alpha, layer.lipschitz_mode = alpha, mode
     put_on(layer, CLASSES[kind])
 
 
@@ -142,7 +142,7 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
         0-d, float64. Infinity where a gate multiplies features (`TransformerConv(beta=True)`).
 
     Raises:
-        InputError: `edge_index` is neither.
+        InputError: `edge_index` is neither, or names nodes beyond `num_nodes`.
         ModelError: The layer is not normalized, or in mode ``code``, for which nothing is proven.
 
     Example:
@@ -157,6 +157,8 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
         raise ModelError(f"Expected a layer normalized in mode 'paper', got {type(layer).__name__} that is not")
     if getattr(layer, "lin_beta", None) is not None:
         return torch.tensor(math.inf, dtype=torch.float64)
+    if isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1:
+        raise InputError(f"num_nodes= is a whole number from 1, got {num_nodes!r}")
     source, target = _edges(layer, edge_index, num_nodes)
     degrees, place = torch.bincount(target, minlength=num_nodes).unique(return_inverse=True)
     alpha = torch.tensor(layer.lipschitz_alpha, dtype=torch.float64)
@@ -202,6 +204,10 @@ def _edges(layer: Any, edge_index: Any, num_nodes: int) -> tuple[Tensor, Tensor]
     else:
         got = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
         raise InputError(f"Expected edge_index of shape (2, edges) or a sparse adjacency matrix, got {got}")
+    if source.is_floating_point():
+        raise InputError(f"Expected edge_index to hold the numbers of nodes, got {source.dtype}")
+    if source.numel() and (largest := int(torch.maximum(source, target).max())) >= num_nodes:
+        raise InputError(f"Expected num_nodes= to be larger than all of edge_index, got {num_nodes} for node {largest}")
     if getattr(layer, "add_self_loops", False):
         nodes = torch.arange(num_nodes, device=source.device)
         others = source != target

@@ -13,7 +13,7 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Laws, find_laws
 from gatdiag.laws.prediction import held_by
 from gatdiag.laws.repetition import repetition
-from gatdiag.remedies.applied import Applied
+from gatdiag.remedies.applied import Applied, Kept
 from gatdiag.remedies.least_norm import LawFactor, Rescaling, relative_gradients
 from gatdiag.remedies.moments import powers_of, scaled_moments
 from gatdiag.remedies.orbit import Tensors, multiply_
@@ -183,12 +183,11 @@ def _way_back(parameter: Tensor, optimizer: Optimizer | None) -> Callable[[], No
         parameter.grad = before.clone() if before.is_coalesced() else before.coalesce()
     gradient = parameter.grad
     tensors = [parameter, *(tensor for tensor in (gradient, *state.values()) if isinstance(tensor, Tensor))]
-    kept = [(tensor, tensor.detach().clone()) for tensor in tensors if not tensor.is_sparse]
+    kept = [Kept(tensor) for tensor in tensors if not tensor.is_sparse]
 
-    @torch.no_grad()
     def put_back() -> None:
-        for tensor, value in kept:
-            tensor.copy_(value)
+        for tensor in kept:
+            tensor.put_back()
         if parameter.grad is gradient:
             parameter.grad = before
 

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied, remove_all
+from gatdiag.remedies.applied import Applied, module_of, remove_all
 from gatdiag.remedies.least_norm import least_norm, relative_gradients
 from gatdiag.remedies.moments import powers_of
 from gatdiag.remedies.orbit import Orbit
@@ -81,8 +81,8 @@ class Rebalance(Applied):
             raise InputError(f"every= is a number of steps: a whole number from 1 was expected, got {every!r}")
         if criterion not in get_args(Towards):
             raise InputError(f"Expected criterion {' or '.join(map(repr, get_args(Towards)))}, got {criterion!r}")
-        refuse_foreign(model, optimizer)
-        user = unwrapped(model)
+        user = unwrapped(module_of(model))
+        refuse_foreign(user, optimizer)
         self._powers = powers_of(optimizer)
         laws = repeatable_laws(user, args, kwargs)
         refuse_shared_memory(laws.parameters)

@@ -1,6 +1,5 @@
 """Weight normalization W <- c W / ||W||: the norm of each weight matrix is a number that is chosen."""
 
-import math
 from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -11,7 +10,8 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied, parametrized, picklable, remove_all
+from gatdiag.remedies.applied import Applied, module_of, parametrized, picklable, positive, remove_all
+from gatdiag.remedies.rebalance import refuse_foreign
 from gatdiag.structure import discover, unwrapped
 
 Kind: TypeAlias = Literal["frobenius", "spectral"]
@@ -92,13 +92,14 @@ def weight_normalize_(
         >>> round(model[0].weight.norm().item(), 4), [change.where for change in applied.changes]
         (4.0, ['0.weight', '2.weight'])
     """
-    if not c > 0.0 or not math.isfinite(c):
-        raise InputError(f"c is the norm of each weight: a positive number was expected, got {c}")
+    c = positive(c, "c is the norm of each weight")
     if kind not in get_args(Kind):
         raise InputError(f"Expected kind 'frobenius' or 'spectral', got {kind!r}")
     if optimizer is not None and kind == "spectral":
         raise InputError("optimizer= projects onto a Frobenius norm; leave it out for kind='spectral'")
-    user = unwrapped(model)
+    user = unwrapped(module_of(model))
+    if optimizer is not None:
+        refuse_foreign(user, optimizer)
     weights = _weights(user)
     applied = Applied("weight_normalize")
     with applied.changing():

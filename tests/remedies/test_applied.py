@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch_geometric.nn import GATConv, GATv2Conv, HeteroConv, LayerNorm, PairNorm
 
-from gatdiag.remedies import Skip, insert_after_, lipschitz_normalize_, weight_normalize_
+from gatdiag.remedies import Skip, initialize_, insert_after_, lipschitz_normalize_, rebalance_, weight_normalize_
 from gatdiag.structure import discover
 from tests.remedies.stacks import interrupt_at
 
@@ -67,6 +67,32 @@ def test_remedies_come_off_in_any_order(order, back):
     for number in back:
         applied[number].undo()
     assert state_of(model, optimizer) == before
+
+
+@pytest.mark.parametrize("back", list(permutations(range(4))), ids=str)
+def test_remedies_that_set_weights_are_undone_in_any_order(back):
+    model, optimizer = network()
+
+    def state():
+        tensors = [tensor for weight in model.parameters() for tensor in (weight, weight.grad)]
+        memory = [value for weight in model.parameters() for value in optimizer.state[weight].values()]
+        return [tensor.detach().clone() for tensor in [*tensors, *memory]]
+
+    model(X, EDGES).square().sum().backward()
+    optimizer.step()
+    before = state()
+    applied = [
+        initialize_(model, "xavier"),
+        rebalance_(model, X, EDGES, optimizer=optimizer),
+        weight_normalize_(model, 3.0, optimizer=optimizer),
+        initialize_(model, "balanced_orthogonal"),
+    ]
+    set_by_all = [weight.clone() for weight in model.parameters()]
+    applied[back[0]].undo()
+    assert not all(torch.equal(a, b) for a, b in zip(model.parameters(), set_by_all, strict=True))
+    for number in back:
+        applied[number].undo()
+    assert all(torch.equal(a, b) for a, b in zip(state(), before, strict=True))
 
 
 @pytest.mark.parametrize("kind", REMEDIES)

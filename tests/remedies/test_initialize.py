@@ -19,6 +19,7 @@ from torch_geometric.nn import (
     ResGatedGraphConv,
     RGCNConv,
     SAGEConv,
+    SuperGATConv,
     TransformerConv,
 )
 
@@ -352,6 +353,12 @@ def tied():
         (Saturating, "balanced_xavier", (X, EDGES), r"neurons have laws.*tanh.*Leave the inputs out"),
         (tied, "balanced_xavier", (), r"convs.2 is a GATv2Conv with convs.2.att"),
         (lambda: weight_norm(nn.Linear(5, 3)), "xavier", (), r"parametrizations.weight.original0.*Initialize first"),
+        (
+            lambda: Stack([SuperGATConv(5, 4), SuperGATConv(4, 3)]),
+            "balanced_xavier",
+            (X, EDGES),
+            r"xavier or kaiming as",
+        ),
     ],
 )
 def test_what_is_not_clear_is_refused_and_nothing_changed(model, scheme, inputs, message):
@@ -709,6 +716,10 @@ def test_an_interrupt_at_any_line_changes_nothing():
         ({"zero_branches": True}, r"Give the inputs of a forward pass"),
         ({"scheme": X}, r"the name of a scheme after the model.*got Tensor and NoneType"),
         ({"generator": 3}, r"torch.Generator, got str and int"),
+        ({"balanced": "no"}, r"balanced to be one of True, False, got 'no'"),
+        ({"zero_branches": None}, r"zero_branches to be one of True, False, got None"),
+        ({"scheme": "balanced_xavier", "beta": True}, r"a positive number.*got True"),
+        ({"atention": "zero"}, r"the options balanced, attention, .* or inputs of Stack.forward by name, got atention"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_and_nothing_changed(options, message):
@@ -717,6 +728,22 @@ def test_options_that_do_not_fit_are_refused_and_nothing_changed(options, messag
     with pytest.raises(InputError, match=message):
         initialize_(model, **{"scheme": "xavier"} | options)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("beta", [1e-300, 1e300])
+@pytest.mark.parametrize("inputs", [(), (X, EDGES)], ids=["stack", "laws"])
+def test_weights_that_their_dtype_cannot_hold_are_refused_and_nothing_changed(beta, inputs):
+    model = gat(5, 3, hidden_channels=4, layers=3)
+    before = [parameter.clone() for parameter in model.parameters()]
+    with pytest.raises(ModelError, match=r"torch.float32 can hold, but those of convs.0.lin_l.weight would be"):
+        initialize_(model, "balanced_xavier", *inputs, beta=beta)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("scheme", ["xavier", "balanced_orthogonal"])
+def test_a_model_without_memory_is_refused(scheme):
+    with pytest.raises(ModelError, match=r"on the meta device.*to_empty"):
+        initialize_(gat(5, 3, hidden_channels=4, layers=3).to("meta"), scheme)
 
 
 @pytest.mark.parametrize(

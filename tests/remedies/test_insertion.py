@@ -157,6 +157,10 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(model):
         insert_after_(model, "block", PairNorm())
     with pytest.raises(InputError, match=r"Expected a torch\.nn\.Module to insert, got type"):
         insert_after_(model, "convs.*", PairNorm)
+    with pytest.raises(InputError, match=r"name of a layer after the model, as 'convs\.\*', got PairNorm"):
+        insert_after_(model, PairNorm(), "convs.*")
+    with pytest.raises(InputError, match=r"Expected a torch\.nn\.Module as the first argument, got str"):
+        insert_after_("convs.*", model, PairNorm())
     assert [type(conv) for conv in model.convs] == kinds
     insert_after_(model, "convs.0", PairNorm())
     with pytest.raises(ModelError, match=r"convs\.0 has a PairNorm inserted after it already"):

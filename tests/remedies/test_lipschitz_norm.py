@@ -282,8 +282,13 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed():
         lipschitz_normalize_(nn.ModuleDict({"second": GATv2Conv(4, 4)}), mode="code")
     with pytest.raises(ModelError, match="Expected a model with GATConv"):
         lipschitz_normalize_(GCNConv(4, 4))
-    with pytest.raises(InputError, match="positive number was expected, got 0"):
-        lipschitz_normalize_(GATConv(4, 4), alpha=0)
+    for alpha in (0, "1", None):
+        with pytest.raises(InputError, match=f"positive number was expected, got {alpha!r}"):
+            lipschitz_normalize_(GATConv(4, 4), alpha=alpha)
+    with pytest.raises(InputError, match="as the first argument, got dict"):
+        lipschitz_normalize_({})
+    with pytest.raises(ModelError, match="att_src is on the meta device"):
+        lipschitz_normalize_(GATConv(4, 4).to("meta"))
     with pytest.raises(InputError, match="'paper' or 'code', got 'papr'"):
         lipschitz_normalize_(GATConv(4, 4), mode="papr")
     layer = GATConv(4, 4, heads=2)
@@ -299,3 +304,10 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed():
         lipschitz_normalize_(layer)
     with pytest.raises(ModelError, match="Expected a layer normalized in mode 'paper'"):
         lipschitz_bound(GATConv(4, 4), EDGES, 6)
+    for edges, nodes, message in (
+        (EDGES, int(EDGES.max()), f"got {int(EDGES.max())} for node {int(EDGES.max())}"),
+        (EDGES, -1, "a whole number from 1, got -1"),
+        (EDGES.float(), 6, "the numbers of nodes, got torch.float32"),
+    ):
+        with pytest.raises(InputError, match=message):
+            lipschitz_bound(layer, edges, nodes)

@@ -174,6 +174,8 @@ def test_what_does_not_fit_is_refused(model):
         Rebalance(model, X, EDGES, optimizer=optimizer, criterion="norm")
     with pytest.raises(InputError, match=r"torch\.optim\.Optimizer, got NoneType"):
         Rebalance(model, X, EDGES, optimizer=None)
+    with pytest.raises(InputError, match="as the first argument, got Tensor"):
+        Rebalance(X, EDGES, optimizer=optimizer)
     line = nn.Linear(3, 2)
     with pytest.raises(InputError, match="got one that holds none of its parameters"):
         Rebalance(line, torch.ones(2, 3), optimizer=optimizer)

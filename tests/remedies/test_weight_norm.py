@@ -151,8 +151,13 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed():
     assert [type(conv.lin) for conv in model.convs] == kinds
     with pytest.raises(ModelError, match="Expected a model with weight matrices, got LayerNorm"):
         weight_normalize_(nn.LayerNorm(3))
-    with pytest.raises(InputError, match="positive number was expected, got -1"):
-        weight_normalize_(gcn(), -1)
+    for c in (-1, "4", None, True):
+        with pytest.raises(InputError, match=f"positive number was expected, got {c!r}"):
+            weight_normalize_(gcn(), c)
+    with pytest.raises(InputError, match="as the first argument, got list"):
+        weight_normalize_(list(model.parameters()))
+    with pytest.raises(InputError, match="got one that holds none of its parameters"):
+        weight_normalize_(gcn(), optimizer=torch.optim.SGD(model.parameters()))
     with pytest.raises(InputError, match="'frobenius' or 'spectral', got 'fro'"):
         weight_normalize_(gcn(), kind="fro")
     with pytest.raises(InputError, match="leave it out for kind='spectral'"):

@@ -4,7 +4,8 @@ A call of torch or numpy takes longer than its arithmetic where tensors are smal
 little more than measuring one; and on an accelerator the host waits for the device once, not at each step. Samples
 wait for half a second at most, and take 16 MiB at most: those of a model with more than about a million parameters are
 measured at the end of their own step. So recording holds one copy of the parameters (the initial ones), three more
-during a step, and 16 MiB. A process that is killed loses the samples that wait, and whole steps only.
+during a step, 16 MiB, and as much for the layers of a step. A process that is killed loses the samples that wait, and
+whole steps only.
 """
 
 import time

@@ -38,6 +38,7 @@ _OTHERS: Final = [each for each in columns("layers") if each.takes]
 _POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # of the loss's scale, by unit
 _SCALED: Final = {each.name: _POWERS[each.unit] for each in columns("layers") if each.unit in _POWERS}
 _SMALL: Final = 1 << 16  # entries of a matrix that is copied
+_MOST_BYTES: Final = 16 << 20  # that copies of one step take: it may have any number of passes, or never be made
 _OF_THE_LAST = (
     "gradients of layer outputs: several backward passes went through one forward pass, and those of the last are "
     "recorded; gradients of parameters are the sum of all"
@@ -53,15 +54,15 @@ class ForwardPass:
     outputs: dict[str, smoothing.Measured] = field(default_factory=dict)
     gradients: dict[str, smoothing.Measured] = field(default_factory=dict)
     others: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    came_back: bool = False
+    returned: set[int] = field(default_factory=set)  # numbers of outputs whose gradient came back
     ended: bool = False
     taken: bool = False  # by a step, whose row it is
     bytes: int = 0  # about how much memory all of it takes
     is_suspect: bool = False  # whether an entry is not finite, where that is known
 
-    def keep(self, kept: dict[str, smoothing.Measured], layer: str, matrix: Tensor) -> None:
-        """Measure an output of a layer, or its gradient; a small one is copied, which takes less time, for later."""
-        if matrix.numel() <= _SMALL and matrix.is_cpu and matrix.dtype is torch.float32:
+    def keep(self, kept: dict[str, smoothing.Measured], layer: str, matrix: Tensor, *, copies: bool) -> None:
+        """Measure an output of a layer, or its gradient; a small one may be copied, which is faster."""
+        if copies and matrix.numel() <= _SMALL and matrix.is_cpu and matrix.dtype is torch.float32:
             kept[layer] = copy = matrix.clone()
             array = copy.numpy()
             self.is_suspect |= not math.isfinite(np.vdot(array, array))
@@ -94,7 +95,7 @@ class LayerRecorder:
         self._due: frozenset[str] = frozenset()  # groups that the coming record has; none if it is no record
         self._others: list[Quantity] = []  # what it has besides, each measured by a function of its own
         self._is_recorded = False
-        self._count = 0
+        self._count = self._bytes = 0  # outputs, and what was kept of this step
         self._pass = ForwardPass()
         self._by_number: dict[int, ForwardPass] = {}
         self._edge_index: Tensor | None = None
@@ -113,7 +114,7 @@ class LayerRecorder:
         self._is_recorded = record is not None
         self._due = frozenset() if record is None else self._selection.groups_due(record)
         self._others = [each for each in _OTHERS if each.group in self._due and each.name in self._selection.columns]
-        self._pass, self._by_number, self._edge_index = ForwardPass(), {}, None
+        self._pass, self._by_number, self._edge_index, self._bytes = ForwardPass(), {}, None, 0
 
     def stop(self) -> None:
         """Take all hooks away, also those in the middle of a layer, as after an interrupt."""
@@ -134,6 +135,8 @@ class LayerRecorder:
         with self._stopwatch:
             if not in_backward_pass():
                 self._recorder.on_layer_begins()
+                if self._pass.ended or self._pass.taken:
+                    self._pass, self._edge_index = ForwardPass(), None
             if "attention" in self._due:
                 self._guard("attention", self._listen_to_attention, layer, module)
 
@@ -199,16 +202,13 @@ class LayerRecorder:
         matrix = None if output is None or not self._is_recorded else smoothing.as_rows(output)
         if matrix is None:
             return None
-        is_repeated = in_backward_pass()
-        if self._pass.ended and not is_repeated:
-            self._pass, self._edge_index = ForwardPass(), None
         seen = self._pass
-        if is_repeated and layer in seen.numbers:
+        if in_backward_pass() and layer in seen.numbers:
             return None
         self.saw_half |= matrix.dtype is torch.float16
         self.saw_rough |= matrix.dtype.itemsize < 4 or torch.is_autocast_enabled(matrix.device.type)
         if "outputs" in self._due:
-            seen.keep(seen.outputs, layer, matrix)
+            self._keep(seen, seen.outputs, layer, matrix)
         if self._others:
             seen.edges[layer] = self._edges(inputs, len(matrix))
             self._measure_others(layer, matrix, seen, is_gradient=False)
@@ -223,16 +223,22 @@ class LayerRecorder:
         seen = self._by_number.get(number)
         if seen is None or seen.taken:
             return
-        seen.came_back = True
+        is_another = number in seen.returned
+        seen.returned.add(number)
         matrix = smoothing.as_rows(gradient)
         if matrix is None or seen.numbers.get(layer) != number:
             return
-        if layer in seen.gradients:
+        if is_another:
             self._notes.setdefault("backward passes", _OF_THE_LAST)
         if "outputs" in self._due:
-            seen.keep(seen.gradients, layer, matrix)
+            self._keep(seen, seen.gradients, layer, matrix)
         if self._others:
             self._measure_others(layer, matrix, seen, is_gradient=True)
+
+    def _keep(self, seen: ForwardPass, kept: dict[str, smoothing.Measured], layer: str, matrix: Tensor) -> None:
+        before = seen.bytes
+        seen.keep(kept, layer, matrix, copies=self._bytes < _MOST_BYTES)
+        self._bytes += seen.bytes - before
 
     def _measure_others(self, layer: str, matrix: Tensor, seen: ForwardPass, *, is_gradient: bool) -> None:
         edges, others = seen.edges.get(layer), seen.others.setdefault(layer, {})
@@ -256,7 +262,7 @@ class LayerRecorder:
 
     def take(self) -> ForwardPass:
         """The forward pass that the row of this step is of; nothing that comes later changes it."""
-        came_back = [seen for seen in self._by_number.values() if seen.came_back]
+        came_back = [seen for seen in self._by_number.values() if seen.returned]
         seen = came_back[-1] if came_back else self._pass
         seen.taken = True
         return seen

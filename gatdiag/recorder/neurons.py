@@ -97,5 +97,5 @@ class NeuronRecorder:
 def _side_by_side(of_samples: Sequence[list[Tensor]], sampler: "Sampler") -> dict[str, Tensor]:
     """Name -> (samples, *shape)."""
     pieces = sampler.flat.pieces([torch.stack(flats) for flats in zip(*of_samples, strict=True)])
-    tensors = sampler.flat.tensors
-    return {name: pieces[at].view(len(of_samples), *tensors[at].shape) for name, at in sampler.of_laws.items()}
+    shapes = sampler.flat.shapes
+    return {name: pieces[at].view(len(of_samples), *shapes[at]) for name, at in sampler.of_laws.items()}

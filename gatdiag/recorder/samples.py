@@ -27,11 +27,11 @@ _MANY = 1 << 20  # entries, whose sum in float32 has fewer than six digits
 
 
 def square(flats: Flat) -> float:
-    """Roughly the sum of squares, not finite where an entry is not; NaN if the host would have to wait for it."""
+    """Roughly the sum of squares of real ones, not finite where an entry is not; NaN if the host would have to wait."""
     if not all(flat.is_cpu for flat in flats):
         return math.nan
     with np.errstate(all="ignore"):
-        return sum(float(abs(np.vdot(array, array))) for array in (flat.numpy() for flat in flats))
+        return sum(float(np.vdot(array, array)) for array in (flat.numpy() for flat in flats if not flat.is_complex()))
 
 
 @dataclass(eq=False)
@@ -80,7 +80,9 @@ class Sample:
     def bytes(self) -> int:
         """About how much memory it takes."""
         of_weights = sum(flat.numel() * flat.element_size() for flat in self.weights)
-        return 3 * of_weights + (0 if self.layers is None else self.layers.bytes)
+        rests = (move.rest for move in (self.moves or {}).values())
+        of_moves = sum(rest.nbytes for rest in rests if rest is not None)
+        return 3 * of_weights + of_moves + (0 if self.layers is None else self.layers.bytes)
 
 
 class Sampler:
@@ -138,7 +140,8 @@ class Sampler:
         for position in here:
             old[position].copy_(new[position])
         sample.has_gradient[here] = True
-        sample.square = square(sample.gradients)
+        before, sample.square = sample.square, square(sample.gradients)
+        sample.is_unclipped &= sample.square == before
         sample.is_finite &= math.isfinite(sample.square)
 
     def foresee(self, sample: Sample, optimizer: Optimizer) -> None:
@@ -147,7 +150,7 @@ class Sampler:
             return
         pieces = self.flat.pieces(sample.gradients)
         gradients = {
-            name: pieces[position].view(self.flat.tensors[position].shape)
+            name: pieces[position].view(self.flat.shapes[position])
             for name, position in self.of_laws.items()
             if sample.has_gradient[position]
         }
@@ -205,7 +208,7 @@ class UnclippedNorm:
         """The gradients are as the backward pass left them."""
         if versions(flat.tensors) == self._earlier:
             return  # nothing was accumulated: gradients were asked for elsewhere
-        flats = flat.gradients()
+        flats = [part for part in flat.gradients() if not part.is_complex()]
         self._square = found = square(flats)
         if _LEAST < found < _LARGEST and sum(map(len, flats)) < _MANY:
             self._norm = math.sqrt(found)
@@ -220,7 +223,8 @@ class UnclippedNorm:
             unscale: What the norm is multiplied by to undo the scaling of the loss; None: nothing.
         """
         norm, self._norm = self._norm, None
-        sample.is_unclipped = norm is not None and unscale is None and sample.square == self._square
+        is_same = _LEAST < self._square < _LARGEST and sample.square == self._square
+        sample.is_unclipped = norm is not None and unscale is None and is_same
         if norm is not None:
             sample.unclipped = norm if unscale is None else norm * unscale
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag import metrics
+from gatdiag.errors import InputError
 from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.weight_change import FRACTIONS
 
@@ -31,12 +32,14 @@ class FlatParameters:
 
     Attributes:
         tensors: The parameters.
+        shapes: Of the parameters.
         positions: Of each flat tensor: the positions of its parameters.
         sizes: Of each flat tensor: how many entries they have.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
+        self.shapes = [tensor.shape for tensor in self.tensors]
         alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for position, tensor in enumerate(self.tensors):
             if (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided:
@@ -46,8 +49,20 @@ class FlatParameters:
         self._zeros = [tensor.detach().new_zeros(()).expand(tensor.shape) for tensor in self.tensors]
 
     def weights(self) -> Flat:
-        """A copy of the weights as they are."""
-        return [_flat([self.tensors[position] for position in positions]) for positions in self.positions]
+        """A copy of the weights as they are.
+
+        Raises:
+            InputError: One has another size than it had.
+        """
+        flats = [_flat([self.tensors[position] for position in positions]) for positions in self.positions]
+        if any(len(flat) != sum(sizes) for flat, sizes in zip(flats, self.sizes, strict=True)):
+            pairs = zip(self.shapes, self.tensors, strict=True)
+            old, new = next((shape, now.shape) for shape, now in pairs if shape != now.shape)
+            raise InputError(
+                f"A parameter of shape {tuple(old)} was given data of shape {tuple(new)}, and parameters keep their "
+                "shapes during a run; record what follows as another run, with another call of gatdiag.watch"
+            )
+        return flats
 
     def gradients(self) -> Flat:
         """A copy of the gradients as they are; zeros where there is none."""
@@ -243,7 +258,7 @@ class Weights:
             for positions, sizes, _, _, flat in self._batches(sample.weights):
                 for position, piece in zip(positions, flat.split(sizes), strict=True):
                     if self.is_matrix[position]:
-                        found[row, position] = float(metrics.spectral_norm(piece.view(self.tensors[position].shape)))
+                        found[row, position] = float(metrics.spectral_norm(piece.view(self.flat.shapes[position])))
         return {"spectral_norm": found}
 
     def _by_parameter(self, of_samples: Sequence[Flat | None], measure: Callable[[Sequence[Tensor]], Tensor]) -> Floats:

@@ -11,6 +11,7 @@ from torch import nn
 from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
 import gatdiag
+from tests.recorder.loops import Gat, graph, loss_of
 
 NODES, WIDTH = 25, 6
 
@@ -207,3 +208,17 @@ def test_recording_leaves_training_as_it_is(tmp_path, name):
         weights.append([value.detach().clone() for value in model.parameters()])
         weights[-1].append(torch.get_rng_state())
     assert all(torch.equal(bare, seen) for bare, seen in zip(*weights, strict=True))
+
+
+def test_of_several_passes_before_a_step_all_layers_are_of_the_last(tmp_path):
+    entropies = []
+    for name, seeds in (("both", (0, 1)), ("last", (1,))):
+        torch.manual_seed(0)
+        model = Gat()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with gatdiag.watch(model, tmp_path / name):
+            for seed in seeds:
+                loss_of(model, graph(seed=seed)).backward()
+            optimizer.step()
+        entropies.append(gatdiag.load(tmp_path / name).layers.attention_entropy.tolist())
+    assert entropies[0] == pytest.approx(entropies[1], rel=1e-6)

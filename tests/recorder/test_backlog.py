@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import gatdiag
-from gatdiag.recorder import backlog
+from gatdiag.metrics import smoothing
+from gatdiag.recorder import backlog, layers
 from gatdiag.recorder.recorder import Recorder
 from tests.recorder.loops import Gat, graph, loss_of, train
 
@@ -110,6 +111,44 @@ def test_what_is_logged_to_steps_that_are_not_recorded_is_written_in_order(tmp_p
     steps = gatdiag.load(tmp_path / "run").steps
     assert steps.loss.tolist() == steps.step.tolist() == list(range(10))
     assert steps[steps.gradient_norm.notna()].step.tolist() == [0, 4, 8]
+
+
+def test_a_parameter_of_another_shape_costs_no_step_that_waits(tmp_path, slow_clock):
+    model, x = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)), torch.randn(7, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        pytest.warns(gatdiag.recorder.RecordingWarning, match=r"\(6, 5\) was given data of shape \(8, 5\)"),
+        gatdiag.watch(model, tmp_path / "run", every=1),
+    ):
+        for step in range(8):
+            if step == 5:
+                sizes = ((8, 5), (8,), (3, 8), (3,))
+                for parameter, size in zip(model.parameters(), sizes, strict=True):
+                    parameter.data = torch.randn(size)
+            model(x).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    run = gatdiag.load(tmp_path / "run")
+    for table in ("layers", "parameters", "neurons"):
+        assert sorted(getattr(run, table).step.unique()) == [0, 1, 2, 3, 4]
+    assert run.parameters.spectral_norm[run.parameters.step == 0].notna().sum() == 2
+
+
+def test_passes_without_a_step_do_not_fill_the_memory(tmp_path, monkeypatch):
+    """As of a loop whose optimizer is not seen, or that accumulates the gradients of very many passes."""
+    monkeypatch.setattr(layers, "_MOST_BYTES", 4000)
+    kept = []
+    monkeypatch.setattr(layers.smoothing, "measure", lambda x, measure=smoothing.measure: kept.append(x) or measure(x))
+    model, data = Gat(), graph()
+    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
+        for _ in range(20):
+            loss_of(model, data).backward()
+        waiting = {id(seen): seen for seen in recorder._layers._by_number.values()}.values()
+        copies = [item for seen in waiting for item in seen.outputs.values() if isinstance(item, torch.Tensor)]
+        assert sum(copy.nbytes for copy in copies if copy.dim() == 2) <= 4000 + 20 * 6 * 4
+        assert len(kept) > 100
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert len(gatdiag.load(tmp_path / "run").layers) == 3
 
 
 def test_tensors_in_a_row_become_numbers():

@@ -141,3 +141,54 @@ def test_a_scaled_loss(tmp_path, given, fused, clips):
     steps = gatdiag.load(tmp_path / "run").steps
     assert same(steps.gradient_norm, after)
     assert same(steps.gradient_norm_before_clipping, before)
+
+
+@pytest.mark.parametrize("scale", [1e-28, 1e25])
+def test_gradients_whose_squares_are_out_of_range(tmp_path, scale):
+    model, data = Gat(), graph()
+    optimizer, before = torch.optim.SGD(model.parameters(), lr=0.1 / scale), []
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(3):
+            (scale * loss_of(model, data)).backward()
+            before.append(norm_of(model))
+            in_place(model.parameters()) if scale < 1 else nn.utils.clip_grad_value_(model.parameters(), 0.02 * scale)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert same(gatdiag.load(tmp_path / "run").steps.gradient_norm_before_clipping, before)
+
+
+def test_gradients_that_are_clipped_between_two_optimizers_of_a_step(tmp_path):
+    model, data = Gat(), graph()
+    optimizers = [torch.optim.SGD(conv.parameters(), lr=0.1) for conv in model.convs]
+    before = []
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(3):
+            loss_of(model, data).backward()
+            before.append(norm_of(model))
+            for conv, optimizer in list(zip(model.convs, optimizers, strict=True))[::-1]:
+                if conv is not model.convs[2]:
+                    nn.utils.clip_grad_norm_(conv.parameters(), 1e-3)
+                optimizer.step()
+            model.zero_grad()
+    steps = gatdiag.load(tmp_path / "run").steps
+    assert same(steps.gradient_norm_before_clipping, before)
+    assert (steps.gradient_norm < steps.gradient_norm_before_clipping).all()
+
+
+def test_complex_parameters_count_in_neither_norm(tmp_path):
+    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+    model[0].turn = nn.Parameter(torch.ones(4, dtype=torch.complex64))
+    x, before = torch.randn(6, 5), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(3):
+            (model[1](model[0](x) * model[0].turn.abs()).square().sum() + model(x).sum()).backward()
+            before.append(
+                norm_of(nn.ModuleList([nn.ParameterList(p for p in model.parameters() if p.is_floating_point())]))
+            )
+            in_place(model.parameters())
+            optimizer.step()
+            optimizer.zero_grad()
+    steps = gatdiag.load(tmp_path / "run").steps
+    assert same(steps.gradient_norm_before_clipping, before)
+    assert same(steps.gradient_norm, [0.1 * norm for norm in before])

@@ -142,6 +142,34 @@ def test_an_optimizer_that_evaluates_often_makes_one_step(tmp_path):
     assert run.neurons.predicted_c.isna().all()
 
 
+@pytest.mark.parametrize("calls_parts", [False, True])
+def test_rows_of_layers_are_of_the_first_evaluation_of_a_step(tmp_path, calls_parts):
+    model, data, outputs = Gat(layers=2), graph(), []
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+
+    def closure():
+        optimizer.zero_grad()
+        if calls_parts:
+            outputs.append(model.convs[1](F.relu(model.convs[0](data.x, data.edge_index)), data.edge_index))
+        else:
+            outputs.append(model(data.x, data.edge_index))
+        loss = F.cross_entropy(outputs[-1], data.y)
+        loss.backward()
+        return loss
+
+    expected = []
+    with gatdiag.watch(model, tmp_path / "run", metrics="full", every=1):
+        for _ in range(3):
+            outputs.clear()
+            optimizer.step(closure)
+            assert len(outputs) > 1
+            expected.append(outputs[0].norm().item())
+    run = gatdiag.load(tmp_path / "run")
+    assert run.layers[run.layers.layer == "convs.1"].output_norm.tolist() == pytest.approx(expected, rel=1e-5)
+    assert run.layers.attention_entropy.notna().all()
+    assert not any("several backward passes" in note for note in run.meta["notes"])
+
+
 def test_optimizers_of_parts_share_a_step(tmp_path):
     model, data = Gat(), graph()
     parts = [list(model.convs[0].parameters()), list(model.convs[1:].parameters())]

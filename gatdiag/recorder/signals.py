@@ -164,7 +164,7 @@ class Signals:
                 self._has_changed = True
 
     def _measure_stale(self) -> None:
-        left = [p.grad for p in self._model.parameters() if p.grad is not None]
+        left = [gradient for _, gradient in self._gradients()]
         now = _norm(left) if left else None
         if self._used is not None:
             self._columns["stale_gradient"] = 0.0 if now is None else now / self._used.clamp(min=1e-30)
@@ -179,19 +179,22 @@ class Signals:
             self._graph["foreign_leaves"] = sum(id(leaf) not in held for leaf in alive)
             self._has_changed = True
         if self._moved and self._along is not None:
-            after = _dot((p.grad, d) for p, d in self._moved)
+            after = _dot((p.grad, d) for p, d in self._moved if p.shape == d.shape)
             if self._is_same:
                 self._columns["overshoot"] = torch.where(self._along < 0, 1 - after / self._along, torch.nan)
         self._moved, self._along = [], None
         if not self._is_close:
             return
-        with_gradient = [p for p in self._model.parameters() if p.grad is not None and not p.grad.is_sparse]
-        if with_gradient and sum(p.numel() for p in with_gradient) <= _MOST_NUMBERS:
-            self._used = _norm([p.grad for p in with_gradient if p.grad is not None])
+        gradients = self._gradients()
+        if gradients and sum(p.numel() for p, _ in gradients) <= _MOST_NUMBERS:
+            self._used = _norm([gradient for _, gradient in gradients])
             self._awaits_backward = True
-            self._before = [
-                (p, p.grad.detach().clone(), p.detach().clone()) for p in with_gradient if p.grad is not None
-            ]
+            self._before = [(p, gradient.detach().clone(), p.detach().clone()) for p, gradient in gradients]
+
+    def _gradients(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """Parameters that have one, and these: real and dense ones."""
+        pairs = [(p, p.grad) for p in self._model.parameters()]
+        return [(p, g) for p, g in pairs if g is not None and not g.is_sparse and not g.is_complex()]
 
     def after_step(self) -> dict[str, Any]:
         """The weights have moved; returns the columns of this step."""

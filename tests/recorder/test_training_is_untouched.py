@@ -324,3 +324,18 @@ def test_a_module_that_is_not_watched_costs_no_event(tmp_path):
             torch.optim.SGD(other.parameters(), lr=0.1).step()
             recorder.close()
     assert len(gatdiag.load(tmp_path / "run").steps) == 0
+
+
+def test_complex_parameters_cause_no_warning(tmp_path):
+    class Turned(Gat):
+        def __init__(self):
+            super().__init__()
+            self.turn = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+        def forward(self, x, edge_index):
+            return (super().forward(x, edge_index) * self.turn).abs()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = train(tmp_path / "run", make_model=Turned, every=1).run
+    assert run.steps.overshoot.notna().sum() == len(run.steps) - 1

@@ -140,6 +140,12 @@ def module_of(model: Any) -> nn.Module:
     return model
 
 
+def refuse_scripted(name: str, module: nn.Module) -> None:
+    """Raises `ModelError` if what a layer computes cannot be changed any more."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ModelError(f"{name or 'The model'} was compiled by torch.jit.script: apply the remedy before that")
+
+
 def positive(number: Any, what: str) -> float:
     """The number, if it is one, positive and finite; `what` says what it is.
 

@@ -161,7 +161,7 @@ def preserving_factor(
         return 1.0
     replica = replicate(model, args, kwargs)
     replica.model.eval()
-    module = replica.model.get_submodule(first.name)
+    module = dict(replica.model.named_modules())[first.name]  # scripted models have no get_submodule
 
     def logarithm(factor: float) -> float:
         for name, tensor in weights.items():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.names import listed
-from gatdiag.remedies.applied import Applied, has_remedy, module_of, put_on, take_off
+from gatdiag.remedies.applied import Applied, has_remedy, module_of, put_on, refuse_scripted, take_off
 from gatdiag.structure import unwrapped
 
 _SLOT = "inserted"
@@ -59,8 +59,15 @@ class _Extended:
         output = super().forward(*args, **kwargs)  # type: ignore[misc]
         first, *others = output if isinstance(output, tuple) else (output,)
         for inserted in getattr(self, _SLOT):
-            first = inserted(first, _input(args, kwargs)) if isinstance(inserted, Skip) else inserted(first)
+            first = _through(inserted, first, _input(args, kwargs))
         return (first, *others) if others else first
+
+
+def _through(inserted: nn.Module, output: Any, given: Any) -> Any:
+    if isinstance(output, dict):
+        before = given if isinstance(given, dict) else {}
+        return {key: _through(inserted, value, before.get(key)) for key, value in output.items()}
+    return inserted(output, given) if isinstance(inserted, Skip) else inserted(output)
 
 
 def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
@@ -76,6 +83,8 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
       normalize over a graph, all rows given are one graph.
     - `Skip()`: a skip connection, against vanishing gradients; layers must keep the width.
 
+    Where a layer returns a dict, one tensor for each type of node (`HeteroConv`), each of them goes through it.
+
     Args:
         model: Any module.
         pattern: Name of a layer as in ``named_modules()``; ``*`` and ``?`` stand for anything: ``"convs.*"``. What lies
@@ -87,7 +96,8 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
 
     Raises:
         InputError: No layer has such a name, or `module` is no module.
-        ModelError: A layer has one of this kind already, or the widths differ. Nothing was changed.
+        ModelError: A layer has one of this kind already, the widths differ, or it is a scripted one. Nothing was
+            changed.
 
     Source:
         PairNorm: Zhao & Akoglu, ICLR 2020. Skip connections against oversmoothing: Park et al., arXiv 2506.04653.
@@ -148,6 +158,7 @@ def _insert_(applied: Applied, name: str, layer: nn.Module, module: nn.Module) -
 
 
 def _check(name: str, layer: nn.Module, module: nn.Module) -> None:
+    refuse_scripted(name, layer)
     if isinstance(layer, nn.ModuleList | nn.ModuleDict):
         raise InputError(f"{name} is a list of layers, which is not called itself: give their names, as in '{name}.*'")
     if isinstance(layer, nn.Sequential):

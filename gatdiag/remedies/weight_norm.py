@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied, module_of, parametrized, picklable, positive, remove_all
+from gatdiag.remedies.applied import Applied, module_of, parametrized, picklable, positive, refuse_scripted, remove_all
 from gatdiag.remedies.rebalance import refuse_foreign
 from gatdiag.structure import discover, unwrapped
 
@@ -80,7 +80,7 @@ def weight_normalize_(
     Raises:
         InputError: An argument does not fit.
         ModelError: The model has no weight matrix, or one of them is rewritten already (weight or spectral
-            normalization, pruning). Nothing was changed.
+            normalization, pruning) or is that of a scripted layer. Nothing was changed.
 
     Source:
         Park & Kim, "Taming Gradient Oversmoothing and Expansion in Graph Neural Networks", arXiv 2410.04824. Whether
@@ -137,10 +137,11 @@ def _is_rewritten(model: nn.Module, name: str) -> bool:
 
 
 def _parametrize_(applied: Applied, model: nn.Module, name: str, c: float, kind: Kind) -> None:
-    weight = model.get_parameter(name)
+    weight = dict(model.named_parameters())[name]
     norm = "||W||_F" if kind == "frobenius" else "||W||_2"
     for path, module in list(model.named_modules()):  # a tied weight is in several
         for attribute in [own for own, tensor in module.named_parameters(recurse=False) if tensor is weight]:
+            refuse_scripted(path, module)
             saving: list[RemovableHandle] = []
             where = f"{path}.{attribute}".removeprefix(".")
             undo = partial(_restore_, module, attribute, list(module._parameters), saving)

@@ -730,6 +730,13 @@ def test_options_that_do_not_fit_are_refused_and_nothing_changed(options, messag
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
+def test_a_scripted_model_balances_too():
+    model = torch.jit.script(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)))
+    initialize_(model, "balanced_orthogonal", X)
+    first, last = (weight for weight in model.parameters() if weight.dim() == 2)
+    torch.testing.assert_close(first.square().sum(1), last.square().sum(0))
+
+
 @pytest.mark.parametrize("beta", [1e-300, 1e300])
 @pytest.mark.parametrize("inputs", [(), (X, EDGES)], ids=["stack", "laws"])
 def test_weights_that_their_dtype_cannot_hold_are_refused_and_nothing_changed(beta, inputs):

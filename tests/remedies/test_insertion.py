@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GATConv, GCNConv, LayerNorm, PairNorm, SAGEConv
+from torch_geometric.nn import GATConv, GCNConv, HeteroConv, LayerNorm, PairNorm, SAGEConv
 
 from gatdiag import find_laws
 from gatdiag.errors import InputError, ModelError
@@ -124,6 +124,19 @@ def test_it_works_in_mixed_precision_and_in_the_mode_of_the_layer(model):
         assert model(X.float(), EDGES).isfinite().all()
 
 
+def test_each_type_of_node_goes_through_what_is_inserted():
+    relations = {("a", "to", "b"): SAGEConv((6, 6), 6), ("b", "of", "a"): SAGEConv((6, 6), 6)}
+    model = nn.ModuleList([HeteroConv(relations)])
+    x = {"a": torch.randn(5, 6), "b": torch.randn(4, 6)}
+    edges = torch.tensor([[0, 1, 4], [3, 2, 0]])
+    given = x, {("a", "to", "b"): edges, ("b", "of", "a"): edges.flip(0)}
+    plain = model[0](*given)
+    with insert_after_(model, "0", PairNorm()), insert_after_(model, "0", Skip()):
+        for kind, out in model[0](*given).items():
+            torch.testing.assert_close(out, x[kind] + PairNorm()(plain[kind]))
+    assert all(torch.equal(out, plain[kind]) for kind, out in model[0](*given).items())
+
+
 def test_a_layer_with_two_names_is_one():
     first = nn.Linear(4, 4)
     model = nn.ModuleDict({"first": first, "again": first})
@@ -166,6 +179,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(model):
     with pytest.raises(ModelError, match=r"convs\.0 has a PairNorm inserted after it already"):
         insert_after_(model, "convs.?", PairNorm())
     assert [hasattr(conv, "inserted") for conv in model.convs] == [True, False, False, False]
+    model.scripted = torch.jit.script(nn.Linear(6, 6))
+    with pytest.raises(ModelError, match=r"scripted was compiled by torch\.jit\.script"):
+        insert_after_(model, "scripted", PairNorm())
     with pytest.raises(ModelError, match="their shapes are"):
         Skip()(torch.ones(2, 3), torch.ones(2, 4))
 

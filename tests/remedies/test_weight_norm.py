@@ -154,6 +154,10 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed():
     for c in (-1, "4", None, True):
         with pytest.raises(InputError, match=f"positive number was expected, got {c!r}"):
             weight_normalize_(gcn(), c)
+    scripted = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.Linear(3, 3)))
+    with pytest.raises(ModelError, match=r"1 was compiled by torch\.jit\.script"):
+        weight_normalize_(scripted)
+    assert type(scripted[0]) is nn.Linear
     with pytest.raises(InputError, match="as the first argument, got list"):
         weight_normalize_(list(model.parameters()))
     with pytest.raises(InputError, match="got one that holds none of its parameters"):

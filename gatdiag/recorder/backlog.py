@@ -84,9 +84,7 @@ class Backlog:
         Args:
             before: Nothing is logged any more to the steps before this one.
         """
-        samples, self._samples = self._samples, []
-        watched, self._watched = self._watched, []
-        self._since, self._bytes, self._is_urgent = time.monotonic(), 0, False
+        samples, watched = self._samples, self._watched  # which an interrupt leaves here, to be measured at the end
         self.latest = {}
         recorded = [sample for sample in samples if sample.record is not None]
         tables = {
@@ -100,6 +98,8 @@ class Backlog:
             "parameter": np.tile(np.arange(count), len(watched)),
             "gradient_norm": np.concatenate([[], *(norms.cpu().numpy() for _, norms in watched)]),
         }
+        self._samples, self._watched = [], []
+        self._since, self._bytes, self._is_urgent = time.monotonic(), 0, False
         self._writer.write({name: rows for name, rows in tables.items() if rows}, seen, before)
 
     def _parameters(self, samples: Sequence[Sample]) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class NeuronRecorder:
         chosen = [s for s in samples if s.gradients is not None and (self.is_due(s.record) or s.moves is not None)]
         at_a_time = max(1, _MOST_ENTRIES // max(1, sum(tensor.numel() for tensor in sampler.flat.tensors)))
         due: list[Sample] = []
+        known = self._predicted
         rows: dict[str, list[Any]] = {"delta": [], "c": [], "predicted_c": []}
         for start in range(0, len(chosen), at_a_time):
             together = chosen[start : start + at_a_time]
@@ -79,9 +80,10 @@ class NeuronRecorder:
                     due.append(sample)
                     rows["delta"].append(delta[row, self._wanted])
                     rows["c"].append(c[row, self._wanted])
-                    step, foreseen = self._predicted or (None, delta[row])
+                    step, foreseen = known or (None, delta[row])
                     rows["predicted_c"].append(np.ma.masked_array(foreseen[self._wanted], mask=step != sample.step))
-                self._predicted = None if sample.moves is None else (sample.step + 1, predicted[row])
+                known = None if sample.moves is None else (sample.step + 1, predicted[row])
+        self._predicted = known
         return due, {name: np.ma.stack(values) for name, values in rows.items() if values}
 
     def _observe(self, samples: Sequence["Sample"], sampler: "Sampler") -> tuple[Tensor, Tensor, Tensor]:

@@ -486,6 +486,7 @@ class Recorder:
             if self._is_inside and sample.record is not None:
                 self._take_layers(sample)
             self._take_moved()
+            self._sample = None  # if an interrupt comes now, the step is closed once more
             backlog.add(sample)
         if backlog.is_due:
             self._measure(self._counter.step)

@@ -134,6 +134,32 @@ def test_a_parameter_of_another_shape_costs_no_step_that_waits(tmp_path, slow_cl
     assert run.parameters.spectral_norm[run.parameters.step == 0].notna().sum() == 2
 
 
+def test_an_interrupt_while_samples_are_measured_loses_none(tmp_path, monkeypatch, slow_clock):
+    monkeypatch.setattr(backlog, "_MOST", 4)
+    measure, calls = backlog.measured, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return measure(*args)
+
+    monkeypatch.setattr(backlog, "measured", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model, data = Gat(), graph()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with gatdiag.watch(model, tmp_path / "run", every=1):
+            for _ in range(20):
+                loss_of(model, data).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    run = gatdiag.load(tmp_path / "run")
+    for table in TABLES:
+        assert sorted(getattr(run, table).step.unique()) == list(range(8))
+    assert len(run.layers) == 8 * 3
+    assert run.neurons.predicted_c[run.neurons.step > 0].notna().all()
+
+
 def test_passes_without_a_step_do_not_fill_the_memory(tmp_path, monkeypatch):
     """As of a loop whose optimizer is not seen, or that accumulates the gradients of very many passes."""
     monkeypatch.setattr(layers, "_MOST_BYTES", 4000)

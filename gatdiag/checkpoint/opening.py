@@ -250,7 +250,7 @@ def epoch_of(data: Any, path: Path) -> int | None:
 
 
 def step_in_name(path: Path) -> int | None:
-    """The step in a name: after a word for it, else its last number, if that is no epoch and no number type.
+    """The step in a name: after a word for it, else its last number, unless that is an epoch or part of a type.
 
     Example:
         >>> step_in_name(Path("epoch=3-step=500.ckpt")), step_in_name(Path("gat_100.pt")), step_in_name(Path("e3.pt"))

@@ -33,7 +33,7 @@ def law_broken(facts: Facts) -> Finding | str | None:
         return "no conservation laws were recorded"
     step = int(facts.run.neurons["step"].iloc[-1])
     rows = _at(facts.run.neurons, step)
-    error = _relative(facts.run, rows, rows["c"] - rows["predicted_c"])
+    error = relative_to_weights(facts.run, rows, rows["c"] - rows["predicted_c"])
     if not error:
         return "c was not predicted for this optimizer"
     worst = max(error, key=error.__getitem__)
@@ -77,7 +77,7 @@ def conservation(facts: Facts) -> Finding | str | None:
         return "c was recorded once only"
     with np.errstate(invalid="ignore"):  # infinity less infinity
         moved = pd.Series(last["c"].to_numpy() - first["c"].to_numpy(), last.index)
-    drift = _relative(facts.run, last, moved, first=True)
+    drift = relative_to_weights(facts.run, last, moved, first=True)
     if not drift:
         return "norms of the weights were not recorded"
     worst = max(drift, key=drift.__getitem__)
@@ -129,13 +129,9 @@ def _predicted_share(neurons: pd.DataFrame) -> float:
     return float((measured[known] * expected[known]).sum()) / total if total and known.any() else math.nan
 
 
-def relative_c(run: Run, step: int) -> dict[str, float]:
-    """Layer -> largest |c| of its neurons over the mean squared norm of their incoming feature weights, at a step."""
-    rows = _at(run.neurons, step)
-    return _relative(run, rows, rows["c"])
-
-
-def _relative(run: Run, rows: pd.DataFrame, values: "pd.Series[float]", *, first: bool = False) -> dict[str, float]:
+def relative_to_weights(
+    run: Run, rows: pd.DataFrame, values: "pd.Series[float]", *, first: bool = False
+) -> dict[str, float]:
     """Layer -> largest magnitude over the mean squared norm of a neuron's incoming feature weights."""
     own = rows["neuron"].notna().to_numpy()
     by = values[own].abs().groupby(rows["layer"][own].astype(str), sort=False)

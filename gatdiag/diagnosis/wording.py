@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: few digits, words where there is no number."""
+"""Numbers as a reader wants them: few digits, and words for what is NaN or was not measured."""
 
 import math
 

@@ -293,7 +293,7 @@ def _balance_stack_(
 
 
 def _laws(model: nn.Module, structure: Structure, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
-    """The laws of a copy with weights of its own: those of the model may be zero, or no numbers any more."""
+    """The laws of a copy with weights of its own: those of the model may be zero, NaN or infinite."""
     replica, generator = replicate(model, args, kwargs), Generator().manual_seed(0)
     for info in structure.parameters:
         parameter = replica.parameters[info.name].detach()

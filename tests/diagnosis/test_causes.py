@@ -9,7 +9,7 @@ import gatdiag
 from gatdiag.diagnosis import CHECKS, diagnose
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Finding
-from gatdiag.diagnosis.laws import relative_c
+from gatdiag.diagnosis.laws import relative_to_weights
 from gatdiag.diagnosis.stored_weights import dead_weights, no_gradient
 from gatdiag.diagnosis.symptoms import outcome
 from gatdiag.diagnosis.thresholds import limit
@@ -281,7 +281,8 @@ def test_the_imbalance_is_c_over_the_mean_squared_norm_of_a_neuron(tmp_path):
             / (norm[step, layer] ** 2 / 5)
             for layer in range(3)
         }
-        assert relative_c(run, step) == pytest.approx(wanted)
+        rows = run.neurons[run.neurons["step"] == step]
+        assert relative_to_weights(run, rows, rows["c"]) == pytest.approx(wanted)
 
 
 def test_chance_is_the_entropy_of_the_labels_seen_else_that_of_the_classes(tmp_path):

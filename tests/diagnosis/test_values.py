@@ -1,7 +1,7 @@
 import numpy as np
 import pandas as pd
 
-from gatdiag.diagnosis.values import early_median, last_values, last_whole, late_median
+from gatdiag.diagnosis.values import early_median, last_values
 
 
 def series(values):
@@ -11,21 +11,15 @@ def series(values):
     return pd.DataFrame({"step": np.repeat(3 * np.arange(steps), layers), "layer": names, "value": np.ravel(values)})
 
 
-def test_medians_are_over_the_first_and_the_last_tenth_of_the_steps():
+def test_medians_are_over_the_first_tenth_of_the_steps():
     values = np.random.default_rng(0).normal(size=(200, 3))
-    assert late_median(series(values)) == {f"l{i}": float(np.median(values[180:, i])) for i in range(3)}
     assert early_median(series(values)) == {f"l{i}": float(np.median(values[:20, i])) for i in range(3)}
-    assert (early_median(series([[1], [2]])), late_median(series([[1], [2]]))) == ({"l0": 1.0}, {"l0": 2.0})
+    assert early_median(series([[1], [2]])) == {"l0": 1.0}
 
 
 def test_layers_without_a_number_are_left_out():
     values = [[1, np.nan], [2, np.nan]]
-    assert last_values(series(values)) == late_median(series(values)) == {"l0": 2.0}
+    assert last_values(series(values)) == {"l0": 2.0}
     assert last_values(series([[1, 2], [3, 4], [np.nan, 5]])) == {"l0": 3.0, "l1": 5.0}
     empty = series(np.zeros((0, 2)))
-    assert last_values(empty) == late_median(empty) == early_median(empty) == {}
-
-
-def test_the_last_whole_step_has_a_number_in_every_layer():
-    assert last_whole(series([[1, 2], [3, 4], [5, np.nan], [6, np.inf]])) == (3, {"l0": 3.0, "l1": 4.0})
-    assert last_whole(series([[np.nan, np.nan]])) is None
+    assert last_values(empty) == early_median(empty) == {}

@@ -1,15 +1,15 @@
 """Metrics: tensors at one step -> numbers. Pure functions, one concept a file; no file needs another.
 
-What is exported is what a recorder, and a series of checkpoints, compute with.
+What is exported is what a recorder, a series of checkpoints and remedies compute with.
 
 - `norm`: Frobenius and spectral norms of weights, gradients, updates; NaN and infinities
 - `change`: trained against initial weights
-- `smoothing`: mu of a layer's output X and of dLoss/dX, with their norm and dead units; the directions X may fall to
+- `smoothing`: mu of a layer's output X and of dLoss/dX, with their norm and dead units
 - `dirichlet`: energy across edges
-- `cosine_distance`: MAD and MADGap; which pairs of nodes are near and which remote
+- `cosine_distance`: MAD
 - `rank`: effective and numerical rank
 - `attention`: entropy of attention
-- `lipschitz`: bounds on how far gradients can grow, for GCN, GAT, residual layers, networks and self-attention
+- `lipschitz`: bounds on how far gradients can grow through attention with LipschitzNorm
 
 A metric of a layer's output that is not in the pass that `smoothing` makes is a function of X, or of X and the edges:
 written in one of these files, with its name in the file's ``__all__``, and named in a line of `gatdiag.quantities`,

@@ -8,7 +8,7 @@ evaluation mode.
 import torch
 from torch import Tensor
 
-__all__ = ["attention_entropy", "mean_entropies", "peaked_fraction", "relative_attention_entropy"]
+__all__ = ["attention_entropy", "mean_entropies", "peaked_fraction"]
 
 
 def attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) -> Tensor:
@@ -31,24 +31,6 @@ def attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) -> Tensor:
     return entropy.new_zeros(num_nodes, *alpha.shape[1:]).index_add(0, target, entropy)
 
 
-def relative_attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) -> Tensor:
-    """H_i / log d_i in [0, 1], comparable between nodes of different degree: 1 if uniform, 0 if on one edge.
-
-    Args:
-        alpha: (E,) or (E, H), as in `attention_entropy`.
-        target: (E,), `edge_index[1]`.
-        num_nodes: N.
-
-    Returns:
-        (N,) or (N, H). NaN (undefined) at nodes with fewer than two incoming edges, and where a coefficient is NaN.
-
-    Example:
-        >>> relative_attention_entropy(torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1]), 2)
-        tensor([1., nan], dtype=torch.float64)
-    """
-    return _relative(attention_entropy(alpha, target, num_nodes), _degrees(target, num_nodes))
-
-
 def mean_entropies(alpha: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Both entropies, averaged over heads and over the nodes where they are defined, as a run records them.
 
@@ -57,8 +39,9 @@ def mean_entropies(alpha: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         target: (E,), `edge_index[1]`.
 
     Returns:
-        The mean of H_i over the nodes with incoming edges, and of H_i / log d_i over those with at least two, 0-d each.
-        NaN (undefined) if there are no such nodes, or if a coefficient is not finite. It waits for the device.
+        The mean of H_i over the nodes with incoming edges, and of H_i / log d_i over those with at least two, 0-d each;
+        the second is 1 where attention is uniform and 0 where it is on one edge, whatever the degree d_i. NaN
+        (undefined) if there are no such nodes, or if a coefficient is not finite. It waits for the device.
 
     Example:
         >>> [round(mean.item(), 6) for mean in mean_entropies(torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1]))]
@@ -66,9 +49,9 @@ def mean_entropies(alpha: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """
     nodes = int(target.max()) + 1 if len(target) else 0
     entropy, degree = attention_entropy(alpha, target, nodes), _degrees(target, nodes)
-    relative = _relative(entropy, degree)
-    of_relative = torch.where(alpha.isfinite().all(), relative[degree > 1].mean(), torch.nan)
-    return entropy[degree > 0].mean(), of_relative
+    uniform = degree[degree > 1].log().view(-1, *[1] * (entropy.dim() - 1))
+    relative = (entropy[degree > 1] / uniform).mean()
+    return entropy[degree > 0].mean(), torch.where(alpha.isfinite().all(), relative, torch.nan)
 
 
 def peaked_fraction(alpha: Tensor, target: Tensor, level: float = 0.99) -> Tensor:
@@ -99,8 +82,3 @@ def peaked_fraction(alpha: Tensor, target: Tensor, level: float = 0.99) -> Tenso
 def _degrees(target: Tensor, num_nodes: int) -> Tensor:
     ones = torch.ones_like(target, dtype=torch.float64)
     return ones.new_zeros(num_nodes).index_add(0, target, ones)
-
-
-def _relative(entropy: Tensor, degree: Tensor) -> Tensor:
-    uniform = torch.where(degree > 1, degree.log(), torch.nan)
-    return entropy / uniform.view(-1, *[1] * (entropy.dim() - 1))

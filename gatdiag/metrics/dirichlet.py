@@ -4,14 +4,12 @@ How edges count:
 
 - Edges are (source, target) as in torch-geometric, and each stored entry counts one half. An undirected edge, stored in
   both directions, therefore counts once, and a directed graph is measured as (A + A^T) / 2.
-- A weight multiplies its entry. Self loops add nothing to the sum; they count in degrees only.
-- The degree of a node is half its incoming plus half its outgoing weights, a self loop counting once.
+- Self loops add nothing to the sum; they count in degrees only.
+- The degree of a node is half its incoming plus half its outgoing edges, a self loop counting once.
 
 The measure of the survey on oversmoothing (Rusch, Bronstein & Mishra, arXiv 2303.10993), which takes each stored entry
-once and the mean over nodes, is sqrt(2 E / N) with E the unnormalized energy of N nodes.
+once and the mean over nodes, is sqrt(2 E / N) with E the energy of N nodes.
 """
-
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,82 +18,45 @@ from gatdiag.errors import InputError
 
 __all__ = ["dirichlet_energy", "rayleigh_quotient"]
 
-Laplacian = Literal["unnormalized", "symmetric"]
-
 _CHUNK = 1 << 15  # differences held at a time, so that they stay in a CPU's cache; elsewhere 512 times as many
 
 
-def dirichlet_energy(
-    x: Tensor,
-    edge_index: Tensor,
-    *,
-    edge_weight: Tensor | None = None,
-    laplacian: Laplacian = "unnormalized",
-    self_loops: bool = True,
-) -> Tensor:
-    """Dirichlet energy, tr(X^T L X), computed from differences, so that it keeps its digits as it goes to 0.
+def dirichlet_energy(x: Tensor, edge_index: Tensor) -> Tensor:
+    """Dirichlet energy, tr(X^T (D - A) X), computed from differences, so that it keeps its digits as it goes to 0.
 
-        unnormalized   E(X) = 1/2 sum_(i,j) w_ij ||x_i - x_j||^2                         L = D - A
-        symmetric      E(X) = 1/2 sum_(i,j) w_ij ||x_i / sqrt(d_i) - x_j / sqrt(d_j)||^2 L = I - D^-1/2 A D^-1/2
+        E(X) = 1/2 sum_(i,j) ||x_i - x_j||^2
 
-    The unnormalized energy is 0 exactly if X is constant on each component, the symmetric one if each column is
-    proportional to sqrt(degree) there, which is what GCN's aggregation leads to. Choose the one that fits the model's
-    aggregation. Both scale with X squared.
+    0 exactly if X is constant on each component. It scales with X squared.
 
     Args:
         x: (N, d), node representations or their gradient.
         edge_index: (2, E).
-        edge_weight: (E,); None: all 1.
-        laplacian: Which of the two.
-        self_loops: For `symmetric`: degrees count one self loop of weight 1 at each node that has none (the D~ of GCN;
-            d_i = 1 + degree in Cai & Wang). It makes no difference to `unnormalized`.
 
     Returns:
-        0-d. 0 without edges. In `symmetric`, a node of degree 0 adds nothing and a negative degree gives NaN. NaN if x
-        holds a NaN or an infinity, at isolated nodes too, or if a weight is NaN.
+        0-d. 0 without edges. NaN if x holds a NaN or an infinity, at isolated nodes too.
 
     Raises:
-        InputError: The shapes of `x`, `edge_index` and `edge_weight` do not fit, or `laplacian` is not one of the two.
-
-    Source:
-        Cai & Wang, "A Note on Over-Smoothing for Graph Neural Networks", arXiv 2006.13318 (symmetric).
+        InputError: `x` or `edge_index` does not have the shape above.
 
     Example:
         >>> x, path = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
         >>> dirichlet_energy(x, path).item()
         5.0
-        >>> round(dirichlet_energy(x, path, laplacian="symmetric").item(), 6)  # degrees 2, 3, 2
-        2.717177
     """
-    weight = _checked_weight(x, edge_index, edge_weight)
-    if laplacian == "symmetric":
-        scale = _inverse_sqrt_degree(edge_index, weight, len(x), self_loops).unsqueeze(1)
-    elif laplacian == "unnormalized":
-        scale = None
-    else:
-        raise InputError(f"laplacian 'unnormalized' or 'symmetric' was expected, got {laplacian!r}")
-    energy = (0.5 * weight * _squared_differences(x, edge_index, scale)).sum()
-    return torch.where(x.isfinite().all(), energy, torch.nan)
+    return _energy(x, edge_index, None)
 
 
-def rayleigh_quotient(
-    x: Tensor,
-    edge_index: Tensor,
-    *,
-    edge_weight: Tensor | None = None,
-    laplacian: Laplacian = "symmetric",
-    self_loops: bool = True,
-) -> Tensor:
-    """Dirichlet energy over ||X||_F^2: the mean graph frequency of X, whatever its scale.
+def rayleigh_quotient(x: Tensor, edge_index: Tensor) -> Tensor:
+    """Mean graph frequency of X, whatever its scale: its symmetric Dirichlet energy over ||X||_F^2, from 0 to 2.
 
-    Between 0 (smooth) and the largest eigenvalue of the Laplacian, at most 2 for the symmetric one.
+        1/2 sum_(i,j) ||x_i / sqrt(d_i) - x_j / sqrt(d_j)||^2 / ||X||_F^2
+
+    Degrees count one self loop at each node that has none (the D~ of GCN; d_i = 1 + degree in Cai & Wang). It is 0 if
+    each column of X is proportional to sqrt(degree) on each component, which is what GCN's aggregation leads to.
 
     Args:
-        x: (N, d).
-        edge_index: As in `dirichlet_energy`.
-        edge_weight: As in `dirichlet_energy`.
-        laplacian: As in `dirichlet_energy`.
-        self_loops: As in `dirichlet_energy`; with them the quotient stays below 2.
+        x: (N, d), node representations or their gradient.
+        edge_index: (2, E).
 
     Returns:
         0-d. NaN (undefined) if X is zero or empty; NaN if x holds a NaN or an infinity.
@@ -103,43 +64,40 @@ def rayleigh_quotient(
     Raises:
         InputError: As `dirichlet_energy`.
 
+    Source:
+        Cai & Wang, "A Note on Over-Smoothing for Graph Neural Networks", arXiv 2006.13318.
+
     Example:
         >>> pair = torch.tensor([[0, 1], [1, 0]])
-        >>> round(rayleigh_quotient(torch.tensor([[1.0], [-1.0]]), pair, self_loops=False).item(), 12)
-        2.0
+        >>> round(rayleigh_quotient(torch.tensor([[1.0], [-1.0]]), pair).item(), 12)
+        1.0
     """
-    energy = dirichlet_energy(x, edge_index, edge_weight=edge_weight, laplacian=laplacian, self_loops=self_loops)
-    return energy / x.double().square().sum()
+    source, target = _checked(x, edge_index)
+    ones = torch.ones_like(source, dtype=torch.float64)
+    degree, loops = (ones.new_zeros(len(x)) for _ in range(2))
+    degree.index_add_(0, source, ones / 2).index_add_(0, target, ones / 2)
+    loops.index_add_(0, target, (source == target).double())
+    scale = (degree + (loops == 0).double()).rsqrt().unsqueeze(1)
+    return _energy(x, edge_index, scale) / x.double().square().sum()
 
 
-def _checked_weight(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
+def _checked(x: Tensor, edge_index: Tensor) -> Tensor:
     if x.dim() != 2:
         raise InputError(f"x of shape (nodes, channels) was expected, got {tuple(x.shape)}; flatten or unsqueeze it")
     if edge_index.dim() != 2 or len(edge_index) != 2:
         raise InputError(f"edge_index of shape (2, edges) was expected, got {tuple(edge_index.shape)}")
-    if edge_weight is None:
-        return torch.ones_like(edge_index[0], dtype=torch.float64)
-    if edge_weight.shape != edge_index.shape[1:]:
-        raise InputError(f"edge_weight of shape ({edge_index.shape[1]},) was expected, got {tuple(edge_weight.shape)}")
-    return edge_weight.double()
+    return edge_index
 
 
-def _inverse_sqrt_degree(edge_index: Tensor, weight: Tensor, num_nodes: int, self_loops: bool) -> Tensor:
-    source, target = edge_index
-    degree = weight.new_zeros(num_nodes).index_add(0, source, weight / 2).index_add(0, target, weight / 2)
-    if self_loops:
-        loops = weight.new_zeros(num_nodes).index_add(0, target, (source == target).double())
-        degree = degree + (loops == 0).double()
-    return torch.where(degree == 0, 0.0, degree.rsqrt())
-
-
-def _squared_differences(x: Tensor, edge_index: Tensor, scale: Tensor | None) -> Tensor:
-    """||x_i - x_j||^2 an edge, in pieces, so that memory stays far below edges times channels."""
+def _energy(x: Tensor, edge_index: Tensor, scale: Tensor | None) -> Tensor:
+    """Half the sum over edges, in pieces, so that memory stays far below edges times channels."""
+    source, target = _checked(x, edge_index)
 
     def scaled(nodes: Tensor) -> Tensor:
         rows = x.index_select(0, nodes).double()
         return rows if scale is None else rows * scale.index_select(0, nodes)
 
     step = max(1, _CHUNK * (1 if x.device.type == "cpu" else 512) // max(1, x.shape[1]))
-    pieces = zip(edge_index[0].split(step), edge_index[1].split(step), strict=True)
-    return torch.cat([(scaled(source) - scaled(target)).square().sum(1) for source, target in pieces])
+    pieces = zip(source.split(step), target.split(step), strict=True)
+    squares = torch.cat([(scaled(some) - scaled(other)).square().sum(1) for some, other in pieces])
+    return torch.where(x.isfinite().all(), (0.5 * squares).sum(), torch.nan)

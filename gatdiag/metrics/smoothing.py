@@ -9,15 +9,6 @@ are single numbers of them. On the CPU, float32 is measured by the kernel that b
 groups of few rows, and where mu is much smaller than the norm once more after taking the mean away: that leaves six
 digits of mu, five of the norm, and a unit is dead below 1e-22 of what is largest. All else is summed in float64, and so
 is float32 whose squares over- or underflow, or whose rows are alike to the last digits.
-
-Where repeated aggregation drives the columns of X to another direction than the constant one, `mu_against` measures
-what is left beside it:
-
-| aggregation A | X goes to | dLoss/dX goes to |
-|---|---|---|
-| D^-1 A (mean, attention without preference) | `constant_direction` | `stationary_direction` |
-| D~^-1/2 A~ D~^-1/2 (GCN) | `sqrt_degree_direction` | `sqrt_degree_direction` |
-| any other non-negative one (attention coefficients) | `dominant_direction` | the same, edges reversed |
 """
 
 import math
@@ -35,17 +26,11 @@ from gatdiag.errors import InputError
 __all__ = [
     "ColumnMoments",
     "as_rows",
-    "constant_direction",
     "dead_fraction",
-    "dominant_direction",
     "finish",
     "measure",
     "mu",
-    "mu_against",
     "relative_mu",
-    "relative_mu_against",
-    "sqrt_degree_direction",
-    "stationary_direction",
 ]
 
 _CHUNK = 1 << 22  # entries that are held in float64 at a time
@@ -175,7 +160,7 @@ def relative_mu(x: Tensor) -> Tensor:
     """mu(X) / ||X||_F in [0, 1]: 0 if all rows are equal, 1 if the mean row is zero. It does not depend on X's scale.
 
     It goes to 0 with depth only where the aggregation drives X to constant rows (a row-stochastic matrix, as GAT's in
-    the forward direction). For other aggregations use `relative_mu_against`.
+    the forward direction).
 
     Args:
         x: (N, d).
@@ -216,158 +201,6 @@ def dead_fraction(x: Tensor) -> Tensor:
         0.5
     """
     return _number(x, 3)
-
-
-def mu_against(x: Tensor, direction: Tensor) -> Tensor:
-    """mu_v(X) = ||X - v v^T X||_F: the distance of X from having every column proportional to a direction v.
-
-    With v constant it is `mu`. On a graph of several components take them one by one.
-
-    Args:
-        x: (N, d).
-        direction: (N,), of any scale: it is normalized. Zero: nothing is projected out.
-
-    Returns:
-        0-d. Rounding (about 1e-16 ||X||_F) if X's columns are proportional to v; NaN if x or v holds a NaN or an
-        infinity.
-
-    Raises:
-        InputError: `x` does not have two axes, or `direction` not one entry a node.
-
-    Source:
-        The energy E_Proj of Zhang et al., arXiv 2502.04591; for v constant Park & Kim, arXiv 2410.04824.
-
-    Example:
-        >>> x = torch.tensor([[1.0], [2.0]])
-        >>> round(mu_against(x, torch.tensor([1.0, 2.0])).item(), 12), mu_against(x, torch.tensor([1.0, 0.0])).item()
-        (0.0, 2.0)
-    """
-    rest, _, scale = _beside(x, direction)
-    return rest * scale
-
-
-def relative_mu_against(x: Tensor, direction: Tensor) -> Tensor:
-    """mu_v(X) / ||X||_F in [0, 1]: 0 if every column of X is proportional to v, 1 if every column is orthogonal to it.
-
-    Args:
-        x: (N, d).
-        direction: (N,), as in `mu_against`.
-
-    Returns:
-        0-d. NaN (undefined) if X is zero or empty; NaN if x or v holds a NaN or an infinity.
-
-    Raises:
-        InputError: As `mu_against`.
-
-    Example:
-        >>> round(relative_mu_against(torch.tensor([[3.0], [4.0]]), torch.tensor([1.0, 0.0])).item(), 12)
-        0.8
-    """
-    rest, whole, _ = _beside(x, direction)
-    return rest / whole
-
-
-def constant_direction(num_nodes: int, *, device: torch.device | str | None = None) -> Tensor:
-    """The unit vector 1 / sqrt(N): what a row-stochastic aggregation (GAT, mean) drives the columns of X to.
-
-    Args:
-        num_nodes: N.
-        device: Where to make it.
-
-    Returns:
-        (N,), float64.
-
-    Example:
-        >>> constant_direction(4).tolist()
-        [0.5, 0.5, 0.5, 0.5]
-    """
-    return _unit(torch.ones(num_nodes, dtype=torch.float64, device=device))
-
-
-def sqrt_degree_direction(
-    edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | None = None, self_loops: bool = True
-) -> Tensor:
-    """v_i proportional to sqrt(d_i): what the symmetric-normalized aggregation of a GCN drives the columns of X to.
-
-    Args:
-        edge_index: (2, E). The degree is the sum of a node's incoming weights.
-        num_nodes: N.
-        edge_weight: (E,), non-negative; None: all 1.
-        self_loops: Add 1 to each degree, for the loop that GCN adds. False if the edges already have their loops.
-
-    Returns:
-        (N,), float64, of length 1. Zero if no node has a degree; NaN if a degree is negative.
-
-    Source:
-        Oono & Suzuki, "Graph Neural Networks Exponentially Lose Expressive Power for Node Classification", ICLR 2020.
-
-    Example:
-        >>> path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-        >>> [round(v, 6) for v in sqrt_degree_direction(path, 3, self_loops=False).square().tolist()]
-        [0.25, 0.5, 0.25]
-    """
-    return _unit(_degree(edge_index, num_nodes, edge_weight, self_loops).sqrt())
-
-
-def stationary_direction(
-    edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | None = None, self_loops: bool = True
-) -> Tensor:
-    """v_i proportional to d_i: the stationary distribution of the random walk D^-1 A on an undirected graph.
-
-    Gradients that pass back through a row-stochastic aggregation become proportional to it. On a directed graph it is
-    not stationary; take `dominant_direction` with the edges reversed.
-
-    Args:
-        edge_index: (2, E), undirected.
-        num_nodes: N.
-        edge_weight: As in `sqrt_degree_direction`.
-        self_loops: As in `sqrt_degree_direction`.
-
-    Returns:
-        (N,), float64, of length 1 (not of sum 1). Zero if no node has a degree.
-
-    Source:
-        Keriven, "Backward Oversmoothing"; the remark on reverse directions of Park & Kim, arXiv 2410.04824.
-
-    Example:
-        >>> path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-        >>> direction = stationary_direction(path, 3, self_loops=False)
-        >>> (direction / direction.sum()).tolist()
-        [0.25, 0.5, 0.25]
-    """
-    return _unit(_degree(edge_index, num_nodes, edge_weight, self_loops))
-
-
-def dominant_direction(
-    edge_index: Tensor, edge_weight: Tensor, num_nodes: int, *, start: Tensor | None = None, iterations: int = 100
-) -> Tensor:
-    """Dominant eigenvector of the aggregation with entries A[target, source] = weight, by power iteration.
-
-        v <- v + A v / ||A v||      (the added v keeps bipartite graphs, with their eigenvalue -1, from oscillating)
-
-    Args:
-        edge_index: (2, E) with every edge the layer uses, self loops included. `edge_index.flip(0)` gives A^T, which
-            carries gradients back.
-        edge_weight: (E,), non-negative: attention coefficients, normalized adjacency, ones.
-        num_nodes: N.
-        start: (N,), what an earlier call returned; None: constant.
-        iterations: How many products with A. The error shrinks by about (1 + |second eigenvalue / first|) / 2 each.
-
-    Returns:
-        (N,), float64, of length 1. Without edges it is the start.
-
-    Example:
-        >>> star = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
-        >>> [round(v, 6) for v in dominant_direction(star, torch.ones(6), 4).square().tolist()]
-        [0.5, 0.166667, 0.166667, 0.166667]
-    """
-    source, target = edge_index
-    weight = edge_weight.double()
-    vector = constant_direction(num_nodes, device=edge_index.device) if start is None else _unit(start.double())
-    for _ in range(iterations):
-        moved = torch.zeros_like(vector).index_add(0, target, weight * vector[source])
-        vector = _unit(vector + _unit(moved))
-    return vector
 
 
 def _in_float32(x: Tensor) -> ColumnMoments | None:
@@ -509,30 +342,3 @@ def _matrix(x: Tensor) -> Tensor:
     if x.dim() != 2:
         raise InputError(f"x of shape (nodes, channels) was expected, got {tuple(x.shape)}; flatten or unsqueeze it")
     return x
-
-
-def _beside(x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """||X - v v^T X||, ||X||, both over a scale at which no square overflows, and that scale."""
-    if direction.shape != _matrix(x).shape[:1]:
-        raise InputError(f"a direction of shape ({len(x)},) was expected, got {tuple(direction.shape)}")
-    rows, axis = x.double(), direction.double()
-    scale = _largest(rows)
-    rows, axis = rows / scale, _unit(axis / _largest(axis))
-    return _norm(rows - axis.unsqueeze(1) * (axis @ rows)), _norm(rows), scale
-
-
-def _norm(x: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x)
-    return norm
-
-
-def _unit(vector: Tensor) -> Tensor:
-    length = _norm(vector)
-    return vector / torch.where(length == 0, 1.0, length)
-
-
-def _degree(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, self_loops: bool) -> Tensor:
-    target = edge_index[1]
-    weight = torch.ones_like(target, dtype=torch.float64) if edge_weight is None else edge_weight.double()
-    degree = torch.zeros(num_nodes, dtype=torch.float64, device=target.device).index_add(0, target, weight)
-    return degree + float(self_loops)

@@ -22,33 +22,13 @@ class Case:
     of_constant: float | None = None
 
 
-def _sqrt_degree(x, edges):
-    return metrics.sqrt_degree_direction(edges, len(x))
-
-
 NAN = float("nan")
 CASES = [
     Case("mu", lambda x, e: metrics.mu(x), 1, True, of_empty=0, of_zero=0, of_constant=0),
     Case("relative_mu", lambda x, e: metrics.relative_mu(x), 0, of_constant=0),
-    Case(
-        "mu_against",
-        lambda x, e: metrics.mu_against(x, _sqrt_degree(x, e)),
-        1,
-        of_empty=0,
-        of_zero=0,
-    ),
-    Case("relative_mu_against", lambda x, e: metrics.relative_mu_against(x, _sqrt_degree(x, e)), 0),
     Case("dirichlet", metrics.dirichlet_energy, 2, True, of_empty=0, of_zero=0, of_constant=0),
-    Case(
-        "symmetric dirichlet",
-        lambda x, e: metrics.dirichlet_energy(x, e, laplacian="symmetric"),
-        2,
-        of_empty=0,
-        of_zero=0,
-    ),
     Case("rayleigh", metrics.rayleigh_quotient, 0),
     Case("mad", metrics.mad, 0, of_zero=0, of_constant=0),
-    Case("mad code", lambda x, e: metrics.mad(x, e, mode="code"), 0, of_empty=0, of_zero=0),
     Case("effective_rank", lambda x, e: metrics.effective_rank(x), 0, of_empty=0, of_zero=0, of_constant=1),
     Case("numerical_rank", lambda x, e: metrics.numerical_rank(x), 0, of_empty=0, of_zero=0, of_constant=1),
     Case("dead_fraction", lambda x, e: metrics.dead_fraction(x), 0, of_zero=1, of_constant=0),

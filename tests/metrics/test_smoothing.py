@@ -1,4 +1,4 @@
-"""What is computed quickly, against the slow definitions; the directions, against eigenvectors."""
+"""What is computed quickly, against the slow definitions."""
 
 import math
 
@@ -9,18 +9,7 @@ from hypothesis import strategies as st
 
 from gatdiag.errors import InputError
 from gatdiag.metrics import smoothing
-from gatdiag.metrics.smoothing import (
-    as_rows,
-    constant_direction,
-    dominant_direction,
-    finish,
-    mu,
-    mu_against,
-    relative_mu,
-    relative_mu_against,
-    sqrt_degree_direction,
-    stationary_direction,
-)
+from gatdiag.metrics.smoothing import as_rows, finish, mu, relative_mu
 from tests.metrics import oracles
 
 
@@ -43,24 +32,6 @@ def test_mu_against_all_pairs(device, num_nodes, channels, seed):
     assert relative_mu(x.to(device)).item() == pytest.approx(slow_mu(x) / length, rel=1e-12, abs=1e-14)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(num_nodes=st.integers(1, 8), seed=st.integers(0, 10**6), scale=st.floats(1e-3, 1e3))
-def test_mu_against_a_direction_is_a_dense_projection(device, num_nodes, seed, scale):
-    x, direction = drawn(num_nodes, 3, seed=seed), drawn(num_nodes, seed=seed + 1)
-    unit = direction / direction.norm()
-    rest = (torch.eye(num_nodes, dtype=torch.float64) - torch.outer(unit, unit)) @ x
-    value = mu_against(x.to(device), scale * direction.to(device)).item()
-    assert value == pytest.approx(rest.norm().item(), rel=1e-10, abs=1e-12)
-    relative = relative_mu_against(x.to(device), direction.to(device)).item()
-    assert relative == pytest.approx(value / x.norm().item(), rel=1e-10, abs=1e-12)
-
-
-def test_the_constant_direction_gives_mu():
-    x = drawn(7, 3)
-    torch.testing.assert_close(mu_against(x, torch.ones(7)), mu(x))
-    torch.testing.assert_close(relative_mu_against(x, torch.ones(7)), relative_mu(x))
-
-
 def test_triangle_inequality_and_range():
     for seed in range(20):
         x, y = drawn(6, 3, seed=seed), drawn(6, 3, seed=seed + 100)
@@ -77,14 +48,9 @@ def test_nearly_equal_rows_keep_their_digits():
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])
 def test_squares_neither_overflow_nor_vanish(scale):
-    x, direction = drawn(7, 3), drawn(7, seed=1)
+    x = drawn(7, 3)
     assert mu(scale * x).item() == pytest.approx(scale * mu(x).item(), rel=1e-14)
     assert relative_mu(scale * x).item() == pytest.approx(relative_mu(x).item(), rel=1e-14)
-    against = mu_against(x, direction).item()
-    assert mu_against(scale * x, direction / scale).item() == pytest.approx(scale * against, rel=1e-12)
-    assert relative_mu_against(scale * x, scale * direction).item() == pytest.approx(
-        relative_mu_against(x, direction).item(), rel=1e-12
-    )
 
 
 def test_the_largest_and_smallest_of_float16():
@@ -93,21 +59,9 @@ def test_the_largest_and_smallest_of_float16():
     assert mu(x[2:].expand(3, 1) * torch.tensor([[1], [2], [3]], dtype=torch.float16)).item() > 0
 
 
-def test_a_zero_direction_projects_nothing_out():
-    x = drawn(4, 2)
-    torch.testing.assert_close(mu_against(x, torch.zeros(4)), x.norm())
-
-
-def test_a_direction_that_is_not_finite_shows():
-    assert mu_against(drawn(3, 2), torch.tensor([1.0, torch.nan, 1.0])).isnan()
-    assert mu_against(drawn(3, 2), torch.tensor([1.0, torch.inf, 1.0])).isnan()
-
-
 def test_wrong_shapes():
     with pytest.raises(InputError, match=r"\(nodes, channels\).*\(3, 2, 4\)"):
         mu(torch.zeros(3, 2, 4))
-    with pytest.raises(InputError, match=r"\(3,\) was expected, got \(3, 1\)"):
-        mu_against(torch.zeros(3, 2), torch.zeros(3, 1))
 
 
 def measure(x):
@@ -266,101 +220,3 @@ def test_rows():
     assert as_rows(torch.zeros(2, 3, 4)).shape == (6, 4)
     assert as_rows(torch.zeros(5)).shape == (5, 1)
     assert as_rows(torch.zeros(())) is None
-
-
-def dense(edges, weight, n):
-    matrix = torch.zeros(n, n, dtype=torch.float64)
-    for (s, t), w in zip(edges.T.tolist(), weight.tolist(), strict=True):
-        matrix[t, s] += w
-    return matrix
-
-
-def dominant(matrix):
-    values, vectors = torch.linalg.eig(matrix)
-    vector = vectors[:, values.real.argmax()].real
-    return vector / vector.norm() * vector.sum().sign()
-
-
-@pytest.fixture(scope="module")
-def graph(random_graph):
-    edges = random_graph(12, seed=3, density=0.5)
-    loops = torch.arange(12).expand(2, 12)
-    return edges, torch.cat([edges, loops], 1)
-
-
-def test_what_gcn_leads_to(graph, device):
-    edges, looped = graph
-    adjacency = dense(looped, torch.ones(looped.shape[1]), 12)
-    degree = adjacency.sum(1)
-    gcn = adjacency / (degree[:, None] * degree).sqrt()
-    torch.testing.assert_close(sqrt_degree_direction(edges.to(device), 12).cpu(), dominant(gcn))
-    torch.testing.assert_close(sqrt_degree_direction(looped, 12, self_loops=False), dominant(gcn))
-
-
-def test_what_averaging_leads_to(graph, device):
-    edges, looped = graph
-    adjacency = dense(looped, torch.ones(looped.shape[1]), 12)
-    average = adjacency / adjacency.sum(1, keepdim=True)
-    torch.testing.assert_close(constant_direction(12, device=device).cpu(), dominant(average))
-    torch.testing.assert_close(stationary_direction(edges.to(device), 12).cpu(), dominant(average.T))
-
-
-@pytest.mark.parametrize("backward", [False, True])
-def test_dominant_direction_of_a_weighted_directed_graph(graph, device, backward):
-    _, looped = graph
-    weight = torch.rand(looped.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    matrix = dense(looped, weight, 12)
-    edges = looped.flip(0) if backward else looped
-    found = dominant_direction(edges.to(device), weight.to(device), 12, iterations=300)
-    torch.testing.assert_close(found.cpu(), dominant(matrix.T if backward else matrix), rtol=1e-12, atol=1e-12)
-    warm = dominant_direction(edges.to(device), weight.to(device), 12, start=found, iterations=1)
-    torch.testing.assert_close(warm, found)
-
-
-def test_bipartite_graphs_do_not_oscillate():
-    path = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
-    expected = dominant(dense(path, torch.ones(6), 4))
-    torch.testing.assert_close(dominant_direction(path, torch.ones(6), 4, iterations=300), expected)
-
-
-def test_repeated_aggregation_of_gcn_is_seen_by_its_direction_only(graph):
-    edges, looped = graph
-    adjacency = dense(looped, torch.ones(looped.shape[1]), 12)
-    degree = adjacency.sum(1)
-    x = torch.linalg.matrix_power(adjacency / (degree[:, None] * degree).sqrt(), 64) @ torch.eye(12).double()[:, :3]
-    assert relative_mu_against(x, sqrt_degree_direction(edges, 12)) < 1e-8
-    assert relative_mu_against(x, constant_direction(12)) > 0.05
-
-
-def test_edge_weights_and_isolated_nodes():
-    edges, weight = torch.tensor([[0, 1], [1, 0]]), torch.tensor([4.0, 4.0], dtype=torch.float16)
-    torch.testing.assert_close(
-        sqrt_degree_direction(edges, 3, edge_weight=weight, self_loops=False),
-        torch.tensor([2, 2, 0], dtype=torch.float64) / 8**0.5,
-    )
-    torch.testing.assert_close(
-        stationary_direction(edges, 3, edge_weight=weight), torch.tensor([5, 5, 1], dtype=torch.float64) / 51**0.5
-    )
-
-
-def test_without_edges_or_nodes():
-    none = torch.zeros(2, 0, dtype=torch.long)
-    assert sqrt_degree_direction(none, 3, self_loops=False).tolist() == [0, 0, 0]
-    assert stationary_direction(none, 3, self_loops=False).tolist() == [0, 0, 0]
-    torch.testing.assert_close(dominant_direction(none, torch.zeros(0), 4), constant_direction(4))
-    for direction in (
-        constant_direction(0),
-        sqrt_degree_direction(none, 0),
-        stationary_direction(none, 0),
-        dominant_direction(none, torch.zeros(0), 0),
-    ):
-        assert direction.shape == (0,)
-
-
-def test_nan_shows():
-    edges = torch.tensor([[0, 1], [1, 0]])
-    bad = torch.tensor([1.0, torch.nan])
-    assert sqrt_degree_direction(edges, 2, edge_weight=bad).isnan().any()
-    assert stationary_direction(edges, 2, edge_weight=bad).isnan().any()
-    assert dominant_direction(edges, bad, 2).isnan().any()
-    assert sqrt_degree_direction(edges, 2, edge_weight=torch.tensor([-5.0, 1.0])).isnan().any()

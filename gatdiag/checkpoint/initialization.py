@@ -61,7 +61,7 @@ def matching_initialization(tensor: Tensor) -> tuple[Initialization, ...]:
         (('Xavier uniform',), ())
     """
     tensor = tensor.detach()
-    if tensor.dtype not in _TYPES or tensor.layout is not torch.strided or not tensor.numel() or tensor.is_meta:
+    if tensor.dtype not in _TYPES or not tensor.numel():
         return ()
     flat = tensor.reshape(-1)
     sample = flat[:: -(-flat.numel() // _SAMPLE)].double()

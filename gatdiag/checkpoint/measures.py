@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from gatdiag import metrics
-from gatdiag.errors import InputError
 from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.weight_change import FRACTIONS
 
 _BLOCK: Final = 1 << 17  # entries that a processor's cache holds together with their squares
 _SAFE: Final = 1e-28  # sums of squares below may have lost some to underflow in single precision
-_PLAIN: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +29,7 @@ class WeightStats:
         non_finite: How many entries are NaN or infinite.
         row_norms: (out,), norm of each row (entry of a vector), float64: what leads into a neuron.
         column_norms: (in,), norm of each column: what leads out of a neuron of the layer before.
-        is_matrix: True if it has rows and columns. Vectors have one column, and so have the entries that a sparse
-            tensor stores.
+        is_matrix: True if it has rows and columns; vectors have one column.
         spectral_norm: ||W||_2, as `gatdiag.metrics.spectral_norm`; NaN where it was not measured.
     """
 
@@ -55,14 +52,11 @@ class WeightStats:
 
 
 def measure(tensor: Tensor, *, spectral: bool = False) -> WeightStats:
-    """Measure one parameter, whatever its number type: half precision, float8, quantized, sparse, complex.
+    """Measure one parameter.
 
     Args:
         tensor: Any shape; axis 0 counts rows, all others are columns.
         spectral: Measure the spectral norm of a matrix, too, which takes many times as long as all the rest.
-
-    Raises:
-        InputError: The tensor is on the meta device.
 
     Example:
         >>> measured = measure(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
@@ -73,7 +67,7 @@ def measure(tensor: Tensor, *, spectral: bool = False) -> WeightStats:
     rows = values.shape[0] if values.dim() else 1
     matrix = values.reshape(rows, math.prod(values.shape[1:]))
     of_rows, of_columns, non_finite = _squares(matrix)
-    is_matrix = tensor.dim() > 1 and tensor.layout is torch.strided
+    is_matrix = tensor.dim() > 1
     return WeightStats(
         norm=math.sqrt(float(of_rows.sum())),
         non_finite=non_finite,
@@ -88,21 +82,20 @@ def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: 
     """How far one parameter has moved, as a recorder measures it.
 
     Args:
-        initial: w_0, of any number type.
+        initial: w_0; its number type may be another one.
         trained: w.
         attention: True for an attention vector, whose change is absolute, for it may start at zero.
         quick: Leave out the quantiles.
 
     Returns:
-        Column of the table `parameters` -> value. Nothing where w_0 is missing or of another shape, or where a sparse
-        tensor stores other entries.
+        Column of the table `parameters` -> value. Nothing where w_0 is missing or of another shape.
 
     Example:
         >>> before, after = torch.ones(2, 2), torch.tensor([[1.0, 1.0], [1.0, 4.0]])
         >>> changes(before, after, attention=False, quick=True)["changed_fraction_050"]
         0.25
     """
-    if initial is None or not _are_comparable(initial, trained):
+    if initial is None or initial.shape != trained.shape:
         return {}
     w_0, w = _values(initial).flatten(), _values(trained).flatten()
     kind = torch.promote_types(w_0.dtype, w.dtype)
@@ -115,38 +108,9 @@ def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: 
     return found
 
 
-def _are_comparable(initial: Tensor, trained: Tensor) -> bool:
-    """True if the same entries are stored."""
-    if initial.shape != trained.shape or initial.layout != trained.layout:
-        return False
-    if trained.layout is torch.sparse_coo:
-        return torch.equal(initial.detach().coalesce().indices(), trained.detach().coalesce().indices())
-    return _stored(initial).shape == _stored(trained).shape
-
-
-def _stored(tensor: Tensor) -> Tensor:
-    """The values that a sparse tensor stores; any other tensor itself."""
-    if tensor.layout is torch.sparse_coo:
-        return tensor.coalesce().values()
-    return tensor if tensor.layout is torch.strided else tensor.values()
-
-
 def _values(tensor: Tensor) -> Tensor:
-    """Real floating-point values: dequantized, magnitudes of complex ones, of a sparse tensor the stored ones.
-
-    Raises:
-        InputError: The tensor has no values: it is on the meta device.
-    """
-    if tensor.is_meta:
-        raise InputError(f"Expected a tensor with values, got one of shape {list(tensor.shape)} on the meta device.")
-    values = _stored(tensor.detach())
-    if values.is_quantized:
-        return values.dequantize()
-    if values.is_complex():
-        return values.abs()
-    if values.dtype in _PLAIN:
-        return values
-    return values.to(torch.float32 if values.dtype.itemsize == 1 else torch.float64)
+    """Floating-point values; a count may be among the parameters."""
+    return tensor.detach() if tensor.is_floating_point() else tensor.to(torch.float64)
 
 
 def _squares(matrix: Tensor) -> tuple[Tensor, Tensor, int]:

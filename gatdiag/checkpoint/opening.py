@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import torch
 from torch import Tensor
 
 from gatdiag.checkpoint import distributed, safetensors_file, torch_file
@@ -55,8 +54,8 @@ class Checkpoint:
         path: The file, or the folder where the format is one.
         format: "torch", "torch (legacy)", "safetensors", "safetensors (sharded)" or "distributed".
         tensors: Name -> tensor, on the CPU, in the order of the file (safetensors keep none: there numbers within names
-            order it). Memory-mapped where the format allows, so the file must not change while they are used. Any
-            dtype; quantized and sparse ones too.
+            order it). Memory-mapped where the format allows, so the file must not change while they are used. Dense
+            ones of usual types; all others are left out with a note.
         keys: Name -> key in the file, which differs where a wrapper left its prefix.
         within: Keys that lead to the state dict: ("state_dict",), or () where the file is one.
         step: Optimizer steps taken, as the file says it, else its optimizer, else its name; None if nothing does.
@@ -128,18 +127,9 @@ def _check_readable(name: str, tensor: Tensor) -> None:
     """Raises where a tensor that was loaded cannot be worked with."""
     if not tensor.numel() and max(tensor.shape, default=0) > _LONGEST_EMPTY:
         raise InputError(f"{quoted(name)} is empty, and claims the shape {list(tensor.shape)}")
-    if tensor.layout == torch.strided and not tensor.is_meta:
-        size, held = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
-        if size > max(held, _REPEATED):
-            raise InputError(f"{quoted(name)} repeats its {held:,} bytes up to {size:,}: save a copy of it")
-    if tensor.is_quantized:
-        tensor.dequantize()  # fails on zero points that are out of range
-    elif tensor.dtype.itemsize == 1 and not tensor.is_meta:
-        try:
-            tensor.flatten()[:1].double()
-        except RuntimeError as error:  # such as two numbers of four bits in a byte
-            kind = str(tensor.dtype).removeprefix("torch.")
-            raise InputError(f"{quoted(name)} is of the type {kind}, which torch cannot convert on the CPU") from error
+    size, held = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
+    if size > max(held, _REPEATED):
+        raise InputError(f"{quoted(name)} repeats its {held:,} bytes up to {size:,}: save a copy of it")
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

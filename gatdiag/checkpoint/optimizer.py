@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from gatdiag.checkpoint.state_dict import clean_names
+from gatdiag.checkpoint.state_dict import clean_names, is_plain
 from gatdiag.structure.from_names import is_buffer
 
 _DEPTH = 5  # of containers that an optimizer's state is looked for in
@@ -70,7 +70,7 @@ def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[Optimizer
     if named is None:
         notes.append("The optimizer's moments are left out: names and order do not tell which parameters they are of")
     moments = {
-        name: {key: value for key, value in state.items() if isinstance(key, str) and isinstance(value, Tensor)}
+        name: {key: value for key, value in state.items() if isinstance(key, str) and is_plain(value)}
         for name, state in (named or {}).items()
     }
     groups = [
@@ -136,7 +136,7 @@ def _parameters(tensors: Mapping[str, Tensor]) -> list[str]:
     """Names of what can be parameters, each once where several share their memory."""
     names: dict[tuple[Any, ...], str] = {}
     for name, tensor in tensors.items():
-        if tensor.layout == torch.strided and not tensor.is_quantized and not is_buffer(name, tensor, tensors):
+        if not is_buffer(name, tensor, tensors):
             place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.numel() or name)
             names.setdefault(place, name)
     return list(names.values())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gatdiag.checkpoint.measures import WeightStats, changes, measure
 from gatdiag.checkpoint.stack import Stack
-from gatdiag.checkpoint.state_dict import load_weights_, plain
+from gatdiag.checkpoint.state_dict import load_weights_
 from gatdiag.errors import InputError, ModelError
 from gatdiag.quantities import GROUPS
 from gatdiag.recorder import meta
@@ -121,7 +121,7 @@ class WeightRecord:
     def _c(self, tensors: Tensors) -> Tensor:
         if isinstance(self._laws, Stack):
             return torch.cat(list(self._laws.c(self.measured).values()))
-        return self._laws.c({name: plain(tensors[name]) for name in self._laws.parameters})
+        return self._laws.c({name: tensors[name] for name in self._laws.parameters})
 
     def tell(self, notes: Iterable[str]) -> None:
         """Keep remarks with the run."""

@@ -202,8 +202,6 @@ def _check_plain(info: ParameterInfo, layer: Layer, tensor: Tensor) -> None:
         raise _NotPlainError(f"{info.name} is no weight itself: the weight is computed from it")
     if not tensor.numel() or not info.shape:
         raise _NotPlainError(f"{info.name} is empty or a single number")
-    if not tensor.is_floating_point() or tensor.layout is not torch.strided:
-        raise _NotPlainError(f"{info.name} is sparse, complex or quantized")
 
 
 def _map(path: str, layer: Layer, stack: Sequence[str], infos: Sequence[ParameterInfo], axis: int | None) -> StackLayer:

@@ -20,6 +20,10 @@ _KEYS = (
 _AVERAGES = ("ema_state_dict", "state_dict_ema", "model_ema", "ema_model", "ema", "averaged_model", "swa_state_dict")
 _NOT_THE_MODEL = ("optim", "sched", "scaler", "callback", "loop", "rng", "hyper", "hparams", "args", "config", "extra")
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}  # torch.compile, FSDP, checkpointing
+_TYPES = {
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+}
 _DEPTH = 4  # of dictionaries within each other
 _LISTED = 4  # names in a note
 _WAY_OUT = (
@@ -108,11 +112,10 @@ def _copies(data: Any, path: tuple[str, ...], weights: Weights, seen: set[int]) 
 
 
 def _is_copy(data: Mapping[Any, Any] | Sequence[Any], weights: Weights) -> bool:
-    own = {name: tensor for name, tensor in weights.tensors.items() if tensor.layout == torch.strided}
+    own = weights.tensors
     places = {tensor.data_ptr() for tensor in own.values()}
     values = data.values() if isinstance(data, Mapping) else data
-    tensors = (value for value in values if isinstance(value, Tensor) and value.layout == torch.strided)
-    others = {id(tensor): tensor.shape for tensor in tensors if tensor.data_ptr() not in places}
+    others = {id(value): value.shape for value in values if is_plain(value) and value.data_ptr() not in places}
     if isinstance(data, Mapping):
         names, _ = clean_names(key for key, value in data.items() if _is_weight(key, value))
         own |= {weights.keys[name]: tensor for name, tensor in own.items()}
@@ -157,7 +160,18 @@ def _below_any(data: Mapping[Any, Any], depth: int, seen: set[int]) -> tuple[Any
 
 
 def _is_weight(key: Any, value: Any) -> bool:
-    return isinstance(key, str) and isinstance(value, Tensor) and not value.is_meta and key != "n_averaged"
+    return isinstance(key, str) and is_plain(value) and key != "n_averaged"
+
+
+def is_plain(value: Any) -> bool:
+    """True for a tensor as models train them: dense, with data, of real numbers of a usual type."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and value.dtype in _TYPES
+        and not value.is_meta
+        and not value.is_nested
+    )
 
 
 def _choice(data: Mapping[Any, Any], within: tuple[Any, ...]) -> Iterator[str]:
@@ -178,9 +192,9 @@ def _choice(data: Mapping[Any, Any], within: tuple[Any, ...]) -> Iterator[str]:
 def _left_out(holder: Mapping[Any, Any]) -> Iterator[str]:
     if "n_averaged" in holder:
         yield "These weights are an average over training (they come with n_averaged)"
-    without = [key for key, value in holder.items() if isinstance(value, Tensor) and value.is_meta]
-    if without:
-        yield f"{len(without)} tensors have a shape but no data and are left out: {_some(without)}"
+    odd = [key for key, value in holder.items() if isinstance(value, Tensor) and not is_plain(value)]
+    if odd:
+        yield f"{len(odd)} tensors are left out, being sparse, quantized, complex, of float8 or without data: {_some(odd)}"
     other = [key for key, value in holder.items() if not isinstance(value, Tensor)]
     if other:
         yield f"{len(other)} entries beside the tensors are left out: {_some(other)}"
@@ -321,14 +335,9 @@ def load_weights_(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         ModelError: The model refuses them.
     """
     try:
-        model.load_state_dict({name: plain(tensor) for name, tensor in tensors.items()}, strict=False)
+        model.load_state_dict(dict(tensors), strict=False)
     except RuntimeError as error:
         raise ModelError(f"The model does not take the checkpoint's weights: {error}") from error
-
-
-def plain(tensor: Tensor) -> Tensor:
-    """The numbers that a quantized tensor stands for; any other tensor itself."""
-    return tensor.dequantize() if tensor.is_quantized else tensor
 
 
 def _has(tensor: Tensor) -> bool:

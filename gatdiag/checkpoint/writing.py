@@ -107,8 +107,6 @@ def _check_fit(name: str, old: Any, new: Tensor) -> Tensor:
         raise InputError(f"there is no tensor {quoted(name)} in it to replace")
     if old.shape != new.shape:
         raise InputError(f"expected {quoted(name)} of shape {tuple(old.shape)}, got {tuple(new.shape)}")
-    if old.is_quantized or old.layout != torch.strided:
-        raise InputError(f"{quoted(name)} is quantized or sparse, which is read but not written")
     if _is_too_large(new.detach(), old.dtype):
         raise InputError(f"the new values of {quoted(name)} are too large for {old.dtype}, as which it is in the file")
     return old

@@ -135,13 +135,12 @@ def _by_names(checkpoint: Checkpoint) -> _Balanced:
     """Along the laws that names and shapes show; there is no output to compare."""
     from gatdiag.checkpoint import find_layers, find_stack
     from gatdiag.checkpoint.stack import ASSUMED
-    from gatdiag.checkpoint.state_dict import plain
     from gatdiag.remedies.least_norm import balancing
     from gatdiag.remedies.orbit import multiply_
 
     structure = find_layers(checkpoint.tensors)
     stack = find_stack(checkpoint.tensors, structure)
-    laws = stack.laws({info.name: plain(checkpoint.tensors[info.name]) for info in structure.parameters})
+    laws = stack.laws(checkpoint.tensors)
     if not len(laws):
         reasons = "; ".join(f"{quoted(excluded.what)}: {excluded.reason}" for excluded in laws.excluded[:3])
         raise InputError(f"Names and shapes show no laws ({reasons}): give --model, whose laws can be found")

@@ -115,7 +115,7 @@ def series_of(path: str) -> str:
 
 def is_buffer(key: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> bool:
     """True for entries of a state dict that are not parameters: statistics, masks, counters, power iteration."""
-    if not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized):
+    if not tensor.is_floating_point():
         return True
     power_iteration = key.endswith(("weight_u", "weight_v")) and f"{key[:-1]}orig" in tensors
     return power_iteration or _BUFFER.search(key) is not None
@@ -217,7 +217,7 @@ def _names(tensors: Mapping[str, Tensor], meant: Mapping[str, str]) -> dict[str,
 
 def _identity(tensor: Tensor) -> object:
     """Equal for two tensors that are the same memory."""
-    if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.is_meta:
+    if tensor.numel() == 0 or tensor.is_meta:
         return id(tensor)
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
@@ -236,8 +236,7 @@ def _twin(key: str, tensors: Mapping[str, Tensor]) -> str | None:
 def _repeats(kept: Tensor, repeated: Tensor) -> bool:
     """True where two tensors have the same entries, not all zero."""
     alike = kept.shape == repeated.shape and kept.dtype == repeated.dtype and not kept.is_meta and not repeated.is_meta
-    dense = kept.layout is repeated.layout is torch.strided
-    return alike and dense and torch.equal(kept, repeated) and bool((kept != 0).any())
+    return alike and torch.equal(kept, repeated) and bool((kept != 0).any())
 
 
 @dataclass(frozen=True)

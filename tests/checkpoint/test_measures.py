@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from gatdiag import quantities
 from gatdiag.checkpoint.measures import changes, measure
-from gatdiag.errors import InputError
 from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles
@@ -97,15 +96,6 @@ def test_what_is_asked_for():
     assert changes(tensor, tensor[:3], attention=False) == changes(None, tensor, attention=False) == {}
 
 
-def test_sparse_tensors_are_compared_where_the_same_entries_are_stored():
-    places, moved = torch.tensor([[0, 5], [0, 5]]), torch.tensor([[0, 6], [0, 5]])
-    before = torch.sparse_coo_tensor(places, torch.tensor([1.0, 2.0]), (10**8, 10**8))
-    same = torch.sparse_coo_tensor(places, torch.tensor([1.0, 4.0]), (10**8, 10**8))
-    other = torch.sparse_coo_tensor(moved, torch.tensor([1.0, 4.0]), (10**8, 10**8))
-    assert changes(before, same, attention=False)["unchanged_fraction"] == 0.5
-    assert changes(before, other, attention=False) == changes(before, torch.zeros(2), attention=False) == {}
-
-
 def test_number_types_may_differ():
     initial = RANDOM[:20, :30]
     trained = initial * 1.5
@@ -119,34 +109,21 @@ def test_number_types_may_differ():
 VALUES = torch.linspace(-3, 3, 60).view(5, 4, 3)
 
 
-def quantized(axis=None):
-    stored = torch.arange(60, dtype=torch.uint8 if axis is None else torch.int8).view(5, 4, 3)
-    if axis is None:
-        return torch._make_per_tensor_quantized_tensor(stored, 0.05, 7)
-    channels = torch.arange(stored.shape[axis])
-    return torch._make_per_channel_quantized_tensor(stored, 0.1 + channels.double(), channels, axis)
-
-
-@pytest.mark.filterwarnings("ignore:torch.quantize_per:UserWarning")
 @pytest.mark.parametrize(
     "made",
     [
-        *(lambda kind=kind: VALUES.to(kind) for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.bool)),
+        lambda: VALUES.to(torch.bool),
         lambda: (10 * VALUES).int(),
         lambda: torch.tensor([2**30 + 1, -3]),
         lambda: VALUES.transpose(0, 2),
-        lambda: torch.complex(VALUES, VALUES.flip(0)),
         lambda: torch.tensor(-2.5),
         lambda: torch.empty(0, 3),
         lambda: torch.empty(3, 0),
-        *(lambda axis=axis: quantized(axis) for axis in (None, 0, 1, 2)),
     ],
 )
-def test_numbers_of_every_type_are_what_they_stand_for(made):
+def test_tensors_of_every_shape_and_type(made):
     tensor = made()
-    plain = tensor.dequantize() if tensor.is_quantized else tensor
-    dense = (plain.abs() if plain.is_complex() else plain).double()
-    dense = dense.reshape(tensor.shape[0] if tensor.dim() else 1, math.prod(tensor.shape[1:]))
+    dense = tensor.double().reshape(tensor.shape[0] if tensor.dim() else 1, math.prod(tensor.shape[1:]))
     measured = measure(tensor, spectral=True)
     torch.testing.assert_close(measured.row_norms, dense.norm(dim=1), rtol=1e-6, atol=0)
     torch.testing.assert_close(measured.column_norms, dense.norm(dim=0), rtol=1e-6, atol=0)
@@ -154,16 +131,3 @@ def test_numbers_of_every_type_are_what_they_stand_for(made):
         assert measured.spectral_norm == pytest.approx(torch.linalg.matrix_norm(dense, 2).item(), rel=1e-6)
     if tensor.numel():
         assert changes(tensor, tensor, attention=False)["unchanged_fraction"] == 1
-
-
-def test_of_sparse_tensors_what_is_stored_is_measured():
-    huge = torch.sparse_coo_tensor([[0, 0, 9], [1, 1, 9]], torch.tensor([1.0, 2.0, 4.0]), (10**9, 10**9))
-    measured = measure(huge, spectral=True)
-    assert (measured.norm, measured.is_matrix, measured.dead_rows) == (5.0, False, 0)
-    assert math.isnan(measured.spectral_norm)
-    assert measure(torch.eye(4).to_sparse_csr()).row_norms.tolist() == [1.0] * 4
-
-
-def test_a_tensor_without_values_is_refused():
-    with pytest.raises(InputError, match="meta device"):
-        measure(torch.empty(3, device="meta"))

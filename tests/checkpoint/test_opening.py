@@ -12,8 +12,9 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gatdiag.checkpoint import open_checkpoint
+from gatdiag.checkpoint.state_dict import is_plain
 from gatdiag.errors import InputError
-from tests.checkpoint.saved import FORMATS, GAT, dense_tensors, lightning, packed_tensors, save, trained
+from tests.checkpoint.saved import FORMATS, GAT, kinds_of_tensors, lightning, save, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of torch, where it saves
 
@@ -131,7 +132,7 @@ def test_entries_that_are_no_tensors_are_told_of(tmp_path):
     )
     checkpoint = open_checkpoint(tmp_path / "a.pt")
     assert list(checkpoint.tensors) == ["a"]
-    assert "'m'" in checkpoint.notes[0]
+    assert "without data: 'm'" in checkpoint.notes[0]
     assert "'conv._extra_state'" in checkpoint.notes[1]
 
 
@@ -189,30 +190,23 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 
 @pytest.mark.parametrize("new", [True, False])
 def test_all_kinds_of_tensors(tmp_path, new):
-    tensors = dense_tensors()
+    tensors = kinds_of_tensors()
     if not new:  # torch does not read these back itself
         tensors = {name: tensor for name, tensor in tensors.items() if name != "uint16" and "float8" not in name}
     torch.save(tensors, tmp_path / "a.pt", _use_new_zipfile_serialization=new)
-    read = open_checkpoint(tmp_path / "a.pt").tensors
-    for name, tensor in tensors.items():
+    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    read = checkpoint.tensors
+    plain = {name: tensor for name, tensor in tensors.items() if is_plain(tensor)}
+    assert read.keys() == plain.keys()
+    for name, tensor in plain.items():
         assert (read[name].dtype, read[name].shape, read[name].stride()) == (
             tensor.dtype,
             tensor.shape,
             tensor.stride(),
         )
         assert str(read[name]) == str(tensor.detach())
-
-
-@pytest.mark.parametrize("new", [True, False])
-def test_quantized_and_sparse_tensors(tmp_path, new):
-    tensors = packed_tensors()
-    torch.save(tensors, tmp_path / "a.pt", _use_new_zipfile_serialization=new)
-    read = open_checkpoint(tmp_path / "a.pt").tensors
-    for name in ("tensor", "channel"):
-        assert torch.equal(read[name].dequantize(), tensors[name].dequantize())
-    for name in ("coo", "csr"):
-        assert read[name].layout == tensors[name].layout
-        assert torch.equal(read[name].to_dense(), tensors[name].to_dense())
+    (note,) = checkpoint.notes
+    assert f"{len(tensors) - len(plain)} tensors are left out" in note
 
 
 def test_indices_of_a_sparse_tensor_are_checked(tmp_path):
@@ -267,7 +261,7 @@ def safetensors_of(kind, shape, size):
     [
         (safetensors_of("F32", [2**28, 0], 0), r"'a' is empty, and claims the shape \[268435456, 0\]"),
         (safetensors_of("F32", [2**60, 0], 0), "'a' is empty, and claims the shape"),
-        (safetensors_of("F4", [2, 4], 4), "'a' is of the type float4_e2m1fn_x2, which torch cannot convert"),
+        (safetensors_of("F4", [2, 4], 4), "no state dict in it"),
     ],
 )
 def test_what_could_not_be_worked_with_is_refused(content, message, tmp_path):

@@ -230,13 +230,6 @@ def test_what_is_no_plain_stack_has_no_law_and_a_reason(model, reason):
     assert found.excluded
 
 
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_quantized_layers_have_no_law():
-    tensors = gnn.GCN(5, 4, 2, out_channels=3).state_dict()
-    tensors["convs.0.lin.weight"] = torch.quantize_per_tensor(tensors["convs.0.lin.weight"], 0.1, 0, torch.qint8)
-    assert "quantized" in find_stack(tensors, find_layers(tensors)).excluded[0].reason
-
-
 class Wired(nn.Module):
     """Layers whose names tell nothing; each reads the inputs, or all or a part of an earlier one's outputs."""
 

@@ -194,7 +194,8 @@ def _left_out(holder: Mapping[Any, Any]) -> Iterator[str]:
         yield "These weights are an average over training (they come with n_averaged)"
     odd = [key for key, value in holder.items() if isinstance(value, Tensor) and not is_plain(value)]
     if odd:
-        yield f"{len(odd)} tensors are left out, being sparse, quantized, complex, of float8 or without data: {_some(odd)}"
+        kinds = "sparse, quantized, complex, of float8 or without data"
+        yield f"{len(odd)} tensors are left out, being {kinds}: {_some(odd)}"
     other = [key for key, value in holder.items() if not isinstance(value, Tensor)]
     if other:
         yield f"{len(other)} entries beside the tensors are left out: {_some(other)}"

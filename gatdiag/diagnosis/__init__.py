@@ -19,7 +19,7 @@ as a text, why it could not be made.
     causes       the table of precedence, and of what explains what
     thresholds   the table of thresholds, each with its reason
     facts        what checks look at: the course of the loss, sizes by step and by layer
-    finding      Finding and Diagnosis
+    finding      Finding, its Action, and Diagnosis
     remedy       lines of code with the run's own numbers
     values       a series over steps and layers -> one value a layer
     wording      numbers in sentences
@@ -51,7 +51,7 @@ from gatdiag.diagnosis import (
 )
 from gatdiag.diagnosis.causes import CAUSES, EARLY, RANK, SILENT, SYMPTOMS, explains
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Diagnosis, Evidence, Finding, Severity
+from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Action, Diagnosis, Evidence, Finding, Severity
 from gatdiag.diagnosis.thresholds import THRESHOLDS
 from gatdiag.run import Run, load
 
@@ -61,6 +61,7 @@ __all__ = [
     "HEALTHY",
     "SEVERITIES",
     "THRESHOLDS",
+    "Action",
     "Diagnosis",
     "Evidence",
     "Finding",

@@ -28,6 +28,28 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Action:
+    """One thing that a remedy does and that `gatdiag.treat` can do by itself, as data.
+
+    Attributes:
+        name: Its name, which stays; a key of `gatdiag.treatment.ACTIONS`.
+        settings: Its numbers and names.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """It as a call.
+
+        Example:
+            >>> print(Action("weight_decay", {"value": 5e-4}))
+            weight_decay(value=0.0005)
+        """
+        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
+
+
+@dataclass(frozen=True)
 class Finding:
     """One cause, with what shows it and what removes it.
 
@@ -44,6 +66,8 @@ class Finding:
         steps: The steps it was measured at: the first and the last of them.
         figure: The name of the figure that shows it, or "".
         remedy: Code to paste, with this model's names and numbers.
+        actions: What `remedy` does, as far as `gatdiag.treat` can do it by itself, in order; empty where the code is
+            the user's to change (a loss, a mask, a call that clips).
         falsified_by: An observation that would show that it is wrong.
         symptoms: Other findings that this one explains.
     """
@@ -59,6 +83,7 @@ class Finding:
     steps: tuple[int, ...] = ()
     figure: str = ""
     remedy: str = ""
+    actions: tuple[Action, ...] = ()
     falsified_by: str = ""
     symptoms: tuple["Finding", ...] = ()
 

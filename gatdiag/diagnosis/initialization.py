@@ -7,14 +7,14 @@ import numpy as np
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import is_smoothed
 from gatdiag.diagnosis.facts import Facts, median
-from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import short
 from gatdiag.summary import ATTENTION, FEATURES
 
 _UNKNOWN = "no initial norm of a feature weight was recorded"
-_GLOROT = "for p in model.parameters():\n    if p.dim() == 2:\n        torch.nn.init.xavier_uniform_(p)"
+_GLOROT = 'gatdiag.remedies.initialize_(model, "xavier_uniform")  # before training'
 
 
 def too_large(facts: Facts) -> Finding | str | None:
@@ -45,6 +45,7 @@ def too_large(facts: Facts) -> Finding | str | None:
         steps=(0,),
         figure="overview",
         remedy=_GLOROT,
+        actions=(Action("initialize", {"scheme": "xavier_uniform"}),),
         falsified_by="With Glorot's weights the first loss is as high.",
     )
 
@@ -72,6 +73,7 @@ def too_small(facts: Facts) -> Finding | str | None:
         steps=(0,),
         figure="overview",
         remedy=_GLOROT,
+        actions=(Action("initialize", {"scheme": "xavier_uniform"}),),
         falsified_by="With Glorot's weights the gradients of the first layer are as small.",
     )
 
@@ -156,5 +158,6 @@ def _finding(facts: Facts, text: str, evidence: Evidence, threshold: str, layers
         steps=(0,),
         figure="balance" if facts.has_laws else "overview",
         remedy=f'gatdiag.remedies.initialize_(model, "balanced_orthogonal")  # before training\n{again}',
+        actions=(Action("initialize", {"scheme": "balanced_orthogonal"}),),
         falsified_by="From a balanced initialization, all else the same, the loss takes the same course.",
     )

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
 
@@ -31,6 +31,7 @@ def input_non_finite(facts: Facts) -> Finding | str | None:
         steps=(int(bad.get("step", 0)),),
         figure="training_curves",
         remedy="data.x = torch.nan_to_num(data.x, nan=0.0, posinf=0.0, neginf=0.0)  # and find their origin",
+        actions=(Action("replace_non_finite_inputs"),),
         falsified_by="torch.isfinite(data.x).all() is True for what the model is called with.",
     )
 
@@ -96,6 +97,7 @@ def _scale(facts: Facts, one: dict[str, Any], text: str, measured: str, threshol
         f"Flagged {'above' if measured == 'largest_column' else 'below'} {said(threshold)}.",
         figure="training_curves",
         remedy="data.x = (data.x - data.x.mean(0)) / data.x.std(0).clamp(min=1e-6)",
+        actions=(Action("standardize_inputs", {"names": (one["name"],)}),),
         falsified_by="After standardizing the features the loss takes the same course.",
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, Floats, largest, median
-from gatdiag.diagnosis.finding import Evidence, Finding, Severity
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Severity
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 
@@ -58,6 +58,7 @@ def _too_large(facts: Facts, early: float, factor: float, severity: Severity) ->
         steps=(0, min(_EARLY, facts.count) - 1),
         figure="training_curves",
         remedy=remedy.optimizer(facts, lr=better),
+        actions=remedy.scaled_rate(facts, better),
         falsified_by=f"At a learning rate of {better:g} the loss jumps as before.",
     )
 
@@ -94,6 +95,7 @@ def too_small(facts: Facts) -> Finding | str | None:
         steps=(0, facts.count - 1),
         figure="unchanged_fraction",
         remedy=remedy.optimizer(facts, lr=better),
+        actions=remedy.scaled_rate(facts, better),
         falsified_by=f"At a learning rate of {better:g} the loss does not fall faster.",
     )
 
@@ -195,6 +197,7 @@ def weight_decay(facts: Facts) -> Finding | str | None:
         steps=(0, facts.count - 1),
         figure="training_curves",
         remedy=remedy.optimizer(facts, weight_decay=better),
+        actions=(Action("weight_decay", {"value": better}),),
         falsified_by=f"With a weight decay of {better:g} the loss falls no further.",
     )
 

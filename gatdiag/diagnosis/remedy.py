@@ -1,9 +1,10 @@
-"""Lines of code to paste, with the numbers of a run."""
+"""Lines of code to paste, with the numbers of a run, and what `gatdiag.treat` does for them by itself."""
 
 import math
 from typing import Any
 
 from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.finding import Action
 
 _SHOWN = ("lr", "momentum", "weight_decay")
 
@@ -23,6 +24,12 @@ def learning_rate(facts: Facts) -> float:
     if len(rates):
         return float(rates[0])
     return next((float(group["lr"]) for group in facts.groups if isinstance(group.get("lr"), int | float)), math.nan)
+
+
+def scaled_rate(facts: Facts, lr: float) -> tuple[Action, ...]:
+    """The learning rate of all groups, in proportion: so that schedules and groups with rates of their own stay."""
+    factor = lr / learning_rate(facts)
+    return (Action("learning_rate", {"factor": factor}),) if math.isfinite(factor) and factor > 0 else ()
 
 
 def rounded(value: float) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import Evidence, Finding, Severity
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Severity
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.names import listed, short
 
@@ -125,6 +125,7 @@ def not_cleared(facts: Facts) -> Finding | str | None:
         f"Flagged above {said('stale')} in 90 % of the steps.",
         figure="training_curves",
         remedy="optimizer.zero_grad()  # in each step, before loss.backward()",
+        actions=(Action("clear_gradients"),),
         falsified_by="All p.grad are None or zero when loss.backward() is called.",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,23 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root
-from gatdiag.cli.printing import grid, number, plain_console
+from gatdiag.cli.printing import plain_console
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
-    from gatdiag.cli.verdict import Numbers
     from gatdiag.experiments.training import Epoch
     from gatdiag.run import Run
 
-_ROWS: Final[Mapping[str, Callable[[Numbers], str]]] = {
-    "loss, first and lowest": lambda run: f"{run.first_loss:.3g}, {run.best_loss:.3g}",
-    "best validation accuracy": lambda run: f"{run.val_accuracy:.1%}",
-    "test accuracy there": lambda run: f"{run.test_accuracy:.1%}",
-    "at epoch (from 1)": lambda run: f"{run.best_epoch:.0f} of {run.epochs}",
-    "relative gradient norm, hidden layers": lambda run: number(run.hidden_gradient, ".1e"),
-    "weights that never changed": lambda run: f"{run.unchanged:.1%}",
-    "largest imbalance |c| at the start": lambda run: f"{run.imbalance:.2g}",
-}
 _INTERRUPTED: Final = 130  # as a shell has it for a process ended by Ctrl-C
 
 
@@ -76,7 +66,7 @@ def demo(
             )
         runs = [load(folder) for folder in folders]
         subject = f"A GAT of {layers} layers on {dataset} ({graph.num_nodes} nodes), seed {seed}"
-        _print(runs, f"{subject}, learning rate {settings.learning_rate:g}", int(graph.y.max()) + 1)
+        _print(runs, f"{subject}, learning rate {settings.learning_rate:g}")
         _write(runs, out, dataset, overwrite=overwrite)
     except KeyboardInterrupt:
         places = [out / initializations.folder_name(scheme) for scheme in initializations.SCHEMES]
@@ -102,8 +92,6 @@ def _one_thread() -> Iterator[None]:
 @contextmanager
 def _progress(epochs: int) -> Iterator[Callable[[str, int, Epoch], None]]:
     """Show one line a training on standard error, so that standard output is the verdict alone."""
-    from gatdiag.cli.verdict import spoken
-
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
@@ -123,23 +111,24 @@ def _progress(epochs: int) -> Iterator[Callable[[str, int, Epoch], None]]:
         yield on_progress
 
 
-def _print(runs: Sequence[Run], subject: str, classes: int) -> None:
-    from gatdiag.cli.verdict import numbers_of, spoken, verdict
+def _print(runs: Sequence[Run], subject: str) -> None:
+    from gatdiag.diagnosis import diagnose
+    from gatdiag.report.story import story
 
-    numbers = [numbers_of(run) for run in runs]
-    table = grid(["initial weights"], [spoken(run.name) for run in numbers])
-    for label, text in _ROWS.items():
-        texts = [text(run) for run in numbers]
-        if any(texts):  # a network of two layers has no hidden ones to speak of
-            table.add_row(label, *texts)
     console = plain_console()
     console.print(subject)
-    console.print(table)
-    console.print(verdict(numbers, classes))
+    for run in runs:
+        verdict = diagnose(run).verdict
+        console.print(f"\nWith {spoken(run.name)} weights: {story(run)[-1]}")
+        console.print(f"  {verdict.title}. {verdict.text} [{verdict.code}]")
+
+
+def spoken(name: str) -> str:
+    """The name of a run as words."""
+    return name.replace("-", " ").replace("_", " ").replace("xavier", "Xavier")
 
 
 def _write(runs: Sequence[Run], out: Path, dataset: str, *, overwrite: bool) -> None:
-    from gatdiag.cli.verdict import spoken
     from gatdiag.figures import save_figures
     from gatdiag.report import write_report
 

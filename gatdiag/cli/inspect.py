@@ -111,8 +111,7 @@ def inspect(
             from gatdiag.cli.model_case import load_case
 
             first = checkpoint.open_checkpoint(checkpoint.series(files)[0])
-            case = load_case(model, data, inputs, root, transform, sizes_of(first))
-            subject = checkpoint.ModelCase(case.model, case.args, case.kwargs, case.loss, case.source)
+            subject = load_case(model, data, inputs, root, transform, sizes_of(first))
         options: dict[str, Any] = {
             "reference": reference,
             "quick": quick,

@@ -3,7 +3,6 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import reduce
 from importlib import import_module
@@ -15,29 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
+from gatdiag.checkpoint import ModelCase
 from gatdiag.cli.options import DATA_FOLDER
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import BUILT_IN, TRANSFORMS, Transform, usual_transform
 from gatdiag.experiments.initializations import prepared_graph
-
-
-@dataclass(frozen=True)
-class ModelCase:
-    """A model with the inputs of its forward pass.
-
-    Attributes:
-        model: The model.
-        args: Positional inputs.
-        kwargs: Keyword inputs.
-        source: Where the inputs come from: a data set with the transform of its features, or a target.
-        loss: The model's output -> cross-entropy over the training nodes; None where no classes are known.
-    """
-
-    model: nn.Module
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    source: str = BUILT_IN
-    loss: Callable[[Any], Tensor] | None = None
 
 
 def load_case(

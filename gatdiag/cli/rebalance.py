@@ -21,8 +21,7 @@ from gatdiag.names import listed, printable, quoted
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gatdiag.checkpoint import Checkpoint
-    from gatdiag.cli.model_case import ModelCase
+    from gatdiag.checkpoint import Checkpoint, ModelCase
     from gatdiag.laws import Exclusion
     from gatdiag.remedies.verification import OutputDifference
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from gatdiag.checkpoint.state_dict import clean_names, is_plain
 from gatdiag.structure.from_names import is_buffer
 
 _DEPTH = 5  # of containers that an optimizer's state is looked for in
-_KEYS = ("optimizer_state_dict", "optimizer_states", "optimizer", "optimizers", "optimizer_state", "optim", "opt")
 
 State = MutableMapping[Any, Any]
 
@@ -36,28 +35,20 @@ class OptimizerState:
 
 
 def optimizers(data: Any) -> list[State]:
-    """All optimizers' state dicts in what was saved: first those under the usual keys, then those anywhere else."""
-    found: list[State] = []
-    seen: set[int] = set()
-    for key in _KEYS:
-        given = data.get(key) if isinstance(data, Mapping) else None
-        for state in [given] if _is_state(given) else _listed(given):
-            if _is_state(state) and id(state) not in seen:
-                seen.add(id(state))
-                found.append(state)
-    return [*found, *_further(data, _DEPTH, seen)]
+    """All optimizers' state dicts in what was saved, under whatever key, in the order of the file."""
+    return list(_found(data, _DEPTH, set()))
 
 
-def _further(data: Any, depth: int, seen: set[int]) -> Iterator[State]:
-    """Those with groups of parameters, under whatever key; a file can make containers hold each other."""
+def _found(data: Any, depth: int, seen: set[int]) -> Iterator[State]:
+    """Dictionaries of a state with groups of parameters; a file can make containers hold each other."""
     if not isinstance(data, Mapping | list | tuple) or not depth or id(data) in seen:
         return
     seen.add(id(data))
-    if _is_state(data) and "param_groups" in data:
+    if isinstance(data, MutableMapping) and isinstance(data.get("state"), MutableMapping) and "param_groups" in data:
         yield data
         return
     for value in _listed(data):
-        yield from _further(value, depth - 1, seen)
+        yield from _found(value, depth - 1, seen)
 
 
 def optimizer_state(data: Any, tensors: Mapping[str, Tensor]) -> tuple[OptimizerState | None, tuple[str, ...]]:
@@ -167,7 +158,7 @@ def _key(key: Any) -> Any:
 
 
 def _groups(optimizer: State) -> list[Mapping[Any, Any]]:
-    return [group for group in _listed(optimizer.get("param_groups")) if isinstance(group, Mapping)]
+    return [group for group in _listed(optimizer["param_groups"]) if isinstance(group, Mapping)]
 
 
 def _listed(value: Any) -> list[Any]:
@@ -175,7 +166,3 @@ def _listed(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
         return list(value.values())
     return list(value) if isinstance(value, list | tuple) else []
-
-
-def _is_state(given: Any) -> TypeGuard[State]:
-    return isinstance(given, MutableMapping) and isinstance(given.get("state"), MutableMapping)

@@ -19,8 +19,6 @@ from gatdiag.summary import ATTENTION, FEATURES, role_series
 _TABLES: Final = ("Embedding", "EmbeddingBag")  # rows are entries, of which that of the padding is zero by intent
 _BALANCED: Final = 1e-6  # of |c| to the squared norm of a whole layer: the rounding of single precision
 _COMPUTED_FROM: Final = re.compile(r"(^|\.)parametrizations\.|_orig$|_[gv]$")  # tensors that make up a weight
-_MAGNITUDE: Final = re.compile(r"weight_g$|parametrizations\.weight\.original0$")  # g of g v / ||v||
-_DIRECTION: Final = re.compile(r"weight_v$|parametrizations\.weight\.original1$")
 
 
 @dataclass(frozen=True)
@@ -31,8 +29,7 @@ class LayerRow:
         layer: Its name.
         kind: Its class.
         parameters: How many numbers it holds.
-        norm: Frobenius norm of its feature weights; NaN where they are computed from what is stored, but for a
-            weight normalization, whose g v / ||v|| has the norm of g.
+        norm: Frobenius norm of its feature weights; NaN where they are computed from what is stored.
         spectral_norm: Largest of its feature weights: a Lipschitz bound of the linear map; NaN where they are computed.
         c: Largest |c| of its neurons.
         c_drift: Largest |c - c_0| of its neurons since the first step.
@@ -88,7 +85,7 @@ def layer_rows(inspection: Inspection) -> tuple[LayerRow, ...]:
     for layer in inspection.structure:
         if any(_is_computed_from(info) for info in layer.parameters if info.role == FEATURES):
             columns["spectral_norm"][layer.name] = math.nan
-            columns["norm"][layer.name] = _computed_norm(layer, measured)
+            columns["norm"][layer.name] = math.nan
     return tuple(
         LayerRow(
             layer=layer.name,
@@ -120,15 +117,6 @@ def neuron_weights(layer: Layer, measured: Mapping[str, WeightStats]) -> list[We
 
 def _is_computed_from(info: ParameterInfo) -> bool:
     return _COMPUTED_FROM.search(info.name) is not None
-
-
-def _computed_norm(layer: Layer, measured: Mapping[str, WeightStats]) -> float:
-    """Norm of weights of which some are computed; that of g v / ||v|| is the norm of g."""
-    names = [info.name for info in layer.parameters if info.role == FEATURES and info.name in measured]
-    magnitudes = {_MAGNITUDE.sub("", name) for name in names if _MAGNITUDE.search(name)}
-    rest = [name for name in names if _DIRECTION.sub("", name) not in magnitudes]
-    known = all(_MAGNITUDE.search(name) or not _COMPUTED_FROM.search(name) for name in rest)
-    return math.hypot(*(measured[name].norm for name in rest)) if known else math.nan
 
 
 def _remembered(layer: Layer, inspection: Inspection) -> float:

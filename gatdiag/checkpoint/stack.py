@@ -22,9 +22,9 @@ from gatdiag.checkpoint.measures import WeightStats
 from gatdiag.law import Exclusion, Law
 from gatdiag.run.laws import RecordedLaws, pack
 from gatdiag.structure import Layer, ParameterInfo, Structure
-from gatdiag.structure.adapters import ADAPTERS, ATTENTION, BIAS, FEATURE, OTHER, SCALE
+from gatdiag.structure.adapters import OTHER, SCALE
 from gatdiag.structure.from_names import output_axes, series_of
-from gatdiag.structure.stack import StackLayer
+from gatdiag.structure.stack import NotPlainError, StackLayer, is_lone, path_of, stack_layer
 
 if TYPE_CHECKING:
     from gatdiag.laws import Laws
@@ -44,11 +44,6 @@ _BRANCH: Final = re.compile(
     re.IGNORECASE,
 )
 _SKIP: Final = re.compile(r"skip|shortcut|residual|downsample|(^|[._])res(\d|[._]|$)", re.IGNORECASE)
-_LONE: Final = ("Linear", "GCNConv")  # kinds of a matrix by itself; the second also where it is stored transposed
-
-
-class _NotPlainError(Exception):
-    """Reason why a state dict is no plain stack."""
 
 
 def _squares(measured: WeightStats, axis: int) -> Tensor:
@@ -153,7 +148,7 @@ def find_stack(tensors: Mapping[str, Tensor], structure: Structure) -> Stack:
         maps = _maps(tensors, structure)
         for number in range(1, len(maps)):
             _check_follows(maps, number)
-    except _NotPlainError as error:
+    except NotPlainError as error:
         reason = f"names and shapes show no plain stack of layers ({error}): {_WAY_OUT}"
         return Stack((), tuple(Exclusion(layer.name, reason) for layer in structure))
     last = tuple(Exclusion(one.path, "no layer takes its outputs: they are those of the model") for one in maps[-1:])
@@ -165,7 +160,7 @@ def _maps(tensors: Mapping[str, Tensor], structure: Structure) -> list[StackLaye
     running = [name for name in tensors if name.endswith("running_mean")]
     norms = [info.name for info in structure.parameters if info.role == SCALE] + running
     if norms:
-        raise _NotPlainError(f"{norms[0]} is of a normalization")
+        raise NotPlainError(f"{norms[0]} is of a normalization")
     leaves: dict[str, dict[str, tuple[int, ...]]] = {}
     for info in structure.parameters:
         leaves.setdefault(info.module, {})[info.name.removeprefix(f"{info.module}.")] = info.shape
@@ -176,86 +171,53 @@ def _maps(tensors: Mapping[str, Tensor], structure: Structure) -> list[StackLaye
 def _maps_of(layer: Layer, tensors: Mapping[str, Tensor], axes: Mapping[str, int | None]) -> Iterator[StackLayer]:
     """The maps that a layer is made of: the layer itself, or the network of linear maps inside a GINConv."""
     if _SKIP.search(layer.name):
-        raise _NotPlainError(f"by its name {layer.name} leads around other layers")
+        raise NotPlainError(f"by its name {layer.name} leads around other layers")
     for info in layer.parameters:
         _check_plain(info, layer, tensors[info.name])
-    own = layer.name.replace(Structure.ROOT, "")
-    if layer.kind in _LONE and all(info.module == own for info in layer.parameters):
-        yield _map(own, layer, ["weight"], layer.parameters, axes.get(own))
-    elif layer.kind == "GINConv":
-        modules = dict.fromkeys(info.module for info in layer.parameters if info.role != OTHER)
-        for path in modules:
+    if layer.kind == "GINConv":
+        for path in dict.fromkeys(info.module for info in layer.parameters if info.role != OTHER):
             infos = [info for info in layer.parameters if info.module == path]
-            yield _map(path, layer, ["weight"], infos, axes.get(path))
+            yield stack_layer(layer, axes.get(path), path, infos)
     else:
-        adapter = ADAPTERS.get(layer.kind)
-        stack = adapter.stack.split() if adapter else []
-        yield _map(own, layer, stack, layer.parameters, 0)
+        yield stack_layer(layer, axes.get(path_of(layer)) if is_lone(layer) else 0)
 
 
 def _check_plain(info: ParameterInfo, layer: Layer, tensor: Tensor) -> None:
     """Raises where a parameter is no plain weight of its layer alone."""
     prefix = "" if layer.name == Structure.ROOT else f"{layer.name}."
     if any(not name.startswith(prefix) for name in info.names):
-        raise _NotPlainError(f"{info.name} is {' and '.join(info.names[1:])} too")
+        raise NotPlainError(f"{info.name} is {' and '.join(info.names[1:])} too")
     if info.name.rpartition(".")[0] != info.module:
-        raise _NotPlainError(f"{info.name} is no weight itself: the weight is computed from it")
+        raise NotPlainError(f"{info.name} is no weight itself: the weight is computed from it")
     if not tensor.numel() or not info.shape:
-        raise _NotPlainError(f"{info.name} is empty or a single number")
-
-
-def _map(path: str, layer: Layer, stack: Sequence[str], infos: Sequence[ParameterInfo], axis: int | None) -> StackLayer:
-    """A map out of its parameters; raises where it is none, or may be stored transposed."""
-    matrices = tuple(
-        info for info in infos if info.role == FEATURE and info.name.removeprefix(f"{path}.").partition(".")[0] in stack
-    )
-    biases = tuple(info for info in infos if info.role == BIAS and len(info.shape) == 1)
-    scores = tuple(info for info in infos if info.role == ATTENTION and len(info.shape) == 3)
-    if len(matrices) + len(biases) + len(scores) < len(infos) or not matrices:
-        raise _NotPlainError(f"how {layer.name} ({layer.kind}) uses its weights is not known here")
-    if axis is None:
-        raise _NotPlainError(f"whether rows or columns of {matrices[0].name} count outputs is not known")
-    found = StackLayer(path, layer, matrices, biases, scores, axis)
-    if any(len(info.shape) != 2 for info in matrices) or not _is_consistent(found):
-        raise _NotPlainError(f"the shapes of the parameters of {layer.name} do not fit each other")
-    return found
-
-
-def _is_consistent(one: StackLayer) -> bool:
-    """True where all rows, entries and columns count the same neurons."""
-    rows = max(info.shape[one.axis] for info in one.matrices)
-    heads = {info.shape[1] for info in one.scores} or {1}
-    lengths = {info.shape[one.axis] for info in one.matrices} | {info.shape[0] for info in one.biases}
-    counts = {math.prod(info.shape) for info in one.scores} or {rows}
-    inputs = {info.shape[1 - one.axis] for info in one.matrices}
-    return len(heads) == 1 and counts == {rows} and len(inputs) == 1 and lengths <= {rows, rows // heads.pop()}
+        raise NotPlainError(f"{info.name} is empty or a single number")
 
 
 def _check_follows(maps: Sequence[StackLayer], number: int) -> None:
     """Raises where a map may read anything but the one before it."""
     one, before = maps[number], maps[number - 1]
     if one.inputs not in before.widths:
-        raise _NotPlainError(f"{one.path} takes {one.inputs} inputs, and {before.path} before it has other widths")
+        raise NotPlainError(f"{one.path} takes {one.inputs} inputs, and {before.path} before it has other widths")
     if _is_next(before, one):
         return
     if maps[0].inputs in maps[-1].widths:
-        raise _NotPlainError(f"{maps[0].path} may read what {maps[-1].path} puts out")
+        raise NotPlainError(f"{maps[0].path} may read what {maps[-1].path} puts out")
     if any(other.inputs == one.inputs and place < number for place, other in enumerate(maps)):
         _refuse_branch(maps, number)
     for place, other in enumerate(maps):
         free = place + 1 == len(maps) or not _is_next(other, maps[place + 1])
         wider = place < number and max(other.widths) > one.inputs
         if place not in (number, number - 1) and (wider or (free and one.inputs in other.widths)):
-            raise _NotPlainError(f"{one.path} takes {one.inputs} inputs: it may read outputs of {other.path}")
+            raise NotPlainError(f"{one.path} takes {one.inputs} inputs: it may read outputs of {other.path}")
 
 
 def _refuse_branch(maps: Sequence[StackLayer], number: int) -> None:
     """Raises where a map that takes as many inputs as an earlier one may read the same as that, or lead around it."""
     one = maps[number]
     if one.inputs == maps[0].inputs:
-        raise _NotPlainError(f"{one.path} takes {one.inputs} inputs: it may read what {maps[0].path} reads")
+        raise NotPlainError(f"{one.path} takes {one.inputs} inputs: it may read what {maps[0].path} reads")
     if any(other.widths & one.widths for other in maps[:number]):
-        raise _NotPlainError(f"{one.path} has the widths of a way around the layers before it")
+        raise NotPlainError(f"{one.path} has the widths of a way around the layers before it")
 
 
 def _is_next(one: StackLayer, other: StackLayer) -> bool:

@@ -37,8 +37,6 @@ from gatdiag.errors import InputError
 from gatdiag.names import printable, shortened
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from gatdiag.checkpoint import Checkpoint, Inspection, LayerRow
     from gatdiag.diagnosis import Diagnosis
 
@@ -223,12 +221,9 @@ def _document(
     for info in inspection.structure.parameters:
         measured = inspection.measured.get(info.name)
         if measured is not None:
+            numbers = ("norm", "spectral_norm", "non_finite", "dead_rows", "dead_columns")
             entry = {key: getattr(info, key) for key in ("name", "role", "shape")}
-            entry |= {key: getattr(measured, key) for key in ("norm", "spectral_norm", "non_finite")}
-            entry |= {key: getattr(measured, key) for key in ("dead_rows", "dead_columns")}
-            for key in ("row_norms", "column_norms"):
-                entry[key] = _range(getattr(measured, key)) if measured.is_matrix else None
-            parameters.append(entry)
+            parameters.append(entry | {key: getattr(measured, key) for key in numbers})
     steps = inspection.run.steps["step"].tolist()
     return {
         "version": 3,
@@ -242,7 +237,3 @@ def _document(
         "notes": list(inspection.notes),
         "run": None if out is None else str(out / "run"),
     }
-
-
-def _range(norms: Tensor) -> dict[str, float]:
-    return {"smallest": float(norms.min()), "largest": float(norms.max())} if len(norms) else {}

@@ -1,6 +1,7 @@
 """Which weights lead into a neuron of a stack of layers, which lead out of it, and how large both may be."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Final
@@ -10,10 +11,9 @@ from torch import nn
 from gatdiag.errors import ModelError
 from gatdiag.remedies.balance import Neuron
 from gatdiag.structure import Layer, Structure
-from gatdiag.structure.stack import StackLayer
+from gatdiag.structure.stack import NotPlainError, StackLayer, path_of, stack_layer
 
 KINDS: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")
-_ROLES: Final = ("feature weight", "attention vector", "bias")
 WAY_OUT: Final = "Give the inputs of a forward pass too, so that the model's own laws say what leads where."
 
 
@@ -72,17 +72,15 @@ def _links(model: nn.Module, structure: Structure) -> list[StackLayer]:
 
 
 def _link(model: nn.Module, layer: Layer) -> StackLayer:
-    matrices = tuple(info for info in layer.parameters if info.role == "feature weight")
-    bipartite = any(info.module.endswith(".lin_dst") for info in layer.parameters)  # rows that reach scores alone
-    known = layer.kind in KINDS and all(info.role in _ROLES for info in layer.parameters) and not bipartite
-    if not known or len({info.shape for info in matrices}) != 1:
+    try:
+        found = stack_layer(layer)
+    except NotPlainError:
+        found = None
+    if found is None or layer.kind not in KINDS or len({info.shape for info in found.matrices}) != 1:
         raise ModelError(
             f"Expected a stack of {', '.join(KINDS)} layers without edge features or targets of their own, but "
             f"{layer.name} is a {layer.kind} with {', '.join(info.name for info in layer.parameters)}. {WAY_OUT}"
         )
-    vectors = tuple(info for info in layer.parameters if info.role == "attention vector")
-    conv = model if layer.name == Structure.ROOT else model.get_submodule(layer.name)
+    conv = model.get_submodule(path_of(layer))
     averaged = not getattr(conv, "concat", True)
-    return StackLayer(
-        layer.name, layer, matrices, scores=vectors, heads=int(getattr(conv, "heads", 1)) if averaged else 1
-    )
+    return replace(found, biases=(), heads=int(getattr(conv, "heads", 1)) if averaged else 1)

@@ -1,12 +1,24 @@
-"""A stack of layers, each of which feeds the next: the weights that lead into a neuron, and those that lead out."""
+"""A stack of layers, each of which feeds the next: what maps in them, which weights lead into a neuron and out of it.
+
+`stack_layer` says of what a map is made, for a model and for a state dict alike. Whether a layer really reads the one
+before it, a model's owner says by asking for a stack; a state dict has to show it (`gatdiag.checkpoint.stack`).
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
 
 from gatdiag.law import Term
-from gatdiag.structure.layers import Layer, ParameterInfo
+from gatdiag.structure.adapters import ADAPTERS, ATTENTION, BIAS, FEATURE
+from gatdiag.structure.layers import Layer, ParameterInfo, Structure
+
+_LONE: Final = ("Linear", "GCNConv")  # kinds of a matrix by itself; the second also where it is stored transposed
+
+
+class NotPlainError(Exception):
+    """Reason why layers are no plain stack."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,3 +75,57 @@ class StackLayer:
     def outgoing(self, neuron: int) -> Iterator[Term]:
         """The terms of what reads a neuron of the layer before."""
         return (Term(info.name, info.shape, (1 - self.axis,), ((neuron,),), Fraction(-1)) for info in self.matrices)
+
+
+def is_lone(layer: Layer) -> bool:
+    """True for a matrix by itself."""
+    return layer.kind in _LONE and all(info.module == path_of(layer) for info in layer.parameters)
+
+
+def path_of(layer: Layer) -> str:
+    """The path of its module."""
+    return layer.name.replace(Structure.ROOT, "")
+
+
+def stack_layer(
+    layer: Layer, axis: int | None = 0, path: str | None = None, infos: Sequence[ParameterInfo] | None = None
+) -> StackLayer:
+    """The map that a layer is, or a lone matrix in it.
+
+    Args:
+        layer: The layer.
+        axis: Of its matrices, that counts outputs; None where it is in doubt.
+        path: Of the matrix inside; None: the layer itself.
+        infos: The parameters of that; None: all of the layer's.
+
+    Raises:
+        NotPlainError: It computes anything else, or the shapes do not fit each other.
+    """
+    adapter = ADAPTERS.get(layer.kind)
+    lone, names = path is not None or is_lone(layer), adapter.stack.split() if adapter else []
+    path, infos = path_of(layer) if path is None else path, layer.parameters if infos is None else infos
+    matrices = tuple(
+        info
+        for info in infos
+        if info.role == FEATURE and (lone or info.name.removeprefix(f"{path}.").partition(".")[0] in names)
+    )
+    biases = tuple(info for info in infos if info.role == BIAS and len(info.shape) == 1)
+    scores = tuple(info for info in infos if info.role == ATTENTION and len(info.shape) == 3)
+    if len(matrices) + len(biases) + len(scores) < len(infos) or not matrices:
+        raise NotPlainError(f"how {layer.name} ({layer.kind}) uses its weights is not known here")
+    if axis is None:
+        raise NotPlainError(f"whether rows or columns of {matrices[0].name} count outputs is not known")
+    found = StackLayer(path, layer, matrices, biases, scores, axis)
+    if any(len(info.shape) != 2 for info in matrices) or not _is_consistent(found):
+        raise NotPlainError(f"the shapes of the parameters of {layer.name} do not fit each other")
+    return found
+
+
+def _is_consistent(one: StackLayer) -> bool:
+    """True where all rows, entries and columns count the same neurons."""
+    rows = max(info.shape[one.axis] for info in one.matrices)
+    heads = {info.shape[1] for info in one.scores} or {1}
+    lengths = {info.shape[one.axis] for info in one.matrices} | {info.shape[0] for info in one.biases}
+    counts = {math.prod(info.shape) for info in one.scores} or {rows}
+    inputs = {info.shape[1 - one.axis] for info in one.matrices}
+    return len(heads) == 1 and counts == {rows} and len(inputs) == 1 and lengths <= {rows, rows // heads.pop()}

@@ -5,6 +5,7 @@
 - `lipschitz_layers`: how PyG's attention layers then compute their scores
 - `weight_norm`: keep the norm of weight matrices at a chosen number
 - `insertion`: normalization layers and skip connections, put into a model that exists
+- `leaky`: leaky ReLU in place of ReLU
 - `initialize`: fresh weights by a named scheme, as they are or balanced
 - `fresh`: the schemes with their options, and what each draws
 - `stack`: which weights lead into a neuron and which out of it, read off a stack of layers
@@ -19,6 +20,7 @@ from gatdiag.remedies.applied import Applied, Change
 from gatdiag.remedies.fresh import SCHEMES, Scheme
 from gatdiag.remedies.initialize import Initialized, initialize_
 from gatdiag.remedies.insertion import Skip, insert_after_
+from gatdiag.remedies.leaky import leaky_relu_
 from gatdiag.remedies.lipschitz_norm import lipschitz_bound, lipschitz_normalize_
 from gatdiag.remedies.rebalance import Rebalanced, rebalance_
 from gatdiag.remedies.schedule import Rebalance
@@ -35,6 +37,7 @@ __all__ = [
     "Skip",
     "initialize_",
     "insert_after_",
+    "leaky_relu_",
     "lipschitz_bound",
     "lipschitz_normalize_",
     "rebalance_",

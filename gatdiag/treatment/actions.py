@@ -1,0 +1,213 @@
+"""What each action of a remedy does: to a fresh model, to the optimizer's steps, or to the model's inputs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch_geometric.nn import PairNorm
+
+from gatdiag.diagnosis import Action
+from gatdiag.errors import InputError
+from gatdiag.names import listed
+from gatdiag.remedies import Skip, initialize_, insert_after_, leaky_relu_, lipschitz_normalize_, weight_normalize_
+
+
+@dataclass
+class Dose:
+    """A model that is about to be trained, and what actions did to it.
+
+    Attributes:
+        model: It.
+        inputs: Of a forward pass, as far as they are known.
+        during: Contexts that hold while it is trained.
+        changes: What was changed, a line each.
+    """
+
+    model: nn.Module
+    inputs: tuple[Any, ...] = ()
+    during: ExitStack = field(default_factory=ExitStack)
+    changes: list[str] = field(default_factory=list)
+
+
+def apply(dose: Dose, actions: Sequence[Action]) -> None:
+    """Do them, in order.
+
+    Raises:
+        InputError: There is no such action, or its settings do not fit.
+        ModelError: The model cannot be changed like that.
+    """
+    for action in actions:
+        if action.name not in ACTIONS:
+            raise InputError(f"Expected one of {listed(ACTIONS)}, got {action.name!r}")
+        try:
+            ACTIONS[action.name](dose, **action.settings)
+        except TypeError as error:
+            raise InputError(f"{action}: its settings do not fit: {error}") from error
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
+
+
+def _initialize(dose: Dose, scheme: str, with_inputs: bool = False) -> None:
+    applied = initialize_(dose.model, scheme, *(dose.inputs if with_inputs else ()))
+    dose.changes.append(f"fresh weights, {scheme}: {len(applied.changes)} parameters")
+
+
+def _draw(dose: Dose, parameters: Sequence[str]) -> None:
+    with torch.no_grad():
+        for name in parameters:
+            nn.init.xavier_normal_(dose.model.get_parameter(name))
+    dose.changes.append(f"fresh weights by Xavier: {listed(parameters, 4)}")
+
+
+def _insert_after(dose: Dose, layers: Sequence[str], module: str, width: int = 0) -> None:
+    if module not in _MODULES:
+        raise InputError(f"Expected one of {listed(_MODULES)} to insert, got {module!r}")
+    for name in layers:
+        insert_after_(dose.model, name, _MODULES[module](width))
+    dose.changes.append(f"{module} after {len(layers)} layers: {listed(layers, 4)}")
+
+
+_MODULES: Final[Mapping[str, Callable[[int], nn.Module]]] = MappingProxyType(
+    {"Skip": lambda width: Skip(), "PairNorm": lambda width: PairNorm(), "LayerNorm": nn.LayerNorm}
+)
+
+
+def _leaky_relu(dose: Dose, slope: float) -> None:
+    dose.changes += map(str, leaky_relu_(dose.model, slope).changes)
+
+
+def _lipschitz_normalize(dose: Dose) -> None:
+    dose.changes += map(str, lipschitz_normalize_(dose.model).changes)
+
+
+def _weight_normalize(dose: Dose, norm: float) -> None:
+    dose.changes += map(str, weight_normalize_(dose.model, norm).changes)
+
+
+def _unfreeze(dose: Dose, module: str) -> None:
+    dose.model.get_submodule(module).requires_grad_(True)
+    dose.changes.append(f"{module} is trained, too")
+
+
+# --- the optimizer ----------------------------------------------------------------------------------------------------
+
+
+def _learning_rate(dose: Dose, factor: float) -> None:
+    dose.during.enter_context(_settings(dose.model, "lr", lambda group: group["lr"] * factor))
+    dose.changes.append(f"learning rate times {factor:.3g}")
+
+
+def _constant_rate(dose: Dose, value: float) -> None:
+    dose.during.enter_context(_settings(dose.model, "lr", lambda group: value))
+    dose.changes.append(f"learning rate {value:g} in all steps, whatever the schedule says")
+
+
+def _weight_decay(dose: Dose, value: float) -> None:
+    dose.during.enter_context(_settings(dose.model, "weight_decay", lambda group: value))
+    dose.changes.append(f"weight decay {value:g}")
+
+
+def _clear_gradients(dose: Dose) -> None:
+    def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        own = {id(parameter) for parameter in dose.model.parameters()}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in own:
+                    parameter.grad = None
+
+    dose.during.callback(register_optimizer_step_post_hook(after).remove)
+    dose.changes.append("gradients are cleared after each step")
+
+
+@contextmanager
+def _settings(model: nn.Module, name: str, value: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
+    """A setting of the groups that hold parameters of the model, changed during each step: schedulers see their own."""
+    kept: list[tuple[dict[str, Any], Any]] = []
+
+    def restore(*_: Any) -> None:
+        while kept:
+            group, old = kept.pop()
+            group[name] = old
+
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        restore()  # a step that raised
+        own = {id(parameter) for parameter in model.parameters()}
+        for group in optimizer.param_groups:
+            if name in group and not own.isdisjoint(map(id, group["params"])):
+                kept.append((group, group[name]))
+                group[name] = value(group)
+
+    handles = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(restore)
+    try:
+        yield
+    finally:
+        restore()
+        for handle in handles:
+            handle.remove()
+
+
+# --- the inputs -------------------------------------------------------------------------------------------------------
+
+
+def _standardize_inputs(dose: Dose) -> None:
+    known: dict[int | str, tuple[Tensor, Tensor]] = {}
+
+    def standardized(key: int | str, x: Any) -> Any:
+        if not _is_table(x):
+            return x
+        if key not in known:
+            known[key] = (x.mean(0), x.std(0).clamp(min=1e-6))
+        mean, deviation = known[key]
+        return (x - mean) / deviation if mean.shape == x.shape[1:] else x
+
+    for place, x in enumerate(dose.inputs):
+        standardized(place, x)  # the statistics of all nodes, if they are there, and else of the first batch
+    _change_inputs(dose, standardized)
+    dose.changes.append("columns of the inputs have mean 0 and variance 1")
+
+
+def _replace_non_finite_inputs(dose: Dose) -> None:
+    def finite(_: int | str, x: Any) -> Any:
+        return torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) if _is_table(x) else x
+
+    _change_inputs(dose, finite)
+    dose.changes.append("NaN and infinity in the inputs are zero")
+
+
+def _is_table(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 1 and x.layout == torch.strided
+
+
+def _change_inputs(dose: Dose, change: Callable[[int | str, Any], Any]) -> None:
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        changed = tuple(change(place, x) for place, x in enumerate(args))
+        return changed, {name: change(name, x) for name, x in kwargs.items()}
+
+    dose.during.callback(dose.model.register_forward_pre_hook(before, with_kwargs=True).remove)
+
+
+ACTIONS: Final[Mapping[str, Callable[..., None]]] = MappingProxyType(
+    {
+        "initialize": _initialize,
+        "draw": _draw,
+        "insert_after": _insert_after,
+        "leaky_relu": _leaky_relu,
+        "lipschitz_normalize": _lipschitz_normalize,
+        "weight_normalize": _weight_normalize,
+        "unfreeze": _unfreeze,
+        "learning_rate": _learning_rate,
+        "constant_rate": _constant_rate,
+        "weight_decay": _weight_decay,
+        "clear_gradients": _clear_gradients,
+        "standardize_inputs": _standardize_inputs,
+        "replace_non_finite_inputs": _replace_non_finite_inputs,
+    }
+)
+"""Name of an action -> what does it, called with a `Dose` and the settings."""

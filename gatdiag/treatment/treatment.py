@@ -1,0 +1,381 @@
+"""treat(): a training before and after the remedy that its diagnosis names."""
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from gatdiag.diagnosis import SEVERITIES, Action, Diagnosis, Finding, diagnose
+from gatdiag.errors import GatdiagError, InputError
+from gatdiag.recorder import Recorder
+from gatdiag.run import Run, load
+from gatdiag.structure.isolation import random_state
+from gatdiag.treatment.actions import Dose, apply
+from gatdiag.treatment.judging import Yardstick, yardstick
+from gatdiag.watching import watch
+
+MakeModel = Callable[[], nn.Module]
+Train = Callable[[nn.Module, Recorder], Any]
+
+_MOST: Final = 4  # remedies that are tried
+_AIMS: Final = ("overfitting",)  # notes that are treated all the same
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The same training from each seed: as it was, or with a remedy.
+
+    Attributes:
+        name: "before", or "after-1" and so on; the folder of its runs below that of the treatment.
+        finding: Whose remedy was applied; None for what was before, and for a remedy of the caller's own.
+        actions: All that was applied, in order, what earlier remedies did and was kept included.
+        remedy: The lines to paste that do the same.
+        changes: What was changed, a line each.
+        runs: As recorded, one for each seed that was trained.
+        diagnoses: Of each run.
+        values: The number by which trainings are compared, at the end of each run.
+        gains: How much better each is than the same seed without this remedy; empty for what was before.
+        helped: It is better on average, and for no seed worse.
+        refused: Why the remedy could not be applied, or what it made the training raise; "" if it was applied.
+    """
+
+    name: str
+    finding: Finding | None = None
+    actions: tuple[Action, ...] = ()
+    remedy: str = ""
+    changes: tuple[str, ...] = ()
+    runs: tuple[Run, ...] = ()
+    diagnoses: tuple[Diagnosis, ...] = ()
+    values: tuple[float, ...] = ()
+    gains: tuple[float, ...] = ()
+    helped: bool = False
+    refused: str = ""
+
+    @property
+    def verdict(self) -> Finding | None:
+        """The most frequent verdict over the seeds, as the first of them has it; of equals the more severe."""
+        verdicts = [diagnosis.verdict for diagnosis in self.diagnoses]
+        often = Counter(verdict.code for verdict in verdicts)
+        return min(
+            verdicts,
+            key=lambda one: (-often[one.code], not one.is_problem, SEVERITIES.index(one.severity)),
+            default=None,
+        )
+
+    @property
+    def mean(self) -> float:
+        """Of the values; NaN if one is."""
+        return fmean(self.values) if self.values else math.nan
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the values over seeds; NaN for one seed."""
+        return stdev(self.values) if len(self.values) > 1 else math.nan
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What `treat` did, and what came of it.
+
+    Attributes:
+        folder: Where it is written: a run for each trial and seed, and the page.
+        seeds: Those that were trained.
+        yardstick: The logged number by which trainings are compared; None if nothing was logged.
+        before: The training as it is.
+        trials: With each remedy that was tried, in turn.
+        after: The one of them that went best and helped, else the one that went best; None if none was trained.
+        helped: A remedy made the training better.
+        notes: What could not be done, and what to change by hand.
+    """
+
+    folder: Path
+    seeds: tuple[int, ...]
+    yardstick: Yardstick | None
+    before: Trial
+    trials: tuple[Trial, ...] = ()
+    after: Trial | None = None
+    helped: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def remedy(self) -> str:
+        """The lines to paste that make `before` into `after`; "" if nothing was changed."""
+        return self.after.remedy if self.after is not None else ""
+
+    @property
+    def verdict(self) -> Finding | None:
+        """What is wrong with the training as it is."""
+        return self.before.verdict
+
+    def __str__(self) -> str:
+        """What was tried and what came of it, a line each."""
+        return "\n".join(_told(self))
+
+
+def treat(
+    make_model: MakeModel,
+    train: Train,
+    *inputs: Any,
+    seeds: Sequence[int] = (0, 1, 2),
+    remedy: str | Action | Sequence[Action] | None = None,
+    folder: str | os.PathLike[str] = "treatment",
+    overwrite: bool = False,
+    on_progress: Callable[[str], None] | None = None,
+) -> Treatment:
+    """Train, diagnose, apply the remedy that the diagnosis names, train again from the same seeds, and compare.
+
+    Args:
+        make_model: Gives a fresh model each time, the same but for its random numbers.
+        train: The training loop, called with the model and a recorder; it makes the optimizer, and logs with
+            ``recorder.log(loss=loss, val_accuracy=...)``.
+        inputs: Of a forward pass, for remedies that need one.
+        seeds: Of torch, numpy and `random`, set before each call of `make_model`.
+        remedy: What to apply in place of what the diagnosis names: actions, or the code of a finding.
+        folder: Where runs and page are written.
+        overwrite: Replace the treatment that is in the folder.
+        on_progress: Called with a line about each training when it begins, and about what came of it.
+
+    Returns:
+        What was before, what was tried, and whether it helped. A healthy training is left as it is.
+
+    Raises:
+        InputError: An argument is wrong, the folder holds a treatment, the model changes between calls, the training
+            makes no step or logs nothing. What the factory or the loop raises before a remedy is applied comes through
+            as it is; what was recorded until then is kept.
+
+    Example:
+        >>> import tempfile
+        >>> from torch.nn import functional as F
+        >>> x, y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
+        >>> x[:, 0] += 4 * y
+        >>> def loop(model, recorder):
+        ...     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        ...     for _ in range(60):
+        ...         loss = F.cross_entropy(model(x), y)
+        ...         loss.backward()
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+        ...         recorder.log(loss=loss)
+        >>> make = lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+        >>> treatment = treat(make, loop, x, seeds=[0], folder=tempfile.mkdtemp() + "/treated")
+        >>> treatment.verdict.code, treatment.helped
+        ('lr-too-small', True)
+    """
+    session = _Session(make_model, train, inputs, _seeds(seeds), Path(folder), overwrite, on_progress or _silent)
+    return session.run(_given(remedy))
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    try:
+        known = tuple(seeds)
+    except TypeError:
+        known = ()
+    if (
+        not known
+        or not all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in known)
+        or len({*known}) < len(known)
+    ):
+        raise InputError(f"seeds: expected different whole numbers from 0 to 2**32 - 1, got {seeds!r}")
+    return known
+
+
+def _given(remedy: str | Action | Sequence[Action] | None) -> str | tuple[Action, ...] | None:
+    if remedy is None or isinstance(remedy, str):
+        return remedy
+    actions = (remedy,) if isinstance(remedy, Action) else tuple(remedy)
+    if not actions or not all(isinstance(action, Action) for action in actions):
+        raise InputError(f"remedy: expected the code of a finding or gatdiag.treatment.Action, got {remedy!r}")
+    return actions
+
+
+@dataclass
+class _Session:
+    """The trainings of one treatment."""
+
+    make_model: MakeModel
+    train: Train
+    inputs: tuple[Any, ...]
+    seeds: tuple[int, ...]
+    folder: Path
+    overwrite: bool
+    tell: Callable[[str], None]
+    signature: dict[str, Any] | None = None
+    yardstick: Yardstick | None = None
+
+    def run(self, given: str | tuple[Action, ...] | None) -> Treatment:
+        before = self.trained(Trial("before"))
+        done = Treatment(self.folder, self.seeds, self.yardstick, before)
+        options = list(self.options(before, given))
+        basis, tried = before, set[str]()
+        while options and len(done.trials) < _MOST:
+            option = options.pop(0)
+            if str(option.actions) in tried:
+                continue
+            tried.add(str(option.actions))
+            trial = self.judged(self.trained(replace(option, name=f"after-{len(done.trials) + 1}")), basis)
+            done = replace(done, trials=(*done.trials, trial))
+            self.tell(_result(trial))
+            if trial.helped:
+                basis, options = trial, []
+                if not _is_treatable(trial.verdict) or given is not None:
+                    break
+                options = list(self.options(trial, None))
+            elif given is None and _shows_another(trial):
+                options = [*list(self.options(trial, None))[:1], *options]
+        return _concluded(done, basis)
+
+    # --- what to try --------------------------------------------------------------------------------------------------
+
+    def options(self, trial: Trial, given: str | tuple[Action, ...] | None) -> Iterator[Trial]:
+        """Remedies on top of those of a trial, the verdict's first."""
+        if isinstance(given, tuple):
+            yield Trial("", None, given, "\n".join(f"# {action}" for action in given))
+            return
+        if given is None and not _is_treatable(trial.verdict):
+            return
+        for finding in _in_turn(trial):
+            if finding.actions and given in (None, finding.code):
+                lines = f"{trial.remedy}\n{finding.remedy}".strip()
+                yield Trial("", finding, (*trial.actions, *finding.actions), lines)
+
+    # --- trainings ----------------------------------------------------------------------------------------------------
+
+    def trained(self, trial: Trial) -> Trial:
+        """With the remedy of the trial, from each seed."""
+        for seed in self.seeds:
+            self.tell(f"{trial.name}, seed {seed}")
+            try:
+                run, changes = self.one(trial, seed)
+            except GatdiagError as error:
+                if trial.name == "before":
+                    raise
+                return replace(trial, refused=str(error))
+            trial = replace(
+                trial,
+                changes=tuple(changes),
+                runs=(*trial.runs, run),
+                diagnoses=(*trial.diagnoses, diagnose(run)),
+                values=(*trial.values, self.value(run)),
+            )
+        return trial
+
+    def one(self, trial: Trial, seed: int) -> tuple[Run, list[str]]:
+        """One training; all random states are given back."""
+        folder = self.folder / trial.name / f"seed-{seed}"
+        with random_state(seed, _devices()):
+            model = self.make_model()
+            self.check(model)
+            dose = Dose(model, self.inputs)
+            with dose.during:
+                apply(dose, trial.actions)
+                with watch(model, folder, overwrite=self.overwrite, name=f"{trial.name}, seed {seed}") as recorder:
+                    self.train(model, recorder)
+        run = load(folder)
+        if not len(run.steps):
+            raise InputError(
+                "train(model, recorder) made no step of an optimizer that holds parameters of its model: train the "
+                "model that it is given, or call recorder.step() before each update"
+            )
+        return run, dose.changes
+
+    def check(self, model: Any) -> None:
+        """The factory gives the same model each time."""
+        if not isinstance(model, nn.Module):
+            raise InputError(f"make_model() returned {type(model).__name__}, expected a torch.nn.Module")
+        signature = {name: (tuple(parameter.shape), parameter.dtype) for name, parameter in model.named_parameters()}
+        if self.signature is None:
+            self.signature = signature
+        elif signature != self.signature:
+            other = next(
+                name for name in {**signature, **self.signature} if signature.get(name) != self.signature.get(name)
+            )
+            raise InputError(
+                f"make_model() returned another model than before: {other} differs. Expected the same parameters in "
+                "the same shapes at each call, so that trainings can be compared"
+            )
+
+    # --- what came of it ----------------------------------------------------------------------------------------------
+
+    def value(self, run: Run) -> float:
+        if self.yardstick is None:
+            self.yardstick = yardstick(run)
+        if self.yardstick is None:
+            raise InputError(
+                "train(model, recorder) logged no loss and no score, so that trainings cannot be compared: call "
+                "recorder.log(loss=loss, val_accuracy=...) in it"
+            )
+        return self.yardstick.value(run)
+
+    def judged(self, trial: Trial, basis: Trial) -> Trial:
+        if trial.refused or self.yardstick is None:
+            return trial
+        gains = tuple(map(self.yardstick.gain, basis.values, trial.values))
+        return replace(trial, gains=gains, helped=self.yardstick.helped(gains))
+
+
+def _devices() -> list[torch.device]:
+    return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+
+
+def _is_treatable(verdict: Finding | None) -> bool:
+    return verdict is not None and verdict.is_problem and (verdict.severity != "note" or verdict.code in _AIMS)
+
+
+def _in_turn(trial: Trial) -> list[Finding]:
+    """The verdict, the other findings as often as they stand, then what the verdict explains."""
+    verdict = trial.verdict
+    every = [finding for diagnosis in trial.diagnoses for finding in diagnosis]
+    often = Counter(finding.code for finding in every)
+    others = sorted(every, key=lambda one: (SEVERITIES.index(one.severity), -often[one.code]))
+    ranked = [*([verdict] if verdict else []), *others, *(verdict.symptoms if verdict else ())]
+    return list({finding.code: finding for finding in reversed(ranked)}.values())[::-1]
+
+
+def _shows_another(trial: Trial) -> bool:
+    """The cause is gone, and another one is seen now."""
+    codes = {diagnosis.verdict.code for diagnosis in trial.diagnoses}
+    return not trial.refused and trial.finding is not None and trial.finding.code not in codes
+
+
+def _concluded(done: Treatment, basis: Trial) -> Treatment:
+    trained = [trial for trial in done.trials if trial.gains]
+    best = max(trained, key=lambda trial: fmean(trial.gains), default=None)
+    helped = basis is not done.before
+    verdict = (basis if helped else done.before).verdict
+    notes = []
+    if verdict is not None and verdict.is_problem and not verdict.actions and verdict.remedy:
+        notes.append(f"{verdict.title}: to be changed by hand: {verdict.remedy}")
+    return replace(done, after=basis if helped else best, helped=helped, notes=tuple(notes))
+
+
+def _told(done: Treatment) -> Iterator[str]:
+    verdict = done.verdict
+    yield f"before: {verdict.title if verdict else 'not trained'}" + _numbers(done, done.before)
+    if not done.trials and not done.notes:
+        yield "There is nothing to treat."
+    for trial in done.trials:
+        yield _result(trial) + _numbers(done, trial)
+    yield from done.notes
+
+
+def _result(trial: Trial) -> str:
+    what = "; ".join(trial.changes) or ", ".join(map(str, trial.actions))
+    return f"{trial.name}: {what}: {trial.refused or ('it helped' if trial.helped else 'it did not help')}"
+
+
+def _numbers(done: Treatment, trial: Trial) -> str:
+    if done.yardstick is None or not trial.values:
+        return ""
+    spread = f" ± {trial.spread:.3g}" if len(trial.values) > 1 else ""
+    return f" ({done.yardstick.name} {trial.mean:.3g}{spread})"

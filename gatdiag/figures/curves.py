@@ -1,8 +1,11 @@
 """Loss, scores and gradient norm over training: of one run, and of several on top of each other."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 
@@ -10,10 +13,23 @@ from gatdiag.figures.axes import draw_lines, legend_below, not_recorded, note, p
 from gatdiag.figures.figure import Figure, equations, symbol, tidy
 from gatdiag.figures.style import Canvas, category, is_wide, plain
 from gatdiag.run import Run
-from gatdiag.summary import accuracies, logged, loss_name, recorded, score, score_kind, scores, thin, training_facts
+from gatdiag.summary import (
+    accuracies,
+    bin_steps,
+    default_variant,
+    logged,
+    loss_name,
+    recorded,
+    score,
+    score_kind,
+    scores,
+    thin,
+    training_facts,
+)
 
 _LIMIT = 6  # lines in a panel
 _KINDS = 4  # of scores, a panel each
+_POINTS = 150  # of a line that stands for several runs
 _SPLITS = {"val": "validation", "train": "training", "test": "test"}  # of which the first that any run has is compared
 _OTHERS = {"loss": "steps.loss", symbol("steps.gradient_norm"): "steps.gradient_norm"}  # than scores: panel -> column
 
@@ -165,4 +181,61 @@ COMPARED_CURVES = Figure(
         (2.0 if is_wide(width) else 1.6 * max(table["quantity"].nunique(), 1))
         + 0.13 * -(-table["run"].nunique() // (4 if is_wide(width) else 2))
     ),
+)
+
+
+def spread_curves_data(*runs: Run, groups: Sequence[str] | None = None) -> pd.DataFrame:
+    """Loss and score, a line a group: the median of its runs (seeds, say), with the lowest and the highest of them.
+
+    Args:
+        *runs: The runs.
+        groups: The group of each run, in their order; by default its name without numbers.
+
+    Returns:
+        quantity, run (the place of the group), label (of the group), step, value, low, high, stretch. Of runs that
+        recorded other steps, those close to each other are taken together. NaN counts as more than any number: value
+        is NaN where it is NaN in half of the runs, and high where it is NaN in one.
+    """
+    labels = [default_variant(run.name) for run in runs] if groups is None else [*groups]
+    split = next((split for split in _SPLITS if any(split in accuracies(run) for run in runs)), "")
+    parts = [
+        pd.DataFrame({"quantity": quantity, "label": label, "own": own, "step": values.index, "value": values})
+        for own, (run, label) in enumerate(zip(runs, labels, strict=True))
+        for quantity, column in _columns(run, split, None).items()
+        for values in [logged(run, column)]
+    ]
+    found = []
+    order = list(dict.fromkeys(labels))
+    for (quantity, label), part in pd.concat(parts).groupby(["quantity", "label"], sort=False) if parts else ():
+        steps = np.unique(part["step"])
+        amid = pd.Series(steps).groupby(bin_steps(steps, _POINTS)).median()
+        bins = np.searchsorted(steps, part["step"])
+        own = part.groupby([bin_steps(steps, _POINTS)[bins], "own"])["value"].agg(_ranked(0.5))
+        line = own.groupby(level=0).agg(value=_ranked(0.5), low=_ranked(0.0), high=_ranked(1.0))
+        line["step"] = amid.loc[line.index]
+        found.append(line.assign(quantity=quantity, run=order.index(str(label)), label=label, stretch=0))
+    return tidy(found, "quantity", "run", "label", "step", "value", "low", "high", "stretch")
+
+
+def _ranked(share: float) -> Callable[["pd.Series[float]"], float]:
+    """The value with this share of all values below it, NaN above all others."""
+
+    def value(values: "pd.Series[float]") -> float:
+        ordered = np.sort(values.to_numpy(np.float64))
+        place = share * (len(ordered) - 1)
+        return float((ordered[math.floor(place)] + ordered[math.ceil(place)]) / 2)
+
+    return value
+
+
+SPREAD_CURVES = replace(
+    COMPARED_CURVES,
+    name="spread_curves",
+    title="Loss and accuracy, with their spread",
+    shows="The training loss, and an accuracy where one was logged: the median of the runs of each group, such as "
+    "the seeds of a training, shaded from the lowest of them to the highest. A line ends where half of them are NaN.",
+    reading="Where the shaded bands of two groups do not touch, no run of the one does as well as any of the other.",
+    paper="",
+    data=spread_curves_data,
+    applies=lambda runs: False,  # drawn when asked for by name
 )

@@ -31,6 +31,7 @@ Width = Literal["single", "double"]
 FIGURES: tuple[Figure, ...] = (
     overview.OVERVIEW,
     curves.COMPARED_CURVES,
+    curves.SPREAD_CURVES,
     gradients.GRADIENT_EVOLUTION,
     accuracy.ACCURACY_BY_DEPTH,
     accuracy.ACCURACY_BY_WIDTH,

@@ -55,7 +55,11 @@ def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwr
     target = Path(path)
     opened = open_runs(runs)
     check_target(target, overwrite=overwrite)
-    text = render_page(opened, title)
+    return write(render_page(opened, title), target)
+
+
+def write(text: str, target: Path) -> Path:
+    """The page, beside its place and then put there."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(target) as part:
         part.write_bytes(text.encode("utf-8", "replace"))
@@ -94,6 +98,19 @@ def render_page(runs: Sequence[Run], title: str | None = None) -> str:
     """The page about one run or several, as HTML."""
     sections = run_sections(runs)
     names = [short(run.name) for run in runs]
+    compared = comparison(runs, sections) if len(runs) > 1 else None
+    return render(title or listed(names, most=4), _contents(sections), comparison=compared, sections=sections)
+
+
+def render(
+    title: str,
+    contents: Iterable[tuple[str, str]],
+    *,
+    treatment: object = None,
+    comparison: object = None,
+    sections: Sequence[RunSection] = (),
+) -> str:
+    """A page of these parts; `contents` has what stands in the table of contents, and the anchor of each."""
     script = _asset("script.js")
     try:
         version = metadata.version("gatdiag")
@@ -103,11 +120,12 @@ def render_page(runs: Sequence[Run], title: str | None = None) -> str:
         _environment()
         .get_template("page.html")
         .render(
-            title=one_line(title) if title else listed(names, most=4),
+            title=one_line(title),
             made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             generator=f"gatdiag {version}",
-            contents=_contents(sections),
-            comparison=comparison(runs, sections) if len(runs) > 1 else None,
+            contents=contents,
+            treatment=treatment,
+            comparison=comparison,
             sections=sections,
             style=Markup(_asset("style.css")),
             script=Markup(script),

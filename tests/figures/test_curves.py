@@ -1,8 +1,11 @@
+import numpy as np
+
 from gatdiag.figures import table
 from gatdiag.figures.curves import COMPARED_CURVES
 from gatdiag.figures.curves import TRAINING_CURVES as FIGURE
 from tests.figures.canvas import drawn, lines
 from tests.figures.odd_runs import bare_run
+from tests.report.builder import build
 
 
 def test_the_logged_values(runs, shown):
@@ -75,3 +78,13 @@ def test_chosen_scalars_and_labels(grown):
     values = table(COMPARED_CURVES, grown[:2], names=["test_accuracy"], variants={grown[0].name: "A"})
     assert set(values["quantity"]) == {"test_accuracy"}
     assert set(values["label"]) == {"A", grown[1].name}
+
+
+def test_the_spread_of_a_group_is_from_the_lowest_to_the_highest_of_its_runs(tmp_path):
+    losses = np.array([[4.0, 3.0, 2.0], [6.0, 1.0, np.nan], [5.0, 9.0, 1.0], [8.0, 7.0, np.nan], [2.0, 5.0, np.nan]])
+    runs = [build(tmp_path / f"seed-{place}", logged={"loss": loss}) for place, loss in enumerate(losses)]
+    values = table("spread_curves", runs, groups=["before"] * 3 + ["after"] * 2)
+    assert [*values["label"]] == ["before"] * 3 + ["after"] * 3
+    expected = [(4, 5, 6), (1, 3, 9), (1, 2, np.nan), (2, 5, 8), (5, 6, 7), (np.nan, np.nan, np.nan)]
+    np.testing.assert_array_equal(values[["low", "value", "high"]], expected)
+    assert [*table("spread_curves", runs)["label"].unique()] == ["seed"]

@@ -17,6 +17,18 @@
     name();
   });
 
+  for (const code of navigator.clipboard ? document.querySelectorAll("pre") : []) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = "Copy";
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(code.textContent.trimEnd());
+      button.textContent = "Copied";
+    });
+    code.before(button);
+  }
+
   const hint = () => {
     for (const line of document.querySelectorAll(".hint")) {
       const frame = line.nextElementSibling;

@@ -71,14 +71,12 @@ class ColumnMoments:
 Measured: TypeAlias = Tensor | ColumnMoments
 
 
-def as_rows(x: Tensor) -> Tensor | None:
-    """The tensor with one row a node: the last axis is the channels, all others count nodes; None for a scalar."""
+def as_rows(x: Tensor) -> Tensor:
+    """The tensor with one row a node: the last axis is the channels, all others count nodes; a scalar is one entry."""
     axes = x.dim()
     if axes == 2:
         return x
-    if axes == 0:
-        return None
-    return x.unsqueeze(1) if axes == 1 else x.flatten(0, -2)
+    return x.reshape(-1, 1) if axes < 2 else x.flatten(0, -2)
 
 
 def measure(x: Tensor) -> Measured:

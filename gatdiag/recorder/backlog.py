@@ -4,12 +4,16 @@ A call of torch or numpy takes longer than its arithmetic where tensors are smal
 little more than measuring one; and on an accelerator the host waits for the device once, not at each step. Samples
 wait for half a second at most, and take 16 MiB at most: those of a model with more than about a million parameters are
 measured at the end of their own step. So recording holds one copy of the parameters (the initial ones), three more
-during a step, 16 MiB, and as much for the layers of a step. A process that is killed loses the samples that wait, and
-whole steps only.
+during a step (four where gradients are clipped), two of the last step, 16 MiB, and as much for the layers of a step.
+
+A process that is killed loses the samples that wait. Of the last step before those, layers, parameters and laws may
+have their rows while `steps` lacks its own: something may still be logged to a step until the next one is made.
 """
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,13 +22,14 @@ from torch import Tensor
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.layers import measured
 from gatdiag.recorder.model import RecordingPlan
-from gatdiag.recorder.samples import Sample, Sampler
-from gatdiag.recorder.weights import WeightColumns
+from gatdiag.recorder.samples import Sample, Sampler, dot
+from gatdiag.recorder.weights import Flat, WeightColumns
 from gatdiag.recorder.writer import Writer
 
 _SECONDS: Final = 0.5
 _MOST: Final = 64  # samples
 _MOST_BYTES: Final = 16 << 20
+_TINY: Final = 1e-30
 
 
 class Backlog:
@@ -32,6 +37,7 @@ class Backlog:
 
     Args:
         plan: What is recorded.
+        parameters: All parameters of the model.
         columns: The columns that are wanted.
         guard: Contains failures.
         writer: Takes the rows.
@@ -44,13 +50,20 @@ class Backlog:
     """
 
     def __init__(
-        self, plan: RecordingPlan, columns: frozenset[str], guard: Guard, writer: Writer, seconds: float = _SECONDS
+        self,
+        plan: RecordingPlan,
+        parameters: Iterable[Tensor],
+        columns: frozenset[str],
+        guard: Guard,
+        writer: Writer,
+        seconds: float = _SECONDS,
     ) -> None:
-        self.sampler = Sampler(plan.weights.tensors, plan.neurons)
+        self.sampler = Sampler(plan.weights.tensors, plan.neurons, parameters)
         self.latest: dict[int, Sequence[float]] = {}
         self.plan, self._columns, self._guard, self._writer = plan, columns, guard, writer
         self._seconds, self._since = seconds, time.monotonic()
         self._samples: list[Sample] = []
+        self._last: _Last | None = None
         self._watched: list[tuple[int, Tensor]] = []  # steps that are not recorded, and gradient norms of these
         self._bytes = 0
         self._is_urgent = False
@@ -115,16 +128,26 @@ class Backlog:
         }
 
     def _tell_steps(self, samples: Sequence[Sample], found: WeightColumns) -> None:
-        """The norms of all gradients together, which are in the table `steps`."""
-        for row, sample in enumerate(samples):
+        """The columns of the table `steps`: norms of all gradients together, and what two steps in a row show."""
+        raws = [sample.unscaled_raw() for sample in samples]
+        clipped = [None if raw is sample.gradients else raw for raw, sample in zip(raws, samples, strict=True)]
+        unclipped = self.plan.weights.total_norms(clipped)
+        for row, (sample, raw) in enumerate(zip(samples, raws, strict=True)):
             self.latest[sample.step] = found.relative_gradient_norm[row].tolist()
-            if sample.gradients is not None:
-                norm = float(found.gradient_norm[row])
-                unclipped = norm if sample.is_unclipped else sample.unclipped
-                self._writer.step(sample.step, norm, unclipped)
+            last, self._last = self._last, None
+            if sample.gradients is None:
+                continue
+            norm = float(found.gradient_norm[row])
+            columns = {"gradient_norm": norm}
+            if raw is not None:
+                columns["gradient_norm_before_clipping"] = norm if raw is sample.gradients else float(unclipped[row])
+            self._last = _Last(sample.step, norm, sample.gradients if raw is None else raw, found.changes[row])
+            if last is not None and last.step == sample.step - 1:
+                columns |= _compared(sample, self._last.gradients, last)
+            self._writer.step(sample.step, columns)
 
     def _layers(self, samples: Sequence[Sample]) -> dict[str, Any]:
-        seen = [(sample, sample.layers) for sample in samples if sample.layers is not None]
+        seen = [(sample, sample.layers) for sample in samples if sample.layers is not None and sample.layers.numbers]
         passes, unscales = [layers for _, layers in seen], [sample.unscale for sample, _ in seen]
         columns = measured(passes, unscales, self.plan.positions, self._columns)
         steps = np.array([sample.step for sample, _ in seen], dtype=np.int64)[columns.pop("pass")]
@@ -143,3 +166,31 @@ class Backlog:
             "law": np.tile(np.arange(count, dtype=np.int32), len(due)),
             **{name: values.ravel() for name, values in columns.items() if name in self._columns},
         }
+
+
+@dataclass(frozen=True)
+class _Last:
+    """The recorded step that was measured last.
+
+    Attributes:
+        step: Its number.
+        gradient_norm: Of all gradients together.
+        gradients: Not scaled, and not clipped as far as that is known.
+        change: By how much it moved the weights, if that was taken.
+    """
+
+    step: int
+    gradient_norm: float
+    gradients: Flat
+    change: Flat | None
+
+
+def _compared(sample: Sample, gradients: Flat, last: _Last) -> dict[str, float]:
+    """Leftover gradients, and the overshoot of the step before: 1 - <g', d> / <g, d>."""
+    found = {}
+    if sample.left is not None:
+        found["stale_gradient"] = float(sample.left) / max(last.gradient_norm, _TINY)
+    if sample.repeats and last.change is not None:
+        slope = dot(last.gradients, last.change)
+        found["overshoot"] = 1.0 - dot(gradients, last.change) / slope if slope < 0 else math.nan
+    return found

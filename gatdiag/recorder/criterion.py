@@ -9,16 +9,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from gatdiag.metrics.smoothing import as_rows
+
 _FITS: Final = 1e-2  # misfit relative to dL/dout
 _MOST: Final = 5000  # rows that are looked at
 _TINY: Final = 1e-300
 _VIEWS: Final = ("View", "Squeeze", "Index", "Unsqueeze", "Reshape", "Clone", "Select", "Slice", "ToCopy", "Alias")
-
-
-def as_rows(x: Tensor) -> Tensor:
-    """Detached, as (rows, columns)."""
-    x = x.detach()
-    return x.reshape(-1, 1) if x.dim() < 2 else x.flatten(0, -2)
 
 
 def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
@@ -28,7 +24,7 @@ def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
         name, rows, columns, non_finite (count) and first (its row and column); if all is finite the root mean square
         of the largest and of the smallest column that is not zero, that norm of a row, and relative mu.
     """
-    x = as_rows(x)
+    x = as_rows(x.detach())
     found: dict[str, Any] = {"name": name, "rows": x.shape[0], "columns": x.shape[1], "non_finite": 0}
     if not x.numel():
         return {**found, "largest_column": 0.0, "smallest_column": 0.0, "row_norm": 0.0, "relative_mu": 0.0}
@@ -49,7 +45,7 @@ def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
 
 def output_statistics(o: Tensor) -> dict[str, float]:
     """Range of an output, and how far its rows are from summing to one; empty if it is not finite."""
-    o = as_rows(o).double()
+    o = as_rows(o.detach()).double()
     if not o.numel() or not bool(o.isfinite().all()):
         return {}
     off = float((o.sum(1) - 1).abs().max()) if o.shape[1] > 1 else float("nan")
@@ -76,7 +72,7 @@ def criterion(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
         "bce", or "" for none of these; the misfit relative to the gradient; and how often each class is a label, if
         that is known.
     """
-    o, g = as_rows(o).double(), as_rows(gradient).double()
+    o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
     live = (g != 0).any(1)
     o, g = o[live][:_MOST], g[live][:_MOST]
     if not len(g) or not bool(o.isfinite().all()) or not bool(g.isfinite().all()):
@@ -98,7 +94,7 @@ def implied_targets(o: Tensor, gradient: Tensor) -> dict[str, float]:
         implied_mse, to be compared with the logged loss, and implied_variance, around the mean of each column: the
         loss of the best constant prediction. Empty without a finite gradient.
     """
-    o, g = as_rows(o).double(), as_rows(gradient).double()
+    o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
     live = (g != 0).any(1)
     o, g = o[live], g[live]
     if not len(g) or not bool(o.isfinite().all()) or not bool(g.isfinite().all()):
@@ -134,7 +130,7 @@ def _misfit(g: Tensor, shape: Tensor) -> float:
 
 def zero_column_fraction(x: Tensor) -> float | None:
     """Share of the columns of a non-negative matrix that are zero in each row; None of any other tensor."""
-    x = as_rows(x)
-    if x.shape[0] < 2 or x.shape[1] < 2 or not bool((x >= 0).all()):
+    x = as_rows(x.detach())
+    if x.shape[0] < 2 or x.shape[1] < 2 or not float(x.amin()) >= 0:
         return None
-    return float((x == 0).all(0).double().mean())
+    return float((x.sum(0) == 0).double().mean())

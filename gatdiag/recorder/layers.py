@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from gatdiag.recorder.recorder import Recorder
 
 _MOST = 1 << 16  # outputs of one step
+_UNMEASURED: Final = 0  # number of an output of which nothing is measured
+_GROUPS: Final = {each.group for each in columns("layers")}
 _OF_OUTPUTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and not e.is_of_gradient]
 _OF_GRADIENTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and e.is_of_gradient]
 _OTHERS: Final = [each for each in columns("layers") if each.takes]
@@ -94,7 +96,7 @@ class LayerRecorder:
         self._selection, self._guard, self._stopwatch, self._recorder = selection, guard, stopwatch, recorder
         self._due: frozenset[str] = frozenset()  # groups that the coming record has; none if it is no record
         self._others: list[Quantity] = []  # what it has besides, each measured by a function of its own
-        self._is_recorded = False
+        self._is_recorded = self._is_due = False  # whether the step is a record, and anything of layers is due at it
         self._count = self._bytes = 0  # outputs, and what was kept of this step
         self._pass = ForwardPass()
         self._by_number: dict[int, ForwardPass] = {}
@@ -113,6 +115,7 @@ class LayerRecorder:
         """A new step begins, which will be the record with this number, or none."""
         self._is_recorded = record is not None
         self._due = frozenset() if record is None else self._selection.groups_due(record)
+        self._is_due = not self._due.isdisjoint(_GROUPS)
         self._others = [each for each in _OTHERS if each.group in self._due and each.name in self._selection.columns]
         self._pass, self._by_number, self._edge_index, self._bytes = ForwardPass(), {}, None, 0
 
@@ -199,10 +202,11 @@ class LayerRecorder:
 
     def _measure_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
         self._end_attention(layer)
-        matrix = None if output is None or not self._is_recorded else smoothing.as_rows(output)
-        if matrix is None:
+        if output is None or not output.dim() or not self._is_recorded:
             return None
-        seen = self._pass
+        if not self._is_due:
+            return _UNMEASURED
+        matrix, seen = smoothing.as_rows(output), self._pass
         if in_backward_pass() and layer in seen.numbers:
             return None
         self.saw_half |= matrix.dtype is torch.float16
@@ -225,9 +229,9 @@ class LayerRecorder:
             return
         is_another = number in seen.returned
         seen.returned.add(number)
-        matrix = smoothing.as_rows(gradient)
-        if matrix is None or seen.numbers.get(layer) != number:
+        if seen.numbers.get(layer) != number:
             return
+        matrix = smoothing.as_rows(gradient)
         if is_another:
             self._notes.setdefault("backward passes", _OF_THE_LAST)
         if "outputs" in self._due:

@@ -31,7 +31,7 @@ from gatdiag.recorder.optimizers import (
     unscale_of_outputs,
     unscale_of_parameters,
 )
-from gatdiag.recorder.samples import Sample, UnclippedNorm, are_suspect
+from gatdiag.recorder.samples import BackwardPass, Sample, are_suspect
 from gatdiag.recorder.scalars import TrainerMetrics, flattened, scalar, training_loss
 from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
@@ -129,7 +129,7 @@ class Recorder:
         self._backlog: Backlog | None = None
         self._sample: Sample | None = None  # of the step that is open, if one is taken
         self._is_inside = False  # whether the open step is made inside the backward pass
-        self._unclipped = UnclippedNorm()
+        self._backward_pass = BackwardPass()
         self._signals = Signals(self._root, self._guard)
         self._trainer = TrainerMetrics(self._root)
         self._logs_loss = self._has_loss = False  # whether the user logs a loss, and whether closures return it
@@ -240,6 +240,7 @@ class Recorder:
                 "no output of a layer was seen: inside compiled code, and where layers are not called as modules, "
                 "nothing can be read without changing the computation. Parameters and laws are recorded",
             )
+        self._guard("signals", self._tell_signals, at_once=True)
         self._model.warn_of_missing_laws()
         notes = list(self._layers.notes)
         if (plan := self._model.plan) is not None:
@@ -328,7 +329,7 @@ class Recorder:
 
     def on_layer_ends(self, layer: str, inputs: tuple[Any, ...]) -> None:
         """A layer has run."""
-        if self._looks_closely:
+        if self._signals.is_chosen and self._looks_closely:
             self._guard("signals", self._signals.on_layer, layer, inputs)
         if not self.is_ahead and self._root.training:
             if not self._steps.is_open:
@@ -338,20 +339,19 @@ class Recorder:
     def on_gradient(self) -> None:
         """The gradient of a layer's output has been computed; the backward pass goes on."""
         self.is_ahead = True
-        if self._model.plan is not None and self._counter.record is not None:
-            self._guard("gradient norms before clipping", self._await_the_end, self._model.plan)
+        if self._backlog is not None and self._counter.record is not None:
+            self._guard("gradient norms before clipping", self._await_the_end, self._backlog.sampler.flat.tensors)
 
-    def _await_the_end(self, plan: RecordingPlan) -> None:
-        if self._unclipped.on_gradient(plan.weights.tensors):
+    def _await_the_end(self, parameters: Sequence[Tensor]) -> None:
+        if self._backward_pass.on_gradient(parameters):
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._on_backward_ended))
 
     def _on_backward_ended(self) -> None:
-        plan = self._model.plan
-        if plan is None:
+        if self._model.plan is None or self._backlog is None:
             return
         with self._stopwatch, torch.no_grad():
-            self._unclipped.on_backward_ended(plan.weights.flat)
+            self._backward_pass.on_end(self._backlog.sampler.flat)
             if not self._counter.steps and not self._steps.is_open:
                 is_away = any(parameter.device.type != "cpu" for parameter in self._root.parameters())
                 is_rough = self._layers.saw_rough or is_away
@@ -374,7 +374,7 @@ class Recorder:
             with torch.no_grad():
                 self._guard("this step", self._open, optimizers)
                 if self._counter.record is not None:
-                    self._guard("signals", self._signals.before_step, optimizers)
+                    self._guard("signals", self._signals.before_step, optimizers, self._sample)
 
     def on_loss(self, loss: Any) -> None:
         """A closure has returned its loss."""
@@ -395,8 +395,8 @@ class Recorder:
     def on_done(self) -> None:
         """The step is over."""
         with self._stopwatch, torch.no_grad():
-            self._guard("signals", self._take_signals)
             self._guard("this step", self._close)
+            self._guard("signals", self._take_signals)
             self._log_what_a_trainer_knows(self._counter.step)
         self._sample, self._members = None, ()
         self.is_ahead = False
@@ -409,14 +409,14 @@ class Recorder:
         return self._counter.record is not None and self._root.training and not in_backward_pass()
 
     def _take_signals(self) -> None:
-        if self._counter.record is None:
-            self._signals.skip_step()
-            return
-        columns, news = self._signals.after_step(), self._signals.news()
-        if self._writer is not None and self._model.plan is not None:
-            self._writer.step_signals(self._counter.step, columns)
-            if news is not None:
-                self._writer.describe(signals=news)
+        self._signals.after_step(is_recorded=self._counter.record is not None)
+        if self._model.plan is not None:
+            self._tell_signals()
+
+    def _tell_signals(self, *, at_once: bool = False) -> None:
+        news = self._signals.news(at_once=at_once)
+        if self._writer is not None and news is not None:
+            self._writer.describe(signals=news)
 
     def _log_what_a_trainer_knows(self, step: int) -> None:
         values = self._guard("metrics of the trainer", self._trainer.news)
@@ -454,7 +454,7 @@ class Recorder:
                 backlog.sampler.foresee(sample, optimizer)
         if record is not None and not self._is_inside:
             self._take_layers(sample)
-            self._unclipped.give(sample, unscale if sample.unscale is None else sample.unscale)
+            self._backward_pass.give(sample, unscale if sample.unscale is None else sample.unscale)
         return sample
 
     def _take_layers(self, sample: Sample) -> None:
@@ -473,8 +473,8 @@ class Recorder:
 
     def _take_moved(self) -> None:
         sample, backlog = self._sample, self._backlog
-        is_wanted = sample is not None and sample.record is not None and "update_ratio" in self._selection.columns
-        if is_wanted and sample is not None and backlog is not None:
+        is_wanted = self._signals.is_close or "update_ratio" in self._selection.columns
+        if is_wanted and sample is not None and sample.record is not None and backlog is not None:
             backlog.sampler.take_moved(sample)
 
     def _close(self) -> None:
@@ -558,7 +558,9 @@ class Recorder:
 
     def _start_backlog(self, plan: RecordingPlan, writer: Writer) -> None:
         seconds = {} if self._observer is None else {"seconds": _SHOWN}
-        self._backlog = Backlog(plan, self._selection.columns, self._guard, writer, **seconds)
+        self._signals.recorded = plan.weights.tensors
+        parameters = self._root.parameters()
+        self._backlog = Backlog(plan, parameters, self._selection.columns, self._guard, writer, **seconds)
 
     def _listen_to(self, layers: Iterable[Layer]) -> None:
         modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gatdiag import metrics
 from gatdiag.errors import OptimizerError
 from gatdiag.laws.prediction import Update, held_by
 from gatdiag.recorder.layers import ForwardPass
@@ -23,7 +22,6 @@ from gatdiag.recorder.neurons import NeuronRecorder
 from gatdiag.recorder.weights import Flat, FlatParameters
 
 _LEAST, _LARGEST = 1e-24, 1e30  # sums of squares between which none of float32 over- or underflows
-_MANY = 1 << 20  # entries, whose sum in float32 has fewer than six digits
 
 
 def square(flats: Flat) -> float:
@@ -50,8 +48,11 @@ class Sample:
         moves: Name -> how optimizers will move parameters of laws; None where it is not wanted, or not known.
         layers: The forward pass of the step.
         unscale: What gradients of layer outputs are multiplied by to undo the scaling of the loss; None: nothing.
-        unclipped: Norm of all gradients before they were clipped, scaled; None: unknown, or that of `gradients`.
-        is_unclipped: Whether it is known to be that of `gradients`.
+        raw: Gradients as the last backward pass left them, before anything could clip them; `gradients` itself where
+            nothing did; None where no backward pass was seen.
+        unscale_raw: What these are multiplied by to undo the scaling of the loss; None: nothing.
+        left: Norm of the gradients that were there when the backward pass began; None where that was not looked at.
+        repeats: Whether its overshoot is wanted, and its batch is that of the step before.
         is_finite: Whether all entries of weights and gradients are known to be.
     """
 
@@ -66,8 +67,10 @@ class Sample:
     moves: dict[str, Update] | None = None
     layers: ForwardPass | None = None
     unscale: Any = None
-    unclipped: Any = None
-    is_unclipped: bool = False
+    raw: Flat | None = None
+    unscale_raw: Any = None
+    left: Any = None
+    repeats: bool = False
     is_finite: bool = False
 
     def change(self) -> Flat | None:
@@ -76,30 +79,42 @@ class Sample:
             return None
         return [after - before for after, before in zip(self.moved, self.weights, strict=True)]
 
+    def unscaled_raw(self) -> Flat | None:
+        """The gradients before they were clipped, not scaled; `gradients` itself where nothing clipped them."""
+        if self.raw is None or self.unscale_raw is None:
+            return self.raw
+        factor = float(self.unscale_raw)
+        return [flat * factor for flat in self.raw]
+
     @property
     def bytes(self) -> int:
         """About how much memory it takes."""
-        of_weights = sum(flat.numel() * flat.element_size() for flat in self.weights)
+        of_weights = sum(flat.nbytes for flat in self.weights)
         rests = (move.rest for move in (self.moves or {}).values())
         of_moves = sum(rest.nbytes for rest in rests if rest is not None)
-        return 3 * of_weights + of_moves + (0 if self.layers is None else self.layers.bytes)
+        copies = 3 if self.raw is None or self.raw is self.gradients else 4
+        return copies * of_weights + of_moves + (0 if self.layers is None else self.layers.bytes)
 
 
 class Sampler:
-    """Takes samples of the recorded parameters of a model, and of those that its laws need besides.
+    """Takes samples of the recorded parameters of a model, and then of the others: its laws and slopes need them, too.
 
     Args:
         tensors: The recorded parameters.
         neurons: The laws, if there are any.
+        others: All parameters of the model.
 
     Attributes:
         flat: Lays out what it takes.
         of_laws: Parameter of a law -> its position.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], neurons: NeuronRecorder | None) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor], neurons: NeuronRecorder | None, others: Iterable[Tensor] = ()
+    ) -> None:
         known = {id(tensor): tensor for tensor in tensors}
         known |= {} if neurons is None else {id(tensor): tensor for tensor in neurons.parameters.values()}
+        known |= {id(tensor): tensor for tensor in others if tensor.requires_grad}
         self.flat = FlatParameters([*tensors, *list(known.values())[len({id(tensor) for tensor in tensors}) :]])
         self._neurons = neurons
         at = {id(tensor): position for position, tensor in enumerate(self.flat.tensors)}
@@ -136,12 +151,14 @@ class Sampler:
             for position, tensor in enumerate(self.flat.tensors)
             if id(tensor) in held and tensor.grad is not None
         ]
+        before, sample.gradients = sample.gradients, [flat.clone() for flat in sample.gradients]
         old, new = self.flat.pieces(sample.gradients), self.flat.pieces(self._gradients(unscale))
         for position in here:
             old[position].copy_(new[position])
         sample.has_gradient[here] = True
-        before, sample.square = sample.square, square(sample.gradients)
-        sample.is_unclipped &= sample.square == before
+        earlier, sample.square = sample.square, square(sample.gradients)
+        if sample.raw is before and sample.square == earlier:
+            sample.raw = sample.gradients
         sample.is_finite &= math.isfinite(sample.square)
 
     def foresee(self, sample: Sample, optimizer: Optimizer) -> None:
@@ -170,6 +187,11 @@ class Sampler:
         return flats if unscale is None else [flat * unscale.to(flat) for flat in flats]
 
 
+def dot(one: Flat, other: Flat) -> float:
+    """The inner product of real ones; it waits for the device."""
+    return sum(float(torch.dot(a, b)) for a, b in zip(one, other, strict=True) if not a.is_complex())
+
+
 def are_suspect(gradients: Iterable[Tensor | None]) -> bool:
     """True if any of these may hold a NaN or an infinity, found out quickly; on a device, always."""
     with np.errstate(all="ignore"):
@@ -184,49 +206,43 @@ def are_suspect(gradients: Iterable[Tensor | None]) -> bool:
     return False
 
 
-class UnclippedNorm:
-    """The norm of all gradients at the end of each backward pass, which is before anything can clip them.
+class BackwardPass:
+    """The gradients at the end of each backward pass, which is before anything can clip them.
 
-    It is taken even where nothing clips them, for that cannot be known: what goes through `.data` leaves no trace.
+    They are copied even where nothing clips them, for that cannot be known: what goes through `.data` leaves no trace.
     """
 
     def __init__(self) -> None:
-        self._norm: Tensor | float | None = None
+        self._gradients: Flat | None = None
         self._square = math.nan
-        self._backward_pass = -1
+        self._number = -1
         self._earlier: list[tuple[int, int]] = []
 
     def on_gradient(self, parameters: Sequence[Tensor]) -> bool:
         """Remember the gradients as they are before a backward pass; returns whether this is its first call in it."""
         number = torch._C._current_graph_task_id()
-        if number == self._backward_pass:
+        if number == self._number:
             return False
-        self._backward_pass, self._earlier = number, versions(parameters)
+        self._number, self._earlier = number, versions(parameters)
         return True
 
-    def on_backward_ended(self, flat: FlatParameters) -> None:
+    def on_end(self, flat: FlatParameters) -> None:
         """The gradients are as the backward pass left them."""
-        if versions(flat.tensors) == self._earlier:
-            return  # nothing was accumulated: gradients were asked for elsewhere
-        flats = [part for part in flat.gradients() if not part.is_complex()]
-        self._square = found = square(flats)
-        if _LEAST < found < _LARGEST and sum(map(len, flats)) < _MANY:
-            self._norm = math.sqrt(found)
-        else:
-            self._norm = torch.linalg.vector_norm(torch.cat([metrics.norms([part]) for part in flats]))
+        if versions(flat.tensors) != self._earlier:  # else nothing was accumulated: gradients were asked for elsewhere
+            self._gradients = flat.gradients()
+            self._square = square(self._gradients)
 
     def give(self, sample: Sample, unscale: Any) -> None:
         """Tell the sample of a step that begins; nothing where no backward pass was seen since the last one.
 
         Args:
             sample: The sample.
-            unscale: What the norm is multiplied by to undo the scaling of the loss; None: nothing.
+            unscale: What gradients are multiplied by to undo the scaling of the loss; None: nothing.
         """
-        norm, self._norm = self._norm, None
+        raw, self._gradients = self._gradients, None
         is_same = _LEAST < self._square < _LARGEST and sample.square == self._square
-        sample.is_unclipped = norm is not None and unscale is None and is_same
-        if norm is not None:
-            sample.unclipped = norm if unscale is None else norm * unscale
+        sample.raw = sample.gradients if raw is not None and unscale is None and is_same else raw
+        sample.unscale_raw = unscale
 
 
 def versions(parameters: Sequence[Tensor]) -> list[tuple[int, int]]:

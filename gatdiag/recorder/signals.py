@@ -1,15 +1,18 @@
 """What the tables do not hold and a diagnosis needs: inputs, output and loss, the graph, leftover gradients, overshoot.
 
 Most of it is looked at in about fifteen early steps and then in every fiftieth, so that it costs nothing to speak of;
-it stands in meta.json under "signals". The overshoot of each step and leftover gradients are columns of `steps`:
+it stands in meta.json under "signals". The overshoot of each step and leftover gradients are columns of `steps`, which
+the backlog measures of samples:
 
     overshoot = 1 - <g', d> / <g, d>
 
-with d the step just made, g and g' the gradients before and after it on the same batch: 0 where the slope stays, 1 at
-the minimum along the step, above 2 where gradient descent diverges.
+with d the step just made, g and g' the gradients before and after it on the same batch, before they are clipped: 0
+where the slope stays, 1 at the minimum along the step, above 2 where gradient descent diverges.
 """
 
 import inspect
+import math
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -18,16 +21,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gatdiag import metrics
 from gatdiag.laws.prediction import held_by
+from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.samples import Sample
+from gatdiag.run.writer import SECONDS_BETWEEN_WRITES
 
 _CHOSEN: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})
 _EVERY: Final = 50
 _CLOSELY: Final = 30  # steps whose overshoot is measured; then of every tenth
 _THEN: Final = 10
 _MOST_NODES: Final = 200_000  # of an autograd graph
-_MOST_NUMBERS: Final = 20_000_000  # weights that are copied at a step
 
 
 class Signals:
@@ -36,11 +42,18 @@ class Signals:
     Args:
         model: The model, wrappers taken off.
         guard: Turns what fails in a hook into a warning.
+
+    Attributes:
+        is_chosen: Whether the coming step is one of those that are looked at closely.
+        is_close: Whether the overshoot of the coming step is wanted.
+        recorded: The parameters whose leftover gradients are measured.
     """
 
     def __init__(self, model: nn.Module, guard: Guard) -> None:
         self._model, self._guard = model, guard
         self._names = _argument_names(model)
+        self.is_chosen = self.is_close = True
+        self.recorded: Sequence[Tensor] = ()
         self._step = 0  # counted here, for a run that is resumed has others
         self._looks = 0  # steps of these that were looked at
         self._inputs: list[dict[str, Any]] = []
@@ -51,32 +64,19 @@ class Signals:
         self._implied: dict[str, Any] = {}
         self._labels: Tensor | None = None
         self._layers: dict[str, dict[str, Any]] = {}
-        self._columns: dict[str, Any] = {}
-        self._before: list[tuple[nn.Parameter, Tensor, Tensor]] = []  # parameter, gradient, weight before the step
-        self._moved: list[tuple[nn.Parameter, Tensor]] = []  # and the step just made
-        self._along: Tensor | None = None  # <g, d>
-        self._used: Tensor | None = None  # norm of the gradient of the last step
+        self._was_close = False  # whether the overshoot of the last step is wanted
         self._awaits_backward = False
+        self._left: Tensor | float | None = None  # norm of the gradients at the beginning of the backward pass
         self._same: list[Any] = []  # inputs of the last forward pass, weakly
         self._is_same = False
         self._live: Tensor | None = None  # rows of the output that the loss saw
         self._has_changed = False
-
-    @property
-    def is_chosen(self) -> bool:
-        """The coming step is one of those that are looked at closely."""
-        return self._looks in _CHOSEN or self._looks % _EVERY == 0
-
-    @property
-    def _is_close(self) -> bool:
-        return self._looks < _CLOSELY or self._looks % _THEN == 0
+        self._told = -math.inf  # when the entry of meta.json was asked for last
 
     # --- forward and backward -----------------------------------------------------------------------------------------
 
     def on_layer(self, layer: str, inputs: Iterable[Any]) -> None:
         """A layer has run in training: which units that feed it are dead."""
-        if not self.is_chosen:
-            return
         x = next((one for _, one in tensors(inputs) if one.is_floating_point() and one.dim() > 1), None)
         if x is None or not x.numel() or not x.requires_grad:  # features of the data may well never occur
             return
@@ -102,7 +102,7 @@ class Signals:
         if self.is_chosen and (found := criterion.output_statistics(o)):
             self._output = {**found, "last_operation": criterion.last_operation(o)}
             self._has_changed = True
-        if o.requires_grad and not o.is_leaf and (self.is_chosen or self._is_close or self._awaits_backward):
+        if o.requires_grad and not o.is_leaf and (self.is_chosen or self.is_close or self._awaits_backward):
             kept, step = o.detach(), self._step
 
             def backward(gradient: Tensor) -> None:
@@ -148,8 +148,8 @@ class Signals:
         with torch.no_grad():
             if self._awaits_backward:
                 self._awaits_backward = False
-                self._measure_stale()
-            live = (criterion.as_rows(gradient) != 0).any(1)
+                self._left = self._leftover()
+            live = (as_rows(gradient) != 0).any(1)
             if self._live is not None:
                 self._is_same &= live.shape == self._live.shape and bool((live == self._live).all())
             self._live = live
@@ -163,63 +163,43 @@ class Signals:
                     self._labels = labels if self._labels is None else self._labels + labels
                 self._has_changed = True
 
-    def _measure_stale(self) -> None:
-        left = [gradient for _, gradient in self._gradients()]
-        now = _norm(left) if left else None
-        if self._used is not None:
-            self._columns["stale_gradient"] = 0.0 if now is None else now / self._used.clamp(min=1e-30)
+    def _leftover(self) -> Tensor | float:
+        gradients = [tensor.grad for tensor in self.recorded]
+        left = [g for g in gradients if g is not None and not g.is_sparse and not g.is_complex()]
+        return metrics.frobenius_norm(metrics.norms(left)) if left else 0.0
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def before_step(self, optimizers: Sequence[Optimizer]) -> None:
-        """Gradients are there, and weights have not moved."""
+    def before_step(self, optimizers: Sequence[Optimizer], sample: Sample | None) -> None:
+        """Gradients are there, and weights have not moved; tells the sample of the step what to measure."""
         if self._step == 0 and self._foreign:
             held = held_by(*optimizers)
             alive = [leaf for reference in self._foreign if (leaf := reference()) is not None]
             self._graph["foreign_leaves"] = sum(id(leaf) not in held for leaf in alive)
             self._has_changed = True
-        if self._moved and self._along is not None:
-            after = _dot((p.grad, d) for p, d in self._moved if p.shape == d.shape)
-            if self._is_same:
-                self._columns["overshoot"] = torch.where(self._along < 0, 1 - after / self._along, torch.nan)
-        self._moved, self._along = [], None
-        if not self._is_close:
-            return
-        gradients = self._gradients()
-        if gradients and sum(p.numel() for p, _ in gradients) <= _MOST_NUMBERS:
-            self._used = _norm([gradient for _, gradient in gradients])
-            self._awaits_backward = True
-            self._before = [(p, gradient.detach().clone(), p.detach().clone()) for p, gradient in gradients]
+        if sample is not None:
+            sample.left, self._left = self._left, None
+            sample.repeats = self._was_close and self._is_same
 
-    def _gradients(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """Parameters that have one, and these: real and dense ones."""
-        pairs = [(p, p.grad) for p in self._model.parameters()]
-        return [(p, g) for p, g in pairs if g is not None and not g.is_sparse and not g.is_complex()]
-
-    def after_step(self) -> dict[str, Any]:
-        """The weights have moved; returns the columns of this step."""
-        if self._before:
-            self._moved = [(p, p.detach() - weight) for p, _, weight in self._before]
-            self._along = _dot((g, d) for (_, g, _), (_, d) in zip(self._before, self._moved, strict=True))
-            self._before = []
-        columns, self._columns = self._columns, {}
+    def after_step(self, *, is_recorded: bool) -> None:
+        """The weights have moved. What was seen before a step that is not recorded is not compared with what comes."""
+        self._was_close = self._awaits_backward = is_recorded and self.is_close
         self._step += 1
-        self._looks += 1
-        return columns
-
-    def skip_step(self) -> None:
-        """A step that is not recorded was made: what was seen before it is not compared with what comes."""
-        self._step += 1
-        self._moved, self._before, self._same, self._columns = [], [], [], {}
-        self._awaits_backward = False
+        if is_recorded:
+            self._looks += 1
+            self.is_chosen = self._looks in _CHOSEN or self._looks % _EVERY == 0
+            self.is_close = self._looks < _CLOSELY or self._looks % _THEN == 0
+        else:
+            self._same = []
 
     # --- results ------------------------------------------------------------------------------------------------------
 
-    def news(self) -> dict[str, Any] | None:
-        """The entry of meta.json, if there is anything new in it."""
-        if not self._has_changed:
+    def news(self, *, at_once: bool = False) -> dict[str, Any] | None:
+        """The entry of meta.json, if there is anything new in it and a second has passed since the last one."""
+        now = time.monotonic()
+        if not self._has_changed or not (at_once or now - self._told >= SECONDS_BETWEEN_WRITES):
             return None
-        self._has_changed = False
+        self._has_changed, self._told = False, now
         output = {**self._output, **self._implied}
         if self._criteria:
             name = max({*self._criteria}, key=self._criteria.count)
@@ -265,13 +245,3 @@ def _leaves(o: Tensor) -> Iterator[Tensor]:
         if isinstance(variable, Tensor):
             yield variable
         stack += [following for following, _ in node.next_functions]
-
-
-def _norm(parts: Sequence[Tensor]) -> Tensor:
-    total: Tensor = torch.stack([part.detach().float().norm() for part in parts]).norm()
-    return total
-
-
-def _dot(pairs: Iterable[tuple[Tensor | None, Tensor]]) -> Tensor:
-    products = [(a.detach().float() * b.float()).sum() for a, b in pairs if a is not None]
-    return torch.stack(products).sum() if products else torch.tensor(torch.nan)

@@ -106,11 +106,13 @@ class WeightColumns:
         columns: Column -> values, (samples, parameters), masked where nothing was measured.
         gradient_norm: (samples,), of all parameters together; NaN without gradients.
         relative_gradient_norm: (samples, parameters).
+        changes: Of each sample, by how much its step moved the weights, if that was taken.
     """
 
     columns: dict[str, Any]
     gradient_norm: Floats
     relative_gradient_norm: Floats
+    changes: list[Flat | None]
 
 
 class Weights:
@@ -213,8 +215,15 @@ class Weights:
             for name, (values, where) in found.items()
             if name in columns
         }
-        total = np.linalg.norm(np.where(self.is_measurable, gradient_norm, 0.0), axis=1)
-        return WeightColumns(kept, total, relative)
+        return WeightColumns(kept, self._together(gradient_norm), relative, moved)
+
+    def total_norms(self, of_samples: Sequence[Flat | None]) -> Floats:
+        """Norms of all parameters, or of all gradients, together, one a sample."""
+        return self._together(self._by_parameter(of_samples, metrics.norms))
+
+    def _together(self, norms: Floats) -> Floats:
+        together: Floats = np.linalg.norm(np.where(self.is_measurable, norms, 0.0), axis=1)
+        return together
 
     def non_finite(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """How many entries of each weight and each gradient are NaN or infinite."""

@@ -161,15 +161,8 @@ class Writer:
         """The row of a step in the table `steps`, which begins with its time."""
         return self._rows.setdefault(step, {"step": step, "time": time.monotonic() - self._start})
 
-    def step(self, step: int, gradient_norm: Any, unclipped: Any = None) -> None:
-        """Norms of the gradients of a recorded step."""
-        row = self.row(step)
-        row["gradient_norm"] = gradient_norm
-        if unclipped is not None:
-            row["gradient_norm_before_clipping"] = unclipped
-
-    def step_signals(self, step: int, columns: Mapping[str, Any]) -> None:
-        """What was seen of a recorded step besides; see `gatdiag.recorder.signals`."""
+    def step(self, step: int, columns: Mapping[str, float]) -> None:
+        """Columns of `steps` that were measured of a recorded step."""
         self.row(step).update(columns)
 
     def step_rates(self, step: int, rates: Mapping[tuple[str, int], Any]) -> None:

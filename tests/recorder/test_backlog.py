@@ -177,6 +177,13 @@ def test_passes_without_a_step_do_not_fill_the_memory(tmp_path, monkeypatch):
     assert len(gatdiag.load(tmp_path / "run").layers) == 3
 
 
+def test_layers_have_rows_where_anything_of_them_was_measured(tmp_path):
+    run = train(tmp_path / "run", steps=12, every=1, metrics="fast").run
+    assert sorted(run.layers.step.unique()) == [0, 10]
+    assert run.layers.mu.notna().all()
+    assert sorted(run.parameters.step.unique()) == list(range(12))
+
+
 def test_tensors_in_a_row_become_numbers():
     from gatdiag.recorder.writer import _on_host
 

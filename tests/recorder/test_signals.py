@@ -19,11 +19,13 @@ def mlp():
     return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
 
 
-def train(folder, model, *, steps=6, lr=0.1, clears=True, batches=None, optimizer=None, x=X, every=1):
-    """Train; returns the run, and weights and gradients at each step."""
+def train(
+    folder, model, *, steps=6, lr=0.1, clears=True, batches=None, optimizer=None, x=X, every=1, clip=None, **options
+):
+    """Train; returns the run, and weights and gradients, not clipped, at each step."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=lr)
     seen = []
-    with gatdiag.watch(model, folder, every=every, metrics="fast") as recorder:
+    with gatdiag.watch(model, folder, every=every, **{"metrics": "fast", **options}) as recorder:
         for step in range(steps):
             rows = slice(None) if batches is None else batches[step]
             if clears:
@@ -32,14 +34,27 @@ def train(folder, model, *, steps=6, lr=0.1, clears=True, batches=None, optimize
             loss.backward()
             weights = [p.detach().clone() for p in model.parameters()]
             gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+            if clip is not None:
+                clip(model.parameters())
             optimizer.step()
             seen.append((weights, gradients))
             recorder.log(loss=loss)
     return gatdiag.load(folder), seen
 
 
-def test_the_overshoot_is_that_of_the_gradients_before_and_after_a_step(tmp_path):
-    run, seen = train(tmp_path / "run", mlp())
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"clip": lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.01), "lr": 5.0},
+        {"clip": lambda parameters: [p.grad.data.clamp_(-0.01, 0.01) for p in parameters], "lr": 5.0},
+        {"metrics": ["mu"]},
+        {"include": "2"},
+    ],
+    ids=["plain", "clipped", "clipped without a trace", "weights are not recorded", "one layer is recorded"],
+)
+def test_the_overshoot_is_that_of_all_gradients_before_and_after_a_step(tmp_path, options):
+    run, seen = train(tmp_path / "run", mlp(), **options)
     assert math.isnan(run.steps.overshoot[0])
     for step in range(1, 6):
         (before, g), (after, following) = seen[step - 1], seen[step]

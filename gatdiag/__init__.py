@@ -10,10 +10,10 @@ neighbors never:
     report         runs -> one HTML page that a stranger understands
     figures        runs -> the papers' figures, as pictures and as data; one figure a file
     checkpoint     saved checkpoints -> a run, without ever executing what is in a file
-    diagnosis      runs -> findings: what is wrong, each with its evidence; one failure mode a file; never torch
     remedies       change a model so that it trains: initialization, rebalancing, normalizations; and take it back
-    summary        runs -> tables and facts that figures and report need
     recorder       a training loop -> a run; nothing about the training changes
+    diagnosis      runs -> findings: what is wrong, each with its evidence; one failure mode a file; never torch
+    summary        runs -> tables and facts that figures and report need
     laws           model -> its conservation laws, found by tracing it; their values; c under real optimizers
     metrics        tensors -> numbers at one step; pure functions, one concept a file
     run            the store: the run folder, its documented format, writing and reading it; never torch

@@ -34,6 +34,7 @@ def watch(
     exclude: Patterns = None,
     name: str | None = None,
     law_search_seconds: float | None = 20.0,
+    warn: bool = True,
     progress: bool = False,
     enabled: bool = True,
 ) -> Recorder:
@@ -94,6 +95,11 @@ def watch(
         name: What the run is called in reports; the folder's name if left out.
         law_search_seconds: How long the first step may look for laws. After that training goes on without them, one
             warning says so, and all else is recorded. None: no limit. 0: laws are not looked for.
+        warn: Say in one line, as a `TrainingWarning`, what is certain to be wrong with the training: the first NaN or
+            infinity at its step, with what led to it; and after 1, 10 and 100 recorded steps, if no gradient reaches
+            the first layer or none at all arrives, if parameters are in no optimizer, if gradients are not cleared, if
+            probabilities are given to a loss on logits. It is what `gatdiag.diagnose` finds, each said once. Training
+            goes on, even where warnings are errors: standard error has to do then.
         progress: Show one line in the terminal: step, loss, and for each layer a bar whose height is the logarithm of
             its gradient relative to its weights, from ▁ for 1e-7 to █ for 1; "·" is zero, "-" no gradient, "!" NaN.
         enabled: False makes all of it a no-op, as the environment variable GATDIAG_DISABLE=1 does. In distributed
@@ -102,8 +108,8 @@ def watch(
     Returns:
         The recorder, which records already. As a context manager it ends with the context; without one it records until
         `recorder.finish()` or the exit of the interpreter, whether the variable is kept or not, or until the model is
-        watched again. `recorder.log(loss=loss)` or `recorder.log({"loss": loss})` notes scalars, and `recorder.step()`
-        announces the step of an optimizer that is not torch's.
+        watched again. `recorder.log(loss=loss)` or `recorder.log({"loss": loss})` notes scalars, `recorder.step()`
+        announces the step of an optimizer that is not torch's, and `recorder.diagnosis()` says what is wrong so far.
 
     Raises:
         InputError: An argument is wrong, or the folder holds something, is being recorded, or has a run of another
@@ -144,6 +150,7 @@ def watch(
         name=name,
         overwrite=overwrite,
         resume=resume,
+        warn=warn,
     )
     observer = ProgressLine() if progress else None
     return Recorder(model, folder, settings, enabled=enabled, observer=observer).start()

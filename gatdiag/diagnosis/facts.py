@@ -110,8 +110,11 @@ class Facts:
 
     @cached_property
     def is_broken(self) -> bool:
-        """The loss ended as NaN or infinite."""
-        return bool(len(self.loss) and not math.isfinite(self.loss.iloc[-1]))
+        """The loss ended as NaN or infinite; or something did before it, of which no loss was logged yet."""
+        noted = self.run.meta.get("first_non_finite")
+        last = int(self.loss.index[-1]) if len(self.loss) else self.count - 1
+        is_lost = bool(len(self.loss)) and not math.isfinite(self.loss.iloc[-1])
+        return is_lost or (noted is not None and int(noted["step"]) >= last)
 
     @cached_property
     def first_loss(self) -> float:

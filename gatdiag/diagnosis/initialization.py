@@ -24,7 +24,8 @@ def too_large(facts: Facts) -> Finding | str | None:
         return _UNKNOWN
     values = np.array(list(gains.values()))
     layer = max(gains, key=gains.__getitem__)
-    is_hot = facts.first_loss > limit("chance") * facts.base or facts.is_broken
+    is_lost = facts.is_broken and not math.isfinite(facts.first_loss)
+    is_hot = is_lost or facts.first_loss > limit("chance") * facts.base
     is_lonely = values.max() > limit("gain-one") and values.min() > 0.2 and facts.state != "trained"
     if not is_hot or not (median(values) > limit("gain-large") or is_lonely):
         return None

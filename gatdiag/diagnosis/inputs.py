@@ -24,7 +24,8 @@ def input_non_finite(facts: Facts) -> Finding | str | None:
         "input-nonfinite",
         "error",
         "NaN or infinity in the inputs",
-        f"{bad['non_finite']:,} entries of the input {bad['name']} are NaN or infinite, the first in row {row}, "
+        f"{bad['non_finite']:,} {'entry' if bad['non_finite'] == 1 else 'entries'} of the input {bad['name']} "
+        f"{'is' if bad['non_finite'] == 1 else 'are'} NaN or infinite, the first in row {row}, "
         f"column {column}: every node near them becomes NaN, then every weight.",
         (Evidence(f"NaN or infinite entries of {bad['name']}", bad["non_finite"], "entries"),),
         "Flagged from the first one.",

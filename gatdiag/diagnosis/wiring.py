@@ -71,7 +71,8 @@ def without_gradient(facts: Facts) -> Finding | str | None:
     if len(never) + len(zero) + len(frozen) >= total and not never and not frozen:
         return None  # every gradient is zero: there is no signal at all
     if never:
-        severity: Severity = "note" if facts.state == "trained" else "error" if facts.state == "failing" else "warning"
+        is_error = facts.state == "failing" or (facts.state == "unknown" and _is_cut_off(facts, never))
+        severity: Severity = "error" if is_error else "note" if facts.state == "trained" else "warning"
         why = "(detached, or not used by the loss)"
         return _no_gradient(
             facts, never, f"No gradient ever reaches {len(never)} of {total} parameters {why}", severity
@@ -83,6 +84,18 @@ def without_gradient(facts: Facts) -> Finding | str | None:
         text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"
         return _no_gradient(facts, zero, text, "warning")
     return None
+
+
+def _is_cut_off(facts: Facts, never: Sequence[str]) -> bool:
+    """All that the first layer has gets no gradient though an optimizer holds it, and layers behind it get some.
+
+    Unlike a branch that the loss does not use, that is never meant so: something between them detaches.
+    """
+    held = {name for group in facts.groups for name in group.get("parameters") or []}
+    known = [[p["name"] for p in layer["parameters"] if p.get("trainable", True)] for layer in facts.layers]
+    first, *others = [names for names in known if names] or [[]]
+    is_behind = any(name not in never for names in others for name in names)
+    return bool(first) and is_behind and held.issuperset(first) and {*never}.issuperset(first)
 
 
 def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severity) -> Finding:

@@ -12,7 +12,7 @@ with those of other steps, in `Backlog`) -> `Writer` -> the store.
   the same where training calls parts of a model and not its forward pass; `criterion`: the loss, from gradients
 - `scalars`: logged values; `meta`: the contents of meta.json
 - `writer`: rows -> the run folder; `non_finite`: the first NaN
-- `guard`: contains what fails
+- `guard`: contains what fails; `alarm`: says what is wrong with the training
 """
 
 from importlib import import_module
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gatdiag.quantities import GROUPS, Group
-    from gatdiag.recorder.guard import RecordingWarning
+    from gatdiag.recorder.guard import RecordingWarning, TrainingWarning
     from gatdiag.recorder.recorder import Observer, Recorder, Status
     from gatdiag.recorder.schedule import Every
     from gatdiag.recorder.settings import PRESETS, Metrics, Patterns, Settings, select
@@ -37,6 +37,7 @@ __all__ = [
     "RecordingWarning",
     "Settings",
     "Status",
+    "TrainingWarning",
     "select",
 ]
 
@@ -45,7 +46,7 @@ _HOME = {
     **dict.fromkeys(("Observer", "Recorder", "Status"), "gatdiag.recorder.recorder"),
     **dict.fromkeys(("PRESETS", "Metrics", "Patterns", "Settings", "select"), "gatdiag.recorder.settings"),
     "Every": "gatdiag.recorder.schedule",
-    "RecordingWarning": "gatdiag.recorder.guard",
+    **dict.fromkeys(("RecordingWarning", "TrainingWarning"), "gatdiag.recorder.guard"),
 }
 
 

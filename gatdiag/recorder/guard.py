@@ -3,11 +3,16 @@
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 
 class RecordingWarning(UserWarning):
     """Part of a recording failed or is not possible; training goes on."""
+
+
+class TrainingWarning(UserWarning):
+    """The training is broken, as far as can be told while it goes on."""
 
 
 class Guard:
@@ -37,11 +42,19 @@ class Guard:
         if what in self.failures:
             return
         self.failures[what] = message
-        text = f"gatdiag: {message}"
-        try:
-            warnings.warn(text, RecordingWarning, stacklevel=2)
-        except Exception:  # warnings are errors, or whoever shows them fails
-            print(text, file=sys.stderr)  # noqa: T201
+        _show(partial(warnings.warn, category=RecordingWarning, stacklevel=3), message)
+
+    def say(self, message: str, step: int) -> None:
+        """Warn of the training itself, in one line: it is about a step, and not about a line of code."""
+        _show(partial(warnings.warn_explicit, category=TrainingWarning, filename="gatdiag", lineno=step), message)
+
+
+def _show(warn: Callable[[str], Any], message: str) -> None:
+    text = f"gatdiag: {message}"
+    try:
+        warn(text)
+    except Exception:  # warnings are errors, or whoever shows them fails
+        print(text, file=sys.stderr)  # noqa: T201
 
 
 def _text(error: Exception) -> str:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from gatdiag.errors import InputError
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import meta
+from gatdiag.recorder.alarm import Alarm
 from gatdiag.recorder.backlog import Backlog
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks import in_backward_pass
@@ -39,6 +40,9 @@ from gatdiag.recorder.signals import Signals
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure import Layer, Structure
 from gatdiag.structure.replica import unwrapped
+
+if TYPE_CHECKING:
+    from gatdiag.diagnosis import Diagnosis
 
 DISABLED = "GATDIAG_DISABLE"
 
@@ -133,6 +137,7 @@ class Recorder:
         self._signals = Signals(self._root, self._guard)
         self._trainer = TrainerMetrics(self._root)
         self._logs_loss = self._has_loss = False  # whether the user logs a loss, and whether closures return it
+        self._alarm: Alarm | None = None
         self._has_ended = False
         self._is_entered = False  # leaving the context ends it; else the exit of the interpreter does
         # optimizers that meta.json tells of -> the first parameter of the model that each holds
@@ -162,6 +167,8 @@ class Recorder:
         self._writer = Writer(
             self.folder, about, self._guard, overwrite=settings.overwrite, resume=settings.resume, layers=layers
         )
+        if settings.warn:
+            self._alarm = Alarm(self._diagnosis, self._guard, self._writer.first_non_finite)
         self._free_model()
         self._counter.start(self._writer.next_step)
         self._layers.start_step(self._counter.record)
@@ -290,6 +297,40 @@ class Recorder:
         if best is not None and best[0] in values and plan is not None:
             self._guard("best parameters", self._writer.offer_best, *best, float(values[best[0]]), step, plan.weights)
 
+    def diagnosis(self) -> "Diagnosis":
+        """Diagnose the training as it is now: what `gatdiag.diagnose` says of all steps made so far.
+
+        It may be called at any time, in the middle of a step and after the end, too, and changes nothing. Whatever
+        keeps it from an answer raises one warning, and no exception. It reads all that was recorded: after 100 steps
+        of 10 layers this takes about 0.05 s, after 5,000 steps of 40 layers about 1 s, and 0.2 s more at the first
+        call, which loads pandas. That is not part of what `budget` limits.
+
+        Returns:
+            The diagnosis; one without findings where nothing is recorded.
+
+        Example::
+
+            for epoch in range(100):
+                train_one_epoch()
+                if recorder.diagnosis().verdict.severity == "error":
+                    break
+        """
+        from gatdiag.diagnosis import Diagnosis  # loads pandas, which recording does without
+
+        found: Diagnosis | None = self._guard("the diagnosis", self._diagnosis)
+        return Diagnosis() if found is None else found
+
+    def _diagnosis(self) -> "Diagnosis":
+        from gatdiag.diagnosis import Diagnosis, diagnose
+
+        if self._writer is None:
+            return Diagnosis()
+        if self not in _recording or self._process != os.getpid():
+            return diagnose(self.folder)
+        with self._stopwatch, torch.inference_mode(mode=False), torch.no_grad():
+            self._measure(self._counter.last_step)
+        return diagnose(self._writer.run(self._counter.step))
+
     def note(self, text: str) -> None:
         """Keep a remark with the run; the report shows it among the run's notes."""
         self._guard.note(text, text)
@@ -402,6 +443,10 @@ class Recorder:
         self.is_ahead = False
         self._counter.advance()
         self._layers.start_step(self._counter.record)
+        if self._alarm is not None and self._writer is not None:
+            first, counter = self._writer.first_non_finite, self._counter
+            with self._stopwatch:
+                self._guard("errors of the training", self._alarm.look, counter.last_step, counter.records, first)
 
     @property
     def _looks_closely(self) -> bool:

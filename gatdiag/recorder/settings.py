@@ -194,6 +194,7 @@ class Settings:
         name: What the run is called.
         overwrite: Delete the run that is there.
         resume: True: continue the run that is there; a number: from this step on.
+        warn: Say errors of the training when they happen.
     """
 
     selection: Selection = field(default_factory=lambda: select("standard", 20.0))
@@ -206,6 +207,7 @@ class Settings:
     name: str | None = None
     overwrite: bool = False
     resume: bool | int = False
+    warn: bool = False
 
     def __post_init__(self) -> None:
         """Refuses what contradicts itself."""

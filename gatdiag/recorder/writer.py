@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.model import RecordingPlan
 from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
 from gatdiag.recorder.weights import Weights
-from gatdiag.run import Store, load
+from gatdiag.run import Run, Store, load
 from gatdiag.run.streams import MOST_LOGGED
 from gatdiag.run.tables import is_encodable, is_logged
 from gatdiag.structure import Layer
@@ -73,6 +74,9 @@ class Writer:
         self.latest: dict[str, float] = {}
         self.saw_layers = False
         self.first_non_finite = _read_first(self._store.meta.get("first_non_finite"))
+        if self.first_non_finite is not None and self.first_non_finite.step >= self.next_step:  # superseded
+            self.first_non_finite = None
+            self._store.update_meta(first_non_finite=None)
         self._best: float | None = (self._store.meta.get("best") or {}).get("value")
         self._rows: dict[int, dict[str, Any]] = {}  # of the table `steps`, not written yet
         self._logged: set[str] = set()
@@ -192,6 +196,13 @@ class Writer:
         for row in _on_host([self._rows.pop(step) for step in complete]):
             self.latest |= {name: value for name, value in row.items() if isinstance(value, float)}
             self._append("steps", row)
+
+    def run(self, before: int) -> Run:
+        """The run as it is now, with rows of `steps` before a step that wait for what may still be logged to them."""
+        with suppress(OSError):  # of which the next rows tell
+            self._store.flush()
+        waiting = [dict(self._rows[step]) for step in sorted(self._rows) if step < before]
+        return Run(self._store.folder, _on_host(waiting))
 
     def _append(self, table: Any, columns: Mapping[str, Any]) -> None:
         self._guard("rows that could not be written", self._store.append, table, columns)

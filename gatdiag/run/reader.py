@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,9 +39,9 @@ class Run:
         meta: What stands in meta.json. As it was when the last table was read, because the tables refer to it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """For `load`."""
-        self.folder = folder
+    def __init__(self, folder: Path, waiting: Sequence[Mapping[str, float]] = ()) -> None:
+        """For `load`, and for the recorder, which knows rows of `steps` that are not on the disk yet."""
+        self.folder, self._waiting = folder, waiting
         self.meta = meta.read(folder)
         self._laws: RecordedLaws | None = None
         self._frames: dict[str, pd.DataFrame] = {}
@@ -170,12 +170,20 @@ class Run:
             if not was_sealed:
                 self.meta = meta.read(self.folder)
             try:
-                return tables.read(self.folder, name, is_sealed=self.meta["sealed"], report=report)
+                return self._with_waiting(
+                    name, tables.read(self.folder, name, is_sealed=self.meta["sealed"], report=report)
+                )
             except FileNotFoundError:
                 self.meta = meta.read(self.folder)
                 if not was_sealed and not self.meta["sealed"]:
-                    return tables.schema(name).empty_table()  # no row of it was recorded yet
+                    return self._with_waiting(name, tables.schema(name).empty_table())  # no row was recorded yet
         raise ValueError(f"{files.sealed(self.folder, name).name} is missing, though the run was sealed")
+
+    def _with_waiting(self, name: TableName, written: pa.Table) -> pa.Table:
+        if name != "steps" or not self._waiting:
+            return written
+        waiting = pa.Table.from_batches([tables.of_rows(self._waiting)])
+        return pa.concat_tables([written, waiting], promote_options="default")
 
     def quantity(self, table: TableName, column: str) -> Quantity:
         """Description of a column, as the run gives it; of a logged scalar its name alone."""

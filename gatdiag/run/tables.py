@@ -218,10 +218,15 @@ def _lines(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
             report(f"{path.name}: line {number} is damaged; its row is lost", True)
     if rest:
         report(f"{path.name}: the last {len(rest)} bytes are an unfinished line, left out", False)
+    yield of_rows(rows)
+
+
+def of_rows(rows: Sequence[Mapping[str, float]]) -> pa.RecordBatch:
+    """Rows of `steps`, each with the columns that it has."""
     further = dict.fromkeys(name for row in rows for name in row if name not in schema("steps").names)
     wanted = schema("steps", tuple(further))
     columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in wanted]
-    yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def write_parquet(path: Path, table: TableName, rows: Iterator[pa.RecordBatch]) -> None:

@@ -14,6 +14,7 @@ from tests.recorder.loops import Gat, graph, loss_of, train
 TABLES = ("steps", "layers", "parameters", "neurons")
 ADAM = {"make_optimizer": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1)}
 MOMENTUM = {"make_optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)}
+ALONE = {"every": 1, "warn": False}  # a look at what is wrong measures all that waits
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_steps_measured_together_have_the_values_of_steps_measured_alone(tmp_pat
     for most in (1, 3, 64):
         monkeypatch.setattr(backlog, "_MOST", most)
         for number, optimizer in enumerate((ADAM, MOMENTUM)):
-            runs.append(train(tmp_path / f"{most} {number}", steps=12, every=1, metrics="standard", **optimizer).run)
+            runs.append(train(tmp_path / f"{most} {number}", steps=12, metrics="standard", **ALONE, **optimizer).run)
     assert set(measured) >= {1, 3, 12}
     for number in range(2):
         alone, *together = runs[number::2]
@@ -61,7 +62,7 @@ def test_nothing_waits_longer_than_half_a_second(tmp_path, monkeypatch, measured
         nonlocal now
         now += 0.2
 
-    train(tmp_path / "run", steps=10, every=1, before_step=wait)
+    train(tmp_path / "run", steps=10, before_step=wait, **ALONE)
     assert max(measured) <= 3
     assert sum(measured) == 10
 
@@ -71,7 +72,7 @@ def test_samples_take_little_memory_and_large_ones_are_not_held(tmp_path, monkey
     for most, together in ((4 * size, 4), (size // 2, 1)):
         measured.clear()
         monkeypatch.setattr(backlog, "_MOST_BYTES", most)
-        train(tmp_path / str(together), steps=8, every=1, metrics=["norm", "update_ratio"])
+        train(tmp_path / str(together), steps=8, metrics=["norm", "update_ratio"], **ALONE)
         assert [count for count in measured if count] == [together] * (8 // together)
 
 
@@ -80,7 +81,7 @@ def test_a_nan_is_looked_at_at_once_and_after_the_first_one_samples_wait_again(t
         if step >= 3:
             model.convs[1].att.grad[0, 0, 0] = torch.nan
 
-    run = train(tmp_path / "run", steps=12, every=1, before_step=spoil).run
+    run = train(tmp_path / "run", steps=12, before_step=spoil, **ALONE).run
     assert [count for count in measured if count] == [4, 8]
     assert run.meta["first_non_finite"]["step"] == 3
 
@@ -148,7 +149,7 @@ def test_an_interrupt_while_samples_are_measured_loses_none(tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         model, data = Gat(), graph()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with gatdiag.watch(model, tmp_path / "run", every=1):
+        with gatdiag.watch(model, tmp_path / "run", **ALONE):
             for _ in range(20):
                 loss_of(model, data).backward()
                 optimizer.step()

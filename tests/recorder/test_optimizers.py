@@ -624,7 +624,7 @@ def test_float16_without_a_scaler_is_told_once(tmp_path):
     model, data = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3)).half(), graph()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.warns(RecordingWarning, match="scaler=") as caught:
-        with gatdiag.watch(model, tmp_path / "run"):
+        with gatdiag.watch(model, tmp_path / "run", warn=False):
             for _ in range(3):
                 (1024 * F.cross_entropy(model(data.x.half()).float(), data.y)).backward()
                 optimizer.step()

@@ -1,0 +1,70 @@
+"""Says an error of the training once, in one line, when it is certain: what `gatdiag.diagnosis` finds, and no more."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from gatdiag.names import one_line
+from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.non_finite import FirstNonFinite
+
+if TYPE_CHECKING:
+    from gatdiag.diagnosis import Diagnosis, Finding
+
+# Errors that no later step can take back -> how many recorded steps it takes to be sure of them. What rests on the
+# course of the loss is none of them: a plateau looks like a training that fails, until it ends.
+CERTAIN: Final = {
+    "input-nonfinite": 1,
+    "output-softmax-twice": 1,
+    "no-training-signal": 10,
+    "parameters-not-in-optimizer": 10,
+    "parameters-without-gradient": 10,
+    "gradients-not-cleared": 10,
+}
+_LOOKS: Final = frozenset({1, 10, 100})  # recorded steps after which it looks
+
+
+class Alarm:
+    """Watches over one training.
+
+    Args:
+        diagnose: What is wrong so far.
+        guard: Shows the warnings.
+        first: The first NaN or infinity of a run that is resumed.
+    """
+
+    def __init__(self, diagnose: Callable[[], "Diagnosis"], guard: Guard, first: FirstNonFinite | None) -> None:
+        self._diagnose, self._guard, self._first = diagnose, guard, first
+        self._looked = 0
+        self._said: set[str] = set()
+
+    def look(self, step: int, records: int, first: FirstNonFinite | None) -> None:
+        """Look at the training after a step, if it is time to, and say what is wrong.
+
+        Args:
+            step: The step.
+            records: How many steps were recorded so far.
+            first: The first NaN or infinity, if there was one.
+        """
+        if self._first is not None:
+            return  # nothing that is measured means anything
+        if first is not None:
+            self._first = first
+            self._say_broken(first)
+        elif records in _LOOKS and records != self._looked:
+            self._looked = records
+            for finding in self._diagnose().findings:
+                is_certain = finding.severity == "error" and records >= CERTAIN.get(finding.code, records + 1)
+                if is_certain and finding.code not in self._said:
+                    self._said.add(finding.code)
+                    self._say(f"{finding.title}: {finding.text}", finding, step)
+
+    def _say_broken(self, first: FirstNonFinite) -> None:
+        verdict = self._diagnose().verdict
+        where = f"{first.kind} in the {first.where} of {first.parameter or first.layer}"
+        cause = f"{verdict.title}: {verdict.text}"
+        if verdict.code in self._said:
+            cause = f"{verdict.title}, as said before"
+        self._say(cause if verdict.code == "nonfinite-operation" else f"{where}. {cause}", verdict, first.step)
+
+    def _say(self, text: str, finding: "Finding", step: int) -> None:
+        self._guard.say(f"step {step:,}: {one_line(text)} [{finding.code}]", step)

@@ -1,0 +1,206 @@
+"""What a training is told of itself: `recorder.diagnosis()` at any time, and a line for each error that is certain."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import gatdiag
+from gatdiag.diagnosis import CHECKS
+from gatdiag.recorder import RecordingWarning, TrainingWarning
+from gatdiag.recorder.alarm import CERTAIN
+from tests.recorder.loops import Gat, graph
+
+
+class Cut(Gat):
+    """Its first layer is cut off from the loss."""
+
+    def forward(self, x, edge_index):
+        x = F.relu(self.convs[0](x, edge_index)).detach()
+        return self.convs[2](F.relu(self.convs[1](x, edge_index)), edge_index)
+
+
+class Squashed(Gat):
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index).softmax(1)
+
+
+def train(folder, model=None, steps=12, lr=0.1, parameters=None, *, clears=True, spoil=None, weight=1.0, **options):
+    """A training, watched if there is a folder; its model and recorder."""
+    torch.manual_seed(0)
+    model, data = model() if model else Gat(), graph()
+    optimizer = torch.optim.SGD(parameters(model) if parameters else model.parameters(), lr=lr)
+    if spoil is not None:
+        spoil(data)
+    recorder = gatdiag.watch(model, folder or "unused", enabled=folder is not None, law_search_seconds=0, **options)
+    for _ in range(steps):
+        if clears:
+            optimizer.zero_grad()
+        loss = weight * F.cross_entropy(model(data.x, data.edge_index), data.y)
+        loss.backward()
+        optimizer.step()
+        recorder.log(loss=loss)
+    recorder.finish()
+    return model, recorder
+
+
+def with_nan(data):
+    data.x[3, 2] = math.nan
+
+
+# Arguments of `train`, the step that the line is about, what it says.
+FAULTS = {
+    "parameters-without-gradient": ({"model": Cut}, 9, "convs.0.lin_l.weight"),
+    "parameters-not-in-optimizer": (
+        {"parameters": lambda model: model.convs[2].parameters()},
+        9,
+        "those it does not hold stay as initialized: convs.0.",
+    ),
+    "no-training-signal": ({"weight": 0.0}, 9, "The gradient of every parameter is exactly zero"),
+    "gradients-not-cleared": ({"clears": False}, 9, "nothing clears them"),
+    "output-softmax-twice": ({"model": Squashed}, 0, "ends in softmax"),
+    "input-nonfinite": ({"spoil": with_nan}, 0, "NaN in the output of convs.0. NaN or infinity in the inputs: 1 entry"),
+    "lr-too-large": ({"lr": 1e30}, 1, "in the output of convs.0. The learning rate is too large"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_an_error_is_said_once_in_one_line_at_its_step(tmp_path, recwarn, code):
+    arguments, step, says = FAULTS[code]
+    warnings.simplefilter("always")
+    train(tmp_path / "run", **arguments)
+    (said,) = (one for one in recwarn if issubclass(one.category, TrainingWarning))
+    text = str(said.message)
+    assert text.startswith(f"gatdiag: step {step}: ")
+    assert says in text
+    assert text.endswith(f"[{code}]")
+    assert "\n" not in text
+    shown = warnings.formatwarning(said.message, said.category, said.filename, said.lineno)
+    assert shown == f"gatdiag:{step}: TrainingWarning: {text}\n"
+
+
+def test_a_training_that_is_well_hears_nothing(tmp_path, recwarn):
+    warnings.simplefilter("always")
+    train(tmp_path / "run", steps=120)
+    assert not [one for one in recwarn if issubclass(one.category, TrainingWarning)]
+
+
+def test_it_can_be_turned_off(tmp_path, recwarn):
+    warnings.simplefilter("always")
+    train(tmp_path / "run", model=Cut, warn=False)
+    assert not recwarn
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_where_warnings_are_errors_training_goes_on_bit_for_bit(tmp_path, capfd, code):
+    arguments, step, _ = FAULTS[code]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain, _ = train(None, **arguments)
+        watched, _ = train(tmp_path / "run", **arguments)
+    for one, other in zip(plain.parameters(), watched.parameters(), strict=True):
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"gatdiag: step {step}: ")
+
+
+def test_lines_stand_above_the_progress_line(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "400")
+    train(tmp_path / "run", steps=60, model=Cut, progress=True)
+    shown = capfd.readouterr().err
+    assert shown.count("[parameters-without-gradient]") == 1
+
+
+def test_a_frozen_encoder_and_an_unused_head_are_no_errors(tmp_path, recwarn):
+    class Unused(Gat):
+        def __init__(self):
+            super().__init__()
+            self.convs[0].requires_grad_(False)
+            self.head = nn.Linear(3, 2)
+
+        def forward(self, x, edge_index):
+            found = super().forward(x, edge_index)
+            self.head(found)
+            return found
+
+    warnings.simplefilter("always")
+    train(tmp_path / "run", Unused)
+    assert not [one for one in recwarn if issubclass(one.category, TrainingWarning)]
+
+
+def test_what_is_certain_are_checks_and_none_of_them_rests_on_the_loss():
+    assert {*CERTAIN} <= {*CHECKS}
+
+
+# --- recorder.diagnosis() ---------------------------------------------------------------------------------------------
+
+
+def test_a_diagnosis_at_any_time_changes_nothing(tmp_path):
+    plain, _ = train(None)
+    torch.manual_seed(0)
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    recorder = gatdiag.watch(model, tmp_path / "run", law_search_seconds=0)
+    counts = [recorder.diagnosis().state]
+    for _ in range(12):
+        optimizer.zero_grad()
+        logits = model(data.x, data.edge_index)
+        recorder.diagnosis()
+        loss = F.cross_entropy(logits, data.y)
+        loss.backward()
+        with torch.inference_mode():
+            recorder.diagnosis()
+        optimizer.step()
+        recorder.diagnosis()
+        recorder.log(loss=loss)
+        counts.append(recorder.diagnosis().state)
+    recorder.finish()
+    assert {*counts} == {"unknown"}
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps["step"].tolist() == [*range(12)]
+    assert run.steps["loss"].notna().all()
+    assert len(run.parameters) == 12 * len(list(model.parameters()))
+    assert recorder.diagnosis() == gatdiag.diagnose(tmp_path / "run")
+
+
+def test_it_knows_the_last_step_before_the_next_one_begins(tmp_path):
+    torch.manual_seed(0)
+    model, data = Gat(), graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e30)
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0, warn=False) as recorder:
+        for _ in range(2):
+            loss = F.cross_entropy(model(data.x, data.edge_index), data.y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.log(loss=loss)
+        assert recorder.diagnosis().verdict.code == "lr-too-large"
+
+
+def test_a_resumed_run_is_judged_as_a_whole_and_without_what_was_superseded(tmp_path, recwarn):
+    warnings.simplefilter("always")
+    train(tmp_path / "run", lr=1e30, steps=6)
+    _, recorder = train(tmp_path / "run", resume=1, steps=12)
+    assert recorder.diagnosis().verdict.code == "healthy"
+    assert gatdiag.load(tmp_path / "run").meta["first_non_finite"] is None
+    assert len([one for one in recwarn if issubclass(one.category, TrainingWarning)]) == 1
+
+
+def test_without_a_recording_there_is_nothing_to_say(tmp_path):
+    recorder = gatdiag.watch(Gat(), tmp_path / "run", enabled=False)
+    assert recorder.diagnosis().verdict.code == "healthy"
+    assert "cannot be said" in recorder.diagnosis().verdict.text
+
+
+def test_what_keeps_it_from_an_answer_is_one_warning(tmp_path):
+    with gatdiag.watch(Gat(), tmp_path / "run") as recorder:
+        (tmp_path / "run" / "meta.json").write_text("{")
+        with pytest.warns(RecordingWarning, match="the diagnosis"):
+            assert recorder.diagnosis().findings == ()
+        assert recorder.diagnosis().findings == ()

@@ -26,6 +26,7 @@ from gatdiag.cli.laws import laws
 from gatdiag.cli.printing import as_options
 from gatdiag.cli.rebalance import rebalance
 from gatdiag.cli.report import report
+from gatdiag.cli.treat import treat
 from gatdiag.errors import GatdiagError
 from gatdiag.names import printable
 
@@ -33,6 +34,7 @@ _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     demo,
     report,
     diagnose,
+    treat,
     inspect,
     compare,
     rebalance,

@@ -65,6 +65,26 @@ def load_case(
     return ModelCase(model, _graph_inputs(model, graph), source=source, loss=_classification_loss(graph))
 
 
+def load_factory(
+    factory: str, data: str, root: Path = DATA_FOLDER, transform: str | None = None
+) -> tuple[Callable[[], nn.Module], Data, tuple[Any, ...]]:
+    """What makes a model, the graph to train it on, and the inputs of its forward pass.
+
+    Raises:
+        InputError: A name leads nowhere.
+        ModelError: The factory raises, or makes no module; or it is a module, whose weights are the same at each call.
+    """
+    chosen = _transform(transform, data)
+    made = load_target(factory)
+    if isinstance(made, nn.Module):
+        raise ModelError(f"{factory} is a module: give the class or a function that makes it, with fresh weights")
+    graph = prepared_graph(data, root, chosen)
+    sizes = {"in_channels": graph.num_features, "out_channels": int(graph.y.max()) + 1}
+    with torch.random.fork_rng():
+        inputs = _graph_inputs(_model(factory, made, sizes), graph)
+    return lambda: _model(factory, made, sizes), graph, inputs
+
+
 def load_target(target: str) -> Any:
     """The object that a target names; NAME may be dotted. The current directory is importable.
 

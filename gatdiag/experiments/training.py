@@ -97,15 +97,18 @@ def train(
     settings: TrainingSettings = TrainingSettings(),
     recorder: Recorder | None = None,
     progress: Callable[[int, Epoch], None] | None = None,
+    inputs: tuple[Any, ...] | None = None,
 ) -> TrainingResult:
     """Train a classifier of nodes on the whole graph, and evaluate it after each step.
 
     Args:
-        model: Called as ``model(x, edge_index)``; returns logits (nodes, classes). Its weights are trained in place.
+        model: Called as ``model(x, edge_index)``, or with ``inputs``; returns logits (nodes, classes). Its weights are
+            trained in place.
         graph: With ``x``, ``edge_index``, ``y`` and one mask (nodes,) for each of train, val and test.
         settings: Optimizer and limits.
         recorder: Its ``log`` gets loss and accuracies after each step, by the names of `Epoch`.
         progress: Called after each epoch with its position and numbers.
+        inputs: Of a forward pass, in place of the graph's ``x`` and ``edge_index``.
 
     Returns:
         Loss and accuracies of each epoch. Equal models, graphs and settings give equal results on the CPU; torch's
@@ -126,11 +129,12 @@ def train(
         model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
     )
     epochs: list[Epoch] = []
+    inputs = inputs or (graph.x, graph.edge_index)
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         for number in range(settings.epochs):
-            loss = _step(model, graph, optimizer)
-            accuracies = accuracy(model, graph)
+            loss = _step(model, graph, optimizer, inputs)
+            accuracies = accuracy(model, graph, inputs)
             epochs.append(Epoch(loss, *accuracies))
             if recorder is not None:
                 recorder.log(**vars(epochs[-1]))
@@ -141,22 +145,22 @@ def train(
     return TrainingResult(tuple(epochs), converged=False)
 
 
-def accuracy(model: nn.Module, graph: Data) -> tuple[float, float, float]:
+def accuracy(model: nn.Module, graph: Data, inputs: tuple[Any, ...] | None = None) -> tuple[float, float, float]:
     """Share of the training, validation and test nodes that the model classifies correctly, in evaluation mode."""
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            right: Tensor = model(graph.x, graph.edge_index).argmax(1) == graph.y
+            right: Tensor = model(*(inputs or (graph.x, graph.edge_index))).argmax(1) == graph.y
     finally:
         model.train(training)
     train_, val, test = (float(right[graph[f"{split}_mask"]].float().mean()) for split in SPLITS)
     return train_, val, test
 
 
-def _step(model: nn.Module, graph: Data, optimizer: torch.optim.Optimizer) -> float:
+def _step(model: nn.Module, graph: Data, optimizer: torch.optim.Optimizer, inputs: tuple[Any, ...]) -> float:
     model.train()
-    logits = model(graph.x, graph.edge_index)
+    logits = model(*inputs)
     loss = F.cross_entropy(logits[graph.train_mask], graph.y[graph.train_mask])
     optimizer.zero_grad()
     loss.backward()

@@ -2,6 +2,7 @@
 
     treatment  treat(): the trainings, in turn; Treatment and Trial
     actions    the table of what a remedy can do by itself: to a fresh model, to steps of the optimizer, to inputs
+    page       the treatment as a page, in its folder
     judging    by which logged number trainings are compared, and from where on one is better
 
 The diagnosis says as data (`gatdiag.diagnosis.Action`) what its line to paste does; here it is done. Nothing is changed

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
+from warnings import warn
 
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
 from gatdiag.treatment.actions import Dose, apply
 from gatdiag.treatment.judging import Yardstick, yardstick
+from gatdiag.treatment.page import write_page
 from gatdiag.watching import watch
 
 MakeModel = Callable[[], nn.Module]
@@ -169,7 +171,14 @@ def treat(
         ('lr-too-small', True)
     """
     session = _Session(make_model, train, inputs, _seeds(seeds), Path(folder), overwrite, on_progress or _silent)
-    return session.run(_given(remedy))
+    given = _given(remedy)
+    try:
+        done = session.run(given)
+    except BaseException as error:  # whatever ends it, what was recorded is shown, and the error goes on
+        session.show(error)
+        raise
+    write_page(done)
+    return done
 
 
 def _silent(_: str) -> None:
@@ -212,10 +221,13 @@ class _Session:
     tell: Callable[[str], None]
     signature: dict[str, Any] | None = None
     yardstick: Yardstick | None = None
+    done: Treatment | None = None
+    current: Trial | None = None
+    recording: Path | None = None
 
     def run(self, given: str | tuple[Action, ...] | None) -> Treatment:
         before = self.trained(Trial("before"))
-        done = Treatment(self.folder, self.seeds, self.yardstick, before)
+        self.done = done = Treatment(self.folder, self.seeds, self.yardstick, before)
         options = list(self.options(before, given))
         basis, tried = before, set[str]()
         while options and len(done.trials) < _MOST:
@@ -224,7 +236,7 @@ class _Session:
                 continue
             tried.add(str(option.actions))
             trial = self.judged(self.trained(replace(option, name=f"after-{len(done.trials) + 1}")), basis)
-            done = replace(done, trials=(*done.trials, trial))
+            self.done = done = replace(done, trials=(*done.trials, trial))
             self.tell(_result(trial))
             if trial.helped:
                 basis, options = trial, []
@@ -254,6 +266,7 @@ class _Session:
     def trained(self, trial: Trial) -> Trial:
         """With the remedy of the trial, from each seed."""
         for seed in self.seeds:
+            self.current = trial
             self.tell(f"{trial.name}, seed {seed}")
             try:
                 run, changes = self.one(trial, seed)
@@ -280,6 +293,7 @@ class _Session:
             with dose.during:
                 apply(dose, trial.actions)
                 with watch(model, folder, overwrite=self.overwrite, name=f"{trial.name}, seed {seed}") as recorder:
+                    self.recording = folder
                     self.train(model, recorder)
         run = load(folder)
         if not len(run.steps):
@@ -288,6 +302,23 @@ class _Session:
                 "model that it is given, or call recorder.step() before each update"
             )
         return run, dose.changes
+
+    def show(self, error: BaseException) -> None:
+        """The page of what was recorded until an error; nothing where that is nothing."""
+        if self.recording is None or self.current is None:
+            return
+        cut = self.current
+        try:
+            known = {run.folder for run in cut.runs}
+            late = () if self.recording in known else (load(self.recording),)
+            trial = replace(cut, runs=(*cut.runs, *late))
+            if self.done is None:
+                done = Treatment(self.folder, self.seeds, self.yardstick, trial)
+            else:
+                done = replace(self.done, trials=(*self.done.trials, trial))
+            warn(f"the treatment was cut short; what was recorded is shown in {write_page(done, error)}", stacklevel=4)
+        except Exception as problem:  # the user's own exception matters more
+            warn(f"the treatment was cut short, and its page could not be written: {problem}", stacklevel=4)
 
     def check(self, model: Any) -> None:
         """The factory gives the same model each time."""

@@ -1,0 +1,185 @@
+"""`gatdiag treat`: train a model, apply the remedy that its diagnosis names, train again, and say whether it helped."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, Transform
+from gatdiag.cli.printing import grid, plain_console
+from gatdiag.errors import GatdiagError, InputError, ModelError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from gatdiag.diagnosis import Action
+    from gatdiag.experiments.training import TrainingSettings
+    from gatdiag.recorder import Recorder
+    from gatdiag.treatment import Treatment
+
+
+def treat(
+    factory: Annotated[
+        str,
+        typer.Argument(
+            metavar="PACKAGE.MODULE:FACTORY",
+            help="A class or function that makes an nn.Module, with fresh weights at each call. Arguments called "
+            "in_channels and out_channels get the number of features and classes of --data.",
+        ),
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"Graph to train on, as model(x, edge_index), or model(data) if it takes that: {GRAPHS}.",
+        ),
+    ] = "sbm",
+    root: Root = DATA_FOLDER,
+    transform: Transform = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Of each training; enough to tell, if it is not given.")
+    ] = None,
+    optimizer: Annotated[str, typer.Option(metavar="NAME", help="SGD (without momentum) or Adam.")] = "SGD",
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--lr", metavar="RATE", help="Learning rate; one made for graph and optimizer, if not given."),
+    ] = None,
+    weight_decay: Annotated[float, typer.Option(metavar="NUMBER", help="As the optimizer defines it.")] = 0.0,
+    remedy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What to try in place of what the diagnosis names: the code of one of its findings, such as "
+            "init-unbalanced, or an action, such as 'learning_rate(factor=0.1)'.",
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="LIST", help="Of the weights, separated by commas.")] = "0,1,2",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the runs and the page.")] = Path("treatment"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Train a model, diagnose it, apply the remedy, train again, and show both side by side.
+
+    Training is full-batch gradient descent on cross-entropy. A remedy that does not help is followed by that of the
+    next finding; what only you can change is said with the place. A healthy training is left as it is.
+    """
+    from gatdiag.treatment import treat as treat_
+    from gatdiag.treatment.page import PAGE
+
+    if not overwrite and out.is_dir() and any(out.iterdir()):
+        raise InputError(f"{out} is there already: choose another --out, or replace what is in it with --overwrite")
+    with redirect_stdout(sys.stderr):  # the model's own code may print
+        make, train, inputs = _training(factory, data, root, transform, (optimizer, learning_rate, weight_decay, steps))
+        done = treat_(
+            make,
+            train,
+            *inputs,
+            seeds=_seeds(seeds),
+            remedy=_remedy(remedy),
+            folder=out,
+            overwrite=overwrite,
+            on_progress=lambda text: typer.echo(text, err=True),
+        )
+    _print(done)
+    typer.echo(f"The page: {out / PAGE}")
+
+
+def _training(
+    factory: str,
+    data: str,
+    root: Path,
+    transform: str | None,
+    options: tuple[str, float | None, float, int | None],
+) -> tuple[Callable[[], nn.Module], Callable[[nn.Module, Recorder], None], tuple[Any, ...]]:
+    """What makes the model, what trains it, and the inputs of a forward pass."""
+    import torch
+
+    from gatdiag.cli.model_case import load_factory
+    from gatdiag.experiments.training import train as train_
+
+    make, graph, inputs = load_factory(factory, data, root, transform)
+    settings = _settings(data, *options)
+
+    def train(model: nn.Module, recorder: Recorder) -> None:
+        try:
+            own = {**vars(settings), "seed": torch.initial_seed() % 2**63}
+            train_(model, graph, type(settings)(**own), recorder, inputs=inputs)
+        except GatdiagError:
+            raise
+        except Exception as error:
+            raise ModelError(f"{factory} raised {type(error).__name__} while it was trained: {error}") from error
+
+    return make, train, inputs
+
+
+def _settings(
+    data: str, optimizer: str, learning_rate: float | None, weight_decay: float, steps: int | None
+) -> TrainingSettings:
+    from dataclasses import replace
+
+    from gatdiag.experiments.initializations import settings_for
+
+    usual = settings_for(data)
+    kind = next((name for name in ("SGD", "Adam") if name.lower() == optimizer.lower()), optimizer)
+    rate = learning_rate if learning_rate is not None else 0.01 if kind == "Adam" else usual.learning_rate
+    return replace(
+        usual,
+        optimizer=kind,  # type: ignore[arg-type]  # refused there, if it is none
+        learning_rate=rate,
+        weight_decay=weight_decay,
+        epochs=usual.epochs if steps is None else steps,
+    )
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--seeds: expected whole numbers separated by commas, such as 0,1,2, got {text!r}") from None
+
+
+def _remedy(text: str | None) -> str | Action | None:
+    """The code of a finding, or an action as a call."""
+    from gatdiag.diagnosis import CAUSES
+    from gatdiag.treatment import ACTIONS, Action
+
+    if text is None or text in CAUSES:
+        return text
+    try:
+        call = ast.parse(text, mode="eval").body
+        name = call.func if isinstance(call, ast.Call) else call
+        keywords = call.keywords if isinstance(call, ast.Call) else []
+        if isinstance(name, ast.Name) and name.id in ACTIONS and not getattr(call, "args", ()):
+            return Action(name.id, {str(one.arg): ast.literal_eval(one.value) for one in keywords})
+    except (SyntaxError, ValueError):
+        pass
+    raise InputError(
+        f"--remedy: expected the code of a finding ({', '.join(CAUSES)}) or an action with its settings by name "
+        f"({', '.join(ACTIONS)}), got {text!r}"
+    )
+
+
+def _print(done: Treatment) -> None:
+    console = plain_console()
+    name = done.yardstick.name if done.yardstick else ""
+    table = grid(["training", "what was changed", "verdict"], [name, ""])
+    for trial in (done.before, *done.trials):
+        outcome = "could not" if trial.refused else "helped" if trial.helped else "no help" if trial.gains else ""
+        spread = f" ± {trial.spread:.3g}" if len(trial.values) > 1 else ""
+        value = f"{trial.mean:.3g}{spread}" if trial.values else ""
+        verdict = trial.verdict.title if trial.verdict and not trial.refused else trial.refused
+        table.add_row(trial.name, "; ".join(trial.changes), verdict, value, outcome)
+    console.print(table)
+    if done.helped:
+        console.print(f"It helped. To paste:\n\n{done.remedy}\n")
+    elif done.trials:
+        console.print("No remedy helped.")
+    elif not done.notes:
+        console.print("There is nothing to treat: no check found a reason for the network not to train.")
+    for note in done.notes:
+        console.print(note)

@@ -1,0 +1,115 @@
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GCNConv
+from typer.testing import CliRunner
+
+import gatdiag
+from gatdiag.cli.app import app
+from gatdiag.experiments.models import gcn
+
+
+class OfData(nn.Module):
+    """Takes the graph as PyG has it."""
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.conv = GCNConv(in_channels, out_channels)
+
+    def forward(self, data):
+        return self.conv(data.x, data.edge_index)
+
+
+class Raising(OfData):
+    def forward(self, data):
+        if self.training and torch.is_grad_enabled():
+            raise KeyError("lost")
+        return super().forward(data)
+
+
+class Interrupted(OfData):
+    calls = 0
+
+    def forward(self, data):
+        Interrupted.calls += 1
+        if Interrupted.calls > 20:
+            raise KeyboardInterrupt
+        return super().forward(data)
+
+
+@pytest.fixture
+def treat(monkeypatch, tmp_path):
+    module = ModuleType("shelf")
+    module.small = lambda in_channels, out_channels: gcn(in_channels, out_channels, hidden_channels=8, layers=2)
+    module.OfData, module.Raising, module.Interrupted = OfData, Raising, Interrupted
+    module.made = nn.Linear(2, 2)
+    monkeypatch.setitem(sys.modules, "shelf", module)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    runner = CliRunner(env={"COLUMNS": "150"})
+    return lambda name, *options: runner.invoke(
+        app, ["treat", f"shelf:{name}", "--out", str(tmp_path / "treated"), "--seeds", "3", *options]
+    )
+
+
+def test_a_learning_rate_that_is_too_small_is_found_and_cured(treat, tmp_path):
+    done = treat("small", "--lr", "1e-6", "--steps", "60")
+    assert done.exit_code == 0, done.stderr
+    assert "It helped. To paste:" in done.stdout
+    assert "optimizer = torch.optim.SGD(model.parameters(), lr=" in done.stdout
+    assert "after-1" in done.stdout
+    assert f"The page: {tmp_path / 'treated' / 'treatment.html'}" in done.stdout
+    assert "The remedy helped." in (tmp_path / "treated" / "treatment.html").read_text()
+    before, after = (gatdiag.load(tmp_path / "treated" / name / "seed-3") for name in ("before", "after-1"))
+    assert len(before.steps) == len(after.steps) == 60
+    assert after.steps["loss"].iloc[-1] < 0.95 * before.steps["loss"].iloc[-1]
+    again = treat("small", "--lr", "1e-6", "--steps", "60")
+    assert again.exit_code == 2
+    assert "--overwrite" in again.stderr
+
+
+def test_a_healthy_training_is_left_as_it_is(treat, tmp_path):
+    done = treat("OfData", "--optimizer", "adam", "--lr", "0.05", "--steps", "60")
+    assert done.exit_code == 0, done.stderr
+    assert "There is nothing to treat" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "treated").iterdir()) == ["before", "treatment.html"]
+
+
+def test_a_remedy_of_ones_own(treat):
+    done = treat("small", "--lr", "1e-6", "--steps", "40", "--remedy", "learning_rate(factor=1e4)")
+    assert done.exit_code == 0, done.stderr
+    assert "learning rate times 1e+04" in done.stdout
+    assert "after-2" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("made", [], "shelf:made is a module: give the class or a function that makes it, with fresh weights"),
+        ("small", ["--seeds", "a"], "--seeds: expected whole numbers separated by commas, such as 0,1,2, got 'a'"),
+        ("small", ["--remedy", "hope"], "--remedy: expected the code of a finding"),
+        ("small", ["--remedy", "weight_decay(open('x'))"], "--remedy: expected the code of a finding"),
+        ("small", ["--optimizer", "LBFGS"], "optimizer to be SGD or Adam, got 'LBFGS'"),
+        ("small", ["--data", "moon"], "moon"),
+        ("small", ["--steps", "0"], "1 or more"),
+        ("Raising", ["--steps", "5"], "shelf:Raising raised KeyError while it was trained: 'lost'"),
+    ],
+)
+def test_bad_input_is_one_line(treat, name, options, says):
+    done = treat(name, *options)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_was_recorded_before_an_interrupt_is_shown(treat, tmp_path):
+    Interrupted.calls = 0
+    done = treat("Interrupted", "--steps", "60")
+    assert done.exit_code == 130
+    page = (tmp_path / "treated" / "treatment.html").read_text()
+    assert "Cut short: interrupted by hand." in page
+    assert len(gatdiag.load(tmp_path / "treated" / "before" / "seed-3").steps) > 3
+    assert "treatment.html" in done.stderr

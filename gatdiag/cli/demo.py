@@ -45,6 +45,7 @@ def demo(
     recorded, compared on a page, and drawn. Ctrl-C leaves runs that can be read.
     """
     from gatdiag.experiments import initializations
+    from gatdiag.experiments.data import prepared_graph
     from gatdiag.run import load
 
     settings = replace(initializations.settings_for(dataset), seed=seed)
@@ -59,7 +60,7 @@ def demo(
     if not overwrite and out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out} is there already: choose another --out, or replace what is in it with --overwrite")
     try:
-        graph = initializations.prepared_graph(dataset, root)
+        graph = prepared_graph(dataset, root)
         with _one_thread(), _progress(settings.epochs) as progress:
             folders = initializations.compare_initializations(
                 graph, out, settings, layers, overwrite=overwrite, progress=progress

@@ -17,8 +17,7 @@ from torch_geometric.data import Data
 from gatdiag.checkpoint import ModelCase
 from gatdiag.cli.options import DATA_FOLDER
 from gatdiag.errors import InputError, ModelError
-from gatdiag.experiments.data import BUILT_IN, TRANSFORMS, Transform, usual_transform
-from gatdiag.experiments.initializations import prepared_graph
+from gatdiag.experiments.data import BUILT_IN, TRANSFORMS, Transform, prepared_graph, usual_transform
 
 
 def load_case(

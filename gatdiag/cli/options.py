@@ -5,7 +5,10 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-GRAPHS: Final = "sbm (built in), Cora, CiteSeer, PubMed, Actor, Chameleon, Squirrel, Cornell, Texas or Wisconsin"
+GRAPHS: Final = (
+    "sbm, csbm or tree (built in), Cora, CiteSeer, PubMed, Actor, Chameleon, Squirrel, Cornell, Texas, Wisconsin, or a "
+    "file as texas.npz; with options as Cora:missing=1 or csbm:homophily=0.2,nodes=500"
+)
 
 DATA_FOLDER: Final = Path("data")
 

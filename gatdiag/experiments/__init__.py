@@ -1,6 +1,7 @@
 """Experiments: what gatdiag can run by itself.
 
-- `data`: named graphs, one of them built in (`block_model`)
+- `data`: named graphs with options: benchmark graphs, and those of `synthetic`
+- `synthetic`: graphs that are built in: block models, Tree-NeighborsMatch
 - `models`: graph neural networks as the papers build them
 - `training`: a plain training loop on one graph
 - `initializations`: the same network trained from Xavier's weights and from balanced ones

@@ -26,8 +26,8 @@ from torch.utils._pytree import tree_map_only
 from torch_geometric.data import Data
 from torch_geometric.nn import GAT, PairNorm
 
-from gatdiag.experiments.data import block_model
 from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
+from gatdiag.experiments.synthetic import block_model
 from gatdiag.remedies import Applied, Skip, insert_after_, lipschitz_normalize_, weight_normalize_
 from gatdiag.run import load
 from gatdiag.watching import watch

@@ -1,28 +1,50 @@
-"""Named graphs: one that is built in, and the benchmark graphs of the papers."""
+"""Named graphs: some that are built in, and the benchmark graphs of the papers.
 
+A name is that of a graph, and may go on with options: ``NAME:KEY=VALUE,KEY=VALUE``, as in ``Cora:missing=1`` or
+``csbm:homophily=0.2,nodes=500``. Options of every graph are the attributes of `Variant`; those of a graph that is built
+in are the arguments of the function that makes it (`BUILT_IN_GRAPHS`), besides.
+"""
+
+import inspect
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+import numpy as np
 import torch
-from torch import Tensor
 from torch_geometric import datasets
-from torch_geometric.data import Data
+from torch_geometric.data import Data, download_url
+from torch_geometric.transforms import NormalizeFeatures
+from torch_geometric.utils import remove_self_loops, to_undirected
 
 from gatdiag.errors import InputError
+from gatdiag.experiments.synthetic import block_model, contextual_block_model, tree_neighbors_match
 
-_INSIDE, _ACROSS = 0.06, 0.003  # chance of a link in the built-in graph
-_OWN, _FOREIGN = 0.2, 0.03  # chance of a word
+SPLITS: Final = ("train", "val", "test")
+_MASKS: Final = ("train_mask", "val_mask", "test_mask")
+
+_PAPERS_SPLIT = 1  # of the ten that come with the heterophilic graphs, the one of "Are GATs Out of Balance?"
+_NPZ_URL = "https://raw.githubusercontent.com/yandex-research/heterophilous-graphs/main/data"
 
 Transform: TypeAlias = Literal["normalize-features", "none"]
 TRANSFORMS: Final[tuple[Transform, ...]] = get_args(Transform)
 BUILT_IN: Final = "sbm"
+BUILT_IN_GRAPHS: Final[Mapping[str, Callable[..., Data]]] = MappingProxyType(
+    {BUILT_IN: block_model, "csbm": contextual_block_model, "tree": tree_neighbors_match}
+)
+"""Name -> what makes the graph; needs no files."""
+
+
+Edges: TypeAlias = Literal["stored", "undirected"]
+Isolated: TypeAlias = Literal["kept", "unmasked"]
+Test: TypeAlias = Literal["standard", "rest"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +52,7 @@ class Source:
     """Where PyG finds a graph.
 
     Attributes:
-        data_set: Class in `torch_geometric.datasets`.
+        data_set: Class in `torch_geometric.datasets`; ``npz`` for a file of the repository heterophilous-graphs.
         folder: Its root, below the root of all data.
         options: Its other arguments.
         files: Folder below which its raw files lie, below the root of all data.
@@ -58,6 +80,24 @@ def _wikipedia(name: str) -> Source:
     return Source("WikipediaNetwork", "wikipedia", f"wikipedia/{name}", {"name": name, "geom_gcn_preprocess": True})
 
 
+def _heterophilous(name: str) -> Source:
+    folder = name.lower().replace("-", "_")
+    return Source("HeterophilousGraphDataset", "heterophilous", f"heterophilous/{folder}", {"name": name})
+
+
+def _npz(name: str) -> Source:
+    return Source("npz", f"heterophilous/{name}", f"heterophilous/{name}", {"name": name})
+
+
+_NPZ: Final = (
+    *("actor", "chameleon", "cornell", "squirrel", "texas", "wisconsin", "texas_4_classes"),
+    *(
+        f"{name}{kind}"
+        for name in ("chameleon", "squirrel")
+        for kind in ("_directed", "_filtered", "_filtered_directed")
+    ),
+)
+
 SOURCES = {
     "Cora": _planetoid("Cora"),
     "CiteSeer": _planetoid("CiteSeer"),
@@ -68,42 +108,98 @@ SOURCES = {
     "Cornell": _webkb("cornell"),
     "Texas": _webkb("texas"),
     "Wisconsin": _webkb("wisconsin"),
+    **{
+        name: _heterophilous(name)
+        for name in ("Roman-empire", "Amazon-ratings", "Minesweeper", "Tolokers", "Questions")
+    },
+    **{f"{name}.npz": _npz(name) for name in _NPZ},
 }
 
 
+@dataclass(frozen=True)
+class Variant:
+    """How a graph is changed before anything is trained on it.
+
+    Attributes:
+        split: Which of the ten splits that come with a graph, from 0. None: the public split of Cora, CiteSeer and
+            PubMed, which have those of Geom-GCN as well; of all others split 1, on which "Are GATs Out of Balance?"
+            trained. Its graphs are those called ``.npz``, with their edges as stored.
+        edges: ``undirected``: with both directions of each link.
+        isolated: ``unmasked``: nodes without a link to another are in no mask, as CiteSeer's in that paper.
+        test: ``rest``: all nodes that are for neither training nor validation, as in PairNorm.
+        missing: Share of the nodes that are not for training whose features are set to zero, as in semi-supervised
+            classification with missing vectors (SSNC-MV).
+        missing_seed: Of the draw of these nodes; the global random state is not touched.
+
+    Raises:
+        InputError: A value is out of range.
+
+    Source:
+        Zhao & Akoglu, "PairNorm: Tackling Oversmoothing in GNNs", ICLR 2020. With the standard test nodes and
+        ``--transform none``, missing features are those of "Lipschitz Normalization for Self-Attention Layers"
+        (Dasoulas, Scaman, Virmaux, ICML 2021).
+    """
+
+    split: int | None = None
+    edges: Edges = "stored"
+    isolated: Isolated = "kept"
+    test: Test = "standard"
+    missing: float = 0.0
+    missing_seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses what no graph has."""
+        for name, value, known in (
+            ("edges", self.edges, get_args(Edges)),
+            ("isolated", self.isolated, get_args(Isolated)),
+            ("test", self.test, get_args(Test)),
+        ):
+            if value not in known:
+                raise InputError(f"Expected {name} to be {' or '.join(known)}, got {value!r}")
+        if self.split is not None and not 0 <= self.split < 10:
+            raise InputError(f"Expected split to be from 0 to 9, got {self.split}")
+        if not 0 <= self.missing <= 1:
+            raise InputError(f"Expected missing to be a share from 0 to 1, got {self.missing}")
+
+
 def load_graph(name: str, root: str | os.PathLike[str] = "data") -> Data:
-    """A graph by name, with features ``x``, labels ``y``, ``edge_index`` and the masks of its standard split.
+    """A graph by name, with features ``x``, labels ``y``, ``edge_index`` and the masks (nodes,) of one split.
 
     Raw files are looked for below ``root`` where PyG's own classes put them (``planetoid/Cora/raw``, ``actor/raw``,
-    ...). Those that are missing are downloaded by PyG and then kept there; nothing else is written below ``root``.
+    ...). Those that are missing are downloaded and then kept there; nothing else is written below ``root``.
 
     Args:
-        name: ``sbm`` (built in: see `block_model`) or a key of `SOURCES`, in any case.
+        name: A key of `BUILT_IN_GRAPHS` or of `SOURCES`, in any case, with options if there are any.
         root: Folder of the data sets.
 
     Raises:
-        InputError: No graph has this name, or it is neither below the root nor can be downloaded.
+        InputError: No graph has this name or this option, or it is neither below the root nor can be downloaded.
 
     Example:
         >>> load_graph("sbm").num_features
         64
+        >>> load_graph("csbm:nodes=100,classes=2,missing=1").x.any(1).sum()  # training nodes keep their features
+        tensor(40)
     """
-    source = _source(name)
-    if source is None:
-        return block_model()
-    base = Path(root).expanduser()
-    try:
-        with TemporaryDirectory(prefix="gatdiag-") as mirror:
-            _link(base, source.files, Path(mirror))
-            data = _read(source, Path(mirror))
-            _keep(Path(mirror), source.files, base)
-    except Exception as error:
-        where = base / source.files
-        raise InputError(
-            f"the graph {name} is not to be had: expected its raw files below {where}, or a network to download them "
-            f"from ({type(error).__name__}: {error})"
-        ) from error
-    return data
+    key, options = _parsed(name)
+    variant = Variant(**{option: options.pop(option) for option in [*options] if option in _VARIANT})
+    if (make := BUILT_IN_GRAPHS.get(key)) is not None:
+        if variant.split is not None:
+            raise InputError(f"{key} has one split: leave split={variant.split} out")
+        return _vary(make(**options), variant)
+    return _vary(_from_files(key, Path(root).expanduser(), variant.split), variant)
+
+
+def prepared_graph(name: str, root: str | os.PathLike[str] = "data", transform: Transform | None = None) -> Data:
+    """A graph as one trains on it: `load_graph`, with its usual transform or with another.
+
+    Raises:
+        InputError: There is no such graph, or it cannot be had.
+    """
+    graph = load_graph(name, root)
+    if (transform or usual_transform(name)) == "normalize-features":
+        graph = NormalizeFeatures()(graph)
+    return graph
 
 
 def usual_transform(name: str) -> Transform:
@@ -116,25 +212,95 @@ def usual_transform(name: str) -> Transform:
     Raises:
         InputError: No graph has this name.
     """
-    source = _source(name)
-    return "none" if source is None else source.transform
+    key, _ = _parsed(name)
+    return "none" if key in BUILT_IN_GRAPHS else SOURCES[key].transform
 
 
-def _source(name: str) -> Source | None:
-    """Where to find a graph; None for the one that is built in."""
-    if name.lower() == BUILT_IN:
-        return None
-    source = {key.lower(): source for key, source in SOURCES.items()}.get(name.lower())
-    if source is None:
-        raise InputError(f"no graph is called {name!r}: expected one of {BUILT_IN}, {', '.join(SOURCES)}")
-    return source
+def _parsed(name: str) -> tuple[str, dict[str, Any]]:
+    """The graph's own name, as the tables have it, and its options as values."""
+    called, _, text = name.partition(":")
+    key = {known.lower(): known for known in (*BUILT_IN_GRAPHS, *SOURCES)}.get(called.lower())
+    if key is None:
+        raise InputError(f"no graph is called {called!r}: expected one of {', '.join((*BUILT_IN_GRAPHS, *SOURCES))}")
+    own = {} if key in SOURCES else inspect.signature(BUILT_IN_GRAPHS[key]).parameters
+    known = {**_VARIANT, **{option: parameter.annotation for option, parameter in own.items()}}
+    options = {}
+    for part in text.split(",") if text else ():
+        option, _, value = part.strip().partition("=")
+        if option not in known:
+            raise InputError(f"{key} has no option {option!r}: expected KEY=VALUE, with KEY one of {', '.join(known)}")
+        try:
+            options[option] = known[option](value)
+        except ValueError as error:
+            raise InputError(f"{key}: expected {option} to be a number, got {value!r}") from error
+    return key, options
 
 
-def _read(source: Source, base: Path) -> Data:
+_VARIANT: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
+    {"split": int, "edges": str, "isolated": str, "test": str, "missing": float, "missing_seed": int}
+)
+
+
+def _from_files(name: str, base: Path, split: int | None) -> Data:
+    source = SOURCES[name]
+    options = dict(source.options)
+    if source.data_set == "Planetoid" and split is not None:
+        options["split"] = "geom-gcn"
+    try:
+        with TemporaryDirectory(prefix="gatdiag-") as mirror:
+            _link(base, source.files, Path(mirror))
+            data = _read(source, Path(mirror), options)
+            _keep(Path(mirror), source.files, base)
+    except Exception as error:
+        where = base / source.files
+        raise InputError(
+            f"the graph {name} is not to be had: expected its raw files below {where}, or a network to download them "
+            f"from ({type(error).__name__}: {error})"
+        ) from error
+    for mask in _MASKS:
+        if data[mask].dim() > 1:
+            data[mask] = data[mask][:, _PAPERS_SPLIT if split is None else split]
+    return data
+
+
+def _read(source: Source, base: Path, options: Mapping[str, Any]) -> Data:
     """Torch's random state is kept, from which a data set may draw, and standard output, to which one may print."""
     with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
-        data: Data = getattr(datasets, source.data_set)(str(base / source.folder), **source.options)[0]
+        if source.data_set == "npz":
+            return _read_npz(base / source.folder / "raw", source.options["name"])
+        data: Data = getattr(datasets, source.data_set)(str(base / source.folder), **options)[0]
     return data
+
+
+def _read_npz(folder: Path, name: str) -> Data:
+    file = folder / f"{name}.npz"
+    if not file.exists():
+        download_url(f"{_NPZ_URL}/{file.name}", str(folder))
+    with np.load(file) as arrays:  # pickles are refused
+        return Data(
+            x=torch.from_numpy(arrays["node_features"]).float(),
+            y=torch.from_numpy(arrays["node_labels"]).long(),
+            edge_index=torch.from_numpy(arrays["edges"]).long().T.contiguous(),
+            **{f"{split}_mask": torch.from_numpy(arrays[f"{split}_masks"]).bool().T for split in SPLITS},
+        )
+
+
+def _vary(graph: Data, variant: Variant) -> Data:
+    if variant.edges == "undirected":
+        graph.edge_index = to_undirected(graph.edge_index, num_nodes=graph.num_nodes)
+    if variant.test == "rest":
+        graph.test_mask = ~(graph.train_mask | graph.val_mask)
+    if variant.isolated == "unmasked":
+        linked = torch.zeros(int(graph.num_nodes or 0), dtype=torch.bool)
+        linked[remove_self_loops(graph.edge_index)[0].flatten()] = True
+        for mask in _MASKS:
+            graph[mask] = graph[mask] & linked
+    if variant.missing:
+        others = (~graph.train_mask).nonzero().flatten()
+        order = torch.randperm(len(others), generator=torch.Generator().manual_seed(variant.missing_seed))
+        graph.x = graph.x.clone()
+        graph.x[others[order[: round(variant.missing * len(others))]]] = 0
+    return graph
 
 
 def _link(base: Path, folder: str, mirror: Path) -> None:
@@ -153,49 +319,3 @@ def _keep(mirror: Path, folder: str, base: Path) -> None:
             continue
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, kept)
-
-
-def block_model(nodes: int = 400, classes: int = 4, words: int = 64, seed: int = 0) -> Data:
-    """An undirected graph of equal classes, the same for the same arguments.
-
-    Two nodes of one class are linked with probability 0.06, two of different classes with 0.003. Each class has an
-    equal share of the words; a node has a word of its own class with probability 0.2, any other with 0.03. Twenty nodes
-    of each class are for training, the next twenty-five for validation, the others for testing.
-
-    Args:
-        nodes: Number of nodes, a multiple of ``classes``.
-        classes: Number of classes.
-        words: Number of features, a multiple of ``classes``.
-        seed: Seed of a generator of its own; the global random state is not touched.
-
-    Returns:
-        ``x`` (nodes, words) of zeros and ones, ``edge_index`` (2, edges) with both directions of each link and no
-        self-loops, ``y`` (nodes,), ``train_mask``, ``val_mask`` and ``test_mask`` (nodes,).
-
-    Source:
-        Holland, Laskey, Leinhardt, "Stochastic blockmodels: first steps" (1983).
-
-    Example:
-        >>> graph = block_model()
-        >>> graph.is_undirected(), int(graph.train_mask.sum())
-        (True, 80)
-    """
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.arange(nodes) * classes // nodes
-    alike = y[:, None] == y[None, :]
-    links = _chosen(torch.where(alike, _INSIDE, _ACROSS), generator).triu(1)
-    topic = torch.arange(words) * classes // words
-    x = _chosen(torch.where(y[:, None] == topic[None, :], _OWN, _FOREIGN), generator)
-    place = torch.arange(nodes) % (nodes // classes)
-    return Data(
-        x=x.float(),
-        edge_index=(links | links.T).nonzero().T.contiguous(),
-        y=y,
-        train_mask=place < 20,
-        val_mask=(place >= 20) & (place < 45),
-        test_mask=place >= 45,
-    )
-
-
-def _chosen(chance: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.rand(chance.shape, generator=generator) < chance

@@ -7,18 +7,14 @@ from typing import Final
 
 import torch
 from torch_geometric.data import Data
-from torch_geometric.transforms import NormalizeFeatures
 
-from gatdiag.experiments.data import Transform, load_graph, usual_transform
 from gatdiag.experiments.models import gat
-from gatdiag.experiments.training import SPLITS, Epoch, TrainingSettings, train
+from gatdiag.experiments.training import Epoch, TrainingSettings, train
 from gatdiag.remedies import initialize_
 from gatdiag.watching import watch
 
 # The paper's two ends: what everyone uses, and what it proposes. Run folders are called after the schemes.
 SCHEMES: Final = ("xavier", "balanced_orthogonal")
-
-_SPLIT = 1  # of the ten that come with the heterophilic graphs, the one that the paper used
 
 Progress = Callable[[str, int, Epoch], None]
 
@@ -31,22 +27,6 @@ def settings_for(name: str) -> TrainingSettings:
     """
     rate = {"cora": 0.1, "citeseer": 0.1, "pubmed": 0.1}.get(name.lower(), 0.01)
     return TrainingSettings(learning_rate=rate, epochs=200 if name.lower() == "sbm" else 300)
-
-
-def prepared_graph(name: str, root: Path, transform: Transform | None = None) -> Data:
-    """A graph as one trains on it: with its usual transform, or with another; one split of several.
-
-    Raises:
-        InputError: There is no such graph, or it cannot be had.
-    """
-    graph = load_graph(name, root)
-    if (transform or usual_transform(name)) == "normalize-features":
-        graph = NormalizeFeatures()(graph)
-    for split in SPLITS:
-        mask = graph[f"{split}_mask"]
-        if mask.dim() > 1:
-            graph[f"{split}_mask"] = mask[:, _SPLIT]
-    return graph
 
 
 def compare_initializations(

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from gatdiag.errors import InputError
-
-SPLITS = ("train", "val", "test")
+from gatdiag.experiments.data import SPLITS
 
 
 class Recorder(Protocol):

@@ -8,7 +8,7 @@ from torch import nn
 
 from gatdiag.cli.model_case import load_case, load_target
 from gatdiag.errors import InputError, ModelError
-from gatdiag.experiments import initializations
+from gatdiag.experiments import data
 from gatdiag.experiments.data import load_graph
 
 
@@ -118,7 +118,7 @@ def counts(monkeypatch):
     """A graph with counts of words, under any name."""
     graph = load_graph("sbm")
     graph.x = torch.arange(graph.num_nodes * 3).reshape(-1, 3) % 7.0
-    monkeypatch.setattr(initializations, "load_graph", lambda name, root: graph.clone())
+    monkeypatch.setattr(data, "load_graph", lambda name, root: graph.clone())
     return graph
 
 
@@ -151,17 +151,6 @@ def test_features_are_transformed_as_is_usual_for_a_graph_or_as_asked_for(counts
 def test_a_transform_that_does_not_fit_is_refused(options, message):
     with pytest.raises(InputError, match=message):
         load_case("shelf:sizeless", inputs=None, root="data", **options)
-
-
-def test_of_several_splits_one_is_taken(monkeypatch):
-    graph = load_graph("sbm")
-    mask = graph.train_mask.clone()
-    graph.train_mask = torch.stack([~mask, mask], dim=1)
-    monkeypatch.setattr(initializations, "load_graph", lambda name, root: graph.clone())
-    case = load_case("shelf:sizeless", "Texas", None, root="data")
-    logits = torch.randn(graph.num_nodes, 4)
-    expected = torch.nn.functional.cross_entropy(logits[mask], graph.y[mask])
-    assert torch.equal(case.loss(logits), expected)
 
 
 @pytest.mark.parametrize(

@@ -1,39 +1,10 @@
 import pytest
-import torch
-from torch_geometric.data import Data
 
 import gatdiag
 from gatdiag.errors import InputError
-from gatdiag.experiments import initializations
-from gatdiag.experiments.data import block_model
-from gatdiag.experiments.initializations import SCHEMES, compare_initializations, prepared_graph, settings_for
+from gatdiag.experiments.initializations import SCHEMES, compare_initializations, settings_for
+from gatdiag.experiments.synthetic import block_model
 from gatdiag.experiments.training import TrainingSettings
-
-
-def graph_of(features, *mask_shape):
-    masks = {
-        f"{split}_mask": torch.arange(8).reshape(mask_shape) % 3 == n
-        for n, split in enumerate(("train", "val", "test"))
-    }
-    return Data(x=features, y=torch.arange(len(features)) % 2, **masks)
-
-
-@pytest.fixture
-def features(monkeypatch):
-    x = torch.tensor([[1.0, 3.0], [0.0, 0.0], [2.0, 2.0], [0.0, 5.0]])
-    monkeypatch.setattr(initializations, "load_graph", lambda name, root: graph_of(x.clone(), 4, 2))
-    return x
-
-
-def test_rows_of_citation_graphs_sum_to_one(features):
-    assert prepared_graph("cora", "data").x.tolist() == [[0.25, 0.75], [0.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
-    assert torch.equal(prepared_graph("Texas", "data").x, features)
-
-
-def test_of_several_splits_the_papers_is_taken(features):
-    graph = prepared_graph("Texas", "data")
-    for number, split in enumerate(("train", "val", "test")):
-        assert graph[f"{split}_mask"].tolist() == [place % 3 == number for place in (1, 3, 5, 7)]
 
 
 @pytest.mark.parametrize(("name", "rate"), [("sbm", 0.01), ("CiteSeer", 0.1), ("Texas", 0.01)])

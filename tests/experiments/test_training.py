@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.data import block_model
 from gatdiag.experiments.models import gcn
+from gatdiag.experiments.synthetic import block_model
 from gatdiag.experiments.training import Epoch, TrainingResult, TrainingSettings, accuracy, train
 
 GRAPH = block_model(nodes=200, words=16)

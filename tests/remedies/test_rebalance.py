@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 import gatdiag
 from gatdiag.errors import InputError, ModelError, OptimizerError
-from gatdiag.experiments.data import block_model
 from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
+from gatdiag.experiments.synthetic import block_model
 from gatdiag.experiments.training import TrainingSettings, train
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.remedies import rebalance as rebalance_module

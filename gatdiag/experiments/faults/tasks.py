@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 from torch_geometric.utils import scatter, subgraph
 
-from gatdiag.experiments.data import block_model
 from gatdiag.experiments.faults.recipe import Recipe
+from gatdiag.experiments.synthetic import block_model
 
 
 @dataclass(frozen=True)

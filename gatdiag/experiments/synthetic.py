@@ -1,0 +1,224 @@
+"""Graphs that are built in: drawn or constructed, the same for the same arguments."""
+
+from itertools import permutations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+from gatdiag.errors import InputError
+
+_INSIDE, _ACROSS = 0.06, 0.003  # chance of a link in the built-in graph
+_OWN, _FOREIGN = 0.2, 0.03  # chance of a word
+_TRAIN, _VAL = 20, 25  # nodes of each class; the others are for testing
+
+
+def block_model(nodes: int = 400, classes: int = 4, words: int = 64, seed: int = 0) -> Data:
+    """An undirected graph of equal classes, the same for the same arguments.
+
+    Two nodes of one class are linked with probability 0.06, two of different classes with 0.003. Each class has an
+    equal share of the words; a node has a word of its own class with probability 0.2, any other with 0.03. Twenty nodes
+    of each class are for training, the next twenty-five for validation, the others for testing.
+
+    Args:
+        nodes: Number of nodes, a multiple of ``classes``.
+        classes: Number of classes.
+        words: Number of features, a multiple of ``classes``.
+        seed: Seed of a generator of its own; the global random state is not touched.
+
+    Returns:
+        ``x`` (nodes, words) of zeros and ones, ``edge_index`` (2, edges) with both directions of each link and no
+        self-loops, ``y`` (nodes,), ``train_mask``, ``val_mask`` and ``test_mask`` (nodes,).
+
+    Source:
+        Holland, Laskey, Leinhardt, "Stochastic blockmodels: first steps" (1983).
+
+    Example:
+        >>> graph = block_model()
+        >>> graph.is_undirected(), int(graph.train_mask.sum())
+        (True, 80)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(nodes) * classes // nodes
+    alike = y[:, None] == y[None, :]
+    links = _chosen(torch.where(alike, _INSIDE, _ACROSS), generator).triu(1)
+    topic = torch.arange(words) * classes // words
+    x = _chosen(torch.where(y[:, None] == topic[None, :], _OWN, _FOREIGN), generator)
+    place = torch.arange(nodes) % (nodes // classes)
+    return Data(
+        x=x.float(),
+        edge_index=(links | links.T).nonzero().T.contiguous(),
+        y=y,
+        train_mask=place < _TRAIN,
+        val_mask=(place >= _TRAIN) & (place < _TRAIN + _VAL),
+        test_mask=place >= _TRAIN + _VAL,
+    )
+
+
+def _chosen(chance: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.rand(chance.shape, generator=generator) < chance
+
+
+def contextual_block_model(
+    nodes: int = 1000,
+    classes: int = 2,
+    features: int = 64,
+    degree: float = 10.0,
+    homophily: float = 0.8,
+    signal: float = 1.0,
+    seed: int = 0,
+) -> Data:
+    """A contextual stochastic block model of any homophily, the same for the same arguments.
+
+    Each pair of nodes of one class is linked with the probability that gives a node ``homophily * degree`` such links
+    in the mean, each other pair with the one that gives it ``(1 - homophily) * degree``. Features of a node of class c
+    are signal m_c + z with m_c, z ~ N(0, I / features), one m_c for each class. Twenty nodes of each class are for
+    training, the next twenty-five for validation, the others for testing.
+
+    Args:
+        nodes: Number of nodes, a multiple of ``classes``.
+        classes: Number of classes, 2 or more.
+        features: Number of features.
+        degree: Mean number of links of a node.
+        homophily: Expected share of links within a class, from 0 to 1; about ``1 / classes`` where links do not depend
+            on the classes.
+        signal: How far the classes' means are apart, in units of the noise; 0: features say nothing.
+        seed: Seed of a generator of its own; the global random state is not touched.
+
+    Returns:
+        As `block_model` does, with features of real numbers.
+
+    Raises:
+        InputError: There is no such graph.
+
+    Source:
+        After Deshpande, Sen, Montanari, Mossel, "Contextual Stochastic Block Models" (NeurIPS 2018), who have two
+        classes with the means u and -u, and signal^2 = mu / nodes.
+
+    Example:
+        >>> graph = contextual_block_model(homophily=0.2)
+        >>> same = graph.y[graph.edge_index[0]] == graph.y[graph.edge_index[1]]
+        >>> round(float(same.float().mean()), 1)
+        0.2
+    """
+    if classes < 2 or nodes % classes or nodes // classes <= _TRAIN + _VAL:
+        least = _TRAIN + _VAL + 1
+        raise InputError(f"Expected {least} nodes or more in each of 2 or more equal classes, got {nodes=}, {classes=}")
+    if features < 1 or degree <= 0 or not 0 <= homophily <= 1:
+        raise InputError(
+            f"Expected a homophily from 0 to 1, features and degree, got {homophily=}, {features=}, {degree=}"
+        )
+    size = nodes // classes
+    inside, across = homophily * degree / (size - 1), (1 - homophily) * degree / (nodes - size)
+    if max(inside, across) > 1:
+        raise InputError(f"Expected a degree that {nodes} nodes can have, got {degree=} at {homophily=}")
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(nodes) // size
+    chance = torch.where(y[:, None] == y[None, :], inside, across)
+    links = _chosen(chance, generator).triu(1)
+    means, noise = (torch.randn(count, features, generator=generator) / features**0.5 for count in (classes, nodes))
+    place = torch.arange(nodes) % size
+    return Data(
+        x=signal * means[y] + noise,
+        edge_index=(links | links.T).nonzero().T.contiguous(),
+        y=y,
+        train_mask=place < _TRAIN,
+        val_mask=(place >= _TRAIN) & (place < _TRAIN + _VAL),
+        test_mask=place >= _TRAIN + _VAL,
+    )
+
+
+def tree_neighbors_match(depth: int = 2, seed: int = 11) -> Data:
+    """Tree-NeighborsMatch: at the root of a binary tree, name the value of the leaf whose key it holds.
+
+    All examples side by side in one graph without links between them. An example is a complete binary tree with one key
+    of 1..2^depth and one permutation of 1..2^depth: its root holds (key, 0), inner nodes (0, 0), the leaf in place j
+    (from left, from 1) holds (j, value j); the label of the root is the value at leaf ``key``. Links lead from child to
+    parent, and every node has one to itself. For each permutation there is one example for each key; the permutations
+    are at most 1000, drawn without repetition to depth 3 (24 at depth 2), beyond with it, and 32000 // 2^depth if less.
+
+    Args:
+        depth: Of the trees, from 2 to 8. From 6 on the graph takes gigabytes.
+        seed: Seed of a generator of its own; the global random state is not touched.
+
+    Returns:
+        ``x`` (nodes, 2 (2^depth + 1)): key and value, each one-hot, so that a linear layer without bias is the sum of
+        two embeddings. ``y`` (nodes,): the label of a root, 0 of all others. ``train_mask``: roots of four fifths of
+        the examples, equally many for each label. ``val_mask`` and ``test_mask``: the other roots, for the benchmark
+        has no split for validation; what it reports is the accuracy of training.
+
+    Raises:
+        InputError: The depth is out of range.
+
+    Source:
+        Alon & Yahav, "On the Bottleneck of Graph Neural Networks and its Practical Implications", ICLR 2021, and their
+        code.
+
+    Example:
+        >>> graph = tree_neighbors_match(2)
+        >>> graph.num_nodes // 7, int(graph.train_mask.sum()), graph.num_features
+        (96, 76, 10)
+    """
+    if not 2 <= depth <= 8:
+        raise InputError(f"Expected depth to be from 2 to 8, got {depth}")
+    generator = torch.Generator().manual_seed(seed)
+    leaves, nodes = 2**depth, 2 ** (depth + 1) - 1
+    values = 1 + _permutations(depth, generator)
+    count = len(values)
+    links, at_leaf = _tree(depth)
+    pairs = torch.zeros(count, leaves, nodes, 2, dtype=torch.long)  # permutation, key, node, (key, value)
+    keys = 1 + torch.arange(leaves)
+    pairs[:, :, 0, 0] = keys
+    pairs[:, :, at_leaf, 0] = keys
+    pairs[:, :, at_leaf, 1] = values[:, None]
+    examples = count * leaves
+    offsets = nodes * torch.arange(examples)
+    y, train, test = (torch.zeros(examples, nodes, dtype=kind) for kind in (torch.long, torch.bool, torch.bool))
+    y[:, 0] = values.flatten()
+    train[:, 0] = _first_of_each(y[:, 0], count * 4 // 5, generator)
+    test[:, 0] = ~train[:, 0]
+    return Data(
+        x=F.one_hot(pairs.view(-1, 2), leaves + 1).float().flatten(1),
+        edge_index=(links[:, None] + offsets[:, None]).flatten(1),
+        y=y.flatten(),
+        train_mask=train.flatten(),
+        val_mask=test.flatten(),
+        test_mask=test.flatten(),
+    )
+
+
+def _permutations(depth: int, generator: torch.Generator) -> Tensor:
+    leaves = 2**depth
+    if depth <= 3:
+        everything = torch.tensor([*permutations(range(leaves))])
+        return everything[torch.randperm(len(everything), generator=generator)[:1000]]
+    count = min(1000, 32000 // leaves)
+    return torch.stack([torch.randperm(leaves, generator=generator) for _ in range(count)])
+
+
+def _tree(depth: int) -> tuple[Tensor, Tensor]:
+    """Links (2, links) of one tree whose nodes are numbered parent, left subtree, right subtree; and its leaves."""
+    size = 2 ** (depth + 1) - 1
+    links, leaves = [(node, node) for node in range(size)], []
+
+    def grow(node: int, last: int) -> None:
+        if node == last:
+            leaves.append(node)
+            return
+        left, right = node + 1, node + 1 + (last - node) // 2
+        links.extend([(left, node), (right, node)])
+        grow(left, right - 1)
+        grow(right, last)
+
+    grow(0, size - 1)
+    return torch.tensor(links).T, torch.tensor(leaves)
+
+
+def _first_of_each(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """A mask of ``count`` places of each label, drawn."""
+    mask = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        places = (labels == label).nonzero().flatten()
+        mask[places[torch.randperm(len(places), generator=generator)[:count]]] = True
+    return mask

@@ -1,21 +1,16 @@
 """The registry of figures, and a figure -> bytes, files, data."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import matplotlib.figure
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.ticker import FixedLocator, NullLocator
-from matplotlib.transforms import Bbox
-from numpy.typing import NDArray
 
 from gatdiag.errors import InputError
 from gatdiag.figures import accuracy, curves, gradients, laws, overview, smoothing, weight_change
@@ -123,7 +118,7 @@ def render(
     content = BytesIO()
     with style_context(salt=f"gatdiag {chosen.name}"):
         canvas = _canvas(format)(_drawn(chosen, values, SIZES[width], dpi))
-        # not savefig, which draws everything twice; the layout is settled in the one drawing that is kept
+        # not savefig, which draws everything twice
         getattr(canvas, f"print_{format}")(content, metadata=_METADATA[format])
     return content.getvalue()
 
@@ -139,39 +134,7 @@ def _canvas(format: Format) -> type[FigureCanvasBase]:
 def _drawn(figure: Figure, values: pd.DataFrame, width: float, dpi: int) -> matplotlib.figure.Figure:
     drawn = matplotlib.figure.Figure(figsize=(width, figure.height(values, width)), dpi=dpi, layout="constrained")
     figure.draw(values, drawn)
-    for axes in drawn.axes:
-        _settle(axes)
     return drawn
-
-
-def _settle(axes: Axes) -> None:
-    """Fix the ticks that are seen, and measure what is around the axes once: half of the time would go into both."""
-    for axis in (axes.xaxis, axes.yaxis):
-        if axes.axison and not isinstance(axis.get_major_locator(), FixedLocator | NullLocator):
-            low, high = sorted(axis.get_view_interval())
-            slack = 1e-9 * (high - low)
-            places = np.asarray(axis.get_majorticklocs())
-            axis.set_major_locator(FixedLocator(places[(places >= low - slack) & (places <= high + slack)].tolist()))
-    for spine in axes.spines.values():
-        spine.set_in_layout(False)  # it reaches no farther than the ticks on it
-    if axes.get_box_aspect() is None:  # color bars have one
-        axes.get_tightbbox = _measured_once(axes)  # type: ignore[method-assign]
-
-
-def _measured_once(axes: Axes) -> Callable[..., Bbox | None]:
-    """`axes.get_tightbbox` for axes around which nothing changes any more, wherever the layout puts them."""
-    measure, margins = axes.get_tightbbox, list[NDArray[np.float64]]()
-
-    def get_tightbbox(*args: Any, **options: Any) -> Bbox | None:
-        inner = np.array(axes.bbox.extents)
-        if not margins:
-            outer = measure(*args, **options)
-            if outer is None:
-                return None
-            margins.append(outer.extents - inner)
-        return Bbox(np.reshape(inner + margins[0], (2, 2)))
-
-    return get_tightbbox
 
 
 def save_figures(

@@ -37,7 +37,8 @@ class Quantity:
         high: What a high value means.
         low: What a low value means.
         paper: Where it comes from.
-        metric: The function of `gatdiag.metrics` that computes it.
+        metric: The function of `gatdiag.metrics` that computes it, together with others of its group in order if it
+            returns several numbers.
         takes: What that function is given of each layer: "x", or "x, edges"; "" where several columns are computed
             together in another way.
         symbol: The equation in plain characters, for an axis; the label where there is none.
@@ -439,7 +440,7 @@ _GROUPS = (
                 high="neighbors differ",
                 low="neighbors are alike, or everything vanishes",
                 paper=_ENERGY,
-                metric="dirichlet_energy",
+                metric="energies",
                 is_compared=False,
                 takes="x, edges",
             ),
@@ -451,7 +452,7 @@ _GROUPS = (
                 high="neighbors differ",
                 low="neighbors are alike",
                 paper=_ENERGY,
-                metric="rayleigh_quotient",
+                metric="energies",
                 takes="x, edges",
             ),
         ),
@@ -487,7 +488,7 @@ _GROUPS = (
                 high="all directions are used",
                 low="all rows are proportional",
                 paper=_RANK,
-                metric="effective_rank",
+                metric="ranks",
                 takes="x",
             ),
             Quantity(
@@ -498,7 +499,7 @@ _GROUPS = (
                 high="all directions are used",
                 low="all rows are proportional",
                 paper=_RANK,
-                metric="numerical_rank",
+                metric="ranks",
                 takes="x",
             ),
         ),

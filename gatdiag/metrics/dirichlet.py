@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gatdiag.errors import InputError
 
-__all__ = ["dirichlet_energy", "rayleigh_quotient"]
+__all__ = ["dirichlet_energy", "energies", "rayleigh_quotient"]
 
 _CHUNK = 1 << 15  # differences held at a time, so that they stay in a CPU's cache; elsewhere 512 times as many
 
@@ -43,7 +43,7 @@ def dirichlet_energy(x: Tensor, edge_index: Tensor) -> Tensor:
         >>> dirichlet_energy(x, path).item()
         5.0
     """
-    return _energy(x, edge_index, None)
+    return _energies(x, edge_index, None)[0]
 
 
 def rayleigh_quotient(x: Tensor, edge_index: Tensor) -> Tensor:
@@ -72,13 +72,38 @@ def rayleigh_quotient(x: Tensor, edge_index: Tensor) -> Tensor:
         >>> round(rayleigh_quotient(torch.tensor([[1.0], [-1.0]]), pair).item(), 12)
         1.0
     """
+    return _energies(x, edge_index, _inverse_sqrt_degree(x, edge_index))[0] / x.double().square().sum()
+
+
+def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+    """`dirichlet_energy` and `rayleigh_quotient` of X in one pass over the edges.
+
+    Args:
+        x: (N, d).
+        edge_index: (2, E).
+
+    Returns:
+        0-d each.
+
+    Raises:
+        InputError: As `dirichlet_energy`.
+
+    Example:
+        >>> x, pair = torch.tensor([[1.0], [-1.0]]), torch.tensor([[0, 1], [1, 0]])
+        >>> [round(value.item(), 6) for value in energies(x, pair)]
+        [4.0, 1.0]
+    """
+    plain, symmetric = _energies(x, edge_index, None, _inverse_sqrt_degree(x, edge_index))
+    return plain, symmetric / x.double().square().sum()
+
+
+def _inverse_sqrt_degree(x: Tensor, edge_index: Tensor) -> Tensor:
     source, target = _checked(x, edge_index)
     ones = torch.ones_like(source, dtype=torch.float64)
     degree, loops = (ones.new_zeros(len(x)) for _ in range(2))
     degree.index_add_(0, source, ones / 2).index_add_(0, target, ones / 2)
     loops.index_add_(0, target, (source == target).double())
-    scale = (degree + (loops == 0).double()).rsqrt().unsqueeze(1)
-    return _energy(x, edge_index, scale) / x.double().square().sum()
+    return (degree + (loops == 0).double()).rsqrt().unsqueeze(1)
 
 
 def _checked(x: Tensor, edge_index: Tensor) -> Tensor:
@@ -89,15 +114,18 @@ def _checked(x: Tensor, edge_index: Tensor) -> Tensor:
     return edge_index
 
 
-def _energy(x: Tensor, edge_index: Tensor, scale: Tensor | None) -> Tensor:
-    """Half the sum over edges, in pieces, so that memory stays far below edges times channels."""
+def _energies(x: Tensor, edge_index: Tensor, *scales: Tensor | None) -> list[Tensor]:
+    """Half the sum over edges for each scale, in pieces, so that memory stays far below edges times channels."""
     source, target = _checked(x, edge_index)
-
-    def scaled(nodes: Tensor) -> Tensor:
-        rows = x.index_select(0, nodes).double()
-        return rows if scale is None else rows * scale.index_select(0, nodes)
-
+    found: list[list[Tensor]] = [[] for _ in scales]
     step = max(1, _CHUNK * (1 if x.device.type == "cpu" else 512) // max(1, x.shape[1]))
-    pieces = zip(source.split(step), target.split(step), strict=True)
-    squares = torch.cat([(scaled(some) - scaled(other)).square().sum(1) for some, other in pieces])
-    return torch.where(x.isfinite().all(), (0.5 * squares).sum(), torch.nan)
+    for some, others in zip(source.split(step), target.split(step), strict=True):
+        one, other = (x.index_select(0, nodes).double() for nodes in (some, others))
+        for squares, scale in zip(found, scales, strict=True):
+            if scale is None:
+                difference = one - other
+            else:
+                difference = one * scale.index_select(0, some) - other * scale.index_select(0, others)
+            squares.append(difference.square().sum(1))
+    is_finite = x.isfinite().all()
+    return [torch.where(is_finite, (0.5 * torch.cat(squares)).sum(), torch.nan) for squares in found]

@@ -5,15 +5,17 @@ And what makes a norm NaN or infinite.
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag.errors import InputError
 
-__all__ = ["frobenius_norm", "non_finite_count", "norms", "spectral_norm"]
+__all__ = ["frobenius_norm", "non_finite_count", "norms", "norms_of_pieces", "spectral_norm"]
 
 _NARROW: Final = 128  # up to here all eigenvalues take less time than Lanczos iteration
 _CHUNK: Final = 1 << 22  # entries that are held in float64 at a time
@@ -71,10 +73,38 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
         return torch.stack([_scaled_norm(tensor) for tensor in tensors])
     if kinds != {torch.float32} or not tensors[0].is_cpu:
         return torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64))
-    found = torch.stack(torch._foreach_norm(list(tensors), 2)).double()
-    doubtful = np.flatnonzero(~((found.numpy() >= _SMALLEST) & (found.numpy() < _LARGEST))).tolist()
-    if doubtful:
-        found[doubtful] = torch.stack(torch._foreach_norm([tensors[at] for at in doubtful], 2, torch.float64))
+    return torch.from_numpy(_of_arrays([tensor.detach().numpy().reshape(-1) for tensor in tensors]))
+
+
+@torch.no_grad()
+def norms_of_pieces(flats: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """The same of tensors that lie side by side in flat ones, as a recorder keeps those of several steps.
+
+    Args:
+        flats: F tensors of one floating type, on one device, of shape (sum(sizes),).
+        sizes: How many entries each of P tensors has.
+
+    Returns:
+        (F, P), float64, as `norms` has it.
+
+    Example:
+        >>> norms_of_pieces([torch.ones(5)], [4, 1])
+        tensor([[2., 1.]], dtype=torch.float64)
+    """
+    if flats and flats[0].dtype is torch.float32 and flats[0].is_cpu:
+        pieces = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        found = _of_arrays([array[piece] for array in (flat.numpy() for flat in flats) for piece in pieces])
+        return torch.from_numpy(found).view(len(flats), len(sizes))
+    return norms([piece for flat in flats for piece in flat.split(list(sizes))]).view(len(flats), len(sizes))
+
+
+def _of_arrays(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+    """Of flat arrays: a product of each with itself, which takes a fifth of the time of a kernel of torch."""
+    with np.errstate(all="ignore"):
+        found: NDArray[np.float64] = np.sqrt(np.array([array.dot(array) for array in arrays], dtype=np.float64))
+        for at in np.flatnonzero(~((found >= _SMALLEST) & (found < _LARGEST))).tolist():
+            wide = arrays[at].astype(np.float64)
+            found[at] = math.sqrt(wide.dot(wide))
     return found
 
 

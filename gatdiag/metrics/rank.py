@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gatdiag.errors import InputError
 
-__all__ = ["effective_rank", "numerical_rank"]
+__all__ = ["effective_rank", "numerical_rank", "ranks"]
 
 
 def effective_rank(x: Tensor) -> Tensor:
@@ -34,10 +34,7 @@ def effective_rank(x: Tensor) -> Tensor:
         >>> round(effective_rank(torch.eye(3)).item(), 6), round(effective_rank(torch.ones(5, 3)).item(), 6)
         (3.0, 1.0)
     """
-    sigma = _singular_values(x)
-    total = sigma.sum()
-    rank = torch.special.entr(sigma / torch.where(total == 0, 1.0, total)).sum().exp()
-    return torch.where(total == 0, 0.0, rank)
+    return _effective(_singular_values(x))
 
 
 def numerical_rank(x: Tensor) -> Tensor:
@@ -59,7 +56,36 @@ def numerical_rank(x: Tensor) -> Tensor:
         >>> round(numerical_rank(torch.diag(torch.tensor([2.0, 1.0]))).item(), 12)
         1.25
     """
+    return _numerical(_singular_values(x))
+
+
+def ranks(x: Tensor) -> tuple[Tensor, Tensor]:
+    """`effective_rank` and `numerical_rank` of X from one decomposition.
+
+    Args:
+        x: (N, d).
+
+    Returns:
+        0-d each.
+
+    Raises:
+        InputError: `x` does not have two axes.
+
+    Example:
+        >>> [round(rank.item(), 6) for rank in ranks(torch.eye(3))]
+        [3.0, 3.0]
+    """
     sigma = _singular_values(x)
+    return _effective(sigma), _numerical(sigma)
+
+
+def _effective(sigma: Tensor) -> Tensor:
+    total = sigma.sum()
+    rank = torch.special.entr(sigma / torch.where(total == 0, 1.0, total)).sum().exp()
+    return torch.where(total == 0, 0.0, rank)
+
+
+def _numerical(sigma: Tensor) -> Tensor:
     largest = sigma.amax() if len(sigma) else sigma.sum()
     return (sigma / torch.where(largest == 0, 1.0, largest)).square().sum()
 

@@ -147,7 +147,7 @@ class Backlog:
             self._writer.step(sample.step, columns)
 
     def _layers(self, samples: Sequence[Sample]) -> dict[str, Any]:
-        seen = [(sample, sample.layers) for sample in samples if sample.layers is not None and sample.layers.numbers]
+        seen = [(sample, sample.layers) for sample in samples if sample.layers is not None and sample.layers.runs]
         passes, unscales = [layers for _, layers in seen], [sample.unscale for sample, _ in seen]
         columns = measured(passes, unscales, self.plan.positions, self._columns)
         steps = np.array([sample.step for sample, _ in seen], dtype=np.int64)[columns.pop("pass")]

@@ -115,14 +115,14 @@ class Hooks:
         output = _first_tensor_if_any(returned)
         if isinstance(returned, Mapping) and layer not in self.parts:
             self._note_part(layer, returned)
-        number = self._recorder.on_output(layer, inputs, None if output is None else output.detach())
+        run = self._recorder.on_output(layer, inputs, None if output is None else output.detach())
         # A leaf (the user's own tensor, handed through) would keep its hooks for ever.
-        if number is None or output is None or not output.requires_grad or output.is_leaf:
+        if run is None or output is None or not output.requires_grad or output.is_leaf:
             return
 
         def backward(gradient: Tensor) -> None:
             if self._handles:
-                self._recorder.on_gradient(layer, number, gradient.detach())
+                self._recorder.on_gradient(layer, run, gradient.detach())
 
         output.register_hook(backward)
 

@@ -1,6 +1,7 @@
 """Events of forward and backward passes -> the rows of the table `layers`.
 
-Large outputs are reduced at once, small ones copied, so that no activation outlives its own event. A step may see
+Outputs are reduced at once, so that no activation outlives its own event: to copy one, and to measure it later together
+with others, takes longer. What was measured of a pass lives as long as its graph, if it is not recorded. A step may see
 several forward passes (gradient accumulation, evaluation, a second loss): its row is of the last one that a gradient
 came back to, or simply of the last one if no gradient ever comes to a layer's output. Of a layer that runs several
 times in one pass it is the last run; a pass that activation checkpointing repeats during the backward pass is not
@@ -9,10 +10,9 @@ pass of its own, as where two losses share one and each has its own step, has no
 weights.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -31,16 +31,16 @@ from gatdiag.recorder.tape import Tape
 if TYPE_CHECKING:
     from gatdiag.recorder.recorder import Recorder
 
-_MOST = 1 << 16  # outputs of one step
-_UNMEASURED: Final = 0  # number of an output of which nothing is measured
 _GROUPS: Final = {each.group for each in columns("layers")}
 _OF_OUTPUTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and not e.is_of_gradient]
 _OF_GRADIENTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and e.is_of_gradient]
-_OTHERS: Final = [each for each in columns("layers") if each.takes]
+# What a function of `metrics` measures of one layer: its name, what it takes, whether of gradients -> the columns.
+_OTHERS: Final[dict[tuple[str, str, bool], list[Quantity]]] = {}
+for _each in columns("layers"):
+    if _each.takes:
+        _OTHERS.setdefault((_each.metric, _each.takes, _each.is_of_gradient), []).append(_each)
 _POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # of the loss's scale, by unit
 _SCALED: Final = {each.name: _POWERS[each.unit] for each in columns("layers") if each.unit in _POWERS}
-_SMALL: Final = 1 << 16  # entries of a matrix that is copied
-_MOST_BYTES: Final = 16 << 20  # that copies of one step take: it may have any number of passes, or never be made
 _OF_THE_LAST = (
     "gradients of layer outputs: several backward passes went through one forward pass, and those of the last are "
     "recorded; gradients of parameters are the sum of all"
@@ -51,27 +51,30 @@ _OF_THE_LAST = (
 class ForwardPass:
     """Measurements of one forward pass, and of the backward pass after it."""
 
-    numbers: dict[str, int] = field(default_factory=dict)
+    step: int = -1  # which of those that were started it belongs to
+    number: int = 0  # among all passes
+    runs: dict[str, int] = field(default_factory=dict)  # layer -> number of its last run
     edges: dict[str, Tensor | None] = field(default_factory=dict)
     outputs: dict[str, smoothing.Measured] = field(default_factory=dict)
     gradients: dict[str, smoothing.Measured] = field(default_factory=dict)
     others: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    returned: set[int] = field(default_factory=set)  # numbers of outputs whose gradient came back
+    returned: set[int] = field(default_factory=set)  # runs whose gradient came back
     ended: bool = False
     taken: bool = False  # by a step, whose row it is
     bytes: int = 0  # about how much memory all of it takes
     is_suspect: bool = False  # whether an entry is not finite, where that is known
 
-    def keep(self, kept: dict[str, smoothing.Measured], layer: str, matrix: Tensor, *, copies: bool) -> None:
-        """Measure an output of a layer, or its gradient; a small one may be copied, which is faster."""
-        if copies and matrix.numel() <= _SMALL and matrix.is_cpu and matrix.dtype is torch.float32:
-            kept[layer] = copy = matrix.clone()
-            array = copy.numpy()
-            self.is_suspect |= not math.isfinite(np.vdot(array, array))
-        else:
-            kept[layer] = found = smoothing.measure(matrix)
-            self.is_suspect |= isinstance(found, Tensor) and found.is_cpu and bool(found[-1] > 0)
-        self.bytes += kept[layer].nbytes
+    def keep(self, kept: dict[str, smoothing.Measured], layer: str, matrix: Tensor) -> None:
+        """Measure an output of a layer, or its gradient."""
+        kept[layer] = found = smoothing.measure(matrix)
+        self.bytes += found.nbytes
+        if type(found) is Tensor and found.is_cpu:
+            self.is_suspect |= bool(found[-1] > 0)
+
+
+Run: TypeAlias = tuple[ForwardPass, int]  # of a layer: the pass it is in, and its number among all runs
+
+_UNMEASURED: Final[Run] = (ForwardPass(), 0)
 
 
 class LayerRecorder:
@@ -95,11 +98,11 @@ class LayerRecorder:
         self.hooks = Hooks(model, self, tape)
         self._selection, self._guard, self._stopwatch, self._recorder = selection, guard, stopwatch, recorder
         self._due: frozenset[str] = frozenset()  # groups that the coming record has; none if it is no record
-        self._others: list[Quantity] = []  # what it has besides, each measured by a function of its own
+        self._others: list[tuple[str, str, bool]] = []  # what it has besides, of `_OTHERS`
         self._is_recorded = self._is_due = False  # whether the step is a record, and anything of layers is due at it
-        self._count = self._bytes = 0  # outputs, and what was kept of this step
+        self._step = self._passes = self._runs = 0  # how many there were
         self._pass = ForwardPass()
-        self._by_number: dict[int, ForwardPass] = {}
+        self._came_back: ForwardPass | None = None  # the last pass of this step that a gradient came back to
         self._edge_index: Tensor | None = None
         self._handles: dict[str, Any] = {}  # of hooks on attention layers that are running
         self._unseen: set[str] = set()  # of these, whose coefficients are still to come
@@ -116,8 +119,14 @@ class LayerRecorder:
         self._is_recorded = record is not None
         self._due = frozenset() if record is None else self._selection.groups_due(record)
         self._is_due = not self._due.isdisjoint(_GROUPS)
-        self._others = [each for each in _OTHERS if each.group in self._due and each.name in self._selection.columns]
-        self._pass, self._by_number, self._edge_index, self._bytes = ForwardPass(), {}, None, 0
+        self._others = [
+            key
+            for key, found in _OTHERS.items()
+            if found[0].group in self._due and any(each.name in self._selection.columns for each in found)
+        ]
+        self._step += 1
+        self._came_back = None
+        self._begin_pass()
 
     def stop(self) -> None:
         """Take all hooks away, also those in the middle of a layer, as after an interrupt."""
@@ -139,23 +148,25 @@ class LayerRecorder:
             if not in_backward_pass():
                 self._recorder.on_layer_begins()
                 if self._pass.ended or self._pass.taken:
-                    self._pass, self._edge_index = ForwardPass(), None
+                    self._begin_pass()
             if "attention" in self._due:
                 self._guard("attention", self._listen_to_attention, layer, module)
 
-    def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
-        """A layer has run; returns the number under which its gradient is expected."""
+    def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> Run | None:
+        """A layer has run; returns which run it was, if its gradient is expected."""
         with self._stopwatch:
             self._recorder.on_layer_ends(layer, inputs)
-            number: int | None = None
+            run: Run | None = None
             if self._is_recorded or self._handles:
-                number = self._guard("layer outputs", self._measure_output, layer, inputs, output)
-        return number
+                run = self._guard("layer outputs", self._measure_output, layer, inputs, output)
+        return run
 
-    def on_gradient(self, layer: str, number: int, gradient: Tensor) -> None:
+    def on_gradient(self, layer: str, run: Run, gradient: Tensor) -> None:
         """The gradient of a layer's output has been computed."""
         with self._stopwatch:
-            self._guard("gradients of layer outputs", self._measure_gradient, layer, number, gradient)
+            seen, number = run
+            if seen.step == self._step and not seen.taken:
+                self._guard("gradients of layer outputs", self._measure_gradient, layer, seen, number, gradient)
             self._recorder.on_gradient()
 
     def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
@@ -164,9 +175,13 @@ class LayerRecorder:
             self._end_pass()
             self._recorder.on_forward(args, kwargs, output)
 
+    def _begin_pass(self) -> None:
+        self._passes += 1
+        self._pass, self._edge_index = ForwardPass(self._step, self._passes), None
+
     def _end_pass(self) -> None:
         """End the pass: what comes next belongs to another one."""
-        self._pass.ended = bool(self._pass.numbers)
+        self._pass.ended = bool(self._pass.runs)
 
     # --- attention ----------------------------------------------------------------------------------------------------
 
@@ -200,59 +215,53 @@ class LayerRecorder:
 
     # --- measuring ----------------------------------------------------------------------------------------------------
 
-    def _measure_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> int | None:
+    def _measure_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> Run | None:
         self._end_attention(layer)
         if output is None or not output.dim() or not self._is_recorded:
             return None
         if not self._is_due:
             return _UNMEASURED
         matrix, seen = smoothing.as_rows(output), self._pass
-        if in_backward_pass() and layer in seen.numbers:
+        if layer in seen.runs and in_backward_pass():
             return None
         self.saw_half |= matrix.dtype is torch.float16
         self.saw_rough |= matrix.dtype.itemsize < 4 or torch.is_autocast_enabled(matrix.device.type)
         if "outputs" in self._due:
-            self._keep(seen, seen.outputs, layer, matrix)
+            seen.keep(seen.outputs, layer, matrix)
         if self._others:
             seen.edges[layer] = self._edges(inputs, len(matrix))
             self._measure_others(layer, matrix, seen, is_gradient=False)
-        if len(self._by_number) >= _MOST:
-            self._by_number.clear()  # passes without end and without a step
-        self._count += 1
-        seen.numbers[layer] = self._count
-        self._by_number[self._count] = seen
-        return self._count
+        self._runs += 1
+        seen.runs[layer] = self._runs
+        return seen, self._runs
 
-    def _measure_gradient(self, layer: str, number: int, gradient: Tensor) -> None:
-        seen = self._by_number.get(number)
-        if seen is None or seen.taken:
-            return
+    def _measure_gradient(self, layer: str, seen: ForwardPass, number: int, gradient: Tensor) -> None:
         is_another = number in seen.returned
         seen.returned.add(number)
-        if seen.numbers.get(layer) != number:
+        if self._came_back is None or self._came_back.number < seen.number:
+            self._came_back = seen
+        if seen.runs.get(layer) != number:
             return
         matrix = smoothing.as_rows(gradient)
         if is_another:
             self._notes.setdefault("backward passes", _OF_THE_LAST)
         if "outputs" in self._due:
-            self._keep(seen, seen.gradients, layer, matrix)
+            seen.keep(seen.gradients, layer, matrix)
         if self._others:
             self._measure_others(layer, matrix, seen, is_gradient=True)
 
-    def _keep(self, seen: ForwardPass, kept: dict[str, smoothing.Measured], layer: str, matrix: Tensor) -> None:
-        before = seen.bytes
-        seen.keep(kept, layer, matrix, copies=self._bytes < _MOST_BYTES)
-        self._bytes += seen.bytes - before
-
     def _measure_others(self, layer: str, matrix: Tensor, seen: ForwardPass, *, is_gradient: bool) -> None:
         edges, others = seen.edges.get(layer), seen.others.setdefault(layer, {})
-        for each in self._others:
-            if each.is_of_gradient is not is_gradient or (each.takes == "x, edges" and edges is None):
+        for key in self._others:
+            metric, takes, is_of_gradient = key
+            if is_of_gradient is not is_gradient or (takes == "x, edges" and edges is None):
                 continue
-            given = (matrix, edges) if each.takes == "x, edges" else (matrix,)
-            value = self._guard(each.label, getattr(metrics, each.metric), *given)
-            if value is not None:
-                others[each.name] = value
+            given = (matrix, edges) if takes == "x, edges" else (matrix,)
+            label = " and ".join(each.label for each in _OTHERS[key])
+            found = self._guard(label, getattr(metrics, metric), *given)
+            if found is not None:
+                values = found if isinstance(found, tuple) else (found,)
+                others |= {each.name: value for each, value in zip(_OTHERS[key], values, strict=True)}
 
     def _edges(self, inputs: tuple[Any, ...], nodes: int) -> Tensor | None:
         """The edges a layer was given, or those that a layer before it was given, if they fit its output."""
@@ -266,8 +275,7 @@ class LayerRecorder:
 
     def take(self) -> ForwardPass:
         """The forward pass that the row of this step is of; nothing that comes later changes it."""
-        came_back = [seen for seen in self._by_number.values() if seen.returned]
-        seen = came_back[-1] if came_back else self._pass
+        seen = self._came_back or self._pass
         seen.taken = True
         return seen
 
@@ -287,7 +295,7 @@ def measured(
         "pass" -> position among the passes, "layer" -> of the layer, and the columns, masked where nothing was
         measured.
     """
-    rows = [(at, seen, name) for at, seen in enumerate(passes) for name in positions if name in seen.numbers]
+    rows = [(at, seen, name) for at, seen in enumerate(passes) for name in positions if name in seen.runs]
     found: dict[str, tuple[list[int], Any]] = {}  # column -> rows that have it, and their values
     for group, of_rows in (
         (_OF_OUTPUTS, [seen.outputs.get(name) for _, seen, name in rows]),
@@ -295,7 +303,7 @@ def measured(
     ):
         there = [row for row, item in enumerate(of_rows) if item is not None]
         if there:
-            items = [smoothing.measure(item) if _is_matrix(item) else item for item in of_rows if item is not None]
+            items = [item for item in of_rows if item is not None]
             table = torch.as_tensor(smoothing.finish(items)).cpu().numpy()
             found |= {column: (there, values) for column, values in zip(group, table.T, strict=True)}
     for column in dict.fromkeys(column for _, seen, name in rows for column in seen.others.get(name, ())):
@@ -313,10 +321,6 @@ def measured(
             columns[column] = np.ma.masked_array(np.zeros(len(rows)), mask=True)
             columns[column][there] = values * factors[there] ** _SCALED.get(column, 0)
     return columns
-
-
-def _is_matrix(item: smoothing.Measured) -> TypeGuard[Tensor]:
-    return isinstance(item, Tensor) and item.dim() == 2
 
 
 def _is_edge_index(item: Any) -> bool:

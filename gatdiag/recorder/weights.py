@@ -166,7 +166,7 @@ class Weights:
         for positions, sizes, flat in zip(self.flat.positions, self.flat.sizes, self.flat.gradients(), strict=True):
             if not flat.is_complex():
                 found = found.to(flat.device)
-                found[positions] = metrics.norms(flat.split(sizes))
+                found[positions] = metrics.norms_of_pieces([flat], sizes)[0]
         return found
 
     @torch.no_grad()
@@ -178,12 +178,12 @@ class Weights:
             guard: Contains failures of a group of columns.
             columns: Those that are wanted.
         """
-        norm = self._by_parameter([sample.weights for sample in samples], metrics.norms)
-        gradient_norm = self._by_parameter([sample.gradients for sample in samples], metrics.norms)
+        norm = self._by_parameter([sample.weights for sample in samples], metrics.norms_of_pieces)
+        gradient_norm = self._by_parameter([sample.gradients for sample in samples], metrics.norms_of_pieces)
         moved = [sample.change() for sample in samples]
         with np.errstate(all="ignore"):  # relative to a bias of zero, any gradient is infinite
             relative = gradient_norm / norm
-            ratio = self._by_parameter(moved, metrics.norms) / norm
+            ratio = self._by_parameter(moved, metrics.norms_of_pieces) / norm
         every, has_gradient = np.ones(norm.shape, dtype=bool), np.zeros(norm.shape, dtype=bool)
         for row, sample in enumerate(samples):
             has_gradient[row] = sample.gradients is not None and sample.has_gradient[: len(self.names)]
@@ -219,7 +219,7 @@ class Weights:
 
     def total_norms(self, of_samples: Sequence[Flat | None]) -> Floats:
         """Norms of all parameters, or of all gradients, together, one a sample."""
-        return self._together(self._by_parameter(of_samples, metrics.norms))
+        return self._together(self._by_parameter(of_samples, metrics.norms_of_pieces))
 
     def _together(self, norms: Floats) -> Floats:
         together: Floats = np.linalg.norm(np.where(self.is_measurable, norms, 0.0), axis=1)
@@ -270,16 +270,16 @@ class Weights:
                         found[row, position] = float(metrics.spectral_norm(piece.view(self.flat.shapes[position])))
         return {"spectral_norm": found}
 
-    def _by_parameter(self, of_samples: Sequence[Flat | None], measure: Callable[[Sequence[Tensor]], Tensor]) -> Floats:
+    def _by_parameter(
+        self, of_samples: Sequence[Flat | None], measure: Callable[[list[Tensor], list[int]], Tensor]
+    ) -> Floats:
         """A number of each parameter of each sample, (samples, parameters); NaN where there is nothing to measure."""
         found = np.full((len(of_samples), len(self.names)), np.nan)
         rows = [row for row, flats in enumerate(of_samples) if flats is not None]
         for number, (positions, sizes) in enumerate(zip(self.flat.positions, self.flat.sizes, strict=True)):
             flats = [self._own(flats)[number] for flats in of_samples if flats is not None]
-            pieces = [piece for flat in flats for piece in flat.split(sizes)]
-            if pieces and not pieces[0].is_complex():
-                values = measure(pieces).cpu().numpy()
-                found[np.ix_(rows, positions)] = values.reshape(len(rows), len(positions))
+            if flats and not flats[0].is_complex():
+                found[np.ix_(rows, positions)] = measure(flats, sizes).cpu().numpy()
         return found
 
     def _own(self, flats: Flat) -> Flat:
@@ -295,8 +295,9 @@ class Weights:
                 yield positions, sizes, initial, absolute, flat
 
 
-def _counts(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.stack([metrics.non_finite_count(tensor) for tensor in tensors])
+def _counts(flats: list[Tensor], sizes: list[int]) -> Tensor:
+    found = [metrics.non_finite_count(piece) for flat in flats for piece in flat.split(sizes)]
+    return torch.stack(found).view(len(flats), len(sizes))
 
 
 def _array(parameter: Tensor) -> NDArray[Any]:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatdiag.errors import InputError
-from gatdiag.metrics.norm import frobenius_norm, non_finite_count, norms, spectral_norm
+from gatdiag.metrics.norm import frobenius_norm, non_finite_count, norms, norms_of_pieces, spectral_norm
 from tests.metrics import oracles
 
 
@@ -43,6 +43,16 @@ def test_norms_of_several_types(device):
         expected = torch.tensor([oracles.frobenius_norm(tensor) for tensor in several], dtype=torch.float64)
         torch.testing.assert_close(values.cpu(), expected, equal_nan=True, rtol=1e-12, atol=0)
     assert norms([]).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_norms_of_what_lies_side_by_side(dtype, device):
+    sizes = [30000, 1, 0, 4, 2]
+    flats = [(scale * drawn(sum(sizes))).to(dtype) for scale in (1.0, 1e-30, 1e25)]
+    flats[0][-1] = torch.inf
+    found = norms_of_pieces([flat.to(device) for flat in flats], sizes)
+    expected = [[oracles.frobenius_norm(piece) for piece in flat.split(sizes)] for flat in flats]
+    torch.testing.assert_close(found.cpu(), torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -1,12 +1,13 @@
 """Samples that are measured together are measured as they would be alone, and none waits for long."""
 
+import gc
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 import gatdiag
-from gatdiag.metrics import smoothing
 from gatdiag.recorder import backlog, layers
 from gatdiag.recorder.recorder import Recorder
 from tests.recorder.loops import Gat, graph, loss_of, train
@@ -161,19 +162,18 @@ def test_an_interrupt_while_samples_are_measured_loses_none(tmp_path, monkeypatc
     assert run.neurons.predicted_c[run.neurons.step > 0].notna().all()
 
 
-def test_passes_without_a_step_do_not_fill_the_memory(tmp_path, monkeypatch):
+def test_passes_without_a_step_do_not_fill_the_memory(tmp_path):
     """As of a loop whose optimizer is not seen, or that accumulates the gradients of very many passes."""
-    monkeypatch.setattr(layers, "_MOST_BYTES", 4000)
-    kept = []
-    monkeypatch.setattr(layers.smoothing, "measure", lambda x, measure=smoothing.measure: kept.append(x) or measure(x))
-    model, data = Gat(), graph()
-    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
+
+    def alive():
+        gc.collect()
+        return sum(type(item) is layers.ForwardPass for item in gc.get_objects())
+
+    model, data, before = Gat(), graph(), alive()
+    with gatdiag.watch(model, tmp_path / "run", every=1):
         for _ in range(20):
             loss_of(model, data).backward()
-        waiting = {id(seen): seen for seen in recorder._layers._by_number.values()}.values()
-        copies = [item for seen in waiting for item in seen.outputs.values() if isinstance(item, torch.Tensor)]
-        assert sum(copy.nbytes for copy in copies if copy.dim() == 2) <= 4000 + 20 * 6 * 4
-        assert len(kept) > 100
+        assert alive() - before <= 3
         torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert len(gatdiag.load(tmp_path / "run").layers) == 3
 

@@ -115,13 +115,8 @@ class WeightRecord:
             self._store.append("parameters", {"step": step, "parameter": at, **_columns(rows)})
         shapes = {info.name: info.shape for info in self._infos if info.name in self._of_laws}
         if shapes and all(name in tensors and tuple(tensors[name].shape) == shape for name, shape in shapes.items()):
-            c = self._c(tensors).numpy()
+            c = np.asarray(self._laws.c(tensors))
             self._store.append("neurons", {"step": step, "law": np.arange(len(c), dtype=np.int32), "c": c})
-
-    def _c(self, tensors: Tensors) -> Tensor:
-        if isinstance(self._laws, Stack):
-            return torch.cat(list(self._laws.c(self.measured).values()))
-        return self._laws.c({name: tensors[name] for name in self._laws.parameters})
 
     def tell(self, notes: Iterable[str]) -> None:
         """Keep remarks with the run."""

@@ -12,15 +12,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from torch import Tensor
 
-from gatdiag.checkpoint.measures import WeightStats
 from gatdiag.law import Exclusion, Law
-from gatdiag.run.laws import RecordedLaws, pack
+from gatdiag.run.laws import Floats, RecordedLaws, pack
 from gatdiag.structure import Layer, ParameterInfo, Structure
 from gatdiag.structure.adapters import OTHER, SCALE
 from gatdiag.structure.from_names import output_axes, series_of
@@ -46,23 +45,6 @@ _BRANCH: Final = re.compile(
 _SKIP: Final = re.compile(r"skip|shortcut|residual|downsample|(^|[._])res(\d|[._]|$)", re.IGNORECASE)
 
 
-def _squares(measured: WeightStats, axis: int) -> Tensor:
-    return (measured.column_norms if axis else measured.row_norms).square()
-
-
-def _squares_into(one: StackLayer, measured: Mapping[str, WeightStats], width: int) -> Tensor:
-    """(width,): sum of squares of what leads into each neuron, less those of attention."""
-    ways = [(info, one.axis if len(info.shape) == 2 else 0, 1) for info in (*one.matrices, *one.biases)]
-    ways += [(info, 1, -1) for info in one.scores]
-    parts = [sign * _squares(measured[info.name], axis).reshape(-1, width).sum(0) for info, axis, sign in ways]
-    return torch.stack(parts).sum(0)
-
-
-def _squares_out(following: StackLayer, measured: Mapping[str, WeightStats]) -> Tensor:
-    """(inputs,): sum of squares of what reads each neuron of the layer before."""
-    return torch.stack([_squares(measured[info.name], 1 - following.axis) for info in following.matrices]).sum(0)
-
-
 @dataclass(frozen=True, eq=False)
 class Stack:
     """Which layer feeds which.
@@ -75,27 +57,26 @@ class Stack:
     pairs: tuple[tuple[StackLayer, StackLayer], ...]
     excluded: tuple[Exclusion, ...]
 
-    def c(self, measured: Mapping[str, WeightStats]) -> dict[str, Tensor]:
-        """c of every neuron that has a law, from norms that were measured already.
+    def c(self, tensors: Mapping[str, Tensor]) -> Floats:
+        """c of every law, in their order.
 
         Args:
-            measured: Name -> `measure(tensor)`, of this state dict or of another one of the same model.
-
-        Returns:
-            Path of the layer (of the map inside it, for a GIN) -> (neurons,), float64. Positive: the incoming weights
-            of the neuron outweigh attention and outgoing ones.
+            tensors: Of this state dict or of another one of the same model.
         """
-        return {
-            one.path: _squares_into(one, measured, following.inputs) - _squares_out(following, measured)
-            for one, following in self.pairs
-        }
+        used = {name: tensors[name].detach() for name in self.parameters}
+        return self.recorded.c({name: (w.float() if w.itemsize == 2 else w).numpy() for name, w in used.items()})
 
-    @property
+    @cached_property
+    def recorded(self) -> RecordedLaws:
+        """The laws as a run has them."""
+        return RecordedLaws(self.entries, "the stack")
+
+    @cached_property
     def entries(self) -> list[dict[str, Any]]:
         """The laws as meta.json has them, in the order of `laws` and of the values of `c`."""
         return [entry for one, following in self.pairs for entry in _entries(one, following)]
 
-    @property
+    @cached_property
     def parameters(self) -> frozenset[str]:
         """Names of the parameters that laws are of."""
         sides = ((*one.matrices, *one.biases, *one.scores, *following.matrices) for one, following in self.pairs)
@@ -108,9 +89,8 @@ class Stack:
         """
         from gatdiag.laws import Laws  # which takes as long to import as a small checkpoint to inspect
 
-        laws = [_law(one, following, neuron) for one, following in self.pairs for neuron in range(following.inputs)]
-        used = {term.parameter for law in laws for term in law.terms}
-        return Laws(laws, {name: tensor for name, tensor in tensors.items() if name in used}, self.excluded)
+        used = {name: tensor for name, tensor in tensors.items() if name in self.parameters}
+        return Laws(list(self.recorded), used, self.excluded)
 
 
 def find_stack(tensors: Mapping[str, Tensor], structure: Structure) -> Stack:

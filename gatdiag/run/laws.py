@@ -237,7 +237,8 @@ class RecordedLaws(Sequence[Law]):
                 if key not in squares:
                     squares[key] = term.squares(weights[term.parameter])
                 positions = term.at + term.each * np.arange(len(values))[:, None]
-                values += float(term.exponent) * squares[key][positions].sum(1)
+                with np.errstate(invalid="ignore"):  # of infinite weights, whose c is NaN
+                    values += float(term.exponent) * squares[key][positions].sum(1)
             found.append(values)
         return np.concatenate(found)
 

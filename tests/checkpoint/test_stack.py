@@ -10,10 +10,8 @@ import torch_geometric.nn as gnn
 from torch import nn
 
 from gatdiag import find_laws
-from gatdiag.checkpoint.measures import measure
-from gatdiag.checkpoint.stack import ASSUMED, find_stack
+from gatdiag.checkpoint.stack import ASSUMED, _law, find_stack
 from gatdiag.experiments import models
-from gatdiag.run import RecordedLaws
 from gatdiag.structure.from_names import find_layers
 from tests.laws.zoo import ZOO, build
 
@@ -57,9 +55,7 @@ def assert_same(model, *args, **kwargs):
     for terms, value in found.items():
         assert value == pytest.approx(known[terms], abs=1e-6)
     assert len(laws) == neurons(traced)
-    measured = {name: measure(tensor) for name, tensor in tensors.items()}
-    of_layers = torch.cat(list(found_stack.c(measured).values()))
-    torch.testing.assert_close(of_layers, laws.c(), rtol=1e-5, atol=1e-6)
+    assert found_stack.c(tensors) == pytest.approx(laws.c().numpy(), rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -341,10 +337,9 @@ def test_whatever_the_shapes_there_is_an_answer_and_both_ways_to_c_agree(name):
     for _ in range(150):
         tensors = mutated(whole, rng)
         found_stack = find_stack(tensors, find_layers(tensors))
-        c = found_stack.c({key: measure(tensor) for key, tensor in tensors.items()})
+        c = found_stack.c(tensors)
         found += len(c)
-        values = torch.cat([torch.zeros(0, dtype=torch.float64), *c.values()])
-        torch.testing.assert_close(values, found_stack.laws(tensors).c(), rtol=1e-4, atol=1e-5, equal_nan=True)
+        assert c == pytest.approx(found_stack.laws(tensors).c().numpy(), rel=1e-4, abs=1e-5, nan_ok=True)
     assert found > 0
 
 
@@ -362,10 +357,9 @@ def test_whatever_the_shapes_there_is_an_answer_and_both_ways_to_c_agree(name):
 def test_what_is_recorded_of_the_laws_is_all_of_them(model):
     tensors, found_stack = stack_of(model)
     laws = found_stack.laws(tensors)
-    recorded = RecordedLaws(found_stack.entries, "these")
-    assert [(law.name, law.kind, law.layer, law.neuron, law.terms) for law in recorded] == [
-        (law.name, law.kind, law.layer, law.neuron, law.terms) for law in laws
+    one_by_one = [_law(*pair, neuron) for pair in found_stack.pairs for neuron in range(pair[1].inputs)]
+    assert [(law.name, law.kind, law.layer, law.neuron, law.terms) for law in laws] == [
+        (law.name, law.kind, law.layer, law.neuron, law.terms) for law in one_by_one
     ]
     assert len(laws) > 0
-    assert recorded.c({name: tensor.numpy() for name, tensor in tensors.items()}) == pytest.approx(laws.c().numpy())
     assert found_stack.parameters == frozenset(laws.parameters)

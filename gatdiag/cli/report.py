@@ -27,8 +27,8 @@ def report(
         Path,
         typer.Option(
             metavar="FILE|DIR",
-            help="NAME.html, with the figures beside it in NAME-figures; NAME.pdf, for all figures in one file; "
-            "NAME.png or NAME.svg, for the first of them; or a folder for report.html and the figures.",
+            help="NAME.html, with the figures beside it in NAME-figures; NAME.pdf, for all figures in one file; or a "
+            "folder for report.html and the figures.",
         ),
     ] = Path("report.html"),
     formats: Annotated[
@@ -51,19 +51,18 @@ def report(
 
     ending = "" if out.is_dir() else out.suffix.lower().removeprefix(".")
     kind = "html" if ending == "htm" else ending
-    picture = next((name for name in _PICTURES if name == kind), None)
-    wanted = _parsed(formats or picture or "html")
+    wanted = _parsed(formats or ("pdf" if kind == "pdf" else "html"))
     is_file = kind.isalpha() or (out.exists() and not out.is_dir())  # a folder's name may end in .2
-    if is_file and kind not in _FORMATS:
+    if is_file and kind not in ("html", "pdf"):
         raise InputError(
-            f"--out: expected a name that ends in .html, .pdf, .png or .svg, or a folder (make one whose name has "
-            f"another ending first), got {str(out)!r}"
+            f"--out: expected a name that ends in .html or .pdf, or a folder (make one whose name has another ending "
+            f"first), got {str(out)!r}"
         )
-    if picture and wanted != [picture]:
-        raise InputError(f"--out: {str(out)!r} is the name of one {kind} file: give a folder, or no --format")
+    if kind == "pdf" and wanted != ["pdf"]:
+        raise InputError(f"--out: {str(out)!r} is the name of one pdf file: give a folder, or no --format")
     opened = open_runs(runs)
-    if picture:
-        _save_one(opened, out, picture, overwrite=overwrite)
+    if kind == "pdf":
+        _save_document(opened, out, overwrite=overwrite)
         typer.echo(out)
         return
     page, figures = (out, out.with_name(f"{out.stem}-figures")) if kind == "html" else (out / "report.html", out)
@@ -81,14 +80,14 @@ def _parsed(formats: str) -> list[str]:
     return wanted
 
 
-def _save_one(runs: Sequence[Run], path: Path, kind: Picture, *, overwrite: bool) -> None:
-    """Save all figures as the pages of a PDF, or the first of them as a picture."""
-    from gatdiag.figures import figures_for, render, render_document
+def _save_document(runs: Sequence[Run], path: Path, *, overwrite: bool) -> None:
+    """Save all figures as the pages of a PDF."""
+    from gatdiag.figures import render_document
     from gatdiag.run.files import atomic_write
 
     if path.exists() and not overwrite:
         raise InputError(f"{str(path)!r} exists: choose another --out or --overwrite")
-    content = render_document(runs) if kind == "pdf" else render(figures_for(runs)[0], runs, format=kind)
+    content = render_document(runs)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as part:
         part.write_bytes(content)

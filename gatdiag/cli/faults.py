@@ -2,7 +2,7 @@
 
 The JSON document has the keys ``version`` (1), ``cases`` (a row for each, as in the CSV file), ``confusion`` (a row for
 each cause: planted, right, others, baseline) and ``healthy`` (for controls and twins: trainings, errors, warnings,
-baseline).
+baseline). With ``--treat`` it has ``version`` and ``cases``, a row for each as in that table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gatdiag.cli.options import AsJson
-from gatdiag.cli.printing import grid, plain_console, print_document
+from gatdiag.cli.printing import grid, number, plain_console, print_document
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ def faults(
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes; one for each core if left out.")
     ] = None,
+    treated: Annotated[
+        bool,
+        typer.Option("--treat", help="Treat what is faulty as gatdiag treat does; compare with the repaired twins."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train networks in which a fault was planted, and count how often its cause is named first.
@@ -52,6 +56,9 @@ def faults(
     chosen = _chosen(only, part)
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: choose another --out")
+    if treated:
+        _treat(chosen, out, jobs, as_json)
+        return
     with _progress(len(chosen)) as on_done:
         results = run_bank(chosen, out / "runs", jobs, on_done)
     written = write_tables(results, out)
@@ -60,6 +67,25 @@ def faults(
         return
     _print(results)
     plain_console().print(f"Each case: {', '.join(map(str, written))}")
+
+
+def _treat(chosen: Sequence[Case], out: Path, jobs: int | None, as_json: bool) -> None:
+    from gatdiag.experiments.faults.treated import in_short, treat_bank, write_cures
+
+    with _progress(len(chosen)) as on_done:
+        cures = treat_bank(chosen, out / "runs", jobs, on_done)
+    written = write_cures(cures, out)
+    if as_json:
+        print_document({"version": 1, "cases": [cure.row() for cure in cures]})
+        return
+    table = grid(["case", "verdict", "remedy"], ["faulty", "treated", "twin", "good"])
+    for cure in cures:
+        numbers = [number(value, ".3f") for value in (cure.faulty, cure.treated, cure.twin)]
+        table.add_row(cure.case, cure.verdict, cure.remedy or cure.reason, *numbers, cure.row()["good"])
+    console = plain_console()
+    console.print(table)
+    console.print(in_short(cures))
+    console.print(f"Each case: {', '.join(map(str, written))}")
 
 
 def _chosen(only: str | None, part: str) -> list[Case]:

@@ -127,6 +127,7 @@ def treat(
     *inputs: Any,
     seeds: Sequence[int] = (0, 1, 2),
     remedy: str | Action | Sequence[Action] | None = None,
+    before: Sequence[str | os.PathLike[str]] = (),
     folder: str | os.PathLike[str] = "treatment",
     overwrite: bool = False,
     on_progress: Callable[[str], None] | None = None,
@@ -140,6 +141,8 @@ def treat(
         inputs: Of a forward pass, for remedies that need one.
         seeds: Of torch, numpy and `random`, set before each call of `make_model`.
         remedy: What to apply in place of what the diagnosis names: actions, or the code of a finding.
+        before: Folders of runs of this very training, one for each seed, that are taken as they are in place of
+            training again.
         folder: Where runs and page are written.
         overwrite: Replace the treatment that is in the folder.
         on_progress: Called with a line about each training when it begins, and about what came of it.
@@ -170,10 +173,13 @@ def treat(
         >>> treatment.verdict.code, treatment.helped
         ('lr-too-small', True)
     """
-    session = _Session(make_model, train, inputs, _seeds(seeds), Path(folder), overwrite, on_progress or _silent)
+    known = _seeds(seeds)
+    if len(before) not in (0, len(known)):
+        raise InputError(f"before: expected a run for each of {len(known)} seeds, got {len(before)}")
+    session = _Session(make_model, train, inputs, known, Path(folder), overwrite, on_progress or _silent)
     given = _given(remedy)
     try:
-        done = session.run(given)
+        done = session.run(given, [load(place) for place in before])
     except BaseException as error:  # whatever ends it, what was recorded is shown, and the error goes on
         session.show(error)
         raise
@@ -225,8 +231,11 @@ class _Session:
     current: Trial | None = None
     recording: Path | None = None
 
-    def run(self, given: str | tuple[Action, ...] | None) -> Treatment:
-        before = self.trained(Trial("before"))
+    def run(self, given: str | tuple[Action, ...] | None, recorded: Sequence[Run] = ()) -> Treatment:
+        before = Trial("before")
+        for run in recorded:
+            before = self.with_run(before, run)
+        before = before if recorded else self.trained(before)
         self.done = done = Treatment(self.folder, self.seeds, self.yardstick, before)
         options = list(self.options(before, given))
         basis, tried = before, set[str]()
@@ -274,14 +283,12 @@ class _Session:
                 if trial.name == "before":
                     raise
                 return replace(trial, refused=str(error))
-            trial = replace(
-                trial,
-                changes=tuple(changes),
-                runs=(*trial.runs, run),
-                diagnoses=(*trial.diagnoses, diagnose(run)),
-                values=(*trial.values, self.value(run)),
-            )
+            trial = replace(self.with_run(trial, run), changes=tuple(changes))
         return trial
+
+    def with_run(self, trial: Trial, run: Run) -> Trial:
+        diagnoses, values = (*trial.diagnoses, diagnose(run)), (*trial.values, self.value(run))
+        return replace(trial, runs=(*trial.runs, run), diagnoses=diagnoses, values=values)
 
     def one(self, trial: Trial, seed: int) -> tuple[Run, list[str]]:
         """One training; all random states are given back."""

@@ -1,14 +1,18 @@
 import csv
 import json
+from types import SimpleNamespace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import gatdiag
 from gatdiag.cli.app import app
 from gatdiag.diagnosis import HEALTHY
 from gatdiag.experiments.faults import cases as bank_of_cases
 from gatdiag.experiments.faults.cases import Case
 from gatdiag.experiments.faults.recipe import Recipe
+from gatdiag.experiments.faults.training import rehearsal, train
 
 
 @pytest.fixture
@@ -64,3 +68,29 @@ def test_bad_input_is_one_line_and_status_2(faults, arguments, says):
     assert (done.exit_code, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert says in line
+
+
+def test_faults_are_treated_and_compared_with_their_twins(faults, tmp_path):
+    done = faults("--treat", "--json")
+    assert done.exit_code == 0, done.stderr
+    (row,) = json.loads(done.stdout)["cases"]  # what does no harm, and what is healthy, is not treated
+    assert (row["case"], row["verdict"], row["good"]) == ("input-nonfinite-00", "input-nonfinite", "yes")
+    assert row["remedy"].startswith("replace_non_finite_inputs(")
+    assert row["faulty"] < row["twin"] - 0.3
+    assert abs(row["treated"] - row["twin"]) <= 0.05
+    page = (tmp_path / "treatment.md").read_text()
+    assert "Cured: 1 of 1 (100%); 0 more are to be changed by hand." in page
+    with (tmp_path / "treatment.csv").open() as file:
+        assert [one["treated"] for one in csv.DictReader(file)] == [str(row["treated"])]
+
+
+def test_a_rehearsal_is_the_training_of_its_recipe(tmp_path):
+    recipe = Recipe(width=8, steps=12, dropout=0.5, batch=20, seed=3)
+    whole = train(recipe, tmp_path / "run")
+    make, loop = rehearsal(recipe)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        losses = []
+        outcome = loop(make(), SimpleNamespace(log=lambda scalars: losses.append(scalars["loss"])))
+    assert losses == gatdiag.load(tmp_path / "run").steps["loss"].tolist()
+    assert (outcome.train, outcome.val) == (whole.train, whole.val)

@@ -78,3 +78,23 @@ def test_what_only_the_user_can_change_is_said_with_the_place(tmp_path):
     page = (tmp_path / "t" / "treatment.html").read_text()
     assert "The cause has to be removed in the code." in page
     assert "it is in the code of the model or of its training" in page
+
+
+def test_runs_that_are_there_are_not_trained_again(tmp_path):
+    made = []
+
+    def train(model, recorder):
+        made.append(recorder.folder)
+        loop(model, recorder)
+
+    torch.manual_seed(0)
+    model = make()
+    with gatdiag.watch(model, tmp_path / "mine") as recorder:
+        loop(model, recorder)
+    done = gatdiag.treat(make, train, seeds=[0], before=[tmp_path / "mine"], folder=tmp_path / "t")
+    assert done.before.runs[0].folder == tmp_path / "mine"
+    assert done.verdict.code == "lr-too-small"
+    assert all("after" in str(folder) for folder in made)
+    assert made
+    with pytest.raises(InputError, match="before: expected a run for each of 3 seeds, got 1"):
+        gatdiag.treat(make, train, before=[tmp_path / "mine"], folder=tmp_path / "u")

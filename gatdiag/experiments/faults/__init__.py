@@ -12,6 +12,7 @@ Every second row of a cause is held out from calibration, and so is every second
 - `tasks`, `network`, `training`: a recipe -> what there is to learn, a network, a watched training
 - `cases`: the bank
 - `bank`: cases -> runs -> verdicts, and how many are right
+- `treated`: cases -> what the remedies cure that the diagnosis names
 - `baseline`: the rules that other tools publish, on the same runs
 - `tables`: results as CSV and Markdown
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import torch
 
@@ -27,8 +27,9 @@ from gatdiag.run.files import atomic_write
 _LEAST: Final = 0.5  # of the loss of a constant prediction that a training has to remove to be called healthy
 _CLEARLY: Final = 0.25  # more of it, by which a repaired twin has to be better
 _TIMES: Final = 10.0  # as far, that conserved quantities have to go where laws are what was broken
-_ON_LAWS: Final = ("law-broken", "optimizer-breaks-conservation")  # notes: the network trains all the same
+ON_LAWS: Final = ("law-broken", "optimizer-breaks-conservation")  # notes: the network trains all the same
 
+_T = TypeVar("_T")
 Alarm: TypeAlias = str  # "error", "warning", or "" for a note or nothing
 
 
@@ -77,7 +78,7 @@ class Result:
         """
         if self.case.cause == HEALTHY:
             return not self.verdict.alarm
-        if self.case.cause in _ON_LAWS:
+        if self.case.cause in ON_LAWS:
             return self.case.cause in self.verdict.codes and not self.verdict.alarm
         return self.verdict.code == self.case.cause
 
@@ -123,7 +124,7 @@ def counts(cause: str, outcome: Outcome, twin: Outcome | None) -> bool:
     """
     if twin is None:
         return outcome.train >= _LEAST
-    if cause in _ON_LAWS:
+    if cause in ON_LAWS:
         return twin.train >= _LEAST and outcome.drift > _TIMES * twin.drift
     if cause == "overfitting":
         return twin.val >= _CLEARLY and twin.val - outcome.val >= _CLEARLY
@@ -146,9 +147,8 @@ def run_bank(
         What came of each case, in their order. The same whatever the number of processes.
     """
     work = partial(_result, folder=folder)
-    jobs = min(jobs or os.cpu_count() or 1, len(chosen))
     results = {}
-    with _mapped(work, chosen, jobs) as done:
+    with mapped(work, chosen, jobs) as done:
         for result in done:
             results[result.case.name] = result
             if on_done is not None:
@@ -157,7 +157,9 @@ def run_bank(
 
 
 @contextmanager
-def _mapped(work: Callable[[Case], Result], chosen: Sequence[Case], jobs: int) -> Iterator[Iterable[Result]]:
+def mapped(work: Callable[[Case], _T], chosen: Sequence[Case], jobs: int | None) -> Iterator[Iterable[_T]]:
+    """Work on cases, each training with one thread: results in the order in which they are done."""
+    jobs = min(jobs or os.cpu_count() or 1, len(chosen))
     if jobs <= 1:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -175,14 +177,14 @@ def _mapped(work: Callable[[Case], Result], chosen: Sequence[Case], jobs: int) -
 
 def _result(case: Case, folder: Path) -> Result:
     place = folder / case.name
-    outcome = _trained(case.faulty, place / "faulty")
+    outcome = trained(case.faulty, place / "faulty")
     verdict = _judged(place / "faulty")
     if case.repaired is None:
         return Result(case, outcome, verdict)
-    return Result(case, outcome, verdict, _trained(case.repaired, place / "repaired"), _judged(place / "repaired"))
+    return Result(case, outcome, verdict, trained(case.repaired, place / "repaired"), _judged(place / "repaired"))
 
 
-def _trained(recipe: Recipe, folder: Path) -> Outcome:
+def trained(recipe: Recipe, folder: Path) -> Outcome:
     """What a finished training of this recipe left, or a new one."""
     kept = folder.with_suffix(".json")  # written last
     document = {"recipe": json.loads(json.dumps(asdict(recipe)))}

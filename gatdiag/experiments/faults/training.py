@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from gatdiag.experiments.faults.network import Network, make_network
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tasks import Task, make_task
+from gatdiag.recorder import Recorder
 from gatdiag.run import load
 from gatdiag.watching import watch
 
@@ -57,6 +58,23 @@ def train(recipe: Recipe, folder: Path) -> Outcome:
                         break
         on_train, on_val = (_progress(model, task, is_training=is_training) for is_training in (True, False))
         return Outcome(on_train, on_val, _drift(folder))
+
+
+def rehearsal(recipe: Recipe) -> tuple[Callable[[], Network], Callable[[Network, Recorder], Outcome]]:
+    """A training as `gatdiag.treat` takes it: what makes its model, and its loop, which returns how it went.
+
+    From the recipe's seed the training is that of `train`.
+    """
+    task = make_task(recipe)
+
+    def loop(model: Network, recorder: Recorder) -> Outcome:
+        optimizer = _optimizer(recipe, PARTS[recipe.optimizes](model))
+        for _, scalars in _steps(recipe, task, model, optimizer):
+            recorder.log(scalars)
+        on_train, on_val = (_progress(model, task, is_training=is_training) for is_training in (True, False))
+        return Outcome(on_train, on_val, math.nan)
+
+    return lambda: make_network(recipe, task.x.shape[1], task.out_channels), loop
 
 
 def _steps(recipe: Recipe, task: Task, model: Network, optimizer: Optimizer) -> Iterator[tuple[int, dict[str, float]]]:

@@ -1,0 +1,191 @@
+"""Cases -> treatments: does the remedy that the diagnosis names cure what was planted?
+
+The faulty run of a case is diagnosed and treated as `gatdiag.treat` does it, and the training that it ends with is
+compared with the repaired twin in the bank's own yardstick, the true labels and the usual loss. Good is what comes
+within 5 points of the twin's accuracy or, where there are no classes, a tenth of the loss of a constant prediction.
+"""
+
+import csv
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+from torch import nn
+
+from gatdiag.experiments.faults.bank import ON_LAWS, counts, mapped, trained
+from gatdiag.experiments.faults.cases import Case
+from gatdiag.experiments.faults.network import Network
+from gatdiag.experiments.faults.training import Outcome, rehearsal
+from gatdiag.recorder import Recorder
+from gatdiag.run import Run, load
+from gatdiag.run.files import atomic_write
+from gatdiag.summary import logged
+from gatdiag.treatment import Treatment, treat
+
+POINTS: Final = 0.05  # of accuracy
+SHARE: Final = 0.1  # of the loss of a constant prediction
+
+
+@dataclass(frozen=True)
+class Cure:
+    """What came of treating the faulty training of a case.
+
+    Attributes:
+        case: Its name.
+        planted: The cause that is right.
+        held_out: It is not for calibration.
+        verdict: Code of the first finding.
+        remedy: What was applied in the end: actions; "" if nothing was.
+        faulty: Of the training that was treated: accuracy, or the share of loss removed where there are no classes.
+        treated: Of the treated training; None where nothing was applied.
+        twin: Of the repaired twin.
+        is_accuracy: These three are accuracies.
+        reason: Why nothing was applied.
+        tried: How many remedies were.
+    """
+
+    case: str
+    planted: str
+    held_out: bool
+    verdict: str
+    remedy: str
+    faulty: float
+    treated: float | None
+    twin: float
+    is_accuracy: bool
+    reason: str
+    tried: int
+
+    @property
+    def is_good(self) -> bool:
+        """It trains as well as the twin, nearly."""
+        return self.treated is not None and self.treated >= self.twin - (POINTS if self.is_accuracy else SHARE)
+
+    def row(self) -> dict[str, Any]:
+        """It as a row of a table."""
+        rounded = {name: None if value is None else round(value, 3) for name, value in self._numbers().items()}
+        good = "" if self.treated is None else "yes" if self.is_good else "no"
+        return {**asdict(self), **rounded, "good": good}
+
+    def _numbers(self) -> dict[str, float | None]:
+        return {"faulty": self.faulty, "treated": self.treated, "twin": self.twin}
+
+
+def treat_bank(
+    chosen: Sequence[Case], folder: Path, jobs: int | None = None, on_done: Callable[[Case], None] | None = None
+) -> list[Cure]:
+    """Treat the faulty trainings that count; those that were not trained yet are trained first.
+
+    Args:
+        chosen: Cases; controls and remarks on laws are left out.
+        folder: Where the runs are kept, as for `bank.run_bank`; the treatments are below ``treated`` beside them.
+        jobs: Number of processes; None: one for each core.
+        on_done: Called after each case.
+
+    Returns:
+        What came of each, in their order.
+    """
+    faulty = [case for case in chosen if case.repaired is not None]
+    found: dict[str, Cure] = {}
+    with mapped(partial(_treated, folder=folder), faulty, jobs) as done:
+        for case, cure in done:
+            found |= {} if cure is None else {case.name: cure}
+            if on_done is not None:
+                on_done(case)
+    return [found[case.name] for case in chosen if case.name in found]
+
+
+def _treated(case: Case, folder: Path) -> tuple[Case, Cure | None]:
+    assert case.repaired is not None
+    place = folder / case.name
+    faulty, twin = trained(case.faulty, place / "faulty"), trained(case.repaired, place / "repaired")
+    if case.cause in ON_LAWS or not counts(case.cause, faulty, twin):
+        return case, None
+    outcomes: list[Outcome] = []
+    make, loop = rehearsal(case.faulty)
+
+    def train(model: nn.Module, recorder: Recorder) -> None:
+        outcomes.append(loop(cast("Network", model), recorder))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what was planted
+        done = treat(
+            make,
+            train,
+            seeds=[case.faulty.seed],
+            before=[place / "faulty"],
+            folder=folder.parent / "treated" / case.name,
+            overwrite=True,
+        )
+    return case, _cure(case, done, (faulty, twin, *outcomes), load(place / "repaired"))
+
+
+def _cure(case: Case, done: Treatment, outcomes: Sequence[Outcome], twin: Run) -> Cure:
+    """In accuracy, if it was logged."""
+    split = "val" if case.cause == "overfitting" else "train"
+    applied = [trial for trial in done.trials if trial.runs]
+    last = done.after if done.after in applied else None
+    runs = [done.before.runs[0], twin, *(trial.runs[0] for trial in applied)]
+    is_accuracy = f"{split}_accuracy" in twin.logged
+    scores = [
+        float(logged(run, f"{split}_accuracy").iloc[-1]) if is_accuracy else getattr(outcome, split)
+        for run, outcome in zip(runs, outcomes, strict=True)
+    ]
+    verdict = done.before.diagnoses[0].verdict
+    refused = [trial.refused for trial in done.trials if trial.refused]
+    reason = "; ".join(refused) or (verdict.remedy.splitlines() or ["no cause was found"])[0]
+    return Cure(
+        case=case.name,
+        planted=case.cause,
+        held_out=case.is_held_out,
+        verdict=verdict.code,
+        remedy="; ".join(map(str, last.actions)) if last else "",
+        faulty=scores[0],
+        treated=scores[2 + applied.index(last)] if last else None,
+        twin=scores[1],
+        is_accuracy=is_accuracy,
+        reason="" if last else reason,
+        tried=len(applied),
+    )
+
+
+def write_cures(cures: Sequence[Cure], folder: Path) -> list[Path]:
+    """Write `treatment.csv`, a row a case, and `treatment.md`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_write(folder / "treatment.csv") as part, part.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=[*cures[0].row()] if cures else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(cure.row() for cure in cures)
+    with atomic_write(folder / "treatment.md") as part:
+        part.write_text("\n".join(_page(cures)) + "\n")
+    return [folder / "treatment.csv", folder / "treatment.md"]
+
+
+def in_short(cures: Sequence[Cure]) -> str:
+    """How many of those that were treated train like their twins."""
+    applied = [cure for cure in cures if cure.treated is not None]
+    good = sum(cure.is_good for cure in applied)
+    share = f" ({good / len(applied):.0%})" if applied else ""
+    return f"Cured: {good} of {len(applied)}{share}; {len(cures) - len(applied)} more are to be changed by hand"
+
+
+def _page(cures: Sequence[Cure]) -> Iterator[str]:
+    yield "# Faults, treated with what the diagnosis itself names\n"
+    yield (
+        "Written by `gatdiag faults --treat`; `gatdiag.experiments.faults.treated` says what is compared: accuracy on "
+        "the examples for training (of overfitting: on the others); where there are no classes, the share of the loss "
+        "of a constant prediction that was removed.\n"
+    )
+    yield f"{in_short(cures)}.\n"
+    yield "| case | verdict | remedy | faulty | treated | twin | good |\n|---|---|---|--:|--:|--:|---|"
+    for cure in cures:
+        if cure.treated is not None:
+            numbers = f"{cure.faulty:.3f} | {cure.treated:.3f} | {cure.twin:.3f}"
+            yield f"| {cure.case} | {cure.verdict} | `{cure.remedy}` | {numbers} | {'yes' if cure.is_good else 'NO'} |"
+    yield "\n## To be changed by hand\n\n| case | verdict | what to change |\n|---|---|---|"
+    for cure in cures:
+        if cure.treated is None:
+            yield f"| {cure.case} | {cure.verdict} | {cure.reason.replace('|', '/')} |"

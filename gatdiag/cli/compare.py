@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gatdiag.checkpoint import Inspection
-    from gatdiag.diagnosis import Diagnosis
+    from gatdiag.diagnosis import Diagnosis, Finding
     from gatdiag.run import Run
 
 _LISTED: Final = 6  # layers in a note
@@ -75,7 +75,7 @@ def compare(
     if as_json:
         print_document(document)
     else:
-        _print(document, table, most)
+        _print(document, diagnoses, table, most)
 
 
 def opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
@@ -158,12 +158,19 @@ def _flat(meta: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value is not None}
 
 
-def _print(document: Mapping[str, Any], table: pd.DataFrame, most: int) -> None:
+def headline(finding: Finding) -> str:
+    """A finding in one sentence or two; it takes a severity to be wrong."""
+    severity = f"{finding.severity}: " if finding.is_problem else ""
+    code = f" [{finding.code}]" if finding.is_problem else ""
+    text = f"{severity}{finding.title}{':' if finding.is_problem else '.'} {finding.text}{code}"
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def _print(document: Mapping[str, Any], diagnoses: Mapping[str, Diagnosis], table: pd.DataFrame, most: int) -> None:
     console = plain_console()
     for letter, side in (("A", "first"), ("B", "second")):
         console.print(printable(f"{letter}: {document[side]}"), soft_wrap=True)
-        diagnosis = document["diagnoses"][side]
-        console.print(printable(f"   {diagnosis['verdict']['title']} [{diagnosis['verdict']['code']}]"))
+        console.print(printable(headline(diagnoses[side].verdict)))
     if document["outcomes"]:
         results = grid(["training"], ["A", "B"])
         for row in document["outcomes"]:

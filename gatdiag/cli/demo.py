@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from gatdiag.cli.diagnose import print_diagnosis
 from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root
 from gatdiag.cli.printing import plain_console
 from gatdiag.errors import InputError
@@ -119,9 +120,8 @@ def _print(runs: Sequence[Run], subject: str) -> None:
     console = plain_console()
     console.print(subject)
     for run in runs:
-        verdict = diagnose(run).verdict
         console.print(f"\nWith {spoken(run.name)} weights: {story(run)[-1]}")
-        console.print(f"  {verdict.title}. {verdict.text} [{verdict.code}]")
+        print_diagnosis(diagnose(run))
 
 
 def spoken(name: str) -> str:

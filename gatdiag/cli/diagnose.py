@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from gatdiag.cli.compare import diagnosis_of, opened
+from gatdiag.cli.compare import diagnosis_of, headline, opened
 from gatdiag.cli.options import AsJson
 from gatdiag.cli.printing import plain_console, print_document
 from gatdiag.errors import InputError
@@ -77,7 +77,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     console = plain_console()
     verdict = diagnosis.verdict
     if not verdict.is_problem:
-        console.print(f"{verdict.title}. {verdict.text}")
+        console.print(headline(verdict))
     for finding in diagnosis.findings:
         for line in _lines(finding, in_full=finding is verdict):
             console.print(printable(line.replace("\N{NO-BREAK SPACE}", " ")), soft_wrap=line.startswith("    "))
@@ -88,7 +88,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
 def _lines(finding: Finding, *, in_full: bool) -> Iterator[str]:
     from gatdiag.diagnosis.wording import number
 
-    yield f"{finding.severity}: {finding.title}: {finding.text} [{finding.code}]"
+    yield headline(finding)
     if in_full:
         evidence = [f"{one.what} {number(one.value)} {one.unit}".rstrip() for one in finding.evidence]
         if evidence:

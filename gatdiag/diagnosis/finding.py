@@ -8,6 +8,13 @@ Severity: TypeAlias = Literal["error", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 
 HEALTHY: Final = "healthy"
+_HEALTHY: Final = {  # state -> what is said where no check found anything
+    "trained": "The network trains, and no check found anything wrong.",
+    "partly": "The network trains, if not far yet, and no check found what would hold it back.",
+    "failing": "The network has hardly trained, and no check found why; it may have needed more steps.",
+    "unknown": "No check found anything wrong. Whether the network trains cannot be said: too few steps, or no loss, "
+    "were recorded.",
+}
 # Properties of the optimizer or of the data, said once and never the reason why a network does not train.
 DESCRIPTIVE: Final = frozenset({"optimizer-breaks-conservation"})
 
@@ -114,11 +121,7 @@ class Diagnosis:
         return next((finding for finding in self.findings if finding.code not in DESCRIPTIVE), self._healthy())
 
     def _healthy(self) -> Finding:
-        unknown = self.state == "unknown"
-        text = "No check found a reason for the network not to train."
-        if unknown:
-            text += " Whether it does train cannot be said: too few steps, or no loss, were recorded."
-        return Finding(HEALTHY, "note", "No problem found", text)
+        return Finding(HEALTHY, "note", "No problem found", _HEALTHY[self.state])
 
     def __iter__(self) -> Iterator[Finding]:
         """Yields the findings."""

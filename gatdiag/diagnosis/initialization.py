@@ -9,7 +9,7 @@ from gatdiag.diagnosis.depth import is_smoothed
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
-from gatdiag.diagnosis.wording import number
+from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
 from gatdiag.summary import ATTENTION, FEATURES
 
@@ -122,9 +122,9 @@ def _stuck(facts: Facts) -> Finding | None:
     ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
     return _finding(
         facts,
-        f"With this initialization the {len(norms)} attention layers are out of balance: outputs shrink to "
-        f"{number(ratio)} of their size and a "
-        f"step moves {number(moves)} of the weights. Gradient descent conserves c, so that no training repairs it.",
+        f"In these {len(norms)} attention layers the weights that lead into each neuron and those that lead out of it "
+        f"are out of balance: outputs shrink to {percent(ratio)} of their size, and a step moves the weights by "
+        f"{number(moves)} of theirs. Gradient descent conserves that imbalance (c), so that no training repairs it.",
         Evidence("update ratio of attention over that of features, deeper half of the layers", attention),
         "attention-still" if is_still else "shrink" if shrinks else "stiff",
         tuple(facts.profile("output_norm")),

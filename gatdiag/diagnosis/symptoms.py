@@ -1,48 +1,32 @@
 """What is seen of a network that does not train, whatever the cause; listed under the cause that explains it."""
 
-from typing import Final, Literal, TypeAlias
-
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.values import last_values
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, short
-from gatdiag.run import Run
-from gatdiag.summary import FEATURES, role_series, training_facts
-
-Outcome: TypeAlias = Literal["unknown", "broken", "trains", "too early", "stuck"]
-
-THRESHOLD: Final = limit("fall")
-
-
-def outcome(run: Run) -> Outcome:
-    """What became of the training: a network trains if its loss stayed finite and fell by 5 % of its first value."""
-    facts = training_facts(run)
-    if facts.loss is None or not facts.steps:
-        return "unknown"
-    if not facts.is_finite:
-        return "broken"
-    if facts.best_loss < facts.first_loss - THRESHOLD * abs(facts.first_loss):
-        return "trains"
-    return "stuck" if facts.steps >= limit("steps") else "too early"
+from gatdiag.summary import FEATURES, role_series
 
 
 def loss_not_falling(facts: Facts) -> Finding | None:
     """The lowest loss beside the first one. None unless it stayed where it was for long enough to say so."""
-    if facts.is_of_checkpoints or outcome(facts.run) != "stuck":
+    is_short = facts.is_of_checkpoints or facts.count < limit("steps") or not len(facts.loss)
+    if is_short or facts.state in ("trained", "partly") or facts.is_broken:
         return None
-    known = training_facts(facts.run)
-    fall = (known.first_loss - known.best_loss) / abs(known.first_loss) if known.first_loss else 0.0
+    best = float(facts.finite_loss.min())
+    fall = (facts.first_loss - best) / abs(facts.first_loss) if facts.first_loss else 0.0
+    if not fall < limit("fall"):
+        return None
     return Finding(
         "loss-not-falling",
         "warning",
         "The loss does not fall",
-        f"The loss fell by {percent(fall)} in {known.steps:,} recorded steps, from {number(known.first_loss, 4)} to "
-        f"{number(known.best_loss, 4)} at best.",
+        f"The loss fell by {percent(fall)} in {facts.count:,} steps, from {number(facts.first_loss, 4)} to "
+        f"{number(best, 4)} at best.",
         (Evidence("share of the first loss by which it fell", fall),),
         f"Flagged below {said('fall')}, from {limit('steps'):g} steps on.",
-        steps=(0, known.last_step or 0),
+        steps=(0, facts.count - 1),
         figure="training_curves",
         remedy="# try one batch of a few nodes: a network that cannot overfit it has an error in model, loss or labels",
         falsified_by="The loss falls if training goes on.",

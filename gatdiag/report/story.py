@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gatdiag.diagnosis.symptoms import THRESHOLD
+from gatdiag.diagnosis.thresholds import limit
 from gatdiag.diagnosis.wording import TIMES, number, percent
 from gatdiag.names import listed, one_line, short
 from gatdiag.run import Run
@@ -123,7 +123,7 @@ def loss_text(loss: str, facts: TrainingFacts) -> str:
     direction = "rose" if change > 0 else "fell"
     if not change:
         return f"The {loss} did not move: it is {last} at the start and at the end."
-    if abs(change) < THRESHOLD:
+    if abs(change) < limit("fall"):
         moved = f"It {direction} by {percent(abs(change))}."
         return f"The {loss} hardly moved: {first} at the start, {last} at the end. {moved}"
     return f"The {loss} {direction} from {first} to {last}, by {percent(abs(change))}."

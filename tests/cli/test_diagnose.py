@@ -83,6 +83,6 @@ def test_what_is_wrong_is_one_line(folder, arguments, says):
 def test_two_are_compared_by_what_is_wrong_with_each(folder):
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["compare", str(folder / "stuck"), str(folder / "fine")])
     assert done.exit_code == 0, done.stderr
-    of_stuck, of_fine = (done.stdout.splitlines()[place] for place in (1, 3))
-    assert of_stuck == "   Neurons are out of balance from the start [init-unbalanced]"
-    assert of_fine == "   No problem found [healthy]"
+    words = " ".join(done.stdout.split())
+    assert f"A: {folder / 'stuck'} error: Neurons are out of balance from the start: In these 10 attention" in words
+    assert f"[init-unbalanced] B: {folder / 'fine'} No problem found. The network " in words

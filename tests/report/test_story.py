@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from gatdiag.diagnosis.symptoms import THRESHOLD
+from gatdiag.diagnosis.thresholds import limit
 from gatdiag.report.story import notes_text, optimizer_text, sizes, stats, story, warnings
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_meta
@@ -29,7 +29,7 @@ def test_what_was_trained_is_told(tmp_path):
         ([2.0, 1.5, 1.0], "The loss fell from 2 to 1, by 50 %."),
         ([2.0, 1.0, 3.0], "The loss rose from 2 to 3, by 50 %"),
         (
-            [2.0, 2.0 * (1 - 0.9 * THRESHOLD)],
+            [2.0, 2.0 * (1 - 0.9 * limit("fall"))],
             "The loss hardly moved: 2 at the start, 1.91 at the end. It fell by 4.5 %.",
         ),
         ([2.0, 2.0], "The loss did not move"),

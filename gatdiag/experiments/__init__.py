@@ -3,6 +3,7 @@
 - `data`: named graphs with options: benchmark graphs, and those of `synthetic`
 - `synthetic`: graphs that are built in: block models, Tree-NeighborsMatch
 - `models`: graph neural networks as the papers build them
+- `settings`: what a network is, field by field
 - `training`: a plain training loop on one graph
 - `initializations`: the same network trained from Xavier's weights and from balanced ones
 - `bench`: what recording a training costs

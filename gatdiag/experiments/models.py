@@ -2,7 +2,7 @@
 
 Each factory is called with the number of features and of classes; the rest has the defaults of "Are GATs Out of
 Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023), whose depth counts every convolution. `stack` builds one of any
-kind of layer (`LAYERS`), as PyG's classes have it by default.
+kind of layer (`LAYERS`), as PyG's classes have it by default; `build` makes what the settings of a training say.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +10,12 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv, SGConv, TransformerConv
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, PairNorm, SAGEConv, SGConv, TransformerConv
+
+from gatdiag.experiments.settings import Network
 
 
 class Stack(nn.Module):
@@ -51,8 +54,8 @@ class Stack(nn.Module):
         return x
 
 
-def _gin(width: int, following: int) -> GINConv:
-    return GINConv(nn.Sequential(nn.Linear(width, following), nn.ReLU(), nn.Linear(following, following)))
+def _gin(width: int, following: int, bias: bool = True) -> GINConv:
+    return GINConv(nn.Sequential(nn.Linear(width, following, bias), nn.ReLU(), nn.Linear(following, following, bias)))
 
 
 LAYERS: Final[Mapping[str, Callable[[int, int], nn.Module]]] = MappingProxyType(
@@ -109,19 +112,8 @@ def gat(
         >>> len(model.convs), model.convs[0].att.shape
         (10, torch.Size([1, 1, 64]))
     """
-    widths = [in_channels, *[heads * hidden_channels] * (layers - 1)]
-    convs = [
-        GATv2Conv(
-            width,
-            out_channels if number == layers - 1 else hidden_channels,
-            heads=1 if number == layers - 1 else heads,
-            dropout=dropout,
-            bias=False,
-            share_weights=True,
-        )
-        for number, width in enumerate(widths)
-    ]
-    return Stack(convs, dropout)
+    network = Network(layers=layers, width=hidden_channels, heads=heads, dropout=dropout, attention_dropout=dropout)
+    return _stacked(network, in_channels, out_channels)
 
 
 def gcn(
@@ -133,7 +125,8 @@ def gcn(
         >>> gcn(1433, 7, layers=2).convs[1].lin.weight.shape
         torch.Size([7, 64])
     """
-    return Stack(_gcn_convs(in_channels, out_channels, hidden_channels, layers), dropout)
+    network = Network(model="gcn", layers=layers, width=hidden_channels, dropout=dropout)
+    return _stacked(network, in_channels, out_channels)
 
 
 def residual_gcn(
@@ -145,9 +138,152 @@ def residual_gcn(
         >>> residual_gcn(1433, 7).residual
         True
     """
-    return Stack(_gcn_convs(in_channels, out_channels, hidden_channels, layers), dropout, residual=True)
+    network = Network(model="gcn", layers=layers, width=hidden_channels, dropout=dropout, residual=True)
+    return _stacked(network, in_channels, out_channels)
 
 
-def _gcn_convs(in_channels: int, out_channels: int, hidden_channels: int, layers: int) -> list[nn.Module]:
-    widths = [in_channels, *[hidden_channels] * (layers - 1), out_channels]
-    return [GCNConv(width, following, bias=False) for width, following in pairwise(widths)]
+class OmegaGATConv(nn.Module):
+    """Attention of which a layer learns how much it wants: (1 - omega) W h_v + omega sum_u alpha_uv W h_u.
+
+    Args:
+        conv: What attends; its own weight maps the features of the node itself, too.
+
+    Source:
+        Eliasof, Ruthotto, Treister, "Improving Graph Neural Networks with Learnable Propagation Operators" (ICML 2023):
+        h - omega (h - S h), one omega for each layer. Here omega begins at 1, where the layer is the attention alone.
+
+    Example:
+        >>> conv = OmegaGATConv(GATv2Conv(5, 3, bias=False, share_weights=True))
+        >>> conv(torch.ones(2, 5), torch.tensor([[0, 1], [1, 0]])).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, conv: GATv2Conv) -> None:
+        super().__init__()
+        self.conv = conv
+        self.omega = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Features (nodes, in_channels) and edges (2, edges) -> (nodes, heads * out_channels)."""
+        own = self.conv.lin_l(x)
+        attended: Tensor = self.conv(x, edge_index)
+        mixed: Tensor = own + self.omega * (attended - own)
+        return mixed
+
+
+class Deep(nn.Module):
+    """DeepGAT or DeepGT: a linear layer, convolutions of one width, a linear layer.
+
+    Each convolution follows dropout and is followed by the activation, but the last, and by its normalization.
+
+    Source:
+        Dasoulas, Scaman, Virmaux, "Lipschitz Normalization for Self-Attention Layers with Application to Graph Neural
+        Networks", ICML 2021, and their code, whose output is logarithms of probabilities: of these cross-entropy is the
+        same as of the logits here.
+    """
+
+    def __init__(
+        self,
+        first: nn.Module,
+        convs: Sequence[nn.Module],
+        last: nn.Module,
+        dropout: float = 0.0,
+        norms: Sequence[nn.Module] = (),
+        activation: Callable[[Tensor], Tensor] = F.elu,
+    ) -> None:
+        """Chain modules whose widths follow each other."""
+        super().__init__()
+        self.first = first
+        self.convs = nn.ModuleList(convs)
+        self.norms = nn.ModuleList(norms)
+        self.last = last
+        self.dropout = dropout
+        self.activation = activation
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Features (nodes, in_channels) and edges (2, edges) -> logits (nodes, out_channels)."""
+        x = self.first(x)
+        for number, conv in enumerate(self.convs):
+            x = conv(F.dropout(x, self.dropout, self.training), edge_index)
+            x = self.activation(x) if number < len(self.convs) - 1 else x
+            x = self.norms[number](x) if self.norms else x
+        logits: Tensor = self.last(x)
+        return logits
+
+
+def build(network: Network, in_channels: int, out_channels: int) -> Stack | Deep:
+    """The network that the settings describe, with weights as PyG's layers begin.
+
+    Example:
+        >>> model = build(Network(model="gatv2", heads=8, layers=3, share_weights=False), 1433, 7)
+        >>> model.convs[1].lin_r.weight.shape
+        torch.Size([512, 512])
+    """
+    if network.model == "sgc":
+        return Stack([SGConv(in_channels, out_channels, K=network.layers, bias=network.bias)])
+    if network.model in ("deep-gat", "deep-gt"):
+        first = nn.Linear(in_channels, network.width)
+        convs = _convolutions(network, network.width, network.layers)
+        last = nn.Linear(network.heads * network.width, out_channels)
+        norms = _norms(network, network.layers)
+        return Deep(first, convs, last, network.dropout, norms, _ACTIVATIONS[network.activation])
+    return _stacked(network, in_channels, out_channels)
+
+
+def _stacked(network: Network, in_channels: int, out_channels: int) -> Stack:
+    convs = _convolutions(network, in_channels, network.layers - 1)
+    width = network.heads * network.width if convs else in_channels
+    convs.append(_CONVOLUTIONS[network.model](network, width, out_channels, 1))
+    norms = _norms(network, network.layers - 1)
+    return Stack(convs, network.dropout, network.residual, norms, _ACTIVATIONS[network.activation])
+
+
+def _convolutions(network: Network, in_channels: int, count: int) -> list[nn.Module]:
+    """Hidden ones, from the width of what comes in."""
+    widths = [in_channels, *[network.heads * network.width] * (count - 1)][:count]
+    return [_CONVOLUTIONS[network.model](network, width, network.width, network.heads) for width in widths]
+
+
+def _norms(network: Network, count: int) -> list[nn.Module]:
+    make = _NORMS.get(network.norm)
+    return [] if make is None else [make(network.heads * network.width) for _ in range(count)]
+
+
+def _gat(network: Network, width: int, following: int, heads: int) -> nn.Module:
+    conv: nn.Module = GATConv(width, following, heads, dropout=network.attention_dropout, bias=network.bias)
+    return conv
+
+
+def _gatv2(network: Network, width: int, following: int, heads: int) -> GATv2Conv:
+    options = {"bias": network.bias, "share_weights": network.share_weights}
+    return GATv2Conv(width, following, heads, dropout=network.attention_dropout, **options)
+
+
+def _transformer(network: Network, width: int, following: int, heads: int) -> nn.Module:
+    conv: nn.Module = TransformerConv(width, following, heads, dropout=network.attention_dropout, bias=network.bias)
+    return conv
+
+
+_CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int, int, int], nn.Module]]] = MappingProxyType(
+    {
+        "gat": _gat,
+        "gatv2": _gatv2,
+        "omega-gat": lambda *sizes: OmegaGATConv(_gatv2(*sizes)),
+        "transformer": _transformer,
+        "deep-gat": _gat,
+        "deep-gt": _transformer,
+        "gcn": lambda network, width, following, _: GCNConv(width, following, bias=network.bias),
+        "sage": lambda network, width, following, _: SAGEConv(width, following, bias=network.bias),
+        "gin": lambda network, width, following, _: _gin(width, following, network.bias),
+        "mlp": lambda network, width, following, _: nn.Linear(width, following, bias=network.bias),
+    }
+)
+_ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType({"relu": F.relu, "elu": F.elu})
+_NORMS: Final[Mapping[str, Callable[[int], nn.Module]]] = MappingProxyType(
+    {
+        "pairnorm": lambda _: PairNorm(),
+        "pairnorm-si": lambda _: PairNorm(scale_individually=True),
+        "layernorm": nn.LayerNorm,
+        "batchnorm": nn.BatchNorm1d,
+    }
+)

@@ -12,7 +12,8 @@ from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 
 _EARLY: Final = 20  # steps
-_USUAL: Final = 1e-2  # share of the weights that a step of a usual learning rate moves at first
+_USUAL: Final = 0.04  # share of the weights that a step of a usual learning rate moves at first
+_LEAST: Final = 1e-3  # of it, that a rate which was found too large is never brought below
 _UNSEEN = "no update ratio was recorded"
 
 
@@ -38,7 +39,7 @@ def too_large(facts: Facts) -> Finding | str | None:
 
 def _too_large(facts: Facts, early: float, factor: float, severity: Severity) -> Finding:
     lr = remedy.learning_rate(facts)
-    better = remedy.rounded(min(lr / factor if factor > 2 else lr / 10, lr * _USUAL / early if early > _USUAL else lr))
+    better = _smaller(facts, lr)
     jump = f"the loss rose to {number(facts.worst)} times that of a constant prediction"
     jump = "the loss became NaN or infinite" if facts.is_broken else jump
     jump = jump if facts.is_broken or facts.worst > 1.05 else "the loss does not settle"
@@ -63,6 +64,20 @@ def _too_large(facts: Facts, early: float, factor: float, severity: Severity) ->
     )
 
 
+def _smaller(facts: Facts, lr: float) -> float:
+    """The rate at which the first steps go to the minimum along them at most, and are of a usual size.
+
+    Only of the first: once the weights are thrown away, steps and overshoots are of any size. Momentum makes steps
+    longer later, by 1 / (1 - momentum).
+    """
+    first = next((ratio for ratio in facts.step_ratio.tolist() if math.isfinite(ratio) and ratio > 0), math.nan)
+    longer = 1 - max([float(group.get("momentum") or 0.0) for group in facts.groups] or [0.0])
+    share = _USUAL * longer / first if first > _USUAL * longer else math.nan
+    over = next((value for value in facts.overshoot[:_EARLY].tolist() if value > limit("overshoot")), math.nan)
+    known = [one for one in (share, 1 / over) if math.isfinite(one)]
+    return remedy.rounded(lr * max(min(known, default=0.1), _LEAST * longer / max(first, _LEAST)))
+
+
 def too_small(facts: Facts) -> Finding | str | None:
     """Steps so short that the slope does not change along them, all together moving next to nothing."""
     if facts.is_of_checkpoints or not np.isfinite(facts.step_ratio).any():
@@ -79,7 +94,9 @@ def too_small(facts: Facts) -> Finding | str | None:
     if _is_uneven(facts) or (not linear and len(facts.overshoot) and abs(median(facts.overshoot)) > limit("stiff")):
         return None
     lr = remedy.learning_rate(facts)
-    better = remedy.rounded(lr * max(10.0, _USUAL / 3 / ratio if not facts.is_adam else 1e-3 / ratio))
+    over = median(facts.overshoot) if len(facts.overshoot) and not facts.is_adam else 0.0
+    room = 0.3 / over if over > 0 else math.inf  # where the slope is flat, weights move little at any rate
+    better = remedy.rounded(lr * max(10.0, min(_USUAL / ratio, room)))
     return Finding(
         "lr-too-small",
         facts.severity if facts.count >= limit("sure") else "warning",

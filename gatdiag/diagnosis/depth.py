@@ -2,13 +2,16 @@
 
 import math
 
+from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import short
 from gatdiag.summary import FEATURES
 
+_WIDER = "hidden_channels = 64  # a layer of one neuron passes on one number for each node"
+_FRESH = (Action("initialize", {"scheme": "xavier_uniform"}),)
 _LAST = 3  # layers, of which the smallest counts: the very last may tell nodes apart by rounding alone
 
 
@@ -26,6 +29,8 @@ def exploding(facts: Facts) -> Finding | str | None:
     if not (grow > limit("explode") or back > limit("explode-back") or is_hot):
         return None
     layers = tuple(facts.profile("output_norm"))
+    lines, actions = remedy.inserted(facts, "LayerNorm")
+    scale = f"{1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches over the root of their number"
     return Finding(
         "depth-exploding-gradient",
         facts.severity,
@@ -41,8 +46,8 @@ def exploding(facts: Facts) -> Finding | str | None:
         layers,
         steps=(0,),
         figure="gradient_norms",
-        remedy=f"x = x + {1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches over the root of their number\n"
-        f"# or: gatdiag.remedies.insert_after_(model, {layers[len(layers) // 2]!r}, torch.nn.LayerNorm(width))",
+        remedy=f"{lines}\n# or: x = x + {scale}" if lines else f"x = x + {scale}",
+        actions=actions,
         falsified_by="With branches scaled like this, or a normalization in each layer, the first loss is as high.",
     )
 
@@ -59,7 +64,7 @@ def vanishing(facts: Facts) -> Finding | str | None:
     if not 0 < ratio < limit(threshold):
         return None
     layers = tuple(facts.profile("output_gradient_norm"))
-    width = _width(facts)
+    lines, actions = _skips(facts)
     return Finding(
         "depth-vanishing-gradient",
         facts.severity,
@@ -72,9 +77,8 @@ def vanishing(facts: Facts) -> Finding | str | None:
         layers,
         steps=(0,),
         figure="gradient_norms",
-        remedy="x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer\n"
-        f"# and gatdiag.remedies.insert_after_(model, {layers[len(layers) // 2]!r}, "
-        f"torch.nn.LayerNorm({width or 'width'}))",
+        remedy=lines,
+        actions=actions,
         falsified_by="With skips around the hidden layers, all else the same, the loss takes the same course.",
     )
 
@@ -125,7 +129,12 @@ def _weights_of_rank_one(facts: Facts) -> Finding | None:
         Evidence(f"spectral over Frobenius norm of the weights of layer {short(alike[0])}", shares[alike[0]]),
         "weights-alike",
         alike,
+        (_WIDER, ()) if all(_is_narrow(facts, name) for name in alike) else (remedy.GLOROT, _FRESH),
     )
+
+
+def _is_narrow(facts: Facts, layer: str) -> bool:
+    return any(p["shape"][0] == 1 for one in facts.layers if one["name"] == layer for p in one["parameters"])
 
 
 def is_smoothed(facts: Facts) -> bool:
@@ -180,6 +189,7 @@ def _within_a_layer(facts: Facts) -> Finding | None:
         Evidence(f"effective rank of the output of layer {short(name)}", rank),
         "rank-low",
         (name,),
+        ("conv = type(conv)(in_channels, out_channels, K=2)  # fewer hops: two in place of many", ()),
     )
 
 
@@ -205,10 +215,23 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
     )
 
 
+def _skips(facts: Facts) -> tuple[str, tuple[Action, ...]]:
+    """A skip around each hidden layer and a normalization, which bounds what the skips add up to."""
+    has_stream = any(law.get("kind") == "stream" for law in (facts.run.meta.get("laws") or {}).get("found") or [])
+    lines, actions = remedy.inserted(facts, *(("LayerNorm",) if has_stream else ("LayerNorm", "Skip")))
+    return lines or "x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer", actions
+
+
 def _smoothing(
-    facts: Facts, code: str, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...]
+    facts: Facts,
+    code: str,
+    text: str,
+    evidence: Evidence,
+    threshold: str,
+    layers: tuple[str, ...],
+    cure: tuple[str, tuple[Action, ...]] | None = None,
 ) -> Finding:
-    first = list(facts.profile("output_norm"))[1:2] or ["convs.1"]
+    lines, actions = cure or _skips(facts)
     return Finding(
         code,
         facts.severity,
@@ -219,8 +242,8 @@ def _smoothing(
         layers,
         steps=(0,),
         figure="smoothing_by_layer",
-        remedy="x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer\n"
-        f"# or gatdiag.remedies.insert_after_(model, {first[0]!r}, torch_geometric.nn.PairNorm())",
+        remedy=lines,
+        actions=actions,
         falsified_by="A network of two layers, or one with skips, does not train either.",
     )
 

@@ -14,7 +14,6 @@ from gatdiag.names import short
 from gatdiag.summary import ATTENTION, FEATURES
 
 _UNKNOWN = "no initial norm of a feature weight was recorded"
-_GLOROT = 'gatdiag.remedies.initialize_(model, "xavier_uniform")  # before training'
 
 
 def too_large(facts: Facts) -> Finding | str | None:
@@ -45,7 +44,7 @@ def too_large(facts: Facts) -> Finding | str | None:
         tuple(name for name in gains if gains[name] > limit("gain-large")),
         steps=(0,),
         figure="overview",
-        remedy=_GLOROT,
+        remedy=remedy.GLOROT,
         actions=(Action("initialize", {"scheme": "xavier_uniform"}),),
         falsified_by="With Glorot's weights the first loss is as high.",
     )
@@ -73,7 +72,7 @@ def too_small(facts: Facts) -> Finding | str | None:
         tuple(name for name in gains if gains[name] < limit("gain-small")),
         steps=(0,),
         figure="overview",
-        remedy=_GLOROT,
+        remedy=remedy.GLOROT,
         actions=(Action("initialize", {"scheme": "xavier_uniform"}),),
         falsified_by="With Glorot's weights the gradients of the first layer are as small.",
     )
@@ -147,6 +146,7 @@ def _attention_pace(facts: Facts) -> float:
 
 def _finding(facts: Facts, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...]) -> Finding:
     lr = remedy.learning_rate(facts)
+    line, actions = remedy.balanced(facts)
     again = remedy.optimizer(facts, lr=lr) if math.isfinite(lr) else remedy.optimizer(facts)
     return Finding(
         "init-unbalanced",
@@ -158,7 +158,7 @@ def _finding(facts: Facts, text: str, evidence: Evidence, threshold: str, layers
         layers,
         steps=(0,),
         figure="balance" if facts.has_laws else "overview",
-        remedy=f'gatdiag.remedies.initialize_(model, "balanced_orthogonal")  # before training\n{again}',
-        actions=(Action("initialize", {"scheme": "balanced_orthogonal"}),),
+        remedy=f"{line}\n{again}",
+        actions=actions,
         falsified_by="From a balanced initialization, all else the same, the loss takes the same course.",
     )

@@ -32,7 +32,7 @@ def input_non_finite(facts: Facts) -> Finding | str | None:
         steps=(int(bad.get("step", 0)),),
         figure="training_curves",
         remedy="data.x = torch.nan_to_num(data.x, nan=0.0, posinf=0.0, neginf=0.0)  # and find their origin",
-        actions=(Action("replace_non_finite_inputs"),),
+        actions=(Action("replace_non_finite_inputs", {"names": (bad["name"],)}),),
         falsified_by="torch.isfinite(data.x).all() is True for what the model is called with.",
     )
 

@@ -124,6 +124,7 @@ def _faded(facts: Facts) -> Finding | None:
         return None
     if median(rates[len(rates) // 3 :]) >= limit("faded") * median(rates[:3]):
         return None
+    first = median(rates[:3])
     return Finding(
         "lr-too-small",
         facts.severity,
@@ -135,7 +136,9 @@ def _faded(facts: Facts) -> Finding | None:
         f"Flagged below {said('faded')}.",
         steps=(0, facts.count - 1),
         figure="training_curves",
-        remedy="scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)  # all steps",
+        remedy=f"for group in optimizer.param_groups:\n    group['lr'] = {first:g}  # after scheduler.step(), or "
+        "without a scheduler",
+        actions=(Action("constant_rate", {"value": first}),),
         falsified_by="With a constant learning rate the loss does not fall further.",
     )
 

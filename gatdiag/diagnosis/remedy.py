@@ -1,12 +1,17 @@
 """Lines of code to paste, with the numbers of a run, and what `gatdiag.treat` does for them by itself."""
 
 import math
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
 
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Action
+from gatdiag.summary import ATTENTION, FEATURES
 
 _SHOWN = ("lr", "momentum", "weight_decay")
+GLOROT: Final = 'gatdiag.remedies.initialize_(model, "xavier_uniform")  # before training'
+_STACKED: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # kinds that `initialize_` balances without inputs
 
 
 def optimizer(facts: Facts, parameters: str = "model.parameters()", **changed: float) -> str:
@@ -30,6 +35,72 @@ def scaled_rate(facts: Facts, lr: float) -> tuple[Action, ...]:
     """The learning rate of all groups, in proportion: so that schedules and groups with rates of their own stay."""
     factor = lr / learning_rate(facts)
     return (Action("learning_rate", {"factor": factor}),) if math.isfinite(factor) and factor > 0 else ()
+
+
+def balanced(facts: Facts) -> tuple[str, tuple[Action, ...]]:
+    """Fresh balanced weights, before training; by the model's own laws where it is no plain stack."""
+    laws = (facts.run.meta.get("laws") or {}).get("found") or []
+    streams = any(law.get("kind") == "stream" for law in laws)
+    with_inputs = streams or any(layer.get("kind") not in _STACKED for layer in facts.layers)
+    given = f", {', '.join(_arguments(facts))}" if with_inputs else ""
+    settings = {"scheme": "balanced_orthogonal", **({"with_inputs": True} if with_inputs else {})}
+    line = f'gatdiag.remedies.initialize_(model, "balanced_orthogonal"{given})  # before training'
+    return line, (Action("initialize", settings),)
+
+
+def _arguments(facts: Facts) -> list[str]:
+    """Of a forward pass, as far as their names are known."""
+    named = [str(one["name"]) for one in facts.signals.get("inputs") or [] if str(one.get("name")).isidentifier()]
+    return [*(named or ["x"]), *(["edge_index"] if facts.passes_messages and "edge_index" not in named else [])]
+
+
+def inserted(facts: Facts, *modules: str) -> tuple[str, tuple[Action, ...]]:
+    """Modules after each hidden layer that keeps its width, in this order; nothing where there is none.
+
+    Args:
+        facts: Of the run.
+        modules: "LayerNorm", "PairNorm" or "Skip".
+    """
+    widths = {name: width for layer in facts.layers[:-1] for name, width in [(layer["name"], _kept_width(layer))]}
+    width = Counter(width for width in widths.values() if width).most_common(1)
+    names = tuple(name for name in widths if width and widths[name] == width[0][0])
+    if not names:
+        return "", ()
+    code = {
+        "LayerNorm": f"torch.nn.LayerNorm({width[0][0]})",
+        "PairNorm": "torch_geometric.nn.PairNorm()",
+        "Skip": "gatdiag.remedies.Skip()",
+    }
+    loop, name = _loop(names)
+    lines = [loop, *(f"    gatdiag.remedies.insert_after_(model, {name}, {code[module]})" for module in modules)]
+    sizes = {"LayerNorm": {"width": width[0][0]}}
+    actions = [Action("insert_after", {"layers": names, "module": one, **sizes.get(one, {})}) for one in modules]
+    return "\n".join(lines), tuple(actions)
+
+
+def _kept_width(layer: dict[str, Any]) -> int:
+    """Columns that go into a layer, if as many come out; 0 if not."""
+    shapes = [one["shape"] for one in layer["parameters"] if one["role"] == FEATURES and len(one["shape"]) == 2]
+    return int(shapes[0][1]) if shapes and shapes[0][1] == shapes[-1][0] else 0
+
+
+def _loop(names: Sequence[str]) -> tuple[str, str]:
+    """The head of a loop over layers, and the name of each inside of it."""
+    stem, _, first = names[0].rpartition(".")
+    if stem and first.isdecimal() and names == tuple(f"{stem}.{int(first) + n}" for n in range(len(names))):
+        return f"for i in range({first}, {int(first) + len(names)}):", f'f"{stem}.{{i}}"'
+    return f"for name in {[*names]}:", "name"
+
+
+def attention_anew(facts: Facts, layers: Sequence[str]) -> tuple[str, tuple[Action, ...]]:
+    """Fresh attention of some layers: their attention vectors, or else what makes queries."""
+    chosen = [one for layer in facts.layers if layer["name"] in layers for one in layer["parameters"]]
+    names = tuple(one["name"] for one in chosen if one["role"] == ATTENTION)
+    names = names or tuple(one["name"] for one in chosen if one["name"].endswith("lin_query.weight"))
+    if not names:
+        return "", ()
+    line = f"for name in {[*names]}:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))"
+    return line, (Action("draw", {"parameters": names}),)
 
 
 def rounded(value: float) -> float:

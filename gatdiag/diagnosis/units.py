@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, short
@@ -67,8 +68,9 @@ def _finding(facts: Facts, shares: dict[str, float], dead: tuple[str, ...], what
         dead,
         steps=(since,),
         figure="overview",
-        remedy="x = torch.nn.functional.leaky_relu(x, 0.1)  # in place of relu, whose slope is zero left of zero\n"
-        "torch.nn.init.zeros_(layer.bias)  # biases at zero, and a smaller learning rate if units die later",
+        remedy=f"{remedy.GLOROT}; biases are zero then\n"
+        "gatdiag.remedies.leaky_relu_(model, 0.1)  # or leaky_relu in place of relu in forward",
+        actions=(Action("initialize", {"scheme": "xavier_uniform"}), Action("leaky_relu", {"slope": 0.1})),
         falsified_by="(x > 0).any(0).sum() behind the activation counts live units.",
     )
 
@@ -100,6 +102,7 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
     )
     worst = max(hot, key=peaks.__getitem__) if peaks else min(hot, key=entropies.__getitem__)
     value = peaks.get(worst, entropies.get(worst, math.nan))
+    lines, actions = remedy.attention_anew(facts, hot)
     text = f"{percent(value)} of the nodes give" if peaks else "Nodes give"
     return Finding(
         "attention-saturated",
@@ -116,8 +119,8 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
         hot,
         steps=(0 if is_first else facts.count - 1,),
         figure="overview",
-        remedy=f"torch.nn.init.xavier_normal_(model.get_submodule({worst!r}).att)\n"
-        "# or divide the scores: gatdiag.remedies.lipschitz_normalize_(model)",
+        remedy=f"{lines}\n# or divide the scores: gatdiag.remedies.lipschitz_normalize_(model)".strip(),
+        actions=actions,
         falsified_by="With scores divided by ten the loss takes the same course.",
     )
 

@@ -101,7 +101,7 @@ def _is_cut_off(facts: Facts, never: Sequence[str]) -> bool:
 def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severity) -> Finding:
     frozen = not facts.parameters[names[0]].get("trainable", True)
     module = names[0].rpartition(".")[0] or names[0]
-    fix = f"model.get_submodule({module!r}).requires_grad_(True)" if frozen else (
+    fix = "model.requires_grad_(True)  # before the optimizer is made" if frozen else (
         f"# look for .detach(), .data, torch.no_grad(), .argmax() or .item() between {module} and the loss:\n"
         "print([name for name, p in model.named_parameters() if p.grad is None])  # after loss.backward()"
     )  # fmt: skip
@@ -116,6 +116,7 @@ def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severi
         tuple(names),
         figure="gradient_norms",
         remedy=fix,
+        actions=(Action("unfreeze"),) if frozen else (),
         falsified_by="p.grad of these parameters is not None and not zero after loss.backward().",
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch_geometric.nn import PairNorm
 
 from gatdiag.diagnosis import Action
-from gatdiag.errors import InputError
+from gatdiag.errors import InputError, ModelError
 from gatdiag.names import listed
 from gatdiag.remedies import Skip, initialize_, insert_after_, leaky_relu_, lipschitz_normalize_, weight_normalize_
 
@@ -91,9 +92,10 @@ def _weight_normalize(dose: Dose, norm: float) -> None:
     dose.changes += map(str, weight_normalize_(dose.model, norm).changes)
 
 
-def _unfreeze(dose: Dose, module: str) -> None:
-    dose.model.get_submodule(module).requires_grad_(True)
-    dose.changes.append(f"{module} is trained, too")
+def _unfreeze(dose: Dose) -> None:
+    frozen = [name for name, parameter in dose.model.named_parameters() if not parameter.requires_grad]
+    dose.model.requires_grad_(True)
+    dose.changes.append(f"parameters are trained that were frozen: {listed(frozen, 4)}")
 
 
 # --- the optimizer ----------------------------------------------------------------------------------------------------
@@ -156,41 +158,62 @@ def _settings(model: nn.Module, name: str, value: Callable[[dict[str, Any]], Any
 # --- the inputs -------------------------------------------------------------------------------------------------------
 
 
-def _standardize_inputs(dose: Dose) -> None:
-    known: dict[int | str, tuple[Tensor, Tensor]] = {}
+def _standardize_inputs(dose: Dose, names: Sequence[str]) -> None:
+    known: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def standardized(key: int | str, x: Any) -> Any:
-        if not _is_table(x):
+    def standardized(name: str, x: Tensor) -> Tensor:
+        if name not in known:
+            known[name] = (x.mean(0), x.std(0).clamp(min=1e-6))
+        mean, deviation = known[name]
+        return (x - mean) / deviation
+
+    _Inputs(dose, standardized, names)(dose.model, dose.inputs, {})  # the statistics of all nodes, if they are there
+    _change_inputs(dose, standardized, names)
+    dose.changes.append(f"columns of {listed(names)} have mean 0 and variance 1")
+
+
+def _replace_non_finite_inputs(dose: Dose, names: Sequence[str]) -> None:
+    def finite(_: str, x: Tensor) -> Tensor:
+        return torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+
+    _change_inputs(dose, finite, names)
+    dose.changes.append(f"NaN and infinity in {listed(names)} are zero")
+
+
+class _Inputs:
+    """A hook that changes tables among the arguments of a forward pass, by their names."""
+
+    def __init__(self, dose: Dose, change: Callable[[str, Tensor], Tensor], names: Sequence[str]) -> None:
+        self._change, self._names, self.used = change, names, False
+        self._arguments = [*signature(dose.model.forward).parameters]
+
+    def __call__(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as the model gets them."""
+        rest = (f"argument {place}" for place in range(len(self._arguments), len(args)))
+        named = zip([*self._arguments[: len(args)], *rest], args, strict=True)
+        return tuple(self._changed(*one) for one in named), {name: self._changed(name, x) for name, x in kwargs.items()}
+
+    def _changed(self, name: str, x: Any) -> Any:
+        if name not in self._names or not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2:
             return x
-        if key not in known:
-            known[key] = (x.mean(0), x.std(0).clamp(min=1e-6))
-        mean, deviation = known[key]
-        return (x - mean) / deviation if mean.shape == x.shape[1:] else x
-
-    for place, x in enumerate(dose.inputs):
-        standardized(place, x)  # the statistics of all nodes, if they are there, and else of the first batch
-    _change_inputs(dose, standardized)
-    dose.changes.append("columns of the inputs have mean 0 and variance 1")
+        self.used = True
+        return self._change(name, x)
 
 
-def _replace_non_finite_inputs(dose: Dose) -> None:
-    def finite(_: int | str, x: Any) -> Any:
-        return torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) if _is_table(x) else x
+def _change_inputs(dose: Dose, change: Callable[[str, Tensor], Tensor], names: Sequence[str]) -> None:
+    hook = _Inputs(dose, change, names)
 
-    _change_inputs(dose, finite)
-    dose.changes.append("NaN and infinity in the inputs are zero")
+    def refuse_unused(kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and not hook.used:
+            raise ModelError(
+                f"{listed(names)} of {type(dose.model).__name__}.forward was never a tensor of floating-point numbers, "
+                "so that it could not be changed on its way: change the data"
+            )
 
-
-def _is_table(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 1 and x.layout == torch.strided
-
-
-def _change_inputs(dose: Dose, change: Callable[[int | str, Any], Any]) -> None:
-    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        changed = tuple(change(place, x) for place, x in enumerate(args))
-        return changed, {name: change(name, x) for name, x in kwargs.items()}
-
-    dose.during.callback(dose.model.register_forward_pre_hook(before, with_kwargs=True).remove)
+    dose.during.push(refuse_unused)
+    dose.during.callback(dose.model.register_forward_pre_hook(hook, with_kwargs=True).remove)
 
 
 ACTIONS: Final[Mapping[str, Callable[..., None]]] = MappingProxyType(

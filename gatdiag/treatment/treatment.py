@@ -15,6 +15,7 @@ from torch import nn
 
 from gatdiag.diagnosis import SEVERITIES, Action, Diagnosis, Finding, diagnose
 from gatdiag.errors import GatdiagError, InputError
+from gatdiag.names import listed
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
@@ -27,6 +28,7 @@ MakeModel = Callable[[], nn.Module]
 Train = Callable[[nn.Module, Recorder], Any]
 
 _MOST: Final = 4  # remedies that are tried
+_OF_REMEDIES: Final = (GatdiagError, RuntimeError, ValueError, TypeError)  # raised where a remedy does not fit a model
 _AIMS: Final = ("overfitting",)  # notes that are treated all the same
 
 
@@ -214,6 +216,10 @@ def _given(remedy: str | Action | Sequence[Action] | None) -> str | tuple[Action
     return actions
 
 
+class _RefusedError(Exception):
+    """A remedy that cannot be applied, or that the training does not bear."""
+
+
 @dataclass
 class _Session:
     """The trainings of one treatment."""
@@ -265,7 +271,13 @@ class _Session:
             return
         if given is None and not _is_treatable(trial.verdict):
             return
-        for finding in _in_turn(trial):
+        findings = _in_turn(trial)
+        if given is not None and given not in [finding.code for finding in findings if finding.actions]:
+            raise InputError(
+                f"remedy: expected the code of a finding that can be treated, got {given!r}; of this training: "
+                f"{listed([finding.code for finding in findings if finding.actions]) or 'none'}"
+            )
+        for finding in findings:
             if finding.actions and given in (None, finding.code):
                 lines = f"{trial.remedy}\n{finding.remedy}".strip()
                 yield Trial("", finding, (*trial.actions, *finding.actions), lines)
@@ -279,10 +291,8 @@ class _Session:
             self.tell(f"{trial.name}, seed {seed}")
             try:
                 run, changes = self.one(trial, seed)
-            except GatdiagError as error:
-                if trial.name == "before":
-                    raise
-                return replace(trial, refused=str(error))
+            except _RefusedError as refused:
+                return replace(trial, refused=str(refused))
             trial = replace(self.with_run(trial, run), changes=tuple(changes))
         return trial
 
@@ -297,11 +307,17 @@ class _Session:
             model = self.make_model()
             self.check(model)
             dose = Dose(model, self.inputs)
-            with dose.during:
-                apply(dose, trial.actions)
-                with watch(model, folder, overwrite=self.overwrite, name=f"{trial.name}, seed {seed}") as recorder:
-                    self.recording = folder
-                    self.train(model, recorder)
+            try:
+                with dose.during:
+                    apply(dose, trial.actions)
+                    with watch(model, folder, overwrite=self.overwrite, name=f"{trial.name}, seed {seed}") as recorder:
+                        self.recording = folder
+                        self.train(model, recorder)
+            except _OF_REMEDIES as error:
+                if trial.name == "before":
+                    raise
+                raised = "" if isinstance(error, GatdiagError) else f"training raised {type(error).__name__}: "
+                raise _RefusedError(f"{raised}{error}") from error
         run = load(folder)
         if not len(run.steps):
             raise InputError(

@@ -1,0 +1,195 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
+from torch_geometric.nn import GCNConv
+
+import gatdiag
+from gatdiag.diagnosis import Action, remedy
+from gatdiag.diagnosis.facts import Facts
+from gatdiag.errors import GatdiagError, InputError, ModelError
+from gatdiag.experiments.models import stack
+from gatdiag.treatment.actions import ACTIONS, Dose, apply
+from tests.treatment.loops import X, loop, make
+
+
+class Silent:
+    @staticmethod
+    def log(**_):
+        pass
+
+
+def trained(actions, train):
+    torch.manual_seed(0)
+    model = make()
+    dose = Dose(model)
+    with dose.during:
+        apply(dose, actions)
+        train(model, Silent)
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def same(one, other):
+    return all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_learning_rate_is_scaled_while_it_steps_and_schedules_stay(optimizer):
+    def schedule(chosen):
+        return StepLR(chosen, 3, 0.5)
+
+    seen = []
+    actions = [Action("learning_rate", {"factor": 0.1})]
+    got = trained(actions, loop(0.5, 9, optimizer, schedule=schedule, seen=seen))
+    assert same(got, trained([], loop(0.05, 9, optimizer, schedule=schedule)))
+    assert [lr for lr, _ in seen] == pytest.approx([0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125, 0.125, 0.0625])
+
+
+def test_a_constant_rate_overrides_a_schedule():
+    def collapse(chosen):
+        return StepLR(chosen, 1, 0.1)
+
+    got = trained([Action("constant_rate", {"value": 0.5})], loop(0.5, 9, schedule=collapse))
+    assert same(got, trained([], loop(0.5, 9)))
+
+
+def test_weight_decay_is_another_while_it_steps():
+    got = trained([Action("weight_decay", {"value": 0.01})], loop(0.5, 9, weight_decay=0.5))
+    assert same(got, trained([], loop(0.5, 9, weight_decay=0.01)))
+
+
+def test_gradients_are_cleared_after_each_step():
+    got = trained([Action("clear_gradients")], loop(0.5, 9, clears=False))
+    assert same(got, trained([], loop(0.5, 9)))
+
+
+def test_optimizers_of_other_models_are_left_alone():
+    other = nn.Linear(2, 2)
+    chosen = torch.optim.SGD(other.parameters(), lr=1.0)
+    dose, before = Dose(make()), copy.deepcopy(other)
+    with dose.during:
+        apply(dose, [Action("learning_rate", {"factor": 0.0}), Action("clear_gradients")])
+        other(torch.ones(1, 2)).sum().backward()
+        chosen.step()
+    assert other.weight.grad is not None
+    assert not torch.equal(other.weight, before.weight)
+
+
+def test_a_step_that_raises_leaves_the_rate_as_it_was():
+    model = make()
+    chosen, dose = torch.optim.SGD(model.parameters(), lr=1.0), Dose(model)
+
+    def closure():
+        raise ArithmeticError
+
+    with dose.during:
+        apply(dose, [Action("learning_rate", {"factor": 0.1})])
+        with pytest.raises(ArithmeticError):
+            chosen.step(closure)
+    assert chosen.param_groups[0]["lr"] == 1.0
+
+
+def test_inputs_are_those_of_the_pasted_line():
+    scaled = 50 * X + 3
+    got = trained([Action("standardize_inputs", {"names": ("input",)})], loop(0.1, 5, x=scaled))
+    assert same(got, trained([], loop(0.1, 5, x=(scaled - scaled.mean(0)) / scaled.std(0))))
+    broken = X.clone()
+    broken[3, 1] = torch.nan
+    got = trained([Action("replace_non_finite_inputs", {"names": ("input",)})], loop(0.1, 5, x=broken))
+    assert same(got, trained([], loop(0.1, 5, x=torch.nan_to_num(broken, nan=0.0))))
+
+
+def test_inputs_that_never_come_are_said():
+    with pytest.raises(ModelError, match="change the data"):
+        trained([Action("standardize_inputs", {"names": ("data.x",)})], loop(0.1, 2))
+
+
+def test_frozen_parameters_are_trained():
+    model = make().requires_grad_(False)
+    apply(Dose(model), [Action("unfreeze")])
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "action",
+    [Action("pray"), Action("learning_rate", {"speed": 2}), Action("insert_after", {"layers": ("0",), "module": "?"})],
+)
+def test_what_is_no_action_is_said(action):
+    with pytest.raises(InputError):
+        apply(Dose(make()), [action])
+
+
+# --- the line to paste and the action are the same --------------------------------------------------------------------
+
+
+def facts_of(model, folder):
+    x, edge_index = torch.randn(12, 6, generator=torch.Generator().manual_seed(0)), torch.randint(12, (2, 30))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, folder):
+        model(x, edge_index).square().mean().backward()
+        optimizer.step()
+    return Facts(gatdiag.load(folder)), x, edge_index
+
+
+LINES = {
+    "balanced stack": ("gatv2", False, lambda facts: remedy.balanced(facts)),
+    "balanced by laws": ("sage", False, lambda facts: remedy.balanced(facts)),
+    "balanced stream": ("gcn", True, lambda facts: remedy.balanced(facts)),
+    "normalized": ("gcn", True, lambda facts: remedy.inserted(facts, "LayerNorm")),
+    "skips": ("gat", False, lambda facts: remedy.inserted(facts, "LayerNorm", "PairNorm", "Skip")),
+    "attention": ("gat", False, lambda facts: remedy.attention_anew(facts, ["convs.1", "convs.2"])),
+    "queries": ("transformer", False, lambda facts: remedy.attention_anew(facts, ["convs.1"])),
+    "fresh": ("gin", False, lambda facts: (remedy.GLOROT, (Action("initialize", {"scheme": "xavier_uniform"}),))),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_the_line_to_paste_does_what_the_action_does(case, tmp_path):
+    kind, residual, build = LINES[case]
+    torch.manual_seed(0)
+    pasted = stack(kind, 6, 3, 8, 5, residual=residual)
+    facts, x, edge_index = facts_of(pasted, tmp_path / "run")
+    treated, (code, actions) = copy.deepcopy(pasted), build(facts)
+    assert actions
+    torch.manual_seed(1)
+    exec(code, {"model": pasted, "x": x, "edge_index": edge_index, "torch": torch, "gatdiag": gatdiag} | geometric())
+    torch.manual_seed(1)
+    apply(Dose(treated, (x, edge_index)), actions)
+    one, other = pasted.state_dict(), treated.state_dict()
+    assert [*one] == [*other]
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert torch.equal(pasted(x, edge_index), treated(x, edge_index))
+
+
+def geometric():
+    import torch_geometric.nn
+
+    return {"torch_geometric": torch_geometric}
+
+
+def test_layers_without_numbers_are_named(tmp_path):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.last = GCNConv(6, 6), GCNConv(6, 6), GCNConv(6, 2)
+
+        def forward(self, x, edge_index):
+            return self.last(self.second(self.first(x, edge_index).relu(), edge_index).relu(), edge_index)
+
+    facts, *_ = facts_of(Named(), tmp_path / "run")
+    code, actions = remedy.inserted(facts, "Skip")
+    assert "for name in ['first', 'second']:" in code
+    assert actions == (Action("insert_after", {"layers": ("first", "second"), "module": "Skip"}),)
+
+
+def test_every_action_of_the_diagnosis_is_known():
+    from pathlib import Path
+    from re import findall
+
+    sources = [path.read_text() for path in Path(gatdiag.diagnosis.__file__).parent.glob("*.py")]
+    named = {name for text in sources for name in findall(r'Action\(\s*"(\w+)"', text)} - {"weight_decay(value"}
+    assert named
+    assert named <= {*ACTIONS}
+    assert issubclass(ModelError, GatdiagError)

@@ -1,0 +1,190 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+import gatdiag
+from gatdiag.diagnosis import Action
+from gatdiag.errors import InputError
+from gatdiag.treatment import treat
+from tests.treatment.loops import X, Y, loop, make
+
+
+def states():
+    return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+
+
+def bare(seed, train=None):
+    """The losses of the training as a user has it."""
+    seen = []
+    torch.manual_seed(seed)
+    (train or loop)(seen=seen)(make(), type("Silent", (), {"log": staticmethod(lambda **_: None)}))
+    return [loss for _, loss in seen]
+
+
+def test_a_healthy_training_is_left_as_it_is(tmp_path):
+    made = []
+    treatment = treat(lambda: made.append(make()) or made[-1], loop(0.3, 60), X, seeds=(0, 1), folder=tmp_path / "t")
+    assert len(made) == 2
+    assert (treatment.verdict.code, treatment.trials, treatment.after, treatment.helped) == ("healthy", (), None, False)
+    assert treatment.remedy == ""
+    assert "nothing to treat" in str(treatment)
+    assert not list((tmp_path / "t").glob("after*"))
+
+
+def test_a_learning_rate_is_treated_and_all_is_as_it_was_afterwards(tmp_path):
+    before, hooks = states(), (dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks))
+    treatment = treat(make, loop(1e-5, 60), X, seeds=(0, 1), folder=tmp_path / "t")
+    assert states() == before
+    assert (dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks)) == hooks
+    assert treatment.verdict.code == "lr-too-small"
+    assert treatment.helped
+    assert treatment.after.mean < 0.5 * treatment.before.mean
+    assert all(gain > 0.1 for gain in treatment.after.gains)
+    assert "torch.optim.SGD(model.parameters(), lr=" in treatment.remedy
+    assert [run.folder.parent.name for run in treatment.after.runs] == ["after-1"] * 2
+
+
+def test_what_was_before_is_bit_for_bit_the_training_without_gatdiag(tmp_path):
+    treatment = treat(make, loop(0.3), X, seeds=(5,), folder=tmp_path / "t")
+    assert treatment.before.runs[0].steps["loss"].tolist() == bare(5, lambda seen: loop(0.3, seen=seen))
+
+
+def test_the_treated_training_is_that_of_the_pasted_line(tmp_path):
+    treatment = treat(make, loop(1e-5, 60), X, seeds=(3,), folder=tmp_path / "t")
+    lr = treatment.after.actions[0].settings["factor"] * 1e-5
+    assert f"lr={lr:g})" in treatment.remedy
+    expected = bare(3, lambda seen: loop(lr, 60, seen=seen))
+    np.testing.assert_allclose(treatment.after.runs[0].steps["loss"], expected, rtol=1e-5)
+
+
+def test_a_remedy_that_does_not_help_is_said_and_the_next_one_tried(tmp_path):
+    actions = [Action("learning_rate", {"factor": 1e-3})]
+    treatment = treat(make, loop(1e-4, 60), X, seeds=(0,), remedy=actions, folder=tmp_path / "t")
+    assert not treatment.helped
+    assert treatment.after is treatment.trials[0]
+    assert "did not help" in str(treatment)
+
+
+def test_a_remedy_that_cannot_be_applied_is_recorded_with_the_reason(tmp_path):
+    action = Action("insert_after", {"layers": ("0",), "module": "Skip"})
+    treatment = treat(make, loop(1e-5, 60), X, seeds=(0,), remedy=action, folder=tmp_path / "t")
+    assert "takes 4 channels and returns 16" in treatment.trials[0].refused
+    assert (treatment.after, treatment.helped) == (None, False)
+
+
+def test_a_remedy_that_breaks_the_training_is_recorded_with_the_reason(tmp_path):
+    action = Action("insert_after", {"layers": ("1",), "module": "LayerNorm", "width": 5})
+    treatment = treat(make, loop(1e-5, 60), X, seeds=(0,), remedy=action, folder=tmp_path / "t")
+    assert "training raised RuntimeError" in treatment.trials[0].refused
+
+
+def test_one_cause_behind_another_is_treated_on_top(tmp_path):
+    treatment = treat(make, loop(1e-5, 60, x=3e4 * X), 3e4 * X, seeds=(0,), folder=tmp_path / "t")
+    names = [[action.name for action in trial.actions] for trial in treatment.trials]
+    assert names[0] == ["standardize_inputs"]
+    assert ["standardize_inputs", "learning_rate"] in names
+    assert treatment.helped
+    assert [action.name for action in treatment.after.actions] == ["standardize_inputs", "learning_rate"]
+
+
+def test_an_unknown_code_names_those_that_there_are(tmp_path):
+    with (
+        pytest.raises(InputError, match="of this training: lr-too-small"),
+        pytest.warns(UserWarning, match="cut short"),
+    ):
+        treat(make, loop(1e-5, 60), X, seeds=(0,), remedy="init-unbalanced", folder=tmp_path / "t")
+
+
+@pytest.mark.parametrize("seeds", [(), (0, 0), (-1,), ("0",), 3])
+def test_seeds_are_different_numbers(tmp_path, seeds):
+    with pytest.raises(InputError, match="seeds"):
+        treat(make, loop(), seeds=seeds, folder=tmp_path / "t")
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+class OwnError(Exception):
+    pass
+
+
+def test_what_the_factory_raises_comes_through():
+    error = OwnError("mine")
+
+    def broken():
+        raise error
+
+    with pytest.raises(OwnError) as caught:
+        treat(broken, loop(), folder="never made")
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("kind", [OwnError, KeyboardInterrupt])
+def test_what_the_loop_raises_comes_through_and_what_was_recorded_is_kept(tmp_path, kind):
+    error = kind("mine")
+
+    def train(model, recorder):
+        loop(0.3, 7)(model, recorder)
+        raise error
+
+    hooks = dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks)
+    with pytest.raises(kind) as caught, pytest.warns(UserWarning, match="cut short"):
+        treat(make, train, X, folder=tmp_path / "t")
+    assert caught.value is error
+    assert (dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks)) == hooks
+    assert len(gatdiag.load(tmp_path / "t" / "before" / "seed-0").steps) == 7
+
+
+def test_an_interrupt_of_the_treated_training_leaves_no_hook(tmp_path):
+    hooks, calls = (dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks)), []
+
+    def train(model, recorder):
+        calls.append(1)
+        loop(1e-5, 60)(model, recorder)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="cut short"):
+        treat(make, train, X, seeds=(0,), folder=tmp_path / "t")
+    assert (dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks)) == hooks
+    assert len(gatdiag.load(tmp_path / "t" / "after-1" / "seed-0").steps) == 60
+
+
+def test_a_model_that_changes_between_calls_is_one_line(tmp_path):
+    widths = iter((16, 17))
+
+    def changing():
+        width = next(widths)
+        return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
+
+    line = r"another model than before: 0\.weight"
+    with pytest.raises(InputError, match=line), pytest.warns(UserWarning, match="cut short"):
+        treat(changing, loop(1e-5, 60), X, seeds=(0,), folder=tmp_path / "t")
+
+
+def test_a_training_that_never_steps_is_one_line(tmp_path):
+    def train(model, recorder):
+        F.cross_entropy(model(X), Y).backward()
+
+    with pytest.raises(InputError, match="made no step"), pytest.warns(UserWarning, match="cut short|no step"):
+        treat(make, train, X, seeds=(0,), folder=tmp_path / "t")
+
+
+def test_a_training_that_logs_nothing_is_one_line(tmp_path):
+    def train(model, recorder):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        F.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+
+    with pytest.raises(InputError, match=r"recorder\.log"), pytest.warns(UserWarning, match="cut short"):
+        treat(make, train, X, seeds=(0,), folder=tmp_path / "t")
+
+
+def test_a_factory_that_gives_no_model_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="returned int"):
+        treat(lambda: 3, loop(), folder=tmp_path / "t")

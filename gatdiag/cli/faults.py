@@ -31,7 +31,7 @@ def faults(
         str | None, typer.Option(metavar="CAUSE,...", help="Only these causes; healthy is one of them.")
     ] = None,
     part: Annotated[
-        str, typer.Option(metavar="PART", help="calibration, held-out (every second case of a cause) or all.")
+        str, typer.Option(metavar="PART", help="calibration, held-out (other graphs and layers) or all.")
     ] = "calibration",
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for runs and tables. What was trained there is not repeated.")

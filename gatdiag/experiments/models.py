@@ -13,7 +13,19 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, PairNorm, SAGEConv, SGConv, TransformerConv
+from torch_geometric.nn import (
+    ChebConv,
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    PairNorm,
+    SAGEConv,
+    SGConv,
+    TAGConv,
+    TransformerConv,
+)
 
 from gatdiag.experiments.settings import Network
 
@@ -58,6 +70,13 @@ def _gin(width: int, following: int, bias: bool = True) -> GINConv:
     return GINConv(nn.Sequential(nn.Linear(width, following, bias), nn.ReLU(), nn.Linear(following, following, bias)))
 
 
+def _gat_of_4_heads(width: int, following: int) -> GATConv:
+    """Heads side by side where the width allows it, else their mean, as in the last layer of GAT."""
+    if following % 4:
+        return GATConv(width, following, heads=4, concat=False)
+    return GATConv(width, following // 4, heads=4)
+
+
 LAYERS: Final[Mapping[str, Callable[[int, int], nn.Module]]] = MappingProxyType(
     {
         "gcn": GCNConv,
@@ -69,6 +88,10 @@ LAYERS: Final[Mapping[str, Callable[[int, int], nn.Module]]] = MappingProxyType(
         "transformer": TransformerConv,
         "sgc-32": lambda width, following: SGConv(width, following, K=32),
         "mlp": nn.Linear,
+        "gat-4": _gat_of_4_heads,
+        "graph": GraphConv,
+        "cheb": lambda width, following: ChebConv(width, following, K=3),
+        "tag": lambda width, following: TAGConv(width, following, K=2),
     }
 )
 """Kind of layer -> what makes one of a width and the width that follows it."""

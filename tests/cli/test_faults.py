@@ -18,7 +18,7 @@ from gatdiag.experiments.faults.training import rehearsal, train
 @pytest.fixture
 def faults(monkeypatch, tmp_path):
     def few():
-        for number in range(2):
+        for number in (0, 100):
             usual = Recipe(width=8, steps=30, lr=0.05, seed=number)
             broken = Recipe(width=8, steps=30, lr=0.05, seed=number, inputs=("NaN in rows", 1))
             yield Case("input-nonfinite", number, broken, usual)
@@ -51,7 +51,7 @@ def test_what_was_planted_is_trained_diagnosed_counted_and_kept(faults, tmp_path
 
 def test_a_part_and_causes_can_be_chosen(faults, tmp_path):
     done = faults("--part", "held-out", "--only", "input-nonfinite, healthy", "--json")
-    assert [case["case"] for case in json.loads(done.stdout)["cases"]] == ["input-nonfinite-01", "healthy-01"]
+    assert [case["case"] for case in json.loads(done.stdout)["cases"]] == ["input-nonfinite-100", "healthy-100"]
     assert (tmp_path / "held-out.md").read_text().startswith("# Faults, held-out half")
 
 

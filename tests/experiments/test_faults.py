@@ -18,6 +18,7 @@ from gatdiag.diagnosis import HEALTHY, Diagnosis
 from gatdiag.experiments.faults import bank, tasks
 from gatdiag.experiments.faults.bank import Result, Verdict, alarms, counts, run_bank, tallies
 from gatdiag.experiments.faults.cases import CONTROLS, FAULTS, Case, cases
+from gatdiag.experiments.faults.held_out import HELD_OUT, HELD_OUT_CONTROLS
 from gatdiag.experiments.faults.network import ACTIVATIONS, INITS, NORMS, OUTPUTS, make_network
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tables import write_tables
@@ -44,23 +45,22 @@ def test_the_bank_is_as_large_and_as_varied_as_it_says():
     assert len({case.name for case in BANK}) == len(BANK)
     recipes = [case.faulty for case in faulty] + [case.repaired for case in faulty]
     assert {recipe.task for recipe in recipes} == {"nodes", "graphs", "links", "regression"}
-    assert {recipe.optimizer for recipe in recipes} == {"SGD", "momentum", "Adam", "AdamW"}
+    assert {recipe.optimizer for recipe in recipes} == {"SGD", "momentum", "Nesterov", "Adam", "AdamW", "RMSprop"}
     assert {"gcn", "gat", "gatv2", "sage", "gin", "transformer", "mlp"} <= {recipe.layer for recipe in recipes}
     assert (min(recipe.depth for recipe in recipes), max(recipe.depth for recipe in recipes)) == (2, 64)
     assert any(recipe.batch for recipe in recipes)
 
 
-def test_every_second_row_and_every_second_seed_is_held_out():
+def test_what_is_held_out_has_seeds_of_its_own_and_shows_every_cause_and_other_graphs():
+    assert HELD_OUT.keys() == FAULTS.keys()
+    assert min(map(len, HELD_OUT.values())) >= 3
+    assert len(HELD_OUT_CONTROLS) >= 20
     for one in BANK:
-        assert one.is_held_out == (one.number % 2 == 1)
+        assert one.is_held_out == (one.number >= 100)
         assert one.faulty.seed == one.number
         assert one.repaired is None or one.repaired.seed == one.number
-    for cause in FAULTS:
-        halves = [one.is_held_out for one in BANK if one.cause == cause]
-        assert abs(halves.count(True) - halves.count(False)) <= 1
-    assert not {one.faulty.seed for one in BANK if one.is_held_out} & {
-        one.faulty.seed for one in BANK if not one.is_held_out
-    }
+    assert {one.faulty.graph for one in BANK if not one.is_held_out} == {"blocks"}
+    assert {one.faulty.graph for one in BANK if one.is_held_out} == {"blocks", *tasks.GRAPHS}
 
 
 def test_a_fault_is_a_change_of_its_twin():
@@ -110,6 +110,20 @@ def test_a_batch_is_what_the_whole_says_of_these_examples(task):
     matches = torch.stack([(all_rows - row).abs().sum(1).argmin() for row in model(*batch.args)[batch.rows]])
     torch.testing.assert_close(all_rows[matches], model(*batch.args)[batch.rows])
     assert torch.equal(made.y[matches], batch.y)
+
+
+@pytest.mark.parametrize("graph", [*tasks.GRAPHS])
+def test_graphs_are_the_same_each_time_linked_both_ways_and_of_all_classes(graph):
+    recipe = replace(SMALL, graph=graph, nodes=100, seed=3)
+    task = tasks.make_task(recipe)
+    links = {tuple(link) for link in task.edge_index.T.tolist()}
+    assert torch.equal(tasks.make_task(recipe).edge_index, task.edge_index)
+    assert len(links) == task.edge_index.shape[1]
+    assert all((end, start) in links and start != end for start, end in links)
+    assert task.edge_index.max() < 100 == len(task.x)
+    assert task.y.unique().tolist() == [0, 1, 2, 3]
+    alike = (task.y[task.edge_index[0]] == task.y[task.edge_index[1]]).float().mean()
+    assert alike < 0.1 if graph == "other classes" else alike > 0.35
 
 
 # --- trainings --------------------------------------------------------------------------------------------------------

@@ -5,12 +5,12 @@ code of the finding that is right. The training without that change is the repai
 twin trains clearly better (`bank.counts`), by a yardstick that is not the diagnosis's: the true labels and the usual
 loss. `cases.CONTROLS` are trainings in which nothing is wrong, many of which look as if something were.
 
-Every second row of a cause is held out from calibration, and so is every second seed: a row's place is its seed
-(`Case.is_held_out`). Each case is deterministic: equal recipes give equal runs, whatever the number of processes.
+The rows of `held_out`, of other graphs, layers, norms and optimizers, are held out from calibration, with seeds from
+100 on (`Case.is_held_out`). Each case is deterministic: equal recipes give equal runs, whatever the number of processes.
 
 - `recipe`: a training as data
 - `tasks`, `network`, `training`: a recipe -> what there is to learn, a network, a watched training
-- `cases`: the bank
+- `cases`, `held_out`: the bank
 - `bank`: cases -> runs -> verdicts, and how many are right
 - `treated`: cases -> what the remedies cure that the diagnosis names
 - `baseline`: the rules that other tools publish, on the same runs

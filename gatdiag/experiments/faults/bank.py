@@ -188,9 +188,10 @@ def trained(recipe: Recipe, folder: Path) -> Outcome:
     """What a finished training of this recipe left, or a new one."""
     kept = folder.with_suffix(".json")  # written last
     document = {"recipe": json.loads(json.dumps(asdict(recipe)))}
+    defaults = json.loads(json.dumps(asdict(Recipe())))  # of what a recipe could not say when it was kept
     if kept.exists():
         known = json.loads(kept.read_text())
-        if known["recipe"] == document["recipe"]:
+        if {**defaults, **known["recipe"]} == document["recipe"]:
             return Outcome(**{name: math.nan if value is None else value for name, value in known["outcome"].items()})
         kept.unlink()
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -2,13 +2,14 @@
 
 import fnmatch
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import PairNorm, global_mean_pool
+from torch_geometric.nn import GraphNorm, PairNorm, global_mean_pool
 
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.models import stack
@@ -82,6 +83,8 @@ ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
     {
         "relu": F.relu,
         "elu": F.elu,
+        "gelu": F.gelu,
+        "leaky": F.leaky_relu,
         "tanh": torch.tanh,
         "sigmoid": torch.sigmoid,
         "root of zero": _root_of_zero,
@@ -93,7 +96,7 @@ ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
 )
 
 NORMS: Final[Mapping[str, Callable[[int], nn.Module] | None]] = MappingProxyType(
-    {"": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "pair": lambda width: PairNorm()}
+    {"": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "pair": lambda width: PairNorm(), "graph": GraphNorm}
 )
 
 OUTPUTS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
@@ -138,6 +141,22 @@ def _attention(network: Network, factor: float) -> None:
     _multiply([*vectors.values(), *queries.values()], factor)
 
 
+def _last(network: Network, factor: float) -> None:
+    _multiply(_matrices(network.encoder.convs[-1]), factor)
+
+
+def _neurons(network: Network, factor: float) -> None:
+    """Every other neuron larger going in and smaller going out, the others the reverse: a ReLU computes the same."""
+    convs = list(network.encoder.convs)
+    for conv, following in pairwise(convs):
+        scale = torch.full((_matrices(conv)[0].shape[0],), factor)
+        scale[::2] = 1 / factor
+        for matrix in _matrices(conv):
+            matrix.mul_(scale[:, None])
+        for matrix in _matrices(following):
+            matrix.div_(scale)
+
+
 def _he(network: Network, gain: float) -> None:
     for matrix in _matrices(network):
         nn.init.kaiming_normal_(matrix).mul_(gain)
@@ -164,6 +183,8 @@ INITS: Final[Mapping[str, Callable[[Network, float], object]]] = MappingProxyTyp
     {
         "scaled": lambda network, factor: _multiply(_matrices(network), factor),
         "alternating": _alternate,
+        "neurons": _neurons,
+        "last": _last,
         "biases": _biases,
         "attention": _attention,
         "he": _he,

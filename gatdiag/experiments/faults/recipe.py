@@ -12,6 +12,7 @@ class Recipe:
 
     Attributes:
         task: Classify nodes, classify graphs, predict links, or predict a number at each node.
+        graph: What links the nodes, where no graphs are classified: a key of `tasks.GRAPHS`.
         nodes: Size of the graph; a fifth of that many graphs where graphs are classified.
         classes: Number of classes; of blocks of the graph in any case.
         columns: Number of features.
@@ -32,7 +33,7 @@ class Recipe:
             its number.
         frozen: Shell pattern of parameters that have no gradient.
 
-        optimizer: SGD, momentum (SGD with 0.9), Adam or AdamW.
+        optimizer: SGD, momentum (SGD with 0.9), Nesterov (the same, looking ahead), Adam, AdamW or RMSprop.
         lr: Learning rate.
         decay: Weight decay, as the optimizer defines it.
         schedule: ``constant``, ``warm-up`` (over a fifth of the steps), ``cosine`` (to zero), ``drop`` (a tenth from
@@ -49,6 +50,7 @@ class Recipe:
     """
 
     task: Literal["nodes", "graphs", "links", "regression"] = "nodes"
+    graph: str = "blocks"
     nodes: int = 200
     classes: int = 4
     columns: int = 32
@@ -68,7 +70,7 @@ class Recipe:
     init: Initialization = ()
     frozen: str = ""
 
-    optimizer: Literal["SGD", "momentum", "Adam", "AdamW"] = "Adam"
+    optimizer: Literal["SGD", "momentum", "Nesterov", "Adam", "AdamW", "RMSprop"] = "Adam"
     lr: float = 0.01
     decay: float = 0.0
     schedule: Literal["constant", "warm-up", "cosine", "drop", "collapse"] = "constant"
@@ -86,3 +88,16 @@ class Recipe:
         """Attributes in which another recipe differs, with its values."""
         own = asdict(self)
         return {name: value for name, value in asdict(other).items() if value != own[name]}
+
+
+Row: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
+
+
+def row(plant: dict[str, Any], **usual: Any) -> Row:
+    """What is planted, and the training that it is planted in, which is the repaired twin."""
+    return plant, usual
+
+
+def initialized(*pairs: tuple[str, float]) -> dict[str, Any]:
+    """What is planted is done to the weights."""
+    return {"init": pairs}

@@ -104,8 +104,91 @@ _Made = tuple[Tensor, Tensor, Tensor | None, Tensor]
 
 
 def _nodes(recipe: Recipe, generator: Generator) -> _Made:
-    graph = block_model(recipe.nodes, recipe.classes, recipe.columns, seed=recipe.seed)
-    return graph.x, graph.edge_index, None, graph.y
+    if recipe.graph == "blocks":
+        graph = block_model(recipe.nodes, recipe.classes, recipe.columns, seed=recipe.seed)
+        return graph.x, graph.edge_index, None, graph.y
+    y = torch.arange(recipe.nodes) % recipe.classes
+    links = GRAPHS[recipe.graph](y, generator)
+    edges = torch.cat([links, links.flip(0)], dim=1).unique(dim=1)
+    if recipe.graph != "other classes":
+        y = _regions(edges, recipe.nodes, recipe.classes, generator)
+    x = torch.randn(recipe.classes, recipe.columns, generator=generator)[y]
+    x = x + torch.randn(x.shape, generator=generator)
+    return (x if recipe.features == "dense" else (x > 1).float()), edges, None, y
+
+
+def _regions(edges: Tensor, nodes: int, classes: int, generator: Generator) -> Tensor:
+    """Classes that spread from a few nodes over links, until all have one: neighbors are mostly of one class."""
+    y = torch.full((nodes,), -1)
+    start = torch.randperm(nodes, generator=generator)[: 5 * classes]
+    y[start] = torch.arange(len(start)) % classes
+    reached = True
+    while reached:
+        new = edges[:, (y[edges[0]] >= 0) & (y[edges[1]] < 0)]
+        y[new[1]] = y[new[0]]
+        reached = new.shape[1] > 0
+    apart = (y < 0).nonzero().flatten()
+    y[apart] = torch.arange(len(apart)) % classes
+    return y
+
+
+def _other_classes(y: Tensor, generator: Generator) -> Tensor:
+    """Links lead mostly from one class to the next; few stay within one."""
+    ahead = (y[None, :] - y[:, None]) % (int(y.max()) + 1)
+    chance = torch.where(ahead == 1, 0.1, 0.005)
+    return (torch.rand(chance.shape, generator=generator) < chance).triu(1).nonzero().T
+
+
+def _preferential(y: Tensor, generator: Generator) -> Tensor:
+    """Each node links to three before it, the more likely the more links these have (Barabasi and Albert)."""
+    ends, links = [0, 1, 2], []
+    for node in range(3, len(y)):
+        others = {ends[int(place)] for place in torch.randint(len(ends), (3,), generator=generator)}
+        links += [(other, node) for other in others]
+        ends += [*others, *[node] * len(others)]
+    return torch.tensor(links).T
+
+
+def _grid(y: Tensor, generator: Generator) -> Tensor:
+    side = int(len(y) ** 0.5)
+    node = torch.arange(len(y))
+    right, down = node[(node + 1) % side > 0], node[: len(y) - side]
+    links = torch.cat([torch.stack([right, right + 1]), torch.stack([down, down + side])], dim=1)
+    return links[:, links[1] < len(y)]
+
+
+def _tree(y: Tensor, generator: Generator) -> Tensor:
+    node = torch.arange(1, len(y))
+    return torch.stack([(torch.rand(len(node), generator=generator) * node).long(), node])
+
+
+def _small_world(y: Tensor, generator: Generator) -> Tensor:
+    """A ring with links to the next three nodes, a tenth of which lead elsewhere (Watts and Strogatz)."""
+    node = torch.arange(len(y)).repeat(3)
+    other = (node + torch.arange(1, 4).repeat_interleave(len(y))) % len(y)
+    away = torch.rand(len(node), generator=generator) < 0.1
+    other = torch.where(away, torch.randint(len(y), other.shape, generator=generator), other)
+    return torch.stack([node, other])[:, node != other]
+
+
+def _power_law(y: Tensor, generator: Generator) -> Tensor:
+    """Expected degrees that fall off as a power (Chung and Lu): a few hubs, most nodes with a link or two, or none."""
+    degree = torch.rand(len(y), generator=generator).clamp(min=1e-3) ** -0.6
+    chance = (2 * degree[:, None] * degree[None, :] / degree.sum()).clamp(max=1)
+    return (torch.rand(chance.shape, generator=generator) < chance).triu(1).nonzero().T
+
+
+GRAPHS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = MappingProxyType(
+    {
+        "other classes": _other_classes,
+        "preferential": _preferential,
+        "grid": _grid,
+        "tree": _tree,
+        "small world": _small_world,
+        "power law": _power_law,
+    }
+)
+"""(classes, generator) -> links, in one direction. Beside these there is "blocks", `data.block_model`."""
 
 
 def _regression(recipe: Recipe, generator: Generator) -> _Made:
@@ -170,6 +253,7 @@ INPUTS: Final[Mapping[str, Callable[[Tensor, float], Tensor]]] = MappingProxyTyp
         "as they are": lambda x, number: x,
         "scaled": lambda x, number: number * x,
         "one column scaled": _wide_columns,
+        "row numbers": lambda x, number: torch.cat([number * torch.arange(len(x))[:, None], x[:, 1:]], dim=1),
         "shifted": lambda x, number: x + number,
         "all equal": lambda x, number: torch.full_like(x, number),
         "rows equal": lambda x, number: x[:1].expand_as(x).clone() * number,

@@ -108,6 +108,10 @@ def _optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> Optimizer:
             return torch.optim.SGD(parameters, **options)
         case "momentum":
             return torch.optim.SGD(parameters, momentum=0.9, **options)
+        case "Nesterov":
+            return torch.optim.SGD(parameters, momentum=0.9, nesterov=True, **options)
+        case "RMSprop":
+            return torch.optim.RMSprop(parameters, **options)
         case "Adam":
             return torch.optim.Adam(parameters, **options)
         case "AdamW":

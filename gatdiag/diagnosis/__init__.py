@@ -161,9 +161,9 @@ def _explains(cause: Finding, other: Finding) -> bool:
 
 
 def _place(finding: Finding) -> float:
-    """The row of the table; dead units and saturated attention that training made stand below the learning rate."""
+    """The row of the table; dead units and saturated attention that training made stand below what was there before."""
     is_late = finding.code in EARLY and bool(finding.steps) and finding.steps[0] > 1
-    return RANK["lr-too-large"] + 0.5 if is_late else RANK[finding.code]
+    return RANK["rank-collapse"] + 0.5 if is_late else RANK[finding.code]
 
 
 def _alone(finding: Finding) -> Finding:

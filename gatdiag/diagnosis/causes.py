@@ -17,7 +17,7 @@ _FORWARD: Final = (
 )  # fmt: skip
 _ANY: Final = ("*",)
 
-# They stand where they do if they are there before the first step, and else just below the learning rate.
+# They stand where they do if they are there before the first step, and else below rank-collapse.
 EARLY: Final = ("dead-units", "attention-saturated")
 
 

@@ -89,7 +89,7 @@ def oversmoothing(facts: Facts) -> Finding | str | None:
         return "relative mu was not recorded"
     if facts.state == "trained" or not facts.passes_messages:
         return None
-    if _weights_of_rank_one(facts):
+    if layers_of_rank_one(facts):
         return None
     return _alike(facts) or (
         _one_direction(facts, "depth-oversmoothing") if _depth(facts) >= limit("deep") else _within_a_layer(facts)
@@ -100,16 +100,15 @@ def rank_collapse(facts: Facts) -> Finding | str | None:
     """All rows become multiples of one vector without graph convolutions, or already within few layers."""
     if not facts.profile("effective_rank"):
         return "the effective rank was not recorded"
-    if facts.state == "trained":
-        return None
-    of_weights = _weights_of_rank_one(facts)
-    if of_weights or (facts.passes_messages and _depth(facts) >= limit("deep")):
+    if (of_weights := _weights_of_rank_one(facts)) is not None:
         return of_weights
+    if facts.state == "trained" or (facts.passes_messages and _depth(facts) >= limit("deep")):
+        return None
     return _one_direction(facts, "rank-collapse")
 
 
-def _weights_of_rank_one(facts: Facts) -> Finding | None:
-    """Neurons of a layer that begin with the same weights, or a hidden layer of a single neuron."""
+def layers_of_rank_one(facts: Facts) -> dict[str, float]:
+    """Hidden layers of one neuron, or of neurons that begin alike: spectral over Frobenius norm of their weights."""
     norms, spectral = facts.first_values("norm"), facts.first_values("spectral_norm")
     hidden = [(layer["name"], p) for layer in facts.layers[:-1] for p in layer["parameters"] if p["role"] == FEATURES]
     shares: dict[str, float] = {}
@@ -118,9 +117,15 @@ def _weights_of_rank_one(facts: Facts) -> Finding | None:
         if len(parameter["shape"]) == 2 and norm > 0:
             narrow = parameter["shape"][0] == 1
             shares[name] = max(shares.get(name, 0.0), 1.0 if narrow else spectral.get(key, 0.0) / norm)
-    alike = tuple(name for name, share in shares.items() if share > limit("weights-alike"))
-    if not alike:
+    return {name: share for name, share in shares.items() if share > limit("weights-alike")}
+
+
+def _weights_of_rank_one(facts: Facts) -> Finding | None:
+    """Exact, and there before the first step: where the network trains all the same, a note."""
+    shares = layers_of_rank_one(facts)
+    if not shares:
         return None
+    alike = tuple(shares)
     return _smoothing(
         facts,
         "rank-collapse",

@@ -5,10 +5,11 @@ import math
 import numpy as np
 
 from gatdiag.diagnosis import remedy
-from gatdiag.diagnosis.depth import is_smoothed
+from gatdiag.diagnosis.depth import is_smoothed, layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.units import saturated_at_start
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
 from gatdiag.summary import ATTENTION, FEATURES
@@ -22,22 +23,22 @@ def too_large(facts: Facts) -> Finding | str | None:
     if not gains:
         return _UNKNOWN
     values = np.array(list(gains.values()))
-    layer = max(gains, key=gains.__getitem__)
+    layer, mean = max(gains, key=gains.__getitem__), _geometric_mean(values)
     is_lost = facts.is_broken and not math.isfinite(facts.first_loss)
     is_hot = is_lost or facts.first_loss > limit("chance") * facts.base
     is_lonely = values.max() > limit("gain-one") and values.min() > 0.2 and facts.state != "trained"
-    if not is_hot or not (median(values) > limit("gain-large") or is_lonely):
+    if not is_hot or not (mean > limit("gain-large") or is_lonely):
         return None
     return Finding(
         "init-too-large",
         facts.severity,
         "Initial weights are too large",
-        f"The weights start {number(median(values))} times as large as Glorot's (median over layers; "
+        f"The weights start {number(mean)} times as large as Glorot's (geometric mean over layers; "
         f"{number(gains[layer])} times in "
         f"layer {short(layer)}), so that the first loss is {number(facts.first_loss)} where a constant prediction "
         f"has {number(facts.base)}.",
         (
-            Evidence("initial norm over Glorot's, median over layers", median(values)),
+            Evidence("initial norm over Glorot's, geometric mean over layers", mean),
             Evidence("first loss over that of a constant prediction", facts.first_loss / facts.base),
         ),
         f"Flagged above {said('gain-large')} and {said('chance')}.",
@@ -55,19 +56,21 @@ def too_small(facts: Facts) -> Finding | str | None:
     gains = facts.gains
     if not gains:
         return _UNKNOWN
+    if layers_of_rank_one(facts):
+        return None
     values = np.array(list(gains.values()))
-    layer = min(gains, key=gains.__getitem__)
+    layer, mean = min(gains, key=gains.__getitem__), _geometric_mean(values)
     is_lonely = values.min() < limit("gain-small") / 3 and values.max() < 5 and facts.state != "trained"
-    if not (median(values) < limit("gain-small") or is_lonely):
+    if not (mean < limit("gain-small") or is_lonely):
         return None
     return Finding(
         "init-too-small",
         facts.severity,
         "Initial weights are too small",
-        f"The weights start at {number(median(values))} of the size of Glorot's (median over layers; "
+        f"The weights start at {number(mean)} of the size of Glorot's (geometric mean over layers; "
         f"{number(gains[layer])} in layer "
         f"{short(layer)}): outputs and gradients shrink by that factor at each layer.",
-        (Evidence("initial norm over Glorot's, median over layers", median(values)),),
+        (Evidence("initial norm over Glorot's, geometric mean over layers", mean),),
         f"Flagged below {said('gain-small')}.",
         tuple(name for name in gains if gains[name] < limit("gain-small")),
         steps=(0,),
@@ -83,6 +86,8 @@ def unbalanced(facts: Facts) -> Finding | str | None:
     gains = list(facts.gains.values())
     if len(gains) < 2:
         return "fewer than two layers have feature weights whose initial norm was recorded"
+    if layers_of_rank_one(facts):
+        return None
     return _alternating(facts, np.array(gains)) or _stuck(facts)
 
 
@@ -90,7 +95,7 @@ def _alternating(facts: Facts, gains: np.ndarray[tuple[int], np.dtype[np.float64
     jumps = np.diff(np.log(gains))
     factor, turn = float(np.exp(np.abs(jumps).max())), math.log(4)
     turns = len(jumps) == 1 or bool(jumps.max() > turn and jumps.min() < -turn)
-    if factor <= limit("gain-jump") or not turns or not 0.1 < float(np.exp(np.log(gains).mean())) < 10:
+    if factor <= limit("gain-jump") or not turns or not 0.1 < _geometric_mean(gains) < 10:
         return None
     place = int(np.abs(jumps).argmax())
     names = list(facts.gains)[place : place + 2]
@@ -109,14 +114,13 @@ def _stuck(facts: Facts) -> Finding | None:
     """Nothing moves though weights, depth and rate are usual: attention and features hold each other (paper 1)."""
     norms = list(facts.profile("output_norm").values())
     is_judged = facts.attends and facts.has_laws and facts.state in ("failing", "partly") and len(norms) >= 5
-    if not is_judged or is_smoothed(facts):
-        return None
+    if not is_judged or facts.is_adam or is_smoothed(facts) or saturated_at_start(facts):
+        return None  # Adam does not conserve c, and its steps stay long
     shrinks = len(norms) >= 8 and norms[0] > 0 and min(norms[-3:]) < limit("shrink") * norms[0]
     moves, over, attention = median(facts.step_ratio), median(facts.overshoot), _attention_pace(facts)
     is_stuck = facts.count >= limit("steps") and moves < limit("stuck")
-    is_stiff = is_stuck and over > limit("stiff")
     is_still = is_stuck and attention < limit("attention-still")
-    if not (shrinks or is_stiff or is_still):
+    if not (shrinks or is_still or (is_stuck and over > limit("stiff"))):
         return None
     ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
     return _finding(
@@ -128,6 +132,11 @@ def _stuck(facts: Facts) -> Finding | None:
         "attention-still" if is_still else "shrink" if shrinks else "stiff",
         tuple(facts.profile("output_norm")),
     )
+
+
+def _geometric_mean(gains: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    """Outputs follow the product of the norms: what one layer has too much, another may have too little."""
+    return float(np.exp(np.log(gains).mean()))
 
 
 def _attention_pace(facts: Facts) -> float:

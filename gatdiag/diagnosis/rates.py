@@ -25,7 +25,9 @@ def too_large(facts: Facts) -> Finding | str | None:
     over = facts.overshoot[:_EARLY]
     hits = over[over > limit("overshoot")]
     factor = median(hits)
-    diverged = facts.is_broken or facts.worst > limit("jump-trained" if facts.state == "trained" else "jump")
+    diverged = facts.is_broken or facts.worst > limit(
+        "jump" if facts.state in ("failing", "unknown") else "jump-trained"
+    )
     if diverged and (len(hits) or early > limit("step-large")):
         calm = facts.count < limit("sure") and not facts.is_broken
         return _too_large(facts, early, factor, "warning" if calm else facts.severity)

@@ -28,8 +28,10 @@ THRESHOLDS: Final = {
     "input-huge": Threshold(100, "the same where the network trains: 1e4 times the curvature of standardized inputs"),
     "input-small": Threshold(1e-3, "rms norm of a row: nothing of it is left after a usual bias"),
     # initialization: norm of each first feature weight over that of Glorot's
-    "gain-large": Threshold(4, "times Glorot's norm, median over layers; usual initializations lie within 0.28 to 2.5"),
-    "gain-small": Threshold(0.15, "times Glorot's norm, median over layers; faulty 6e-4 to 0.02"),
+    "gain-large": Threshold(
+        4, "times Glorot's norm, geometric mean over layers; usual initializations lie within 0.28 to 2.5"
+    ),
+    "gain-small": Threshold(0.15, "times Glorot's norm, geometric mean over layers; faulty 6e-4 to 0.02"),
     "gain-one": Threshold(12, "times Glorot's norm in one layer, with no small one to make up for it"),
     "gain-jump": Threshold(20, "factor from layer to layer; healthy 1 to 3.5, faulty 104; relative gradients differ "
     "by its square"),
@@ -60,7 +62,7 @@ THRESHOLDS: Final = {
     "entropy": Threshold(0.02, "relative entropy of the attention: the slope of the softmax, 4a(1-a), is next to zero"),
     # rates
     "jump": Threshold(5, "times the loss of the best constant prediction; 100 where the network trains"),
-    "jump-trained": Threshold(100, "times that loss where the network trains in the end"),
+    "jump-trained": Threshold(100, "times that loss where it came back, and the network trains, in whole or in part"),
     "step-large": Threshold(0.5, "share of the weights that a step moves; healthy 6e-4 to 0.53, faulty 2.1 to 9e6"),
     "step-replaces": Threshold(1, "share of the weights that an early step moves: it replaces them"),
     "overshoot": Threshold(2, "gradient descent diverges where learning rate x curvature exceeds 2"),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.depth import layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
@@ -16,6 +17,8 @@ from gatdiag.summary import recorded
 
 def dead_units(facts: Facts) -> Finding | str | None:
     """Units that are zero at every node: inputs of a layer behind an activation, outputs, or without any gradient."""
+    if layers_of_rank_one(facts):
+        return None  # of neurons that are all alike, or of one, all are dead or none
     fed: dict[str, Any] = facts.signals.get("zero_inputs") or {}
     shares = {name: float(one["last"] or 0.0) for name, one in fed.items()}
     dead = tuple(name for name in shares if shares[name] >= limit("dead"))
@@ -89,17 +92,10 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
     if facts.state != "trained":
         peaks = {**peaks, **_last(facts, "attention_peak")} if peaks else {}
         entropies = {**entropies, **_last(facts, "relative_attention_entropy")} if entropies else {}
-    peaks = {name: value for name, value in peaks.items() if math.isfinite(value)}
-    entropies = {name: value for name, value in entropies.items() if math.isfinite(value)}
-    hot = tuple(name for name, value in peaks.items() if value >= limit("one-hot"))
-    if not peaks:
-        hot = tuple(name for name, value in entropies.items() if value < limit("entropy"))
+    hot = _hot(peaks, entropies)
     if not hot:
         return None
-    at_first = facts.profile("attention_peak" if peaks else "relative_attention_entropy")
-    is_first = any(
-        at_first.get(name, 0) >= limit("one-hot") if peaks else at_first.get(name, 1) < limit("entropy") for name in hot
-    )
+    is_first = bool({*hot} & {*saturated_at_start(facts)})
     worst = max(hot, key=peaks.__getitem__) if peaks else min(hot, key=entropies.__getitem__)
     value = peaks.get(worst, entropies.get(worst, math.nan))
     lines, actions = remedy.attention_anew(facts, hot)
@@ -123,6 +119,18 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
         actions=actions,
         falsified_by="With scores divided by ten the loss takes the same course.",
     )
+
+
+def saturated_at_start(facts: Facts) -> tuple[str, ...]:
+    """Layers whose attention looks at one neighbor before the first step."""
+    return _hot(facts.profile("attention_peak"), facts.profile("relative_attention_entropy"))
+
+
+def _hot(peaks: dict[str, float], entropies: dict[str, float]) -> tuple[str, ...]:
+    """By the largest coefficients; where these were not recorded, by the entropy."""
+    if peaks:
+        return tuple(name for name, value in peaks.items() if value >= limit("one-hot"))
+    return tuple(name for name, value in entropies.items() if value < limit("entropy"))
 
 
 def _last(facts: Facts, column: str) -> dict[str, float]:

@@ -6,7 +6,8 @@ twin trains clearly better (`bank.counts`), by a yardstick that is not the diagn
 loss. `cases.CONTROLS` are trainings in which nothing is wrong, many of which look as if something were.
 
 The rows of `held_out`, of other graphs, layers, norms and optimizers, are held out from calibration, with seeds from
-100 on (`Case.is_held_out`). Each case is deterministic: equal recipes give equal runs, whatever the number of processes.
+100 on (`Case.is_held_out`). Each case is deterministic: equal recipes give equal runs, whatever the number of
+processes.
 
 - `recipe`: a training as data
 - `tasks`, `network`, `training`: a recipe -> what there is to learn, a network, a watched training

@@ -88,7 +88,7 @@ def unbalanced(facts: Facts) -> Finding | str | None:
         return "fewer than two layers have feature weights whose initial norm was recorded"
     if layers_of_rank_one(facts):
         return None
-    return _alternating(facts, np.array(gains)) or _stuck(facts)
+    return _alternating(facts, np.array(gains)) or _neurons(facts) or _stuck(facts)
 
 
 def _alternating(facts: Facts, gains: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Finding | None:
@@ -108,6 +108,46 @@ def _alternating(facts: Facts, gains: np.ndarray[tuple[int], np.dtype[np.float64
         "gain-jump",
         tuple(names),
     )
+
+
+def _neurons(facts: Facts) -> Finding | None:
+    """Neurons of a layer that have nearly all of their norm going in, beside others that have it going out."""
+    if not facts.has_laws or not len(facts.run.neurons) or saturated_at_start(facts):
+        return None
+    apart = {layer: least for layer, least in _least_of_both_signs(facts).items() if least > limit("gain-jump")}
+    if not apart:
+        return None
+    worst = max(apart, key=apart.__getitem__)
+    return _finding(
+        facts,
+        f"In layer {short(worst)} the norms of the weights that lead into a neuron and of those that lead out of it "
+        "are far apart, one way in some neurons and the other way in others: the smaller would have to move that much "
+        "faster, and the larger ones cannot.",
+        Evidence(
+            f"|c| in layer {short(worst)}, median of those above and of those below zero, the lower", apart[worst]
+        ),
+        "gain-jump",
+        tuple(apart),
+    )
+
+
+def _least_of_both_signs(facts: Facts) -> dict[str, float]:
+    """Layer -> median |c| before the first step, of positive or of negative c, whichever is less.
+
+    A neuron's squared norms are usually about 1: of one whose incoming weights are larger by a factor, and whose
+    outgoing weights are smaller, c is about the factor that is between the two. Where all have one sign, it is layers
+    that differ.
+    """
+    rows = facts.run.neurons
+    rows = rows[(rows["step"] == rows["step"].min()) & rows["neuron"].notna()]
+    family = (rows["neuron"].astype(float).diff() <= 0).cumsum()  # of laws: queries beside values, say
+    found: dict[str, float] = {}
+    for (name, _), c in rows["c"].groupby([rows["layer"].astype(str), family]):
+        layer, values = str(name), c.to_numpy(float)
+        signs = (median(values[values > 0]), median(-values[values < 0]))
+        if np.isfinite(signs).all():
+            found[layer] = max(found.get(layer, 0.0), min(signs) / max(1.0, facts.gains.get(layer, 1.0)))
+    return found
 
 
 def _stuck(facts: Facts) -> Finding | None:

@@ -149,7 +149,7 @@ def _neurons(network: Network, factor: float) -> None:
     """Every other neuron larger going in and smaller going out, the others the reverse: a ReLU computes the same."""
     convs = list(network.encoder.convs)
     for conv, following in pairwise(convs):
-        scale = torch.full((_matrices(conv)[0].shape[0],), factor)
+        scale = torch.full((_matrices(conv)[0].shape[0],), float(factor))
         scale[::2] = 1 / factor
         for matrix in _matrices(conv):
             matrix.mul_(scale[:, None])

@@ -1,7 +1,7 @@
 """The half of the bank that no rule was made from: other graphs, layers, norms and optimizers than in `cases`.
 
-Its rows were written, and found to count, before any of them was diagnosed. Judged once, before any change (at commit
-c195cd7): right cause first in 94 of 98; of 28 controls and 98 repaired twins none had an error or a warning. What was
+Its rows were written, and found to count, before any of them was diagnosed. Judged once, before any change of a
+rule: right cause first in 94 of 98; of 28 controls and 98 repaired twins none had an error or a warning. What was
 wrong then: init-unbalanced-103 (by an error of the bank it began with NaN weights; mended, it showed that neurons
 within a layer have to be compared, for which there is a rule since), depth-oversmoothing-100, lr-too-small-102 and
 optimizer-breaks-conservation-102, which still are.

@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import Enum
 from itertools import islice
 from pathlib import PurePath
-from types import EllipsisType, MemberDescriptorType, ModuleType, NoneType, SimpleNamespace
+from types import EllipsisType, ModuleType, NoneType, SimpleNamespace
 from typing import Any
 from uuid import UUID
 from weakref import ReferenceType
@@ -21,14 +21,14 @@ from torch import Tensor
 # An iterator may have no end. One that goes on after as many items counts as closed.
 _MOST_ITEMS = 2**16
 
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement, or by an extension
-
 # No tensor with a gradient can hide in these.
 _LEAVES = (
     NoneType, EllipsisType, int, float, complex, str, bytes, bytearray, memoryview, range, slice, Decimal, Enum, type,
     ModuleType, PurePath, UUID, re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
     np.generic, np.dtype, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator,
 )  # fmt: skip
+# Sizes of objects that hold nothing of their own, and nothing but attributes.
+_SIZES = (object.__basicsize__, type("Plain", (), {}).__basicsize__)
 _CONTAINERS = (list, tuple, set, frozenset, deque, KeysView, ValuesView, ItemsView)
 
 
@@ -49,7 +49,8 @@ class Outputs:
 def read_outputs(value: Any) -> Outputs:
     """Take apart tensors, containers, iterators, dataclasses, graphs, model outputs and other objects of Python.
 
-    An object is its attributes, in ``__dict__`` and ``__slots__``, and its items. Iterators are used up.
+    An object is its attributes and its items; with ``__slots__``, or state of its own in C, it is opaque. Iterators are
+    used up.
 
     Example:
         >>> read_outputs([torch.ones(3), {"aux": (torch.ones(2), 5)}.values()]).tensors
@@ -94,12 +95,17 @@ def _parts(value: Any) -> list[Any] | None:
     if items is None:
         return None
     known = {id(item) for item in items}  # model outputs hold each tensor as an item and as an attribute
-    return [*items, *(part for part in _attributes(value) if id(part) not in known)]
+    attributes = getattr(value, "__dict__", {}).values()
+    return [*items, *(part for part in attributes if id(part) not in known)]
 
 
 def _items(value: Any) -> list[Any] | None:
     """Parts of an object besides attributes; None if they cannot be known."""
-    if isinstance(value, Tensor | SimpleNamespace) or _built_in(type(value)) is object:
+    if isinstance(value, Tensor | SimpleNamespace):
+        return []
+    if any(vars(base).get("__slots__") for base in type(value).__mro__):
+        return None
+    if type(value).__basicsize__ in _SIZES and (hasattr(value, "__dict__") or type(value) is object):
         return []
     if isinstance(value, ReferenceType):  # graphs of PyG hold themselves by one
         return [value()]
@@ -109,24 +115,3 @@ def _items(value: Any) -> list[Any] | None:
         return list(value)
     items = list(islice(value, _MOST_ITEMS + 1)) if isinstance(value, Iterator) else []
     return items if isinstance(value, Iterator) and len(items) <= _MOST_ITEMS else None
-
-
-def _attributes(value: Any) -> list[Any]:
-    slots = [
-        entry.__get__(value)
-        for kind in type(value).__mro__
-        if kind.__flags__ & _HEAP_TYPE
-        for name, entry in vars(kind).items()
-        if isinstance(entry, MemberDescriptorType) and hasattr(value, name)
-    ]
-    return [*getattr(value, "__dict__", {}).values(), *slots]
-
-
-def _built_in(kind: type) -> type:
-    """The first class among its bases that is not written in Python: what its objects hold besides attributes."""
-    return next(base for base in kind.__mro__ if not _is_python(base))
-
-
-def _is_python(kind: type) -> bool:
-    own = getattr(kind.__new__, "__self__", None) is kind
-    return bool(kind.__flags__ & _HEAP_TYPE) and not own and ("__slots__" in vars(kind) or kind.__dictoffset__ != 0)

@@ -26,12 +26,14 @@ from gatdiag.cli.laws import laws
 from gatdiag.cli.printing import as_options
 from gatdiag.cli.rebalance import rebalance
 from gatdiag.cli.report import report
+from gatdiag.cli.train import train
 from gatdiag.cli.treat import treat
 from gatdiag.errors import GatdiagError
 from gatdiag.names import printable
 
 _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     demo,
+    train,
     report,
     diagnose,
     treat,

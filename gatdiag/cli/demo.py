@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from gatdiag.cli.diagnose import print_diagnosis
 from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root
 from gatdiag.cli.printing import plain_console
+from gatdiag.cli.training import one_thread, training_progress
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
-    from gatdiag.experiments.training import Epoch
     from gatdiag.run import Run
 
 _INTERRUPTED: Final = 130  # as a shell has it for a process ended by Ctrl-C
@@ -62,9 +59,14 @@ def demo(
         raise InputError(f"{out} is there already: choose another --out, or replace what is in it with --overwrite")
     try:
         graph = prepared_graph(dataset, root)
-        with _one_thread(), _progress(settings.epochs) as progress:
+        with one_thread(), training_progress(settings.epochs) as progress:
             folders = initializations.compare_initializations(
-                graph, out, settings, layers, overwrite=overwrite, progress=progress
+                graph,
+                out,
+                settings,
+                layers,
+                overwrite=overwrite,
+                progress=lambda scheme, *rest: progress(spoken(scheme), *rest),
             )
         runs = [load(folder) for folder in folders]
         subject = f"A GAT of {layers} layers on {dataset} ({graph.num_nodes} nodes), seed {seed}"
@@ -76,41 +78,6 @@ def demo(
         readable = f"what was recorded can be read: gatdiag report {' '.join(begun)}"
         typer.echo(f"gatdiag: interrupted; {readable if begun else 'nothing was recorded yet'}", err=True)
         raise typer.Exit(_INTERRUPTED) from None
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """On graphs like these more threads gain little, lose much where other programs run, and change the rounding."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def _progress(epochs: int) -> Iterator[Callable[[str, int, Epoch], None]]:
-    """Show one line a training on standard error, so that standard output is the verdict alone."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[numbers]}", markup=False),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def on_progress(scheme: str, position: int, epoch: Epoch) -> None:
-            if scheme not in tasks:
-                tasks[scheme] = bars.add_task(spoken(scheme), total=epochs, numbers="")
-            numbers = f"loss {epoch.loss:.3f}, validation {epoch.val_accuracy:.1%}"
-            bars.update(tasks[scheme], completed=position + 1, numbers=numbers)
-
-        yield on_progress
 
 
 def _print(runs: Sequence[Run], subject: str) -> None:

@@ -3,8 +3,9 @@
 - `data`: named graphs with options: benchmark graphs, and those of `synthetic`
 - `synthetic`: graphs that are built in: block models, Tree-NeighborsMatch
 - `models`: graph neural networks as the papers build them
-- `settings`: what a network is, field by field
+- `settings`: what a network and a training are, field by field
 - `training`: a plain training loop on one graph
+- `experiment`: one training from its settings, watched or not, with its result
 - `initializations`: the same network trained from Xavier's weights and from balanced ones
 - `bench`: what recording a training costs
 - `faults`: small trainings with one fault each: how often does the diagnosis name it?

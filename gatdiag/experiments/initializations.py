@@ -25,8 +25,9 @@ def settings_for(name: str) -> TrainingSettings:
     Gradient descent, as in "Are GATs Out of Balance?": with its figures' learning rate of 0.1 on the citation graphs,
     and its table's 0.01 on the heterophilic ones. The built-in graph, whose features are larger, has 0.01.
     """
-    rate = {"cora": 0.1, "citeseer": 0.1, "pubmed": 0.1}.get(name.lower(), 0.01)
-    return TrainingSettings(learning_rate=rate, epochs=200 if name.lower() == "sbm" else 300)
+    graph = name.partition(":")[0].lower()
+    rate = {"cora": 0.1, "citeseer": 0.1, "pubmed": 0.1}.get(graph, 0.01)
+    return TrainingSettings(learning_rate=rate, epochs=200 if graph == "sbm" else 300)
 
 
 def compare_initializations(

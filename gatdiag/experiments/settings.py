@@ -1,4 +1,4 @@
-"""The settings of an experiment, without torch."""
+"""The settings of an experiment, from which the options of `gatdiag train` come. Without torch."""
 
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
@@ -10,10 +10,14 @@ Model: TypeAlias = Literal[
 ]
 Activation: TypeAlias = Literal["relu", "elu"]
 Norm: TypeAlias = Literal["none", "pairnorm", "pairnorm-si", "layernorm", "batchnorm"]
+Optimizer: TypeAlias = Literal["SGD", "Adam"]
+Device: TypeAlias = Literal["cpu", "cuda"]
+Lipschitz: TypeAlias = Literal["none", "paper", "code"]
 
 _WITH_HEADS: Final = ("gat", "gatv2", "omega-gat", "transformer", "deep-gat", "deep-gt")
 _WITH_TWO_WEIGHTS: Final = ("gatv2", "omega-gat")
 _DEEP: Final = ("deep-gat", "deep-gt")
+_PLANETOID: Final = ("cora", "citeseer", "pubmed")
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,76 @@ class Network:
                 )
 
 
+@dataclass(frozen=True)
+class Experiment(Network):
+    """One training: on which graph, of which network, from which weights, and how.
+
+    The defaults are the protocol of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023): gradient
+    descent on all training nodes at a rate for the graph and the depth, at most 5000 epochs, until the loss is below
+    1e-4; the result is the test accuracy at the first epoch of the highest validation accuracy. Its heterophilic graphs
+    are those called ``.npz`` (`gatdiag.experiments.data`), its CiteSeer is ``CiteSeer:isolated=unmasked``.
+
+    Raises:
+        InputError: A value is not one of those that are known, or does not go with the model.
+    """
+
+    data: Annotated[str, "Graph to train on."] = "Cora"
+    transform: Annotated[
+        str, "Of the features: normalize-features, none, or usual: rows of Cora, CiteSeer and PubMed sum to one."
+    ] = "usual"
+    initialization: Annotated[
+        str, "Scheme of gatdiag.remedies.initialize_, as xavier, balanced_orthogonal; default: as PyG's layers begin."
+    ] = "xavier"
+    lipschitz: Annotated[Lipschitz, "Divide attention scores (LipschitzNorm), as in the paper or in its code."] = "none"
+    weight_norm: Annotated[float, "Norm at which each weight matrix is kept (c W / ||W||); 0: none."] = 0.0
+    optimizer: Annotated[Optimizer, "SGD is gradient descent without momentum."] = "SGD"
+    learning_rate: Annotated[float, "0: the one of the paper for the graph, the optimizer and the depth."] = 0.0
+    weight_decay: Annotated[float, "As the optimizer defines it."] = 0.0
+    epochs: Annotated[int, "At most so many; each is one step on all training nodes."] = 5000
+    stop_below: Annotated[float, "Training ends once the loss is less."] = 1e-4
+    seed: Annotated[int, "Of the weights and of dropout; from 0 to 2**63 - 1."] = 0
+    device: Annotated[Device, "Where to train."] = "cpu"
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be trained."""
+        super().__post_init__()
+        if self.transform not in ("usual", "normalize-features", "none"):
+            raise InputError(f"Expected transform to be usual, normalize-features or none, got {self.transform!r}")
+        for name in ("learning_rate", "weight_norm", "weight_decay", "stop_below"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InputError(f"Expected {name} to be 0 or more and finite, got {getattr(self, name)}")
+
+    @property
+    def rate(self) -> float:
+        """The learning rate: as given, or the paper's."""
+        return self.learning_rate or papers_learning_rate(self.data, self.optimizer, self.layers)
+
+
+def papers_learning_rate(data: str, optimizer: Optimizer, layers: int) -> float:
+    """The learning rate of "Are GATs Out of Balance?" for a graph, an optimizer and a depth.
+
+    Depths between those of the paper (2, 5, 10, 20, 40) have that of the next deeper one. The paper has no Adam on
+    heterophilic graphs; there it is that of Cora. On the built-in graphs it is 0.01, as in `gatdiag demo`.
+
+    Example:
+        >>> papers_learning_rate("Cora", "SGD", 10), papers_learning_rate("texas.npz", "SGD", 40)
+        (0.05, 0.0005)
+    """
+    name = data.partition(":")[0].lower()
+    if name in ("sbm", "csbm", "tree"):
+        return 0.01
+    if optimizer == "Adam":
+        return (0.01 if name == "pubmed" else 0.005) / (1 if layers <= 5 else 10)
+    rates = (0.1, 0.05, 0.05, 0.005) if name in _PLANETOID else (0.05, 0.01, 0.005, 0.0005)
+    return rates[sum(layers > depth for depth in (5, 10, 20))]
+
+
 def choices(settings: type) -> dict[str, tuple[str, ...]]:
     """Name of a field -> the values it may have, if they are counted.
 
     Example:
-        >>> choices(Network)["activation"]
-        ('relu', 'elu')
+        >>> choices(Experiment)["optimizer"]
+        ('SGD', 'Adam')
     """
     hints = get_type_hints(settings)
     return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}

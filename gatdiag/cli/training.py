@@ -1,0 +1,48 @@
+"""What commands share that train: one thread, and a line of progress for each training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from gatdiag.experiments.training import Epoch
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """On graphs like these more threads gain little, lose much where other programs run, and change the rounding."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def training_progress(epochs: int) -> Iterator[Callable[[str, int, Epoch], None]]:
+    """Show one line a training on standard error, so that standard output is the verdict alone."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def on_progress(name: str, position: int, epoch: Epoch) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=epochs, numbers="")
+            numbers = f"loss {epoch.loss:.3f}, validation {epoch.val_accuracy:.1%}"
+            bars.update(tasks[name], completed=position + 1, numbers=numbers)
+
+        yield on_progress

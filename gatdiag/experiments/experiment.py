@@ -1,0 +1,176 @@
+"""One training from its settings: graph, network, first weights, remedies and loop; its result beside the run."""
+
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, cast
+
+import torch
+from torch import nn
+from torch_geometric.data import Data
+
+from gatdiag.errors import InputError, ModelError
+from gatdiag.experiments.data import Transform, prepared_graph
+from gatdiag.experiments.models import build
+from gatdiag.experiments.settings import Experiment
+from gatdiag.experiments.training import Epoch, TrainingResult, TrainingSettings, train
+from gatdiag.recorder import Every, Metrics
+from gatdiag.remedies import initialize_, lipschitz_normalize_, weight_normalize_
+from gatdiag.run.files import atomic_write
+from gatdiag.structure.isolation import random_state
+from gatdiag.watching import watch
+
+FILE: Final = "experiment.json"
+"""In the run folder: the settings (key ``settings``), what it was trained with (``versions``), and what came of it
+(``result``: the attributes of `Result`, null while it trains)."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a training; accuracies are in [0, 1].
+
+    Attributes:
+        test_accuracy: At the first epoch of the highest validation accuracy.
+        val_accuracy: The highest.
+        epochs_to_best: The number of that epoch, from 1.
+        last_test_accuracy: After the last epoch.
+        last_train_accuracy: After the last epoch.
+        loss: Of the last epoch's step; NaN and infinity are null in the file.
+        epochs: How many there were.
+        converged: Whether the loss fell below `Experiment.stop_below`.
+    """
+
+    test_accuracy: float
+    val_accuracy: float
+    epochs_to_best: int
+    last_test_accuracy: float
+    last_train_accuracy: float
+    loss: float
+    epochs: int
+    converged: bool
+
+
+def run_experiment(
+    experiment: Experiment,
+    root: str | os.PathLike[str] = "data",
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    every: Every = "auto",
+    metrics: Metrics = "standard",
+    overwrite: bool = False,
+    progress: Callable[[int, Epoch], None] | None = None,
+) -> Result:
+    """Train as the settings say; watched, if a folder is given, which then holds the run and `FILE`.
+
+    Args:
+        experiment: The settings.
+        root: Folder of the data sets.
+        folder: Of the run, in which the parameters of the best validation accuracy are kept, too. None: unwatched.
+        every: As `gatdiag.watch` has it.
+        metrics: As `gatdiag.watch` has it.
+        overwrite: Replace the run that is in the folder.
+        progress: Called after each epoch with its position and numbers.
+
+    Returns:
+        What came of it; the same, watched or not, and on the CPU the same for the same settings and versions.
+
+    Raises:
+        InputError: The settings do not go together, the graph cannot be had, or there is a run in the folder.
+        ModelError: The initialization or a remedy does not fit the network.
+
+    Example:
+        >>> result = run_experiment(Experiment(data="sbm", model="gcn", layers=2, learning_rate=0.5, epochs=50))
+        >>> result.test_accuracy > 0.9
+        True
+    """
+    settings = TrainingSettings(
+        experiment.optimizer,
+        experiment.rate,
+        experiment.weight_decay,
+        experiment.epochs,
+        experiment.stop_below,
+        experiment.seed,
+    )
+    if experiment.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("device: expected cpu, for torch finds no GPU, got cuda")
+    transform = None if experiment.transform == "usual" else cast("Transform", experiment.transform)
+    graph = prepared_graph(experiment.data, root, transform)
+    model = prepared_model(experiment, graph).to(experiment.device)
+    graph = graph.to(experiment.device)
+    if folder is None:
+        return _result(train(model, graph, settings, progress=progress))
+    with watch(model, folder, every=every, metrics=metrics, best="val_accuracy", overwrite=overwrite) as recorder:
+        _write(experiment, None, Path(folder))
+        result = _result(train(model, graph, settings, recorder, progress))
+        _write(experiment, result, Path(folder))
+    return result
+
+
+def prepared_model(experiment: Experiment, graph: Data) -> nn.Module:
+    """The network with its first weights and remedies; torch's random state is as it was.
+
+    Raises:
+        InputError: There is no such initialization.
+        ModelError: It or a remedy does not fit the network.
+    """
+    with random_state(experiment.seed, ()):
+        model = build(experiment, graph.num_features, int(graph.y.max()) + 1)
+    if experiment.initialization != "default":
+        _initialize(model, experiment, graph)
+    if experiment.lipschitz != "none":
+        lipschitz_normalize_(model, mode=experiment.lipschitz)
+    if experiment.weight_norm:
+        weight_normalize_(model, experiment.weight_norm)
+    return model
+
+
+def _initialize(model: nn.Module, experiment: Experiment, graph: Data) -> None:
+    """Stacks are balanced by the procedure of the paper, from layer to layer; other networks by their laws."""
+    generator = torch.Generator()
+    try:
+        initialize_(model, experiment.initialization, generator=generator.manual_seed(experiment.seed))
+    except ModelError:
+        inputs = graph.x, graph.edge_index
+        initialize_(model, experiment.initialization, *inputs, generator=generator.manual_seed(experiment.seed))
+
+
+def _result(trained: TrainingResult) -> Result:
+    best, last = trained.epochs[trained.best], trained.epochs[-1]
+    return Result(
+        best.test_accuracy,
+        best.val_accuracy,
+        trained.best + 1,
+        last.test_accuracy,
+        last.train_accuracy,
+        last.loss,
+        len(trained.epochs),
+        trained.converged,
+    )
+
+
+def document(experiment: Experiment, result: Result | None) -> dict[str, Any]:
+    """What `FILE` holds, as strict JSON has it."""
+    values = None if result is None else asdict(result)
+    if values is not None and not math.isfinite(values["loss"]):
+        values["loss"] = None
+    return {
+        "version": 1,
+        "settings": {**asdict(experiment), "learning_rate": experiment.rate},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("torch", "torch-geometric")},
+            "platform": sys.platform,
+        },
+        "result": values,
+    }
+
+
+def _write(experiment: Experiment, result: Result | None, folder: Path) -> None:
+    with atomic_write(folder / FILE) as part:
+        part.write_text(json.dumps(document(experiment, result), indent=1) + "\n")

@@ -1,0 +1,106 @@
+import json
+from dataclasses import fields
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import gatdiag
+from gatdiag.cli.app import app
+from gatdiag.experiments.experiment import run_experiment
+from gatdiag.experiments.settings import Experiment
+
+SMALL = ["--data", "csbm:nodes=200,features=16", "--layers", "2", "--width", "8", "--epochs", "5"]
+
+
+def train(*arguments):
+    return CliRunner(env={"COLUMNS": "150"}).invoke(app, ["train", *map(str, arguments)])
+
+
+def test_each_setting_is_an_option():
+    text = train("--help").stdout
+    for one in fields(Experiment):
+        assert f"--{one.name.replace('_', '-')} " in text
+    assert "One of SGD, Adam." in " ".join(text.split())
+
+
+def test_options_arrive_and_the_result_is_that_of_the_settings(tmp_path):
+    threads = torch.get_num_threads()
+    options = ["--model", "gat", "--heads", 2, "--bias", "--activation", "elu", "--dropout", 0.3, "--seed", 4]
+    more = ["--optimizer", "Adam", "--learning-rate", 0.02, "--weight-decay", 0.01, "--stop-below", 0]
+    done = train(tmp_path / "run", *SMALL, *options, *more, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert torch.get_num_threads() == threads
+    expected = Experiment(
+        model="gat",
+        layers=2,
+        width=8,
+        heads=2,
+        bias=True,
+        activation="elu",
+        dropout=0.3,
+        data="csbm:nodes=200,features=16",
+        optimizer="Adam",
+        learning_rate=0.02,
+        weight_decay=0.01,
+        epochs=5,
+        stop_below=0,
+        seed=4,
+    )
+    told = json.loads(done.stdout)
+    assert Experiment(**told["settings"]) == expected
+    assert told == json.loads((tmp_path / "run" / "experiment.json").read_text())
+    torch.set_num_threads(1)
+    try:
+        assert told["result"] == vars(run_experiment(expected))
+    finally:
+        torch.set_num_threads(threads)
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps["step"].tolist() == [0, 1, 2, 3, 4]
+    assert run.status == "finished"
+
+
+def test_it_says_what_came_of_it(tmp_path):
+    done = train(tmp_path / "run", *SMALL, "--every", 2, "--metrics", "fast")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "experiment.json").read_text())["result"]
+    assert done.stdout.startswith(f"Test accuracy {result['test_accuracy']:.1%} at epoch {result['epochs_to_best']}")
+    assert "the limit of epochs was reached" in done.stdout
+    assert "loss" in done.stderr  # progress
+    assert gatdiag.load(tmp_path / "run").parameters["step"].unique().tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "gnn"], "Expected model to be one of gat"),
+        (["--model", "gcn", "--heads", 2], "heads is of gat"),
+        (["--data", "corra"], "no graph is called 'corra'"),
+        (["--every", "often"], "every"),
+        (["--metrics", "all"], "--metrics: expected fast, standard or full"),
+        (["--initialization", "zeros"], "schemes"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path, options, message):
+    done = train(tmp_path / "run", *SMALL, *options)
+    assert done.exit_code == 2
+    lines = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_read(tmp_path, monkeypatch):
+    def interrupted(*arguments, progress, **options):
+        def stop(number, epoch):
+            progress(number, epoch)
+            if number == 2:
+                raise KeyboardInterrupt
+
+        return run_experiment(*arguments, progress=stop, **options)
+
+    monkeypatch.setattr("gatdiag.experiments.experiment.run_experiment", interrupted)
+    done = train(tmp_path / "run", *SMALL)
+    assert done.exit_code == 130
+    assert f"gatdiag report {tmp_path / 'run'}" in done.stderr.replace("\n", "")
+    assert gatdiag.load(tmp_path / "run").steps["step"].tolist() == [0, 1, 2]

@@ -14,6 +14,7 @@ from gatdiag.diagnosis.wording import number, percent
 _EARLY: Final = 20  # steps
 _USUAL: Final = 0.04  # share of the weights that a step of a usual learning rate moves at first
 _LEAST: Final = 1e-3  # of it, that a rate which was found too large is never brought below
+_NO_OVERSHOOT: Final = "overshoot was not recorded, which takes recorded steps in a row on the same batch"
 _UNSEEN = "no update ratio was recorded"
 
 
@@ -36,7 +37,7 @@ def too_large(facts: Facts) -> Finding | str | None:
     swings = median(over) > limit("overshoot") or (early > limit("step-large") and median(over) > 1.2)
     if swings and facts.state == "failing" and facts.count >= limit("sure"):
         return _too_large(facts, early, median(over), "warning")
-    return None
+    return None if len(over) or facts.state == "trained" else f"{_NO_OVERSHOOT}, so that only jumps were looked for"
 
 
 def _too_large(facts: Facts, early: float, factor: float, severity: Severity) -> Finding:
@@ -92,7 +93,7 @@ def too_small(facts: Facts) -> Finding | str | None:
     linear = len(facts.overshoot) > 0 and abs(median(facts.overshoot)) < limit("linear")
     creeps = facts.path < limit("pace") * facts.count or (not len(facts.overshoot) and facts.path < 0.02)
     if not ratio > 0 or not ((linear and facts.path < limit("path")) or creeps) or _is_leaving_plateau(facts):
-        return None
+        return None if len(facts.overshoot) else f"{_NO_OVERSHOOT}, so that only steps next to nothing were looked for"
     if _is_uneven(facts) or (not linear and len(facts.overshoot) and abs(median(facts.overshoot)) > limit("stiff")):
         return None
     lr = remedy.learning_rate(facts)

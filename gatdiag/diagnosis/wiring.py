@@ -125,7 +125,7 @@ def not_cleared(facts: Facts) -> Finding | str | None:
     """The gradients of the step before are still there when the backward pass begins."""
     stale = facts.steps_column("stale_gradient")
     if len(stale) < 3:
-        return "leftover gradients were not recorded"
+        return "leftover gradients were not recorded, which takes recorded steps in a row"
     share = float((stale > limit("stale")).mean())
     if share <= 0.9:
         return None

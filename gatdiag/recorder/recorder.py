@@ -329,6 +329,8 @@ class Recorder:
             return diagnose(self.folder)
         with self._stopwatch, torch.inference_mode(mode=False), torch.no_grad():
             self._measure(self._counter.last_step)
+            if self._model.plan is not None:
+                self._tell_signals(at_once=True)
         return diagnose(self._writer.run(self._counter.step))
 
     def note(self, text: str) -> None:

@@ -1,12 +1,15 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from typer.testing import CliRunner
 
+import gatdiag
 from gatdiag.cli.app import app
+from tests.report.builder import build, rewrite_meta
 from tests.run.synthetic import synthetic_run
 
 
@@ -67,6 +70,58 @@ def test_several_are_judged_one_after_the_other(folder):
     assert done.exit_code == 1
     codes = [one["verdict"]["code"] for one in json.loads(done.stdout)["diagnoses"]]
     assert codes == ["healthy", "init-unbalanced"]
+
+
+def newer(folder):
+    synthetic_run(folder, steps=1)
+    rewrite_meta(folder, lambda meta: meta.update(schema=99))
+
+
+ODD = {  # how the run is made, the exit status, and what is said
+    "killed after 3 steps": (lambda f: synthetic_run(f, steps=3, seal=False), 0, "too few steps, or no loss"),
+    "one layer": (lambda f: synthetic_run(f, steps=30, layers=1), 0, "No problem found"),
+    "no losses": (lambda f: synthetic_run(f, steps=30, logged=()), 0, "too few steps, or no loss"),
+    "no laws": (lambda f: build(f, weights={"norm": np.ones((30, 4))}, logged={"loss": [1.0] * 30}), 0, "law-broken"),
+    "NaN everywhere": (
+        lambda f: build(
+            f, weights={"norm": np.full((30, 4), math.nan)}, layers={"output_norm": np.full((30, 4), math.nan)},
+            neurons={"c": np.full((30, 6), math.nan)}, logged={"loss": [math.nan] * 30},
+        ),
+        1,
+        "became NaN",
+    ),
+    "newer schema": (newer, 2, "99"),
+    "512 layers": (lambda f: synthetic_run(f, steps=2, layers=512, neurons=2), 0, "No problem found"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_runs_get_a_diagnosis_or_one_line(tmp_path, case):
+    make, status, says = ODD[case]
+    make(tmp_path / "run")
+    done = diagnose(tmp_path / "run")
+    assert done.exit_code == status, done.output
+    assert says in " ".join(done.output.split())
+    assert "Traceback" not in done.output
+    assert len(done.stderr.splitlines()) == (status == 2)
+
+
+def test_mini_batches_recorded_at_every_tenth_step_are_diagnosed_while_they_go_on(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run", every=10, law_search_seconds=0) as recorder:
+        for _ in range(60):
+            loss = nn.functional.cross_entropy(model(torch.randn(9, 4)), torch.randint(3, (9,)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+        recorder.diagnosis()  # which writes what waits
+        done = diagnose(tmp_path / "run", "--json", "--fail-on", "never")
+    (said,) = json.loads(done.stdout)["diagnoses"]
+    assert "overshoot was not recorded" in said["skipped"]["lr-too-large"]
+    assert "recorded steps in a row" in said["skipped"]["gradients-not-cleared"]
 
 
 @pytest.mark.parametrize(

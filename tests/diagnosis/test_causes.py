@@ -258,6 +258,19 @@ def test_a_loss_that_does_not_fall_is_said_to_after_twenty_steps(tmp_path, losse
     assert ("loss-not-falling" in codes) == is_stuck
 
 
+def test_without_overshoot_it_is_said_what_the_rate_was_judged_by(tmp_path):
+    """As of mini-batches, and of runs in which every tenth step is recorded."""
+    weights = {"norm": still([4.0] * 4), "update_ratio": still([1e-2] * 4)}
+    sparse = diagnose(build(tmp_path / "sparse", weights=weights, logged={"loss": FLAT}))
+    for code, says in (("lr-too-large", "only jumps"), ("lr-too-small", "next to nothing")):
+        assert sparse.skipped[code].startswith("overshoot was not recorded, which takes recorded steps in a row")
+        assert says in sparse.skipped[code]
+    assert "recorded steps in a row" in sparse.skipped["gradients-not-cleared"]
+    known = {"overshoot": np.full(STEPS, 0.5), "stale_gradient": np.zeros(STEPS)}
+    dense = diagnose(build(tmp_path / "dense", weights=weights, logged={"loss": FLAT, **known}))
+    assert not {"lr-too-large", "lr-too-small", "gradients-not-cleared"} & {*dense.skipped}
+
+
 # --- facts -----------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,6 @@
 """The state dict of a model in what was saved, under the keys that people use; its names; a model that takes it."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,41 +86,6 @@ def find_weights(data: Any) -> Weights:
     if taken:
         notes.append(f"Prefixes taken off the names: {', '.join(taken)}")
     return Weights(holder, tuple(map(str, within)), names, tuple(notes))
-
-
-def copies(data: Any, weights: Weights) -> tuple[str, ...]:
-    """Where else in what was saved a model's weights are, such as their averages: keys that lead there, with dots.
-
-    A dictionary is one if it has a weight's name and shape; a list, if it could be most of the weights by its shapes;
-    neither, if it shares their memory.
-    """
-    return tuple(_copies(data, (), weights, {id(weights.holder)} if weights.within else set()))
-
-
-def _copies(data: Any, path: tuple[str, ...], weights: Weights, seen: set[int]) -> Iterator[str]:
-    if not isinstance(data, Mapping | list | tuple) or len(path) > _DEPTH or id(data) in seen:
-        return
-    seen.add(id(data))
-    if isinstance(data, Mapping) and "param_groups" in data:  # an optimizer's state
-        return
-    if path and _is_copy(data, weights):
-        yield ".".join(path)
-        return
-    for key, value in data.items() if isinstance(data, Mapping) else enumerate(data):
-        yield from _copies(value, (*path, str(key)), weights, seen)
-
-
-def _is_copy(data: Mapping[Any, Any] | Sequence[Any], weights: Weights) -> bool:
-    own = weights.tensors
-    places = {tensor.data_ptr() for tensor in own.values()}
-    values = data.values() if isinstance(data, Mapping) else data
-    others = {id(value): value.shape for value in values if is_plain(value) and value.data_ptr() not in places}
-    if isinstance(data, Mapping):
-        names, _ = clean_names(key for key, value in data.items() if _is_weight(key, value))
-        own |= {weights.keys[name]: tensor for name, tensor in own.items()}
-        return any(name in own and others.get(id(data[key])) == own[name].shape for name, key in names.items())
-    shapes = Counter(tensor.shape for tensor in own.values())
-    return 2 * len(others) > len(own) and Counter(others.values()) <= shapes
 
 
 def _path(data: Any, depth: int, seen: set[int]) -> tuple[Any, ...] | None:

@@ -101,7 +101,6 @@ def rebalance(
         with redirect_stdout(sys.stderr):  # the model's own code may print
             case = load_case(model, data, inputs, root, transform, sizes_of(checkpoint))
             balanced = _by_model(checkpoint, case, towards, include_approximate=include_approximate)
-    left_behind = [*_left_behind(checkpoint)] if balanced.weights else []
     written = write_checkpoint(
         checkpoint,
         balanced.weights,
@@ -110,24 +109,15 @@ def rebalance(
         drop_optimizer=drop,
         in_place=in_place,
     )
-    notes = [f"note: {note}" for note in (*checkpoint.notes, *left_behind)]
+    notes = [f"note: {note}" for note in (*checkpoint.notes, *_left_behind(checkpoint, balanced))]
     for line in (*balanced.lines, *_rounded(checkpoint, balanced.weights), *notes, f"written: {written}"):
         plain_console().print(printable(line), soft_wrap=True)
 
 
-def _left_behind(checkpoint: Checkpoint) -> Iterator[str]:
-    """Copies of the weights, such as averages, which stay as they were."""
-    from gatdiag.checkpoint.opening import read_contents, reading
-    from gatdiag.checkpoint.state_dict import copies, find_weights
-
-    with reading(checkpoint.path):
-        _, data = read_contents(checkpoint.path)
-        found = copies(data, find_weights(data))
-    for place in found:
-        yield (
-            f"The copy of the weights under {quoted(place)} is not rescaled: it no longer belongs to the rebalanced "
-            "weights"
-        )
+def _left_behind(checkpoint: Checkpoint, balanced: _Balanced) -> Iterator[str]:
+    """What else in the file may belong to the weights as they were."""
+    if checkpoint.within and balanced.weights:
+        yield f"Only the weights under {quoted('.'.join(checkpoint.within))} are rescaled: averages of them are not"
 
 
 def _by_names(checkpoint: Checkpoint) -> _Balanced:

@@ -109,7 +109,7 @@ class OptimizerHooks:
         return self._holds(optimizer)
 
     def _holds(self, optimizer: Optimizer) -> bool:
-        return not self._own.keys().isdisjoint(held_by(optimizer))
+        return any(id(held) in self._own for group in optimizer.param_groups for held in group["params"])
 
     def _is_another(self, optimizer: Optimizer | None) -> bool:
         """True if what is about to be made is not part of the open step."""

@@ -26,10 +26,15 @@ _LEAST, _LARGEST = 1e-24, 1e30  # sums of squares between which none of float32 
 
 def square(flats: Flat) -> float:
     """Roughly the sum of squares of real ones, not finite where an entry is not; NaN if the host would have to wait."""
-    if not all(flat.is_cpu for flat in flats):
-        return math.nan
+    total = 0.0
     with np.errstate(all="ignore"):
-        return sum(float(np.vdot(array, array)) for array in (flat.numpy() for flat in flats if not flat.is_complex()))
+        for flat in flats:
+            if not flat.is_cpu:
+                return math.nan
+            if not flat.is_complex():
+                array = flat.numpy()
+                total += float(array.dot(array))
+    return total
 
 
 @dataclass(eq=False)
@@ -136,7 +141,9 @@ class Sampler:
         sample = Sample(step, record, due, self.flat.weights())
         sample.is_finite = math.isfinite(square(sample.weights))
         if has_gradients:
-            sample.gradients, sample.has_gradient = self._gradients(unscale), self.flat.has_gradient()
+            gradients = [tensor.grad for tensor in self.flat.tensors]
+            sample.gradients = _unscaled(self.flat.side_by_side(gradients), unscale)
+            sample.has_gradient = np.array([gradient is not None for gradient in gradients], dtype=bool)
             sample.square = square(sample.gradients)
             sample.is_finite &= math.isfinite(sample.square)
         return sample
@@ -152,7 +159,7 @@ class Sampler:
             if id(tensor) in held and tensor.grad is not None
         ]
         before, sample.gradients = sample.gradients, [flat.clone() for flat in sample.gradients]
-        old, new = self.flat.pieces(sample.gradients), self.flat.pieces(self._gradients(unscale))
+        old, new = self.flat.pieces(sample.gradients), self.flat.pieces(_unscaled(self.flat.gradients(), unscale))
         for position in here:
             old[position].copy_(new[position])
         sample.has_gradient[here] = True
@@ -182,9 +189,9 @@ class Sampler:
         if sample.moved is None:
             sample.moved = self.flat.weights()
 
-    def _gradients(self, unscale: Tensor | None) -> Flat:
-        flats = self.flat.gradients()
-        return flats if unscale is None else [flat * unscale.to(flat) for flat in flats]
+
+def _unscaled(flats: Flat, unscale: Tensor | None) -> Flat:
+    return flats if unscale is None else [flat * unscale.to(flat) for flat in flats]
 
 
 def dot(one: Flat, other: Flat) -> float:
@@ -223,13 +230,14 @@ class BackwardPass:
         number = torch._C._current_graph_task_id()
         if number == self._number:
             return False
-        self._number, self._earlier = number, versions(parameters)
+        self._number, self._earlier = number, versions(parameter.grad for parameter in parameters)
         return True
 
     def on_end(self, flat: FlatParameters) -> None:
         """The gradients are as the backward pass left them."""
-        if versions(flat.tensors) != self._earlier:  # else nothing was accumulated: gradients were asked for elsewhere
-            self._gradients = flat.gradients()
+        gradients = [tensor.grad for tensor in flat.tensors]
+        if versions(gradients) != self._earlier:  # else nothing was accumulated: gradients were asked for elsewhere
+            self._gradients = flat.side_by_side(gradients)
             self._square = square(self._gradients)
 
     def give(self, sample: Sample, unscale: Any) -> None:
@@ -245,7 +253,6 @@ class BackwardPass:
         sample.unscale_raw = unscale
 
 
-def versions(parameters: Sequence[Tensor]) -> list[tuple[int, int]]:
+def versions(gradients: Iterable[Tensor | None]) -> list[tuple[int, int]]:
     """Identity and version of each gradient: they change when it is replaced, or changed in place, as by clipping."""
-    gradients = [parameter.grad for parameter in parameters]
     return [(id(gradient), gradient._version) for gradient in gradients if gradient is not None]

@@ -33,6 +33,7 @@ _CHOSEN: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})
 _EVERY: Final = 50
 _CLOSELY: Final = 30  # steps whose overshoot is measured; then of every tenth
 _THEN: Final = 10
+_MOST_ARGUMENTS: Final = 100
 _MOST_NODES: Final = 200_000  # of an autograd graph
 
 
@@ -90,9 +91,8 @@ class Signals:
 
     def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """A training forward pass of the model has ended."""
-        names = [*self._names, *(f"argument {number}" for number in range(len(self._names), len(args)))]
-        named = [*zip(names, args, strict=False), *kwargs.items()]
-        given = [(name, x) for key, item in named for name, x in tensors(item, key) if x.layout == torch.strided]
+        named = [*zip(self._names, args, strict=False), *kwargs.items()]
+        given = [(name, x) for key, item in named for name, x in tensors(item, key) if x.layout is torch.strided]
         self._look_at_inputs(given)
         o = next((x for _, x in tensors(output) if x.is_floating_point()), None)
         if o is None:
@@ -225,11 +225,12 @@ def tensors(item: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def _argument_names(model: nn.Module) -> list[str]:
-    """Of the forward pass; none where it does not tell."""
+    """Of the forward pass; numbers where it does not tell."""
     try:
-        return list(inspect.signature(model.forward).parameters)
+        names = list(inspect.signature(model.forward).parameters)
     except (TypeError, ValueError):
-        return []
+        names = []
+    return [*names, *(f"argument {number}" for number in range(len(names), _MOST_ARGUMENTS))]
 
 
 def _leaves(o: Tensor) -> Iterator[Tensor]:

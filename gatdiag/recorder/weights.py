@@ -46,6 +46,8 @@ class FlatParameters:
                 alike[tensor.device, tensor.dtype].append(position)
         self.positions = list(alike.values())
         self.sizes = [[self.tensors[position].numel() for position in positions] for positions in self.positions]
+        self._alike = [[self.tensors[position] for position in positions] for positions in self.positions]
+        self._totals = [sum(sizes) for sizes in self.sizes]
         self._zeros = [tensor.detach().new_zeros(()).expand(tensor.shape) for tensor in self.tensors]
 
     def weights(self) -> Flat:
@@ -54,8 +56,8 @@ class FlatParameters:
         Raises:
             InputError: One has another size than it had.
         """
-        flats = [_flat([self.tensors[position] for position in positions]) for positions in self.positions]
-        if any(len(flat) != sum(sizes) for flat, sizes in zip(flats, self.sizes, strict=True)):
+        flats = [_flat(alike) for alike in self._alike]
+        if [len(flat) for flat in flats] != self._totals:
             pairs = zip(self.shapes, self.tensors, strict=True)
             old, new = next((shape, now.shape) for shape, now in pairs if shape != now.shape)
             raise InputError(
@@ -66,11 +68,17 @@ class FlatParameters:
 
     def gradients(self) -> Flat:
         """A copy of the gradients as they are; zeros where there is none."""
-        return [_flat([self._gradient(position) for position in positions]) for positions in self.positions]
+        return self.side_by_side([tensor.grad for tensor in self.tensors])
 
-    def has_gradient(self) -> NDArray[np.bool_]:
-        """Which parameters have one."""
-        return np.array([tensor.grad is not None for tensor in self.tensors], dtype=bool)
+    def side_by_side(self, gradients: Sequence[Tensor | None]) -> Flat:
+        """A copy of the gradients of all parameters, zeros for None."""
+        dense = [
+            zero if gradient is None else gradient if gradient.layout is torch.strided else gradient.to_dense()
+            for gradient, zero in zip(gradients, self._zeros, strict=True)
+        ]
+        if len(self.positions) == 1 and not self._lacks_some:
+            return [_flat(dense)]
+        return [_flat([dense[position] for position in positions]) for positions in self.positions]
 
     def pieces(self, flats: Flat) -> list[Tensor]:
         """The entries of each parameter: views along the last axis, which may have others in front."""
@@ -83,12 +91,6 @@ class FlatParameters:
     @property
     def _lacks_some(self) -> bool:
         return sum(map(len, self.positions)) < len(self.tensors)
-
-    def _gradient(self, position: int) -> Tensor:
-        gradient = self.tensors[position].grad
-        if gradient is None:
-            return self._zeros[position]
-        return gradient if gradient.layout == torch.strided else gradient.to_dense()
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gatdiag import metrics
 from gatdiag.quantities import GROUPS
-from gatdiag.structure.adapters import adapter_name
+from gatdiag.structure.adapters import adapter_name, attends
 
 Coefficients: TypeAlias = tuple[Tensor, Tensor]
 
@@ -43,23 +43,12 @@ _OF_MESSAGES: Final[Mapping[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
     "AGNNConv": _cosine,
 }
 _OF_EDGES: Final = frozenset({"GATConv", "GATv2Conv"})
-# Layers that attend too; where there is a name, only if the attribute of this name is set.
-_OTHERS: Final[Mapping[str, str]] = {
-    "DNAConv": "",
-    "FAConv": "",
-    "FeaStConv": "",
-    "GeneralConv": "attention",
-    "HANConv": "",
-    "HEATConv": "",
-    "HGTConv": "",
-    "HypergraphConv": "use_attention",
-    "MultiheadAttention": "",
-    "PointTransformerConv": "",
-}
 
 
 def obstacle(module: nn.Module) -> str | None:
     """Why the coefficients of this layer cannot be read; "" if they can, None for a layer that has none."""
+    if not attends(module):
+        return None
     name = adapter_name(module) or ""
     if name in _OF_EDGES:
         return _HIDDEN if module.training and float(getattr(module, "dropout", 0.0)) > 0.0 else ""
@@ -68,9 +57,6 @@ def obstacle(module: nn.Module) -> str | None:
         if not all(method.__module__.startswith("torch_geometric.") for method in methods if method is not None):
             return f"{type(module).__name__} computes its coefficients in its own way"
         return _PER_RELATION if getattr(module, "attention_mechanism", "") == "within-relation" else ""
-    switch = _OTHERS.get(name)
-    if switch is None or (switch and not getattr(module, switch)):
-        return None
     return f"the coefficients of {name} cannot be read"
 
 

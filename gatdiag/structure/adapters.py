@@ -27,6 +27,9 @@ SHIFT: Final[Role] = "norm shift"
 OTHER: Final[Role] = "other"  # gates, exponents, temperatures, mixing coefficients
 
 
+ALWAYS: Final = "always"
+
+
 @dataclass(frozen=True)
 class Adapter:
     """How a class of layers names what it holds. A name stands for the parameter and for all that is below it.
@@ -45,6 +48,8 @@ class Adapter:
         other: Names of all else.
         stack: Matrices that each map the whole input of the layer to its neurons, which attention vectors score and
             biases shift: of such layers a plain stack is made. Empty where a layer computes anything else.
+        attends: `ALWAYS` if it computes attention coefficients; the name of the attribute that says so; "" if it never
+            does.
     """
 
     signatures: tuple[str, ...] = ()
@@ -54,6 +59,7 @@ class Adapter:
     bias: str = ""
     other: str = ""
     stack: str = ""
+    attends: str = ""
 
     @property
     def roles(self) -> dict[Role, tuple[str, ...]]:
@@ -85,7 +91,7 @@ ADAPTERS: Final[Mapping[str, Adapter]] = {
     "ClusterGCNConv": _row("lin_out lin_root", feature="lin_out lin_root", stack="lin_out lin_root"),
     "EGConv": _row("bases_lin comb_lin", feature="bases_lin comb_lin"),
     "PANConv": _row("lin weight/1", feature="lin", other="weight"),
-    "FAConv": _row("att_l att_r", attention="att_l att_r"),
+    "FAConv": _row("att_l att_r", attention="att_l att_r", attends=ALWAYS),
     "AntiSymmetricConv": _row("W phi", feature="W"),
     # neighbor aggregation
     "SAGEConv": _row("lin_l", feature="lin lin_l lin_r", stack="lin_l lin_r"),
@@ -102,7 +108,9 @@ ADAPTERS: Final[Mapping[str, Adapter]] = {
     "DynamicEdgeConv": _row(feature="nn"),
     "GatedGraphConv": _row("weight/3 rnn", feature="weight rnn"),
     "ResGatedGraphConv": _row("lin_key lin_query lin_value bias", feature="lin_key lin_query lin_value lin_skip"),
-    "GeneralConv": _row("lin_msg | scaler", feature="lin_msg lin_self", attention="att_msg", edge="lin_edge"),
+    "GeneralConv": _row(
+        "lin_msg | scaler", feature="lin_msg lin_self", attention="att_msg", edge="lin_edge", attends="attention"
+    ),
     # attention
     "GATConv": _row(
         "att_src/3 att_dst/3 lin",
@@ -113,19 +121,31 @@ ADAPTERS: Final[Mapping[str, Adapter]] = {
         attention="att_src att_dst att_edge",
         edge="lin_edge",
         stack="lin lin_src lin_l res",
+        attends=ALWAYS,
     ),
     "GATv2Conv": _row(
-        "att/3 lin_l", feature="lin_l lin_r res", attention="att", edge="lin_edge", stack="lin_l lin_r res"
+        "att/3 lin_l",
+        feature="lin_l lin_r res",
+        attention="att",
+        edge="lin_edge",
+        stack="lin_l lin_r res",
+        attends=ALWAYS,
     ),
-    "SuperGATConv": _row("att_l/3 att_r/3 lin", feature="lin", attention="att_l att_r"),
+    "SuperGATConv": _row("att_l/3 att_r/3 lin", feature="lin", attention="att_l att_r", attends=ALWAYS),
     "TransformerConv": _row(
-        "lin_key lin_query lin_value", feature="lin_query lin_key lin_value lin_skip", edge="lin_edge", other="lin_beta"
+        "lin_key lin_query lin_value",
+        feature="lin_query lin_key lin_value lin_skip",
+        edge="lin_edge",
+        other="lin_beta",
+        attends=ALWAYS,
     ),
-    "AGNNConv": _row("beta/1", other="beta"),
-    "FeaStConv": _row("lin u c", feature="lin", attention="u", bias="c"),
-    "DNAConv": _row("multi_head", feature="multi_head"),
-    "HypergraphConv": _row("att/3 lin", feature="lin", attention="att"),
-    "PointTransformerConv": _row("lin lin_src lin_dst", feature="lin lin_src lin_dst attn_nn", edge="pos_nn"),
+    "AGNNConv": _row("beta/1", other="beta", attends=ALWAYS),
+    "FeaStConv": _row("lin u c", feature="lin", attention="u", bias="c", attends=ALWAYS),
+    "DNAConv": _row("multi_head", feature="multi_head", attends=ALWAYS),
+    "HypergraphConv": _row("att/3 lin", feature="lin", attention="att", attends="use_attention"),
+    "PointTransformerConv": _row(
+        "lin lin_src lin_dst", feature="lin lin_src lin_dst attn_nn", edge="pos_nn", attends=ALWAYS
+    ),
     # edge features, relations and node types
     "NNConv": _row("nn bias", feature="lin", edge="nn"),
     "GMMConv": _row("g mu sigma", feature="g root", edge="mu sigma"),
@@ -140,17 +160,25 @@ ADAPTERS: Final[Mapping[str, Adapter]] = {
         edge="lin_edge",
         bias="b1 b2",
         other="att w l1 l2",  # att mixes the bases of the weights; w, l1 and l2 scale by degree
+        attends=ALWAYS,
     ),
     "FiLMConv": _row("lins films", feature="lins films lin_skip film_skip"),
     "HGTConv": _row(
-        "kqv_lin out_lin k_rel v_rel", feature="kqv_lin out_lin k_rel v_rel", attention="p_rel", other="skip"
+        "kqv_lin out_lin k_rel v_rel",
+        feature="kqv_lin out_lin k_rel v_rel",
+        attention="p_rel",
+        other="skip",
+        attends=ALWAYS,
     ),
-    "HANConv": _row("proj k_lin lin_src lin_dst q", feature="proj k_lin", attention="lin_src lin_dst q"),
+    "HANConv": _row(
+        "proj k_lin lin_src lin_dst q", feature="proj k_lin", attention="lin_src lin_dst q", attends=ALWAYS
+    ),
     "HEATConv": _row(
         "hetero_lin lin att edge_type_emb edge_attr_emb",
         feature="hetero_lin lin",
         attention="att",
         edge="edge_type_emb edge_attr_emb",
+        attends=ALWAYS,
     ),
     # points and meshes
     "PointNetConv": _row("conv: local_nn", feature="local_nn global_nn"),
@@ -173,6 +201,7 @@ BLOCKS: Final[Mapping[str, Adapter]] = {
         "in_proj_weight out_proj | in_proj_bias bias_k bias_v",
         "q_proj_weight k_proj_weight v_proj_weight out_proj | in_proj_bias bias_k bias_v",
         feature="in_proj_weight q_proj_weight k_proj_weight v_proj_weight out_proj",
+        attends=ALWAYS,
     ),
     "BatchNorm": _row(),
     "InstanceNorm": _row(),
@@ -198,6 +227,14 @@ def adapter_name(module: nn.Module) -> str | None:
     """The entry of `ADAPTERS` or `BLOCKS` that a module falls under; None for any other module."""
     names = (cls.__name__ for cls in _library_classes(module))
     return next((name for name in names if name in ADAPTERS or name in BLOCKS), None)
+
+
+def attends(module: nn.Module) -> bool:
+    """True if a layer computes attention coefficients."""
+    name = adapter_name(module) or ""
+    adapter = ADAPTERS.get(name) or BLOCKS.get(name)
+    switch = "" if adapter is None else adapter.attends
+    return switch == ALWAYS or bool(switch and getattr(module, switch))
 
 
 def kind_of(module: nn.Module) -> str:

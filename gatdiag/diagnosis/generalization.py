@@ -6,7 +6,7 @@ import numpy as np
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, median
-from gatdiag.diagnosis.finding import Action, Evidence, Finding
+from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.summary import accuracies, logged, split
@@ -47,7 +47,6 @@ def overfitting(facts: Facts) -> Finding | str | None:
         figure="training_curves",
         remedy=f"{remedy.optimizer(facts, weight_decay=decay)}\n"
         "x = torch.nn.functional.dropout(x, 0.5, self.training)  # in forward; and stop at the best validation score",
-        actions=(Action("weight_decay", {"value": decay}),),
         falsified_by="With dropout and decay the gap stays: then training and validation nodes differ.",
     )
 

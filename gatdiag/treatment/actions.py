@@ -56,6 +56,8 @@ def apply(dose: Dose, actions: Sequence[Action]) -> None:
 
 
 def _initialize(dose: Dose, scheme: str, with_inputs: bool = False) -> None:
+    if with_inputs and not dose.inputs:
+        raise ModelError("it takes the inputs of a forward pass: gatdiag.treat(make_model, train, x, edge_index)")
     applied = initialize_(dose.model, scheme, *(dose.inputs if with_inputs else ()))
     dose.changes.append(f"fresh weights, {scheme}: {len(applied.changes)} parameters")
 

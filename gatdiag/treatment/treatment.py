@@ -27,9 +27,9 @@ from gatdiag.watching import watch
 MakeModel = Callable[[], nn.Module]
 Train = Callable[[nn.Module, Recorder], Any]
 
+_OPTIMIZER: Final = "optimizer = "  # how the line begins that makes it
 _MOST: Final = 4  # remedies that are tried
 _OF_REMEDIES: Final = (GatdiagError, RuntimeError, ValueError, TypeError)  # raised where a remedy does not fit a model
-_AIMS: Final = ("overfitting",)  # notes that are treated all the same
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def treat(
         make_model: Gives a fresh model each time, the same but for its random numbers.
         train: The training loop, called with the model and a recorder; it makes the optimizer, and logs with
             ``recorder.log(loss=loss, val_accuracy=...)``.
-        inputs: Of a forward pass, for remedies that need one.
+        inputs: Of a forward pass, for remedies that need one; those of the first one in training if left out.
         seeds: Of torch, numpy and `random`, set before each call of `make_model`.
         remedy: What to apply in place of what the diagnosis names: actions, or the code of a finding.
         before: Folders of runs of this very training, one for each seed, that are taken as they are in place of
@@ -279,8 +279,7 @@ class _Session:
             )
         for finding in findings:
             if finding.actions and given in (None, finding.code):
-                lines = f"{trial.remedy}\n{finding.remedy}".strip()
-                yield Trial("", finding, (*trial.actions, *finding.actions), lines)
+                yield _on_top(trial, finding)
 
     # --- trainings ----------------------------------------------------------------------------------------------------
 
@@ -310,6 +309,7 @@ class _Session:
             try:
                 with dose.during:
                     apply(dose, trial.actions)
+                    self.watch_inputs(dose)
                     with watch(model, folder, overwrite=self.overwrite, name=f"{trial.name}, seed {seed}") as recorder:
                         self.recording = folder
                         self.train(model, recorder)
@@ -325,6 +325,17 @@ class _Session:
                 "model that it is given, or call recorder.step() before each update"
             )
         return run, dose.changes
+
+    def watch_inputs(self, dose: Dose) -> None:
+        """Keep the inputs of the first forward pass, if none were given."""
+
+        def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.inputs = () if kwargs else args
+            handle.remove()  # so that the model can be pickled
+
+        if not self.inputs:
+            handle = dose.model.register_forward_pre_hook(keep, with_kwargs=True)
+            dose.during.callback(handle.remove)
 
     def show(self, error: BaseException) -> None:
         """The page of what was recorded until an error; nothing where that is nothing."""
@@ -383,7 +394,7 @@ def _devices() -> list[torch.device]:
 
 
 def _is_treatable(verdict: Finding | None) -> bool:
-    return verdict is not None and verdict.is_problem and (verdict.severity != "note" or verdict.code in _AIMS)
+    return verdict is not None and verdict.is_problem and verdict.severity != "note"
 
 
 def _in_turn(trial: Trial) -> list[Finding]:
@@ -394,6 +405,15 @@ def _in_turn(trial: Trial) -> list[Finding]:
     others = sorted(every, key=lambda one: (SEVERITIES.index(one.severity), -often[one.code]))
     ranked = [*([verdict] if verdict else []), *others, *(verdict.symptoms if verdict else ())]
     return list({finding.code: finding for finding in reversed(ranked)}.values())[::-1]
+
+
+def _on_top(trial: Trial, finding: Finding) -> Trial:
+    """The finding's remedy after those of a trial; a setting that is set again, and its line, are not said twice."""
+    again = {action.name for action in finding.actions if "value" in action.settings}
+    kept = [action for action in trial.actions if action.name not in again]
+    is_new = any(line.startswith(_OPTIMIZER) for line in finding.remedy.splitlines())
+    lines = [line for line in trial.remedy.splitlines() if not (is_new and line.startswith(_OPTIMIZER))]
+    return Trial("", finding, (*kept, *finding.actions), "\n".join([*lines, finding.remedy]))
 
 
 def _shows_another(trial: Trial) -> bool:

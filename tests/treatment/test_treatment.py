@@ -1,3 +1,4 @@
+import pickle
 import random
 
 import numpy as np
@@ -8,9 +9,10 @@ from torch.nn import functional as F
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import gatdiag
-from gatdiag.diagnosis import Action
+from gatdiag.diagnosis import Action, Finding
 from gatdiag.errors import InputError
-from gatdiag.treatment import treat
+from gatdiag.treatment import Trial, treat
+from gatdiag.treatment.treatment import _on_top
 from tests.treatment.loops import X, Y, loop, make
 
 
@@ -90,6 +92,27 @@ def test_one_cause_behind_another_is_treated_on_top(tmp_path):
     assert ["standardize_inputs", "learning_rate"] in names
     assert treatment.helped
     assert [action.name for action in treatment.after.actions] == ["standardize_inputs", "learning_rate"]
+    assert treatment.remedy.startswith("data.x = ")
+    assert treatment.remedy.count("optimizer = ") == 1
+
+
+def test_inputs_that_were_not_given_are_those_of_the_first_forward_pass(tmp_path):
+    def train(model, recorder):
+        loop(1e-5, 60)(model, recorder)
+        pickle.dumps(model)  # nothing is left on it that cannot be
+
+    remedy = Action("initialize", {"scheme": "balanced_orthogonal", "with_inputs": True})
+    treatment = treat(make, train, seeds=(0,), remedy=remedy, folder=tmp_path / "t")
+    assert treatment.trials[0].refused == ""
+    assert treatment.trials[0].changes == ("fresh weights, balanced_orthogonal: 4 parameters",)
+
+
+def test_a_setting_that_is_set_again_is_not_said_twice():
+    decay = (Action("weight_decay", {"value": 0.1}), Action("leaky_relu", {"slope": 0.1}))
+    before = Trial("before", actions=decay, remedy="optimizer = A\nleaky")
+    trial = _on_top(before, Finding("x", "error", "", "", remedy="optimizer = B", actions=decay[:1]))
+    assert [action.name for action in trial.actions] == ["leaky_relu", "weight_decay"]
+    assert trial.remedy == "leaky\noptimizer = B"
 
 
 def test_an_unknown_code_names_those_that_there_are(tmp_path):

@@ -18,6 +18,7 @@ from torch import nn
 from gatdiag.experiments.faults.bank import ON_LAWS, counts, mapped, trained
 from gatdiag.experiments.faults.cases import Case
 from gatdiag.experiments.faults.network import Network
+from gatdiag.experiments.faults.tasks import make_task
 from gatdiag.experiments.faults.training import Outcome, rehearsal
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
@@ -115,6 +116,7 @@ def _treated(case: Case, folder: Path) -> tuple[Case, Cure | None]:
         done = treat(
             make,
             train,
+            *make_task(case.faulty).whole(is_training=True).args,
             seeds=[case.faulty.seed],
             before=[place / "faulty"],
             folder=folder.parent / "treated" / case.name,

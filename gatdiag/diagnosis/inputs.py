@@ -31,7 +31,8 @@ def input_non_finite(facts: Facts) -> Finding | str | None:
         "Flagged from the first one.",
         steps=(int(bad.get("step", 0)),),
         figure="training_curves",
-        remedy="data.x = torch.nan_to_num(data.x, nan=0.0, posinf=0.0, neginf=0.0)  # and find their origin",
+        remedy="low, high = data.x[data.x.isfinite()].aminmax()  # and find the origin of NaN and infinity\n"
+        "data.x = torch.nan_to_num(data.x, nan=0.0, posinf=high.item() + 1, neginf=low.item() - 1)",
         actions=(Action("replace_non_finite_inputs", {"names": (bad["name"],)}),),
         falsified_by="torch.isfinite(data.x).all() is True for what the model is called with.",
     )

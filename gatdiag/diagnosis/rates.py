@@ -61,7 +61,7 @@ def _too_large(facts: Facts, early: float, factor: float, severity: Severity) ->
         f"Flagged above {said('step-large', 'jump')}, or an overshoot above {said('overshoot')}.",
         steps=(0, min(_EARLY, facts.count) - 1),
         figure="training_curves",
-        remedy=remedy.optimizer(facts, lr=better),
+        remedy=f"{remedy.optimizer(facts, lr=better)}  # in place of yours, before schedulers are made",
         actions=remedy.scaled_rate(facts, better),
         falsified_by=f"At a learning rate of {better:g} the loss jumps as before.",
     )
@@ -114,7 +114,7 @@ def too_small(facts: Facts) -> Finding | str | None:
         f"Flagged below {said('path', 'pace')}.",
         steps=(0, facts.count - 1),
         figure="unchanged_fraction",
-        remedy=remedy.optimizer(facts, lr=better),
+        remedy=f"{remedy.optimizer(facts, lr=better)}  # in place of yours, before schedulers are made",
         actions=remedy.scaled_rate(facts, better),
         falsified_by=f"At a learning rate of {better:g} the loss does not fall faster.",
     )
@@ -219,7 +219,7 @@ def weight_decay(facts: Facts) -> Finding | str | None:
         f"Flagged above {said('decay')} and below {said('shrunk')}.",
         steps=(0, facts.count - 1),
         figure="training_curves",
-        remedy=remedy.optimizer(facts, weight_decay=better),
+        remedy=f"{remedy.optimizer(facts, weight_decay=better)}  # in place of yours",
         actions=(Action("weight_decay", {"value": better}),),
         falsified_by=f"With a weight decay of {better:g} the loss falls no further.",
     )

@@ -72,7 +72,10 @@ def inserted(facts: Facts, *modules: str) -> tuple[str, tuple[Action, ...]]:
         "Skip": "gatdiag.remedies.Skip()",
     }
     loop, name = _loop(names)
-    lines = [loop, *(f"    gatdiag.remedies.insert_after_(model, {name}, {code[module]})" for module in modules)]
+    lines = [
+        f"{loop}  # before the optimizer is made",
+        *(f"    gatdiag.remedies.insert_after_(model, {name}, {code[module]})" for module in modules),
+    ]
     sizes = {"LayerNorm": {"width": width[0][0]}}
     actions = [Action("insert_after", {"layers": names, "module": one, **sizes.get(one, {})}) for one in modules]
     return "\n".join(lines), tuple(actions)

@@ -176,10 +176,14 @@ def _standardize_inputs(dose: Dose, names: Sequence[str]) -> None:
 
 def _replace_non_finite_inputs(dose: Dose, names: Sequence[str]) -> None:
     def finite(_: str, x: Tensor) -> Tensor:
-        return torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+        known = x[x.isfinite()]
+        if not len(known):
+            return torch.zeros_like(x)
+        low, high = known.aminmax()  # beyond them, so that what was infinite can still be told from the rest
+        return torch.nan_to_num(x, nan=0.0, posinf=high.item() + 1, neginf=low.item() - 1)
 
     _change_inputs(dose, finite, names)
-    dose.changes.append(f"NaN and infinity in {listed(names)} are zero")
+    dose.changes.append(f"NaN in {listed(names)} is zero, infinity just beyond all other values")
 
 
 class _Inputs:

@@ -39,7 +39,7 @@ class Cure:
         planted: The cause that is right.
         held_out: It is not for calibration.
         verdict: Code of the first finding.
-        remedy: What was applied in the end: actions; "" if nothing was.
+        remedy: What was changed in the end; "" if nothing was.
         faulty: Of the training that was treated: accuracy, or the share of loss removed where there are no classes.
         treated: Of the treated training; None where nothing was applied.
         twin: Of the repaired twin.
@@ -144,7 +144,7 @@ def _cure(case: Case, done: Treatment, outcomes: Sequence[Outcome], twin: Run) -
         planted=case.cause,
         held_out=case.is_held_out,
         verdict=verdict.code,
-        remedy="; ".join(map(str, last.actions)) if last else "",
+        remedy="; ".join(last.changes) if last else "",
         faulty=scores[0],
         treated=scores[2 + applied.index(last)] if last else None,
         twin=scores[1],
@@ -186,7 +186,7 @@ def _page(cures: Sequence[Cure]) -> Iterator[str]:
     for cure in cures:
         if cure.treated is not None:
             numbers = f"{cure.faulty:.3f} | {cure.treated:.3f} | {cure.twin:.3f}"
-            yield f"| {cure.case} | {cure.verdict} | `{cure.remedy}` | {numbers} | {'yes' if cure.is_good else 'NO'} |"
+            yield f"| {cure.case} | {cure.verdict} | {cure.remedy} | {numbers} | {'yes' if cure.is_good else 'NO'} |"
     yield "\n## To be changed by hand\n\n| case | verdict | what to change |\n|---|---|---|"
     for cure in cures:
         if cure.treated is None:

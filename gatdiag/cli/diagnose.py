@@ -90,7 +90,7 @@ def _lines(finding: Finding, *, in_full: bool) -> Iterator[str]:
 
     yield headline(finding)
     if in_full:
-        evidence = [f"{one.what} {number(one.value)} {one.unit}".rstrip() for one in finding.evidence]
+        evidence = [f"{one.what}: {number(one.value)} {one.unit}".rstrip() for one in finding.evidence]
         if evidence:
             yield f"  evidence: {'; '.join(evidence)}. {finding.threshold}"
         if finding.remedy:

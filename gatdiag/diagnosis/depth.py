@@ -69,9 +69,8 @@ def vanishing(facts: Facts) -> Finding | str | None:
         "depth-vanishing-gradient",
         facts.severity,
         "Gradients vanish with depth",
-        f"Over {len(grads)} layers the gradient falls to {number(ratio)} of its size, "
-        f"{number(ratio ** (1 / (len(grads) - 1)))} times at each: "
-        "the first layers cannot learn.",
+        f"On its way back over {len(grads)} layers the gradient shrinks to {number(ratio)} of its size "
+        f"({number(ratio ** (1 / (len(grads) - 1)))} times in each layer), so that the first layers cannot learn.",
         (Evidence("gradient of the first over that of the last layer's output", ratio),),
         f"Flagged below {said(threshold)}.",
         layers,
@@ -129,7 +128,7 @@ def _weights_of_rank_one(facts: Facts) -> Finding | None:
     return _smoothing(
         facts,
         "rank-collapse",
-        f"The weights of layer {short(alike[0])} have rank one from the start (one neuron, or all alike): "
+        f"The neurons of layer {short(alike[0])} have the same weights from the start, or it has only one (rank one): "
         "whatever goes through it comes out as multiples of one vector, and gradients keep it so.",
         Evidence(f"spectral over Frobenius norm of the weights of layer {short(alike[0])}", shares[alike[0]]),
         "weights-alike",

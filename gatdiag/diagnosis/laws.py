@@ -10,7 +10,7 @@ from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
-from gatdiag.names import short
+from gatdiag.names import listed, short
 from gatdiag.run import Run
 from gatdiag.summary import FEATURES, role_series
 
@@ -40,11 +40,10 @@ def law_broken(facts: Facts) -> Finding | str | None:
     if not error[worst] > limit("law"):
         return None
     return _broken(
-        f"At step {step:,} c of a neuron in layer {short(worst)} is {number(error[worst])} of its squared norms away "
-        f"from where the optimizer "
-        "must have put it: the loss depends on these weights in another way than by the forward pass (a penalty, a "
-        "second use), "
-        "or something else than the optimizer changed them.",
+        f"In layer {short(worst)} the balance c of the weights into and out of a neuron is, at step {step:,}, "
+        f"{number(error[worst])} of their squared norms away from where the optimizer's steps must have put it: the "
+        "loss depends on these weights in another way than by the forward pass (a penalty, a second use), or something "
+        "else than the optimizer changed them.",
         Evidence("|c - predicted c| over the squared norms that make it up", error[worst]),
         tuple(layer for layer in error if error[layer] > limit("law")),
         step,
@@ -88,8 +87,8 @@ def conservation(facts: Facts) -> Finding | str | None:
         "optimizer-breaks-conservation",
         "note",
         "The optimizer does not conserve c",
-        f"c drifted by {number(drift[worst])} times the squared norms that make it up in layer {short(worst)}, by "
-        f"{reason}: balance at the start "
+        f"Plain gradient descent would keep c, the balance of the weights into and out of each neuron. Here {reason} "
+        f"moved it by {number(drift[worst])} times their squared norms in layer {short(worst)}: balance at the start "
         "does not last, and imbalance may heal.",
         (
             Evidence("change of c over the squared norms that make it up", drift[worst]),
@@ -108,12 +107,12 @@ def _why(facts: Facts) -> str:
     """Parts of the optimizer that move c; "" for none."""
     parts = []
     if facts.is_adam:
-        parts.append("a step size per weight (Adam)")
+        parts.append("Adam's step size per weight")
     if any(group.get("momentum") for group in facts.groups):
         parts.append("momentum")
     if any(group.get("weight_decay") for group in facts.groups):
         parts.append("weight decay")
-    return ", ".join(parts) or ("large steps" if facts.groups else "")
+    return listed(parts) or ("the size of the steps" if facts.groups else "")
 
 
 def _predicted_share(neurons: pd.DataFrame) -> float:

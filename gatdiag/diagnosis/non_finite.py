@@ -39,12 +39,13 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
             f"operation there is not "
             "defined at its input (the logarithm or root of zero, 0 / 0), in the forward or in the backward pass."
         )
+    counted = [Evidence("NaN or infinite values", first["count"], "entries")] if first["count"] else []
     return Finding(
         code,
         "error",
         kind,
         text,
-        (Evidence("NaN or infinite values", first["count"], "entries"), Evidence("largest value before", size)),
+        (*counted, Evidence("largest value before", size)),
         f"Flagged from the first one; an overflow above {said('size')}.",
         tuple(first["layers"]),
         tuple(first["parameters"]),

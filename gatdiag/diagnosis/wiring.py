@@ -33,7 +33,7 @@ def not_in_optimizer(facts: Facts) -> Finding | str | None:
         share = among if held else "none of the model's"
         text = (
             f"The optimizer holds {share} trainable parameters; those it does not hold stay as initialized: "
-            f"{_few(missing)}."
+            f"{listed(map(short, missing), _FEW)}."
         )
     else:
         text = (
@@ -109,7 +109,7 @@ def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severi
         "parameters-without-gradient",
         severity,
         "Parameters without a gradient",
-        f"{text}: {_few(names)}.",
+        f"{text}: {listed(map(short, names), _FEW)}.",
         (Evidence("parameters without a gradient", len(names), "parameters"),),
         "Flagged where it is so at every recorded step.",
         _layers_of(facts, names),
@@ -171,7 +171,7 @@ def _no_signal(text: str, value: float, what: str = "largest gradient norm of a 
         "No training signal",
         text,
         (Evidence(what, value),),
-        "Exact.",
+        "No threshold: it is exactly so.",
         figure="gradient_norms",
         remedy="print(mask.sum(), y[mask].unique(return_counts=True), loss.requires_grad)  # what the loss sees",
         falsified_by="The loss changes when a weight of the last layer does, and its labels are of several classes.",
@@ -182,8 +182,3 @@ def _layers_of(facts: Facts, names: Sequence[str]) -> tuple[str, ...]:
     wanted = {*names}
     layers = facts.run.meta["structure"]["layers"]
     return tuple(layer["name"] for layer in layers if any(p["name"] in wanted for p in layer["parameters"]))
-
-
-def _few(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return listed(map(short, names[:_FEW])) + rest if names else ""

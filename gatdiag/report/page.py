@@ -13,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gatdiag.diagnosis.wording import number
 from gatdiag.errors import InputError
 from gatdiag.names import listed, one_line, short, without_unseen
 from gatdiag.report.equations import equation
@@ -162,7 +163,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": cell_text, "sort_key": sort_key, "equation": equation}
+    environment.filters |= {"cell": cell_text, "number": number, "sort_key": sort_key, "equation": equation}
     return environment
 
 

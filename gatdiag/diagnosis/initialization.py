@@ -207,7 +207,7 @@ def _finding(facts: Facts, text: str, evidence: Evidence, threshold: str, layers
         layers,
         steps=(0,),
         figure="balance" if facts.has_laws else "overview",
-        remedy=f"{line}\n{again}",
+        remedy=f"{line}\n{again}  # in place of yours, before schedulers are made",
         actions=actions,
         falsified_by="From a balanced initialization, all else the same, the loss takes the same course.",
     )

@@ -98,7 +98,7 @@ def _scale(facts: Facts, one: dict[str, Any], text: str, measured: str, threshol
         (Evidence(f"{what} of {one['name']}", one[measured]),),
         f"Flagged {'above' if measured == 'largest_column' else 'below'} {said(threshold)}.",
         figure="training_curves",
-        remedy="data.x = (data.x - data.x.mean(0)) / data.x.std(0).clamp(min=1e-6)",
+        remedy="data.x = (data.x - data.x.mean(0)) / data.x.std(0).clamp(min=1e-6)  # before training",
         actions=(Action("standardize_inputs", {"names": (one["name"],)}),),
         falsified_by="After standardizing the features the loss takes the same course.",
     )

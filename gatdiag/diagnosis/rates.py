@@ -185,7 +185,8 @@ def clipping(facts: Facts) -> Finding | str | None:
         f"Flagged below {said('clip')}.",
         steps=(0, facts.count - 1),
         figure="training_curves",
-        remedy=f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={remedy.rounded(2 * usual):g})",
+        remedy=f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={remedy.rounded(2 * usual):g})"
+        "  # in place of your call, between loss.backward() and optimizer.step()",
         falsified_by="Without clipping the loss falls no faster.",
     )
 

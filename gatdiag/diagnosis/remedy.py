@@ -102,7 +102,7 @@ def attention_anew(facts: Facts, layers: Sequence[str]) -> tuple[str, tuple[Acti
     names = names or tuple(one["name"] for one in chosen if one["name"].endswith("lin_query.weight"))
     if not names:
         return "", ()
-    line = f"for name in {[*names]}:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))"
+    line = f"for name in {[*names]}:  # before training\n    torch.nn.init.xavier_normal_(model.get_parameter(name))"
     return line, (Action("draw", {"parameters": names}),)
 
 

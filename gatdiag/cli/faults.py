@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gatdiag.experiments.faults.bank import Result
     from gatdiag.experiments.faults.cases import Case
 
-_PARTS = ("calibration", "held-out", "all")
+_PARTS = ("calibration", "held-out", "all", "pairs")
 
 
 def faults(
@@ -31,7 +31,10 @@ def faults(
         str | None, typer.Option(metavar="CAUSE,...", help="Only these causes; healthy is one of them.")
     ] = None,
     part: Annotated[
-        str, typer.Option(metavar="PART", help="calibration, held-out (other graphs and layers) or all.")
+        str,
+        typer.Option(
+            metavar="PART", help="calibration, held-out (other graphs and layers), all, or pairs (two faults at once)."
+        ),
     ] = "calibration",
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for runs and tables. What was trained there is not repeated.")
@@ -56,6 +59,9 @@ def faults(
     chosen = _chosen(only, part)
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: choose another --out")
+    if part == "pairs":
+        _two_at_once(out, jobs, as_json)
+        return
     if treated:
         _treat(chosen, out, jobs, as_json)
         return
@@ -67,6 +73,17 @@ def faults(
         return
     _print(results)
     plain_console().print(f"Each case: {', '.join(map(str, written))}")
+
+
+def _two_at_once(out: Path, jobs: int | None, as_json: bool) -> None:
+    from gatdiag.experiments.faults.pairs import in_short, run_pairs, write_pairs
+
+    pairs = run_pairs(out / "runs", jobs)
+    written = write_pairs(pairs, out)
+    if as_json:
+        print_document({"version": 1, "pairs": [pair.row() for pair in pairs]})
+        return
+    plain_console().print(f"{in_short(pairs)}\nEach pair: {written}")
 
 
 def _treat(chosen: Sequence[Case], out: Path, jobs: int | None, as_json: bool) -> None:

@@ -58,7 +58,7 @@ def test_a_part_and_causes_can_be_chosen(faults, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--part", "half"], "--part: expected one of calibration, held-out, all, got 'half'"),
+        (["--part", "half"], "--part: expected one of calibration, held-out, all, pairs, got 'half'"),
         (["--only", "lr"], "--only: expected some of init-unbalanced"),
         (["--only", ","], "got ','"),
     ],

@@ -12,7 +12,7 @@ from gatdiag.diagnosis.finding import Finding
 from gatdiag.diagnosis.laws import relative_to_weights
 from gatdiag.diagnosis.stored_weights import dead_weights, no_gradient
 from gatdiag.diagnosis.thresholds import limit
-from tests.report.builder import build, rewrite_meta
+from tests.report.builder import SHAPES, build, rewrite_meta
 
 STEPS = 60
 FLAT = np.full(STEPS, 2.0)
@@ -340,3 +340,69 @@ def test_parameters_whose_second_moment_is_zero_never_got_a_gradient():
     assert (found.parameters, found.layers) == (("a",), ("lin",))
     assert "1 of 2 parameters" in found.text
     assert list(no_gradient(weights())) == []
+
+
+# --- what is there before the first step decides ----------------------------------------------------------------------
+
+C = limit("gain-jump")
+
+
+@pytest.mark.parametrize(
+    ("c", "peaks", "expected"),
+    [
+        ([1.01 * C, -1.01 * C] * 2, 0.0, "init-unbalanced"),
+        ([1.01 * C, -0.99 * C] * 2, 0.0, "loss-not-falling"),  # the lower of the two medians counts
+        ([10 * C] * 4, 0.0, "loss-not-falling"),  # of one sign: layers differ, not neurons
+        ([1.01 * C, -1.01 * C] * 2, 0.9, "attention-saturated"),  # c is as large because of the attention
+    ],
+)
+def test_neurons_of_a_layer_that_are_large_one_way_and_the_other_are_out_of_balance(tmp_path, c, peaks, expected):
+    run = build(
+        tmp_path / "run",
+        layers={"attention_peak": still([peaks] * 3)},
+        weights={"norm": gains(1, 1, 1, width=4)},
+        neurons={"c": still([0.1, -0.1] * 2 + c), "delta": still([0] * 8)},
+        logged={"loss": FLAT},
+        width=4,
+    )
+    verdict = diagnose(run).verdict
+    assert verdict.code == expected
+    assert expected != "init-unbalanced" or (verdict.layers, verdict.evidence[0].value) == (
+        ("convs.1",),
+        pytest.approx(1.01 * C),
+    )
+
+
+def test_outputs_follow_the_product_of_the_norms_so_that_large_and_small_layers_are_not_too_large(tmp_path):
+    weights = {"norm": gains(40, 1 / 40, 40, 1 / 40)}
+    loss = {"loss": 50 * FLAT, "val_accuracy": 0 * FLAT}
+    codes = [finding.code for finding in diagnose(build(tmp_path / "run", weights=weights, logged=loss, width=8))]
+    assert codes == ["init-unbalanced"]
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(FLAT, "error"), (FALLING, "note")])
+def test_weights_of_rank_one_are_named_before_what_comes_of_them(tmp_path, loss, severity):
+    """Neurons that begin alike die together, and their norm says nothing of the initialization."""
+    norm = gains(1, 0.01, 1)
+    run = build(
+        tmp_path / "run",
+        layers={"effective_rank": still([3, 1, 1]), "dead_fraction": still([0, 1, 0]), "non_finite": still([0, 0, 0])},
+        weights={"norm": norm, "spectral_norm": norm * [0.5, 1, 0.5]},
+        logged={"loss": loss},
+        width=8,
+    )
+    verdict = diagnose(run).verdict
+    assert (verdict.code, verdict.severity, verdict.layers) == ("rank-collapse", severity, ("convs.1",))
+
+
+@pytest.mark.parametrize(("optimizer", "expected"), [({"momentum": 0}, True), ({"betas": [0.9, 0.999]}, False)])
+def test_adam_keeps_no_attention_network_out_of_balance(tmp_path, optimizer, expected):
+    held = [f"convs.{number}.{name}" for number in range(10) for name in SHAPES]
+    run = build(
+        tmp_path / "run",
+        layers={"output_norm": still(10.0 ** -np.arange(10))},
+        weights={"norm": still([1.0] * 10)},
+        logged={"loss": FLAT},
+        optimizers=[{"class": "Any", "groups": [{"lr": 0.1, "parameters": held, **optimizer}]}],
+    )
+    assert any(finding.code == "init-unbalanced" for finding in diagnose(run)) == expected

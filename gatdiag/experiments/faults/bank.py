@@ -29,6 +29,7 @@ _CLEARLY: Final = 0.25  # more of it, by which a repaired twin has to be better
 _TIMES: Final = 10.0  # as far, that conserved quantities have to go where laws are what was broken
 ON_LAWS: Final = ("law-broken", "optimizer-breaks-conservation")  # notes: the network trains all the same
 
+_C = TypeVar("_C")
 _T = TypeVar("_T")
 Alarm: TypeAlias = str  # "error", "warning", or "" for a note or nothing
 
@@ -157,7 +158,7 @@ def run_bank(
 
 
 @contextmanager
-def mapped(work: Callable[[Case], _T], chosen: Sequence[Case], jobs: int | None) -> Iterator[Iterable[_T]]:
+def mapped(work: Callable[[_C], _T], chosen: Sequence[_C], jobs: int | None) -> Iterator[Iterable[_T]]:
     """Work on cases, each training with one thread: results in the order in which they are done."""
     jobs = min(jobs or os.cpu_count() or 1, len(chosen))
     if jobs <= 1:
@@ -178,10 +179,10 @@ def mapped(work: Callable[[Case], _T], chosen: Sequence[Case], jobs: int | None)
 def _result(case: Case, folder: Path) -> Result:
     place = folder / case.name
     outcome = trained(case.faulty, place / "faulty")
-    verdict = _judged(place / "faulty")
+    verdict = judged(place / "faulty")
     if case.repaired is None:
         return Result(case, outcome, verdict)
-    return Result(case, outcome, verdict, trained(case.repaired, place / "repaired"), _judged(place / "repaired"))
+    return Result(case, outcome, verdict, trained(case.repaired, place / "repaired"), judged(place / "repaired"))
 
 
 def trained(recipe: Recipe, folder: Path) -> Outcome:
@@ -204,7 +205,8 @@ def trained(recipe: Recipe, folder: Path) -> Outcome:
     return outcome
 
 
-def _judged(folder: Path) -> Verdict:
+def judged(folder: Path) -> Verdict:
+    """What is said of a kept run."""
     run = load(folder)
     said = diagnose(run)
     severity = "" if said.verdict.code == HEALTHY else said.verdict.severity

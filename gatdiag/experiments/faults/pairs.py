@@ -1,0 +1,190 @@
+"""Two faults at once: is one of them named, and the other once the first is repaired?
+
+A pair counts only if each of its faults does by itself, by the bank's own yardstick (`bank.counts`).
+"""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final
+
+from gatdiag.experiments.faults.bank import Verdict, counts, judged, mapped, trained
+from gatdiag.experiments.faults.recipe import Recipe, initialized
+from gatdiag.experiments.faults.training import Outcome
+from gatdiag.run.files import atomic_write
+
+_SGD: Final = {"optimizer": "SGD", "lr": 0.2}
+_DEEP: Final = {"layer": "gatv2", "depth": 12, "optimizer": "SGD", "lr": 0.02, "steps": 200}
+
+PAIRS: Final[tuple[tuple[Mapping[str, dict[str, Any]], dict[str, Any]], ...]] = (
+    (
+        {"gradients-not-cleared": {"clears": False}, "init-unbalanced": initialized(("xavier", 1))},
+        {**_DEEP, **initialized(("balanced", 1))},
+    ),
+    ({"lr-too-small": {"lr": 1e-6}, "dead-units": initialized(("biases", -6))}, {"layer": "gcn", "depth": 3}),
+    (
+        {"input-scale": {"inputs": ("scaled", 3e3)}, "output-softmax-twice": {"output": "softmax"}},
+        {"layer": "sage", "depth": 4, "classes": 8, "columns": 64, **_SGD},
+    ),
+    (
+        {"weight-decay-too-strong": {"decay": 0.3}, "depth-oversmoothing": {"depth": 32}},
+        {"layer": "gcn", "depth": 3, "optimizer": "SGD", "lr": 0.5, **initialized(("he", 1))},
+    ),
+    (
+        {"parameters-not-in-optimizer": {"optimizes": "last"}, "init-too-small": initialized(("scaled", 0.01))},
+        {"layer": "sage", "depth": 4, "width": 4, "optimizer": "SGD", "lr": 0.5},
+    ),
+    (
+        {"clipping-too-tight": {"clip": 1e-4}, "init-unbalanced": initialized(("alternating", 30))},
+        {"layer": "gcn", "depth": 4, "graph": "small world", "optimizer": "SGD", "lr": 0.3},
+    ),
+    (
+        {"input-constant": {"inputs": ("all equal", 1)}, "lr-too-large": {"lr": 3.0}},
+        {"layer": "gatv2", "depth": 3, "graph": "preferential"},
+    ),
+    (
+        {"attention-saturated": initialized(("attention", 1e4)), "weight-decay-too-strong": {"decay": 30.0}},
+        {"layer": "gatv2", "depth": 4, "graph": "preferential", "optimizer": "AdamW"},
+    ),
+    (
+        {"no-training-signal": {"labels": "all one"}, "dead-units": initialized(("biases", -8))},
+        {"layer": "sage", "depth": 3, "graph": "grid", "optimizer": "SGD", "lr": 0.3},
+    ),
+    (
+        {"depth-vanishing-gradient": {"depth": 12, "activation": "sigmoid"}, "lr-too-small": {"lr": 1e-6}},
+        {"layer": "mlp", "depth": 3, "activation": "relu"},
+    ),
+    (
+        {"parameters-without-gradient": {"activation": "detached"}, "lr-too-small": {"lr": 1e-5}},
+        {"layer": "gcn", "depth": 4, "width": 6, "lr": 0.02, "steps": 150},
+    ),
+    (
+        {"output-softmax-twice": {"output": "softmax"}, "clipping-too-tight": {"clip": 1e-4}},
+        {"layer": "gatv2", "depth": 4, "classes": 8, "columns": 64, **_SGD},
+    ),
+    (
+        {"nonfinite-operation": {"activation": "unit rows"}, "lr-too-large": {"lr": 60.0}},
+        {"layer": "gcn", "depth": 3, "optimizer": "SGD", "lr": 0.5},
+    ),
+    (
+        {"init-too-large": initialized(("normal", 3)), "weight-decay-too-strong": {"decay": 20.0}},
+        {"layer": "gatv2", "depth": 3, "optimizer": "AdamW"},
+    ),
+    (
+        {"rank-collapse": {"width": 1}, "gradients-not-cleared": {"clears": False}},
+        {"layer": "mlp", "depth": 4, "width": 24, "optimizer": "momentum", "lr": 0.1},
+    ),
+    (
+        {"input-nonfinite": {"inputs": ("NaN in rows", 1)}, "parameters-not-in-optimizer": {"optimizes": "of a copy"}},
+        {"layer": "tag", "depth": 3, "graph": "tree"},
+    ),
+)
+"""Two causes and what plants each, and the training that they are planted in."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two faults and what was said of them.
+
+    Attributes:
+        causes: What was planted.
+        is_planted_well: Each fault by itself does harm that its repair takes away.
+        first: The verdict on both.
+        then: The verdict once the one that it names is repaired; None where it names neither.
+    """
+
+    causes: tuple[str, str]
+    is_planted_well: bool
+    first: Verdict
+    then: Verdict | None
+
+    @property
+    def is_first_right(self) -> bool:
+        """One of the two is named first."""
+        return self.first.code in self.causes
+
+    @property
+    def is_right(self) -> bool:
+        """One of the two, and then the other."""
+        return self.is_first_right and self.then is not None and {self.first.code, self.then.code} == {*self.causes}
+
+    def row(self) -> dict[str, object]:
+        """It as a row of a table."""
+        return {
+            "one": self.causes[0],
+            "other": self.causes[1],
+            "counts": self.is_planted_well,
+            "verdict": self.first.code,
+            "all_findings": " ".join(self.first.codes),
+            "verdict_once_repaired": self.then.code if self.then else "",
+            "right": self.is_right,
+        }
+
+
+def run_pairs(folder: Path, jobs: int | None = None) -> list[Pair]:
+    """Train each pair, each of its faults alone and none of them, if that was not done yet, and diagnose.
+
+    Args:
+        folder: Where the runs are kept.
+        jobs: Number of processes; None: one for each core.
+    """
+    with mapped(partial(_pair, folder=folder), range(len(PAIRS)), jobs) as done:
+        return [pair for _, pair in sorted(done, key=itemgetter(0))]
+
+
+def planted(number: int, *causes: str) -> Recipe:
+    """The training of a pair with these of its faults."""
+    plants, usual = PAIRS[number]
+    recipe = Recipe(**usual, seed=200 + number)
+    for cause in causes:
+        recipe = replace(recipe, **plants[cause])
+    return recipe
+
+
+def _pair(number: int, folder: Path) -> tuple[int, Pair]:
+    one, other = PAIRS[number][0]
+    place = folder / f"pair-{number:02}"
+    outcomes: dict[tuple[str, ...], Outcome] = {
+        causes: trained(planted(number, *causes), place / ("-and-".join(causes) or "repaired"))
+        for causes in [(one, other), (one,), (other,), ()]
+    }
+    alone = all(counts(cause, outcomes[cause,], outcomes[()]) for cause in (one, other))
+    first = judged(place / f"{one}-and-{other}")
+    rest = {one: other, other: one}.get(first.code)
+    return number, Pair((one, other), alone, first, judged(place / rest) if rest else None)
+
+
+def write_pairs(pairs: Sequence[Pair], folder: Path) -> Path:
+    """Write `pairs.csv` and `pairs.md`; returns the first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "pairs.csv"
+    with atomic_write(path) as part, part.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=[*pairs[0].row()], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(pair.row() for pair in pairs)
+    with atomic_write(folder / "pairs.md") as part:
+        part.write_text("\n".join(_page(pairs)) + "\n")
+    return path
+
+
+def in_short(pairs: Sequence[Pair]) -> str:
+    """How many are right."""
+    counted = [pair for pair in pairs if pair.is_planted_well]
+    first, both = (sum(getattr(pair, name) for pair in counted) for name in ("is_first_right", "is_right"))
+    return (
+        f"Of {len(counted)} trainings with two faults: one of the two named first in {first}, "
+        f"and the other once that is repaired in {both}."
+    )
+
+
+def _page(pairs: Sequence[Pair]) -> Iterator[str]:
+    yield "# Two faults at once: what was planted, and what the diagnosis said\n"
+    yield "Written by `gatdiag faults --part pairs`. The fault that is named is repaired, the other one is left.\n"
+    yield f"- {in_short(pairs)}\n"
+    yield "| planted | verdict | once that is repaired | right |\n|---|---|---|---|"
+    for pair in pairs:
+        right = "yes" if pair.is_right else "no" if pair.is_planted_well else "does not count"
+        yield f"| {', '.join(pair.causes)} | {pair.first.code} | {pair.then.code if pair.then else ''} | {right} |"

@@ -6,6 +6,7 @@ neighbors never:
     cli            one command a file, over public functions
     experiments    built-in models, data sets and trainings; what recording one costs
     treatment      treat(): a training before and after the remedy that its diagnosis names
+    rehearsal      preflight(): a copy of the model makes its first steps, and these are diagnosed
     watching       watch(): a recorder around a training loop, with or without a progress line
     report         runs -> one HTML page that a stranger understands
     figures        runs -> the papers' figures, as pictures and as data; one figure a file
@@ -39,19 +40,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gatdiag.diagnosis import diagnose
     from gatdiag.laws import find_laws
+    from gatdiag.rehearsal import preflight
     from gatdiag.report import write_report
     from gatdiag.run import load
     from gatdiag.structure import discover
     from gatdiag.treatment import treat
     from gatdiag.watching import watch
 
-__all__ = ["diagnose", "discover", "find_laws", "load", "treat", "watch", "write_report"]
+__all__ = ["diagnose", "discover", "find_laws", "load", "preflight", "treat", "watch", "write_report"]
 
 _HOME = {
     "diagnose": "gatdiag.diagnosis",
     "discover": "gatdiag.structure",
     "find_laws": "gatdiag.laws",
     "load": "gatdiag.run",
+    "preflight": "gatdiag.rehearsal",
     "treat": "gatdiag.treatment",
     "watch": "gatdiag.watching",
     "write_report": "gatdiag.report",

@@ -23,6 +23,7 @@ from gatdiag.cli.export import export
 from gatdiag.cli.faults import faults
 from gatdiag.cli.inspect import inspect
 from gatdiag.cli.laws import laws
+from gatdiag.cli.preflight import preflight
 from gatdiag.cli.printing import as_options
 from gatdiag.cli.rebalance import rebalance
 from gatdiag.cli.report import report
@@ -41,6 +42,7 @@ _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     compare,
     rebalance,
     laws,
+    preflight,
     export,
     bench,
     faults,

@@ -2,7 +2,8 @@
 
 The JSON document has the keys ``version`` (1), ``cases`` (a row for each, as in the CSV file), ``confusion`` (a row for
 each cause: planted, right, others, baseline) and ``healthy`` (for controls and twins: trainings, errors, warnings,
-baseline). With ``--treat`` it has ``version`` and ``cases``, a row for each as in that table.
+baseline); with ``--preflight`` also ``preflight``, a row for each network before its training. With ``--treat`` it has
+``version`` and ``cases``, a row for each as in that table.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gatdiag.errors import InputError
 if TYPE_CHECKING:
     from gatdiag.experiments.faults.bank import Result
     from gatdiag.experiments.faults.cases import Case
+    from gatdiag.experiments.faults.foresight import Forecast
 
 _PARTS = ("calibration", "held-out", "all", "pairs")
 
@@ -42,6 +44,9 @@ def faults(
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes; one for each core if left out.")
     ] = None,
+    before: Annotated[
+        bool, typer.Option("--preflight", help="Say of each network before its training, too, whether it will fail.")
+    ] = False,
     treated: Annotated[
         bool,
         typer.Option("--treat", help="Treat what is faulty as gatdiag treat does; compare with the repaired twins."),
@@ -54,6 +59,7 @@ def faults(
     false alarms, and the rules that other tools publish are judged beside. Ctrl-C keeps what was finished.
     """
     from gatdiag.experiments.faults.bank import run_bank
+    from gatdiag.experiments.faults.foresight import forecasts, sentence, write_forecasts
     from gatdiag.experiments.faults.tables import write_tables
 
     chosen = _chosen(only, part)
@@ -68,10 +74,18 @@ def faults(
     with _progress(len(chosen)) as on_done:
         results = run_bank(chosen, out / "runs", jobs, on_done)
     written = write_tables(results, out)
+    foreseen: list[Forecast] = []
+    if before:
+        with _progress(len(results)) as on_done:
+            foreseen = list(forecasts(results, on_done))
+        written.append(write_forecasts(foreseen, out))
     if as_json:
-        print_document({"version": 1, **_document(results)})
+        document = {"version": 1, **_document(results)}
+        print_document(document | {"preflight": [one.row() for one in foreseen]} if before else document)
         return
     _print(results)
+    if foreseen:
+        plain_console().print(sentence(foreseen))
     plain_console().print(f"Each case: {', '.join(map(str, written))}")
 
 

@@ -102,6 +102,12 @@ CHECKS: Final[Mapping[str, Check]] = {
     "small-steps": symptoms.small_steps,
 }
 
+# Checks that say something before the first step of a training.
+BEFORE_TRAINING: Final = frozenset(CHECKS) - {
+    "gradients-not-cleared", "weight-decay-too-strong", "clipping-too-tight", "lr-too-small", "overfitting",
+    "optimizer-breaks-conservation", "loss-not-falling", "unchanged-weights", "small-steps",
+}  # fmt: skip
+
 
 def diagnose(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = None) -> Diagnosis:
     """Why a recorded training fails, or what is wrong with checkpoints: one cause, ranked first, and its evidence.
@@ -122,17 +128,21 @@ def diagnose(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = N
         Traceback (most recent call last):
         gatdiag.errors.InputError: ...
     """
-    facts = Facts(run if isinstance(run, Run) else load(run), weights)
+    return judged(Facts(run if isinstance(run, Run) else load(run), weights))
+
+
+def judged(facts: Facts) -> Diagnosis:
+    """The diagnosis of a run of which it is known what it is of: a training, checkpoints, a rehearsal."""
     found: list[Finding] = []
     skipped: dict[str, str] = {}
     for code, check in CHECKS.items():
-        result = check(facts)
+        result = "it takes training" if facts.is_rehearsal and code not in BEFORE_TRAINING else check(facts)
         if isinstance(result, str):
             skipped[code] = result
         elif result is not None:
             found.append(result)
-    if weights is not None:
-        found += [*stored_weights.no_gradient(weights), *stored_weights.dead_weights(weights)]
+    if facts.weights is not None:
+        found += [*stored_weights.no_gradient(facts.weights), *stored_weights.dead_weights(facts.weights)]
     return Diagnosis(tuple(_ranked(found)), skipped, facts.state)
 
 

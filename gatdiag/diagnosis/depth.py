@@ -21,11 +21,12 @@ def exploding(facts: Facts) -> Finding | str | None:
     if len(norms) < 5:
         return f"it takes 6 layers to speak of depth, and {len(norms) + 1} have a recorded output"
     gain = _typical_gain(facts)
-    if facts.state == "trained" or not gain < limit("gain-large"):
+    if facts.state == "trained" or facts.learns_at_once or not gain < limit("gain-large"):
         return None
     grow = _ratio(norms[-1], norms[0])
     back = _ratio(grads[0], grads[-1]) if grads else math.nan
-    is_hot = facts.first_loss > limit("jump") * facts.base and max(grow, back) > 10
+    most = grow if facts.is_rehearsal else max(grow, back)  # normalizations scale gradients, and it may train
+    is_hot = facts.first_loss > limit("jump") * facts.base and most > 10
     if not (grow > limit("explode") or back > limit("explode-back") or is_hot):
         return None
     layers = tuple(facts.profile("output_norm"))
@@ -57,7 +58,7 @@ def vanishing(facts: Facts) -> Finding | str | None:
     grads = [value for value in facts.profile("output_gradient_norm").values() if math.isfinite(value)]
     if len(grads) < limit("deep"):
         return f"it takes 4 layers to speak of depth, and {len(grads)} have a recorded gradient"
-    if facts.state == "trained":
+    if facts.state == "trained" or facts.learns_at_once:
         return None
     threshold = "vanish-alike" if facts.passes_messages and _alike(facts) else "vanish"
     ratio = _ratio(grads[0], grads[-1])
@@ -86,7 +87,7 @@ def oversmoothing(facts: Facts) -> Finding | str | None:
     """Rows become alike, or multiples of one vector, over graph convolutions, while their norm stays."""
     if not facts.profile("relative_mu"):
         return "relative mu was not recorded"
-    if facts.state == "trained" or not facts.passes_messages:
+    if facts.state == "trained" or facts.learns_at_once or not facts.passes_messages:
         return None
     if layers_of_rank_one(facts):
         return None
@@ -101,7 +102,7 @@ def rank_collapse(facts: Facts) -> Finding | str | None:
         return "the effective rank was not recorded"
     if (of_weights := _weights_of_rank_one(facts)) is not None:
         return of_weights
-    if facts.state == "trained" or (facts.passes_messages and _depth(facts) >= limit("deep")):
+    if facts.state == "trained" or facts.learns_at_once or (facts.passes_messages and _depth(facts) >= limit("deep")):
         return None
     return _one_direction(facts, "rank-collapse")
 
@@ -205,7 +206,7 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
         return None
     values = list(rank.values())
     has_fallen = len(values) >= 8 and values[-1] < limit("rank-few") and values[-1] < values[0] / 8
-    if not (values[-1] < limit("rank-one") or has_fallen) or values[0] <= 2:
+    if not (values[-1] < limit("rank-one") or has_fallen) or values[0] <= 2 or _carries_gradients(facts):
         return None
     return _smoothing(
         facts,
@@ -224,6 +225,12 @@ def _skips(facts: Facts) -> tuple[str, tuple[Action, ...]]:
     has_stream = any(law.get("kind") == "stream" for law in (facts.run.meta.get("laws") or {}).get("found") or [])
     lines, actions = remedy.inserted(facts, *(("LayerNorm",) if has_stream else ("LayerNorm", "Skip")))
     return lines or "x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer", actions
+
+
+def _carries_gradients(facts: Facts) -> bool:
+    """Before training: gradients reach the first layer undiminished, as skips carry them, so that it can learn."""
+    grads = _hidden(facts, "output_gradient_norm")
+    return facts.is_rehearsal and len(grads) > 1 and grads[0] > limit("arrives") * grads[-1]
 
 
 def _smoothing(

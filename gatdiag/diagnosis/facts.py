@@ -16,10 +16,10 @@ from gatdiag.run import Run
 from gatdiag.summary import FEATURES, logged, loss_name, recorded, scores
 
 Floats: TypeAlias = NDArray[np.float64]
-State: TypeAlias = Literal["trained", "partly", "failing", "unknown"]
+State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
 
 _SEVERITY: Final[Mapping[State, Severity]] = {
-    "failing": "error", "partly": "warning", "unknown": "warning", "trained": "note",
+    "failing": "error", "partly": "warning", "unknown": "warning", "trained": "note", "untrained": "error",
 }  # fmt: skip
 _GRAPH_LEVEL: Final = ("Linear", "Sequential")  # kinds that may follow a pooling
 
@@ -31,10 +31,12 @@ class Facts:
     Attributes:
         run: The run.
         weights: What stored weights show beyond it, as `gatdiag.checkpoint.weight_table` gives it; None for a training.
+        is_rehearsal: It holds the first steps of a copy, before training; see `gatdiag.preflight`.
     """
 
     run: Run
     weights: pd.DataFrame | None = None
+    is_rehearsal: bool = False
 
     # --- what was recorded --------------------------------------------------------------------------------------------
 
@@ -171,8 +173,15 @@ class Facts:
         return float(self.finite_loss.max()) / self.base if len(self.finite_loss) and self.base > 0 else math.nan
 
     @cached_property
+    def jump(self) -> float:
+        """The largest finite loss over the first, which may have been far above `base` before any step was made."""
+        return self.worst * self.base / max(self.base, self.first_loss) if self.base > 0 else math.nan
+
+    @cached_property
     def state(self) -> State:
         """How the training went."""
+        if self.is_rehearsal:
+            return "untrained"
         if self.is_of_checkpoints or not len(self.loss):
             return "unknown"
         if self.is_broken:
@@ -184,9 +193,15 @@ class Facts:
         return "failing" if self.progress < limit("failing") else "partly"
 
     @cached_property
+    def learns_at_once(self) -> bool:
+        """In its rehearsal the loss has fallen below that of a constant prediction already."""
+        best = self.finite_loss.min() if len(self.finite_loss) else math.nan
+        return bool(self.is_rehearsal and not self.is_broken and 1 - best / self.base > limit("fall"))
+
+    @cached_property
     def severity(self) -> Severity:
-        """Of a cause that would hinder a training that went like this one."""
-        return _SEVERITY[self.state]
+        """Of a cause that would hinder a training that went like this one; what only the optimizer decides is open."""
+        return "warning" if self.is_rehearsal and not self.groups else _SEVERITY[self.state]
 
     # --- parameters by step -------------------------------------------------------------------------------------------
 
@@ -230,13 +245,15 @@ class Facts:
 
     @cached_property
     def ratios(self) -> Floats:
-        """Update ratio of each parameter at each recorded step."""
-        return self.by_parameter("update_ratio")
+        """Update ratio of each parameter at each recorded step; NaN where no optimizer made it."""
+        ratios = self.by_parameter("update_ratio")
+        return np.full_like(ratios, np.nan) if self.is_rehearsal and not self.groups else ratios
 
     @cached_property
     def saw_gradients(self) -> bool:
         """Gradients were looked at, whether there were any or not."""
-        return bool(np.isfinite(self.gradients).any() or np.isfinite(self.ratios).any()) and not self.is_of_checkpoints
+        seen = np.isfinite(self.gradients).any() or np.isfinite(self.ratios).any() or self.is_rehearsal
+        return bool(seen) and not self.is_of_checkpoints
 
     @cached_property
     def size(self) -> Floats:

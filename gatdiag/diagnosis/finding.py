@@ -14,6 +14,7 @@ _HEALTHY: Final = {  # state -> what is said where no check found anything
     "failing": "The network has hardly trained, and no check found why; it may have needed more steps.",
     "unknown": "No check found anything wrong. Whether the network trains cannot be said: too few steps, or no loss, "
     "were recorded.",
+    "untrained": "Nothing was found that would keep the network from training.",
 }
 # Properties of the optimizer or of the data, said once and never the reason why a network does not train.
 DESCRIPTIVE: Final = frozenset({"optimizer-breaks-conservation"})
@@ -108,7 +109,8 @@ class Diagnosis:
         findings: Ranked: by severity, then a cause before its symptoms. Findings that another one explains are among
             that one's `symptoms`, not here.
         skipped: Check -> why it could not be made.
-        state: How the training went: "trained", "partly", "failing", or "unknown" where too little was recorded.
+        state: How the training went: "trained", "partly", "failing", or "unknown" where too little was recorded;
+            "untrained" before training (`gatdiag.preflight`).
     """
 
     findings: tuple[Finding, ...] = ()
@@ -121,7 +123,10 @@ class Diagnosis:
         return next((finding for finding in self.findings if finding.code not in DESCRIPTIVE), self._healthy())
 
     def _healthy(self) -> Finding:
-        return Finding(HEALTHY, "note", "No problem found", _HEALTHY[self.state])
+        text = _HEALTHY[self.state]
+        if self.state == "untrained" and "lr-too-large" in self.skipped:
+            text += " Its optimizer was not looked at: give it with optimizer=."
+        return Finding(HEALTHY, "note", "No problem found", text)
 
     def __iter__(self) -> Iterator[Finding]:
         """Yields the findings."""

@@ -153,23 +153,28 @@ def _least_of_both_signs(facts: Facts) -> dict[str, float]:
 def _stuck(facts: Facts) -> Finding | None:
     """Nothing moves though weights, depth and rate are usual: attention and features hold each other (paper 1)."""
     norms = list(facts.profile("output_norm").values())
-    is_judged = facts.attends and facts.has_laws and facts.state in ("failing", "partly") and len(norms) >= 5
-    if not is_judged or facts.is_adam or is_smoothed(facts) or saturated_at_start(facts):
+    is_judged = facts.attends and facts.has_laws and facts.state in ("failing", "partly", "untrained")
+    if not is_judged or len(norms) < 5 or facts.learns_at_once:
+        return None
+    if facts.is_adam or is_smoothed(facts) or saturated_at_start(facts):
         return None  # Adam does not conserve c, and its steps stay long
     shrinks = len(norms) >= 8 and norms[0] > 0 and min(norms[-3:]) < limit("shrink") * norms[0]
     moves, over, attention = median(facts.step_ratio), median(facts.overshoot), _attention_pace(facts)
     is_stuck = facts.count >= limit("steps") and moves < limit("stuck")
-    is_still = is_stuck and attention < limit("attention-still")
-    if not (shrinks or is_still or (is_stuck and over > limit("stiff"))):
+    is_stiff = (is_stuck and over > limit("stiff")) or (facts.is_rehearsal and _is_bound(moves, over))
+    is_still = (is_stuck or _fades(facts, norms)) and attention < limit("attention-still")
+    if not (shrinks or is_stiff or is_still):
         return None
     ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
     return _finding(
         facts,
         f"In these {len(norms)} attention layers the weights that lead into each neuron and those that lead out of it "
-        f"are out of balance: outputs shrink to {percent(ratio)} of their size, and a step moves the weights by "
-        f"{number(moves)} of theirs. Gradient descent conserves that imbalance (c), so that no training repairs it.",
-        Evidence("update ratio of attention over that of features, deeper half of the layers", attention),
-        "attention-still" if is_still else "shrink" if shrinks else "stiff",
+        f"are out of balance: outputs shrink to {percent(ratio)} of their size{_moving(moves)}. Gradient descent "
+        "conserves that imbalance (c), so that no training repairs it.",
+        Evidence("update ratio of attention over that of features, deeper half of the layers", attention)
+        if math.isfinite(attention)
+        else Evidence("smallest norm of the last outputs over that of the first", ratio),
+        "attention-still" if is_still else "shrink" if shrinks else "bound" if facts.is_rehearsal else "stiff",
         tuple(facts.profile("output_norm")),
     )
 
@@ -177,6 +182,20 @@ def _stuck(facts: Facts) -> Finding | None:
 def _geometric_mean(gains: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
     """Outputs follow the product of the norms: what one layer has too much, another may have too little."""
     return float(np.exp(np.log(gains).mean()))
+
+
+def _moving(moves: float) -> str:
+    return f", and a step moves the weights by {number(moves)} of theirs" if math.isfinite(moves) else ""
+
+
+def _is_bound(moves: float, over: float) -> bool:
+    """Before training, at whatever rate: the longest step that does not diverge moves next to nothing."""
+    return over > limit("linear") and moves * limit("overshoot") / over < limit("bound")
+
+
+def _fades(facts: Facts, norms: list[float]) -> bool:
+    """Before training: what shrinks a little less, where attention stands still beside the features."""
+    return facts.is_rehearsal and len(norms) >= 8 and min(norms[-3:]) < limit("norm-stays") * norms[0]
 
 
 def _attention_pace(facts: Facts) -> float:
@@ -197,12 +216,13 @@ def _finding(facts: Facts, text: str, evidence: Evidence, threshold: str, layers
     lr = remedy.learning_rate(facts)
     line, actions = remedy.balanced(facts)
     again = remedy.optimizer(facts, lr=lr) if math.isfinite(lr) else remedy.optimizer(facts)
+    moved = Evidence("share of the weights that a step moves, median", median(facts.step_ratio))
     return Finding(
         "init-unbalanced",
         facts.severity,
         "Neurons are out of balance from the start",
         text,
-        (evidence, Evidence("share of the weights that a step moves, median", median(facts.step_ratio))),
+        tuple(one for one in (evidence, moved) if math.isfinite(one.value)),
         f"Threshold {said(threshold)}.",
         layers,
         steps=(0,),

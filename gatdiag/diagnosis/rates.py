@@ -22,10 +22,14 @@ def too_large(facts: Facts) -> Finding | str | None:
     """Steps that overshoot twice the distance to the minimum, or replace the weights, and a loss that jumps."""
     if facts.is_of_checkpoints or not len(facts.step_ratio):
         return _UNSEEN
-    early = largest(facts.step_ratio[:_EARLY])
+    if facts.is_rehearsal and not facts.groups:
+        return "no optimizer was given"
+    early = largest(facts.step_ratio[: 1 if facts.is_rehearsal else _EARLY])
     over = facts.overshoot[:_EARLY]
     hits = over[over > limit("overshoot")]
     factor = median(hits)
+    if facts.is_rehearsal:
+        return _too_large(facts, early, factor, facts.severity) if _jumps_at_once(facts, early, len(hits)) else None
     diverged = facts.is_broken or facts.worst > limit(
         "jump" if facts.state in ("failing", "unknown") else "jump-trained"
     )
@@ -40,12 +44,20 @@ def too_large(facts: Facts) -> Finding | str | None:
     return None if len(over) or facts.state == "trained" else f"{_NO_OVERSHOOT}, so that only jumps were looked for"
 
 
+def _jumps_at_once(facts: Facts, early: float, hits: int) -> bool:
+    """Before training: the first step replaces the weights and the loss rises, or the loss explodes."""
+    explodes = facts.is_broken or facts.jump > limit("jump-trained")
+    replaces = early > limit("step-replaces") and facts.jump > 1
+    return replaces or (explodes and (hits > 0 or early > limit("step-large")))
+
+
 def _too_large(facts: Facts, early: float, factor: float, severity: Severity) -> Finding:
     lr = remedy.learning_rate(facts)
     better = _smaller(facts, lr)
     jump = f"the loss rose to {number(facts.worst)} times that of a constant prediction"
     jump = "the loss became NaN or infinite" if facts.is_broken else jump
     jump = jump if facts.is_broken or facts.worst > 1.05 else "the loss does not settle"
+    limits = ("step-replaces", "jump-trained") if facts.is_rehearsal else ("step-large", "jump")
     return Finding(
         "lr-too-large",
         severity,
@@ -58,7 +70,7 @@ def _too_large(facts: Facts, early: float, factor: float, severity: Severity) ->
             *([Evidence("overshoot of these steps, median", factor)] if math.isfinite(factor) else []),
             Evidence("largest loss over that of a constant prediction", facts.worst),
         ),
-        f"Flagged above {said('step-large', 'jump')}, or an overshoot above {said('overshoot')}.",
+        f"Flagged above {said(*limits)}, or an overshoot above {said('overshoot')}.",
         steps=(0, min(_EARLY, facts.count) - 1),
         figure="training_curves",
         remedy=f"{remedy.optimizer(facts, lr=better)}  # in place of yours, before schedulers are made",

@@ -41,6 +41,8 @@ THRESHOLDS: Final = {
     "explode-back": Threshold(1e3, "growth of the gradients from the last layer to the first"),
     "vanish": Threshold(1e-3, "gradient of the first layer's output over the last's; healthy 0.023 to 28, faulty 3e-5"),
     "vanish-alike": Threshold(1e-5, "the same where rows are alike, which shrinks it, too"),
+    "arrives": Threshold(1, "gradient of the first over that of the last hidden layer, before training: with skips 1.8 "
+    "to 21, without them and of low rank up to 0.3"),
     "alike": Threshold(1e-2, "relative mu of the last layers; healthy 0.075 to 0.89, faulty 7e-8 to 9e-4"),
     "norm-stays": Threshold(0.03, "of the first layer's output norm: below, outputs vanish rather than become alike"),
     "rank-one": Threshold(1.25, "effective rank: sigma_2 is 5 % of sigma_1; healthy 1.5 to 21, faulty 1.00 to 1.05"),
@@ -54,6 +56,10 @@ THRESHOLDS: Final = {
     ),
     "stuck": Threshold(1e-3, "share of the weights that a step moves; 1,000 such steps would replace them"),
     "stiff": Threshold(0.1, "overshoot: the learning rate cannot be raised ten times although nothing moves"),
+    "bound": Threshold(
+        2.4e-3, "share of the weights that a step of overshoot 2 would move; deep attention networks that train 9e-3 "
+        "and more, stuck 6e-4"
+    ),
     "deep": Threshold(4, "layers and more"),
     # units
     "dead": Threshold(0.9, "share of units that are zero at every node; healthy 0 to 0.69, faulty 1"),

@@ -77,6 +77,9 @@ def without_gradient(facts: Facts) -> Finding | str | None:
         return _no_gradient(
             facts, never, f"No gradient ever reaches {len(never)} of {total} parameters {why}", severity
         )
+    if frozen and facts.is_rehearsal:
+        text = f"{len(frozen)} of {total} parameters are frozen, so that only the others can learn"
+        return _no_gradient(facts, frozen, text, "note")
     if frozen and facts.state in ("failing", "partly"):
         text = f"{len(frozen)} of {total} parameters are frozen, and the loss does not fall as it could"
         return _no_gradient(facts, frozen, text, facts.severity)
@@ -157,7 +160,7 @@ def no_signal(facts: Facts) -> Finding | str | None:
     known = facts.gradients[np.isfinite(facts.gradients)]
     if not facts.saw_gradients:
         return "no gradient was recorded"
-    if not len(known) and not facts.is_broken:
+    if not len(known) and not facts.is_broken and not facts.run.meta.get("first_non_finite"):
         return _no_signal("No gradient ever arrives at any parameter: the loss does not depend on the model.", 0.0)
     if len(known) and (known == 0).all():
         return _no_signal("The gradient of every parameter is exactly zero at every step.", 0.0)

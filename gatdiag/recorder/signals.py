@@ -132,7 +132,7 @@ class Signals:
         own = {id(parameter): name for name, parameter in self._model.named_parameters()}
         inputs = {id(x) for x in given}
         reached: set[str] = set()
-        for leaf in _leaves(o):
+        for leaf in leaves(o):
             if id(leaf) in own:
                 reached.add(own[id(leaf)])
             elif id(leaf) not in inputs:
@@ -233,7 +233,7 @@ def _argument_names(model: nn.Module) -> list[str]:
     return [*names, *(f"argument {number}" for number in range(len(names), _MOST_ARGUMENTS))]
 
 
-def _leaves(o: Tensor) -> Iterator[Tensor]:
+def leaves(o: Tensor) -> Iterator[Tensor]:
     """The leaves of the autograd graph of a tensor."""
     stack: list[Any] = [o.grad_fn]
     seen: set[Any] = set()

@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from gatdiag.structure.isolation import decomposed, preserved_random_state, work
 from gatdiag.structure.memory import preserved_state
 from gatdiag.structure.program import Program
 
+T = TypeVar("T")
 Caller: TypeAlias = Callable[[Callable[[Any], Any]], Any]
 
 
@@ -140,18 +141,8 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         (torch.Size([5, 2]), 0)
     """
     model = unwrapped(model)
-    refuse_uninitialized(model)
+    copied, _ = duplicated(model, None)
     with preserved_random_state(set()), torch.no_grad():
-        try:
-            copied = duplicate(model, omit=list(_backward_hooks(model)))
-            _drop_foreign_hooks(copied)
-        except Exception as error:
-            raise ModelError(
-                f"The model ({type(model).__name__}) must be copied before it is run, and copying it failed with "
-                f"{_reason(error)}. Remove what cannot be copied (open files, locks, generators) from its attributes."
-            ) from error
-        for original, twin in zip(model.parameters(), copied.parameters(), strict=True):
-            twin.requires_grad_(original.requires_grad)  # scripted modules lose it
         try:
             args, named = changed((args, dict(kwargs or {})), _detached)
         except Exception as error:
@@ -160,6 +151,27 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
                 "Give tensors, graphs, or containers of them."
             ) from error
     return Replica(copied, args, named, model)
+
+
+def duplicated(model: nn.Module, beside: T) -> tuple[nn.Module, T]:
+    """Copies of a model and of what holds the same parameters, such as its optimizers, without the user's hooks.
+
+    Raises:
+        ModelError: A layer is lazy and not yet initialized, or the model cannot be copied.
+    """
+    refuse_uninitialized(model)
+    with preserved_random_state(set()), torch.no_grad():
+        try:
+            copied, others = duplicate((model, beside), omit=list(_backward_hooks(model)))
+            _drop_foreign_hooks(copied)
+        except Exception as error:
+            raise ModelError(
+                f"The model ({type(model).__name__}) must be copied before it is run, and copying it failed with "
+                f"{_reason(error)}. Remove what cannot be copied (open files, locks, generators) from its attributes."
+            ) from error
+        for original, twin in zip(model.parameters(), copied.parameters(), strict=True):
+            twin.requires_grad_(original.requires_grad)  # scripted modules lose it
+    return copied, others
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

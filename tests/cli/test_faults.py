@@ -55,6 +55,19 @@ def test_a_part_and_causes_can_be_chosen(faults, tmp_path):
     assert (tmp_path / "held-out.md").read_text().startswith("# Faults, held-out half")
 
 
+def test_networks_are_judged_before_their_training_too(faults, tmp_path):
+    done = faults("--preflight", "--json")
+    rows = [(row["network"], row["planted"], row["verdict"]) for row in json.loads(done.stdout)["preflight"]]
+    assert rows == [
+        ("input-nonfinite-00", "input-nonfinite", "input-nonfinite"),
+        ("input-nonfinite-00, repaired", HEALTHY, HEALTHY),
+        ("healthy-00", HEALTHY, HEALTHY),
+    ]
+    page = (tmp_path / "preflight.md").read_text()
+    assert "| input-nonfinite | 1 | 1 | 1 |  |" in page
+    assert "of 3 networks 1 will fail, of which 1 are flagged (100%)" in page
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -43,10 +43,7 @@ class Outcome:
 def train(recipe: Recipe, folder: Path) -> Outcome:
     """Train, watched: the run is written into the folder. Torch's global random state is as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        task = make_task(recipe)
-        model = make_network(recipe, task.x.shape[1], task.out_channels)
-        optimizer = _optimizer(recipe, PARTS[recipe.optimizes](model))
+        task, model, optimizer = set_up(recipe)
         steps = _steps(recipe, task, model, optimizer)
         for part in range(1 + recipe.resumed):
             # at each step, and with all the time there is for laws: nothing depends on the clock
@@ -75,6 +72,14 @@ def rehearsal(recipe: Recipe) -> tuple[Callable[[], Network], Callable[[Network,
         return Outcome(on_train, on_val, math.nan)
 
     return lambda: make_network(recipe, task.x.shape[1], task.out_channels), loop
+
+
+def set_up(recipe: Recipe) -> tuple[Task, Network, Optimizer]:
+    """What a training begins with; seeds torch's global random state."""
+    torch.manual_seed(recipe.seed)
+    task = make_task(recipe)
+    model = make_network(recipe, task.x.shape[1], task.out_channels)
+    return task, model, _optimizer(recipe, PARTS[recipe.optimizes](model))
 
 
 def _steps(recipe: Recipe, task: Task, model: Network, optimizer: Optimizer) -> Iterator[tuple[int, dict[str, float]]]:

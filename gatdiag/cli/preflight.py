@@ -1,0 +1,91 @@
+"""`gatdiag preflight`: before training, will this model train, and if not, why?
+
+The JSON document has the keys ``version`` (1), ``model`` and ``inputs``, as given on the command line, and what
+`gatdiag.diagnosis.Diagnosis.document` gives (verdict, findings, skipped, state). Numbers that are not finite are null.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gatdiag.cli.diagnose import FailOn, check_level, end, print_diagnosis
+from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Inputs, Root, Transform
+from gatdiag.cli.printing import print_document
+from gatdiag.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+def preflight(
+    factory: Annotated[
+        str,
+        typer.Argument(
+            metavar="PACKAGE.MODULE:FACTORY",
+            help="An nn.Module, or a class or function that makes one. Arguments called in_channels and out_channels "
+            "get the number of features and classes of --data; all others keep their defaults.",
+        ),
+    ],
+    data: Data = None,
+    inputs: Inputs = None,
+    root: Root = DATA_FOLDER,
+    transform: Transform = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PACKAGE.MODULE:FUNCTION",
+            help="Function of the model's output that returns the loss; cross-entropy over the training nodes of "
+            "--data if left out.",
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Optimizer of torch.optim, such as Adam; without one no step is made."),
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(metavar="RATE", help="Its learning rate; its default if left out.")
+    ] = None,
+    as_json: AsJson = False,
+    fail_on: FailOn = "error",
+) -> None:
+    """Say before training whether a model will train, and if not, why: from its first steps, made by a copy.
+
+    Ends with status 0 if nothing is as bad as --fail-on, 1 if something is, 2 if the model or its inputs do not work.
+    """
+    from gatdiag.cli.model_case import load_case, load_target
+    from gatdiag.rehearsal import preflight as look_ahead
+
+    check_level(fail_on)
+    if lr is not None and optimizer is None:
+        raise InputError("--lr is the learning rate of an optimizer: give --optimizer, too")
+    with redirect_stdout(sys.stderr):
+        case = load_case(factory, data, inputs, root, transform=transform)
+        of_output = case.loss if loss is None else load_target(loss)
+        if of_output is None:
+            raise InputError("--inputs come without labels: give --loss PACKAGE.MODULE:FUNCTION")
+        made = None if optimizer is None else _optimizer(optimizer, case.model, lr)
+        diagnosis = look_ahead(case.model, *case.args, loss=of_output, optimizer=made, **case.kwargs)
+    if as_json:
+        print_document({"version": 1, "model": factory, "inputs": case.source, **diagnosis.document()})
+    else:
+        print_diagnosis(diagnosis)
+    end([diagnosis], fail_on)
+
+
+def _optimizer(name: str, model: nn.Module, lr: float | None) -> Optimizer:
+    from torch import optim
+
+    kinds = {kind.lower(): getattr(optim, kind) for kind in dir(optim) if isinstance(getattr(optim, kind), type)}
+    kind = kinds.get(name.lower())
+    if kind is None or not issubclass(kind, optim.Optimizer) or kind is optim.Optimizer:
+        raise InputError(f"--optimizer: expected a class of torch.optim, such as SGD or Adam, got {name!r}")
+    try:
+        made: Optimizer = kind(model.parameters(), **({} if lr is None else {"lr": lr}))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"--optimizer {name}: {error}") from error
+    return made

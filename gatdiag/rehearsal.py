@@ -1,0 +1,207 @@
+"""preflight(): a copy of the model makes the first steps of its training, and the diagnosis is of these."""
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gatdiag.diagnosis import CHECKS, Diagnosis, judged
+from gatdiag.diagnosis.facts import Facts
+from gatdiag.errors import InputError, ModelError
+from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
+from gatdiag.recorder.settings import listed_optimizers
+from gatdiag.recorder.signals import leaves
+from gatdiag.run import Run, load
+from gatdiag.structure.copying import changed, tensors
+from gatdiag.structure.isolation import preserved_random_state
+from gatdiag.structure.memory import preserved_state
+from gatdiag.structure.replica import duplicated, unwrapped
+
+_STEPS: Final = 10  # with an optimizer
+_RECORDED: Final = 3  # of these: two show how the slope changes along the step before; of the others there is the loss
+_SILENT: Final = "nothing is recorded in this process (GATDIAG_DISABLE, or not the first one of a distributed training)"
+
+Loss = Callable[[Any], Tensor]
+
+
+def preflight(
+    model: nn.Module,
+    *args: Any,
+    loss: Loss,
+    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    law_search_seconds: float | None = 20.0,
+    **kwargs: Any,
+) -> Diagnosis:
+    """Before training: will this model train with these inputs, this loss and this optimizer, and if not, why?
+
+    A copy of the model makes one forward and one backward pass or, where an optimizer is given, the first ten steps
+    of a training on these inputs, with a copy of the optimizer. What was seen of them is judged by the checks, the
+    thresholds and the table of causes of `gatdiag.diagnose`. The model, its buffers and gradients, the optimizer, the
+    inputs and all random states stay bit for bit as they are.
+
+    Args:
+        model: Any module, also wrapped by `torch.compile` or data parallelism. One in evaluation mode is judged in
+            training mode.
+        args: Positional inputs of its forward pass, as the training loop gives them: all, or the first batch.
+        loss: The model's output -> the loss, a tensor with one element. What it looks at besides (labels, a mask) it
+            brings along; penalties on the model's own weights are not seen.
+        optimizer: The optimizer of the training, or several. Without one, neither the learning rate nor the parameters
+            that it holds are judged.
+        law_search_seconds: How long to look for conservation laws. None: no limit; 0: they are not looked for.
+        kwargs: Keyword inputs of the forward pass.
+
+    Returns:
+        The diagnosis. `verdict` is the reason why the model will not train, of severity "error" or, where that is less
+        certain, "warning"; its code is "healthy" where nothing was found that would keep it from training. What shows
+        only in training (overfitting, a learning rate that is too small, NaN that come later) is in `skipped`, or not
+        found. `state` is "untrained".
+
+    Raises:
+        InputError: The loss is not a tensor with one element, or an optimizer or the inputs cannot be used.
+        ModelError: The model is lazy, has no parameters or no values (the meta device), or cannot be copied. What the
+            model's forward pass, the loss and the optimizer themselves raise comes as it is.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3), nn.Softmax(dim=1))
+        >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+        >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        >>> loss = torch.nn.functional.cross_entropy  # which expects logits
+        >>> diagnosis = preflight(model, x, loss=lambda out: loss(out, y), optimizer=optimizer)
+        >>> diagnosis.verdict.code
+        'output-softmax-twice'
+        >>> preflight(model[:3], x, loss=lambda out: loss(out, y), optimizer=optimizer).verdict.code
+        'healthy'
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"preflight() expects a torch.nn.Module, got {type(model).__name__}")
+    if not callable(loss):
+        raise InputError(f"loss= expects a function of the model's output, got {type(loss).__name__}")
+    if any(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()]):
+        raise ModelError("The model is on the meta device and has no values: give it some, model.to_empty(device=...)")
+    settings = Settings(select("standard", law_search_seconds), every=lambda step: step < _RECORDED, name="preflight")
+    optimizers = listed_optimizers(optimizer) or []
+    with tempfile.TemporaryDirectory(prefix="gatdiag-") as folder, _isolated(model, args, kwargs, optimizers) as copied:
+        recorder = Recorder(copied.model, Path(folder) / "run", settings)
+        if not recorder.enabled:
+            return Diagnosis((), dict.fromkeys(CHECKS, _SILENT), "untrained")
+        _rehearse(copied, loss, recorder)
+        run = load(recorder.folder)
+        _refuse_unseen(run)
+        return judged(Facts(run, is_rehearsal=True))
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """What a rehearsal is made with, none of it the user's own."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    optimizers: list[Optimizer]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that may get a gradient."""
+        held = [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]
+        return [*self.model.parameters(), *held, *tensors((self.args, self.kwargs))]
+
+
+@contextmanager
+def _isolated(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], optimizers: list[Optimizer]
+) -> Iterator[_Copy]:
+    """A copy of all of it, gradients on; afterwards nothing is left of what it did."""
+    model = unwrapped(model)
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.enable_grad())
+        twin, states = duplicated(model, [_state(optimizer) for optimizer in optimizers])
+        try:
+            args, kwargs = changed((args, kwargs), _copied)
+        except Exception as error:
+            raise InputError(
+                f"The inputs must be copied before the model runs on them, and that failed with "
+                f"{type(error).__name__}: {error}. Give tensors, graphs, or containers of them."
+            ) from error
+        if not twin.training:
+            twin.train()
+        copied = _Copy(twin, args, kwargs, [*map(_restored, map(type, optimizers), states)])
+        stack.enter_context(preserved_random_state({tensor.device for tensor in copied.tensors}))
+        stack.enter_context(preserved_state(twin, model))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", RecordingWarning)  # of what is skipped the diagnosis tells
+        yield copied
+
+
+def _state(optimizer: Optimizer) -> dict[str, Any]:
+    """All that an optimizer holds but its hooks and what schedulers wrap; pickling would leave more of it out."""
+    return {
+        name: value for name, value in vars(optimizer).items() if name != "step" and not name.startswith("_optimizer_")
+    }
+
+
+def _restored(kind: type[Optimizer], state: dict[str, Any]) -> Optimizer:
+    optimizer = kind.__new__(kind)
+    optimizer.__setstate__(state)
+    return optimizer
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _rehearse(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
+    """The steps; each draws the same random numbers, so that what changes is due to the step before."""
+    devices = {tensor.device for tensor in copied.tensors}
+    own = {id(tensor): tensor for tensor in copied.tensors}
+
+    def closure() -> Tensor:
+        for optimizer in copied.optimizers:
+            optimizer.zero_grad()
+        with preserved_random_state(devices):
+            value = _checked(loss(copied.model(*copied.args, **copied.kwargs)))
+            _backward(value, own)
+        return value
+
+    with recorder:
+        for _ in range(_STEPS if copied.optimizers else 1):
+            value = closure()
+            if not copied.optimizers:
+                recorder.step()
+            for optimizer in copied.optimizers:
+                optimizer.step(closure) if isinstance(optimizer, torch.optim.LBFGS) else optimizer.step()
+            recorder.log(loss=value.detach())
+
+
+def _checked(value: Any) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
+        got = f"shape {tuple(value.shape)}, {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(
+            f"loss= has to return a floating-point tensor with one element, got {got}: average or sum it, and leave "
+            ".item() out"
+        )
+    return value.reshape(())
+
+
+def _backward(loss: Tensor, own: dict[int, Tensor]) -> None:
+    """The backward pass, by which only copies get gradients: the loss may depend on other tensors of the user's."""
+    if not loss.requires_grad:
+        return  # which the diagnosis will say
+    if all(id(leaf) in own for leaf in leaves(loss)):
+        loss.backward()
+    elif inputs := [tensor for tensor in own.values() if tensor.requires_grad and tensor.is_leaf]:
+        torch.autograd.backward(loss, inputs=inputs)
+
+
+def _refuse_unseen(run: Run) -> None:
+    if not len(run.parameters):
+        notes = "; ".join(run.meta.get("notes") or []) or "its steps were not noticed"
+        raise ModelError(f"Nothing could be measured of the model: {notes}")

@@ -1,0 +1,66 @@
+import json
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from typer.testing import CliRunner
+
+from gatdiag.cli.app import app
+
+Y = torch.arange(60) % 3
+X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)) + 2 * F.one_hot(Y, 4)
+
+
+@pytest.fixture
+def preflight(monkeypatch):
+    module = ModuleType("shelf")
+    module.good = lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+    module.bad = lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3), nn.Softmax(1))
+    module.inputs, module.loss = lambda: (X,), lambda out: F.cross_entropy(out, Y)
+    monkeypatch.setitem(sys.modules, "shelf", module)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return lambda *arguments: CliRunner().invoke(app, ["preflight", *arguments])
+
+
+GIVEN = ("--inputs", "shelf:inputs", "--loss", "shelf:loss")
+
+
+def test_a_network_that_will_train_ends_with_status_0(preflight):
+    done = preflight("shelf:good", *GIVEN, "--optimizer", "adam", "--lr", "0.01")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "Nothing was found that would keep the network from training." in " ".join(done.stdout.split())
+
+
+def test_one_that_will_not_ends_with_status_1_and_says_why(preflight):
+    done = preflight("shelf:bad", *GIVEN, "--json")
+    assert done.exit_code == 1
+    document = json.loads(done.stdout)
+    assert [*document] == ["version", "model", "inputs", "verdict", "findings", "skipped", "state"]
+    assert (document["verdict"]["code"], document["state"]) == ("output-softmax-twice", "untrained")
+    assert preflight("shelf:bad", *GIVEN, "--fail-on", "never").exit_code == 0
+
+
+def test_the_labels_of_a_graph_make_the_loss(preflight):
+    done = preflight("gatdiag.experiments.models:gcn", "--data", "sbm", "--optimizer", "Adam", "--lr", "30", "--json")
+    assert json.loads(done.stdout)["verdict"]["code"] == "lr-too-large"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["shelf:good", "--inputs", "shelf:inputs"], "--inputs come without labels: give --loss"),
+        (["shelf:good", *GIVEN, "--lr", "1"], "give --optimizer, too"),
+        (["shelf:good", *GIVEN, "--optimizer", "Adan"], "expected a class of torch.optim, such as SGD or Adam"),
+        (["shelf:good", *GIVEN, "--optimizer", "SGD", "--lr", "-1"], "--optimizer SGD: Invalid learning rate: -1.0"),
+        (["shelf:good", *GIVEN, "--fail-on", "x"], "--fail-on: expected"),
+        (["shelf:nothing"], "'shelf:nothing' does not exist"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(preflight, arguments, says):
+    done = preflight(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert says in line

@@ -43,7 +43,14 @@ _READING = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::allclos
 _ALARMS = frozenset({"aten::isnan", "aten::isinf", "aten::isfinite"})
 _EXPORTS = {Tensor.tolist, Tensor.numpy, Tensor.__array__}
 
+# Draws between 0 and 1, which can be forced, and one of data.
+_DRAWS = (
+    (random, "random"),
+    (random, "sample"),
+    *((np.random, name) for name in ("rand", "random", "random_sample")),
+)
 _MAY_DIFFER = "the forward pass may take another branch at each call"
+_EXTREMES = {2: 2**-24, 3: 1 - 2**-24}
 
 
 class Repetition(NamedTuple):
@@ -67,7 +74,7 @@ def _watched(replica: Replica, call: Caller) -> Repetition:
     while len(calls) < wanted:
         watch = _Call(names, changed)
         try:
-            outputs = _outputs(call, watch)
+            outputs = _outputs(call, watch, _EXTREMES.get(len(calls)) if calls and calls[0].draws else None)
         except ModelError as error:
             if not calls:
                 raise
@@ -95,14 +102,14 @@ def _is_counted_only(path: str, memory: Memory, call: Caller, first: "_Call", wa
     attributes, name = memory.attributes[path]
     attributes[name] = Tally(kind)
     try:
-        _outputs(call, watch)
+        _outputs(call, watch, None)
     except ModelError:
         return False
     return _other(first, watch) is None
 
 
-def _outputs(call: Caller, watch: "_Call") -> Outputs:
-    with _counting_draws(watch), watch, _Exports(watch):
+def _outputs(call: Caller, watch: "_Call", forced: float | None) -> Outputs:
+    with _counting_draws(watch, forced), watch, _Exports(watch):
         outputs: Outputs = call(read_outputs)
     return outputs
 
@@ -116,6 +123,7 @@ class _Call(TorchDispatchMode):
         self.numbers: list[float] = []  # among the arguments of these
         self.obstacle: str | None = None  # what another call may do otherwise
         self.uncertain = False  # whether it does what is likely, but not certain, to be the same at every call
+        self.draws = False  # whether it draws numbers that can be forced
         self._parameters = parameters
         self._stems = WeakTensorKeyDictionary()
         self._written: dict[int, tuple[int, Tensor]] = {}  # memory written through a view
@@ -196,26 +204,33 @@ class _Exports(TorchFunctionMode):
 
 
 @contextmanager
-def _counting_draws(watch: _Call) -> Iterator[None]:
+def _counting_draws(watch: _Call, forced: float | None) -> Iterator[None]:
     """Tells a call of random numbers drawn elsewhere than in torch.
 
-    What `random.sample` picks (negative edges, as PyG draws them) is rather data than a decision.
+    Numbers between 0 and 1 are mostly compared with a probability, so they can be forced to either end. What
+    `random.sample` picks (negative edges, as PyG draws them) is rather data than a decision.
     """
-    state, original = _random_state(), random.sample
+    state = _random_state()
 
-    def sample(*args: Any, **kwargs: Any) -> Any:
-        nonlocal state
-        foreign = _random_state() != state
-        drawn = original(*args, **kwargs)
-        watch.uncertain = True
-        state = b"" if foreign else _random_state()
-        return drawn
+    def counted(draw: Callable[..., Any], uniform: bool) -> Callable[..., Any]:
+        def drawing(*args: Any, **kwargs: Any) -> Any:
+            nonlocal state
+            foreign = _random_state() != state
+            drawn = draw(*args, **kwargs)
+            watch.uncertain, watch.draws = True, watch.draws or uniform
+            state = b"" if foreign else _random_state()
+            return drawn * 0 + forced if uniform and forced is not None else drawn
 
-    random.sample = sample
+        return drawing
+
+    originals = [(home, name, getattr(home, name)) for home, name in _DRAWS]
+    for home, name, draw in originals:
+        setattr(home, name, counted(draw, name != "sample"))
     try:
         yield
     finally:
-        random.sample = original
+        for home, name, draw in originals:
+            setattr(home, name, draw)
     if _random_state() != state:
         watch.obstacle = f"{_MAY_DIFFER}: it draws from Python's or NumPy's random numbers"
 

@@ -65,7 +65,7 @@ def test_the_mode_counts(name: str) -> None:
         ("counter", "it changes Calls.calls"),
         ("counter in a buffer", "reads a number that the call before left behind"),
         ("numpy binomial", "draws from Python's or NumPy's random numbers"),
-        ("python", "draws from Python's or NumPy's random numbers"),
+        ("python", "calls do not all do the same operations"),
     ],
 )
 def test_the_cause_is_named(name: str, cause: str) -> None:
@@ -84,6 +84,7 @@ def test_a_model_that_draws_masks_is_traced_once_and_one_with_a_memory_more_ofte
         "kept edges",
         "negative sampling",
         "cumulative batch norm",
+        "noise",
         "memory",
     }
 

@@ -156,7 +156,6 @@ CHANGING: dict[str, Factory] = {
     "own numpy generator": plain(own=partial(np.random.default_rng, 0))(
         lambda self, hidden, _: self.step(hidden) if self.own.random() > RARE else hidden
     ),
-    "noise": plain()(lambda self, hidden, _: self.step(hidden) * (1 + random.random() + np.random.rand())),  # noqa: NPY002
     "counter": plain()(counts),
     "warm-up": plain()(counts_up_to),
     "counter by name": plain()(counts_by_name),
@@ -170,7 +169,7 @@ CHANGING: dict[str, Factory] = {
     "hidden state": plain()(recurs),
     "global hidden state": plain()(recurs_globally),
 }
-"""No call, or not every call, computes what the others do; of numbers drawn outside torch that cannot be told."""
+"""No call, or not every call, computes what the others do."""
 
 
 def keeps_edges(self: Calls, hidden: Tensor, edge_index: Tensor) -> Tensor:
@@ -223,6 +222,7 @@ ZOO: dict[str, Factory] = {
     ),
     "kept edges": plain(conv=convolution())(keeps_edges),
     "negative sampling": plain()(against_others),
+    "noise": plain()(lambda self, hidden, _: self.step(hidden) * (1 + random.random() + np.random.rand())),  # noqa: NPY002
     "kept for later": plain()(keeps_what_it_saw),
     "moving average": plain(mean=partial(torch.zeros, HID))(averages),
     "memory": plain(before=partial(torch.zeros, NODES, HID))(remembers),

@@ -72,6 +72,11 @@ class Facts:
         return [{**group, "class": one["class"]} for one in found for group in one.get("groups") or []]
 
     @cached_property
+    def takes_turns(self) -> bool:
+        """Several optimizers make steps, as in adversarial training: each sees gradients and labels of its own."""
+        return len(self.run.meta.get("optimizers") or []) > 1
+
+    @cached_property
     def is_adam(self) -> bool:
         """Its steps do not grow with the gradient."""
         return any("betas" in group for group in self.groups)

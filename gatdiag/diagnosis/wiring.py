@@ -126,6 +126,8 @@ def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severi
 
 def not_cleared(facts: Facts) -> Finding | str | None:
     """The gradients of the step before are still there when the backward pass begins."""
+    if facts.takes_turns:
+        return "several optimizers make steps, and what one leaves may be cleared before it is used"
     stale = facts.steps_column("stale_gradient")
     if len(stale) < 3:
         return "leftover gradients were not recorded, which takes recorded steps in a row"
@@ -152,11 +154,12 @@ def no_signal(facts: Facts) -> Finding | str | None:
     output = facts.output
     if output.get("has_graph") is False:
         return _no_signal("The model's output has no graph, so that no gradient can come back to its parameters.", 0.0)
-    labels = output.get("labels") or []
+    labels = [] if facts.takes_turns else output.get("labels") or []
     seen = sum(labels)
     if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen:
         text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing is to be told apart."
-        return _no_signal(text, 1.0, "classes among the labels")
+        is_early = facts.count < limit("steps")  # the first batches of a rare class hold none of it
+        return _no_signal(text, 1.0, "classes among the labels", "warning" if is_early else "error")
     known = facts.gradients[np.isfinite(facts.gradients)]
     if not facts.saw_gradients:
         return "no gradient was recorded"
@@ -167,10 +170,12 @@ def no_signal(facts: Facts) -> Finding | str | None:
     return None
 
 
-def _no_signal(text: str, value: float, what: str = "largest gradient norm of a parameter") -> Finding:
+def _no_signal(
+    text: str, value: float, what: str = "largest gradient norm of a parameter", severity: Severity = "error"
+) -> Finding:
     return Finding(
         "no-training-signal",
-        "error",
+        severity,
         "No training signal",
         text,
         (Evidence(what, value),),

@@ -132,6 +132,37 @@ def test_a_frozen_encoder_and_an_unused_head_are_no_errors(tmp_path, recwarn):
     assert not [one for one in recwarn if issubclass(one.category, TrainingWarning)]
 
 
+def test_optimizers_that_take_turns_are_no_errors(tmp_path, recwarn):
+    class Adversaries(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.makes = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+            self.judges = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+
+        def forward(self, noise):
+            return self.judges(self.makes(noise))
+
+    warnings.simplefilter("always")
+    torch.manual_seed(0)
+    model = Adversaries()
+    optimizers = [torch.optim.Adam(part.parameters(), lr=1e-3) for part in (model.judges, model.makes)]
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
+        for _ in range(8):
+            noise, real = torch.randn(32, 4), torch.randn(32, 3)
+            for optimizer, losses in zip(
+                optimizers,
+                (
+                    lambda: F.softplus(model.judges(model.makes(noise).detach())) + F.softplus(-model.judges(real)),
+                    lambda: F.softplus(-model(noise)),
+                ),
+                strict=True,
+            ):
+                optimizer.zero_grad()
+                losses().mean().backward()
+                optimizer.step()
+    assert not [one for one in recwarn if issubclass(one.category, TrainingWarning)]
+
+
 def test_what_is_certain_are_checks_and_none_of_them_rests_on_the_loss():
     assert {*CERTAIN} <= {*CHECKS}
 

@@ -129,6 +129,7 @@ def train(
     )
     epochs: list[Epoch] = []
     inputs = inputs or (graph.x, graph.edge_index)
+    model.train()
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         for number in range(settings.epochs):
@@ -158,7 +159,6 @@ def accuracy(model: nn.Module, graph: Data, inputs: tuple[Any, ...] | None = Non
 
 
 def _step(model: nn.Module, graph: Data, optimizer: torch.optim.Optimizer, inputs: tuple[Any, ...]) -> float:
-    model.train()
     logits = model(*inputs)
     loss = F.cross_entropy(logits[graph.train_mask], graph.y[graph.train_mask])
     optimizer.zero_grad()

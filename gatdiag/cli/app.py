@@ -27,6 +27,7 @@ from gatdiag.cli.preflight import preflight
 from gatdiag.cli.printing import as_options
 from gatdiag.cli.rebalance import rebalance
 from gatdiag.cli.report import report
+from gatdiag.cli.sweep import sweep
 from gatdiag.cli.train import train
 from gatdiag.cli.treat import treat
 from gatdiag.errors import GatdiagError
@@ -35,6 +36,7 @@ from gatdiag.names import printable
 _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     demo,
     train,
+    sweep,
     report,
     diagnose,
     treat,

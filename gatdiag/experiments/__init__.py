@@ -6,6 +6,7 @@
 - `settings`: what a network and a training are, field by field
 - `training`: a plain training loop on one graph
 - `experiment`: one training from its settings, watched or not, with its result
+- `sweep`: all trainings of a grid, and a table of their results
 - `initializations`: the same network trained from Xavier's weights and from balanced ones
 - `bench`: what recording a training costs
 - `faults`: small trainings with one fault each: how often does the diagnosis name it?

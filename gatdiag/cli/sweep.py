@@ -1,0 +1,81 @@
+"""`gatdiag sweep`: all trainings of a grid, and a table of their results."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from gatdiag.cli.options import DATA_FOLDER, AsJson, Root
+from gatdiag.cli.printing import grid as table_of
+from gatdiag.cli.printing import number, plain_console, print_document
+from gatdiag.cli.training import one_thread
+from gatdiag.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gatdiag.experiments.settings import Experiment
+
+_FORMS = {"test_accuracy": ".1%", "ci95": ".1%", "last_test_accuracy": ".1%", "converged": ".0%", "epochs": ".0f"}
+
+
+def sweep(
+    grid: Annotated[
+        Path, typer.Argument(metavar="GRID", help="TOML file: settings of `gatdiag train`, as layers = [2, 5, 10].")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")] = Path("sweep"),
+    root: Root = DATA_FOLDER,
+    workers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Processes, each with one thread; 1: this one.")
+    ] = os.cpu_count() or 1,
+    record: Annotated[bool, typer.Option("--record", help="Watch the trainings, and keep their runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train each combination of the settings in a file, and print means over seeds with 95 % confidence intervals.
+
+    A result is written once its training has ended, and never again: killed or interrupted, the same command goes on
+    with what is not done. The table is kept as table.csv.
+    """
+    from gatdiag.experiments import sweep as sweeping
+
+    cells = sweeping.read_grid(grid)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with one_thread(), Progress(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task(str(out), total=len(cells))
+
+        def on_cell(cell: Experiment, outcome: str) -> None:
+            bars.advance(task)
+
+        failed = sweeping.sweep(cells, out, root, workers=workers, record=record, on_cell=on_cell)
+    means = sweeping.summarize(cells, out)
+    if not means.empty:
+        means.to_csv(out / "table.csv", index=False)
+    if as_json:
+        print_document({"version": 1, "table": means.to_dict("records"), "failed": [*failed.values()]})
+    else:
+        _print(means, out)
+    if failed:
+        reasons = "; ".join(dict.fromkeys(failed.values()))
+        raise InputError(f"{len(failed)} of {len(cells)} trainings failed, and are tried again next time: {reasons}")
+
+
+def _print(means: pd.DataFrame, out: Path) -> None:
+    split = [*means].index("seeds") if "seeds" in means else 0
+    table = table_of([*means][:split], [name.replace("_", "\n") for name in [*means][split:]])
+    for _, row in means.iterrows():
+        numbers = [number(float(row[name]), _FORMS.get(name, ".4g")) for name in [*means][split:]]
+        table.add_row(*(str(value) for value in row.iloc[:split]), *numbers)
+    console = plain_console()
+    console.print(table)
+    console.print(f"The results: {out}")

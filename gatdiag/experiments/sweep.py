@@ -1,0 +1,193 @@
+"""A grid of settings -> trainings, each in a process of a pool, each result written once; a table of means."""
+
+import hashlib
+import json
+import os
+import signal
+import threading
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from itertools import product
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import Any, Final
+
+import filelock
+import pandas as pd
+import torch
+from scipy import stats
+
+from gatdiag.errors import GatdiagError, InputError
+from gatdiag.experiments.experiment import document, run_experiment
+from gatdiag.experiments.settings import Experiment
+from gatdiag.run.files import atomic_write
+
+_CELLS: Final = "cells"
+_RUNS: Final = "runs"
+_LOCK: Final = "sweep.lock"
+_KINDS: Final[Mapping[type, tuple[type, ...]]] = {int: (int,), float: (float, int), bool: (bool,), str: (str,)}
+
+OnCell = Callable[[Experiment, str], None]
+
+
+def read_grid(file: str | os.PathLike[str]) -> tuple[Experiment, ...]:
+    """The cells of a grid: a TOML file with settings by name, each a value or a list of values.
+
+    Every combination is a cell; the last setting in the file changes fastest, and all that are not named have their
+    defaults (`gatdiag.experiments.settings.Experiment`).
+
+    Raises:
+        InputError: The file is no TOML, names a setting that does not exist, or a combination makes no sense.
+    """
+    try:
+        grid = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is no grid: expected TOML, such as layers = [2, 5] ({error})") from error
+    known = {one.name: type(one.default) for one in fields(Experiment)}
+    axes: dict[str, list[Any]] = {}
+    for name, given in grid.items():
+        values = given if isinstance(given, list) else [given]
+        if name not in known:
+            raise InputError(f"{file}: no setting is called {name!r}: expected some of {', '.join(known)}")
+        if not values or any(type(value) not in _KINDS[known[name]] for value in values):
+            raise InputError(f"{file}: expected {name} to be {known[name].__name__} or a list of such, got {given!r}")
+        axes[name] = [float(value) if known[name] is float else value for value in values]
+    cells = [Experiment(**dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
+    return tuple(dict.fromkeys(cells))
+
+
+def sweep(
+    cells: Sequence[Experiment],
+    folder: str | os.PathLike[str],
+    root: str | os.PathLike[str] = "data",
+    *,
+    workers: int = 1,
+    record: bool = False,
+    on_cell: OnCell = lambda cell, outcome: None,
+) -> dict[Experiment, str]:
+    """Train each cell that has no result in the folder yet; killed at any instant, it goes on where it was.
+
+    Args:
+        cells: What to train.
+        folder: Holds a file for each cell that is done (``cells/KEY.json``: see
+            `gatdiag.experiments.experiment.document`), which is written whole, once, and never again.
+        root: Folder of the data sets.
+        workers: Processes. 1: this one.
+        record: Watch the trainings; their runs are in ``runs/KEY``.
+        on_cell: Called with each cell and what became of it: ``kept`` (it was done before), ``done``, or what
+            was wrong.
+
+    Returns:
+        The cells that failed, and why: what gatdiag refused. They are tried again next time.
+
+    Raises:
+        InputError: Another sweep writes to the folder, or there is a file in its place.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"Expected a folder for the sweep, but {folder} is a file")
+    (folder / _CELLS).mkdir(parents=True, exist_ok=True)
+    failed: dict[Experiment, str] = {}
+    with _locked(folder):
+        waiting = []
+        for cell in cells:
+            if _file(folder, cell).exists():
+                on_cell(cell, "kept")
+            else:
+                waiting.append(cell)
+        for cell, error in _trained(waiting, folder, Path(root), workers, record):
+            if error:
+                failed[cell] = error
+            on_cell(cell, error or "done")
+    return failed
+
+
+def results(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd.DataFrame:
+    """A row for each of these cells that is done: its settings and its result."""
+    files = [_file(Path(folder), cell) for cell in cells]
+    documents = [json.loads(file.read_text()) for file in files if file.exists()]
+    return pd.DataFrame([{**one["settings"], **one["result"]} for one in documents])
+
+
+def summarize(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd.DataFrame:
+    """Means over seeds, a row for each combination of the settings that differ between these cells.
+
+    ``test_accuracy`` is that of the best epoch by validation, ``ci95`` half the width of the 95 % confidence interval
+    of its mean by Student's t (NaN for one seed), ``last_test_accuracy`` that of the last epoch; ``seeds`` is how many
+    trainings there are.
+    """
+    table = results(cells, folder)
+    if table.empty:
+        return table
+    names = [one.name for one in fields(Experiment) if one.name != "seed"]
+    keys = [name for name in names if len({getattr(cell, name) for cell in cells}) > 1] or ["data"]
+    groups = table.groupby(keys, sort=False, dropna=False)
+    means = groups[["test_accuracy", "last_test_accuracy", "epochs_to_best", "epochs", "converged"]].mean()
+    count, error = groups.size(), groups["test_accuracy"].sem()
+    means.insert(0, "seeds", count)
+    means.insert(2, "ci95", error * stats.t.ppf(0.975, count - 1))
+    return means.reset_index()
+
+
+def cell_key(cell: Experiment) -> str:
+    """The name of a cell's file: a digest of its settings."""
+    return hashlib.sha256(json.dumps(asdict(cell), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _file(folder: Path, cell: Experiment) -> Path:
+    return folder / _CELLS / f"{cell_key(cell)}.json"
+
+
+def _trained(
+    cells: Sequence[Experiment], folder: Path, root: Path, workers: int, record: bool
+) -> Iterator[tuple[Experiment, str]]:
+    """Each cell and what was wrong with it, in the order in which they end."""
+    if workers == 1 or len(cells) < 2:
+        for cell in cells:
+            yield cell, _train_cell(cell, folder, root, record)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
+        running = {pool.submit(_train_cell, cell, folder, root, record): cell for cell in cells}
+        try:
+            for future in as_completed(running):
+                yield running[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _train_cell(cell: Experiment, folder: Path, root: Path, record: bool) -> str:
+    """Train and write; what gatdiag refuses is returned."""
+    run = folder / _RUNS / cell_key(cell) if record else None
+    try:
+        result = run_experiment(cell, root, run, overwrite=True)
+    except GatdiagError as error:
+        return f"{type(error).__name__}: {error}"
+    with atomic_write(_file(folder, cell), durable=True) as part:
+        part.write_text(json.dumps(document(cell, result), indent=1) + "\n")
+    return ""
+
+
+def _begin_worker() -> None:
+    """One thread each; Ctrl-C ends a worker at once, and so does the end of the process that it works for."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    try:
+        with filelock.FileLock(folder / _LOCK, timeout=0):
+            yield
+    except filelock.Timeout:
+        raise InputError(f"Another sweep writes to {folder}: wait for it, or give another folder") from None

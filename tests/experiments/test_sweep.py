@@ -1,0 +1,161 @@
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import filelock
+import pytest
+
+import gatdiag
+from gatdiag.errors import InputError
+from gatdiag.experiments.experiment import Experiment, run_experiment
+from gatdiag.experiments.sweep import cell_key, read_grid, summarize, sweep
+
+ROOT = Path(__file__).parents[2]
+GRID = """
+data = "csbm:nodes=200,features=16"
+model = "gcn"
+layers = [2, 3]
+width = 8
+initialization = ["xavier", "balanced_orthogonal"]
+learning_rate = 1
+epochs = 6
+seed = [0, 1, 2]
+"""
+
+
+@pytest.fixture
+def cells(tmp_path):
+    (tmp_path / "grid.toml").write_text(GRID)
+    return read_grid(tmp_path / "grid.toml")
+
+
+def contents(folder):
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in (folder / "cells").glob("*.json")}
+
+
+def test_a_grid_is_every_combination_and_its_last_setting_changes_fastest(cells):
+    combinations = [
+        Experiment(
+            data="csbm:nodes=200,features=16",
+            model="gcn",
+            layers=layers,
+            width=8,
+            initialization=scheme,
+            learning_rate=1.0,
+            epochs=6,
+            seed=seed,
+        )
+        for layers in (2, 3)
+        for scheme in ("xavier", "balanced_orthogonal")
+        for seed in (0, 1, 2)
+    ]
+    assert list(cells) == combinations
+    assert len({cell_key(cell) for cell in cells}) == 12
+
+
+def test_each_result_is_that_of_its_training_and_means_are_by_students_t(cells, tmp_path):
+    told = []
+    assert sweep(cells, tmp_path / "out", on_cell=lambda cell, outcome: told.append((cell, outcome))) == {}
+    assert told == [(cell, "done") for cell in cells]
+    values = {}
+    for cell in cells:
+        result = run_experiment(cell)
+        written = json.loads((tmp_path / "out" / "cells" / f"{cell_key(cell)}.json").read_text())
+        assert written["result"] == asdict(result)
+        assert Experiment(**written["settings"]) == cell
+        values.setdefault((cell.layers, cell.initialization), []).append(result)
+    table = summarize(cells, tmp_path / "out")
+    assert [*table][:3] == ["layers", "initialization", "seeds"]
+    assert len(table) == 4
+    for _, row in table.iterrows():
+        of_seeds = values[row["layers"], row["initialization"]]
+        tests = [result.test_accuracy for result in of_seeds]
+        assert row["seeds"] == 3
+        assert row["test_accuracy"] == pytest.approx(statistics.fmean(tests))
+        quantile = 0.95 * (2 / (4 * 0.975 * 0.025)) ** 0.5  # 97.5 % of Student's t with two degrees of freedom
+        assert row["ci95"] == pytest.approx(quantile * statistics.stdev(tests) / 3**0.5, rel=1e-9)
+        assert row["epochs_to_best"] == pytest.approx(statistics.fmean(result.epochs_to_best for result in of_seeds))
+
+
+def test_what_is_done_is_kept_and_what_is_not_is_trained(cells, tmp_path):
+    sweep(cells[:4], tmp_path / "out")
+    before, told = contents(tmp_path / "out"), []
+    sweep(cells[:6], tmp_path / "out", on_cell=lambda cell, outcome: told.append(outcome))
+    assert told == ["kept"] * 4 + ["done"] * 2
+    after = contents(tmp_path / "out")
+    assert {name: after[name] for name in before} == before
+    assert len(after) == 6
+    assert summarize(cells[:1], tmp_path / "out")["ci95"].isna().all()
+
+
+def test_what_is_refused_is_told_and_tried_again(cells, tmp_path):
+    wrong = Experiment(data="csbm:nodes=200", layers=2, epochs=2, lipschitz="paper", initialization="balanced_xavier")
+    failed = sweep([wrong, cells[0]], tmp_path / "out")
+    assert [*failed] == [wrong]
+    assert "ModelError: convs.0 has a head whose attention vector is zero" in failed[wrong]
+    assert len(contents(tmp_path / "out")) == 1
+    assert [*sweep([wrong], tmp_path / "out")] == [wrong]
+
+
+def test_trainings_may_be_watched(cells, tmp_path):
+    sweep(cells[:1], tmp_path / "out", record=True)
+    run = gatdiag.load(tmp_path / "out" / "runs" / cell_key(cells[0]))
+    assert len(run.steps) == 6
+    written = json.loads((tmp_path / "out" / "cells" / f"{cell_key(cells[0])}.json").read_text())
+    assert written["result"] == asdict(run_experiment(cells[0]))
+
+
+def test_two_sweeps_in_one_folder_are_refused(cells, tmp_path):
+    (tmp_path / "out").mkdir()
+    with filelock.FileLock(tmp_path / "out" / "sweep.lock"):
+        with pytest.raises(InputError, match="Another sweep writes"):
+            sweep(cells, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("layers = [2", "is no grid: expected TOML"),
+        ("depth = 3", "no setting is called 'depth'.*layers"),
+        ('layers = "deep"', "expected layers to be int or a list of such, got 'deep'"),
+        ("layers = [true]", "expected layers to be int"),
+        ("seed = []", "expected seed to be int"),
+        ('model = "gcn"\nheads = [1, 2]', "heads is of gat"),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_refused(tmp_path, text, message):
+    (tmp_path / "grid.toml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_grid(tmp_path / "grid.toml")
+
+
+@pytest.mark.slow
+def test_killed_at_any_instant_it_goes_on_in_processes(tmp_path):
+    (tmp_path / "grid.toml").write_text(GRID.replace("epochs = 6", "epochs = 60").replace("[2, 3]", "2"))
+    cells, out = read_grid(tmp_path / "grid.toml"), tmp_path / "out"
+    command = [sys.executable, "-m", "gatdiag", "sweep", str(tmp_path / "grid.toml"), "--out", str(out)]
+    process = subprocess.Popen(
+        [*command, "--workers", "2"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        while process.poll() is None and len(contents(out)) < 2:
+            time.sleep(0.01)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    before = contents(out)
+    assert len(before) >= 2
+    told = []
+    assert sweep(cells, out, workers=2, on_cell=lambda cell, outcome: told.append(outcome)) == {}
+    after = contents(out)
+    assert {name: after[name] for name in before} == before
+    assert {*after} == {f"{cell_key(cell)}.json" for cell in cells}
+    assert told.count("kept") >= len(before)
+    for cell in cells[::5]:
+        assert json.loads(after[f"{cell_key(cell)}.json"][0])["result"] == asdict(run_experiment(cell))

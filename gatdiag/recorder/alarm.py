@@ -20,6 +20,7 @@ CERTAIN: Final = {
     "parameters-without-gradient": 10,
     "gradients-not-cleared": 10,
 }
+_BY_LOSS_LATER: Final = "parameters-without-gradient"  # rests on the course of the loss as soon as that is known
 _LOOKS: Final = frozenset({1, 10, 100})  # recorded steps after which it looks
 
 
@@ -52,8 +53,11 @@ class Alarm:
             self._say_broken(first)
         elif records in _LOOKS and records != self._looked:
             self._looked = records
-            for finding in self._diagnose().findings:
+            diagnosis = self._diagnose()
+            for finding in diagnosis.findings:
                 is_certain = finding.severity == "error" and records >= CERTAIN.get(finding.code, records + 1)
+                if finding.code == _BY_LOSS_LATER and diagnosis.state != "unknown":
+                    is_certain = False  # some layers are frozen on purpose
                 if is_certain and finding.code not in self._said:
                     self._said.add(finding.code)
                     self._say(f"{finding.title}: {finding.text}", finding, step)

@@ -132,6 +132,18 @@ def test_a_frozen_encoder_and_an_unused_head_are_no_errors(tmp_path, recwarn):
     assert not [one for one in recwarn if issubclass(one.category, TrainingWarning)]
 
 
+def test_layers_frozen_on_purpose_are_no_error_while_the_loss_is_high(tmp_path, recwarn):
+    def frozen():
+        model = Gat()
+        model.convs[:2].requires_grad_(False)
+        return model
+
+    warnings.simplefilter("always")
+    _, recorder = train(tmp_path / "run", frozen, steps=102, lr=1e-3)
+    assert recorder.diagnosis().verdict.code == "parameters-without-gradient"
+    assert not [one for one in recwarn if issubclass(one.category, TrainingWarning)]
+
+
 def test_optimizers_that_take_turns_are_no_errors(tmp_path, recwarn):
     class Adversaries(nn.Module):
         def __init__(self):

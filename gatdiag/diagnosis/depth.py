@@ -30,7 +30,7 @@ def exploding(facts: Facts) -> Finding | str | None:
     if not (grow > limit("explode") or back > limit("explode-back") or is_hot):
         return None
     layers = tuple(facts.profile("output_norm"))
-    lines, actions = remedy.inserted(facts, "LayerNorm")
+    lines, actions = remedy.inserted(facts, *_modules(facts))
     scale = f"{1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches over the root of their number"
     return Finding(
         "depth-exploding-gradient",
@@ -220,10 +220,15 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
     )
 
 
+def _modules(facts: Facts) -> tuple[str, ...]:
+    """A network that has skips gets none."""
+    found = (facts.run.meta.get("laws") or {}).get("found") or []
+    return ("LayerNorm",) if any(law.get("kind") == "stream" for law in found) else ("LayerNorm", "Skip")
+
+
 def _skips(facts: Facts) -> tuple[str, tuple[Action, ...]]:
     """A skip around each hidden layer and a normalization, which bounds what the skips add up to."""
-    has_stream = any(law.get("kind") == "stream" for law in (facts.run.meta.get("laws") or {}).get("found") or [])
-    lines, actions = remedy.inserted(facts, *(("LayerNorm",) if has_stream else ("LayerNorm", "Skip")))
+    lines, actions = remedy.inserted(facts, *_modules(facts))
     return lines or "x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer", actions
 
 

@@ -57,6 +57,8 @@ def _arguments(facts: Facts) -> list[str]:
 def inserted(facts: Facts, *modules: str) -> tuple[str, tuple[Action, ...]]:
     """Modules after each hidden layer that keeps its width, in this order; nothing where there is none.
 
+    Skips weigh the layer by one over the root of their number, so that what they add up to keeps its size.
+
     Args:
         facts: Of the run.
         modules: "LayerNorm", "PairNorm" or "Skip".
@@ -66,17 +68,18 @@ def inserted(facts: Facts, *modules: str) -> tuple[str, tuple[Action, ...]]:
     names = tuple(name for name in widths if width and widths[name] == width[0][0])
     if not names:
         return "", ()
+    scale = float(f"{len(names) ** -0.5:.2g}")
     code = {
         "LayerNorm": f"torch.nn.LayerNorm({width[0][0]})",
         "PairNorm": "torch_geometric.nn.PairNorm()",
-        "Skip": "gatdiag.remedies.Skip()",
+        "Skip": f"gatdiag.remedies.Skip({scale:g})",
     }
     loop, name = _loop(names)
     lines = [
         f"{loop}  # before the optimizer is made",
         *(f"    gatdiag.remedies.insert_after_(model, {name}, {code[module]})" for module in modules),
     ]
-    sizes = {"LayerNorm": {"width": width[0][0]}}
+    sizes: dict[str, dict[str, Any]] = {"LayerNorm": {"width": width[0][0]}, "Skip": {"scale": scale}}
     actions = [Action("insert_after", {"layers": names, "module": one, **sizes.get(one, {})}) for one in modules]
     return "\n".join(lines), tuple(actions)
 

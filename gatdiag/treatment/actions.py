@@ -69,16 +69,21 @@ def _draw(dose: Dose, parameters: Sequence[str]) -> None:
     dose.changes.append(f"fresh weights by Xavier: {listed(parameters, 4)}")
 
 
-def _insert_after(dose: Dose, layers: Sequence[str], module: str, width: int = 0) -> None:
+def _insert_after(dose: Dose, layers: Sequence[str], module: str, width: int = 0, scale: float = 1.0) -> None:
     if module not in _MODULES:
         raise InputError(f"Expected one of {listed(_MODULES)} to insert, got {module!r}")
     for name in layers:
-        insert_after_(dose.model, name, _MODULES[module](width))
-    dose.changes.append(f"{module} after {len(layers)} layers: {listed(layers, 4)}")
+        insert_after_(dose.model, name, _MODULES[module](width, scale))
+    said = f"{module}({scale:g})" if scale != 1.0 else module
+    dose.changes.append(f"{said} after {len(layers)} layers: {listed(layers, 4)}")
 
 
-_MODULES: Final[Mapping[str, Callable[[int], nn.Module]]] = MappingProxyType(
-    {"Skip": lambda width: Skip(), "PairNorm": lambda width: PairNorm(), "LayerNorm": nn.LayerNorm}
+_MODULES: Final[Mapping[str, Callable[[int, float], nn.Module]]] = MappingProxyType(
+    {
+        "Skip": lambda width, scale: Skip(scale),
+        "PairNorm": lambda width, scale: PairNorm(),
+        "LayerNorm": lambda width, scale: nn.LayerNorm(width),
+    }
 )
 
 

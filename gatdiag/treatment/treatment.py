@@ -269,8 +269,9 @@ class _Session:
         if isinstance(given, tuple):
             yield Trial("", None, given, "\n".join(f"# {action}" for action in given))
             return
-        if given is None and not _is_treatable(trial.verdict):
-            return
+        verdict = trial.verdict
+        if given is None and not (_is_treatable(verdict) and verdict is not None and verdict.actions):
+            return  # nothing is wrong, or what is wrong has to be changed by hand before anything else
         findings = _in_turn(trial)
         if given is not None and given not in [finding.code for finding in findings if finding.actions]:
             raise InputError(

@@ -96,9 +96,10 @@ def test_inputs_are_those_of_the_pasted_line():
     got = trained([Action("standardize_inputs", {"names": ("input",)})], loop(0.1, 5, x=scaled))
     assert same(got, trained([], loop(0.1, 5, x=(scaled - scaled.mean(0)) / scaled.std(0))))
     broken = X.clone()
-    broken[3, 1] = torch.nan
+    broken[3, 1], broken[4, 2] = torch.nan, torch.inf
     got = trained([Action("replace_non_finite_inputs", {"names": ("input",)})], loop(0.1, 5, x=broken))
-    assert same(got, trained([], loop(0.1, 5, x=torch.nan_to_num(broken, nan=0.0))))
+    high = broken[broken.isfinite()].max().item() + 1
+    assert same(got, trained([], loop(0.1, 5, x=torch.nan_to_num(broken, nan=0.0, posinf=high))))
 
 
 def test_inputs_that_never_come_are_said():
@@ -181,7 +182,7 @@ def test_layers_without_numbers_are_named(tmp_path):
     facts, *_ = facts_of(Named(), tmp_path / "run")
     code, actions = remedy.inserted(facts, "Skip")
     assert "for name in ['first', 'second']:" in code
-    assert actions == (Action("insert_after", {"layers": ("first", "second"), "module": "Skip"}),)
+    assert actions == (Action("insert_after", {"layers": ("first", "second"), "module": "Skip", "scale": 0.71}),)
 
 
 def test_every_action_of_the_diagnosis_is_known():

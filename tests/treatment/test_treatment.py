@@ -96,6 +96,22 @@ def test_one_cause_behind_another_is_treated_on_top(tmp_path):
     assert treatment.remedy.count("optimizer = ") == 1
 
 
+def test_what_has_to_be_changed_by_hand_is_said_and_nothing_else_tried(tmp_path):
+    def train(model, recorder):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(60):
+            loss = 0.0 * F.cross_entropy(model(X), Y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.log(loss=loss + 1.0)
+
+    treatment = treat(make, train, X, seeds=(0,), folder=tmp_path / "t")
+    assert (treatment.verdict.code, treatment.trials, treatment.helped) == ("no-training-signal", (), False)
+    assert "to be changed by hand: print(mask.sum()" in treatment.notes[0]
+    assert treatment.notes[0] in str(treatment)
+
+
 def test_inputs_that_were_not_given_are_those_of_the_first_forward_pass(tmp_path):
     def train(model, recorder):
         loop(1e-5, 60)(model, recorder)

@@ -1,5 +1,6 @@
 """Parameters that cannot move: in no optimizer, without a gradient; leftover gradients; no signal at all."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -156,7 +157,9 @@ def no_signal(facts: Facts) -> Finding | str | None:
         return _no_signal("The model's output has no graph, so that no gradient can come back to its parameters.", 0.0)
     labels = [] if facts.takes_turns else output.get("labels") or []
     seen = sum(labels)
-    if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen:
+    # dL/dout of one sign is also that of an L1 loss whose targets lie far off: its first loss is no cross-entropy's
+    is_far = len(labels) == 2 and facts.first_loss > limit("chance") * math.log(2)
+    if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen and not is_far:
         text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing is to be told apart."
         is_early = facts.count < limit("steps")  # the first batches of a rare class hold none of it
         return _no_signal(text, 1.0, "classes among the labels", "warning" if is_early else "error")

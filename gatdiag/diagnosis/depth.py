@@ -30,7 +30,7 @@ def exploding(facts: Facts) -> Finding | str | None:
     if not (grow > limit("explode") or back > limit("explode-back") or is_hot):
         return None
     layers = tuple(facts.profile("output_norm"))
-    lines, actions = remedy.inserted(facts, *_modules(facts))
+    lines, actions = remedy.inserted(facts, *(_modules(facts) if facts.has_laws else ("LayerNorm",)))
     scale = f"{1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches over the root of their number"
     return Finding(
         "depth-exploding-gradient",

@@ -20,7 +20,7 @@ from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
 from gatdiag.treatment.actions import Dose, apply
-from gatdiag.treatment.judging import Yardstick, yardstick
+from gatdiag.treatment.judging import Yardstick, is_broken, yardstick
 from gatdiag.treatment.page import write_page
 from gatdiag.watching import watch
 
@@ -386,8 +386,13 @@ class _Session:
     def judged(self, trial: Trial, basis: Trial) -> Trial:
         if trial.refused or self.yardstick is None:
             return trial
-        gains = tuple(map(self.yardstick.gain, basis.values, trial.values))
+        gains = tuple(map(self.yardstick.gain, _counted(basis), _counted(trial)))
         return replace(trial, gains=gains, helped=self.yardstick.helped(gains))
+
+
+def _counted(trial: Trial) -> list[float]:
+    """The values; NaN where the loss ended as NaN: a score is that of one class then."""
+    return [math.nan if is_broken(run) else value for run, value in zip(trial.runs, trial.values, strict=True)]
 
 
 def _devices() -> list[torch.device]:

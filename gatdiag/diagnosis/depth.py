@@ -139,7 +139,8 @@ def _weights_of_rank_one(facts: Facts) -> Finding | None:
 
 
 def _is_narrow(facts: Facts, layer: str) -> bool:
-    return any(p["shape"][0] == 1 for one in facts.layers if one["name"] == layer for p in one["parameters"])
+    own = [p for one in facts.layers if one["name"] == layer for p in one["parameters"]]
+    return any(p["shape"][0] == 1 for p in own if p["role"] == FEATURES)
 
 
 def is_smoothed(facts: Facts) -> bool:

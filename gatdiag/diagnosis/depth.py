@@ -222,9 +222,13 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
 
 
 def _modules(facts: Facts) -> tuple[str, ...]:
-    """A network that has skips gets none."""
+    """A network that has skips gets none.
+
+    With a ReLU before them what a skip adds is never negative, so that the network's own ReLU, behind the sum, lets
+    all of it pass: x + relu(norm(conv(x))), a stream that nothing cuts.
+    """
     found = (facts.run.meta.get("laws") or {}).get("found") or []
-    return ("LayerNorm",) if any(law.get("kind") == "stream" for law in found) else ("LayerNorm", "Skip")
+    return ("LayerNorm",) if any(law.get("kind") == "stream" for law in found) else ("LayerNorm", "ReLU", "Skip")
 
 
 def _skips(facts: Facts) -> tuple[str, tuple[Action, ...]]:

@@ -61,7 +61,7 @@ def inserted(facts: Facts, *modules: str) -> tuple[str, tuple[Action, ...]]:
 
     Args:
         facts: Of the run.
-        modules: "LayerNorm", "PairNorm" or "Skip".
+        modules: "LayerNorm", "ReLU", "PairNorm" or "Skip".
     """
     widths = {name: width for layer in facts.layers[:-1] for name, width in [(layer["name"], _kept_width(layer))]}
     width = Counter(width for width in widths.values() if width).most_common(1)
@@ -72,6 +72,7 @@ def inserted(facts: Facts, *modules: str) -> tuple[str, tuple[Action, ...]]:
     code = {
         "LayerNorm": f"torch.nn.LayerNorm({width[0][0]})",
         "PairNorm": "torch_geometric.nn.PairNorm()",
+        "ReLU": "torch.nn.ReLU()",
         "Skip": f"gatdiag.remedies.Skip({scale:g})",
     }
     loop, name = _loop(names)

@@ -81,6 +81,7 @@ def _insert_after(dose: Dose, layers: Sequence[str], module: str, width: int = 0
 _MODULES: Final[Mapping[str, Callable[[int, float], nn.Module]]] = MappingProxyType(
     {
         "Skip": lambda width, scale: Skip(scale),
+        "ReLU": lambda width, scale: nn.ReLU(),
         "PairNorm": lambda width, scale: PairNorm(),
         "LayerNorm": lambda width, scale: nn.LayerNorm(width),
     }

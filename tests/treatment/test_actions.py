@@ -139,7 +139,7 @@ LINES = {
     "balanced by laws": ("sage", False, lambda facts: remedy.balanced(facts)),
     "balanced stream": ("gcn", True, lambda facts: remedy.balanced(facts)),
     "normalized": ("gcn", True, lambda facts: remedy.inserted(facts, "LayerNorm")),
-    "skips": ("gat", False, lambda facts: remedy.inserted(facts, "LayerNorm", "PairNorm", "Skip")),
+    "skips": ("gat", False, lambda facts: remedy.inserted(facts, "LayerNorm", "ReLU", "PairNorm", "Skip")),
     "attention": ("gat", False, lambda facts: remedy.attention_anew(facts, ["convs.1", "convs.2"])),
     "queries": ("transformer", False, lambda facts: remedy.attention_anew(facts, ["convs.1"])),
     "fresh": ("gin", False, lambda facts: (remedy.GLOROT, (Action("initialize", {"scheme": "xavier_uniform"}),))),

@@ -129,14 +129,14 @@ def _cure(case: Case, done: Treatment, outcomes: Sequence[Outcome], twin: Run) -
     """In accuracy, if it was logged."""
     split = "val" if case.cause == "overfitting" else "train"
     applied = [trial for trial in done.trials if trial.runs]
-    last = done.after if done.after in applied else None
+    verdict = done.before.diagnoses[0].verdict
+    last = done.after if done.after in applied and verdict.actions else None
     runs = [done.before.runs[0], twin, *(trial.runs[0] for trial in applied)]
     is_accuracy = f"{split}_accuracy" in twin.logged
     scores = [
         float(logged(run, f"{split}_accuracy").iloc[-1]) if is_accuracy else getattr(outcome, split)
         for run, outcome in zip(runs, outcomes, strict=True)
     ]
-    verdict = done.before.diagnoses[0].verdict
     refused = [trial.refused for trial in done.trials if trial.refused]
     reason = "; ".join(refused) or (verdict.remedy.splitlines() or ["no cause was found"])[0]
     return Cure(

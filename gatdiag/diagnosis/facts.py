@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gatdiag.diagnosis.finding import Severity
 from gatdiag.diagnosis.thresholds import limit
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, logged, loss_name, recorded, scores
+from gatdiag.summary import FEATURES, accuracies, logged, loss_name, recorded, score_kind, scores
 
 Floats: TypeAlias = NDArray[np.float64]
 State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
@@ -195,7 +195,14 @@ class Facts:
             return "unknown"
         if self.progress >= limit("trained"):
             return "trained"
-        return "failing" if self.progress < limit("failing") else "partly"
+        return "failing" if self.progress < limit("failing") and not self.predicts else "partly"
+
+    @cached_property
+    def predicts(self) -> bool:
+        """The accuracies logged last are halfway from chance to 1 at least, on each split: the loss lags behind."""
+        names = accuracies(self.run).values() if self.classes > 1 and score_kind(self.run) == "accuracy" else ()
+        last = [series[-1] for name in names if len(series := logged(self.run, name).to_numpy(float))]
+        return bool(last) and min(last) >= 0.5 * (1 + 1 / self.classes)
 
     @cached_property
     def learns_at_once(self) -> bool:

@@ -57,7 +57,7 @@ def test_one_network_trains_and_the_other_does_not(tmp_path, light):
     assert "[init-unbalanced] evidence: " in stuck
     assert 'to paste: gatdiag.remedies.initialize_(model, "balanced_orthogonal")' in stuck
     assert "orthogonal weights: The loss fell" in fine
-    assert "No problem found. The network trains, and no check found anything wrong." in fine
+    assert "No problem found. The network trains" in fine
     xavier, balanced = (gatdiag.load(tmp_path / "demo" / name).steps for name in ("xavier", "balanced-orthogonal"))
     assert xavier["val_accuracy"].max() <= 0.5 < 0.8 <= balanced["val_accuracy"].max()
 

@@ -55,6 +55,13 @@ def test_what_was_not_recorded_is_skipped_with_the_reason(tmp_path):
     assert all(diagnosis.skipped.values())
 
 
+@pytest.mark.parametrize(("accuracy", "state"), [(0.95, "partly"), (0.25, "failing")])
+def test_a_network_that_predicts_well_trains_though_its_loss_lags_behind(tmp_path, accuracy, state):
+    logged = {"loss": np.linspace(1.4, 1.3, 60), "val_accuracy": np.full(60, accuracy)}
+    output = {"criterion": "cross-entropy", "labels": [5, 5, 5, 5]}
+    assert diagnose(build(tmp_path / "run", logged=logged, signals={"output": output})).state == state
+
+
 def test_a_run_without_a_row_is_no_traceback(tmp_path):
     assert diagnose(build(tmp_path / "run")).findings == ()
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gatdiag.recorder.recorder import Recorder
 
 _GROUPS: Final = {each.group for each in columns("layers")}
+_GROUPS_OF_OTHERS: Final = {each.group for each in columns("layers") if each.takes}
 _OF_OUTPUTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and not e.is_of_gradient]
 _OF_GRADIENTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and e.is_of_gradient]
 # What a function of `metrics` measures of one layer: its name, what it takes, whether of gradients -> the columns.
@@ -119,14 +120,14 @@ class LayerRecorder:
         self._is_recorded = record is not None
         self._due = frozenset() if record is None else self._selection.groups_due(record)
         self._is_due = not self._due.isdisjoint(_GROUPS)
-        self._others = [
-            key
-            for key, found in _OTHERS.items()
-            if found[0].group in self._due and any(each.name in self._selection.columns for each in found)
-        ]
+        self._others = [] if self._due.isdisjoint(_GROUPS_OF_OTHERS) else [*filter(self._is_other_due, _OTHERS)]
         self._step += 1
         self._came_back = None
         self._begin_pass()
+
+    def _is_other_due(self, key: tuple[str, str, bool]) -> bool:
+        found = _OTHERS[key]
+        return found[0].group in self._due and any(each.name in self._selection.columns for each in found)
 
     def stop(self) -> None:
         """Take all hooks away, also those in the middle of a layer, as after an interrupt."""

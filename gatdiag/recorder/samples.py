@@ -27,13 +27,12 @@ _LEAST, _LARGEST = 1e-24, 1e30  # sums of squares between which none of float32 
 def square(flats: Flat) -> float:
     """Roughly the sum of squares of real ones, not finite where an entry is not; NaN if the host would have to wait."""
     total = 0.0
-    with np.errstate(all="ignore"):
-        for flat in flats:
-            if not flat.is_cpu:
-                return math.nan
-            if not flat.is_complex():
-                array = flat.numpy()
-                total += float(array.dot(array))
+    for flat in flats:
+        if not flat.is_cpu:
+            return math.nan
+        if not flat.is_complex():
+            array = flat.numpy()
+            total += float(np.vdot(array, array))  # which warns of no overflow, as `dot` does
     return total
 
 
@@ -201,15 +200,14 @@ def dot(one: Flat, other: Flat) -> float:
 
 def are_suspect(gradients: Iterable[Tensor | None]) -> bool:
     """True if any of these may hold a NaN or an infinity, found out quickly; on a device, always."""
-    with np.errstate(all="ignore"):
-        for gradient in gradients:
-            if gradient is None:
-                continue
-            if gradient.dtype != torch.float32 or gradient.device.type != "cpu" or gradient.layout != torch.strided:
-                return True
-            values = gradient.detach().numpy().reshape(-1)
-            if not math.isfinite(values.dot(values)):
-                return True
+    for gradient in gradients:
+        if gradient is None:
+            continue
+        if gradient.dtype != torch.float32 or gradient.device.type != "cpu" or gradient.layout != torch.strided:
+            return True
+        values = gradient.detach().numpy().reshape(-1)
+        if not math.isfinite(np.vdot(values, values)):
+            return True
     return False
 
 

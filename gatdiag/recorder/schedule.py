@@ -118,6 +118,8 @@ class Pace:
 
     def end_step(self, *, recorded: bool) -> None:
         """A step has ended, and its recording."""
+        if self._share is None:
+            return
         now, cost = self._watch.clock(), self._watch.seconds
         if self._last is None:
             self._spent = min(cost, _STARTUP)

@@ -193,9 +193,13 @@ class Writer:
             self._append(table, columns)
         self.saw_layers |= "layers" in tables
         complete = sorted(step for step in self._rows if step < before)
-        for row in _on_host([self._rows.pop(step) for step in complete]):
+        rows = _on_host([self._rows.pop(step) for step in complete])
+        for row in rows:
             self.latest |= {name: value for name, value in row.items() if isinstance(value, float)}
-            self._append("steps", row)
+        if rows:
+            names = dict.fromkeys(name for row in rows for name in row if name != "step")
+            columns = {name: np.array([row.get(name) for row in rows], dtype=object) for name in names}
+            self._append("steps", {"step": np.array(complete), **columns})
 
     def run(self, before: int) -> Run:
         """The run as it is now, with rows of `steps` before a step that wait for what may still be logged to them."""

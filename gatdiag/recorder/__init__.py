@@ -12,6 +12,7 @@ with those of other steps, in `Backlog`) -> `Writer` -> the store.
   the same where training calls parts of a model and not its forward pass; `criterion`: the loss, from gradients
 - `scalars`: logged values; `meta`: the contents of meta.json
 - `writer`: rows -> the run folder; `non_finite`: the first NaN
+- `signals`: what is seen besides; `status`: what an observer is shown
 - `guard`: contains what fails; `alarm`: says what is wrong with the training
 """
 
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gatdiag.quantities import GROUPS, Group
     from gatdiag.recorder.guard import RecordingWarning, TrainingWarning
-    from gatdiag.recorder.recorder import Observer, Recorder, Status
+    from gatdiag.recorder.recorder import Recorder
     from gatdiag.recorder.schedule import Every
     from gatdiag.recorder.settings import PRESETS, Metrics, Patterns, Settings, select
+    from gatdiag.recorder.status import Observer, Status
 
 __all__ = [
     "GROUPS",
@@ -43,9 +45,10 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(("GROUPS", "Group"), "gatdiag.quantities"),
-    **dict.fromkeys(("Observer", "Recorder", "Status"), "gatdiag.recorder.recorder"),
+    **dict.fromkeys(("Observer", "Status"), "gatdiag.recorder.status"),
     **dict.fromkeys(("PRESETS", "Metrics", "Patterns", "Settings", "select"), "gatdiag.recorder.settings"),
     "Every": "gatdiag.recorder.schedule",
+    "Recorder": "gatdiag.recorder.recorder",
     **dict.fromkeys(("RecordingWarning", "TrainingWarning"), "gatdiag.recorder.guard"),
 }
 

@@ -1,16 +1,14 @@
 """The recorder: a training loop runs inside it, and the run folder fills."""
 
 import atexit
-import math
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +23,6 @@ from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks import in_backward_pass
 from gatdiag.recorder.layers import LayerRecorder
 from gatdiag.recorder.model import RecordingPlan, WatchedModel, static_layers
-from gatdiag.recorder.non_finite import FirstNonFinite
 from gatdiag.recorder.optimizers import (
     OptimizerHooks,
     calling_scaler,
@@ -37,6 +34,7 @@ from gatdiag.recorder.scalars import TrainerMetrics, flattened, scalar, training
 from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.signals import Signals
+from gatdiag.recorder.status import SHOWN, Observer, statuses
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure import Layer, Structure
 from gatdiag.structure.replica import unwrapped
@@ -55,31 +53,8 @@ _PERHAPS_SCALED = (
     "of layer outputs. Give the scaler to watch(..., scaler=...)"
 )
 
-_SHOWN = 0.1  # seconds after which an observer sees a step
 
 _recording: list["Recorder"] = []  # those of this process that have begun and not ended
-
-
-@dataclass(frozen=True)
-class Status:
-    """A glance at a training, for whoever shows it.
-
-    Attributes:
-        step: The last recorded step.
-        scalars: What was logged last.
-        layers: Names of the recorded layers.
-        relative_gradient_norms: Largest among each layer's feature weights, or of all it has; NaN where there is none.
-        first_non_finite: Where the first NaN or infinity was, if there was one.
-    """
-
-    step: int
-    scalars: Mapping[str, float]
-    layers: tuple[str, ...]
-    relative_gradient_norms: tuple[float, ...]
-    first_non_finite: FirstNonFinite | None
-
-
-Observer: TypeAlias = Callable[[Status | None], None]  # None: the recording has ended
 
 
 class Recorder:
@@ -547,11 +522,7 @@ class Recorder:
         backlog.measure(before)
         self._pace.add_measuring(self._stopwatch.clock() - begin, records)
         if self._observer is not None:
-            layers = backlog.plan.layers
-            names = tuple(layer.name for layer in layers)
-            for step, gradients in backlog.latest.items():
-                largest = largest_of_layers(gradients, layers)
-                status = Status(step, writer.latest, names, largest, writer.first_non_finite)
+            for status in statuses(backlog, writer):
                 self._guard("the progress line", self._observer, status)
 
     def _meet(self, optimizer: Optimizer, writer: Writer, *, own: bool = False) -> None:
@@ -604,7 +575,7 @@ class Recorder:
             self._start_backlog(plan, self._writer)
 
     def _start_backlog(self, plan: RecordingPlan, writer: Writer) -> None:
-        seconds = {} if self._observer is None else {"seconds": _SHOWN}
+        seconds = {} if self._observer is None else {"seconds": SHOWN}
         self._signals.recorded = plan.weights.tensors
         parameters = self._root.parameters()
         self._backlog = Backlog(plan, parameters, self._selection.columns, self._guard, writer, **seconds)
@@ -612,19 +583,6 @@ class Recorder:
     def _listen_to(self, layers: Iterable[Layer]) -> None:
         modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}
         self._layers.hooks.listen_to({layer.name: modules[layer.name] for layer in layers if layer.name in modules})
-
-
-def largest_of_layers(values: Sequence[float], layers: Sequence[Layer]) -> tuple[float, ...]:
-    """The largest among each layer's feature weights, or else of all it has; NaN where there is none.
-
-    Biases are zero at first, and any gradient is infinite relative to that: what is finite goes before.
-    """
-    each, found = iter(values), []
-    for layer in layers:
-        of = [(info.role == "feature weight", next(each)) for info in layer.parameters]
-        known = [(math.isfinite(value), is_weight, value) for is_weight, value in of if not math.isnan(value)]
-        found.append(max(known, default=(False, False, math.nan))[-1])
-    return tuple(found)
 
 
 def _disabled() -> bool:

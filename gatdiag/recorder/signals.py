@@ -68,6 +68,7 @@ class Signals:
         self._was_close = False  # whether the overshoot of the last step is wanted
         self._awaits_backward = False
         self._left: Tensor | float | None = None  # norm of the gradients at the beginning of the backward pass
+        self._left_in: list[tuple[Tensor, Tensor]] = []  # (parameter, its gradient) then
         self._same: list[Any] = []  # inputs of the last forward pass, weakly
         self._is_same = False
         self._live: Tensor | None = None  # rows of the output that the loss saw
@@ -164,9 +165,9 @@ class Signals:
                 self._has_changed = True
 
     def _leftover(self) -> Tensor | float:
-        gradients = [tensor.grad for tensor in self.recorded]
-        left = [g for g in gradients if g is not None and not g.is_sparse and not g.is_complex()]
-        return metrics.frobenius_norm(metrics.norms(left)) if left else 0.0
+        gradients = [(tensor, tensor.grad) for tensor in self.recorded]
+        self._left_in = [(p, g) for p, g in gradients if g is not None and not g.is_sparse and not g.is_complex()]
+        return metrics.frobenius_norm(metrics.norms([g for _, g in self._left_in])) if self._left_in else 0.0
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -178,8 +179,11 @@ class Signals:
             self._graph["foreign_leaves"] = sum(id(leaf) not in held for leaf in alive)
             self._has_changed = True
         if sample is not None:
-            sample.left, self._left = self._left, None
+            # a gradient that was put in the place of the old one, in place of being added to it, is no sum
+            is_sum = not self._left_in or any(parameter.grad is old for parameter, old in self._left_in)
+            sample.left = self._left if is_sum or self._left is None else 0.0
             sample.repeats = self._was_close and self._is_same
+        self._left, self._left_in = None, []
 
     def after_step(self, *, is_recorded: bool) -> None:
         """The weights have moved. What was seen before a step that is not recorded is not compared with what comes."""

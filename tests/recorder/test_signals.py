@@ -87,6 +87,20 @@ def test_leftover_gradients_are_seen_at_the_beginning_of_the_backward_pass(tmp_p
     assert (run.steps.stale_gradient[1:] == 0).all()
 
 
+def test_gradients_that_are_put_in_the_place_of_old_ones_are_no_leftovers(tmp_path):
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
+        for _ in range(12):
+            loss = F.cross_entropy(model(X), Y)
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+            recorder.log(loss=loss)
+    assert (gatdiag.load(tmp_path / "run").steps.stale_gradient[1:] == 0).all()
+
+
 def test_inputs_outputs_and_labels_are_described(tmp_path):
     run, _ = train(tmp_path / "run", mlp())
     signals = run.meta["signals"]

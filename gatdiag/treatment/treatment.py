@@ -2,6 +2,7 @@
 
 import math
 import os
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from gatdiag.names import listed
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
-from gatdiag.treatment.actions import Dose, apply
+from gatdiag.treatment.actions import ACTIONS, Dose, apply
 from gatdiag.treatment.judging import Yardstick, is_broken, yardstick
 from gatdiag.treatment.page import write_page
 from gatdiag.watching import watch
@@ -175,11 +176,16 @@ def treat(
         >>> treatment.verdict.code, treatment.helped
         ('lr-too-small', True)
     """
-    known = _seeds(seeds)
+    known, given, place = _seeds(seeds), _given(remedy), Path(folder).absolute()  # the loop may change directories
+    if not callable(make_model) or not callable(train):
+        raise InputError(
+            f"Expected functions make_model() and train(model, recorder), got {make_model!r:.60} and {train!r:.60}"
+        )
     if len(before) not in (0, len(known)):
         raise InputError(f"before: expected a run for each of {len(known)} seeds, got {len(before)}")
-    session = _Session(make_model, train, inputs, known, Path(folder), overwrite, on_progress or _silent)
-    given = _given(remedy)
+    if not (before or overwrite) and place.is_dir() and any(place.iterdir()):
+        raise InputError(f"{place} is not empty: give another folder, or say overwrite=True to replace the treatment")
+    session = _Session(make_model, train, inputs, known, place, overwrite, on_progress or _silent)
     try:
         done = session.run(given, [load(place) for place in before])
     except BaseException as error:  # whatever ends it, what was recorded is shown, and the error goes on
@@ -213,6 +219,8 @@ def _given(remedy: str | Action | Sequence[Action] | None) -> str | tuple[Action
     actions = (remedy,) if isinstance(remedy, Action) else tuple(remedy)
     if not actions or not all(isinstance(action, Action) for action in actions):
         raise InputError(f"remedy: expected the code of a finding or gatdiag.treatment.Action, got {remedy!r}")
+    if unknown := [action.name for action in actions if action.name not in ACTIONS]:
+        raise InputError(f"remedy: expected actions of {listed(ACTIONS)}, got {unknown[0]!r}")
     return actions
 
 
@@ -232,6 +240,7 @@ class _Session:
     overwrite: bool
     tell: Callable[[str], None]
     signature: dict[str, Any] | None = None
+    last_model: weakref.ref[nn.Module] | None = None
     yardstick: Yardstick | None = None
     done: Treatment | None = None
     current: Trial | None = None
@@ -320,7 +329,7 @@ class _Session:
                 raised = "" if isinstance(error, GatdiagError) else f"training raised {type(error).__name__}: "
                 raise _RefusedError(f"{raised}{error}") from error
         run = load(folder)
-        if not len(run.steps):
+        if not len(run.parameters):
             raise InputError(
                 "train(model, recorder) made no step of an optimizer that holds parameters of its model: train the "
                 "model that it is given, or call recorder.step() before each update"
@@ -359,6 +368,11 @@ class _Session:
         """The factory gives the same model each time."""
         if not isinstance(model, nn.Module):
             raise InputError(f"make_model() returned {type(model).__name__}, expected a torch.nn.Module")
+        if self.last_model is not None and self.last_model() is model:
+            raise InputError(
+                "make_model() returned the same model again, which is trained already: build a new one at each call"
+            )
+        self.last_model = weakref.ref(model)
         signature = {name: (tuple(parameter.shape), parameter.dtype) for name, parameter in model.named_parameters()}
         if self.signature is None:
             self.signature = signature

@@ -227,3 +227,36 @@ def test_a_training_that_logs_nothing_is_one_line(tmp_path):
 def test_a_factory_that_gives_no_model_is_one_line(tmp_path):
     with pytest.raises(InputError, match="returned int"):
         treat(lambda: 3, loop(), folder=tmp_path / "t")
+
+
+def test_a_factory_that_gives_the_trained_model_again_is_one_line(tmp_path):
+    model = make()
+    with pytest.raises(InputError, match="the same model again"), pytest.warns(UserWarning, match="cut short"):
+        treat(lambda: model, loop(1e-5, 60), X, seeds=(0,), folder=tmp_path / "t")
+
+
+def test_a_loop_that_trains_another_model_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="made no step"), pytest.warns(UserWarning, match="cut short|no step"):
+        treat(make, lambda model, recorder: loop(0.1, 5)(make(), recorder), X, seeds=(0,), folder=tmp_path / "t")
+
+
+def test_a_loop_may_change_directories(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def train(model, recorder):
+        monkeypatch.chdir("/")
+        loop(0.3, 60)(model, recorder)
+
+    assert treat(make, train, X, seeds=(0,), folder="t").folder == tmp_path / "t"
+    assert (tmp_path / "t" / "treatment.html").exists()
+
+
+def test_arguments_are_looked_at_before_anything_is_trained(tmp_path):
+    with pytest.raises(InputError, match=r"train\(model, recorder\)"):
+        treat(make, 3, X, folder=tmp_path / "t")
+    with pytest.raises(InputError, match="got 'nope'"):
+        treat(make, loop(), X, remedy=Action("nope", {}), folder=tmp_path / "t")
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "mine").touch()
+    with pytest.raises(InputError, match="overwrite=True"):
+        treat(make, loop(), X, folder=tmp_path / "t")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from gatdiag.errors import InputError, OptimizerError
 from gatdiag.names import listed, printable, quoted
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from gatdiag.checkpoint import Checkpoint, ModelCase
     from gatdiag.laws import Exclusion
@@ -36,6 +36,7 @@ _OPTIMIZERS: Final[Mapping[str, str]] = {
     "ax": "ASGD",
     "momentum_buffer": "SGD",
 }
+_NOTHING: Final = "no law was balanced: all weights stay as they are"
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,10 @@ def _by_names(checkpoint: Checkpoint) -> _Balanced:
         reasons = "; ".join(f"{quoted(excluded.what)}: {excluded.reason}" for excluded in laws.excluded[:3])
         raise InputError(f"Names and shapes show no laws ({reasons}): give --model, whose laws can be found")
     rescaling = balancing(laws, laws.parameters)
-    weights = {name: multiply_(laws.parameters[name].clone(), scale) for name, scale in rescaling.factors.items()}
     chosen = list(rescaling.balanced)
+    if not chosen:
+        return _Balanced({}, {}, [_NOTHING, *_skipped(rescaling.skipped)])
+    weights = {name: multiply_(laws.parameters[name].clone(), scale) for name, scale in rescaling.factors.items()}
     before, after = (of.abs()[chosen].max() for of in (laws.c(), laws.c({**laws.parameters, **weights})))
     factors = [law.factor for law in rescaling.by_law]
     lines = [
@@ -143,7 +146,9 @@ def _by_names(checkpoint: Checkpoint) -> _Balanced:
         f"{min(factors):.3g} to {max(factors):.3g}",
         f"outputs were not compared, which needs --model: they stay as they are only if {'; '.join(ASSUMED)}",
     ]
-    return _Balanced(weights, rescaling.factors, [*lines, *_skipped(rescaling.skipped)])
+    names = {info.name: info.names for info in structure.parameters}
+    weights, scales = ({each: of[name] for name in of for each in names[name]} for of in (weights, rescaling.factors))
+    return _Balanced(weights, scales, [*lines, *_skipped(rescaling.skipped)])
 
 
 def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_approximate: bool) -> _Balanced:
@@ -165,7 +170,7 @@ def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_
         options["loss"] = case.loss
     done = rebalance_(case.model, *case.args, **options, **case.kwargs)
     if not done.factors:
-        return _Balanced({}, {}, ["no law was balanced: all weights stay as they are", *_skipped(done.skipped)])
+        return _Balanced({}, {}, [_NOTHING, *_skipped(done.skipped)])
     lines = [
         f"{len(done.factors)} laws balanced: largest |c| {done.c_before:.3g} before, {done.c_after:.1e} after; largest "
         f"imbalance {done.imbalance_before:.3g} before, {done.imbalance_after:.1e} after; factors from "
@@ -179,8 +184,18 @@ def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_
     if factors:
         rounding = output_difference(case.model, factors, case.args, case.kwargs)
         lines.append(_moved("as the weights are rounded to the number type in the file", rounding))
-    weights, scales = ({found.names[name]: of[name] for name in done.scales} for of in (own, done.scales))
+    names = _all_names(case.model, done.scales, found.names)
+    weights, scales = ({each: of[name] for name in names for each in names[name]} for of in (own, done.scales))
     return _Balanced(weights, scales, [*lines, *_skipped(done.skipped)])
+
+
+def _all_names(model: nn.Module, parameters: Iterable[str], names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Name of a parameter -> all its names in the checkpoint: what a model shares may be saved as copies."""
+    every = dict(model.named_parameters(remove_duplicate=False))
+    return {
+        name: tuple(names[other] for other in every if every[other] is every[name] and other in names)
+        for name in parameters
+    }
 
 
 def _moved(when: str, difference: OutputDifference) -> str:

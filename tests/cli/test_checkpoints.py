@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from torch_geometric.nn import GCN
 from typer.testing import CliRunner
@@ -58,8 +59,12 @@ def runs(saved, tmp_path_factory):
 
 
 def outputs(path, graph):
+    return of_weights(torch.load(path, weights_only=True)["model_state_dict"], graph)
+
+
+def of_weights(weights, graph):
     model = gat(graph.num_features, 4).double()
-    model.load_state_dict(torch.load(path, weights_only=True)["model_state_dict"])
+    model.load_state_dict(weights)
     return model(graph.x.double(), graph.edge_index)
 
 
@@ -172,6 +177,30 @@ class TestRebalance:
         layers = json.loads(run("inspect", tmp_path / "out.pt", "--json").stdout)["layers"]
         assert max(layer["c"] for layer in layers[:-1]) < 1e-6
         assert ("largest difference of outputs in float64" in done.stdout) == bool(further)
+
+    @pytest.mark.parametrize("further", [(), ("--model", FACTORY)])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+    def test_shared_weights_that_are_saved_as_copies_stay_alike(self, saved, graph, tmp_path, dtype, further):
+        state = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
+        before = {name: tensor.to(dtype, copy=True) for name, tensor in state.items()}
+        torch.save(before, tmp_path / "in.pt")
+        save_file(before, tmp_path / "in.safetensors")
+        for suffix, read in ((".pt", torch.load), (".safetensors", load_file)):
+            done = run("rebalance", tmp_path / f"in{suffix}", tmp_path / f"out{suffix}", *further)
+            assert done.exit_code == 0, done.stderr
+            after = read(tmp_path / f"out{suffix}")
+            assert not torch.equal(after["convs.1.lin_r.weight"], before["convs.1.lin_r.weight"])
+            for number in range(10):
+                assert torch.equal(after[f"convs.{number}.lin_r.weight"], after[f"convs.{number}.lin_l.weight"])
+            if dtype is torch.float32:
+                torch.testing.assert_close(of_weights(after, graph), of_weights(before, graph), rtol=1e-5, atol=1e-6)
+
+    def test_weights_that_are_not_finite_stay_as_they_are(self, saved, tmp_path):
+        state = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
+        torch.save({name: torch.full_like(tensor, math.nan) for name, tensor in state.items()}, tmp_path / "in.pt")
+        done = run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt")
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout.startswith("no law was balanced: all weights stay as they are")
 
     def test_all_else_is_carried_over_and_moments_follow(self, saved, tmp_path):
         before = torch.load(saved / "epoch4.pt", weights_only=True)

@@ -8,8 +8,9 @@ import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from itertools import product
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -37,7 +38,8 @@ def read_grid(file: str | os.PathLike[str]) -> tuple[Experiment, ...]:
     """The cells of a grid: a TOML file with settings by name, each a value or a list of values.
 
     Every combination is a cell; the last setting in the file changes fastest, and all that are not named have their
-    defaults (`gatdiag.experiments.settings.Experiment`).
+    defaults (`gatdiag.experiments.settings.Experiment`). Of combinations that train alike, as where a learning rate is
+    0 and the paper's, the first is the cell.
 
     Raises:
         InputError: The file is no TOML, names a setting that does not exist, or a combination makes no sense.
@@ -56,7 +58,10 @@ def read_grid(file: str | os.PathLike[str]) -> tuple[Experiment, ...]:
             raise InputError(f"{file}: expected {name} to be {known[name].__name__} or a list of such, got {given!r}")
         axes[name] = [float(value) if known[name] is float else value for value in values]
     cells = [Experiment(**dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
-    return tuple(dict.fromkeys(cells))
+    alike: dict[Experiment, Experiment] = {}
+    for cell in cells:
+        alike.setdefault(replace(cell, learning_rate=cell.rate), cell)
+    return tuple(alike.values())
 
 
 def sweep(
@@ -84,7 +89,7 @@ def sweep(
         The cells that failed, and why: what gatdiag refused. They are tried again next time.
 
     Raises:
-        InputError: Another sweep writes to the folder, or there is a file in its place.
+        InputError: Another sweep writes to the folder, there is a file in its place, or a worker was killed.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -154,6 +159,11 @@ def _trained(
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
+        except BrokenProcessPool:
+            raise InputError(
+                f"One of {workers} workers was killed, as where memory is short: run it again, perhaps with fewer; "
+                "what is done is kept"
+            ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -1,11 +1,12 @@
 import json
+import multiprocessing
 import os
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import filelock
@@ -133,6 +134,23 @@ def test_a_grid_that_makes_no_sense_is_refused(tmp_path, text, message):
     (tmp_path / "grid.toml").write_text(text)
     with pytest.raises(InputError, match=message):
         read_grid(tmp_path / "grid.toml")
+
+
+def test_a_learning_rate_that_is_named_and_left_to_the_graph_is_one_cell(tmp_path):
+    (tmp_path / "grid.toml").write_text('data = "Cora"\nlayers = [10, 40]\nlearning_rate = [0, 0.05]')
+    found = [(cell.layers, cell.learning_rate) for cell in read_grid(tmp_path / "grid.toml")]
+    assert found == [(10, 0.0), (40, 0.0), (40, 0.05)]  # at depth 10 the paper's rate is 0.05
+
+
+def test_a_worker_that_is_killed_is_told_and_what_is_done_is_kept(cells, tmp_path):
+    def kill_a_worker(cell, outcome):
+        for child in multiprocessing.active_children()[:1]:
+            os.kill(child.pid, signal.SIGKILL)
+
+    many = [replace(cell, epochs=60) for cell in cells[1:]]
+    with pytest.raises(InputError, match=r"One of 2 workers was killed.*what is done is kept"):
+        sweep([cells[0], *many], tmp_path / "out", workers=2, on_cell=kill_a_worker)
+    assert 1 <= len(contents(tmp_path / "out")) < 12
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from torch_geometric.transforms import NormalizeFeatures
 from torch_geometric.utils import remove_self_loops, to_undirected
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.synthetic import block_model, contextual_block_model, tree_neighbors_match
+from gatdiag.experiments.synthetic import block_model, contextual_block_model, seeded, tree_neighbors_match
 
 SPLITS: Final = ("train", "val", "test")
 _MASKS: Final = ("train_mask", "val_mask", "test_mask")
@@ -297,7 +297,7 @@ def _vary(graph: Data, variant: Variant) -> Data:
             graph[mask] = graph[mask] & linked
     if variant.missing:
         others = (~graph.train_mask).nonzero().flatten()
-        order = torch.randperm(len(others), generator=torch.Generator().manual_seed(variant.missing_seed))
+        order = torch.randperm(len(others), generator=seeded(variant.missing_seed))
         graph.x = graph.x.clone()
         graph.x[others[order[: round(variant.missing * len(others))]]] = 0
     return graph

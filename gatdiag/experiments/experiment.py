@@ -16,7 +16,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.experiments.data import Transform, prepared_graph
+from gatdiag.experiments.data import SPLITS, Transform, prepared_graph
 from gatdiag.experiments.models import build
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import Epoch, TrainingResult, TrainingSettings, train
@@ -101,6 +101,10 @@ def run_experiment(
         raise InputError("device: expected cpu, for torch finds no GPU, got cuda")
     transform = None if experiment.transform == "usual" else cast("Transform", experiment.transform)
     graph = prepared_graph(experiment.data, root, transform)
+    if empty := [split for split in SPLITS if not graph[f"{split}_mask"].any()]:
+        raise InputError(
+            f"{experiment.data} has no nodes for {' and '.join(empty)}: expected some for each of {', '.join(SPLITS)}"
+        )
     model = prepared_model(experiment, graph).to(experiment.device)
     graph = graph.to(experiment.device)
     if folder is None:

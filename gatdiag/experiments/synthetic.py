@@ -1,5 +1,6 @@
 """Graphs that are built in: drawn or constructed, the same for the same arguments."""
 
+import math
 from itertools import permutations
 
 import torch
@@ -31,6 +32,9 @@ def block_model(nodes: int = 400, classes: int = 4, words: int = 64, seed: int =
         ``x`` (nodes, words) of zeros and ones, ``edge_index`` (2, edges) with both directions of each link and no
         self-loops, ``y`` (nodes,), ``train_mask``, ``val_mask`` and ``test_mask`` (nodes,).
 
+    Raises:
+        InputError: There is no such graph.
+
     Source:
         Holland, Laskey, Leinhardt, "Stochastic blockmodels: first steps" (1983).
 
@@ -39,7 +43,11 @@ def block_model(nodes: int = 400, classes: int = 4, words: int = 64, seed: int =
         >>> graph.is_undirected(), int(graph.train_mask.sum())
         (True, 80)
     """
-    generator = torch.Generator().manual_seed(seed)
+    if not 1 <= classes <= nodes or words < 1:
+        raise InputError(
+            f"Expected words, and a node or more in each of 1 or more classes, got {nodes=}, {classes=}, {words=}"
+        )
+    generator = seeded(seed)
     y = torch.arange(nodes) * classes // nodes
     alike = y[:, None] == y[None, :]
     links = _chosen(torch.where(alike, _INSIDE, _ACROSS), generator).triu(1)
@@ -54,6 +62,17 @@ def block_model(nodes: int = 400, classes: int = 4, words: int = 64, seed: int =
         val_mask=(place >= _TRAIN) & (place < _TRAIN + _VAL),
         test_mask=place >= _TRAIN + _VAL,
     )
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A generator of its own.
+
+    Raises:
+        InputError: The seed is not from 0 to 2**63 - 1.
+    """
+    if not 0 <= seed < 2**63:
+        raise InputError(f"Expected seeds to be from 0 to 2**63 - 1, got {seed}")
+    return torch.Generator().manual_seed(seed)
 
 
 def _chosen(chance: Tensor, generator: torch.Generator) -> Tensor:
@@ -105,15 +124,16 @@ def contextual_block_model(
     if classes < 2 or nodes % classes or nodes // classes <= _TRAIN + _VAL:
         least = _TRAIN + _VAL + 1
         raise InputError(f"Expected {least} nodes or more in each of 2 or more equal classes, got {nodes=}, {classes=}")
-    if features < 1 or degree <= 0 or not 0 <= homophily <= 1:
+    if features < 1 or not degree > 0 or not 0 <= homophily <= 1 or not math.isfinite(signal):
         raise InputError(
-            f"Expected a homophily from 0 to 1, features and degree, got {homophily=}, {features=}, {degree=}"
+            "Expected a homophily from 0 to 1, features, a degree and a finite signal, got "
+            f"{homophily=}, {features=}, {degree=}, {signal=}"
         )
     size = nodes // classes
     inside, across = homophily * degree / (size - 1), (1 - homophily) * degree / (nodes - size)
     if max(inside, across) > 1:
         raise InputError(f"Expected a degree that {nodes} nodes can have, got {degree=} at {homophily=}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     y = torch.arange(nodes) // size
     chance = torch.where(y[:, None] == y[None, :], inside, across)
     links = _chosen(chance, generator).triu(1)
@@ -162,7 +182,7 @@ def tree_neighbors_match(depth: int = 2, seed: int = 11) -> Data:
     """
     if not 2 <= depth <= 8:
         raise InputError(f"Expected depth to be from 2 to 8, got {depth}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     leaves, nodes = 2**depth, 2 ** (depth + 1) - 1
     values = 1 + _permutations(depth, generator)
     count = len(values)

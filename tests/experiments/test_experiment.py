@@ -142,6 +142,11 @@ def test_settings_that_make_no_sense_are_refused(wrong, message, monkeypatch, tm
     assert not (tmp_path / "run").exists()
 
 
+def test_a_graph_without_nodes_to_test_on_is_refused():
+    with pytest.raises(InputError, match="sbm:nodes=80 has no nodes for val and test"):
+        run_experiment(Experiment(data="sbm:nodes=80", layers=2, epochs=2))
+
+
 def test_a_loss_that_is_no_number_is_null_in_the_file(tmp_path):
     result = run_experiment(replace(QUICK, learning_rate=1e30, epochs=4), folder=tmp_path / "run")
     assert result.loss != result.loss or result.loss == float("inf")

@@ -12,7 +12,7 @@ import typer
 from gatdiag.cli.diagnose import print_diagnosis
 from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root
 from gatdiag.cli.printing import plain_console
-from gatdiag.cli.training import one_thread, training_progress
+from gatdiag.cli.training import training_progress
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def demo(
     """
     from gatdiag.experiments import initializations
     from gatdiag.experiments.data import prepared_graph
+    from gatdiag.experiments.pool import one_thread
     from gatdiag.run import load
 
     settings = replace(initializations.settings_for(dataset), seed=seed)

@@ -19,11 +19,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Inputs, Root, Transform
+from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Factory, Inputs, Root, Transform
 from gatdiag.cli.printing import grid, number, plain_console, print_document
 
 if TYPE_CHECKING:
@@ -65,14 +63,7 @@ class Row:
 
 
 def laws(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="PACKAGE.MODULE:FACTORY",
-            help="An nn.Module, or a class or function that makes one. Arguments called in_channels and out_channels "
-            "get the number of features and classes of --data; all others keep their defaults.",
-        ),
-    ],
+    factory: Factory,
     data: Data = None,
     inputs: Inputs = None,
     root: Root = DATA_FOLDER,

@@ -12,6 +12,14 @@ GRAPHS: Final = (
 
 DATA_FOLDER: Final = Path("data")
 
+Factory: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="PACKAGE.MODULE:FACTORY",
+        help="An nn.Module, or a class or function that makes one. Arguments called in_channels and out_channels get "
+        "the number of features and classes of --data; all others keep their defaults.",
+    ),
+]
 Data: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gatdiag.cli.diagnose import FailOn, check_level, end, print_diagnosis
-from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Inputs, Root, Transform
+from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Factory, Inputs, Root, Transform
 from gatdiag.cli.printing import print_document
 from gatdiag.errors import InputError
 
@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 
 
 def preflight(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="PACKAGE.MODULE:FACTORY",
-            help="An nn.Module, or a class or function that makes one. Arguments called in_channels and out_channels "
-            "get the number of features and classes of --data; all others keep their defaults.",
-        ),
-    ],
+    factory: Factory,
     data: Data = None,
     inputs: Inputs = None,
     root: Root = DATA_FOLDER,

@@ -13,7 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gatdiag.cli.options import DATA_FOLDER, AsJson, Root
 from gatdiag.cli.printing import grid as table_of
 from gatdiag.cli.printing import number, plain_console, print_document
-from gatdiag.cli.training import one_thread
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def sweep(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with one_thread(), Progress(*columns, console=Console(stderr=True)) as bars:
+    with Progress(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task(str(out), total=len(cells))
 
         def on_cell(cell: Experiment, outcome: str) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from gatdiag.cli.options import DATA_FOLDER, GRAPHS, AsJson, Overwrite, Root
 from gatdiag.cli.printing import print_document
-from gatdiag.cli.training import one_thread, training_progress
+from gatdiag.cli.training import training_progress
 from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Experiment
 
@@ -69,6 +69,7 @@ def train(
     if metrics not in ("fast", "standard", "full"):
         raise InputError(f"--metrics: expected fast, standard or full, got {metrics!r}")
     from gatdiag.experiments.experiment import FILE, document, run_experiment
+    from gatdiag.experiments.pool import one_thread
 
     try:
         with one_thread(), training_progress(experiment.epochs) as progress:

@@ -1,4 +1,4 @@
-"""What commands share that train: one thread, and a line of progress for each training."""
+"""A line of progress for each training."""
 
 from __future__ import annotations
 
@@ -11,19 +11,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 if TYPE_CHECKING:
     from gatdiag.experiments.training import Epoch
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """On graphs like these more threads gain little, lose much where other programs run, and change the rounding."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager

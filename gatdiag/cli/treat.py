@@ -6,6 +6,7 @@ import ast
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,8 +108,7 @@ def _training(
 
     def train(model: nn.Module, recorder: Recorder) -> None:
         try:
-            own = {**vars(settings), "seed": torch.initial_seed() % 2**63}
-            train_(model, graph, type(settings)(**own), recorder, inputs=inputs)
+            train_(model, graph, replace(settings, seed=torch.initial_seed() % 2**63), recorder, inputs=inputs)
         except GatdiagError:
             raise
         except Exception as error:
@@ -120,8 +120,6 @@ def _training(
 def _settings(
     data: str, optimizer: str, learning_rate: float | None, weight_decay: float, steps: int | None
 ) -> TrainingSettings:
-    from dataclasses import replace
-
     from gatdiag.experiments.initializations import settings_for
 
     usual = settings_for(data)
@@ -170,10 +168,8 @@ def _print(done: Treatment) -> None:
     table = grid(["training", "what was changed", "verdict"], [name, ""])
     for trial in (done.before, *done.trials):
         outcome = "could not" if trial.refused else "helped" if trial.helped else "no help" if trial.gains else ""
-        spread = f" ± {trial.spread:.3g}" if len(trial.values) > 1 else ""
-        value = f"{trial.mean:.3g}{spread}" if trial.values else ""
         verdict = trial.verdict.title if trial.verdict and not trial.refused else trial.refused
-        table.add_row(trial.name, "; ".join(trial.changes), verdict, value, outcome)
+        table.add_row(trial.name, "; ".join(trial.changes), verdict, trial.told, outcome)
     console.print(table)
     if done.helped:
         console.print(f"It helped. To paste:\n\n{done.remedy}\n")

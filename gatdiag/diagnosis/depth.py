@@ -11,7 +11,6 @@ from gatdiag.names import short
 from gatdiag.summary import FEATURES
 
 _WIDER = "hidden_channels = 64  # a layer of one neuron passes on one number for each node"
-_FRESH = (Action("initialize", {"scheme": "xavier_uniform"}),)
 _LAST = 3  # layers, of which the smallest counts: the very last may tell nodes apart by rounding alone
 
 
@@ -134,7 +133,7 @@ def _weights_of_rank_one(facts: Facts) -> Finding | None:
         Evidence(f"spectral over Frobenius norm of the weights of layer {short(alike[0])}", shares[alike[0]]),
         "weights-alike",
         alike,
-        (_WIDER, ()) if all(_is_narrow(facts, name) for name in alike) else (remedy.GLOROT, _FRESH),
+        (_WIDER, ()) if all(_is_narrow(facts, name) for name in alike) else (remedy.GLOROT, remedy.FRESH),
     )
 
 
@@ -227,8 +226,7 @@ def _modules(facts: Facts) -> tuple[str, ...]:
     With a ReLU before them what a skip adds is never negative, so that the network's own ReLU, behind the sum, lets
     all of it pass: x + relu(norm(conv(x))), a stream that nothing cuts.
     """
-    found = (facts.run.meta.get("laws") or {}).get("found") or []
-    return ("LayerNorm",) if any(law.get("kind") == "stream" for law in found) else ("LayerNorm", "ReLU", "Skip")
+    return ("LayerNorm",) if facts.has_streams else ("LayerNorm", "ReLU", "Skip")
 
 
 def _skips(facts: Facts) -> tuple[str, tuple[Action, ...]]:

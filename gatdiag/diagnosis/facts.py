@@ -94,7 +94,16 @@ class Facts:
     @cached_property
     def has_laws(self) -> bool:
         """Laws were recorded."""
-        return bool((self.run.meta.get("laws") or {}).get("found"))
+        return bool(self._laws)
+
+    @cached_property
+    def has_streams(self) -> bool:
+        """Some of the laws are of residual streams."""
+        return any(law.get("kind") == "stream" for law in self._laws)
+
+    @cached_property
+    def _laws(self) -> list[dict[str, Any]]:
+        return (self.run.meta.get("laws") or {}).get("found") or []
 
     # --- the loss -----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import numpy as np
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import is_smoothed, layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, median
-from gatdiag.diagnosis.finding import Action, Evidence, Finding
+from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.units import saturated_at_start
 from gatdiag.diagnosis.wording import number, percent
@@ -46,7 +46,7 @@ def too_large(facts: Facts) -> Finding | str | None:
         steps=(0,),
         figure="overview",
         remedy=remedy.GLOROT,
-        actions=(Action("initialize", {"scheme": "xavier_uniform"}),),
+        actions=remedy.FRESH,
         falsified_by="With Glorot's weights the first loss is as high.",
     )
 
@@ -76,7 +76,7 @@ def too_small(facts: Facts) -> Finding | str | None:
         steps=(0,),
         figure="overview",
         remedy=remedy.GLOROT,
-        actions=(Action("initialize", {"scheme": "xavier_uniform"}),),
+        actions=remedy.FRESH,
         falsified_by="With Glorot's weights the gradients of the first layer are as small.",
     )
 

@@ -11,6 +11,7 @@ from gatdiag.summary import ATTENTION, FEATURES
 
 _SHOWN = ("lr", "momentum", "weight_decay")
 GLOROT: Final = 'gatdiag.remedies.initialize_(model, "xavier_uniform")  # before training'
+FRESH: Final = (Action("initialize", {"scheme": "xavier_uniform"}),)
 _STACKED: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # kinds that `initialize_` balances without inputs
 
 
@@ -39,9 +40,7 @@ def scaled_rate(facts: Facts, lr: float) -> tuple[Action, ...]:
 
 def balanced(facts: Facts) -> tuple[str, tuple[Action, ...]]:
     """Fresh balanced weights, before training; by the model's own laws where it is no plain stack."""
-    laws = (facts.run.meta.get("laws") or {}).get("found") or []
-    streams = any(law.get("kind") == "stream" for law in laws)
-    with_inputs = streams or any(layer.get("kind") not in _STACKED for layer in facts.layers)
+    with_inputs = facts.has_streams or any(layer.get("kind") not in _STACKED for layer in facts.layers)
     given = f", {', '.join(_arguments(facts))}" if with_inputs else ""
     settings = {"scheme": "balanced_orthogonal", **({"with_inputs": True} if with_inputs else {})}
     line = f'gatdiag.remedies.initialize_(model, "balanced_orthogonal"{given})  # before training'

@@ -73,7 +73,7 @@ def _finding(facts: Facts, shares: dict[str, float], dead: tuple[str, ...], what
         figure="overview",
         remedy=f"{remedy.GLOROT}; biases are zero then\n"
         "gatdiag.remedies.leaky_relu_(model, 0.1)  # or leaky_relu in place of relu in forward",
-        actions=(Action("initialize", {"scheme": "xavier_uniform"}), Action("leaky_relu", {"slope": 0.1})),
+        actions=(*remedy.FRESH, Action("leaky_relu", {"slope": 0.1})),
         falsified_by="(x > 0).any(0).sum() behind the activation counts live units.",
     )
 

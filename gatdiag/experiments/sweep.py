@@ -3,26 +3,22 @@
 import hashlib
 import json
 import os
-import signal
-import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
+from functools import partial
 from itertools import product
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, Final
 
 import filelock
 import pandas as pd
-import torch
 from scipy import stats
 
 from gatdiag.errors import GatdiagError, InputError
 from gatdiag.experiments.experiment import document, run_experiment
+from gatdiag.experiments.pool import mapped
 from gatdiag.experiments.settings import Experiment
 from gatdiag.run.files import atomic_write
 
@@ -80,7 +76,7 @@ def sweep(
         folder: Holds a file for each cell that is done (``cells/KEY.json``: see
             `gatdiag.experiments.experiment.document`), which is written whole, once, and never again.
         root: Folder of the data sets.
-        workers: Processes. 1: this one.
+        workers: Processes, each with one thread. 1: this one.
         record: Watch the trainings; their runs are in ``runs/KEY``.
         on_cell: Called with each cell and what became of it: ``kept`` (it was done before), ``done``, or what
             was wrong.
@@ -103,10 +99,12 @@ def sweep(
                 on_cell(cell, "kept")
             else:
                 waiting.append(cell)
-        for cell, error in _trained(waiting, folder, Path(root), workers, record):
-            if error:
-                failed[cell] = error
-            on_cell(cell, error or "done")
+        work = partial(_train_cell, folder=folder, root=Path(root), record=record)
+        with mapped(work, waiting, workers) as done:
+            for cell, error in done:
+                if error:
+                    failed[cell] = error
+                on_cell(cell, error or "done")
     return failed
 
 
@@ -146,52 +144,16 @@ def _file(folder: Path, cell: Experiment) -> Path:
     return folder / _CELLS / f"{cell_key(cell)}.json"
 
 
-def _trained(
-    cells: Sequence[Experiment], folder: Path, root: Path, workers: int, record: bool
-) -> Iterator[tuple[Experiment, str]]:
-    """Each cell and what was wrong with it, in the order in which they end."""
-    if workers == 1 or len(cells) < 2:
-        for cell in cells:
-            yield cell, _train_cell(cell, folder, root, record)
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
-        running = {pool.submit(_train_cell, cell, folder, root, record): cell for cell in cells}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result()
-        except BrokenProcessPool:
-            raise InputError(
-                f"One of {workers} workers was killed, as where memory is short: run it again, perhaps with fewer; "
-                "what is done is kept"
-            ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _train_cell(cell: Experiment, folder: Path, root: Path, record: bool) -> str:
-    """Train and write; what gatdiag refuses is returned."""
+def _train_cell(cell: Experiment, folder: Path, root: Path, record: bool) -> tuple[Experiment, str]:
+    """Train and write; what gatdiag refuses is returned with the cell."""
     run = folder / _RUNS / cell_key(cell) if record else None
     try:
         result = run_experiment(cell, root, run, overwrite=True)
     except GatdiagError as error:
-        return f"{type(error).__name__}: {error}"
+        return cell, f"{type(error).__name__}: {error}"
     with atomic_write(_file(folder, cell), durable=True) as part:
         part.write_text(json.dumps(document(cell, result), indent=1) + "\n")
-    return ""
-
-
-def _begin_worker() -> None:
-    """One thread each; Ctrl-C ends a worker at once, and so does the end of the process that it works for."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parent = parent_process()
-
-    def follow() -> None:
-        if parent is not None:
-            parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+    return cell, ""
 
 
 @contextmanager

@@ -53,9 +53,13 @@ def block_model(nodes: int = 400, classes: int = 4, words: int = 64, seed: int =
     links = _chosen(torch.where(alike, _INSIDE, _ACROSS), generator).triu(1)
     topic = torch.arange(words) * classes // words
     x = _chosen(torch.where(y[:, None] == topic[None, :], _OWN, _FOREIGN), generator)
-    place = torch.arange(nodes) % (nodes // classes)
+    return _undirected(x.float(), links, y, torch.arange(nodes) % (nodes // classes))
+
+
+def _undirected(x: Tensor, links: Tensor, y: Tensor, place: Tensor) -> Data:
+    """The graph of these links; the first nodes of each class, by their place in it, are for training."""
     return Data(
-        x=x.float(),
+        x=x,
         edge_index=(links | links.T).nonzero().T.contiguous(),
         y=y,
         train_mask=place < _TRAIN,
@@ -138,15 +142,7 @@ def contextual_block_model(
     chance = torch.where(y[:, None] == y[None, :], inside, across)
     links = _chosen(chance, generator).triu(1)
     means, noise = (torch.randn(count, features, generator=generator) / features**0.5 for count in (classes, nodes))
-    place = torch.arange(nodes) % size
-    return Data(
-        x=signal * means[y] + noise,
-        edge_index=(links | links.T).nonzero().T.contiguous(),
-        y=y,
-        train_mask=place < _TRAIN,
-        val_mask=(place >= _TRAIN) & (place < _TRAIN + _VAL),
-        test_mask=place >= _TRAIN + _VAL,
-    )
+    return _undirected(signal * means[y] + noise, links, y, torch.arange(nodes) % size)
 
 
 def tree_neighbors_match(depth: int = 2, seed: int = 11) -> Data:

@@ -1,8 +1,8 @@
 """Loss, scores and gradient norm over training: of one run, and of several on top of each other."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -19,6 +19,7 @@ from gatdiag.summary import (
     default_variant,
     logged,
     loss_name,
+    ranked,
     recorded,
     score,
     score_kind,
@@ -210,22 +211,15 @@ def spread_curves_data(*runs: Run, groups: Sequence[str] | None = None) -> pd.Da
         steps = np.unique(part["step"])
         amid = pd.Series(steps).groupby(bin_steps(steps, _POINTS)).median()
         bins = np.searchsorted(steps, part["step"])
-        own = part.groupby([bin_steps(steps, _POINTS)[bins], "own"])["value"].agg(_ranked(0.5))
-        line = own.groupby(level=0).agg(value=_ranked(0.5), low=_ranked(0.0), high=_ranked(1.0))
+        own = part.groupby([bin_steps(steps, _POINTS)[bins], "own"])["value"].agg(_at(0.5))
+        line = own.groupby(level=0).agg(value=_at(0.5), low=_at(0.0), high=_at(1.0))
         line["step"] = amid.loc[line.index]
         found.append(line.assign(quantity=quantity, run=order.index(str(label)), label=label, stretch=0))
     return tidy(found, "quantity", "run", "label", "step", "value", "low", "high", "stretch")
 
 
-def _ranked(share: float) -> Callable[["pd.Series[float]"], float]:
-    """The value with this share of all values below it, NaN above all others."""
-
-    def value(values: "pd.Series[float]") -> float:
-        ordered = np.sort(values.to_numpy(np.float64))
-        place = share * (len(ordered) - 1)
-        return float((ordered[math.floor(place)] + ordered[math.ceil(place)]) / 2)
-
-    return value
+def _at(share: float) -> Callable[[Sequence[float]], float]:
+    return partial(ranked, share=share)
 
 
 SPREAD_CURVES = replace(

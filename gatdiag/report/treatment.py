@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-import numpy as np
-
 from gatdiag.diagnosis import Finding, diagnose
 from gatdiag.diagnosis.wording import number
 from gatdiag.figures import figures_for, missing
@@ -17,7 +15,7 @@ from gatdiag.report.plots import FigureBlock, figure_block
 from gatdiag.report.story import Stat, anything, metric, warnings
 from gatdiag.report.tables import Cell, Table
 from gatdiag.run import Run
-from gatdiag.summary import compare, score_label
+from gatdiag.summary import compare, ranked, score_label
 
 Ending: TypeAlias = Literal["helped", "no help", "nothing to treat", "not applicable", "unfinished"]
 
@@ -64,12 +62,11 @@ class _Measure:
         return metric(self.label, value)
 
     def middle(self, values: Sequence[float]) -> str:
-        """The median; NaN counts as more than any number."""
-        ordered, last = np.sort(values), len(values) - 1
-        return self.text(float(ordered[last // 2] + ordered[(last + 1) // 2]) / 2)
+        """The median."""
+        return self.text(ranked(values, 0.5))
 
     def spread(self, values: Sequence[float]) -> str:
-        low, *_, high = [self.text(float(value)) for value in np.sort([*values, *values])]
+        low, high = (self.text(ranked(values, share)) for share in (0.0, 1.0))
         return low if low == high else f"{low} to {high}"
 
 

@@ -19,6 +19,7 @@ from gatdiag.summary.comparison import (
     normalization,
     only_in,
     outcomes,
+    ranked,
     score_label,
     width,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "normalization",
     "only_in",
     "outcomes",
+    "ranked",
     "recorded",
     "role_series",
     "score",

@@ -1,5 +1,6 @@
 """Several runs: one row each; and where two of them differ, layer by layer and quantity by quantity."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
@@ -36,6 +37,18 @@ def compare(runs: Sequence[Run], variants: Mapping[str, str] | None = None) -> p
         at that step and as last_accuracy_*. NaN where nothing was logged.
     """
     return pd.DataFrame([_row(run, variants or {}) for run in runs])
+
+
+def ranked(values: Sequence[float] | NDArray[np.float64], share: float) -> float:
+    """The value of several runs with this share of all values below it; 0.5 is the median. NaN is above all numbers.
+
+    Example:
+        >>> ranked([3.0, float("nan"), 1.0], 0.5)
+        3.0
+    """
+    ordered = np.sort(np.asarray(values, np.float64))
+    place = share * (len(ordered) - 1)
+    return float((ordered[math.floor(place)] + ordered[math.ceil(place)]) / 2)
 
 
 def _row(run: Run, variants: Mapping[str, str]) -> dict[str, object]:

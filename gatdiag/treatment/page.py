@@ -35,8 +35,7 @@ def _attempts(done: Treatment) -> Iterator[Attempt]:
     for trial in done.trials:
         finding = trial.finding or done.verdict
         if finding is not None:
-            reason = trial.refused if trial.refused else ""
-            yield Attempt(finding, trial.remedy, trial.changes, trial.runs, _helped(done, trial), reason)
+            yield Attempt(finding, trial.remedy, trial.changes, trial.runs, _helped(done, trial), trial.refused)
     for finding in by_hand(done):
         yield Attempt(finding, finding.remedy, reason=f"{_BY_HAND}.")
 

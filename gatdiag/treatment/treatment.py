@@ -84,6 +84,12 @@ class Trial:
         """Standard deviation of the values over seeds; NaN for one seed."""
         return stdev(self.values) if len(self.values) > 1 else math.nan
 
+    @property
+    def told(self) -> str:
+        """Mean and spread of the values in words; "" if there is none."""
+        spread = f" ± {self.spread:.3g}" if len(self.values) > 1 else ""
+        return f"{self.mean:.3g}{spread}" if self.values else ""
+
 
 @dataclass(frozen=True)
 class Treatment:
@@ -469,7 +475,4 @@ def _result(trial: Trial) -> str:
 
 
 def _numbers(done: Treatment, trial: Trial) -> str:
-    if done.yardstick is None or not trial.values:
-        return ""
-    spread = f" ± {trial.spread:.3g}" if len(trial.values) > 1 else ""
-    return f" ({done.yardstick.name} {trial.mean:.3g}{spread})"
+    return f" ({done.yardstick.name} {trial.told})" if done.yardstick is not None and trial.values else ""

@@ -14,6 +14,7 @@ processes.
 - `cases`, `held_out`: the bank
 - `bank`: cases -> runs -> verdicts, and how many are right
 - `treated`: cases -> what the remedies cure that the diagnosis names
+- `foresight`: cases -> what `gatdiag.preflight` says before they are trained
 - `pairs`: two faults at once
 - `baseline`: the rules that other tools publish, on the same runs
 - `tables`: results as CSV and Markdown

@@ -2,25 +2,20 @@
 
 import json
 import math
-import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
-
-import torch
+from typing import Final, TypeAlias
 
 from gatdiag.diagnosis import HEALTHY, diagnose
 from gatdiag.experiments.faults.baseline import published_rules
 from gatdiag.experiments.faults.cases import FAULTS, Case
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.training import Outcome, train
+from gatdiag.experiments.pool import mapped
 from gatdiag.run import load
 from gatdiag.run.files import atomic_write
 
@@ -29,8 +24,6 @@ _CLEARLY: Final = 0.25  # more of it, by which a repaired twin has to be better
 _TIMES: Final = 10.0  # as far, that conserved quantities have to go where laws are what was broken
 ON_LAWS: Final = ("law-broken", "optimizer-breaks-conservation")  # notes: the network trains all the same
 
-_C = TypeVar("_C")
-_T = TypeVar("_T")
 Alarm: TypeAlias = str  # "error", "warning", or "" for a note or nothing
 
 
@@ -155,25 +148,6 @@ def run_bank(
             if on_done is not None:
                 on_done(result.case)
     return [results[case.name] for case in chosen]
-
-
-@contextmanager
-def mapped(work: Callable[[_C], _T], chosen: Sequence[_C], jobs: int | None) -> Iterator[Iterable[_T]]:
-    """Work on cases, each training with one thread: results in the order in which they are done."""
-    jobs = min(jobs or os.cpu_count() or 1, len(chosen))
-    if jobs <= 1:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield map(work, chosen)
-        finally:
-            torch.set_num_threads(threads)
-        return
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        yield (future.result() for future in as_completed([pool.submit(work, case) for case in chosen]))
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _result(case: Case, folder: Path) -> Result:

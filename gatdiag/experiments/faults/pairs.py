@@ -3,7 +3,6 @@
 A pair counts only if each of its faults does by itself, by the bank's own yardstick (`bank.counts`).
 """
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,10 +10,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from gatdiag.experiments.faults.bank import Verdict, counts, judged, mapped, trained
+from gatdiag.experiments.faults.bank import Verdict, counts, judged, trained
 from gatdiag.experiments.faults.recipe import Recipe, initialized
+from gatdiag.experiments.faults.tables import write_table
 from gatdiag.experiments.faults.training import Outcome
-from gatdiag.run.files import atomic_write
+from gatdiag.experiments.pool import mapped
 
 _SGD: Final = {"optimizer": "SGD", "lr": 0.2}
 _DEEP: Final = {"layer": "gatv2", "depth": 12, "optimizer": "SGD", "lr": 0.02, "steps": 200}
@@ -159,15 +159,7 @@ def _pair(number: int, folder: Path) -> tuple[int, Pair]:
 
 def write_pairs(pairs: Sequence[Pair], folder: Path) -> Path:
     """Write `pairs.csv` and `pairs.md`; returns the first."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "pairs.csv"
-    with atomic_write(path) as part, part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=[*pairs[0].row()], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(pair.row() for pair in pairs)
-    with atomic_write(folder / "pairs.md") as part:
-        part.write_text("\n".join(_page(pairs)) + "\n")
-    return path
+    return write_table(folder, "pairs", [pair.row() for pair in pairs], _page(pairs))
 
 
 def in_short(pairs: Sequence[Pair]) -> str:

@@ -1,7 +1,7 @@
 """Results -> a CSV file of each case, and a page of Markdown that counts them."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gatdiag.diagnosis import HEALTHY
@@ -15,21 +15,26 @@ def write_tables(results: Sequence[Result], folder: Path) -> list[Path]:
     Returns:
         The CSV files.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, is_held_out in (("calibration", False), ("held-out", True)):
         own = [result for result in results if result.case.is_held_out == is_held_out]
         if not own:
             continue
-        path = folder / f"{name}.csv"
-        with atomic_write(path) as part, part.open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=[*own[0].row()], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(result.row() for result in own)
-        with atomic_write(folder / f"{name}.md") as part:
-            part.write_text("\n".join(_page(name, own)) + "\n")
-        written.append(path)
+        written.append(write_table(folder, name, [result.row() for result in own], _page(name, own)))
     return written
+
+
+def write_table(folder: Path, name: str, rows: Sequence[Mapping[str, object]], page: Iterable[str]) -> Path:
+    """Write `NAME.csv`, with these rows, and `NAME.md`, of these lines; returns the first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.csv"
+    with atomic_write(path) as part, part.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=[*rows[0]] if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    with atomic_write(path.with_suffix(".md")) as part:
+        part.write_text("\n".join(page) + "\n")
+    return path
 
 
 def said(tally: Tally) -> str:

@@ -5,7 +5,6 @@ compared with the repaired twin in the bank's own yardstick, the true labels and
 within 5 points of the twin's accuracy or, where there are no classes, a tenth of the loss of a constant prediction.
 """
 
-import csv
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -15,14 +14,15 @@ from typing import Any, Final, cast
 
 from torch import nn
 
-from gatdiag.experiments.faults.bank import ON_LAWS, counts, mapped, trained
+from gatdiag.experiments.faults.bank import ON_LAWS, counts, trained
 from gatdiag.experiments.faults.cases import Case
 from gatdiag.experiments.faults.network import Network
+from gatdiag.experiments.faults.tables import write_table
 from gatdiag.experiments.faults.tasks import make_task
 from gatdiag.experiments.faults.training import Outcome, rehearsal
+from gatdiag.experiments.pool import mapped
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
-from gatdiag.run.files import atomic_write
 from gatdiag.summary import logged
 from gatdiag.treatment import Treatment, treat
 
@@ -156,14 +156,8 @@ def _cure(case: Case, done: Treatment, outcomes: Sequence[Outcome], twin: Run) -
 
 def write_cures(cures: Sequence[Cure], folder: Path) -> list[Path]:
     """Write `treatment.csv`, a row a case, and `treatment.md`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / "treatment.csv") as part, part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=[*cures[0].row()] if cures else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(cure.row() for cure in cures)
-    with atomic_write(folder / "treatment.md") as part:
-        part.write_text("\n".join(_page(cures)) + "\n")
-    return [folder / "treatment.csv", folder / "treatment.md"]
+    path = write_table(folder, "treatment", [cure.row() for cure in cures], _page(cures))
+    return [path, path.with_suffix(".md")]
 
 
 def in_short(cures: Sequence[Cure]) -> str:

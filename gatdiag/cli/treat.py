@@ -172,10 +172,10 @@ def _print(done: Treatment) -> None:
         table.add_row(trial.name, "; ".join(trial.changes), verdict, trial.told, outcome)
     console.print(table)
     if done.helped:
-        console.print(f"It helped. To paste:\n\n{done.remedy}\n")
+        console.print(f"It helped. To paste:\n\n{done.remedy}\n", soft_wrap=True)
     elif done.trials:
         console.print("No remedy helped.")
     elif not done.notes:
         console.print("There is nothing to treat: no check found a reason for the network not to train.")
     for note in done.notes:
-        console.print(note)
+        console.print(note, soft_wrap=True)

@@ -291,7 +291,7 @@ def _evidence(shown: Attempt | None, before: Sequence[Run], after: Sequence[Run]
 
 
 def _pair(shown: Attempt | None, before: Sequence[Run], after: Sequence[Run]) -> list[tuple[str, FigureBlock]]:
-    """The figure that shows the evidence, of the first seed, before and after on the same scale."""
+    """The figure that shows the evidence, of the first seed, before and after; what it shares, on the same scale."""
     runs = {"before": before[0]} if before else {}
     runs |= {"after": after[0]} if after else {}
     several = [*runs.values()]

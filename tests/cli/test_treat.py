@@ -48,10 +48,18 @@ def treat(monkeypatch, tmp_path):
     module.made = nn.Linear(2, 2)
     monkeypatch.setitem(sys.modules, "shelf", module)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    runner = CliRunner(env={"COLUMNS": "150"})
-    return lambda name, *options: runner.invoke(
-        app, ["treat", f"shelf:{name}", "--out", str(tmp_path / "treated"), "--seeds", "3", *options]
+    runner = CliRunner()
+    return lambda name, *options, columns=150: runner.invoke(
+        app,
+        ["treat", f"shelf:{name}", "--out", str(tmp_path / "treated"), "--seeds", "3", *options],
+        env={"COLUMNS": str(columns)},
     )
+
+
+def test_lines_to_paste_are_not_broken_where_the_terminal_is_narrow(treat):
+    done = treat("small", "--lr", "1e-6", "--steps", "60", columns=60)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("optimizer = ")]
+    assert line.endswith("before schedulers are made")
 
 
 def test_a_learning_rate_that_is_too_small_is_found_and_cured(treat, tmp_path):

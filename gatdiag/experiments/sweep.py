@@ -6,7 +6,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -136,8 +136,9 @@ def summarize(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd
 
 
 def cell_key(cell: Experiment) -> str:
-    """The name of a cell's file: a digest of its settings."""
-    return hashlib.sha256(json.dumps(asdict(cell), sort_keys=True).encode()).hexdigest()[:16]
+    """The name of a cell's file: a digest of its settings that are not the defaults, so that a new one changes none."""
+    chosen = {one.name: getattr(cell, one.name) for one in fields(cell) if getattr(cell, one.name) != one.default}
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _file(folder: Path, cell: Experiment) -> Path:

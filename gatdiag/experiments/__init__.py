@@ -7,6 +7,7 @@
 - `training`: a plain training loop on one graph
 - `experiment`: one training from its settings, watched or not, with its result
 - `sweep`: all trainings of a grid, and a table of their results
+- `reproduce`: tables and figures of the papers by name, published beside measured
 - `pool`: many trainings at once, in processes
 - `initializations`: the same network trained from Xavier's weights and from balanced ones
 - `bench`: what recording a training costs

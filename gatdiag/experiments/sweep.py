@@ -41,21 +41,38 @@ def read_grid(file: str | os.PathLike[str]) -> tuple[Experiment, ...]:
         InputError: The file is no TOML, names a setting that does not exist, or a combination makes no sense.
     """
     try:
-        grid = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        written = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{file} is no grid: expected TOML, such as layers = [2, 5] ({error})") from error
     known = {one.name: type(one.default) for one in fields(Experiment)}
     axes: dict[str, list[Any]] = {}
-    for name, given in grid.items():
+    for name, given in written.items():
         values = given if isinstance(given, list) else [given]
         if name not in known:
             raise InputError(f"{file}: no setting is called {name!r}: expected some of {', '.join(known)}")
         if not values or any(type(value) not in _KINDS[known[name]] for value in values):
             raise InputError(f"{file}: expected {name} to be {known[name].__name__} or a list of such, got {given!r}")
-        axes[name] = [float(value) if known[name] is float else value for value in values]
-    cells = [Experiment(**dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
+        axes[name] = values
+    return grid(**axes)
+
+
+def grid(**settings: Any) -> tuple[Experiment, ...]:
+    """The cells of a grid: settings by name, each a value or a list, tuple or range of values.
+
+    Every combination is a cell, as `read_grid` says.
+
+    Example:
+        >>> [(cell.layers, cell.seed) for cell in grid(layers=[2, 5], seed=range(2))]
+        [(2, 0), (2, 1), (5, 0), (5, 1)]
+    """
+    real = {one.name for one in fields(Experiment) if type(one.default) is float}
+    axes: list[list[Any]] = []
+    for name, given in settings.items():
+        values = given if isinstance(given, list | tuple | range) else [given]
+        axes.append([float(value) if name in real else value for value in values])
     alike: dict[Experiment, Experiment] = {}
-    for cell in cells:
+    for combination in product(*axes):
+        cell = Experiment(**dict(zip(settings, combination, strict=True)))
         alike.setdefault(replace(cell, learning_rate=cell.rate), cell)
     return tuple(alike.values())
 

@@ -1,0 +1,139 @@
+"""A name of `gatdiag reproduce`: what is trained, what the paper says of it, what is drawn."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+import pandas as pd
+
+from gatdiag.experiments.settings import Device, Experiment
+from gatdiag.run import Run
+
+
+@dataclass(frozen=True)
+class Published:
+    """One number of a paper.
+
+    Attributes:
+        where: The settings of the trainings that it is a mean of; what is not named may be anything.
+        value: As printed: accuracies in percent.
+        ci95: Half the width of its 95 % confidence interval; None if the paper has none, or it is not known to us.
+        column: Of `gatdiag.experiments.experiment.Result`, or of what `Reproduction.measured` gives.
+        source: Where it stands.
+    """
+
+    where: Mapping[str, Any]
+    value: float
+    ci95: float | None = None
+    column: str = "test_accuracy"
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One of `gatdiag.figures.FIGURES`, of some of the trainings.
+
+    Attributes:
+        figure: Its name. One that draws one run is drawn once for each combination of settings, of its lowest seed.
+        where: The settings of the trainings that are drawn.
+        options: Of the figure, such as ``layers``.
+        table: Makes its data from the table of results (a row a training), where no runs are needed.
+    """
+
+    figure: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    table: Callable[[pd.DataFrame], pd.DataFrame] | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """How to reproduce.
+
+    Attributes:
+        full: The protocol of the paper; else what fits in ten minutes on two cores.
+        root: Folder of the data sets.
+        device: Where to train.
+        workers: Processes, each with one thread.
+        trains: Train what is not done; else only report on what is.
+    """
+
+    full: bool = False
+    root: Path = Path("data")
+    device: Device = "cpu"
+    workers: int = 1
+    trains: bool = True
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was measured where no grid of trainings is all there is to it.
+
+    Attributes:
+        table: A row a measurement; becomes results.csv.
+        text: Markdown, with the outcome in its first paragraph.
+        pictures: File name -> PNG.
+    """
+
+    table: pd.DataFrame
+    text: str
+    pictures: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure of a paper, or a finding beyond them.
+
+    Attributes:
+        name: As on the command line, and of its folder.
+        title: One line.
+        paper: Which, and where in it; "" for a finding of ours.
+        claim: One sentence: what the paper says, or what we found.
+        full: The trainings of the paper's protocol, as `gatdiag.experiments.sweep.grid` makes them.
+        quick: Those that fit in ten minutes on two cores.
+        left_out: What quick leaves out, in words.
+        published: The numbers that are known to us.
+        columns: What of the results is compared and shown.
+        record: Whether the trainings are watched, as most figures need.
+        measured: A run -> other numbers by name, which become columns of the results.
+        drawings: The figures.
+        notes: Differences between the paper and its code, or between it and what is done here.
+        evidence: Measures, in place of trainings or besides.
+    """
+
+    name: str
+    title: str
+    paper: str
+    claim: str
+    full: tuple[Experiment, ...] = ()
+    quick: tuple[Experiment, ...] = ()
+    left_out: str = ""
+    published: tuple[Published, ...] = ()
+    columns: tuple[str, ...] = ("test_accuracy",)
+    record: bool = False
+    measured: Callable[[Run], Mapping[str, float]] | None = None
+    drawings: tuple[Drawing, ...] = ()
+    notes: tuple[str, ...] = ()
+    evidence: Callable[[Task], Evidence] | None = None
+
+
+def reproductions() -> dict[str, Reproduction]:
+    """All of them by name, in the order of the list.
+
+    Example:
+        >>> reproductions()["table-3"].title
+        'Cora, gradient descent: GATs of 5 and 10 layers and their variants, by initialization'
+    """
+    package = import_module("gatdiag.experiments.reproduce")
+    modules = (import_module(f"{package.__name__}.{one.name}") for one in iter_modules(package.__path__))
+    found: list[Reproduction] = [module.REPRODUCTION for module in modules if hasattr(module, "REPRODUCTION")]
+    return {one.name: one for one in sorted(found, key=lambda one: (one.paper == "", _numbered(one.name)))}
+
+
+def _numbered(name: str) -> list[tuple[int, str]]:
+    """For sorting: figure-2 is before figure-10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

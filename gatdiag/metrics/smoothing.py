@@ -1,20 +1,17 @@
-"""How alike the rows of X are: mu, and what else the moments of a layer's output show, in one pass over it.
+"""How alike the rows of X are: mu, and what else one pass over a layer's output shows.
 
 For node representations X^(l), mu is the representation similarity of a layer, for dLoss/dX^(l) the gradient
 similarity; its decay with depth is oversmoothing. A small mu can also mean that X as a whole vanishes, so it is read
 beside ||X||_F, or as `relative_mu`.
 
-`measure` and `finish` are what a recorder runs at every layer of every step; `mu`, `relative_mu` and `dead_fraction`
-are single numbers of them. On the CPU, float32 is measured by the kernel that batch norm takes its statistics with, in
-groups of few rows, and where mu is much smaller than the norm once more after taking the mean away: that leaves six
-digits of mu, five of the norm, and a unit is dead below 1e-22 of what is largest. All else is summed in float64, and so
-is float32 whose squares over- or underflow, or whose rows are alike to the last digits.
+`measure` is what a recorder runs at every layer of every step; `mu`, `relative_mu` and `dead_fraction` are single
+numbers of it. float32 on the CPU is added up in float32, few entries at a time, and these sums in float64; where mu is
+much smaller than the norm once more after taking the mean row away: that leaves six digits. All else is summed in
+float64, and so is float32 whose squares over- or underflow, or whose rows are alike to the last digits.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -24,51 +21,23 @@ from torch import Tensor
 from gatdiag.errors import InputError
 
 __all__ = [
-    "ColumnMoments",
     "as_rows",
     "dead_fraction",
-    "finish",
     "measure",
     "mu",
     "relative_mu",
 ]
 
 _CHUNK = 1 << 22  # entries that are held in float64 at a time
-_CACHED = 1 << 18  # entries that are shifted at a time
+_SMALL = 1 << 18  # entries that one thread of numpy sums sooner than torch starts its own
 _SMALLEST, _LARGEST = 1e-28, 1e30  # squared norms between which float32 neither under- nor overflows
 _MODERATE = 1e-13, 1e13  # largest entries between which squares are within float32 anyway
 _TINY = 1e-30  # entries below this cannot be scaled up
-_ALIKE = 1e-4  # below this mu^2 / norm^2 the rounding of the mean shows in mu
-_CHAIN = 256  # rows that float32 adds up one after the other: rounding grows with it
+_ALIKE = 0.1  # below this mu^2 / norm^2 the rounding of sums shows in mu
+_CHAIN = 16  # rows that float32 adds up one after the other: rounding grows with it
+_PIECE = 512  # entries whose squares are added up in float32
 
-
-@dataclass(frozen=True, slots=True)
-class ColumnMoments:
-    """Mean and variance of each column, of which the five numbers are made later, for all layers at once.
-
-    Attributes:
-        lengths: The rows are dealt out to groups of these many.
-        width: d.
-        means: Of each group, float32 of shapes (some groups * d,); of what the shift leaves.
-        variances: The same.
-        shift: (d,), what was taken from each row; None: nothing.
-        scale: A power of two that all of these are to be multiplied by.
-    """
-
-    lengths: tuple[int, ...]
-    width: int
-    means: tuple[Tensor, ...]
-    variances: tuple[Tensor, ...]
-    shift: Tensor | None = None
-    scale: float = 1.0
-
-    @property
-    def nbytes(self) -> int:
-        """How much memory it takes."""
-        return sum(part.nbytes for part in (*self.means, *self.variances))
-
-
-Measured: TypeAlias = Tensor | ColumnMoments
+Measured: TypeAlias = Tensor | NDArray[np.float64]
 
 
 def as_rows(x: Tensor) -> Tensor:
@@ -80,52 +49,29 @@ def as_rows(x: Tensor) -> Tensor:
 
 
 def measure(x: Tensor) -> Measured:
-    """Moments of X, of which `finish` makes the five numbers for all layers together.
+    """Norm, mu, relative mu, dead fraction, and how many entries are not finite.
 
     Args:
         x: (N, d), floating: a layer's output, or the gradient that comes back to it. It is not differentiated.
 
     Returns:
-        For `finish`: the moments, or the five numbers themselves, (5,), on the device of `x`.
+        (5,), float64; an array on the CPU, a tensor on any other device. ||X||_F is infinite if X holds an infinity and
+        no NaN. mu, the relative mu (0 / 0 where X is zero) and, for NaN alone, the dead fraction are NaN where an entry
+        is not finite.
 
     Example:
-        >>> [round(value, 6) for value in finish([measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]]))])[0].tolist()]
+        >>> [round(value, 6) for value in measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]])).tolist()]
         [3.162278, 1.414214, 0.447214, 0.5, 0.0]
     """
     if x.numel() == 0:
-        return torch.tensor([0.0, 0.0, math.nan, math.nan, 0.0], dtype=torch.float64)
-    if x.dtype is not torch.float32 or not x.is_cpu:
+        return np.array([0.0, 0.0, math.nan, math.nan, 0.0])
+    if not x.is_cpu:
         return _in_float64(x)
-    for attempt in (_in_float32, _out_of_range):
-        if (found := attempt(x)) is not None:
-            return found
-    return _in_float64(x)
-
-
-def finish(measured: Sequence[Measured]) -> Any:
-    """The five numbers of each matrix: norm, mu, relative mu, dead fraction, and how many entries are not finite.
-
-    Args:
-        measured: What `measure` returned of each.
-
-    Returns:
-        (matrices, 5), float64; an array, or a tensor where one of them is on another device than the CPU.
-        ||X||_F is infinite if X holds an infinity and no NaN. mu, the relative mu (0 / 0 where X is zero) and, for NaN
-        alone, the dead fraction are NaN where an entry is not finite.
-    """
-    away = next((item.device for item in measured if isinstance(item, Tensor) and not item.is_cpu), None)
-    if away is not None:
-        return torch.stack([item.to(away) if isinstance(item, Tensor) else _alone(item).to(away) for item in measured])
-    table = np.empty((len(measured), 5))
-    alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    for position, item in enumerate(measured):
-        if isinstance(item, ColumnMoments):
-            alike.setdefault((item.lengths, item.width), []).append(position)
-        else:
-            table[position] = item.numpy()
-    for positions in alike.values():
-        table[positions] = _combined([measured[position] for position in positions])
-    return table
+    if x.dtype is torch.float32:
+        for attempt in (_in_float32, _out_of_range):
+            if (found := attempt(x)) is not None:
+                return np.array(found)
+    return _in_float64(x).numpy()
 
 
 def mu(x: Tensor) -> Tensor:
@@ -201,18 +147,61 @@ def dead_fraction(x: Tensor) -> Tensor:
     return _number(x, 3)
 
 
-def _in_float32(x: Tensor) -> ColumnMoments | None:
+_Numbers: TypeAlias = tuple[float, float, float, float, float]
+
+
+@np.errstate(all="ignore")
+def _in_float32(x: Tensor) -> _Numbers | None:
     """None where squares over- or underflow, and where the rows are alike to the last digits."""
-    moments = _moments(x)
-    spread, square = _sizes(moments)
-    if square < _LARGEST and spread <= _ALIKE * square:
-        moments = _shifted_moments(x, moments)
-        spread, square = _sizes(moments)
-    is_within = _ALIKE * square < spread < _LARGEST > square and len(x) * spread > _SMALLEST
-    return moments if is_within else None
+    matrix = x.detach().resolve_neg().numpy()
+    rows, sums, square = len(matrix), *_sums(matrix)
+    mean = sums / rows
+    spread = square - rows * float(np.vdot(mean, mean))
+    if spread <= _ALIKE * square < _LARGEST:
+        shift = mean.astype(np.float32)
+        sums, left = _sums(matrix - shift)
+        off = sums / rows  # what rounding left of the mean
+        spread = left - rows * float(np.vdot(off, off))
+        if not spread > _ALIKE * left:
+            return None
+        mean = off + shift
+        square = spread + rows * float(np.vdot(mean, mean))
+    if not _SMALLEST < spread < _LARGEST > square:
+        return None
+    dead = mean == 0
+    if dead.any():
+        dead &= (matrix.max(0) == 0) & (matrix.min(0) == 0)
+    norm, mu = math.sqrt(square), math.sqrt(spread)
+    return norm, mu, mu / norm, float(dead.mean()), 0.0
 
 
-def _out_of_range(x: Tensor) -> Measured | None:
+def _sums(matrix: NDArray[np.float32]) -> tuple[NDArray[np.float64], float]:
+    """Sums of the columns, and of all squares."""
+    rows, width = matrix.shape
+    groups = max(1, rows // _CHAIN)
+    length, left = divmod(rows, groups)
+    whole, rest = matrix[: rows - left].reshape(length, -1), matrix[rows - left :]
+    if matrix.size <= _SMALL:
+        sums, square = np.add.reduce(whole, 0), _square(whole.reshape(-1))
+    else:
+        mean, variance = (
+            found.numpy() for found in torch.batch_norm_update_stats(torch.from_numpy(whole), None, None, 0.0)
+        )
+        sums, square = mean * length, length * float((mean.astype(np.float64) ** 2 + variance).sum())
+    of_columns: NDArray[np.float64] = np.add.reduce(sums.reshape(-1, width), 0, dtype=np.float64)
+    if left:
+        of_columns += np.add.reduce(rest, 0, dtype=np.float64)
+        square += _square(rest.reshape(-1))
+    return of_columns, square
+
+
+def _square(entries: NDArray[np.float32]) -> float:
+    end = len(entries) // _PIECE * _PIECE
+    pieces, rest = entries[:end].reshape(-1, _PIECE), entries[end:]
+    return float(np.add.reduce(np.vecdot(pieces, pieces), dtype=np.float64)) + float(np.vdot(rest, rest))
+
+
+def _out_of_range(x: Tensor) -> _Numbers | None:
     """Of a matrix whose squares over- or underflow, or that is not finite or zero; None if it is none of these."""
     x = x.detach()
     low, high = map(float, torch.aminmax(x))
@@ -221,82 +210,15 @@ def _out_of_range(x: Tensor) -> Measured | None:
         values = x.numpy()
         broken = float(values.size - np.count_nonzero(np.isfinite(values)))
         if math.isnan(low):
-            return torch.tensor([*[math.nan] * 4, broken], dtype=torch.float64)
-        dead = float((values == 0).all(0).mean())
-        return torch.tensor([math.inf, math.nan, math.nan, dead, broken], dtype=torch.float64)
+            return math.nan, math.nan, math.nan, math.nan, broken
+        return math.inf, math.nan, math.nan, float((values == 0).all(0).mean()), broken
     if largest == 0:
-        return torch.tensor([0.0, 0.0, math.nan, 1.0, 0.0], dtype=torch.float64)
+        return 0.0, 0.0, math.nan, 1.0, 0.0
     if _TINY < largest < _MODERATE[0] or largest > _MODERATE[1]:
         scale = math.ldexp(1.0, math.frexp(largest)[1])
-        found = _in_float32(x * (1.0 / scale))
-        return None if found is None else replace(found, scale=scale)
+        if (found := _in_float32(x * (1.0 / scale))) is not None:
+            return found[0] * scale, found[1] * scale, *found[2:]
     return None
-
-
-def _moments(x: Tensor) -> ColumnMoments:
-    rows, width = x.shape
-    groups = max(1, rows // _CHAIN)
-    length, left = divmod(rows, groups)
-    whole = x[: rows - left] if left else x
-    mean, variance = torch.batch_norm_update_stats(whole.reshape(length, groups * width), None, None, 0.0)
-    if not left:
-        return ColumnMoments((length,) * groups, width, (mean,), (variance,))
-    rest = x[rows - left :].detach().flatten().clone()
-    return ColumnMoments((length,) * groups + (1,) * left, width, (mean, rest), (variance, torch.zeros_like(rest)))
-
-
-def _shifted_moments(x: Tensor, first: ColumnMoments) -> ColumnMoments:
-    """Of X less about its mean row."""
-    shift = first.means[0].view(-1, first.width).mean(0)
-    pieces = x.split(max(1, _CACHED // x.shape[1])) if x.numel() > _CACHED else (x,)
-    found = [_moments(piece - shift) for piece in pieces]
-    return ColumnMoments(
-        tuple(length for moments in found for length in moments.lengths),
-        first.width,
-        tuple(part for moments in found for part in moments.means),
-        tuple(part for moments in found for part in moments.variances),
-        shift,
-    )
-
-
-def _sizes(moments: ColumnMoments) -> tuple[float, float]:
-    """About the variance, and the squared mean, of a row."""
-    spread = sum(part.sum().item() for part in moments.variances)
-    square = sum(part.dot(part).item() for part in moments.means)
-    varied = sum(length > 1 for length in moments.lengths)
-    return spread / max(1, varied), square / len(moments.lengths)
-
-
-def _combined(items: Sequence[Any]) -> NDArray[np.float64]:
-    """The five numbers of matrices of one shape."""
-    lengths = np.array(items[0].lengths, dtype=np.float64)
-    rows = lengths.sum()
-    variances = np.array([_joined(item.variances, item.width) for item in items])
-    means = np.array([_joined(item.means, item.width) for item in items], dtype=np.float64)
-    mean = lengths @ means / rows
-    apart = means - mean[:, np.newaxis]
-    spread = (variances.sum(2) + np.einsum("ngd,ngd->ng", apart, apart)) @ lengths
-    dead = ~(variances.any(1) | means.any(1))
-    for row, item in zip(mean, items, strict=True):
-        if item.shift is not None:
-            row += item.shift.numpy()
-    table = np.zeros((len(items), 5))
-    table[:, 0] = np.sqrt(spread + rows * np.einsum("nd,nd->n", mean, mean))
-    table[:, 1] = np.sqrt(spread)
-    table[:, 2] = table[:, 1] / table[:, 0]
-    table[:, 3] = (dead & (mean == 0)).mean(1)
-    table[:, :2] *= np.array([[item.scale] for item in items])
-    return table
-
-
-def _joined(parts: tuple[Tensor, ...], width: int) -> NDArray[np.float32]:
-    """(groups, d)."""
-    joined: NDArray[np.float32] = (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy()
-    return joined.reshape(-1, width)
-
-
-def _alone(item: ColumnMoments) -> Tensor:
-    return torch.from_numpy(_combined([item])[0])
 
 
 def _in_float64(x: Tensor) -> Tensor:
@@ -333,7 +255,7 @@ def _largest(x: Tensor) -> Tensor:
 
 
 def _number(x: Tensor, which: int) -> Tensor:
-    return torch.as_tensor(finish([measure(_matrix(x).detach())])[0][which], dtype=torch.float64, device=x.device)
+    return torch.as_tensor(measure(_matrix(x).detach())[which], dtype=torch.float64, device=x.device)
 
 
 def _matrix(x: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class ForwardPass:
         """Measure an output of a layer, or its gradient."""
         kept[layer] = found = smoothing.measure(matrix)
         self.bytes += found.nbytes
-        if type(found) is Tensor and found.is_cpu:
+        if type(found) is np.ndarray:
             self.is_suspect |= bool(found[-1] > 0)
 
 
@@ -305,7 +305,8 @@ def measured(
         there = [row for row, item in enumerate(of_rows) if item is not None]
         if there:
             items = [item for item in of_rows if item is not None]
-            table = torch.as_tensor(smoothing.finish(items)).cpu().numpy()
+            is_here = all(isinstance(item, np.ndarray) for item in items)
+            table = np.stack(items) if is_here else torch.stack([*map(torch.as_tensor, items)]).cpu().numpy()
             found |= {column: (there, values) for column, values in zip(group, table.T, strict=True)}
     for column in dict.fromkeys(column for _, seen, name in rows for column in seen.others.get(name, ())):
         there = [row for row, (_, seen, name) in enumerate(rows) if column in seen.others.get(name, ())]

@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,6 +21,7 @@ from gatdiag.experiments.data import SPLITS, Transform, prepared_graph
 from gatdiag.experiments.models import build
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import Epoch, TrainingResult, TrainingSettings, train
+from gatdiag.experiments.trees import TreeNetwork, train_trees
 from gatdiag.recorder import Every, Metrics
 from gatdiag.remedies import initialize_, lipschitz_normalize_, weight_normalize_
 from gatdiag.run.files import atomic_write
@@ -43,7 +45,7 @@ class Result:
         last_train_accuracy: After the last epoch.
         loss: Of the last epoch's step; NaN and infinity are null in the file.
         epochs: How many there were.
-        converged: Whether the loss fell below `Experiment.stop_below`.
+        converged: Whether the loss fell below `Experiment.stop_below`; of trees, or all were right.
     """
 
     test_accuracy: float
@@ -96,6 +98,7 @@ def run_experiment(
         experiment.epochs,
         experiment.stop_below,
         experiment.seed,
+        experiment.schedule,
     )
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: expected cpu, for torch finds no GPU, got cuda")
@@ -107,11 +110,12 @@ def run_experiment(
         )
     model = prepared_model(experiment, graph).to(experiment.device)
     graph = graph.to(experiment.device)
+    fit = partial(train_trees, trees=experiment.trees, passes=experiment.passes) if experiment.trees else train
     if folder is None:
-        return _result(train(model, graph, settings, progress=progress))
+        return _result(fit(model, graph, settings, progress=progress))
     with watch(model, folder, every=every, metrics=metrics, best="val_accuracy", overwrite=overwrite) as recorder:
         _write(experiment, None, Path(folder))
-        result = _result(train(model, graph, settings, recorder, progress))
+        result = _result(fit(model, graph, settings, recorder, progress))
         _write(experiment, result, Path(folder))
     return result
 
@@ -124,7 +128,8 @@ def prepared_model(experiment: Experiment, graph: Data) -> nn.Module:
         ModelError: It or a remedy does not fit the network.
     """
     with random_state(experiment.seed, ()):
-        model = build(experiment, graph.num_features, int(graph.y.max()) + 1)
+        make = TreeNetwork if experiment.trees else build
+        model = make(experiment, graph.num_features, int(graph.y.max()) + 1)
     if experiment.initialization != "default":
         _initialize(model, experiment, graph)
     if experiment.lipschitz != "none":

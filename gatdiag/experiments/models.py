@@ -27,6 +27,7 @@ from torch_geometric.nn import (
     TransformerConv,
 )
 
+from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Network
 
 
@@ -237,11 +238,16 @@ class Deep(nn.Module):
 def build(network: Network, in_channels: int, out_channels: int) -> Stack | Deep:
     """The network that the settings describe, with weights as PyG's layers begin.
 
+    Raises:
+        InputError: It is a ggnn, whose layers keep the width: see `gatdiag.experiments.trees`.
+
     Example:
         >>> model = build(Network(model="gatv2", heads=8, layers=3, share_weights=False), 1433, 7)
         >>> model.convs[1].lin_r.weight.shape
         torch.Size([512, 512])
     """
+    if network.model == "ggnn":
+        raise InputError("ggnn keeps its width, as only the network of trees does: expected trees to be 1 or more")
     if network.model == "sgc":
         return Stack([SGConv(in_channels, out_channels, K=network.layers, bias=network.bias)])
     if network.model in ("deep-gat", "deep-gt"):
@@ -249,7 +255,7 @@ def build(network: Network, in_channels: int, out_channels: int) -> Stack | Deep
         convs = _convolutions(network, network.width, network.layers)
         last = nn.Linear(network.heads * network.width, out_channels)
         norms = _norms(network, network.layers)
-        return Deep(first, convs, last, network.dropout, norms, _ACTIVATIONS[network.activation])
+        return Deep(first, convs, last, network.dropout, norms, ACTIVATIONS[network.activation])
     return _stacked(network, in_channels, out_channels)
 
 
@@ -258,7 +264,7 @@ def _stacked(network: Network, in_channels: int, out_channels: int) -> Stack:
     width = network.heads * network.width if convs else in_channels
     convs.append(_CONVOLUTIONS[network.model](network, width, out_channels, 1))
     norms = _norms(network, network.layers - 1)
-    return Stack(convs, network.dropout, network.residual, norms, _ACTIVATIONS[network.activation])
+    return Stack(convs, network.dropout, network.residual, norms, ACTIVATIONS[network.activation])
 
 
 def _convolutions(network: Network, in_channels: int, count: int) -> list[nn.Module]:
@@ -268,7 +274,7 @@ def _convolutions(network: Network, in_channels: int, count: int) -> list[nn.Mod
 
 
 def _norms(network: Network, count: int) -> list[nn.Module]:
-    make = _NORMS.get(network.norm)
+    make = NORMS.get(network.norm)
     return [] if make is None else [make(network.heads * network.width) for _ in range(count)]
 
 
@@ -301,8 +307,10 @@ _CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int, int, int], nn.Module]]
         "mlp": lambda network, width, following, _: nn.Linear(width, following, bias=network.bias),
     }
 )
-_ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType({"relu": F.relu, "elu": F.elu})
-_NORMS: Final[Mapping[str, Callable[[int], nn.Module]]] = MappingProxyType(
+ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
+    {"relu": F.relu, "elu": F.elu, "none": nn.Identity()}
+)
+NORMS: Final[Mapping[str, Callable[[int], nn.Module]]] = MappingProxyType(
     {
         "pairnorm": lambda _: PairNorm(),
         "pairnorm-si": lambda _: PairNorm(scale_individually=True),

@@ -6,17 +6,19 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_orig
 from gatdiag.errors import InputError
 
 Model: TypeAlias = Literal[
-    "gat", "gatv2", "omega-gat", "gcn", "sgc", "sage", "gin", "transformer", "mlp", "deep-gat", "deep-gt"
+    "gat", "gatv2", "omega-gat", "gcn", "sgc", "sage", "gin", "ggnn", "transformer", "mlp", "deep-gat", "deep-gt"
 ]
-Activation: TypeAlias = Literal["relu", "elu"]
+Activation: TypeAlias = Literal["relu", "elu", "none"]
 Norm: TypeAlias = Literal["none", "pairnorm", "pairnorm-si", "layernorm", "batchnorm"]
 Optimizer: TypeAlias = Literal["SGD", "Adam"]
 Device: TypeAlias = Literal["cpu", "cuda"]
 Lipschitz: TypeAlias = Literal["none", "paper", "code"]
+Schedule: TypeAlias = Literal["constant", "plateau"]
 
 _WITH_HEADS: Final = ("gat", "gatv2", "omega-gat", "transformer", "deep-gat", "deep-gt")
 _WITH_TWO_WEIGHTS: Final = ("gatv2", "omega-gat")
 _DEEP: Final = ("deep-gat", "deep-gt")
+_OF_TREES: Final = ("gcn", "gat", "gin", "ggnn")
 _PLANETOID: Final = ("cora", "citeseer", "pubmed")
 
 
@@ -28,9 +30,9 @@ class Network:
         InputError: A value is not one of those that are known, or does not go with the model.
     """
 
-    model: Annotated[Model, "Kind of layer. gat is GATv1; deep-gat and deep-gt have two linear layers besides."] = (
-        "gatv2"
-    )
+    model: Annotated[
+        Model, "Kind of layer. gat is GATv1; deep-gat, deep-gt have two linear layers besides; ggnn is for --trees."
+    ] = "gatv2"
     layers: Annotated[int, "Number of convolutions; of sgc, of hops."] = 10
     width: Annotated[int, "Of the hidden layers, for each head."] = 64
     heads: Annotated[int, "Concatenated; the last layer has one."] = 1
@@ -92,6 +94,11 @@ class Experiment(Network):
     optimizer: Annotated[Optimizer, "SGD is gradient descent without momentum."] = "SGD"
     learning_rate: Annotated[float, "0: the one of the paper for the graph, the optimizer and the depth."] = 0.0
     weight_decay: Annotated[float, "As the optimizer defines it."] = 0.0
+    schedule: Annotated[
+        Schedule, "Of the rate. plateau: a tenth once the validation loss stalls; of --trees, half, their accuracy."
+    ] = "constant"
+    trees: Annotated[int, "In a step, with the network of Alon & Yahav (tree:depth=R); 0: one step on all nodes."] = 0
+    passes: Annotated[int, "Over the trees in an epoch."] = 1
     epochs: Annotated[int, "At most so many; each is one step on all training nodes."] = 5000
     stop_below: Annotated[float, "Training ends once the loss is less."] = 1e-4
     seed: Annotated[int, "Of the weights and of dropout; from 0 to 2**63 - 1."] = 0
@@ -102,9 +109,17 @@ class Experiment(Network):
         super().__post_init__()
         if self.transform not in ("usual", "normalize-features", "none"):
             raise InputError(f"Expected transform to be usual, normalize-features or none, got {self.transform!r}")
+        self._check_trees()
         for name in ("learning_rate", "weight_norm", "weight_decay", "stop_below"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InputError(f"Expected {name} to be 0 or more and finite, got {getattr(self, name)}")
+
+    def _check_trees(self) -> None:
+        if self.trees < 0 or self.passes < 1 or (self.passes > 1 and not self.trees):
+            raise InputError(f"Expected trees, if any, and passes over them, got {self.trees=}, {self.passes=}")
+        if self.trees and not (self.data.partition(":")[0].lower() == "tree" and self.model in _OF_TREES):
+            known = ", ".join(_OF_TREES)
+            raise InputError(f"trees are of the graph tree and of {known}, got {self.data} with {self.model}")
 
     @property
     def rate(self) -> float:

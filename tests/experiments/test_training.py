@@ -133,3 +133,23 @@ def test_recorder_and_progress_hear_of_each_epoch():
     assert recorder.heard == [vars(epoch) for epoch in result.epochs]
     assert heard == [*enumerate(result.epochs)]
     assert all(math.isfinite(value) for value in recorder.heard[0].values())
+
+
+def test_the_rate_falls_as_torchs_scheduler_has_it_by_hand():
+    """A rate that is too large, so that the validation loss soon gets worse, and a loop of its own."""
+    settings = TrainingSettings("SGD", 30.0, epochs=40, stop_below=0, schedule="plateau")
+    model, expected = network(), network()
+    losses = [epoch.loss for epoch in train(model, GRAPH, settings).epochs]
+    optimizer = torch.optim.SGD(expected.parameters(), lr=30.0)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.1, patience=10)
+    mask, val = GRAPH.train_mask, GRAPH.val_mask
+    for loss in losses:
+        own = torch.nn.functional.cross_entropy(expected(GRAPH.x, GRAPH.edge_index)[mask], GRAPH.y[mask])
+        optimizer.zero_grad()
+        own.backward()
+        optimizer.step()
+        log = expected(GRAPH.x, GRAPH.edge_index)[val].log_softmax(1)
+        scheduler.step(float(-log.gather(1, GRAPH.y[val, None]).mean().detach()))
+        assert loss == pytest.approx(float(own.detach()), rel=1e-5)
+    assert optimizer.param_groups[0]["lr"] < 30.0
+    assert losses != [epoch.loss for epoch in train(network(), GRAPH, replace(settings, schedule="constant")).epochs]

@@ -2,7 +2,6 @@
 
     page        write_report: the page on disk; several runs are each shown once, and no two called alike
     sections    one run; several compared
-    treatment   the page of a treatment: before and after side by side
     story       what was trained and how it went, in sentences and large figures
     plots       figures with what they show and the data behind them
     tables      the tables that sort

@@ -1,6 +1,7 @@
 """Treatment: train, diagnose, apply the remedy that the diagnosis names, train again, and say whether it helped.
 
-    treatment  treat(): the trainings, in turn; Treatment and Trial
+    treatment  treat(): the trainings, in turn
+    outcome    Treatment and Trial: what came of them
     actions    the table of what a remedy can do by itself: to a fresh model, to steps of the optimizer, to inputs
     page       the treatment as a page, in its folder
     judging    by which logged number trainings are compared, and from where on one is better
@@ -12,6 +13,7 @@ on the user's loop: the optimizer's settings are changed through torch's hooks w
 from gatdiag.diagnosis import Action
 from gatdiag.treatment.actions import ACTIONS
 from gatdiag.treatment.judging import Yardstick
-from gatdiag.treatment.treatment import Treatment, Trial, treat
+from gatdiag.treatment.outcome import Treatment, Trial
+from gatdiag.treatment.treatment import treat
 
 __all__ = ["ACTIONS", "Action", "Treatment", "Trial", "Yardstick", "treat"]

@@ -1,20 +1,33 @@
-"""A treatment as a page: what `gatdiag.report.treatment` shows of it."""
+"""The page of a treatment: what was measured, what was changed, whether it helped; before and after side by side."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-from gatdiag.diagnosis import Finding
-from gatdiag.report.treatment import Attempt, write_treatment
-
-if TYPE_CHECKING:
-    from gatdiag.treatment.treatment import Treatment, Trial
+from gatdiag.diagnosis.wording import number
+from gatdiag.figures import figures_for, missing
+from gatdiag.figures.curves import SPREAD_CURVES
+from gatdiag.names import one_line, short
+from gatdiag.report.page import render, write
+from gatdiag.report.plots import FigureBlock, figure_block
+from gatdiag.report.story import Stat, anything, metric, warnings
+from gatdiag.report.tables import Cell, Table
+from gatdiag.run import Run
+from gatdiag.summary import compare, ranked, score_label
+from gatdiag.treatment.outcome import Treatment, Trial
 
 PAGE: Final = "treatment.html"
 
-_BY_HAND: Final = "gatdiag cannot change this by itself: it is in the code of the model or of its training"
+_ARROW: Final = "\N{RIGHTWARDS ARROW}"
+_BY_HAND: Final = "gatdiag cannot change this by itself: it is in the code of the model or of its training."
+_HEADLINES: Final[Mapping[str, str]] = {
+    "helped": "The remedy helped",
+    "no help": "No remedy helped",
+    "nothing to treat": "There is nothing to treat",
+    "not applicable": "The cause has to be removed in the code",
+    "unfinished": "The treatment was cut short",
+}
 
 
 def write_page(done: Treatment, ended_by: BaseException | None = None) -> Path:
@@ -27,32 +40,206 @@ def write_page(done: Treatment, ended_by: BaseException | None = None) -> Path:
     Raises:
         OSError: The file cannot be written.
     """
-    cut = "" if ended_by is None else _described(ended_by)
-    return write_treatment(done.before.runs, list(_attempts(done)), done.folder / PAGE, ended_by=cut, overwrite=True)
+    section = _section(done, ended_by)
+    model = short(str(done.before.runs[0].meta.get("model") or "The model")) if done.before.runs else "The model"
+    parts = {
+        "Verdict": ("treatment", True),
+        "What was measured": ("treatment-measured", section["shown"]),
+        "What to change": ("treatment-changed", section["shown"]),
+        "Each seed": ("treatment-seeds", section["seeds"].rows),
+        "Other remedies": ("treatment-others", section["others"]),
+    }
+    contents = [(name, anchor) for name, (anchor, there) in parts.items() if there]
+    return write(render(f"{model}, before and after", contents, treatment=section), done.folder / PAGE)
 
 
-def _attempts(done: Treatment) -> Iterator[Attempt]:
-    for trial in done.trials:
-        finding = trial.finding or done.verdict
-        if finding is not None:
-            yield Attempt(finding, trial.remedy, trial.changes, trial.runs, _helped(done, trial), trial.refused)
-    for finding in by_hand(done):
-        yield Attempt(finding, finding.remedy, reason=f"{_BY_HAND}.")
+def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
+    """What templates/treatment.html shows."""
+    trials = [*done.trials, *(Trial("", one, remedy=one.remedy, refused=_BY_HAND) for one in done.by_hand)]
+    trials = [
+        replace(trial, finding=trial.finding or done.verdict) for trial in trials if trial.finding or done.verdict
+    ]
+    shown = _shown(trials)
+    before, after = _recorded(done.before), _recorded(shown) if shown else []
+    measures = _measures(before, after)
+    ending = _ending(before, trials, ended_by)
+    return {
+        "cured": ending in ("helped", "nothing to treat"),
+        "headline": _HEADLINES[ending],
+        "sentence": _sentence(ending, shown, measures, len(done.seeds)),
+        "warnings": [*_cut_short(ended_by), *_cautions("before", before), *_cautions("after", after)],
+        "stats": [_stat(measure) for measure in measures],
+        "shown": shown,
+        "evidence": _evidence(shown, done.before),
+        "pair": _pair(shown, before, after),
+        "curves": _curves(before, after),
+        "seeds": _seeds(measures, before, after),
+        "others": [(trial, _outcome(trial, before)) for trial in trials if trial is not shown],
+        "folders": [str(run.folder) for run in (*before[:1], *after[:1])],
+    }
 
 
-def _helped(done: Treatment, trial: Trial) -> bool | None:
-    """None where it was cut short."""
-    return trial.helped if len(trial.runs) == len(done.seeds) and trial.gains else None
+def _recorded(trial: Trial) -> list[Run]:
+    return [run for run in trial.runs if anything(run)]
 
 
-def by_hand(done: Treatment) -> list[Finding]:
-    """What is still wrong at the end and only the user can change."""
-    last = done.after if done.helped and done.after is not None else done.before
-    found = {one.code: one for diagnosis in last.diagnoses for one in diagnosis if one.severity != "note"}
-    return [one for one in found.values() if one.remedy and not one.actions]
+def _shown(trials: Sequence[Trial]) -> Trial | None:
+    """What the page is about: the last that helped, else the first that was trained, else the first finding."""
+    best = [trial for trial in reversed(trials) if trial.helped]
+    return next(iter([*best, *(trial for trial in trials if trial.runs), *trials]), None)
 
 
-def _described(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted by hand"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def _ending(before: Sequence[Run], trials: Sequence[Trial], ended_by: BaseException | None) -> str:
+    if any(trial.helped for trial in trials):
+        return "helped"
+    if ended_by is not None or not before:
+        return "unfinished"
+    if not trials:
+        return "nothing to treat"
+    return "no help" if any(trial.runs for trial in trials) else "not applicable"
+
+
+def _cut_short(error: BaseException | None) -> Iterator[str]:
+    if error is not None:
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        said = "interrupted by hand" if isinstance(error, KeyboardInterrupt) else one_line(said).rstrip(".")
+        yield f"Cut short: {said}. What was recorded until then is kept, and shown here."
+
+
+def _cautions(when: str, runs: Sequence[Run]) -> Iterator[str]:
+    for run in runs:
+        yield from (f"{short(run.name)}, {when}: {text}" for text in warnings(run))
+
+
+# --- whether it helped ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """What trainings are judged by: one number of each."""
+
+    label: str
+    before: Sequence[float]
+    after: Sequence[float]
+
+    def text(self, value: float) -> str:
+        return metric(self.label, value)
+
+    def middle(self, values: Sequence[float]) -> str:
+        """The median."""
+        return self.text(ranked(values, 0.5))
+
+    def spread(self, values: Sequence[float]) -> str:
+        low, high = (self.text(ranked(values, share)) for share in (0.0, 1.0))
+        return low if low == high else f"{low} to {high}"
+
+    @property
+    def change(self) -> str:
+        """Before and after, of all seeds."""
+        return f" {_ARROW} ".join(self.middle(values) for values in (self.before, self.after) if values)
+
+
+def _measures(before: Sequence[Run], after: Sequence[Run]) -> list[_Measure]:
+    """Scores at the best validation step, that of test data first, then the last loss; those that were logged."""
+    frame = compare([*before, *after])
+    if not len(frame):
+        return []
+    score = score_label(frame["score"])
+    labels = {"accuracy_test": f"test {score}", "accuracy_val": f"validation {score}", "last_loss": "last loss"}
+    known = [name for name in labels if frame[name].notna().any() or (name == "last_loss" and frame["steps"].any())]
+    values = {name: frame[name].tolist() for name in known}
+    return [_Measure(labels[name], values[name][: len(before)], values[name][len(before) :]) for name in known]
+
+
+def _stat(measure: _Measure) -> Stat:
+    parts = [measure.spread(values) for values in (measure.before, measure.after) if len(values) > 1]
+    return Stat(measure.label.capitalize(), measure.change, f"seeds: {f' {_ARROW} '.join(parts)}" if parts else "")
+
+
+def _sentence(ending: str, shown: Trial | None, measures: Sequence[_Measure], seeds: int) -> str:
+    if shown is None or shown.finding is None:
+        if ending == "nothing to treat":
+            return "No check found a reason for the network not to train; nothing was changed."
+        return "Nothing was found or changed until then."
+    cause = f"The diagnosis: {shown.finding.title[:1].lower()}{shown.finding.title[1:]}."
+    if not shown.runs:
+        return f"{cause} {shown.refused}" if shown.refused else f"{cause} Its remedy was not tried to the end."
+    first = next((one for one in measures if one.before and one.after), None)
+    if first is None:
+        return cause
+    so_far = "With its remedy" if shown.helped else "With its remedy so far"
+    if len(shown.runs) == seeds and shown.gains and not shown.helped:
+        so_far = "With its remedy it trains no better:"
+    of = f" (median of {len(first.after)} seeds)" if len(first.after) > 1 else ""
+    course = f"the {first.label} went from {first.middle(first.before)} to {first.middle(first.after)}"
+    return f"{cause} {so_far} {course}{of}."
+
+
+def _outcome(trial: Trial, before: Sequence[Run]) -> str:
+    """What came of a remedy that is not the one the page is about."""
+    if trial.refused:
+        return ""
+    came = "; ".join(f"{one.label} {one.change}" for one in _measures(before, _recorded(trial)) if one.after)
+    return f"Tried, and it did not help: {came}." if came else "Not tried to the end."
+
+
+def _seeds(measures: Sequence[_Measure], before: Sequence[Run], after: Sequence[Run]) -> Table:
+    """A row a seed; their median, and from where to where they are."""
+    names = [short(run.name) for run in max(before, after, key=len)]
+    columns = [
+        (f"{one.label}, {when}", one, values)
+        for one in measures
+        for when, values in (("before", one.before), ("after", one.after))
+        if values
+    ]
+    rows: list[list[Cell]] = [
+        [name, *(one.text(values[place]) if place < len(values) else None for _, one, values in columns)]
+        for place, name in enumerate(names)
+    ]
+    if len(names) > 1:
+        rows.append(["median", *(one.middle(values) for _, one, values in columns)])
+        rows.append(["lowest to highest", *(one.spread(values) for _, one, values in columns)])
+    note = "Scores are those at the step of the best validation score." if len(measures) > 1 else ""
+    return Table("Each seed", "treatment-seeds", rows, ["seed", *(head for head, *_ in columns)], note, sortable=False)
+
+
+def _curves(before: Sequence[Run], after: Sequence[Run]) -> FigureBlock | None:
+    runs = [*before, *after]
+    if not runs or missing(SPREAD_CURVES, runs):
+        return None
+    groups = ["before"] * len(before) + ["after"] * len(after)
+    return figure_block(SPREAD_CURVES, runs, "treatment", ("double", "single"), groups=groups)
+
+
+# --- what was measured ------------------------------------------------------------------------------------------------
+
+
+def _evidence(shown: Trial | None, before: Trial) -> Table | None:
+    """The numbers that the finding rests on, and what they are with the remedy; the verdicts of the first seed."""
+    if shown is None or shown.finding is None:
+        return None
+    after = [next((one for one in each if one.code == shown.finding.code), None) for each in shown.diagnoses[:1]]
+    rows: list[list[Cell]] = [
+        [
+            one.what,
+            f"{number(one.value)} {one.unit}".strip(),
+            *(number(again.evidence[place].value) if again else "not flagged" for again in after),
+        ]
+        for place, one in enumerate(shown.finding.evidence)
+    ]
+    rows.append(["verdict", *(each.verdict.title for each in (*before.diagnoses[:1], *shown.diagnoses[:1]))])
+    heads = ["", "before", *["after" for _ in after]]
+    return Table("Evidence", "treatment-evidence", rows, heads, shown.finding.threshold, sortable=False)
+
+
+def _pair(shown: Trial | None, before: Sequence[Run], after: Sequence[Run]) -> list[tuple[str, FigureBlock]]:
+    """The figure that shows the evidence, of the first seed, before and after; what it shares, on the same scale."""
+    runs = {when: of[0] for when, of in (("before", before), ("after", after)) if of}
+    several = [*runs.values()]
+    own = [one for one in figures_for(several[:1]) if one.per == "run" and not missing(one, several)] if several else []
+    wanted = shown.finding.figure if shown and shown.finding else ""
+    figure = next((one for one in own if one.name == wanted), next(iter(own), None))
+    if figure is None:
+        return []
+    options = figure.shared(several)
+    return [(when, figure_block(figure, [run], f"treatment-{when}", **options)) for when, run in runs.items()]

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Final
 from warnings import warn
 
 import torch
 from torch import nn
 
-from gatdiag.diagnosis import SEVERITIES, Action, Diagnosis, Finding, diagnose
+from gatdiag.diagnosis import SEVERITIES, Action, Finding, diagnose
 from gatdiag.errors import GatdiagError, InputError
 from gatdiag.names import listed
 from gatdiag.recorder import Recorder
@@ -22,6 +22,7 @@ from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
 from gatdiag.treatment.actions import ACTIONS, Dose, apply
 from gatdiag.treatment.judging import Yardstick, is_broken, yardstick
+from gatdiag.treatment.outcome import Treatment, Trial, result
 from gatdiag.treatment.page import write_page
 from gatdiag.watching import watch
 
@@ -31,103 +32,6 @@ Train = Callable[[nn.Module, Recorder], Any]
 _OPTIMIZER: Final = "optimizer = "  # how the line begins that makes it
 _MOST: Final = 4  # remedies that are tried
 _OF_REMEDIES: Final = (GatdiagError, RuntimeError, ValueError, TypeError)  # raised where a remedy does not fit a model
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The same training from each seed: as it was, or with a remedy.
-
-    Attributes:
-        name: "before", or "after-1" and so on; the folder of its runs below that of the treatment.
-        finding: Whose remedy was applied; None for what was before, and for a remedy of the caller's own.
-        actions: All that was applied, in order, what earlier remedies did and was kept included.
-        remedy: The lines to paste that do the same.
-        changes: What was changed, a line each.
-        runs: As recorded, one for each seed that was trained.
-        diagnoses: Of each run.
-        values: The number by which trainings are compared, at the end of each run.
-        gains: How much better each is than the same seed without this remedy; empty for what was before.
-        helped: It is better on average, and for no seed worse.
-        refused: Why the remedy could not be applied, or what it made the training raise; "" if it was applied.
-    """
-
-    name: str
-    finding: Finding | None = None
-    actions: tuple[Action, ...] = ()
-    remedy: str = ""
-    changes: tuple[str, ...] = ()
-    runs: tuple[Run, ...] = ()
-    diagnoses: tuple[Diagnosis, ...] = ()
-    values: tuple[float, ...] = ()
-    gains: tuple[float, ...] = ()
-    helped: bool = False
-    refused: str = ""
-
-    @property
-    def verdict(self) -> Finding | None:
-        """The most frequent verdict over the seeds, as the first of them has it; of equals the more severe."""
-        verdicts = [diagnosis.verdict for diagnosis in self.diagnoses]
-        often = Counter(verdict.code for verdict in verdicts)
-        return min(
-            verdicts,
-            key=lambda one: (-often[one.code], not one.is_problem, SEVERITIES.index(one.severity)),
-            default=None,
-        )
-
-    @property
-    def mean(self) -> float:
-        """Of the values; NaN if one is."""
-        return fmean(self.values) if self.values else math.nan
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the values over seeds; NaN for one seed."""
-        return stdev(self.values) if len(self.values) > 1 else math.nan
-
-    @property
-    def told(self) -> str:
-        """Mean and spread of the values in words; "" if there is none."""
-        spread = f" ± {self.spread:.3g}" if len(self.values) > 1 else ""
-        return f"{self.mean:.3g}{spread}" if self.values else ""
-
-
-@dataclass(frozen=True)
-class Treatment:
-    """What `treat` did, and what came of it.
-
-    Attributes:
-        folder: Where it is written: a run for each trial and seed, and the page.
-        seeds: Those that were trained.
-        yardstick: The logged number by which trainings are compared; None if nothing was logged.
-        before: The training as it is.
-        trials: With each remedy that was tried, in turn.
-        after: The one of them that went best and helped, else the one that went best; None if none was trained.
-        helped: A remedy made the training better.
-        notes: What could not be done, and what to change by hand.
-    """
-
-    folder: Path
-    seeds: tuple[int, ...]
-    yardstick: Yardstick | None
-    before: Trial
-    trials: tuple[Trial, ...] = ()
-    after: Trial | None = None
-    helped: bool = False
-    notes: tuple[str, ...] = ()
-
-    @property
-    def remedy(self) -> str:
-        """The lines to paste that make `before` into `after`; "" if nothing was changed."""
-        return self.after.remedy if self.after is not None else ""
-
-    @property
-    def verdict(self) -> Finding | None:
-        """What is wrong with the training as it is."""
-        return self.before.verdict
-
-    def __str__(self) -> str:
-        """What was tried and what came of it, a line each."""
-        return "\n".join(_told(self))
 
 
 def treat(
@@ -267,7 +171,7 @@ class _Session:
             tried.add(str(option.actions))
             trial = self.judged(self.trained(replace(option, name=f"after-{len(done.trials) + 1}")), basis)
             self.done = done = replace(done, trials=(*done.trials, trial))
-            self.tell(_result(trial))
+            self.tell(result(trial))
             if trial.helped:
                 basis, options = trial, []
                 if not _is_treatable(trial.verdict) or given is not None:
@@ -452,27 +356,4 @@ def _concluded(done: Treatment, basis: Trial) -> Treatment:
     trained = [trial for trial in done.trials if trial.gains]
     best = max(trained, key=lambda trial: fmean(trial.gains), default=None)
     helped = basis is not done.before
-    verdict = (basis if helped else done.before).verdict
-    notes = []
-    if verdict is not None and verdict.is_problem and not verdict.actions and verdict.remedy:
-        notes.append(f"{verdict.title}: to be changed by hand: {verdict.remedy}")
-    return replace(done, after=basis if helped else best, helped=helped, notes=tuple(notes))
-
-
-def _told(done: Treatment) -> Iterator[str]:
-    verdict = done.verdict
-    yield f"before: {verdict.title if verdict else 'not trained'}" + _numbers(done, done.before)
-    if not done.trials and not done.notes:
-        yield "There is nothing to treat."
-    for trial in done.trials:
-        yield _result(trial) + _numbers(done, trial)
-    yield from done.notes
-
-
-def _result(trial: Trial) -> str:
-    what = "; ".join(trial.changes) or ", ".join(map(str, trial.actions))
-    return f"{trial.name}: {what}: {trial.refused or ('it helped' if trial.helped else 'it did not help')}"
-
-
-def _numbers(done: Treatment, trial: Trial) -> str:
-    return f" ({done.yardstick.name} {trial.told})" if done.yardstick is not None and trial.values else ""
+    return replace(done, after=basis if helped else best, helped=helped)

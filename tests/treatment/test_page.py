@@ -1,12 +1,18 @@
-"""The page of a treatment, as `treat` writes it: at its end, and where something ends it early."""
+"""The page of a treatment, for each way in which one can end, and as `treat` writes it."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import gatdiag
+from gatdiag.diagnosis import Action, Diagnosis, Evidence, Finding
 from gatdiag.errors import InputError
+from gatdiag.treatment import Treatment, Trial
+from gatdiag.treatment.page import write_page
+from tests.report.builder import Reader, build
+from tests.report.test_page import HOSTILE
 
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(60) % 2
@@ -98,3 +104,110 @@ def test_runs_that_are_there_are_not_trained_again(tmp_path):
     assert made
     with pytest.raises(InputError, match="before: expected a run for each of 3 seeds, got 1"):
         gatdiag.treat(make, train, before=[tmp_path / "mine"], folder=tmp_path / "u")
+
+
+FINDING = Finding(
+    "lr-too-small", "error", "Learning rate too small", "Steps are short.", (Evidence("step over weights", 1e-7),),
+    "Flagged below 1e-5.", figure="training_curves", remedy="optimizer = SGD(model.parameters(), lr=0.1)",
+    actions=(Action("learning_rate"),),
+)  # fmt: skip
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """(name, last losses of seeds) -> runs, with a test accuracy of a tenth of each loss."""
+
+    def make(name, losses):
+        runs = []
+        for seed, last in enumerate(losses):
+            loss = np.linspace(2.0, last, 20)
+            logged = {"loss": loss, "val_accuracy": loss / 10, "test_accuracy": loss / 10}
+            runs.append(build(tmp_path / name / f"seed-{seed}", logged=logged))
+        return runs
+
+    return make
+
+
+def page_of(folder, before, trials=(), *, ended_by=None, by_hand=()):
+    """The text of the page of a treatment, whose markup is looked at."""
+    seeds = tuple(range(max(1, len(before))))
+    found = [Diagnosis((*by_hand, FINDING), state="failing")] if before else []
+    first = Trial("before", runs=tuple(before), diagnoses=tuple(found))
+    path = write_page(Treatment(folder, seeds, None, first, tuple(trials)), ended_by)
+    reader = Reader(path.read_text())
+    assert reader.unclosed == []
+    assert reader.tags["script"] == 1
+    return reader.words
+
+
+def trial(runs, helped, finding=None, changes=("rate",)):
+    finding = finding or FINDING
+    said = (Diagnosis((), state="trained"),)
+    gains = tuple(1.0 for _ in runs)
+    return Trial("after-1", finding, (), finding.remedy, changes, tuple(runs), said, (), gains, helped)
+
+
+FIX = Finding("output-softmax-twice", "error", "Softmax twice", "A softmax too much.", remedy="return x")
+
+
+def test_what_helped_is_shown_before_and_after_with_all_seeds(trained, tmp_path):
+    before, after = trained("before", [2.0, 3.0, 4.0]), trained("after", [5.0, 6.0, 9.0])
+    said = page_of(tmp_path, before, [trial(after, True, changes=("learning rate 1e-6, now 0.1",))])
+    assert "The remedy helped. The diagnosis: learning rate too small." in said
+    assert "With its remedy the test accuracy went from 30 % to 60 % (median of 3 seeds)" in said
+    assert "20 % to 40 %" in said
+    assert "50 % to 90 %" in said
+    assert "learning rate 1e-6, now 0.1" in said
+    assert FINDING.remedy in said
+    assert "step over weights" in said
+    assert "not flagged" in said
+    assert "gatdiag report" in said
+
+
+def test_remedies_that_did_not_help_and_those_that_cannot_be_applied_are_told(trained, tmp_path):
+    before, after = trained("before", [2.0]), trained("after", [2.0])
+    said = page_of(tmp_path, before, [trial(after, False)], by_hand=[FIX])
+    assert "No remedy helped." in said
+    assert "With its remedy it trains no better: the test accuracy" in said
+    assert "Not applied. gatdiag cannot change this by itself" in said
+    helped = [trial(after, False), trial(trained("second", [9.0]), True, FIX)]
+    said = page_of(tmp_path, before, helped)
+    assert "The remedy helped. The diagnosis: softmax twice." in said
+    assert "Tried, and it did not help: test accuracy 20 % → 20 %" in said
+    assert "The cause has to be removed in the code." in page_of(tmp_path, before, by_hand=[FIX])
+
+
+@pytest.mark.parametrize(
+    ("runs", "ended_by", "headline", "says"),
+    [
+        ([9.0], None, "There is nothing to treat.", "nothing was changed"),
+        (
+            [2.0],
+            KeyboardInterrupt(),
+            "The treatment was cut short.",
+            "Cut short: interrupted by hand. What was recorded",
+        ),
+        ([], ValueError("<b>"), "The treatment was cut short.", "Nothing was found or changed until then"),
+        ([np.nan, 2.0], None, "There is nothing to treat.", "2 to NaN"),
+    ],
+)
+def test_nothing_to_treat_and_what_was_cut_short(trained, tmp_path, runs, ended_by, headline, says):
+    said = page_of(tmp_path, trained("before", runs), ended_by=ended_by)
+    assert headline in said
+    assert says in said
+
+
+def test_a_training_without_a_row_or_an_end_does_not_hinder_the_page(trained, tmp_path):
+    empty = build(tmp_path / "empty", ending="interrupted")
+    said = page_of(tmp_path, trained("before", [2.0, 3.0]), [trial([empty], False)], ended_by=KeyboardInterrupt())
+    assert "The treatment was cut short." in said
+    assert "With its remedy so far" not in said
+    assert "The treatment was cut short." in page_of(tmp_path, [empty])
+
+
+def test_hostile_texts_stay_texts(trained, tmp_path):
+    for place, text in enumerate(HOSTILE):
+        finding = Finding("x", "error", text, text, (Evidence(text, 1.0, text),), text, remedy=text, figure=text)
+        trials = [trial(trained(f"a{place}", [2.0]), False, finding, (text,))]
+        assert page_of(tmp_path, trained(f"b{place}", [2.0]), trials, ended_by=ValueError(text), by_hand=[finding])
+        assert "<script>alert(1)" not in (tmp_path / "treatment.html").read_text()

@@ -1,0 +1,140 @@
+"""What came of a treatment: the trainings before and with each remedy."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from gatdiag.diagnosis import SEVERITIES, Action, Diagnosis, Finding
+from gatdiag.run import Run
+from gatdiag.treatment.judging import Yardstick
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The same training from each seed: as it was, or with a remedy.
+
+    Attributes:
+        name: "before", or "after-1" and so on; the folder of its runs below that of the treatment.
+        finding: Whose remedy was applied; None for what was before, and for a remedy of the caller's own.
+        actions: All that was applied, in order, what earlier remedies did and was kept included.
+        remedy: The lines to paste that do the same.
+        changes: What was changed, a line each.
+        runs: As recorded, one for each seed that was trained.
+        diagnoses: Of each run.
+        values: The number by which trainings are compared, at the end of each run.
+        gains: How much better each is than the same seed without this remedy; empty for what was before.
+        helped: It is better on average, and for no seed worse.
+        refused: Why the remedy could not be applied, or what it made the training raise; "" if it was applied.
+    """
+
+    name: str
+    finding: Finding | None = None
+    actions: tuple[Action, ...] = ()
+    remedy: str = ""
+    changes: tuple[str, ...] = ()
+    runs: tuple[Run, ...] = ()
+    diagnoses: tuple[Diagnosis, ...] = ()
+    values: tuple[float, ...] = ()
+    gains: tuple[float, ...] = ()
+    helped: bool = False
+    refused: str = ""
+
+    @property
+    def verdict(self) -> Finding | None:
+        """The most frequent verdict over the seeds, as the first of them has it; of equals the more severe."""
+        verdicts = [diagnosis.verdict for diagnosis in self.diagnoses]
+        often = Counter(verdict.code for verdict in verdicts)
+        return min(
+            verdicts,
+            key=lambda one: (-often[one.code], not one.is_problem, SEVERITIES.index(one.severity)),
+            default=None,
+        )
+
+    @property
+    def mean(self) -> float:
+        """Of the values; NaN if one is."""
+        return fmean(self.values) if self.values else math.nan
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the values over seeds; NaN for one seed."""
+        return stdev(self.values) if len(self.values) > 1 else math.nan
+
+    @property
+    def told(self) -> str:
+        """Mean and spread of the values in words; "" if there is none."""
+        spread = f" ± {self.spread:.3g}" if len(self.values) > 1 else ""
+        return f"{self.mean:.3g}{spread}" if self.values else ""
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What `treat` did, and what came of it.
+
+    Attributes:
+        folder: Where it is written: a run for each trial and seed, and the page.
+        seeds: Those that were trained.
+        yardstick: The logged number by which trainings are compared; None if nothing was logged.
+        before: The training as it is.
+        trials: With each remedy that was tried, in turn.
+        after: The one of them that went best and helped, else the one that went best; None if none was trained.
+        helped: A remedy made the training better.
+    """
+
+    folder: Path
+    seeds: tuple[int, ...]
+    yardstick: Yardstick | None
+    before: Trial
+    trials: tuple[Trial, ...] = ()
+    after: Trial | None = None
+    helped: bool = False
+
+    @property
+    def remedy(self) -> str:
+        """The lines to paste that make `before` into `after`; "" if nothing was changed."""
+        return self.after.remedy if self.after is not None else ""
+
+    @property
+    def verdict(self) -> Finding | None:
+        """What is wrong with the training as it is."""
+        return self.before.verdict
+
+    @property
+    def by_hand(self) -> tuple[Finding, ...]:
+        """What is still wrong at the end and is in the user's code, the most frequent verdict first."""
+        last = self.after if self.helped and self.after is not None else self.before
+        found = [one for diagnosis in last.diagnoses for one in diagnosis if one.severity != "note"]
+        verdict = [last.verdict] if last.verdict is not None and last.verdict.is_problem else []
+        return tuple({one.code: one for one in (*verdict, *found) if one.remedy and not one.actions}.values())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The same in words, with what to change."""
+        return tuple(f"{one.title}: to be changed by hand: {one.remedy}" for one in self.by_hand)
+
+    def __str__(self) -> str:
+        """What was tried and what came of it, a line each."""
+        return "\n".join(_told(self))
+
+
+def _told(done: Treatment) -> Iterator[str]:
+    verdict = done.verdict
+    yield f"before: {verdict.title if verdict else 'not trained'}" + _numbers(done, done.before)
+    if not done.trials and not done.notes:
+        yield "There is nothing to treat."
+    for trial in done.trials:
+        yield result(trial) + _numbers(done, trial)
+    yield from done.notes
+
+
+def result(trial: Trial) -> str:
+    """What was tried and what came of it, in a line."""
+    what = "; ".join(trial.changes) or ", ".join(map(str, trial.actions))
+    return f"{trial.name}: {what}: {trial.refused or ('it helped' if trial.helped else 'it did not help')}"
+
+
+def _numbers(done: Treatment, trial: Trial) -> str:
+    return f" ({done.yardstick.name} {trial.told})" if done.yardstick is not None and trial.values else ""

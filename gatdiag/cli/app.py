@@ -27,6 +27,7 @@ from gatdiag.cli.preflight import preflight
 from gatdiag.cli.printing import as_options
 from gatdiag.cli.rebalance import rebalance
 from gatdiag.cli.report import report
+from gatdiag.cli.reproduce import reproduce
 from gatdiag.cli.sweep import sweep
 from gatdiag.cli.train import train
 from gatdiag.cli.treat import treat
@@ -37,6 +38,7 @@ _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     demo,
     train,
     sweep,
+    reproduce,
     report,
     diagnose,
     treat,

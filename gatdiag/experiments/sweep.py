@@ -94,7 +94,7 @@ def sweep(
             `gatdiag.experiments.experiment.document`), which is written whole, once, and never again.
         root: Folder of the data sets.
         workers: Processes, each with one thread. 1: this one.
-        record: Watch the trainings; their runs are in ``runs/KEY``.
+        record: Watch the trainings; their runs are in ``runs/KEY``. A cell whose run is not there is trained again.
         on_cell: Called with each cell and what became of it: ``kept`` (it was done before), ``done``, or what
             was wrong.
 
@@ -112,7 +112,7 @@ def sweep(
     with _locked(folder):
         waiting = []
         for cell in cells:
-            if _file(folder, cell).exists():
+            if _file(folder, cell).exists() and (not record or run_folder(cell, folder).exists()):
                 on_cell(cell, "kept")
             else:
                 waiting.append(cell)
@@ -127,9 +127,13 @@ def sweep(
 
 def results(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd.DataFrame:
     """A row for each of these cells that is done: its settings and its result."""
-    files = [_file(Path(folder), cell) for cell in cells]
-    documents = [json.loads(file.read_text()) for file in files if file.exists()]
-    return pd.DataFrame([{**one["settings"], **one["result"]} for one in documents])
+    return pd.DataFrame([{**one["settings"], **one["result"]} for one in documents(cells, folder).values()])
+
+
+def documents(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> dict[Experiment, dict[str, Any]]:
+    """What is kept of each of these cells that is done: see `gatdiag.experiments.experiment.document`."""
+    files = {cell: _file(Path(folder), cell) for cell in cells}
+    return {cell: json.loads(file.read_text()) for cell, file in files.items() if file.exists()}
 
 
 def summarize(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd.DataFrame:
@@ -158,13 +162,18 @@ def cell_key(cell: Experiment) -> str:
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def run_folder(cell: Experiment, folder: str | os.PathLike[str]) -> Path:
+    """Where the run of a cell is, if its training was watched."""
+    return Path(folder) / _RUNS / cell_key(cell)
+
+
 def _file(folder: Path, cell: Experiment) -> Path:
     return folder / _CELLS / f"{cell_key(cell)}.json"
 
 
 def _train_cell(cell: Experiment, folder: Path, root: Path, record: bool) -> tuple[Experiment, str]:
     """Train and write; what gatdiag refuses is returned with the cell."""
-    run = folder / _RUNS / cell_key(cell) if record else None
+    run = run_folder(cell, folder) if record else None
     try:
         result = run_experiment(cell, root, run, overwrite=True)
     except GatdiagError as error:

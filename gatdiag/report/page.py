@@ -172,7 +172,7 @@ def _asset(name: str) -> str:
     return resources.files("gatdiag.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-class _Labeled(Run):
+class Labeled(Run):
     """A run under another name than that in its meta data."""
 
     def __init__(self, folder: Path, label: str) -> None:
@@ -181,6 +181,7 @@ class _Labeled(Run):
 
     @property
     def name(self) -> str:
+        """Its label."""
         return self._label
 
 
@@ -198,5 +199,5 @@ def unique_labels(runs: Sequence[Run]) -> list[Run]:
         alike = [other for other, named in by_folder.items() if named.name == run.name]
         path = folder.relative_to(os.path.commonpath([other.parent for other in alike])).as_posix()
         label = path if folder.name == run.name else f"{run.name} ({path})"
-        found.append(_Labeled(run.folder, label) if len(alike) > 1 else run)
+        found.append(Labeled(run.folder, label) if len(alike) > 1 else run)
     return found

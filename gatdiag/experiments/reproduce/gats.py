@@ -1,6 +1,10 @@
-"""What the names of "Are GATs Out of Balance?" share: its initializations, seeds and notes."""
+"""What the names of "Are GATs Out of Balance?" share: initializations, depths, seeds, notes, tables for figures."""
 
 from typing import Final
+
+import pandas as pd
+
+from gatdiag.figures.accuracy import size_table
 
 PAPER: Final = "Mustafa, Bojchevski, Burkholz, Are GATs Out of Balance?, NeurIPS 2023"
 SEEDS: Final = (0, 1, 2, 3, 4)
@@ -10,6 +14,7 @@ BAL_X: Final = "balanced_xavier"
 BAL_O: Final = "balanced_orthogonal"
 THREE: Final = (XAV, BAL_X, BAL_O)
 FOUR: Final = (XAV, XAV_Z, BAL_X, BAL_O)
+DEPTHS: Final = (2, 5, 10, 20, 40)
 NAMES: Final = (
     "The paper's Xav is xavier, its XavZ xavier_zero_attention, its BalX balanced_xavier, its BalO balanced_orthogonal."
 )
@@ -17,3 +22,20 @@ STOP: Final = (
     "Training ends at a loss of 1e-4, as the paper's text has it; its code has 1e-5 for citation graphs and 1e-3 for "
     "heterophilic ones."
 )
+ONE_TRAINING: Final = "The paper's figure shows one training, of a seed that is not known; here it is seed 0."
+
+
+def by_depth(results: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy and epochs to the best against depth, as `gatdiag.figures` draws it."""
+    return _by(results, "depth")
+
+
+def by_width(results: pd.DataFrame) -> pd.DataFrame:
+    """The same against width."""
+    return _by(results, "width")
+
+
+def _by(results: pd.DataFrame, size: str) -> pd.DataFrame:
+    named = {"layers": "depth", "initialization": "variant", "test_accuracy": "accuracy_test"}
+    values = {"accuracy": ["accuracy_test"], "epochs to best": ["epochs_to_best"]}
+    return size_table(results.rename(columns=named).assign(score="accuracy"), size, values)

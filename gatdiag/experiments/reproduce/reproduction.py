@@ -22,7 +22,8 @@ class Published:
         where: The settings of the trainings that it is a mean of; what is not named may be anything.
         value: As printed: accuracies in percent.
         ci95: Half the width of its 95 % confidence interval; None if the paper has none, or it is not known to us.
-        column: Of `gatdiag.experiments.experiment.Result`, or of what `Reproduction.measured` gives.
+        column: Of `gatdiag.experiments.experiment.Result` (whose epochs are epochs_trained here), or of what
+            `Reproduction.measured` gives.
         source: Where it stands.
     """
 

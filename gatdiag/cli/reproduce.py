@@ -1,0 +1,138 @@
+"""`gatdiag reproduce`: a table or figure of the papers, trained, drawn, and compared with what was published.
+
+The JSON document has the keys ``version`` (1) and ``names``; of the list a row for each (name, title, paper, quick,
+full, done: numbers of trainings), of reports a row for each with its folder, its trainings and its comparisons.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from gatdiag.cli.options import DATA_FOLDER, AsJson, Root
+from gatdiag.cli.printing import grid, plain_console, print_document
+from gatdiag.errors import InputError
+
+if TYPE_CHECKING:
+    from gatdiag.experiments.reproduce.engine import Outcome
+    from gatdiag.experiments.reproduce.reproduction import Reproduction
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[LIST|all|NAME...]", help="What to reproduce; by default the list.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick/--full", help="Ten minutes on two cores, or the protocol of the paper.")
+    ] = True,
+    device: Annotated[str, typer.Option(metavar="NAME", help="Where to train: cpu or cuda.")] = "cpu",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the reports, and of all trainings.")] = Path(
+        "reports"
+    ),
+    root: Root = DATA_FOLDER,
+    workers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Processes, each with one thread; 1: this one.")
+    ] = os.cpu_count() or 1,
+    trains: Annotated[
+        bool, typer.Option("--train/--no-train", help="Train what is not done; or report on what is done only.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce tables and figures of the papers: published against measured, with 95 % confidence intervals.
+
+    OUT/NAME holds README.md, results.csv, the figures and the page of the runs. Trainings are kept in OUT/trainings,
+    each for all names that need it: killed or interrupted, the same command goes on with what is not done.
+    """
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"--device: expected cpu or cuda, got {device!r}")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: choose another --out")
+    from gatdiag.experiments.reproduce.engine import chosen, trained
+    from gatdiag.experiments.reproduce.reproduction import Task, reproductions
+
+    known = reproductions()
+    if [name.lower() for name in names or ["list"]] == ["list"]:
+        _list(known, out, as_json)
+        return
+    from gatdiag.experiments.reproduce.report import write_reproduction
+
+    task = Task(not quick, root, "cuda" if device == "cuda" else "cpu", workers, trains)
+    written: list[tuple[Outcome, Path]] = []
+    for one in chosen(names or [], known):
+        with _progress(one, len(one.quick if quick else one.full) if trains else 0) as on_cell:
+            outcome = trained(one, out, task, on_cell)
+        written.append((outcome, write_reproduction(outcome, out)))
+        if not as_json:
+            typer.echo(f"{one.name}: {len(outcome.documents)} of {len(outcome.cells)} trainings: {written[-1][1]}")
+    if as_json:
+        print_document({"version": 1, "names": [_document(outcome, folder) for outcome, folder in written]})
+    if failed := [why for outcome, _ in written for why in outcome.failed.values()]:
+        raise InputError(f"{len(failed)} trainings failed, and are tried again next time: {'; '.join({*failed})}")
+
+
+@contextmanager
+def _progress(one: Reproduction, total: int) -> Iterator[Any]:
+    """Told of each training; without any there is nothing to show."""
+    if not total:
+        yield lambda: None
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task(one.name, total=total)
+        yield lambda: bars.advance(task)
+
+
+def _document(outcome: Outcome, folder: Path) -> dict[str, Any]:
+    from gatdiag.experiments.reproduce.engine import compared
+
+    rows = [
+        {
+            **row.settings,
+            "column": row.column,
+            "done": row.done,
+            "planned": row.planned,
+            "mean": row.mean,
+            "ci95": row.ci95,
+            "published": row.published and row.published.value,
+            "published_ci95": row.published and row.published.ci95,
+            "difference": row.difference,
+            "verdict": row.verdict,
+        }
+        for row in compared(outcome)
+    ]
+    done = {"done": len(outcome.documents), "planned": len(outcome.cells)}
+    return {"name": outcome.one.name, "folder": str(folder), **done, "rows": rows}
+
+
+def _list(known: dict[str, Reproduction], out: Path, as_json: bool) -> None:
+    from gatdiag.experiments.reproduce.engine import planned
+    from gatdiag.experiments.reproduce.reproduction import Task
+
+    rows = []
+    for one in known.values():
+        quick, full = (len(planned(one, out, Task(full=full)).documents) for full in (False, True))
+        counts = {"quick": len(one.quick), "quick_done": quick, "full": len(one.full), "full_done": full}
+        rows.append({"name": one.name, "title": one.title, "paper": one.paper, **counts})
+    if as_json:
+        print_document({"version": 1, "names": rows})
+        return
+    table = grid(["name", "title"], ["quick", "full"])
+    for row in rows:
+        done = [f"{row[f'{kind}_done']} of {row[kind]}" for kind in ("quick", "full")]
+        table.add_row(str(row["name"]), str(row["title"]), *done)
+    console = plain_console()
+    console.print(table)
+    console.print(f"Trainings that are done are those in {out}. gatdiag reproduce NAME makes its report there.")

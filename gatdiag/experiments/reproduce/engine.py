@@ -1,0 +1,241 @@
+"""Trains what a name needs, once for all names, and compares what came of it with the paper."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import pandas as pd
+
+from gatdiag.errors import InputError
+from gatdiag.experiments.reproduce.reproduction import Published, Reproduction, Task
+from gatdiag.experiments.settings import Device, Experiment
+from gatdiag.experiments.sweep import documents, run_folder, sweep
+from gatdiag.run import load
+from gatdiag.summary import mean_by
+
+Verdict: TypeAlias = Literal[
+    "in the interval", "intervals overlap", "apart", "too few trainings", "other settings", "not run", "not known"
+]
+TRAININGS: Final = "trainings"
+"""Folder beside the reports with the results and runs of all names, each trained once (`gatdiag.experiments.sweep`)."""
+
+DEFAULTS: Final = {one.name: one.default for one in fields(Experiment) if one.name not in ("seed", "device")}
+"""Of the settings in which trainings can differ besides the seed."""
+SHOWN: Final = ("data", "layers", "initialization")
+"""Those of them that are always said."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of the trainings of a name.
+
+    Attributes:
+        one: The name.
+        task: How it was asked for.
+        folder: Of all trainings.
+        cells: Those of this name, each on the device where it was trained.
+        failed: Those that gatdiag refused, and why.
+    """
+
+    one: Reproduction
+    task: Task
+    folder: Path
+    cells: tuple[Experiment, ...]
+    failed: Mapping[Experiment, str]
+
+    @cached_property
+    def documents(self) -> dict[Experiment, dict[str, Any]]:
+        """What is kept of each training that is done."""
+        return documents(self.cells, self.folder)
+
+    @cached_property
+    def runs(self) -> dict[Experiment, Path]:
+        """The folder of each recorded training that is done."""
+        folders = {cell: run_folder(cell, self.folder) for cell in self.documents}
+        return {cell: folder for cell, folder in folders.items() if (folder / "meta.json").exists()}
+
+    @cached_property
+    def results(self) -> dict[Experiment, dict[str, Any]]:
+        """Of each training that is done, by column: settings, result, and what is measured on its run.
+
+        The number of its epochs is ``epochs_trained``: the setting has the other name.
+        """
+        found = {}
+        for cell, one in self.documents.items():
+            outcome = {"epochs_trained" if name == "epochs" else name: value for name, value in one["result"].items()}
+            found[cell] = {**one["settings"], **outcome, **self._measured(cell)}
+        return found
+
+    def _measured(self, cell: Experiment) -> Mapping[str, float]:
+        measure = self.one.measured
+        return measure(load(self.runs[cell])) if measure and cell in self.runs else {}
+
+    @cached_property
+    def varied(self) -> tuple[str, ...]:
+        """The settings, besides the seed, in which the trainings differ."""
+        names = tuple(name for name in DEFAULTS if len({getattr(cell, name) for cell in self.cells}) > 1)
+        return names or ("data",)
+
+    @cached_property
+    def groups(self) -> dict[tuple[Any, ...], list[Experiment]]:
+        """The trainings that differ in their seed alone, by the settings that vary."""
+        found: dict[tuple[Any, ...], list[Experiment]] = {}
+        for cell in self.cells:
+            found.setdefault(tuple(getattr(cell, name) for name in self.varied), []).append(cell)
+        return found
+
+    def label(self, cell: Experiment) -> str:
+        """A training's settings that vary, in a few words: of most only what is not the default."""
+        held = {name: getattr(cell, name) for name in self.varied}
+        unusual = {name: value for name, value in held.items() if name in SHOWN or value != DEFAULTS[name]} or held
+        return ", ".join(value if isinstance(value, str) else f"{name} {value}" for name, value in unusual.items())
+
+
+def planned(one: Reproduction, out: Path, task: Task) -> Outcome:
+    """What a name needs, and what of it is done; a training counts on whichever device it was."""
+    folder = out / TRAININGS
+    asked = [replace(cell, device=task.device) for cell in (one.full if task.full else one.quick)]
+    return Outcome(one, task, folder, tuple(_as_done(cell, folder) for cell in asked), {})
+
+
+def trained(one: Reproduction, out: Path, task: Task, on_cell: Callable[[], None] = lambda: None) -> Outcome:
+    """Train what is not done yet; killed at any instant, it goes on where it was.
+
+    Raises:
+        InputError: Another one trains there, or a worker was killed.
+    """
+    outcome = planned(one, out, task)
+    if not (task.trains and outcome.cells):
+        return outcome
+    failed = sweep(
+        outcome.cells,
+        outcome.folder,
+        task.root,
+        workers=task.workers,
+        record=one.record,
+        on_cell=lambda *_: on_cell(),
+    )
+    return replace(outcome, failed=failed)
+
+
+def _as_done(cell: Experiment, folder: Path) -> Experiment:
+    devices = dict.fromkeys((cell.device, *get_args(Device)))
+    alike = [replace(cell, device=device) for device in devices]
+    return next(iter(documents(alike, folder)), cell)
+
+
+# --- published and measured -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """A mean over seeds beside the paper's.
+
+    Attributes:
+        settings: Those that vary.
+        label: The same in a few words.
+        column: What is compared.
+        done: How many trainings.
+        planned: How many there are to be.
+        mean: Measured, in the unit of the paper; None if nothing was.
+        ci95: Half the width of its 95 % interval by Student's t; None for fewer than three trainings.
+        published: The paper's number, if it has one that is known.
+        verdict: ``in the interval``: the published mean is in the measured interval; ``intervals overlap``: it is not,
+            but the intervals do; ``apart``: neither; else why that cannot be said.
+    """
+
+    settings: Mapping[str, Any]
+    label: str
+    column: str
+    done: int
+    planned: int
+    mean: float | None
+    ci95: float | None
+    published: Published | None
+    verdict: Verdict
+
+    @property
+    def difference(self) -> float | None:
+        """Measured less published."""
+        return None if self.published is None or self.mean is None else self.mean - self.published.value
+
+
+def compared(outcome: Outcome) -> list[Row]:
+    """Each mean over seeds beside the number of the paper."""
+    protocol = {replace(cell, seed=0, device="cpu", learning_rate=cell.rate) for cell in outcome.one.full}
+    rows = []
+    for column in outcome.one.columns:
+        for key, cells in outcome.groups.items():
+            settings = dict(zip(outcome.varied, key, strict=True))
+            published = _published(outcome.one.published, cells[0], column)
+            values = _values(outcome, cells, column)
+            mean, ci95 = interval(values)
+            same = replace(cells[0], seed=0, device="cpu", learning_rate=cells[0].rate) in protocol
+            verdict = judge(mean, ci95, published, of_the_paper=same)
+            rows.append(
+                Row(settings, outcome.label(cells[0]), column, len(values), len(cells), mean, ci95, published, verdict)
+            )
+    return rows
+
+
+def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean and half the width of its 95 % confidence interval.
+
+    Example:
+        >>> interval([1.0, 2.0, 3.0])
+        (2.0, 2.484...)
+    """
+    if not values:
+        return None, None
+    row = mean_by(pd.DataFrame({"value": values, "group": 0}), "value", ["group"])
+    if not len(row):  # all are NaN
+        return None, None
+    half = float(row["half_width"].iloc[0])
+    return float(row["mean"].iloc[0]), None if math.isnan(half) else half
+
+
+def judge(mean: float | None, ci95: float | None, published: Published | None, *, of_the_paper: bool = True) -> Verdict:
+    """See `Row.verdict`."""
+    if published is None:
+        return "not known"
+    if mean is None:
+        return "not run"
+    if not of_the_paper:
+        return "other settings"
+    if ci95 is None:
+        return "too few trainings"
+    difference = abs(mean - published.value)
+    if difference <= ci95:
+        return "in the interval"
+    return "intervals overlap" if difference <= ci95 + (published.ci95 or 0.0) else "apart"
+
+
+def _published(known: Sequence[Published], cell: Experiment, column: str) -> Published | None:
+    fitting = (
+        one
+        for one in known
+        if one.column == column and all(getattr(cell, name) == value for name, value in one.where.items())
+    )
+    return next(fitting, None)
+
+
+def _values(outcome: Outcome, cells: Sequence[Experiment], column: str) -> list[float]:
+    """In the unit of the paper."""
+    unit = 100.0 if column.endswith("accuracy") else 1.0
+    done = [outcome.results[cell] for cell in cells if cell in outcome.results]
+    return [unit * float("nan" if one[column] is None else one[column]) for one in done if column in one]
+
+
+def chosen(names: Sequence[str], known: Mapping[str, Reproduction]) -> Iterator[Reproduction]:
+    """Those that are asked for; ``all`` is all of them.
+
+    Raises:
+        InputError: There is no such name.
+    """
+    for name in names:
+        if name not in (*known, "all"):
+            raise InputError(f"There is no {name!r} to reproduce: expected all, or some of {', '.join(known)}")
+    yield from known.values() if "all" in names else (known[name] for name in dict.fromkeys(names))

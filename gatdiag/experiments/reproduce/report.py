@@ -1,0 +1,248 @@
+"""The folder of a name: README.md (published beside measured), results.csv, the figures, and the page of the runs."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+
+from gatdiag.errors import InputError
+from gatdiag.experiments.reproduce.engine import DEFAULTS, SHOWN, Outcome, Row, compared
+from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence
+from gatdiag.experiments.settings import Experiment
+from gatdiag.figures import FIGURES, render
+from gatdiag.report import write_report
+from gatdiag.report.page import Labeled
+from gatdiag.run.files import atomic_write
+
+PAGE: Final = "runs.html"
+_DPI: Final = 110
+_MOST: Final = 2  # runs on the page
+_SAID: Final[Mapping[str, str]] = {
+    "in the interval": "published mean in the measured interval",
+    "intervals overlap": "intervals overlap",
+    "apart": "NOT reproduced: intervals apart",
+    "too few trainings": "fewer than 3 trainings: no interval",
+    "other settings": "quick settings: not comparable",
+    "not run": "not run",
+    "not known": "no published value available to us",
+}
+
+
+def write_reproduction(outcome: Outcome, out: Path) -> Path:
+    """Write the folder ``OUT/NAME``; returns it.
+
+    Raises:
+        InputError: There is a file in its place.
+    """
+    folder = out / outcome.one.name
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"Expected a folder for the report, but {folder} is a file")
+    folder.mkdir(parents=True, exist_ok=True)
+    evidence = outcome.one.evidence(outcome.task) if outcome.one.evidence else None
+    pictures = {**_pictures(outcome), **(evidence.pictures if evidence else {})}
+    for old in folder.glob("*.png"):
+        old.unlink()
+    for name, content in pictures.items():
+        with atomic_write(folder / name) as part:
+            part.write_bytes(content)
+    table = pd.DataFrame(outcome.results.values()) if evidence is None else evidence.table
+    with atomic_write(folder / "results.csv") as part:
+        table.to_csv(part, index=False, float_format="%.6g")
+    shown = [Labeled(path, outcome.label(cell)) for cell, path in _firsts(outcome, {}).items()][:_MOST]
+    if shown:
+        write_report(shown, folder / PAGE, title=outcome.one.title, overwrite=True)
+    with atomic_write(folder / "README.md") as part:
+        part.write_text("\n".join(_lines(outcome, evidence, [*pictures], has_page=bool(shown))) + "\n")
+    return folder
+
+
+# --- README.md --------------------------------------------------------------------------------------------------------
+
+
+def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str], *, has_page: bool) -> Iterator[str]:
+    one, rows = outcome.one, compared(outcome)
+    yield f"# {one.name}: {one.title}\n"
+    yield f"{one.paper or 'Beyond the papers'}. {'The paper' if one.paper else 'The finding'}: {one.claim}\n"
+    page = f", [{PAGE}]({PAGE}) the runs of the lowest seed" if has_page else ""
+    yield f"Written by `{_command(outcome)}`; [results.csv](results.csv) has all that was measured{page}.\n"
+    if evidence:
+        yield f"{evidence.text}\n"
+    if rows:
+        yield from _outcome(outcome, rows)
+        yield from _not_run(outcome, rows)
+    if pictures:
+        yield "## Figures\n"
+        yield from (f"![{name}]({name})\n" for name in pictures)
+    if outcome.documents:
+        yield from _settings(outcome)
+    if one.notes:
+        yield "## Notes\n"
+        yield from (f"- {note}" for note in one.notes)
+
+
+def _command(outcome: Outcome) -> str:
+    device = " --device cuda" if outcome.task.device == "cuda" else ""
+    return f"gatdiag reproduce {outcome.one.name} --{'full' if outcome.task.full else 'quick'}{device}"
+
+
+def _outcome(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
+    done, planned = len(outcome.documents), len(outcome.cells)
+    counts = Counter(row.verdict for row in rows if row.published)
+    yield "## Published and measured\n"
+    partial = "" if done == planned else f" **This is partial: {planned - done} trainings are missing.**"
+    protocol = "the paper's protocol" if outcome.task.full else "--quick"
+    yield f"{done} of {planned} trainings ({protocol}) are done.{partial}"
+    if counts:
+        said = "; ".join(f"{_SAID[verdict]}: {count}" for verdict, count in counts.items())
+        yield f"Numbers of the paper that are known to us: {sum(counts.values())} ({said})."
+    else:
+        yield "No number of the paper that this could be compared with is available to us."
+    yield (
+        "Accuracies are in percent, of the test nodes at the first epoch of the highest validation accuracy; ± is the "
+        "95 % confidence interval of the mean over seeds (Student's t).\n"
+    )
+    heads = ["training", "quantity", "seeds", "measured", "published", "difference", "verdict"]
+    yield _table(heads, (_cells(row) for row in rows if row.done or row.published))
+
+
+def _cells(row: Row) -> list[str]:
+    published, difference = row.published, row.difference
+    form = ".1f" if row.column.endswith("accuracy") else ".3g"
+    return [
+        row.label,
+        row.column.replace("_", " "),
+        f"{row.done} of {row.planned}",
+        _spread(row.mean, row.ci95, form),
+        f"{_spread(published.value, published.ci95, form)} ({published.source})" if published else "",
+        "" if difference is None else f"{difference:+{form}}",
+        _SAID[row.verdict],
+    ]
+
+
+def _spread(mean: float | None, ci95: float | None, form: str) -> str:
+    return "" if mean is None else f"{mean:{form}}" if ci95 is None else f"{mean:{form}} ± {ci95:{form}}"
+
+
+def _not_run(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
+    """What is missing, plainly."""
+    first = [row for row in rows if row.column == outcome.one.columns[0]]
+    part = [f"{row.label} ({row.done} of {row.planned})" for row in first if 0 < row.done < row.planned]
+    missing = _in_short([row.settings for row in first if not row.done], [row.settings for row in first])
+    unknown = sum(row.published is None for row in rows)
+    runs = outcome.one.record and len(outcome.documents) - len(outcome.runs)
+    lines = [
+        *([f"--quick leaves out: {outcome.one.left_out}"] if outcome.one.left_out and not outcome.task.full else []),
+        *([f"Not trained: {missing}."] if missing else []),
+        *([f"Not trained with all seeds: {'; '.join(part)}."] if part else []),
+        *([f"Published values not available to us: those of {unknown} of {len(rows)} rows."] if unknown else []),
+        *([f"Results whose runs were not kept, and cannot be drawn: {runs}."] if runs else []),
+        *(f"Refused: {outcome.label(cell)}, seed {cell.seed}: {why}" for cell, why in outcome.failed.items()),
+    ]
+    if lines:
+        yield "\n## What was not run, or is not known\n"
+        yield from (f"- {line}" for line in lines)
+    yield ""
+
+
+def _in_short(missing: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]) -> str:
+    """Values with which there is nothing at all, then the combinations that are missing besides."""
+    said, rest = [], list(missing)
+    for name in every[0]:
+        here = {one[name] for one in every if one not in missing}
+        gone = [value for value in dict.fromkeys(one[name] for one in every) if value not in here]
+        if gone and here:
+            said.append(f"nothing with {name} {', '.join(map(str, gone))}")
+            rest = [one for one in rest if one[name] not in gone]
+    if len(missing) == len(every):
+        return "nothing yet"
+    return "; ".join([*said, *(", ".join(f"{name} {value}" for name, value in one.items()) for one in rest)])
+
+
+def _settings(outcome: Outcome) -> Iterator[str]:
+    """Of all trainings, with what they were made, and how to repeat one."""
+    table = pd.DataFrame(outcome.results.values())
+    names = [one.name for one in fields(Experiment)]
+    yield "## Settings\n"
+    yield _table(("setting", "value"), ([name, ", ".join(map(str, table[name].unique()))] for name in names))
+    versions = [one["versions"] for one in outcome.documents.values()]
+    made = [f"{name} {' and '.join(sorted({str(one.get(name)) for one in versions}))}" for name in versions[0]]
+    yield f"\nMade with {', '.join(made)}."
+    yield f"One training by itself, here with another seed:\n\n    {_training(next(iter(outcome.documents)))}\n"
+
+
+def _training(cell: Experiment) -> str:
+    seed = {"seed": cell.seed + 100}
+    chosen = {one.name: getattr(cell, one.name) for one in fields(cell) if getattr(cell, one.name) != one.default}
+    options = []
+    for name, value in {**chosen, **seed}.items():
+        option = name.replace("_", "-")
+        options.append(f"--{'' if value else 'no-'}{option}" if isinstance(value, bool) else f"--{option} {value}")
+    return f"gatdiag train runs/one {' '.join(options)}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def _pictures(outcome: Outcome) -> dict[str, bytes]:
+    """File name -> PNG, of what is done."""
+    found: dict[str, bytes] = {}
+    for drawing in outcome.one.drawings:
+        found |= _from_table(outcome, drawing) if drawing.table else _from_runs(outcome, drawing)
+    return found
+
+
+def _from_table(outcome: Outcome, drawing: Drawing) -> dict[str, bytes]:
+    cells = [cell for cell in outcome.documents if _fits(cell, drawing.where)]
+    if not cells or drawing.table is None:
+        return {}
+    values = drawing.table(pd.DataFrame([outcome.results[cell] for cell in cells]))
+    return {
+        f"{_slug(drawing.figure, drawing.where)}.png": render(drawing.figure, (), format="png", dpi=_DPI, values=values)
+    }
+
+
+def _from_runs(outcome: Outcome, drawing: Drawing) -> dict[str, bytes]:
+    figure = next(one for one in FIGURES if one.name == drawing.figure)
+    runs = {cell: Labeled(path, outcome.label(cell)) for cell, path in _firsts(outcome, drawing.where).items()}
+    if not runs:
+        return {}
+    if figure.per == "comparison":
+        content = render(figure, [*runs.values()], format="png", dpi=_DPI, **drawing.options)
+        return {f"{_slug(figure.name, drawing.where)}.png": content}
+    options = {**figure.shared([*runs.values()]), **drawing.options}
+    held = {cell: {name: getattr(cell, name) for name in outcome.varied} for cell in runs}
+    return {
+        f"{_slug(figure.name, held[cell])}.png": render(figure, run, format="png", dpi=_DPI, **options)
+        for cell, run in runs.items()
+    }
+
+
+def _firsts(outcome: Outcome, where: Mapping[str, Any]) -> dict[Experiment, Path]:
+    """Of each combination of settings the run of the lowest seed."""
+    found = {}
+    for cells in outcome.groups.values():
+        fitting = [cell for cell in cells if cell in outcome.runs and _fits(cell, where)]
+        if fitting:
+            first = min(fitting, key=lambda cell: cell.seed)
+            found[first] = outcome.runs[first]
+    return found
+
+
+def _fits(cell: Experiment, where: Mapping[str, Any]) -> bool:
+    return all(getattr(cell, name) == value for name, value in where.items())
+
+
+def _slug(figure: str, settings: Mapping[str, Any]) -> str:
+    """The name of a file: settings that are the default are not in it, but those that every label has."""
+    settings = {name: value for name, value in settings.items() if name in SHOWN or value != DEFAULTS[name]}
+    words = [value if isinstance(value, str) else f"{name}-{value}" for name, value in settings.items()]
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([figure, *words]))

@@ -1,0 +1,64 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gatdiag.cli.app import app
+from gatdiag.experiments.reproduce import table_3
+from gatdiag.experiments.sweep import grid
+
+
+@pytest.fixture
+def reproduce(tmp_path, monkeypatch):
+    cells = grid(data="csbm:nodes=100,features=8", model="gcn", layers=2, width=4, epochs=2, seed=range(2))
+    small = {**vars(table_3.REPRODUCTION), "quick": cells, "published": (), "drawings": (), "record": False}
+    monkeypatch.setattr(table_3, "REPRODUCTION", type(table_3.REPRODUCTION)(**small))
+
+    def run(*options):
+        arguments = ["reproduce", "--out", tmp_path / "out", "--workers", 1, *options]
+        return CliRunner(env={"COLUMNS": "150"}).invoke(app, [*map(str, arguments)])
+
+    return run
+
+
+def test_the_list_says_what_is_done_already(reproduce):
+    listed = reproduce()
+    assert listed.exit_code == 0, listed.stderr
+    assert [word for word in listed.stdout.split() if word.startswith("table-")] == [f"table-{n}" for n in range(2, 9)]
+    done = reproduce("table-3")
+    assert "table-3: 2 of 2 trainings: " in done.stdout
+    assert "2/2" in done.stderr
+    (row,) = [one for one in json.loads(reproduce("LIST", "--json").stdout)["names"] if one["name"] == "table-3"]
+    assert (row["quick"], row["quick_done"], row["full"], row["full_done"]) == (2, 2, 180, 0)
+
+
+def test_a_report_as_a_document(reproduce, tmp_path):
+    done = reproduce("table-3", "--json")
+    (one,) = json.loads(done.stdout)["names"]
+    assert (one["name"], one["done"], one["planned"]) == ("table-3", 2, 2)
+    assert (one["rows"][0]["done"], one["rows"][0]["verdict"]) == (2, "not known")
+    assert (tmp_path / "out" / "table-3" / "README.md").exists()
+    again = reproduce("table-3", "--no-train")
+    assert (again.exit_code, again.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["table-1"], "There is no 'table-1' to reproduce: expected all, or some of figure-2"),
+        (["table-3", "--device", "tpu"], "--device: expected cpu or cuda, got 'tpu'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(reproduce, tmp_path, options, message):
+    done = reproduce(*options)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_for_a_folder_is_one_line(reproduce, tmp_path):
+    (tmp_path / "out").write_text("")
+    done = reproduce("table-3")
+    assert done.exit_code == 2
+    assert "is a file: choose another --out" in done.stderr

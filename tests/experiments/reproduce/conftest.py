@@ -1,0 +1,35 @@
+import pytest
+
+from gatdiag.experiments.reproduce.gats import by_depth
+from gatdiag.experiments.reproduce.reproduction import Drawing, Published, Reproduction
+from gatdiag.experiments.sweep import grid
+
+SMALL = {"data": "csbm:nodes=200,features=16", "model": "gcn", "width": 8, "learning_rate": 1.0, "epochs": 6}
+
+
+@pytest.fixture(scope="session")
+def small():
+    """Two depths, two initializations, three seeds; quick has fewer epochs."""
+    settings = {**SMALL, "layers": (2, 3), "initialization": ("xavier", "balanced_xavier")}
+    return Reproduction(
+        name="small",
+        title="A small one",
+        paper="Nobody, table 1",
+        claim="It can be done.",
+        full=grid(**settings, seed=range(3)),
+        quick=grid(**{**settings, "epochs": 2}),
+        left_out="two thirds of the epochs.",
+        published=(
+            Published({"layers": 2, "initialization": "xavier"}, 1.0, 0.5, source="table 1"),
+            Published({"layers": 2, "initialization": "balanced_xavier"}, 50.0, 200.0),
+        ),
+        record=True,
+        measured=lambda run: {"steps": float(len(run.steps))},
+        columns=("test_accuracy", "steps"),
+        drawings=(
+            Drawing("accuracy_by_depth", table=by_depth),
+            Drawing("gradient_norms", {"layers": 3}),
+            Drawing("compared_curves"),
+        ),
+        notes=("A note.",),
+    )

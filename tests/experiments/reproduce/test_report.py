@@ -1,0 +1,98 @@
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from gatdiag.errors import InputError
+from gatdiag.experiments.reproduce.engine import trained
+from gatdiag.experiments.reproduce.report import write_reproduction
+from gatdiag.experiments.reproduce.reproduction import Evidence, Task
+from gatdiag.experiments.settings import Experiment
+
+
+@pytest.fixture(scope="module")
+def written(small, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    partly = replace(small, full=(*small.full, *(replace(cell, layers=4) for cell in small.full[:1])))
+    trained(small, out, Task(full=True))
+    return write_reproduction(trained(partly, out, Task(full=True, trains=False)), out)
+
+
+def test_the_page_says_published_and_measured_and_what_is_missing(written):
+    text = (written / "README.md").read_text()
+    assert "12 of 13 trainings (the paper's protocol) are done. **This is partial: 1 trainings are missing.**" in text
+    assert "Numbers of the paper that are known to us: 2 (NOT reproduced: intervals apart: 1; " in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| layers 2, xavier | test accuracy |")]
+    assert "| 3 of 3 |" in row
+    assert "| 1.0 ± 0.5 (table 1) |" in row
+    assert row.endswith("| NOT reproduced: intervals apart |")
+    assert "- Not trained: nothing with layers 4." in text
+    assert "no published value available to us" in text
+    assert "`gatdiag reproduce small --full`" in text
+    assert "- A note." in text
+
+
+def test_the_command_for_one_training_is_one(written):
+    text = (written / "README.md").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("    gatdiag train runs/one ")]
+    words = line.split()[3:]
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert given["--model"] == "gcn"
+    assert given["--learning-rate"] == "1.0"
+    assert given["--seed"] == "100"
+    assert {option.removeprefix("--").replace("-", "_") for option in given} <= {*vars(Experiment())}
+
+
+def test_results_have_a_row_for_each_training(written):
+    table = pd.read_csv(written / "results.csv")
+    assert len(table) == 12
+    assert set(table["epochs"]) == set(table["epochs_trained"]) == set(table["steps"]) == {6}
+    assert table["test_accuracy"].between(0, 1).all()
+
+
+def test_figures_are_small_pictures_of_the_lowest_seed(written):
+    pictures = {path.name: path.read_bytes() for path in written.glob("*.png")}
+    assert {*pictures} == {
+        "accuracy-by-depth.png",
+        "compared-curves.png",
+        "gradient-norms-layers-3-xavier.png",
+        "gradient-norms-layers-3-balanced-xavier.png",
+    }
+    assert all(content.startswith(b"\x89PNG") and len(content) < 150_000 for content in pictures.values())
+    assert all(f"![{name}]({name})" in (written / "README.md").read_text() for name in pictures)
+    assert "layers 2, xavier" in (written / "runs.html").read_text()
+
+
+def test_evidence_stands_where_trainings_would(small, tmp_path):
+    table = pd.DataFrame({"residual": [1e-10, 1e-3]})
+    seen = []
+
+    def evidence(task):
+        seen.append(task)
+        return Evidence(table, "It is so.", {"residuals.png": b"picture"})
+
+    one = replace(small, name="found", paper="", full=(), quick=(), evidence=evidence)
+    folder = write_reproduction(trained(one, tmp_path, Task()), tmp_path)
+    assert seen == [Task()]
+    assert pd.read_csv(folder / "results.csv").equals(table)
+    text = (folder / "README.md").read_text()
+    assert "Beyond the papers. The finding: It can be done." in text
+    assert "It is so." in text
+    assert "Published and measured" not in text
+    assert (folder / "residuals.png").read_bytes() == b"picture"
+
+
+def test_nothing_is_drawn_of_what_is_not_there_and_old_pictures_go(small, tmp_path):
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "old.png").write_bytes(b"")
+    folder = write_reproduction(trained(small, tmp_path, Task(full=True, trains=False)), tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "results.csv"]
+    text = (folder / "README.md").read_text()
+    assert "0 of 12 trainings" in text
+    assert "nothing yet" in text
+
+
+def test_a_file_in_its_place_is_refused(small, tmp_path):
+    (tmp_path / "small").write_text("")
+    with pytest.raises(InputError, match=r"Expected a folder for the report, but .* is a file"):
+        write_reproduction(trained(small, tmp_path, Task(trains=False)), tmp_path)

@@ -27,13 +27,13 @@ from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.samples import Sample
-from gatdiag.run.writer import SECONDS_BETWEEN_WRITES
 
 _CHOSEN: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})
 _EVERY: Final = 50
 _CLOSELY: Final = 30  # steps whose overshoot is measured; then of every tenth
 _THEN: Final = 10
 _MOST_ARGUMENTS: Final = 100
+_SECONDS_BETWEEN_NEWS: Final = 1.0
 _MOST_NODES: Final = 200_000  # of an autograd graph
 
 
@@ -201,7 +201,7 @@ class Signals:
     def news(self, *, at_once: bool = False) -> dict[str, Any] | None:
         """The entry of meta.json, if there is anything new in it and a second has passed since the last one."""
         now = time.monotonic()
-        if not self._has_changed or not (at_once or now - self._told >= SECONDS_BETWEEN_WRITES):
+        if not self._has_changed or not (at_once or now - self._told >= _SECONDS_BETWEEN_NEWS):
             return None
         self._has_changed, self._told = False, now
         output = {**self._output, **self._implied}

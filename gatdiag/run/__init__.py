@@ -56,8 +56,8 @@ meta.json is one JSON object in UTF-8, replaced as a whole, without NaN or infin
 Streams and Parquet files
 -------------------------
 The columns are the same in both, and names are dictionary columns, so that each row says what it is about. A stream is
-only ever appended to, a batch with the rows of some steps (or a line a step) at a time, written at once; one that a
-kill cut off at its end is ignored. In `steps.jsonl` null is left out, and NaN, Infinity and -Infinity are written so.
+only ever appended to, a batch with the rows of some steps (or a line a step) at a time; one that a kill cut off at its
+end is ignored. In `steps.jsonl` null is left out, and NaN, Infinity and -Infinity are written so.
 
 To seal a run is to write each table to Parquet, then `sealed` into meta.json, and then to delete the streams. To resume
 one is the same backwards: the rows before the step at which it goes on are written into new streams. Since meta.json is

@@ -1,8 +1,6 @@
 """The writing side of a run folder."""
 
-import contextlib
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,16 +23,15 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 Ending = Literal["finished", "failed", "interrupted"]
 
-SECONDS_BETWEEN_WRITES = 1.0
 _KILLED = "the process ended without closing the run"
 
 
 class Store:
     """Writes one run. Made by `create` or `resume`, ended by `seal` or `close`.
 
-    Rows are written at most a second after they were appended, which is what a process killed at any instant loses.
-    `OSError` comes out of `append`, `flush`, `update_meta`, `save_snapshot` and `seal` as it is (disk full, folder
-    deleted); rows that could not be written wait, up to 64 MiB a table, and are written once that is possible.
+    Rows are written when they are appended: a process killed at any instant loses none that were. `OSError` comes out
+    of `append`, `flush`, `update_meta`, `save_snapshot` and `seal` as it is (disk full, folder deleted); rows that
+    could not be written wait, up to 64 MiB a table, and are written once that is possible.
 
     Attributes:
         folder: Where the run is.
@@ -57,9 +54,6 @@ class Store:
         self.next_step = 0
         self._lock, self._is_open, self._process = lock, True, os.getpid()
         self._streams: dict[TableName, Stream | Lines] = {}
-        self._turn = threading.RLock()  # rows are written by a thread of their own
-        self._timer: threading.Timer | None = None
-        self._failure: OSError | None = None
 
     @classmethod
     def create(cls, folder: PathLike, meta_data: Mapping[str, Any], *, overwrite: bool = False) -> "Store":
@@ -125,7 +119,7 @@ class Store:
                 kept = rows if step is None else rows.filter(pc.less(rows.column("step"), step))
                 if kept.num_rows:
                     self.next_step = max(self.next_step, pc.max(kept.column("step")).as_py() + 1)
-                    self._stream(name).take_over(kept)
+                    self._stream(name).write(self._stream(name).copied(kept))
         self.next_step = self.next_step if step is None else step
         self.meta |= {"sealed": False, "status": "recording", "error": None, "ended": None}
         self.meta["resumed_at"].append(self.next_step)
@@ -136,7 +130,7 @@ class Store:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def append(self, table: TableName, columns: Mapping[str, Any]) -> None:
-        """Adds the rows of a step, or of several, to a table. They are written within a second.
+        """Adds the rows of a step, or of several, to a table.
 
         Args:
             table: Which of the four.
@@ -155,51 +149,29 @@ class Store:
         steps = np.asarray(columns.get("step"))
         if steps.dtype.kind not in "iu" or not steps.size or not 0 <= steps.min() <= steps.max() <= LARGEST_STEP:
             raise InputError(f"Every row of {table} needs a step, a whole number from 0, got {columns.get('step')!a}")
-        with self._turn:
-            try:
-                self._stream(table).add(columns)
-            except (TypeError, ValueError, LookupError) as error:
-                raise InputError(f"The columns do not fit the table {table}: {error!r}") from error
-            self.next_step = max(self.next_step, int(steps.max()) + 1)
-            if self._failure is not None:
-                self.flush()
-            elif self._timer is None:
-                self._flush_later()
+        stream = self._stream(table)
+        try:
+            rows = stream.encoded(columns)
+        except (TypeError, ValueError, LookupError) as error:
+            raise InputError(f"The columns do not fit the table {table}: {error!r}") from error
+        self.next_step = max(self.next_step, int(steps.max()) + 1)
+        stream.write(rows)
 
     def flush(self) -> None:
-        """Hands all rows that wait to the operating system.
+        """Write all rows that wait for room on the disk.
 
         Raises:
             OSError: That failed for at least one table; its rows wait for the next call.
         """
         self._check_open()
-        failure, self._failure = self._failure, None
-        with self._turn:
-            for stream in self._streams.values():
-                try:
-                    stream.flush()
-                except OSError as error:
-                    failure = failure or error
+        failure: OSError | None = None
+        for stream in self._streams.values():
+            try:
+                stream.write()
+            except OSError as error:
+                failure = failure or error
         if failure is not None:
             raise failure
-
-    def _flush_later(self) -> None:
-        """Write within a second, although nothing may come after these rows."""
-        self._timer = threading.Timer(SECONDS_BETWEEN_WRITES, self._flush_in_background)
-        self._timer.daemon = True
-        try:
-            self._timer.start()
-        except RuntimeError:  # the interpreter is ending, and starts no threads any more
-            self.flush()
-
-    def _flush_in_background(self) -> None:
-        with self._turn:
-            self._timer = None
-            if self._is_open:
-                try:
-                    self.flush()
-                except OSError as error:
-                    self._failure = error  # to be told by the next call
 
     def _stream(self, table: TableName) -> Stream | Lines:
         if table not in self._streams:
@@ -224,13 +196,10 @@ class Store:
             before, after = (tables.named("neurons", each).to_pylist() for each in (self.meta, changed))
             if after[: len(before)] != before:
                 raise InputError("The laws of a run cannot change once rows are recorded; more may be added at the end")
-        with self._turn:
-            self.meta = changed
-            for table, stream in self._streams.items():
-                if isinstance(stream, Stream) and {"structure", "laws"} & changes.keys():
-                    with contextlib.suppress(OSError):  # the rows wait for the next call
-                        stream.flush()
-                    stream.keys = tables.named(table, changed)
+        self.meta = changed
+        for table, stream in self._streams.items():
+            if isinstance(stream, Stream) and {"structure", "laws"} & changes.keys():
+                stream.keys = tables.named(table, changed)
         meta.write(self.folder, self.meta)
 
     def save_snapshot(self, name: str, tensors: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -290,11 +259,8 @@ class Store:
             self._release()
 
     def _close_streams(self) -> None:
-        with self._turn:
-            if self._timer is not None:
-                self._timer.cancel()
-            while self._streams:
-                self._streams.popitem()[1].close()
+        while self._streams:
+            self._streams.popitem()[1].close()
 
     def _release(self) -> None:
         self._is_open = False

@@ -42,13 +42,33 @@ def value(step: int, position: int, shift: float) -> float:
     return odd.get(step % 16, (step + 1) / 3 + position * 1e-9 + shift)
 
 
-def append_step(store: Store, step: int, shift: float = 0.0) -> None:
-    """One step as a recorder appends it; `shift` tells apart rows of one step."""
-    store.append("steps", {"step": step, "loss": value(step, 0, shift)})
-    store.append("layers", {"step": step, "layer": np.arange(2), "mu": _values(step, 2, shift)})
-    store.append("parameters", {"step": step, "parameter": np.arange(3), "norm": _values(step, 3, shift)})
+def step_rows(step: int, shift: float = 0.0) -> list[tuple[str, dict]]:
+    """The rows of one step, table by table, as a recorder appends them; `shift` tells apart rows of one step."""
     c = None if step % 2 else _values(step, 3, shift)
-    store.append("neurons", {"step": step, "law": [0, 1, 2], "delta": _values(step, 3, shift), "c": c})
+    return [
+        ("steps", {"step": step, "loss": value(step, 0, shift)}),
+        ("layers", {"step": step, "layer": np.arange(2), "mu": _values(step, 2, shift)}),
+        ("parameters", {"step": step, "parameter": np.arange(3), "norm": _values(step, 3, shift)}),
+        ("neurons", {"step": step, "law": [0, 1, 2], "delta": _values(step, 3, shift), "c": c}),
+    ]
+
+
+def append_step(store: Store, step: int, shift: float = 0.0) -> None:
+    """Append the rows of one step."""
+    for table, columns in step_rows(step, shift):
+        store.append(table, columns)
+
+
+def append_all(store: Store, step: int, kind: type[BaseException]) -> None:
+    """The same of every table, although an error of this kind is raised at one; it is raised again at the end."""
+    raised = None
+    for table, columns in step_rows(step):
+        try:
+            store.append(table, columns)
+        except kind as error:
+            raised = error
+    if raised is not None:
+        raise raised
 
 
 def record(folder: Path, steps: Iterable[int], shift: float = 0.0, **more: bool) -> Store:

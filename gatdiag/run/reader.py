@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as csv
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
@@ -170,20 +169,17 @@ class Run:
             if not was_sealed:
                 self.meta = meta.read(self.folder)
             try:
-                return self._with_waiting(
-                    name, tables.read(self.folder, name, is_sealed=self.meta["sealed"], report=report)
-                )
+                found = list(tables.read(self.folder, name, is_sealed=self.meta["sealed"], report=report))
             except FileNotFoundError:
                 self.meta = meta.read(self.folder)
-                if not was_sealed and not self.meta["sealed"]:
-                    return self._with_waiting(name, tables.schema(name).empty_table())  # no row was recorded yet
+                if was_sealed or self.meta["sealed"]:
+                    continue
+                found = [tables.schema(name).empty_table()]  # no row was recorded yet
+            if name == "steps" and self._waiting:
+                found.append(tables.of_rows(self._waiting))
+            # pyarrow 18 writes the head of CSV for each piece
+            return pa.concat_tables([piece for piece in found if len(piece)] or found[:1], promote_options="default")
         raise ValueError(f"{files.sealed(self.folder, name).name} is missing, though the run was sealed")
-
-    def _with_waiting(self, name: TableName, written: pa.Table) -> pa.Table:
-        if name != "steps" or not self._waiting:
-            return written
-        waiting = pa.Table.from_batches([tables.of_rows(self._waiting)])
-        return pa.concat_tables([written, waiting], promote_options="default")
 
     def quantity(self, table: TableName, column: str) -> Quantity:
         """Description of a column, as the run gives it; of a logged scalar its name alone."""
@@ -227,40 +223,15 @@ def _frame(table: pa.Table, layers: Iterable[str], parameters: Iterable[str]) ->
     """Names as categoricals in structure order; null as NaN."""
     import pandas as pd  # slow to load, and recording does not need it
 
-    names = {"layer": layers, "parameter": parameters, "role": tables.ROLES}
-    columns: dict[str, Any] = {}
-    for field, column in zip(table.schema, table.columns, strict=True):
-        if pa.types.is_dictionary(field.type):
-            columns[field.name] = _categorical(column, names[field.name])
-        elif field.name == "neuron" and pa.types.is_integer(field.type):
-            columns[field.name] = pd.arrays.IntegerArray(_values(column.fill_null(0)), column.is_null().to_numpy())
-        else:
-            columns[field.name] = _values(column)
-    return pd.DataFrame(columns, copy=False)
-
-
-def _values(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
-    """The column as a writable array, without a copy where Arrow's own memory can be had."""
-    kind = np.dtype(column.type.to_pandas_dtype())
-    if column.num_chunks != 1:
-        return np.require(column.to_numpy(), kind, "W")
-    chunk = column.chunk(0)
-    values = np.frombuffer(chunk.buffers()[1], kind, len(chunk), chunk.offset * kind.itemsize)
-    values = np.require(values, requirements="W")
-    if chunk.null_count:
-        values[chunk.is_null().to_numpy(zero_copy_only=False)] = np.nan
-    return values
-
-
-def _categorical(column: pa.ChunkedArray, known: Iterable[str]) -> "pd.Categorical[str]":
-    import pandas as pd
-
-    joined = column.unify_dictionaries().combine_chunks()
-    found = joined.dictionary.to_pylist()
-    place = {name: number for number, name in enumerate(dict.fromkeys([*known, *filter(None, found)]))}
-    small = np.int16 if len(place) < 2**15 else np.int32  # with many rows, memory is what takes the time
-    codes = np.array([*(place.get(name, -1) for name in found), -1], small)
-    return pd.Categorical.from_codes(codes[pc.fill_null(joined.indices, -1)], pd.Index(list(place), dtype=str))
+    frame: pd.DataFrame = table.unify_dictionaries().to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get)
+    if "law" in frame:
+        frame["law"] = frame["law"].astype(np.int32)  # of which none is missing
+    for name, known in (("layer", layers), ("parameter", parameters), ("role", tables.ROLES)):
+        if name in frame:
+            column = frame[name].cat
+            names = dict.fromkeys([*known, *column.categories])
+            frame[name] = column.set_categories(pd.Index(list(names), dtype=str))
+    return frame
 
 
 # --- for other tools --------------------------------------------------------------------------------------------------
@@ -300,7 +271,7 @@ def export(run: Run, folder: str | os.PathLike[str], format: Format, *, overwrit
     for name in tables.ROWS:
         table, path = run.arrow(name), folder / f"{name}.{format}"
         if format == "parquet":
-            tables.write_parquet(path, name, iter(table.to_batches()))
+            tables.write_parquet(path, name, iter([table]))
             continue
         plain = [f.with_type(pa.string()) if pa.types.is_dictionary(f.type) else f for f in table.schema]
         with files.atomic_write(path) as part:

@@ -88,7 +88,7 @@ class Lines(_Appender):
                     row |= {} if value is None else {name: float(value)}
         return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
 
-    def copied(self, rows: pa.RecordBatch) -> bytes:
+    def copied(self, rows: pa.Table) -> bytes:
         """Rows of another file, as they are written here."""
         return b"".join(map(self.encoded, rows.to_pylist()))
 
@@ -108,7 +108,7 @@ class Stream(_Appender):
         self._measured = self._schema.names[1 + keys.num_columns :]
         self._memory = io.BytesIO()
         self._writer = pa.ipc.new_stream(self._memory, self._schema, options=_OPTIONS)
-        super().__init__(path, self.copied(pa.RecordBatch.from_pylist([], self._schema)))
+        super().__init__(path, self.copied(self._schema.empty_table()))
 
     def encoded(self, columns: Mapping[str, Any]) -> bytes:
         """Rows as they are written."""
@@ -121,13 +121,13 @@ class Stream(_Appender):
         steps = pa.array(np.broadcast_to(columns["step"], positions.shape), pa.int64())
         keys = self.keys.take(pa.array(positions, pa.int32()))
         measured = [_column(columns.get(name), len(positions)) for name in self._measured]
-        return self.copied(pa.RecordBatch.from_arrays([steps, *keys.columns, *measured], schema=self._schema))
+        return self.copied(pa.Table.from_arrays([steps, *keys.columns, *measured], schema=self._schema))
 
-    def copied(self, rows: pa.RecordBatch) -> bytes:
+    def copied(self, rows: pa.Table) -> bytes:
         """Rows of another file, as they are written here."""
         self._memory.seek(0)
         self._memory.truncate()
-        self._writer.write_batch(rows)
+        self._writer.write_table(rows)
         return self._memory.getvalue()
 
 

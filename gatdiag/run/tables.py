@@ -119,73 +119,62 @@ def _dictionary(values: Sequence[str | None], names: Iterable[str]) -> pa.Array:
 # --- reading and writing ----------------------------------------------------------------------------------------------
 
 
-def read(folder: Path, table: TableName, *, is_sealed: bool, report: Report) -> pa.Table:
-    """A whole table; FileNotFoundError: there is no file; ValueError: it cannot be read at all, and why."""
-    parts = list(_parts(folder, table, is_sealed=is_sealed, report=report, at_once=True))
-    filled = [part for part in parts if part.num_rows] or parts[:1]  # pyarrow 18 writes the head of CSV for each
-    return filled[0] if isinstance(filled[0], pa.Table) else pa.Table.from_batches(filled)
+def read(folder: Path, table: TableName, *, is_sealed: bool, report: Report) -> Iterator[pa.Table]:
+    """A table, a piece at a time: at least one, which may be empty.
 
-
-def batches(folder: Path, table: TableName, *, is_sealed: bool, report: Report) -> Iterator[pa.RecordBatch]:
-    """The same a piece at a time; at least one, which may be empty."""
-    return _parts(folder, table, is_sealed=is_sealed, report=report, at_once=False)
-
-
-def _parts(folder: Path, table: TableName, *, is_sealed: bool, report: Report, at_once: bool) -> Iterator[Any]:
+    Raises:
+        FileNotFoundError: There is no file.
+        ValueError: It cannot be read at all, and why.
+    """
     path = files.sealed(folder, table) if is_sealed else files.stream(folder, table)
     try:
         if is_sealed:
-            found = _parquet(path, table, at_once=at_once)
+            pieces = _parquet(path, table)
         else:
-            found = _lines(path, report) if table == "steps" else _stream(path, report)
-        for part in found:
-            yield _fitted(part, table)
+            pieces = _lines(path, report) if table == "steps" else _stream(path, report)
+        for piece in pieces:
+            yield _fitted(piece, table)
     except FileNotFoundError:
         raise
     except BROKEN as error:
         raise ValueError(f"{path.name} is damaged and cannot be read ({error})") from error
 
 
-def _fitted(part: Any, table: TableName) -> Any:
-    """The part of a table with exactly the columns that it should have; those that nobody recorded are null."""
-    part.validate(full=True)
-    there = part.schema.names
+def _fitted(piece: pa.Table, table: TableName) -> pa.Table:
+    """A piece of a table with exactly the columns that it should have; those that nobody recorded are null."""
+    piece.validate(full=True)
+    there = piece.schema.names
     wanted = schema(table, tuple(name for name in there if name not in schema(table).names) if table == "steps" else ())
     for name in ("step", "law") if table == "neurons" else ("step",):
-        if name not in there or part.column(name).null_count:
+        if name not in there or piece.column(name).null_count:
             raise ValueError(f"it has rows without a {name}")
-    if part.schema.equals(wanted):
-        return part
+    if piece.schema.equals(wanted):
+        return piece
     found = []
     for field in wanted:
-        column = part.column(field.name) if field.name in there else pa.nulls(part.num_rows, field.type)
+        column = piece.column(field.name) if field.name in there else pa.nulls(piece.num_rows, field.type)
         try:
             found.append(column.cast(field.type))
         except pa.ArrowException:
             raise ValueError(f"its column {field.name} should be {field.type}, and is {column.type}") from None
-    return type(part).from_arrays(found, schema=wanted)
+    return pa.Table.from_arrays(found, schema=wanted)
 
 
-def _parquet(path: Path, table: TableName, *, at_once: bool) -> Iterator[Any]:
+def _parquet(path: Path, table: TableName) -> Iterator[pa.Table]:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        there = file.schema_arrow
-        names = None if table == "steps" else [name for name in schema(table).names if name in there.names]
-        if at_once:
-            yield file.read(names)
-        else:
-            yield pa.RecordBatch.from_pylist([], there)
-            yield from file.iter_batches(columns=names)
+        there = file.schema_arrow.names
+        yield file.read(None if table == "steps" else [name for name in schema(table).names if name in there])
 
 
-def _stream(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
+def _stream(path: Path, report: Report) -> Iterator[pa.Table]:
     with pa.memory_map(str(path)) as file:
         reader = pa.ipc.open_stream(file)
-        yield pa.RecordBatch.from_pylist([], reader.schema)
+        yield reader.schema.empty_table()
         whole, size = file.tell(), file.size()
         try:
             for batch in reader:
                 batch.validate(full=True)
-                yield batch
+                yield pa.Table.from_batches([batch])
                 whole = file.tell()
         except BROKEN:
             pass  # told below: where a kill cuts a stream nothing whole comes after it
@@ -205,7 +194,7 @@ def _holds_a_message(data: bytes) -> bool:
     return False
 
 
-def _lines(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
+def _lines(path: Path, report: Report) -> Iterator[pa.Table]:
     *lines, rest = path.read_bytes().split(b"\n")
     rows = []
     for number, line in enumerate(lines, 1):
@@ -221,17 +210,17 @@ def _lines(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
     yield of_rows(rows)
 
 
-def of_rows(rows: Sequence[Mapping[str, float]]) -> pa.RecordBatch:
+def of_rows(rows: Sequence[Mapping[str, float]]) -> pa.Table:
     """Rows of `steps`, each with the columns that it has."""
     further = dict.fromkeys(name for row in rows for name in row if name not in schema("steps").names)
     wanted = schema("steps", tuple(further))
     columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in wanted]
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+    return pa.Table.from_arrays(columns, schema=wanted)
 
 
-def write_parquet(path: Path, table: TableName, rows: Iterator[pa.RecordBatch]) -> None:
+def write_parquet(path: Path, table: TableName, pieces: Iterator[pa.Table]) -> None:
     """Writes a table whole or not at all, holding one row group in memory."""
-    first = next(rows, pa.RecordBatch.from_pylist([], schema(table)))
+    first = next(pieces, schema(table).empty_table())
     out = first.schema.with_metadata({"gatdiag.schema": str(SCHEMA_VERSION)})
     keys = [field.name for field in out if not pa.types.is_floating(field.type)]
     measured = {field.name: "BYTE_STREAM_SPLIT" for field in out if pa.types.is_floating(field.type)}
@@ -241,15 +230,15 @@ def write_parquet(path: Path, table: TableName, rows: Iterator[pa.RecordBatch]) 
             part, out, compression="zstd", use_dictionary=keys, column_encoding=measured, write_page_checksum=True
         ) as writer,
     ):
-        for group in _groups(first, rows):
-            writer.write_table(pa.Table.from_batches(group).cast(out), row_group_size=_ROWS_A_GROUP)
+        for group in _groups(first, pieces):
+            writer.write_table(pa.concat_tables(group).cast(out), row_group_size=_ROWS_A_GROUP)
 
 
-def _groups(first: pa.RecordBatch, rows: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    group, count, size = [first], first.num_rows, first.nbytes
-    for batch in rows:
-        group.append(batch)
-        count, size = count + batch.num_rows, size + batch.nbytes
+def _groups(first: pa.Table, pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
+    group, count, size = [first], len(first), first.nbytes
+    for piece in pieces:
+        group.append(piece)
+        count, size = count + len(piece), size + piece.nbytes
         if count >= _ROWS_A_GROUP or size >= _BYTES_A_GROUP:
             yield group
             group, count, size = [], 0, 0

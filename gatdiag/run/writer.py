@@ -310,10 +310,10 @@ def _seal(folder: Path, contents: meta.Meta) -> None:
     _remove([files.stream(folder, name) for name in tables.ROWS], damages)
 
 
-def _readable(folder: Path, name: TableName, damages: dict[str, bool], *, is_sealed: bool) -> Iterator[pa.RecordBatch]:
+def _readable(folder: Path, name: TableName, damages: dict[str, bool], *, is_sealed: bool) -> Iterator[pa.Table]:
     """The rows of a table that can be read; `damages` takes what cannot be, and whether that are rows."""
     try:
-        yield from tables.batches(folder, name, is_sealed=is_sealed, report=damages.__setitem__)
+        yield from tables.read(folder, name, is_sealed=is_sealed, report=damages.__setitem__)
     except FileNotFoundError:
         pass  # nothing was recorded in this table
     except ValueError as error:

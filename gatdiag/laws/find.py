@@ -178,7 +178,7 @@ def _passes(
             outputs = call(read_outputs).tensors
         exponents.cause = OUTPUT
         for tensor in outputs:
-            trace.hold(tensor)
+            exponents.vanish(trace.label_of(tensor))
         return trace
 
     traces: list[Trace] = replica.no_grad(lambda call: [one(call) for _ in range(calls)])

@@ -14,13 +14,11 @@ from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label, written
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, reduction
-from gatdiag.laws.rules.shift import SHIFTS
 from gatdiag.structure.deadline import check_time
 
 _ONE = Fraction(1)
 _MAKES_ZEROS = (arrangement.made_of_zeros, arrangement.constant, arrangement.literal)
 _KEEPS_SPREAD = (elementwise.same, elementwise.power, RULES["square"], RULES["sqrt"], reduction.summed)
-_AFTER_LOG = "log, then "
 # By up to which power of ten numbers that are read are changed.
 _POWER = 3.0
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
@@ -38,7 +36,6 @@ class Trace(TorchDispatchMode):
         self._exponents = exponents
         self._running = running
         self._labels = WeakTensorKeyDictionary()
-        self._shifts = WeakTensorKeyDictionary()
         self._zero_tests = WeakTensorKeyDictionary()
         self._views: dict[int, list[TensorWeakRef]] = {}
         self._seed = None if seed is None else torch.Generator().manual_seed(seed)
@@ -55,22 +52,6 @@ class Trace(TorchDispatchMode):
         """The label of a tensor; no terms where no parameter has scaled it."""
         label: Label = self._labels.get(tensor, Label())
         return label
-
-    def shift_of(self, tensor: Tensor) -> Label:
-        """Shift of a tensor; see `gatdiag.laws.rules.shift`."""
-        shift: Label = self._shifts.get(tensor, Label())
-        return shift
-
-    def hold(self, tensor: Tensor) -> None:
-        """Demand that a tensor does not change."""
-        self._exponents.vanish(self.label_of(tensor))
-        self.hold_shift(tensor)
-
-    def hold_shift(self, tensor: Tensor) -> None:
-        """Demand that a tensor is not shifted."""
-        if shift := self._shifts.get(tensor):
-            self._exponents.cause = f"{_AFTER_LOG}{self._exponents.cause}"
-            self._exponents.vanish(shift)
 
     def _settled_label_of(self, tensor: Tensor) -> Label:
         label = self.label_of(tensor)
@@ -100,8 +81,6 @@ class Trace(TorchDispatchMode):
         name = func._schema.name.removeprefix("aten::")
         if name == "_local_scalar_dense" and isinstance(out, float):
             return self._number(call)
-        if (name == "log" or self._shifts) and self._follow_shift(name, call):
-            return out
         rule = self._rule(func, call)
         if rule is not None:
             if rule not in _KEEPS_SPREAD:
@@ -122,40 +101,15 @@ class Trace(TorchDispatchMode):
                 number *= 10 ** (_POWER * (2 * float(torch.rand((), generator=self._seed)) - 1))
         return number
 
-    def _labels_by(self, rule: Rule, name: str, call: Call, after: str = "") -> Labels:
+    def _labels_by(self, rule: Rule, name: str, call: Call) -> Labels:
         """Labels by a rule; where it cannot read the call, what it touches is held."""
         where = self._running()
-        self._exponents.cause = f"{after}{name} in {where}"
+        self._exponents.cause = f"{name} in {where}"
         try:
             return rule(call)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             self.failed[name, where] = f"{type(error).__name__}: {error}"
             return _held(call)
-
-    def _follow_shift(self, name: str, call: Call) -> bool:
-        """Between a logarithm and what undoes it; whether nothing remains to be said about the call."""
-        if name == "log":
-            label = self._exponents.resolve(self._settled_label_of(call.first))
-            self._set_shift(call.out, label)
-            return bool(label.terms) and label.zeros is None
-        if not any(tensor in self._shifts for tensor in call.tensors()):
-            return False
-        rule = _held if call.function._schema.is_mutable else SHIFTS.get(name, _held)
-        shifts = self._labels_by(rule, name, replace(call, label_of=self.shift_of), _AFTER_LOG)
-        if name == "exp" and isinstance(shifts, Label):
-            call.vanish()
-            self.set_label(call.out, shifts)
-            return True
-        for tensor, shift in zip(call.results, [shifts] if isinstance(shifts, Label) else shifts, strict=False):
-            if isinstance(tensor, Tensor) and shift is not None:
-                self._set_shift(tensor, shift)
-        return False
-
-    def _set_shift(self, tensor: Tensor, shift: Label) -> None:
-        if shift.terms and shift.zeros is None:
-            self._shifts[tensor] = shift.aligned(tensor.ndim)
-        else:
-            self._shifts.pop(tensor, None)
 
     def _rule(self, func: Any, call: Call) -> Rule | None:
         name = func._schema.name.removeprefix("aten::")

@@ -215,14 +215,3 @@ def test_a_branch_by_a_number_that_is_read_leaves_only_what_holds_on_both_sides(
 
     assert len(laws) == 0
     assert any("item in the model" in f"{exclusion.what} {exclusion.reason}" for exclusion in laws.excluded)
-
-
-def test_a_logarithm_that_is_returned_keeps_its_scale() -> None:
-    class Logarithm(nn.Sequential):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x).abs().log()
-
-    laws = find_laws(Logarithm(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(6, 3))
-
-    assert len(laws) == 4
-    assert not any("numerical check" in exclusion.reason for exclusion in laws.excluded)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -93,12 +92,6 @@ class Call:
 
 Labels = Label | Sequence[Label | None]
 Rule = Callable[[Call], Labels]
-
-
-def fraction(value: float) -> Fraction | None:
-    """The simple fraction a number stands for, if there is one."""
-    found = Fraction(value).limit_denominator(64)
-    return found if abs(float(found) - value) < 1e-12 else None
 
 
 def beside(rule: Callable[[Call], Label]) -> Rule:

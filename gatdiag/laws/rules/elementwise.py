@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.laws.label import Label
-from gatdiag.laws.rules.call import EPSILON, HUGE, Call, Labels, Rule, fraction
+from gatdiag.laws.rules.call import EPSILON, HUGE, Call, Labels, Rule
 
 # PyG's standard deviation is compared with the square root of its guard.
 _SQRT_EPSILON = EPSILON**0.5
@@ -58,8 +58,8 @@ def quotient(call: Call) -> Label:
 def power(call: Call) -> Label:
     """A power multiplies the exponent by the power, which must itself be a constant."""
     degree = call.number("exponent")
-    simple = None if degree is None else fraction(degree)
-    if simple is None or not isinstance(call["self"], Tensor):
+    simple = Fraction(degree or 0).limit_denominator(64)
+    if degree is None or abs(float(simple) - degree) > 1e-12 or not isinstance(call["self"], Tensor):
         return call.vanish()
     return call.label("self").scaled(simple)
 

@@ -198,16 +198,6 @@ ZOO: dict[str, Factory] = {
     "angle and sign": lambda: hidden(
         lambda h, b, c: torch.copysign(torch.atan2(h, h.roll(1, 0)).abs() * h.relu(), h) @ b.t() * c.sum(), c=(2,)
     ),
-    "softmax of a logarithm": lambda: hidden(lambda h, b: h.abs().log().softmax(-1) @ b.t()),
-    "attention by logarithms": lambda: hidden(
-        lambda h, b, v: (2.0 * (h @ h.t()).square().log()).softmax(-1) @ (h @ v).relu() @ b.t(), v=(HID, HID)
-    ),
-    "difference of logarithms": lambda: hidden(
-        lambda h, b, c: (h.abs().log() - (h @ c).abs().log()).tanh() @ b.t(), c=(HID, HID)
-    ),
-    "logarithms that are normalized": lambda: hidden(
-        lambda h, b, w: F.batch_norm(h.abs().log(), None, None, w, training=True, eps=0.1) @ b.t(), w=(HID,)
-    ),
     "logarithm of the output": lambda: hidden(lambda h, b: (h.relu() @ b.t()).abs().log()),
     "learned temperature of logarithms": lambda: hidden(lambda h, b, t: (h.abs().log() * t).exp() @ b.t(), t=(1,)),
     "divided by a number that is read": lambda: hidden(

@@ -116,7 +116,6 @@ def _followed(given: Case, inference: bool) -> tuple[list[Table], list[Table], t
         results = [item for item in values if isinstance(item, Tensor)]
         for result in results:
             ids = exponents.fresh(result.shape)
-            trace.hold_shift(result)
             if result.numel():
                 exponents.vanish(trace.label_of(result) - Label(((Fraction(1), ids),)))
             labels.append(Label(((Fraction(1), ids),)))

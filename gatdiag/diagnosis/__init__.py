@@ -21,7 +21,6 @@ as a text, why it could not be made.
     facts        what checks look at: the course of the loss, sizes by step and by layer
     finding      Finding, its Action, and Diagnosis
     remedy       lines of code with the run's own numbers
-    values       a series over steps and layers -> one value a layer
     wording      numbers in sentences
 
 The report page, `gatdiag inspect` (a checkpoint is a run of one step), `gatdiag compare` and `gatdiag diagnose` all say

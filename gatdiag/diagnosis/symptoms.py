@@ -3,10 +3,9 @@
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
-from gatdiag.diagnosis.values import last_values
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, short
-from gatdiag.summary import FEATURES, role_series
+from gatdiag.summary import FEATURES, last_values, role_series
 
 
 def loss_not_falling(facts: Facts) -> Finding | None:

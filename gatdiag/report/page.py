@@ -5,6 +5,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata, resources
@@ -17,7 +18,7 @@ from gatdiag.diagnosis.wording import number
 from gatdiag.errors import InputError
 from gatdiag.names import listed, one_line, short, without_unseen
 from gatdiag.report.equations import equation
-from gatdiag.report.sections import RunSection, comparison, run_sections
+from gatdiag.report.sections import MOST_IN_FULL, RunSection, comparison, run_sections
 from gatdiag.report.tables import cell_text, sort_key
 from gatdiag.run import Run, load
 from gatdiag.run.files import atomic_write
@@ -100,6 +101,8 @@ def render_page(runs: Sequence[Run], title: str | None = None) -> str:
     sections = run_sections(runs)
     names = [short(run.name) for run in runs]
     compared = comparison(runs, sections) if len(runs) > 1 else None
+    if compared:  # whose overviews are not shown twice
+        sections = [replace(one, overview=None) for one in sections[:MOST_IN_FULL]] + sections[MOST_IN_FULL:]
     return render(title or listed(names, most=4), _contents(sections), comparison=compared, sections=sections)
 
 

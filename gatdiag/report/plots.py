@@ -57,14 +57,12 @@ class FigureBlock(NamedTuple):
         figure: Its facts.
         anchor: Its identifier.
         drawing: The picture, with another one for narrow screens where there are two.
-        narrow: The picture for narrow screens alone.
         download: The data behind it as an address; "" if they are too large.
     """
 
     figure: Figure
     anchor: str
     drawing: Markup
-    narrow: Markup
     download: str
 
 
@@ -86,13 +84,11 @@ def figure_block(
     try:
         data = table(figure, runs, **options)
         pictures = [(width, _address(figure, runs, width, data)) for width in widths]
-        drawing, narrow = _drawing(figure.title, pictures), _drawing(figure.title, pictures[-1:])
-        download = _download(data)
+        drawing, download = _drawing(figure.title, pictures), _download(data)
     except Exception as error:  # one figure must not cost the reader all the others
         warnings.warn(f"the figure {figure.name!r} could not be drawn: {error!r}", stacklevel=2)
-        drawing = narrow = Markup("<p>This figure could not be drawn: {}</p>").format(one_line(repr(error)))
-        download = ""
-    return FigureBlock(figure, f"{section}-figure-{figure.name}", drawing, narrow, download)
+        drawing, download = Markup("<p>This figure could not be drawn: {}</p>").format(one_line(repr(error))), ""
+    return FigureBlock(figure, f"{section}-figure-{figure.name}", drawing, download)
 
 
 def figure_groups(figures: Iterable[Figure], runs: Sequence[Run], anchor: str) -> list[FigureGroup]:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gatdiag.diagnosis import Diagnosis, diagnose
-from gatdiag.diagnosis.values import SHARE, early_median
-from gatdiag.diagnosis.wording import number, percent
+from gatdiag.diagnosis.wording import number
 from gatdiag.figures import Figure, figures_for, missing, not_recorded
 from gatdiag.names import listed, short
-from gatdiag.report.plots import FigureBlock, FigureGroup, figure_block, figure_groups
-from gatdiag.report.story import Stat, anything, loss_text, metric, notes_text, stats, story, warnings
+from gatdiag.report.plots import FigureBlock, FigureGroup, Width, figure_block, figure_groups
+from gatdiag.report.story import anything, loss_text, metric, notes_text, story, warnings
 from gatdiag.report.tables import (
     Cell,
     Table,
@@ -22,7 +21,7 @@ from gatdiag.report.tables import (
     settings_tables,
 )
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, compare, role_series, score_label, training_facts
+from gatdiag.summary import FEATURES, compare, early_median, role_series, score_label, training_facts
 
 MOST_IN_FULL = 6  # runs with all their figures on one page; of more, only what comes before the figures
 
@@ -35,7 +34,6 @@ class RunSection:
     name: str
     warnings: Sequence[str]
     story: Sequence[str]
-    stats: Sequence[Stat]
     diagnosis: Diagnosis | None
     shown: FigureBlock | None  # what the verdict's evidence is seen in, if that is not the overview
     notes: str
@@ -63,12 +61,20 @@ def run_sections(runs: Sequence[Run]) -> list[RunSection]:
     recorded = [run for run in runs if anything(run)]
     overviews = [figure for figure in figures_for(recorded[:1]) if figure.group == "overview" and figure.per == "run"]
     shared = {figure.name: figure.shared(recorded) for figure in overviews}
-    in_full = len(runs) <= MOST_IN_FULL
-    return [run_section(run, f"run-{place}", in_full=in_full, shared=shared) for place, run in enumerate(runs, start=1)]
+    widths: Sequence[Width] = ("double", "single") if len(runs) == 1 else ("single",)
+    return [
+        run_section(run, f"run-{place}", in_full=len(runs) <= MOST_IN_FULL, shared=shared, widths=widths)
+        for place, run in enumerate(runs, start=1)
+    ]
 
 
 def run_section(
-    run: Run, anchor: str, *, in_full: bool = True, shared: Mapping[str, Mapping[str, Any]] | None = None
+    run: Run,
+    anchor: str,
+    *,
+    in_full: bool = True,
+    shared: Mapping[str, Mapping[str, Any]] | None = None,
+    widths: Sequence[Width] = ("double", "single"),
 ) -> RunSection:
     """One run.
 
@@ -77,6 +83,7 @@ def run_section(
         anchor: What the identifiers of its section begin with.
         in_full: Draw more than the overview.
         shared: Name of a figure -> options of its data, that it can be compared with those of other runs.
+        widths: Of the overview.
     """
     own = [figure for figure in figures_for([run]) if figure.per == "run"] if anything(run) else []
     known = [figure for figure in own if set(figure.needs) != {*missing(figure, [run])}]
@@ -91,11 +98,10 @@ def run_section(
         name=short(run.name),
         warnings=warnings(run),
         story=story(run),
-        stats=stats(run),
         diagnosis=diagnosis,
         shown=figure_block(shown, [run], anchor) if shown else None,
         notes=notes_text(run),
-        overview=figure_block(overview, [run], anchor, ("double", "single"), **options) if overview else None,
+        overview=figure_block(overview, [run], anchor, widths, **options) if overview else None,
         groups=figure_groups(others, [run], anchor),
         remarks=_remarks([figure for figure in own if figure not in known], in_full=in_full),
         tables=_tables(run, f"{anchor}-tables"),
@@ -194,7 +200,7 @@ def _gradient_contrast(runs: Sequence[Run]) -> Iterator[str]:
         return
     factor = f", {number(known[high] / known[low])} times as large" if known[low] else ""
     yield (
-        f"Gradients relative to the weights, smallest over layers, over the first {percent(SHARE)} of the "
+        f"Gradients relative to the weights, smallest over layers, over the first 10 % of the "
         f"steps: {number(known[low])} in {short(low)}, {number(known[high])} in {short(high)}{factor}."
     )
 

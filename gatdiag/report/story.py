@@ -1,15 +1,14 @@
-"""The model and its training, in a few sentences and a few large figures."""
+"""The model and its training, in a few sentences."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gatdiag.diagnosis.thresholds import limit
-from gatdiag.diagnosis.wording import TIMES, number, percent
+from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, one_line, short
 from gatdiag.run import Run
-from gatdiag.summary import TrainingFacts, accuracies, score, training_facts
+from gatdiag.summary import TrainingFacts, accuracies, logged, score, training_facts
 
 _NOTES = 3  # of the recorder, that are said at the beginning
 _SHOWN = "The page shows what was on disk when it was made."
@@ -19,14 +18,6 @@ _UNFINISHED = {
     "failed": "An exception ended this run: {error}.",
     "interrupted": "This run was interrupted by hand.",
 }
-
-
-class Stat(NamedTuple):
-    """One large figure: what it is, the figure, and what else belongs to it."""
-
-    label: str
-    value: str
-    detail: str = ""
 
 
 def warnings(run: Run) -> tuple[str, ...]:
@@ -49,35 +40,6 @@ def story(run: Run) -> tuple[str, ...]:
     """The model and its training, then the course of its loss. Nothing of a run without a row: `warnings` says so."""
     facts = training_facts(run)
     return (_what(run, facts), " ".join(_how(run, facts))) if anything(run) else ()
-
-
-def stats(run: Run) -> list[Stat]:
-    """The large figures, those that are known."""
-    if not anything(run):
-        return []
-    facts, found = training_facts(run), []
-    if run.layer_names:
-        total, trainable = sizes(run.meta)
-        frozen = f"{total - trainable:,} of them frozen" if trainable < total else "all trainable" * bool(total)
-        found += [
-            Stat("Layers", f"{len(run.layer_names):,}", _kinds(run.meta)),
-            Stat("Parameters", f"{total:,}", frozen),
-        ]
-    if _is_of_checkpoints(run):
-        found.append(Stat("Checkpoints", f"{facts.steps:,}", f"the last of step {facts.last_step or 0:,}"))
-    else:
-        found.append(Stat("Optimizer steps", _steps(facts), f"{facts.steps:,} recorded"))
-    if facts.loss and facts.steps:
-        detail = f"{number(facts.first_loss, 4)} at the start, best {number(facts.best_loss, 4)}"
-        found.append(Stat(f"Last {short(facts.loss)}", number(facts.last_loss, 4), detail))
-    if facts.metric and facts.best_step is not None:
-        best = metric(facts.metric, facts.best_metric)
-        found.append(Stat(f"Best {short(facts.metric)}", best, f"at step {facts.best_step:,}"))
-        if test := accuracies(run).get("test"):
-            known = run.steps[run.steps["step"] <= facts.best_step][test].dropna()
-            value = float(known.iloc[-1]) if len(known) else math.nan
-            found.append(Stat(f"{short(test)} then", metric(test, value), "at that step"))
-    return found
 
 
 def notes_text(run: Run) -> str:
@@ -159,7 +121,9 @@ def _what(run: Run, facts: TrainingFacts) -> str:
     layers = len(run.layer_names)
     kinds = {str(layer.get("kind") or "") for layer in run.meta["structure"]["layers"]}
     kind = f"{short(min(kinds))} " if len(kinds) == 1 and kinds != {""} else ""
-    made = f" of {layers} {kind}layer{'s' * (layers != 1)} with {sizes(run.meta)[0]:,} parameters" if layers else ""
+    total, trainable = sizes(run.meta)
+    frozen = f", {total - trainable:,} of them frozen" if trainable < total else ""
+    made = f" of {layers} {kind}layer{'s' * (layers != 1)} with {total:,} parameters{frozen}" if layers else ""
     model = f"{short(str(run.meta.get('model') or 'A model'))}{made}"
     if _is_of_checkpoints(run):
         saved = f"{facts.steps} saved checkpoint{'s' * (facts.steps != 1)}"
@@ -182,7 +146,15 @@ def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:
         yield loss_text(short(facts.loss), facts)
     if facts.metric and facts.best_step is not None:
         best = metric(facts.metric, facts.best_metric)
-        yield f"The best {short(facts.metric)} is {best}, at step {facts.best_step:,} (steps count from 0)."
+        at = f"at step {facts.best_step:,} (steps count from 0)"
+        yield f"The best {short(facts.metric)} is {best}, {at}{_tested(run, facts.best_step)}."
+
+
+def _tested(run: Run, step: int) -> str:
+    """The score of test data at the best step; "" if none was logged."""
+    name = accuracies(run).get("test")
+    known = [value for at, value in logged(run, name).dropna().items() if int(str(at)) <= step] if name else []
+    return f", where {short(name)} is {metric(name, known[-1])}" if name and known else ""
 
 
 def _is_of_checkpoints(run: Run) -> bool:
@@ -191,8 +163,3 @@ def _is_of_checkpoints(run: Run) -> bool:
 
 def _steps(facts: TrainingFacts) -> str:
     return "0" if facts.last_step is None else f"{facts.last_step + 1:,}"
-
-
-def _kinds(meta: Mapping[str, Any]) -> str:
-    kinds = Counter(short(str(layer.get("kind"))) for layer in meta["structure"]["layers"])
-    return ", ".join(f"{kind} {TIMES} {many}" if len(kinds) > 1 else kind for kind, many in kinds.most_common(3))

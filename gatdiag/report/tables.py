@@ -8,18 +8,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from markupsafe import Markup
 
-from gatdiag.diagnosis.values import last_values
 from gatdiag.diagnosis.wording import TIMES, number
 from gatdiag.names import one_line, short
 from gatdiag.quantities import columns
 from gatdiag.report.equations import equation
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, role_series, zero_norms
+from gatdiag.summary import FEATURES, last_values, role_series, zero_norms
 
 Cell: TypeAlias = str | Markup | float | None  # None: a number that was not measured
 
 _LONGEST = 80  # characters of a name
-_DASH = "A dash: not measured, or not defined for it."
 _LABELS = {"changed_fraction_005": "changed > 5 %", "changed_fraction_050": "changed > 50 %"}
 _APART = ("attention", "quantiles")  # shown with the gradients; too many for a table
 _OF_OUTPUTS = tuple(q.name for q in columns("layers") if "gradient" not in q.name and q.group not in _APART)
@@ -82,54 +80,53 @@ def layer_table(run: Run, anchor: str) -> Table:
     layers = run.meta["structure"]["layers"]
     gradients = last_values(role_series(run, "relative_gradient_norm", FEATURES))
     executed = any(layer.get("executed") is not None for layer in layers)
-    last = _last_recorded(run, "layers", "layer", _OF_OUTPUTS)
-    rows: list[list[Cell]] = []
+    known: dict[str, list[Cell]] = {}
     for place, layer in enumerate(layers, start=1):
-        row = [_called(layer["name"]), layer.get("index", place), _called(layer.get("kind", ""))]
-        row += [{True: "yes", False: "no"}.get(layer.get("executed"), "unknown")] * executed
-        row += [gradients.get(layer["name"])] * bool(gradients)
-        rows.append([*row, *(column.values.get(layer["name"]) for column in last)])
-    gradient = "rel. gradient norm"
-    return Table(
-        "Layers",
-        anchor,
-        rows,
-        ["layer", "#", "kind", *["executed"] * executed, *[gradient] * bool(gradients), *(c.label for c in last)],
-        f"Last recorded values of each layer's output. {_DASH}",
-        explained={"#": "place of the layer", gradient: "of the feature weights", **{c.label: c.name for c in last}},
-    )
+        was_run = [{True: "yes", False: "no"}.get(layer.get("executed"), "unknown")] * executed
+        known[layer["name"]] = [layer.get("index", place), _called(layer.get("kind", "")), *was_run]
+    last = [_Latest("of the feature weights", "rel. gradient norm", gradients)] * bool(gradients)
+    last += _last_recorded(run, "layers", _OF_OUTPUTS)
+    heads = ["layer", "#", "kind", *["executed"] * executed]
+    return _measured("Layers", anchor, heads, known, last, "each layer's output")
 
 
 def gradient_table(run: Run, anchor: str) -> Table:
     """One row a layer: the gradient that comes back to its output, and its attention. Without rows if not recorded."""
-    last = _last_recorded(run, "layers", "layer", _OF_GRADIENTS)
-    return Table(
-        "Gradients and attention of the layers",
-        anchor,
-        [[_called(name), *(column.values.get(name) for column in last)] for name in run.layer_names if last],
-        ["layer", *(column.label for column in last)],
-        f"Last recorded values of the loss's gradient of each layer's output, and of its attention. {_DASH}",
-        explained={column.label: column.name for column in last},
-    )
+    last = _last_recorded(run, "layers", _OF_GRADIENTS)
+    known = {name: list[Cell]() for name in run.layer_names if last}
+    title = "Gradients and attention of the layers"
+    return _measured(title, anchor, ["layer"], known, last, "the loss's gradient of each layer's output, and attention")
 
 
 def parameter_table(run: Run, anchor: str) -> Table:
     """One row a parameter, in order."""
-    last = _last_recorded(run, "parameters", "parameter", _OF_PARAMETERS)
-    rows: list[list[Cell]] = []
+    known: dict[str, list[Cell]] = {}
     for layer in run.meta["structure"]["layers"]:
         for info in layer["parameters"]:
             role = info["role"] + " (frozen)" * (not info.get("trainable", True))
             shape = f" {TIMES} ".join(map(str, info["shape"]))
-            row: list[Cell] = [_called(info["name"]), _called(layer["name"]), role, shape, math.prod(info["shape"])]
-            rows.append([*row, *(column.values.get(info["name"]) for column in last)])
+            known[info["name"]] = [_called(layer["name"]), role, shape, math.prod(info["shape"])]
+    heads = ["parameter", "layer", "role", "shape", "entries"]
+    last = _last_recorded(run, "parameters", _OF_PARAMETERS)
+    return _measured("Parameters", anchor, heads, known, last, "each parameter")
+
+
+def _measured(
+    title: str,
+    anchor: str,
+    heads: Sequence[str],
+    known: Mapping[str, list[Cell]],
+    last: Sequence["_Latest"],
+    of: str,
+) -> Table:
+    """A row for each name: what is known of it, then the columns as they were last recorded."""
     return Table(
-        "Parameters",
+        title,
         anchor,
-        rows,
-        ["parameter", "layer", "role", "shape", "entries", *(column.label for column in last)],
-        f"Last recorded values of each parameter. {_DASH}",
-        explained={column.label: column.name for column in last},
+        [[_called(name), *cells, *(column.values.get(name) for column in last)] for name, cells in known.items()],
+        [*heads, *(column.label for column in last)],
+        f"Last recorded values of {of}. A dash: not measured, or not defined for it.",
+        explained={"#": "place of the layer", **{column.label: column.name for column in last}},
     )
 
 
@@ -169,10 +166,10 @@ class _Latest:
     values: Mapping[str, float]
 
 
-def _last_recorded(run: Run, table: Literal["layers", "parameters"], by: str, names: Sequence[str]) -> list[_Latest]:
+def _last_recorded(run: Run, table: Literal["layers", "parameters"], names: Sequence[str]) -> list[_Latest]:
     """The columns that hold anything, each at its own last step: some are measured at a coarser cadence."""
     found = []
-    frame = run.layers if table == "layers" else run.parameters
+    frame, by = (run.layers, "layer") if table == "layers" else (run.parameters, "parameter")
     steps = frame["step"].to_numpy()
     for name in names:
         numbers = np.flatnonzero(frame[name].notna().to_numpy()) if name in frame.columns else np.empty(0)

@@ -16,6 +16,8 @@ from gatdiag.summary.series import ATTENTION, FEATURES, role_series
 from gatdiag.summary.training import training_facts
 from gatdiag.weight_change import FRACTIONS, change_fractions, change_quantiles
 
+__all__ = ["LEVELS", "weight_change"]
+
 EARLY = 0.05  # of the run; a best model from before that says nothing of what training did to the weights
 LEVELS = tuple(round(100 * level) for level in quantities.LEVELS)  # in percent
 

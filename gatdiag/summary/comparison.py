@@ -14,6 +14,11 @@ from gatdiag.run import Run
 from gatdiag.summary.series import ATTENTION, FEATURES, layer_series, neuron_series, role_series
 from gatdiag.summary.training import accuracies, logged, score, score_kind, training_facts
 
+__all__ = [
+    "compare", "default_variant", "depth", "differences", "mean_by", "normalization", "only_in", "outcomes",
+    "ranked", "score_label", "width",
+]  # fmt: skip
+
 When: TypeAlias = Literal["last", "median"]
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+__all__ = ["bin_steps", "spaced", "stretches", "thin", "thin_groups"]
+
 Floats: TypeAlias = NDArray[np.float64]
 
 _PAUSE = 10  # times the usual distance of the steps on either side

@@ -7,6 +7,10 @@ import pandas as pd
 
 from gatdiag.run import Run
 
+__all__ = [
+    "TrainingFacts", "accuracies", "logged", "loss_name", "score", "score_kind", "scores", "split", "training_facts",
+]  # fmt: skip
+
 _SCORES = {  # what a logged scalar is -> the words in its name that say so
     "accuracy": ("accuracy", "acc"),
     "AUC": ("auc", "auroc", "rocauc"),

@@ -11,7 +11,7 @@ from gatdiag.figures.curves import SPREAD_CURVES
 from gatdiag.names import one_line, short
 from gatdiag.report.page import render, write
 from gatdiag.report.plots import FigureBlock, figure_block
-from gatdiag.report.story import Stat, anything, metric, warnings
+from gatdiag.report.story import anything, metric, warnings
 from gatdiag.report.tables import Cell, Table
 from gatdiag.run import Run
 from gatdiag.summary import compare, ranked, score_label
@@ -68,7 +68,7 @@ def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
         "headline": _HEADLINES[ending],
         "sentence": _sentence(ending, shown, measures, len(done.seeds)),
         "warnings": [*_cut_short(ended_by), *_cautions("before", before), *_cautions("after", after)],
-        "stats": [_stat(measure) for measure in measures],
+        "stats": measures,
         "shown": shown,
         "evidence": _evidence(shown, done.before),
         "pair": _pair(shown, before, after),
@@ -138,6 +138,11 @@ class _Measure:
         """Before and after, of all seeds."""
         return f" {_ARROW} ".join(self.middle(values) for values in (self.before, self.after) if values)
 
+    @property
+    def spreads(self) -> str:
+        """The same from the lowest seed to the highest; "" of one seed."""
+        return f" {_ARROW} ".join(self.spread(values) for values in (self.before, self.after) if len(values) > 1)
+
 
 def _measures(before: Sequence[Run], after: Sequence[Run]) -> list[_Measure]:
     """Scores at the best validation step, that of test data first, then the last loss; those that were logged."""
@@ -149,11 +154,6 @@ def _measures(before: Sequence[Run], after: Sequence[Run]) -> list[_Measure]:
     known = [name for name in labels if frame[name].notna().any() or (name == "last_loss" and frame["steps"].any())]
     values = {name: frame[name].tolist() for name in known}
     return [_Measure(labels[name], values[name][: len(before)], values[name][len(before) :]) for name in known]
-
-
-def _stat(measure: _Measure) -> Stat:
-    parts = [measure.spread(values) for values in (measure.before, measure.after) if len(values) > 1]
-    return Stat(measure.label.capitalize(), measure.change, f"seeds: {f' {_ARROW} '.join(parts)}" if parts else "")
 
 
 def _sentence(ending: str, shown: Trial | None, measures: Sequence[_Measure], seeds: int) -> str:

@@ -18,7 +18,7 @@ def _undrawn(monkeypatch):
 
 
 def undrawn(figure, runs, section, widths=(), **options):
-    return plots.FigureBlock(figure, section, "", repr(options), "")
+    return plots.FigureBlock(figure, section, repr(options), "")
 
 
 def compared(runs):
@@ -80,7 +80,7 @@ def test_a_comparison_names_runs_without_an_end(runs, tmp_path):
 def test_overviews_beside_each_other_have_the_same_colors(runs):
     first, second = (block for _, block in compared(runs).overviews)
     assert first.figure.name == "overview"
-    assert first.narrow == second.narrow == repr(figures_for(runs[0])[0].shared(runs))
+    assert first.drawing == second.drawing == repr(figures_for(runs[0])[0].shared(runs))
 
 
 def test_a_comparison_says_how_far_the_gradients_are_apart(tmp_path):
@@ -114,7 +114,7 @@ def test_accuracies_come_first_and_a_status_that_all_share_not_at_all(tmp_path):
 def test_of_an_empty_run_nothing_is_claimed(tmp_path):
     empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
     section = run_section(build(tmp_path / "run", notes=["no forward"], **empty), "run-1")
-    assert not any((section.story, section.stats, section.diagnosis, section.overview, section.groups, section.tables))
+    assert not any((section.story, section.diagnosis, section.overview, section.groups, section.tables))
     assert section.warnings[0].startswith("Nothing was recorded: ")
     assert section.warnings[1] == "Why: no forward."
     assert section.warnings[2].startswith("What to do: ")
@@ -124,7 +124,7 @@ def test_layers_that_are_not_known_are_not_counted(tmp_path):
     empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
     section = run_section(build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, **empty), "run-1")
     assert section.story[0].startswith("GATv2, trained by SGD")
-    assert {"Layers", "Parameters"}.isdisjoint(stat.label for stat in section.stats)
+    assert "parameters" not in section.story[0]
 
 
 def test_a_comparison_calls_scores_what_they_are(tmp_path):

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from gatdiag.diagnosis.thresholds import limit
-from gatdiag.report.story import notes_text, optimizer_text, sizes, stats, story, warnings
+from gatdiag.report.story import notes_text, optimizer_text, sizes, story, warnings
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_meta
 
@@ -50,16 +50,15 @@ def test_a_run_without_a_loss_says_how_to_log_one(tmp_path):
 
 def test_a_run_without_a_step_says_so(tmp_path):
     run = build(tmp_path / "run")
-    assert (story(run), stats(run)) == ((), [])
+    assert story(run) == ()
     assert any("none of its tables has a row" in text for text in warnings(run))
 
 
 def test_the_best_accuracy_and_its_step_are_told(tmp_path):
     run = build(tmp_path / "run", logged={"val_accuracy": [0.1, 0.7, 0.7, 0.3], "test_accuracy": [0.1, 0.6, 0.9, 0.9]})
-    assert "The best val_accuracy is 70 %, at step 1 (steps count from 0)." in story(run)[1]
-    found = {tile.label: (tile.value, tile.detail) for tile in stats(run)}
-    assert found["Best val_accuracy"] == ("70 %", "at step 1")
-    assert found["test_accuracy then"][0] == "60 %"
+    assert (
+        "The best val_accuracy is 70 %, at step 1 (steps count from 0), where test_accuracy is 60 %." in story(run)[1]
+    )
 
 
 def test_what_chose_the_best_step_is_used(tmp_path):
@@ -69,9 +68,9 @@ def test_what_chose_the_best_step_is_used(tmp_path):
 
 
 def test_checkpoints_are_not_counted_as_steps(tmp_path):
-    found = stats(build(tmp_path / "run", logged={"loss": [2.0, 1.0, 0.5]}, cadence={"every": "checkpoint"}))
-    assert ("Checkpoints", "3", "the last of step 2") in [(stat.label, stat.value, stat.detail) for stat in found]
-    assert "Optimizer steps" not in {stat.label for stat in found}
+    text = told(tmp_path / "run", logged={"loss": [2.0, 1.0, 0.5]}, cadence={"every": "checkpoint"})
+    assert "read off 3 saved checkpoints, the last of step 2." in text
+    assert "optimizer steps" not in text
 
 
 def test_shared_parameters_count_once_and_frozen_ones_are_told_apart():

@@ -1,13 +1,7 @@
-"""Measures of a parameter of a state dict: norms, dead rows and columns, NaN and infinities, how far it has moved.
-
-Each number is measured once, in one pass over the memory: in single precision within a block where the tensor is no
-more precise than that, in double precision across blocks, and wholly in double precision where squares overflow or
-vanish.
-"""
+"""Measures of a parameter of a state dict: norm, dead rows and columns, NaN and infinities, how far it has moved."""
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -15,9 +9,6 @@ from torch import Tensor
 from gatdiag import metrics
 from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.weight_change import FRACTIONS
-
-_BLOCK: Final = 1 << 17  # entries that a processor's cache holds together with their squares
-_SAFE: Final = 1e-28  # sums of squares below may have lost some to underflow in single precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,28 +18,16 @@ class WeightStats:
     Attributes:
         norm: Frobenius norm ||W||_F. Of a linear map it is an upper bound of its Lipschitz constant ||W||_2.
         non_finite: How many entries are NaN or infinite.
-        row_norms: (out,), norm of each row (entry of a vector), float64: what leads into a neuron.
-        column_norms: (in,), norm of each column: what leads out of a neuron of the layer before.
-        is_matrix: True if it has rows and columns; vectors have one column.
-        spectral_norm: ||W||_2, as `gatdiag.metrics.spectral_norm`; NaN where it was not measured.
+        dead_rows: How many rows of a matrix are zero throughout: neurons that nothing leads into.
+        dead_columns: How many columns are: inputs that the layer does not read. Vectors have neither.
+        spectral_norm: ||W||_2, as `gatdiag.metrics.spectral_norm`; NaN for vectors and where it was not measured.
     """
 
     norm: float
     non_finite: int
-    row_norms: Tensor
-    column_norms: Tensor
-    is_matrix: bool
+    dead_rows: int
+    dead_columns: int
     spectral_norm: float = math.nan
-
-    @property
-    def dead_rows(self) -> int:
-        """How many rows are zero throughout: neurons that nothing leads into."""
-        return int((self.row_norms == 0).sum()) if self.is_matrix else 0
-
-    @property
-    def dead_columns(self) -> int:
-        """How many columns are zero throughout: inputs that the layer does not read."""
-        return int((self.column_norms == 0).sum()) if self.is_matrix else 0
 
 
 def measure(tensor: Tensor, *, spectral: bool = False) -> WeightStats:
@@ -59,23 +38,17 @@ def measure(tensor: Tensor, *, spectral: bool = False) -> WeightStats:
         spectral: Measure the spectral norm of a matrix, too, which takes many times as long as all the rest.
 
     Example:
-        >>> measured = measure(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
-        >>> measured.norm, measured.row_norms.tolist(), measured.dead_rows, measured.dead_columns
-        (3.0, [3.0, 0.0], 1, 1)
+        >>> measure(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
+        WeightStats(norm=3.0, non_finite=0, dead_rows=1, dead_columns=1, spectral_norm=nan)
     """
     values = _values(tensor)
-    rows = values.shape[0] if values.dim() else 1
-    matrix = values.reshape(rows, math.prod(values.shape[1:]))
-    of_rows, of_columns, non_finite = _squares(matrix)
-    is_matrix = tensor.dim() > 1
-    return WeightStats(
-        norm=math.sqrt(float(of_rows.sum())),
-        non_finite=non_finite,
-        row_norms=of_rows.sqrt(),
-        column_norms=of_columns.sqrt(),
-        is_matrix=is_matrix,
-        spectral_norm=float(metrics.spectral_norm(matrix)) if spectral and is_matrix else math.nan,
-    )
+    norm = float(metrics.frobenius_norm(values))
+    non_finite = 0 if math.isfinite(norm) else int(metrics.non_finite_count(values))
+    if tensor.dim() < 2:
+        return WeightStats(norm, non_finite, 0, 0)
+    matrix = values.reshape(len(values), math.prod(values.shape[1:]))
+    spectral_norm = float(metrics.spectral_norm(matrix)) if spectral else math.nan
+    return WeightStats(norm, non_finite, _zero_rows(matrix), _zero_rows(matrix.T), spectral_norm)
 
 
 def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: bool = False) -> dict[str, float]:
@@ -108,31 +81,11 @@ def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: 
     return found
 
 
+def _zero_rows(matrix: Tensor) -> int:
+    suspects = matrix[(matrix[:, :1] == 0).all(1)]  # few, of most weights
+    return int((suspects == 0).all(1).sum())
+
+
 def _values(tensor: Tensor) -> Tensor:
     """Floating-point values; a count may be among the parameters."""
     return tensor.detach() if tensor.is_floating_point() else tensor.to(torch.float64)
-
-
-def _squares(matrix: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Sums of squares of each row and each column, float64, and how many entries are not finite."""
-    rows, columns = matrix.shape
-    of_columns = torch.zeros(columns, dtype=torch.float64)
-    of_rows = [torch.zeros(0 if columns else rows, dtype=torch.float64)]
-    non_finite = 0
-    for piece in matrix.split(max(1, _BLOCK // columns)) if matrix.numel() else ():
-        values = piece if piece.dtype is torch.float64 else piece.float()
-        right, down = _sums(values)
-        total, least = float(right.sum()), min(float(right.min()), float(down.min()))
-        if values.dtype is torch.float32 and not (math.isfinite(total) and least > _SAFE):
-            right, down = _sums(values.double())
-            total = float(right.sum())
-        if not math.isfinite(total):
-            non_finite += int((~values.isfinite()).sum())
-        of_rows.append(right.double())
-        of_columns += down
-    return torch.cat(of_rows), of_columns, non_finite
-
-
-def _sums(values: Tensor) -> tuple[Tensor, Tensor]:
-    squares = values.square()
-    return squares.sum(1), squares.sum(0)

@@ -98,10 +98,10 @@ class WeightRecord:
             if info.name not in tensors:
                 continue
             attention, tensor = info.role == ATTENTION, tensors[info.name]
-            spectral = not self._quick and not attention
+            spectral = not self._quick and not attention and tensor.dim() > 1
             stats = measure(tensor, spectral=spectral)
             row = {"norm": stats.norm, "non_finite": float(stats.non_finite)}
-            if spectral and stats.is_matrix:
+            if spectral:
                 row["spectral_norm"] = stats.spectral_norm
             if self._compared:
                 row |= changes(self._reference.get(info.name), tensor, attention=attention, quick=self._quick)

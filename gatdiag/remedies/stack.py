@@ -11,7 +11,7 @@ from torch import nn
 from gatdiag.errors import ModelError
 from gatdiag.remedies.balance import Neuron
 from gatdiag.structure import Layer, Structure
-from gatdiag.structure.stack import NotPlainError, StackLayer, path_of, stack_layer
+from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, path_of, stack_layer
 
 KINDS: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")
 WAY_OUT: Final = "Give the inputs of a forward pass too, so that the model's own laws say what leads where."
@@ -55,19 +55,18 @@ def squared_norm_of_stack(model: nn.Module, structure: Structure, *, in_reverse:
     links = _links(model, structure)
     first = links[0].outputs
     widths = [first, *(link.outputs for link in links[:-1])]
-    logarithms = (math.log(width * link.heads**2 / first) for width, link in zip(widths, links, strict=True))
+    logarithms = (math.log(width * (link.heads or 1) ** 2 / first) for width, link in zip(widths, links, strict=True))
     whole = 2 * first * math.exp(fmean(logarithms))
     return whole / (links[-1].inputs if in_reverse else first)
 
 
 def _links(model: nn.Module, structure: Structure) -> list[StackLayer]:
     links = [_link(model, layer) for layer in structure if layer.parameters]
-    for link, following in pairwise(links):
-        if link.outputs != following.inputs:
-            raise ModelError(
-                f"Expected a stack in module order, but {link.path} has {link.outputs} outputs and {following.path} "
-                f"after it takes {following.inputs} inputs. {WAY_OUT}"
-            )
+    try:
+        for link, following in pairwise(links):
+            check_widths(link, following)
+    except NotPlainError as error:
+        raise ModelError(f"Expected a stack in module order, but {error}. {WAY_OUT}") from error
     return links
 
 

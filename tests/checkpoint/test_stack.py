@@ -194,7 +194,7 @@ def tied():
             "fc_c takes 4 inputs: it may read outputs of fc_a",
         ),
         (Named(a=nn.Linear(5, 4), mu=nn.Linear(4, 2), logstd=nn.Linear(4, 2)), "logstd takes 4 inputs, and mu before"),
-        (Named(a=nn.Linear(5, 4), b=nn.Linear(3, 4), c=nn.Linear(4, 2)), "b takes 3 inputs, and a before it has other"),
+        (Named(a=nn.Linear(5, 4), b=nn.Linear(3, 4), c=nn.Linear(4, 2)), "b takes 3 inputs, and a before it has 4"),
         (Named(convs=stack(5, 4, 4), lin=nn.Linear(8, 2)), "lin takes 8 inputs"),
         (
             Named(a=nn.Linear(5, 4), b=nn.Linear(4, 3), c=nn.Linear(3, 2)),

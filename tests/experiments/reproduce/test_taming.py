@@ -1,0 +1,64 @@
+import math
+
+import pandas as pd
+import pytest
+import torch
+from torch.nn import functional as F
+
+import gatdiag
+from gatdiag.experiments.data import load_graph
+from gatdiag.experiments.experiment import prepared_model, run_experiment
+from gatdiag.experiments.reproduce import taming_accuracy
+from gatdiag.experiments.reproduce.taming import FULL, QUICK, TRAINING, smoothing
+from gatdiag.experiments.settings import Experiment
+
+
+def mu(matrix):
+    """Node by node, from the mean row."""
+    rows = matrix.double().tolist()
+    mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    return math.sqrt(sum((value - middle) ** 2 for row in rows for value, middle in zip(row, mean, strict=True)))
+
+
+@pytest.mark.parametrize("weight_norm", [0.0, 4.0])
+def test_smoothing_is_that_of_the_first_step_by_hand(weight_norm, tmp_path):
+    settings = {**TRAINING, "data": "csbm:nodes=200,features=16", "epochs": 2, "weight_norm": weight_norm}
+    experiment = Experiment(**settings, model="gcn", residual=True, layers=5, width=8)
+    run_experiment(experiment, folder=tmp_path / "run", every=1)
+    measured = smoothing(gatdiag.load(tmp_path / "run"))
+
+    graph = load_graph(experiment.data)
+    model, outputs = prepared_model(experiment, graph), []
+    for conv in model.convs:
+        conv.register_forward_hook(lambda _, inputs, output: (output.retain_grad(), outputs.append(output))[0])
+    F.cross_entropy(model(graph.x, graph.edge_index)[graph.train_mask], graph.y[graph.train_mask]).backward()
+    first, late = outputs[0].grad, outputs[-2].grad
+    assert measured["gradient_decades"] == pytest.approx(math.log10(first.norm() / late.norm()), abs=1e-4)
+    assert measured["gradient_mu_decades"] == pytest.approx(math.log10(mu(first) / mu(late)), abs=1e-4)
+    assert measured["relative_gradient_mu"] == pytest.approx(mu(first) / float(first.norm()), rel=1e-4)
+    assert measured["relative_mu"] == pytest.approx(
+        mu(outputs[-2].detach()) / float(outputs[-2].detach().norm()), rel=1e-4
+    )
+    for conv in model.convs:
+        size = float(torch.linalg.vector_norm(conv.lin.weight.detach()))
+        assert not weight_norm or size == pytest.approx(4, rel=1e-5)
+
+
+def test_networks_are_those_of_the_paper_and_quick_is_a_part():
+    assert {(one.model, one.residual, one.layers, one.weight_norm) for one in FULL} == {
+        (model, residual, layers, c)
+        for model in ("gcn", "gat")
+        for residual in (False, True)
+        for layers in (64, 128, 512)
+        for c in (0.0, 4.0)
+    }
+    assert {one.layers for one in QUICK} == {64}
+    assert len(QUICK) == 8
+
+
+def test_lines_are_of_c():
+    results = pd.DataFrame(
+        {"model": "gcn", "weight_norm": [0.0, 4.0, 4.0], "layers": [8, 8, 8], "test_accuracy": [0.1, 0.5, 0.75]}
+    )
+    table = taming_accuracy._by_depth(results).set_index("variant")
+    assert table["mean"].to_dict() == {"gcn, no normalization": 0.1, "gcn, c = 4": 0.625}

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
+from gatdiag.cli.diagnose import diagnosis_of, headline, opened
 from gatdiag.cli.options import AsJson
 from gatdiag.cli.printing import grid, number, plain_console, print_document
-from gatdiag.errors import InputError
 from gatdiag.names import listed, printable, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from gatdiag.checkpoint import Inspection
-    from gatdiag.diagnosis import Diagnosis, Finding
+    from gatdiag.diagnosis import Diagnosis
     from gatdiag.run import Run
 
 _LISTED: Final = 6  # layers in a note
@@ -76,35 +76,6 @@ def compare(
         print_document(document)
     else:
         _print(document, diagnoses, table, most)
-
-
-def opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
-    """A run; or the one made of a checkpoint, with what the checkpoint says."""
-    from gatdiag.run import load
-    from gatdiag.run.files import META
-
-    if not path.exists():
-        raise InputError(f"Expected a run or a checkpoint, but {str(path)!r} does not exist")
-    if path.is_dir() and (path / META).exists():
-        return load(path), None
-    from gatdiag.checkpoint import inspect  # loads torch, which runs do without
-    from gatdiag.checkpoint.opening import is_checkpoint
-
-    if path.is_dir() and any(path.glob(f"*/{META}")) and not any(map(is_checkpoint, (path, *path.iterdir()))):
-        return load(path), None  # which says that there are runs inside
-    inspection = inspect(path, scratch)
-    return inspection.run, inspection
-
-
-def diagnosis_of(run: Run, inspection: Inspection | None) -> Diagnosis:
-    """Diagnosis of what `opened` gave."""
-    from gatdiag.diagnosis import diagnose
-
-    if inspection is None:
-        return diagnose(run)
-    from gatdiag.checkpoint import weight_table
-
-    return diagnose(run, weight_table(inspection))
 
 
 def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd.DataFrame:
@@ -156,14 +127,6 @@ def _flat(meta: Mapping[str, Any]) -> dict[str, str]:
             found |= {f"optimizer {at}, group {place}: {k}": v for k, v in group.items() if k != "parameters"}
     found |= {f"versions: {name}": version for name, version in meta["versions"].items()}
     return {name: str(value) for name, value in found.items() if value is not None}
-
-
-def headline(finding: Finding) -> str:
-    """A finding in one sentence or two; it takes a severity to be wrong."""
-    severity = f"{finding.severity}: " if finding.is_problem else ""
-    code = f" [{finding.code}]" if finding.is_problem else ""
-    text = f"{severity}{finding.title}{':' if finding.is_problem else '.'} {finding.text}{code}"
-    return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _print(document: Mapping[str, Any], diagnoses: Mapping[str, Diagnosis], table: pd.DataFrame, most: int) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from gatdiag.cli.diagnose import print_diagnosis
-from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root
+from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, check_new
 from gatdiag.cli.printing import plain_console
 from gatdiag.cli.training import training_progress
 from gatdiag.errors import InputError
@@ -47,17 +47,12 @@ def demo(
     from gatdiag.experiments.pool import one_thread
     from gatdiag.run import load
 
-    settings = replace(initializations.settings_for(dataset), seed=seed)
-    if epochs is not None:
-        settings = replace(settings, epochs=epochs)
-    if learning_rate is not None:
-        settings = replace(settings, learning_rate=learning_rate)
+    given: dict[str, Any] = {"seed": seed, "epochs": epochs, "learning_rate": learning_rate}
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = replace(initializations.settings_for(dataset), **given)
     if layers < 2:
         raise InputError(f"Expected 2 layers or more, got {layers}")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file: choose another --out")
-    if not overwrite and out.is_dir() and any(out.iterdir()):
-        raise InputError(f"{out} is there already: choose another --out, or replace what is in it with --overwrite")
+    check_new(out, overwrite=overwrite)
     try:
         graph = prepared_graph(dataset, root)
         with one_thread(), training_progress(settings.epochs) as progress:

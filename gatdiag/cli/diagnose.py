@@ -9,25 +9,21 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from gatdiag.cli.compare import diagnosis_of, headline, opened
-from gatdiag.cli.options import AsJson
+from gatdiag.cli.options import AsJson, FailOn, Level
 from gatdiag.cli.printing import plain_console, print_document
 from gatdiag.errors import InputError
 from gatdiag.names import printable
 
 if TYPE_CHECKING:
+    from gatdiag.checkpoint import Inspection
     from gatdiag.diagnosis import Diagnosis, Finding
+    from gatdiag.run import Run
 
 _FOUND: Final = 1  # exit status where a finding is at or above --fail-on
-
-FailOn: TypeAlias = Annotated[
-    str,
-    typer.Option(metavar="LEVEL", help="End with status 1 at a finding that is this bad: note, warning, error; never."),
-]
 
 
 def diagnose(
@@ -35,13 +31,12 @@ def diagnose(
         list[Path], typer.Argument(metavar="RUN|FILE...", help="Folders of recorded runs, or checkpoints.")
     ],
     as_json: AsJson = False,
-    fail_on: FailOn = "error",
+    fail_on: FailOn = Level.error,
 ) -> None:
     """Say why a recorded training, or a saved checkpoint, is broken: the cause first, its evidence, a line to paste.
 
     Ends with status 0 if nothing is as bad as --fail-on, 1 if something is, 2 if there is nothing to read.
     """
-    check_level(fail_on)
     found: list[tuple[Path, Diagnosis, bool]] = []
     for source in sources:
         with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
@@ -64,12 +59,33 @@ def diagnose(
     end([diagnosis for _, diagnosis, _ in found], fail_on)
 
 
-def check_level(fail_on: str) -> None:
-    """Raise InputError where it is none."""
-    from gatdiag.diagnosis import SEVERITIES
+def opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
+    """A run; or the one made of a checkpoint, with what the checkpoint says."""
+    from gatdiag.run import load
+    from gatdiag.run.files import META
 
-    if fail_on not in (*SEVERITIES, "never"):
-        raise InputError(f"--fail-on: expected {', '.join(reversed(SEVERITIES))} or never, got {fail_on!r}")
+    if not path.exists():
+        raise InputError(f"Expected a run or a checkpoint, but {str(path)!r} does not exist")
+    if path.is_dir() and (path / META).exists():
+        return load(path), None
+    from gatdiag.checkpoint import inspect  # loads torch, which runs do without
+    from gatdiag.checkpoint.opening import is_checkpoint
+
+    if path.is_dir() and any(path.glob(f"*/{META}")) and not any(map(is_checkpoint, (path, *path.iterdir()))):
+        return load(path), None  # which says that there are runs inside
+    inspection = inspect(path, scratch)
+    return inspection.run, inspection
+
+
+def diagnosis_of(run: Run, inspection: Inspection | None) -> Diagnosis:
+    """Diagnosis of what `opened` gave."""
+    from gatdiag.diagnosis import diagnose
+
+    if inspection is None:
+        return diagnose(run)
+    from gatdiag.checkpoint import weight_table
+
+    return diagnose(run, weight_table(inspection))
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
@@ -83,6 +99,14 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
             console.print(printable(line.replace("\N{NO-BREAK SPACE}", " ")), soft_wrap=line.startswith("    "))
     if diagnosis.skipped:
         console.print(f"Not checked: {', '.join(diagnosis.skipped)} (--json says why)")
+
+
+def headline(finding: Finding) -> str:
+    """A finding in one sentence or two; it takes a severity to be wrong."""
+    severity = f"{finding.severity}: " if finding.is_problem else ""
+    code = f" [{finding.code}]" if finding.is_problem else ""
+    text = f"{severity}{finding.title}{':' if finding.is_problem else '.'} {finding.text}{code}"
+    return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _lines(finding: Finding, *, in_full: bool) -> Iterator[str]:
@@ -102,10 +126,9 @@ def _lines(finding: Finding, *, in_full: bool) -> Iterator[str]:
         yield f"  explains: {', '.join(symptom.title.lower() for symptom in finding.symptoms)}"
 
 
-def end(diagnoses: Sequence[Diagnosis], fail_on: str) -> None:
+def end(diagnoses: Sequence[Diagnosis], fail_on: Level) -> None:
     """End with status 1 if a finding is as bad as that."""
-    from gatdiag.diagnosis import SEVERITIES
-
-    bad = () if fail_on == "never" else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    levels = [*Level]
+    bad = levels[levels.index(fail_on) :]
     if any(finding.severity in bad for diagnosis in diagnoses for finding in diagnosis):
         raise typer.Exit(_FOUND)

@@ -29,9 +29,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from gatdiag.cli.compare import diagnosis_of
-from gatdiag.cli.diagnose import FailOn, check_level, end, print_diagnosis
-from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Inputs, ModelOfCheckpoint, Overwrite, Root, Transform
+from gatdiag.cli.diagnose import diagnosis_of, end, print_diagnosis
+from gatdiag.cli.options import (
+    DATA_FOLDER,
+    AsJson,
+    Data,
+    FailOn,
+    Inputs,
+    Level,
+    ModelOfCheckpoint,
+    Overwrite,
+    Root,
+    Transform,
+    check_new,
+)
 from gatdiag.cli.printing import grid, number, plain_console, print_document
 from gatdiag.errors import InputError
 from gatdiag.names import printable, shortened
@@ -87,7 +98,7 @@ def inspect(
         bool,
         typer.Option("--quick", help="Leave out spectral norms and quantiles of change, which take most of the time."),
     ] = False,
-    fail_on: FailOn = "error",
+    fail_on: FailOn = Level.error,
     overwrite: Overwrite = False,
 ) -> None:
     """Read saved checkpoints, without running anything that is in them, and say what stands out.
@@ -98,10 +109,10 @@ def inspect(
     _import_quickly()
     from gatdiag import checkpoint
 
-    check_level(fail_on)
     if model is None and any(given is not None for given in (data, inputs, transform)):
         raise InputError("--data, --inputs and --transform are of what the model runs on: give --model, too")
-    _refuse_taken(out, overwrite=overwrite)
+    if out is not None:
+        check_new(out, overwrite=overwrite)
     scratch = tempfile.TemporaryDirectory(prefix="gatdiag-") if out is None else nullcontext(str(out))
     with redirect_stdout(sys.stderr), scratch as folder, _progress() as on_progress:  # the user's own code may print
         subject = None
@@ -136,13 +147,6 @@ def _import_quickly() -> None:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def _refuse_taken(out: Path | None, *, overwrite: bool) -> None:
-    if out is not None and out.exists() and not out.is_dir():
-        raise InputError(f"--out: expected a folder, got the file {str(out)!r}")
-    if out is not None and not overwrite and out.exists() and any(out.iterdir()):
-        raise InputError(f"--out: {str(out)!r} holds something already: give another folder, or --overwrite")
 
 
 @contextmanager

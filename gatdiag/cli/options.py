@@ -1,9 +1,12 @@
 """The options that several commands have, each declared once."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 import typer
+
+from gatdiag.errors import InputError
 
 GRAPHS: Final = (
     "sbm, csbm or tree (built in), Cora, CiteSeer, PubMed, Actor, Chameleon, Squirrel, Cornell, Texas, Wisconsin, or a "
@@ -11,6 +14,8 @@ GRAPHS: Final = (
 )
 
 DATA_FOLDER: Final = Path("data")
+
+Level = StrEnum("Level", ["note", "warning", "error", "never"])
 
 Factory: TypeAlias = Annotated[
     str,
@@ -56,3 +61,12 @@ ModelOfCheckpoint: TypeAlias = Annotated[
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")]
 Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")]
+FailOn: TypeAlias = Annotated[Level, typer.Option(help="End with status 1 at a finding that is this bad.")]
+
+
+def check_new(out: Path, *, overwrite: bool) -> None:
+    """Raise InputError where a folder to write into is a file, or holds something that is not to be replaced."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out: expected a folder, got the file {str(out)!r}: choose another --out")
+    if not overwrite and out.is_dir() and any(out.iterdir()):
+        raise InputError(f"{out} is there already: choose another --out, or replace what is in it with --overwrite")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatdiag.cli.diagnose import FailOn, check_level, end, print_diagnosis
-from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Factory, Inputs, Root, Transform
+from gatdiag.cli.diagnose import end, print_diagnosis
+from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Factory, FailOn, Inputs, Level, Root, Transform
 from gatdiag.cli.printing import print_document
 from gatdiag.errors import InputError
 
@@ -44,7 +44,7 @@ def preflight(
         float | None, typer.Option(metavar="RATE", help="Its learning rate; its default if left out.")
     ] = None,
     as_json: AsJson = False,
-    fail_on: FailOn = "error",
+    fail_on: FailOn = Level.error,
 ) -> None:
     """Say before training whether a model will train, and if not, why: from its first steps, made by a copy.
 
@@ -53,7 +53,6 @@ def preflight(
     from gatdiag.cli.model_case import load_case, load_target
     from gatdiag.rehearsal import preflight as look_ahead
 
-    check_level(fail_on)
     if lr is not None and optimizer is None:
         raise InputError("--lr is the learning rate of an optimizer: give --optimizer, too")
     with redirect_stdout(sys.stderr):

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -25,17 +26,8 @@ if TYPE_CHECKING:
     from gatdiag.laws import Exclusion
     from gatdiag.remedies.verification import OutputDifference
 
-# What a saved state holds -> an optimizer of torch's that holds the same; the first that fits.
-_OPTIMIZERS: Final[Mapping[str, str]] = {
-    "exp_avg_sq": "Adam",
-    "exp_inf": "Adamax",
-    "acc_delta": "Adadelta",
-    "square_avg": "RMSprop",
-    "sum": "Adagrad",
-    "step_size": "Rprop",
-    "ax": "ASGD",
-    "momentum_buffer": "SGD",
-}
+_Towards = StrEnum("_Towards", {"c": "c", "relative_gradients": "relative-gradients"})
+_Moments = StrEnum("_Moments", ["rescale", "drop"])
 _NOTHING: Final = "no law was balanced: all weights stay as they are"
 
 
@@ -65,11 +57,11 @@ def rebalance(
     root: Root = DATA_FOLDER,
     transform: Transform = None,
     towards: Annotated[
-        str, typer.Option(metavar="GOAL", help="c: weights in balance; relative-gradients (with --data): gradients.")
-    ] = "c",
+        _Towards, typer.Option(help="c: weights in balance; relative-gradients (with --data): gradients.")
+    ] = _Towards.c,
     moments: Annotated[
-        str, typer.Option(metavar="HOW", help="The optimizer's state: rescale it along, or drop it.")
-    ] = "rescale",
+        _Moments, typer.Option(help="The optimizer's state: rescale it along, or drop it.")
+    ] = _Moments.rescale,
     include_approximate: Annotated[
         bool, typer.Option("--include-approximate", help="Use laws that hold only up to an epsilon in the model, too.")
     ] = False,
@@ -81,11 +73,7 @@ def rebalance(
     --model the laws are those that names and shapes show, and outputs are not compared.
     """
     from gatdiag.checkpoint import open_checkpoint, write_checkpoint
-    from gatdiag.remedies.rebalance import Moments, Towards
 
-    for name, value, known in (("--towards", towards, get_args(Towards)), ("--moments", moments, get_args(Moments))):
-        if value not in known:
-            raise InputError(f"{name}: expected {' or '.join(known)}, got {value!r}")
     if (target is None) != in_place:
         raise InputError("Say where to: the name of a new file, or --in-place for the checkpoint itself")
     drop = moments == "drop"
@@ -110,15 +98,12 @@ def rebalance(
         drop_optimizer=drop,
         in_place=in_place,
     )
-    notes = [f"note: {note}" for note in (*checkpoint.notes, *_left_behind(checkpoint, balanced))]
+    notes = [f"note: {note}" for note in checkpoint.notes]
+    if checkpoint.within and balanced.weights:
+        under = quoted(".".join(checkpoint.within))
+        notes.append(f"note: Only the weights under {under} are rescaled: averages of them are not")
     for line in (*balanced.lines, *_rounded(checkpoint, balanced.weights), *notes, f"written: {written}"):
         plain_console().print(printable(line), soft_wrap=True)
-
-
-def _left_behind(checkpoint: Checkpoint, balanced: _Balanced) -> Iterator[str]:
-    """What else in the file may belong to the weights as they were."""
-    if checkpoint.within and balanced.weights:
-        yield f"Only the weights under {quoted('.'.join(checkpoint.within))} are rescaled: averages of them are not"
 
 
 def _by_names(checkpoint: Checkpoint) -> _Balanced:
@@ -154,7 +139,6 @@ def _by_names(checkpoint: Checkpoint) -> _Balanced:
 def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_approximate: bool) -> _Balanced:
     from gatdiag.checkpoint.state_dict import fit, load_weights_
     from gatdiag.remedies import rebalance_
-    from gatdiag.remedies.verification import output_difference
 
     found = fit(case.model, checkpoint.tensors, checkpoint.keys)
     if found.missing or found.reshaped:
@@ -180,10 +164,6 @@ def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_
         f"the model ran on {case.source}",
     ]
     own = {name: parameter.detach() for name, parameter in case.model.named_parameters()}
-    factors = _rounding_factors(own, found.tensors)
-    if factors:
-        rounding = output_difference(case.model, factors, case.args, case.kwargs)
-        lines.append(_moved("as the weights are rounded to the number type in the file", rounding))
     names = _all_names(case.model, done.scales, found.names)
     weights, scales = ({each: of[name] for name in names for each in names[name]} for of in (own, done.scales))
     return _Balanced(weights, scales, [*lines, *_skipped(done.skipped)])
@@ -206,19 +186,6 @@ def _skipped(exclusions: Sequence[Exclusion]) -> list[str]:
     """Reasons, and how much they keep from being balanced."""
     reasons = Counter(exclusion.reason for exclusion in exclusions)
     return [f"skipped, {count} of them: {as_options(reason)}" for reason, count in reasons.most_common()]
-
-
-def _rounding_factors(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What rounding multiplies a model's weights by, where the file holds them in a coarser number type."""
-    import torch
-
-    found = {}
-    for name, parameter in own.items():
-        if name in saved and saved[name].dtype.itemsize < parameter.dtype.itemsize:
-            weight = parameter.detach().double()
-            rounded = weight.to(saved[name].dtype).double()
-            found[name] = torch.where(weight == 0, 1.0, rounded / weight)
-    return found
 
 
 def _rounded(checkpoint: Checkpoint, parameters: Mapping[str, Tensor]) -> Iterator[str]:
@@ -262,16 +229,14 @@ def _moments(checkpoint: Checkpoint, scales: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _powers(states: Mapping[str, Mapping[str, Tensor]], weights: Mapping[str, Tensor]) -> Mapping[str, int]:
-    """How moments scale, by what is held of each weight beside single numbers, such as counts of steps."""
-    from torch import optim
-
+    """How moments scale: as those of the first optimizer that keeps as much of each weight."""
     from gatdiag.remedies.moments import POWERS
 
     held = {key for state in states.values() for key in state}
-    powers = next((POWERS[getattr(optim, name)] for key, name in _OPTIMIZERS.items() if key in held), {})
     of_weights = [(name, key, t.shape) for name, state in states.items() for key, t in state.items() if t.dim() > 0]
-    fits = all(shape == weights[name].shape for name, _, shape in of_weights)
-    if not fits or not {key for _, key, _ in of_weights} <= powers.keys() or not powers:
+    keys = {key for _, key, _ in of_weights}
+    powers = next((known for known in POWERS.values() if keys and keys <= known.keys()), None)
+    if powers is None or any(shape != weights[name].shape for name, _, shape in of_weights):
         raise OptimizerError(
             f"The optimizer's state ({listed(map(quoted, sorted(held)))}) is not of a known optimizer of "
             'these weights: drop it, moments="drop"'

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, Transform
+from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, Transform, check_new
 from gatdiag.cli.printing import grid, plain_console
 from gatdiag.errors import GatdiagError, InputError, ModelError
 
@@ -72,8 +72,7 @@ def treat(
     from gatdiag.treatment import treat as treat_
     from gatdiag.treatment.page import PAGE
 
-    if not overwrite and out.is_dir() and any(out.iterdir()):
-        raise InputError(f"{out} is there already: choose another --out, or replace what is in it with --overwrite")
+    check_new(out, overwrite=overwrite)
     with redirect_stdout(sys.stderr):  # the model's own code may print
         make, train, inputs = _training(factory, data, root, transform, (optimizer, learning_rate, weight_decay, steps))
         done = treat_(

@@ -55,7 +55,7 @@ def test_the_labels_of_a_graph_make_the_loss(preflight):
         (["shelf:good", *GIVEN, "--lr", "1"], "give --optimizer, too"),
         (["shelf:good", *GIVEN, "--optimizer", "Adan"], "expected a class of torch.optim, such as SGD or Adam"),
         (["shelf:good", *GIVEN, "--optimizer", "SGD", "--lr", "-1"], "--optimizer SGD: Invalid learning rate: -1.0"),
-        (["shelf:good", *GIVEN, "--fail-on", "x"], "--fail-on: expected"),
+        (["shelf:good", *GIVEN, "--fail-on", "x"], "'x' is not one of"),
         (["shelf:nothing"], "'shelf:nothing' does not exist"),
     ],
 )

@@ -110,7 +110,9 @@ def run_experiment(
         )
     model = prepared_model(experiment, graph).to(experiment.device)
     graph = graph.to(experiment.device)
-    fit = partial(train_trees, trees=experiment.trees, passes=experiment.passes) if experiment.trees else train
+    fit = partial(train, has_modes=experiment.has_modes)
+    if experiment.trees:
+        fit = partial(train_trees, trees=experiment.trees, passes=experiment.passes)
     if folder is None:
         return _result(fit(model, graph, settings, progress=progress))
     with watch(model, folder, every=every, metrics=metrics, best="val_accuracy", overwrite=overwrite) as recorder:

@@ -122,6 +122,11 @@ class Experiment(Network):
             raise InputError(f"trees are of the graph tree and of {known}, got {self.data} with {self.model}")
 
     @property
+    def has_modes(self) -> bool:
+        """True if the network computes in training what it does not in evaluation."""
+        return self.dropout > 0 or self.attention_dropout > 0 or self.norm == "batchnorm"
+
+    @property
     def rate(self) -> float:
         """The learning rate: as given, or the paper's."""
         return self.learning_rate or papers_learning_rate(self.data, self.optimizer, self.layers)

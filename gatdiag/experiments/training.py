@@ -102,6 +102,8 @@ def train(
     recorder: Recorder | None = None,
     progress: Callable[[int, Epoch], None] | None = None,
     inputs: tuple[Any, ...] | None = None,
+    *,
+    has_modes: bool = True,
 ) -> TrainingResult:
     """Train a classifier of nodes on the whole graph, and evaluate it after each step.
 
@@ -113,6 +115,8 @@ def train(
         recorder: Its ``log`` gets loss and accuracies after each step, by the names of `Epoch`.
         progress: Called after each epoch with its position and numbers.
         inputs: Of a forward pass, in place of the graph's ``x`` and ``edge_index``.
+        has_modes: Whether training differs from evaluation, as with dropout and batch norm. If not, the forward pass of
+            the next step is the evaluation of this one, unless a recorder listens: equal numbers, a third less work.
 
     Returns:
         Loss and accuracies of each epoch. Equal models, graphs and settings give equal results on the CPU; torch's
@@ -135,15 +139,17 @@ def train(
     scheduler = ReduceLROnPlateau(optimizer) if settings.schedule == "plateau" else None
     epochs: list[Epoch] = []
     inputs = inputs or (graph.x, graph.edge_index)
+    passes_twice = has_modes or recorder is not None
     model.train()
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
+        logits = model(*inputs)
         for number in range(settings.epochs):
-            loss = _step(model, graph, optimizer, inputs)
-            logits = _evaluated(model, inputs)
+            loss = _step(model(*inputs) if number and passes_twice else logits, graph, optimizer)
+            logits = _evaluated(model, inputs) if passes_twice else model(*inputs)
             epochs.append(Epoch(loss, *_shares(logits, graph)))
             if scheduler is not None:
-                scheduler.step(F.cross_entropy(logits[graph.val_mask], graph.y[graph.val_mask]))
+                scheduler.step(F.cross_entropy(logits.detach()[graph.val_mask], graph.y[graph.val_mask]))
             if recorder is not None:
                 recorder.log(**vars(epochs[-1]))
             if progress is not None:
@@ -175,8 +181,7 @@ def _shares(logits: Tensor, graph: Data) -> tuple[float, float, float]:
     return train_, val, test
 
 
-def _step(model: nn.Module, graph: Data, optimizer: torch.optim.Optimizer, inputs: tuple[Any, ...]) -> float:
-    logits = model(*inputs)
+def _step(logits: Tensor, graph: Data, optimizer: torch.optim.Optimizer) -> float:
     loss = F.cross_entropy(logits[graph.train_mask], graph.y[graph.train_mask])
     optimizer.zero_grad()
     loss.backward()

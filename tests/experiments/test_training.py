@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from gatdiag.errors import InputError
+from gatdiag.experiments.data import prepared_graph
+from gatdiag.experiments.experiment import prepared_model
 from gatdiag.experiments.models import gcn
+from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.synthetic import block_model
 from gatdiag.experiments.training import Epoch, TrainingResult, TrainingSettings, accuracy, train
 
@@ -133,6 +136,39 @@ def test_recorder_and_progress_hear_of_each_epoch():
     assert recorder.heard == [vars(epoch) for epoch in result.epochs]
     assert heard == [*enumerate(result.epochs)]
     assert all(math.isfinite(value) for value in recorder.heard[0].values())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "gatv2", "heads": 2, "schedule": "plateau", "learning_rate": 3.0},
+        {"model": "gcn", "weight_norm": 2.0, "residual": True, "norm": "layernorm"},
+        {"model": "deep-gat", "lipschitz": "paper", "norm": "pairnorm", "optimizer": "Adam"},
+        {"model": "transformer", "stop_below": 1.3},
+    ],
+)
+def test_one_pass_for_evaluation_and_the_next_step_changes_no_number(settings):
+    experiment = Experiment(layers=3, width=8, data="csbm:nodes=100,features=8", epochs=12, **settings)
+    assert not experiment.has_modes
+    graph = prepared_graph(experiment.data)
+    limits = TrainingSettings(
+        experiment.optimizer, experiment.rate, 0.0, 12, experiment.stop_below, 0, experiment.schedule
+    )
+    found = []
+    for has_modes in (True, False):
+        model = prepared_model(experiment, graph)
+        calls = []
+        model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        found.append((train(model, graph, limits, has_modes=has_modes), [*model.parameters()], len(calls)))
+    (twice, weights, many), (once, others, few) = found
+    assert once == twice
+    assert all(torch.equal(one, other) for one, other in zip(weights, others, strict=True))
+    assert (many, few) == (2 * len(once.epochs), len(once.epochs) + 1)
+
+
+@pytest.mark.parametrize("setting", [{"dropout": 0.1}, {"attention_dropout": 0.1}, {"norm": "batchnorm"}])
+def test_dropout_and_batch_norm_have_modes(setting):
+    assert Experiment(**setting).has_modes
 
 
 def test_the_rate_falls_as_torchs_scheduler_has_it_by_hand():

@@ -6,7 +6,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -127,7 +127,8 @@ def sweep(
 
 def results(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd.DataFrame:
     """A row for each of these cells that is done: its settings and its result."""
-    return pd.DataFrame([{**one["settings"], **one["result"]} for one in documents(cells, folder).values()])
+    done = documents(cells, folder)
+    return pd.DataFrame([{**asdict(cell), **one["settings"], **one["result"]} for cell, one in done.items()])
 
 
 def documents(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> dict[Experiment, dict[str, Any]]:

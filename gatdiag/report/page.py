@@ -113,8 +113,12 @@ def render(
     treatment: object = None,
     comparison: object = None,
     sections: Sequence[RunSection] = (),
+    body: str = "",
 ) -> str:
-    """A page of these parts; `contents` has what stands in the table of contents, and the anchor of each."""
+    """A page of these parts; `contents` has what stands in the table of contents, and the anchor of each.
+
+    The body is escaped unless it is Markup.
+    """
     script = _asset("script.js")
     try:
         version = metadata.version("gatdiag")
@@ -131,6 +135,7 @@ def render(
             treatment=treatment,
             comparison=comparison,
             sections=sections,
+            body=body,
             style=Markup(_asset("style.css")),
             script=Markup(script),
             script_digest=Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()),

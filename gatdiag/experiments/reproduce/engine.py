@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -66,7 +66,7 @@ class Outcome:
         found = {}
         for cell, one in self.documents.items():
             outcome = {"epochs_trained" if name == "epochs" else name: value for name, value in one["result"].items()}
-            found[cell] = {**one["settings"], **outcome, **self._measured(cell)}
+            found[cell] = {**asdict(cell), **one["settings"], **outcome, **self._measured(cell)}
         return found
 
     def _measured(self, cell: Experiment) -> Mapping[str, float]:

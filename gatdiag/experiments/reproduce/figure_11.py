@@ -1,6 +1,6 @@
 """Figure 11: how far the weights of each layer move."""
 
-from gatdiag.experiments.reproduce.gats import FOUR, NAMES, ONE_TRAINING, PAPER, SEEDS, THREE
+from gatdiag.experiments.reproduce.gats import FOUR, NAMES, ONE_TRAINING, PAPER, SEEDS, THREE, changes
 from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction
 from gatdiag.experiments.sweep import grid
 
@@ -12,7 +12,9 @@ REPRODUCTION = Reproduction(
     full=grid(layers=(10, 20), initialization=FOUR, seed=SEEDS),
     quick=grid(layers=10, initialization=THREE, epochs=1000),
     left_out="20 layers, xavier_zero_attention, 4000 of 5000 epochs, and seeds 1 to 4.",
+    columns=("median_change", "test_accuracy"),
     record=True,
+    measured=changes,
     drawings=tuple(Drawing("change_boxes", {"layers": layers}) for layers in (10, 20)),
     notes=(NAMES, ONE_TRAINING, "Changes are relative to the trained weight, of weights of at least 1e-4, as there."),
 )

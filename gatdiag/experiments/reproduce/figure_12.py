@@ -1,6 +1,6 @@
 """Figure 12: relative gradients under Adam."""
 
-from gatdiag.experiments.reproduce.gats import FOUR, NAMES, ONE_TRAINING, PAPER
+from gatdiag.experiments.reproduce.gats import FOUR, NAMES, ONE_TRAINING, PAPER, gradients
 from gatdiag.experiments.reproduce.reproduction import Drawing, Published, Reproduction
 from gatdiag.experiments.sweep import grid
 
@@ -29,7 +29,9 @@ REPRODUCTION = Reproduction(
         for layers, values in _PRINTED.items()
         for scheme, value in zip(FOUR, values, strict=True)
     ),
+    columns=("test_accuracy", "least_relative_gradient", "largest_relative_gradient"),
     record=True,
+    measured=gradients,
     drawings=(Drawing("gradient_norms"),),
     notes=(
         NAMES,

@@ -1,6 +1,6 @@
 """Figure 4: what changes in a network of ten layers."""
 
-from gatdiag.experiments.reproduce.gats import BAL_O, NAMES, ONE_TRAINING, PAPER, XAV
+from gatdiag.experiments.reproduce.gats import BAL_O, NAMES, ONE_TRAINING, PAPER, XAV, changes
 from gatdiag.experiments.reproduce.reproduction import Drawing, Published, Reproduction
 from gatdiag.experiments.sweep import grid
 
@@ -19,8 +19,9 @@ REPRODUCTION = Reproduction(
         Published({"initialization": XAV}, 39.3, source="caption of figure 4, one training"),
         Published({"initialization": BAL_O}, 80.2, source="caption of figure 4, one training"),
     ),
-    columns=("test_accuracy", "epochs_to_best", "loss"),
+    columns=("test_accuracy", "loss", "changed_by_050"),
     record=True,
+    measured=changes,
     drawings=(Drawing("changed_fraction"), Drawing("gradient_norms")),
     notes=(
         NAMES,

@@ -1,6 +1,6 @@
 """Figure 8: weights that never change."""
 
-from gatdiag.experiments.reproduce.gats import FOUR, NAMES, ONE_TRAINING, PAPER, SEEDS, THREE
+from gatdiag.experiments.reproduce.gats import FOUR, NAMES, ONE_TRAINING, PAPER, SEEDS, THREE, changes
 from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction
 from gatdiag.experiments.sweep import grid
 
@@ -12,7 +12,9 @@ REPRODUCTION = Reproduction(
     full=grid(layers=(5, 10, 20), initialization=FOUR, seed=SEEDS),
     quick=grid(layers=(5, 10), initialization=THREE, epochs=1000),
     left_out="20 layers, xavier_zero_attention, 4000 of 5000 epochs, and seeds 1 to 4.",
+    columns=("never_changed", "test_accuracy"),
     record=True,
+    measured=changes,
     drawings=tuple(Drawing("unchanged_fraction", {"layers": layers}) for layers in (5, 10, 20)),
     notes=(
         NAMES,

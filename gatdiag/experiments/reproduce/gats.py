@@ -5,6 +5,8 @@ from typing import Final
 import pandas as pd
 
 from gatdiag.figures.accuracy import size_table
+from gatdiag.run import Run
+from gatdiag.summary import FEATURES, role_series, weight_change
 
 PAPER: Final = "Mustafa, Bojchevski, Burkholz, Are GATs Out of Balance?, NeurIPS 2023"
 SEEDS: Final = (0, 1, 2, 3, 4)
@@ -23,6 +25,25 @@ STOP: Final = (
     "heterophilic ones."
 )
 ONE_TRAINING: Final = "The paper's figure shows one training, of a seed that is not known; here it is seed 0."
+
+
+def changes(run: Run) -> dict[str, float]:
+    """How far feature weights have moved: means over layers of what `gatdiag.summary.weight_change` says of each."""
+    table = weight_change(run)
+    columns = {
+        "changed_by_005": "changed_fraction_005",
+        "changed_by_050": "changed_fraction_050",
+        "never_changed": "unchanged_fraction",
+        "median_change": "q50",
+    }
+    features = table[table["role"] == FEATURES]
+    return {name: float(features[column].mean()) for name, column in columns.items()}
+
+
+def gradients(run: Run) -> dict[str, float]:
+    """Relative gradient norms of feature weights, medians over training: the least and the largest of any layer."""
+    medians = role_series(run, "relative_gradient_norm", FEATURES).groupby("layer", observed=True)["value"].median()
+    return {"least_relative_gradient": float(medians.min()), "largest_relative_gradient": float(medians.max())}
 
 
 def by_depth(results: pd.DataFrame) -> pd.DataFrame:

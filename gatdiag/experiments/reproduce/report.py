@@ -1,5 +1,9 @@
-"""The folder of a name: README.md (published beside measured), results.csv, the figures, and the page of the runs."""
+"""The folder of a name: README.md (published beside measured), the same as a page, results.csv, the figures.
 
+Of recorded trainings there is the page of `gatdiag report`, too, of two of them.
+"""
+
+import base64
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.reproduce.engine import DEFAULTS, SHOWN, Outcome, Row, compared
@@ -15,12 +21,14 @@ from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence
 from gatdiag.experiments.settings import Experiment
 from gatdiag.figures import FIGURES, render
 from gatdiag.report import write_report
-from gatdiag.report.page import Labeled
+from gatdiag.report.page import Labeled, write
+from gatdiag.report.page import render as render_page
 from gatdiag.run.files import atomic_write
 
-PAGE: Final = "runs.html"
+PAGE: Final = "report.html"
+RUNS: Final = "runs.html"
 _DPI: Final = 110
-_MOST: Final = 2  # runs on the page
+_MOST: Final = 2  # runs on the page of runs, which takes a megabyte for each
 _SAID: Final[Mapping[str, str]] = {
     "in the interval": "published mean in the measured interval",
     "intervals overlap": "intervals overlap",
@@ -54,21 +62,32 @@ def write_reproduction(outcome: Outcome, out: Path) -> Path:
         table.to_csv(part, index=False, float_format="%.6g")
     shown = [Labeled(path, outcome.label(cell)) for cell, path in _firsts(outcome, {}).items()][:_MOST]
     if shown:
-        write_report(shown, folder / PAGE, title=outcome.one.title, overwrite=True)
+        write_report(shown, folder / RUNS, title=outcome.one.title, overwrite=True)
+    text = "\n".join(_lines(outcome, evidence, [*pictures], has_runs=bool(shown))) + "\n"
     with atomic_write(folder / "README.md") as part:
-        part.write_text("\n".join(_lines(outcome, evidence, [*pictures], has_page=bool(shown))) + "\n")
+        part.write_text(text)
+    write(_page(text, pictures), folder / PAGE)
     return folder
+
+
+def _page(text: str, pictures: Mapping[str, bytes]) -> str:
+    """The Markdown as a page that loads nothing."""
+    title, _, rest = text.partition("\n")
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(rest)
+    for name, content in pictures.items():
+        body = body.replace(f'src="{name}"', f'src="data:image/png;base64,{base64.b64encode(content).decode()}"')
+    return render_page(title.removeprefix("# "), (), body=Markup(body))
 
 
 # --- README.md --------------------------------------------------------------------------------------------------------
 
 
-def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str], *, has_page: bool) -> Iterator[str]:
+def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str], *, has_runs: bool) -> Iterator[str]:
     one, rows = outcome.one, compared(outcome)
     yield f"# {one.name}: {one.title}\n"
     yield f"{one.paper or 'Beyond the papers'}. {'The paper' if one.paper else 'The finding'}: {one.claim}\n"
-    page = f", [{PAGE}]({PAGE}) the runs of the lowest seed" if has_page else ""
-    yield f"Written by `{_command(outcome)}`; [results.csv](results.csv) has all that was measured{page}.\n"
+    runs = f"; `{RUNS}` (too large to be kept with the code) shows two of the runs in full" if has_runs else ""
+    yield f"Written by `{_command(outcome)}`. [results.csv](results.csv) has all that was measured{runs}.\n"
     if evidence:
         yield f"{evidence.text}\n"
         if one.left_out and not rows and not outcome.task.full:
@@ -78,12 +97,24 @@ def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str],
         yield from _not_run(outcome, rows)
     if pictures:
         yield "## Figures\n"
-        yield from (f"![{name}]({name})\n" for name in pictures)
+        yield from _figures(pictures)
     if outcome.documents:
         yield from _settings(outcome)
     if one.notes:
         yield "## Notes\n"
         yield from (f"- {note}" for note in one.notes)
+
+
+def _figures(pictures: Sequence[str]) -> Iterator[str]:
+    """Each picture; the first of a figure after what it shows."""
+    known = {_slug(figure.name, {}): figure for figure in FIGURES}
+    said = set()
+    for name in pictures:
+        figure = next((one for slug, one in known.items() if name.startswith(slug)), None)
+        if figure and figure.name not in said:
+            said.add(figure.name)
+            yield f"{figure.title}. {figure.shows} {figure.reading}\n"
+        yield f"`{name.removesuffix('.png')}`:\n\n![{name}]({name})\n"
 
 
 def _command(outcome: Outcome) -> str:
@@ -104,11 +135,12 @@ def _outcome(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
     else:
         yield "No number of the paper that this could be compared with is available to us."
     yield (
-        "Accuracies are in percent, of the test nodes at the first epoch of the highest validation accuracy; ± is the "
-        "95 % confidence interval of the mean over seeds (Student's t).\n"
+        "± is the 95 % confidence interval of the mean over seeds (Student's t). Accuracies are in percent; test "
+        "accuracy is that at the first epoch of the highest validation accuracy.\n"
     )
     heads = ["training", "quantity", "seeds", "measured", "published", "difference", "verdict"]
-    yield _table(heads, (_cells(row) for row in rows if row.done or row.published))
+    width = len(heads) if counts else 4
+    yield _table(heads[:width], (_cells(row)[:width] for row in rows if row.done or row.published))
 
 
 def _cells(row: Row) -> list[str]:

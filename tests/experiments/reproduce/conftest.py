@@ -1,6 +1,6 @@
 import pytest
 
-from gatdiag.experiments.reproduce.gats import by_depth
+from gatdiag.experiments.reproduce.gats import by_depth, changes, gradients
 from gatdiag.experiments.reproduce.reproduction import Drawing, Published, Reproduction
 from gatdiag.experiments.sweep import grid
 
@@ -24,7 +24,7 @@ def small():
             Published({"layers": 2, "initialization": "balanced_xavier"}, 50.0, 200.0),
         ),
         record=True,
-        measured=lambda run: {"steps": float(len(run.steps))},
+        measured=lambda run: {"steps": float(len(run.steps)), **changes(run), **gradients(run)},
         columns=("test_accuracy", "steps"),
         drawings=(
             Drawing("accuracy_by_depth", table=by_depth),

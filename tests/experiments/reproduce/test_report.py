@@ -63,6 +63,20 @@ def test_figures_are_small_pictures_of_the_lowest_seed(written):
     assert "layers 2, xavier" in (written / "runs.html").read_text()
 
 
+def test_the_page_is_the_same_and_loads_nothing(written):
+    page = (written / "report.html").read_text()
+    assert "<title>small: A small one</title>" in page
+    assert "<td>NOT reproduced: intervals apart</td>" in page
+    assert page.count('src="data:image/png;base64,') == page.count("<img ") == 4
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_numbers_of_runs_are_those_of_the_runs(written):
+    table = pd.read_csv(written / "results.csv")
+    assert (table["largest_relative_gradient"] >= table["least_relative_gradient"]).all()
+    assert table["never_changed"].between(0, 1).all()
+
+
 def test_evidence_stands_where_trainings_would(small, tmp_path):
     table = pd.DataFrame({"residual": [1e-10, 1e-3]})
     seen = []
@@ -87,7 +101,7 @@ def test_nothing_is_drawn_of_what_is_not_there_and_old_pictures_go(small, tmp_pa
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "old.png").write_bytes(b"")
     folder = write_reproduction(trained(small, tmp_path, Task(full=True, trains=False)), tmp_path)
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "results.csv"]
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "report.html", "results.csv"]
     text = (folder / "README.md").read_text()
     assert "0 of 12 trainings" in text
     assert "nothing yet" in text

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -101,8 +100,6 @@ class Exponents:
         self._minus = torch.zeros(1024, dtype=torch.int64)
         self._is_bound = torch.zeros(1024, dtype=torch.bool)
         self._marks = torch.zeros(1024, dtype=torch.bool)  # all false between uses
-        self._bindings = 0  # how often some were bound
-        self._resolved = WeakKeyDictionary[Label, int]()  # label -> after how many bindings it was in unbound unknowns
         self._size = 1
         self.blocks = [Block(ZERO, 1, None, False)]  # where each unknown came from, in order of creation
         self.equations: list[Equations] = []  # what could not be solved on the spot
@@ -132,13 +129,9 @@ class Exponents:
 
     def resolve(self, label: Label) -> Label:
         """The label in unbound unknowns only, equal terms added up."""
-        if label not in self._resolved:
-            label = Label(merged(list(label.terms), ZERO), label.zeros)
-        elif self._resolved[label] == self._bindings:
-            return label
+        label = Label(merged(list(label.terms), ZERO), label.zeros)
         while len(expanded := self._expanded(label)) > len(label.terms):
             label = Label(merged(expanded, ZERO), label.zeros)
-        self._resolved[label] = self._bindings
         return label
 
     def _expanded(self, label: Label) -> list[tuple[Fraction, Tensor]]:
@@ -188,7 +181,6 @@ class Exponents:
         self._plus[ids] = plus.expand(ids.shape)
         self._minus[ids] = minus.expand(ids.shape)
         self._is_bound[ids] = True
-        self._bindings += 1
 
     def _bind_to(self, ids: Tensor, label: Label) -> None:
         """Bind ids := label."""

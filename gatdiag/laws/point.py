@@ -1,9 +1,7 @@
 """Points: weights, and the gradients of a random loss there, of networks however deep."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,10 +13,6 @@ from gatdiag.structure.isolation import random_state
 from gatdiag.structure.replica import Replica
 
 Tensors = dict[str, Tensor]
-
-# What autograd saves is kept in memory up to this many bytes; what comes after goes to a temporary file.
-_IN_MEMORY = 2**27
-_WORTH_WRITING = 2**14
 
 
 class Point(NamedTuple):
@@ -97,12 +91,18 @@ def gradients(
     """
     also = [] if also is None else also
     try:
-        with spilled():
+        # Buffers that autograd saved, and does not read, are put back before the backward pass: hooks let that be.
+        with torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
             return _differentiated(replica, parameters, nudges, also)
     except ModelError as error:
         if "saved tensor hooks" not in str(error):  # torch.func inside the forward pass does not bear them
             raise
     return _differentiated(replica, parameters, nudges, also)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    check_time()
+    return tensor
 
 
 def _differentiated(
@@ -166,57 +166,3 @@ def _accumulated(
         for tensor in parameters.values():
             tensor.grad = None
     return {name: gradient for name, gradient in found.items() if name in reached}
-
-
-class _Spilled(NamedTuple):
-    """Place of a tensor in the file: its entries (broadcast axes cut to one), their shape and the full shape."""
-
-    start: int
-    dtype: torch.dtype
-    compact: torch.Size
-    shape: torch.Size
-
-
-@contextmanager
-def spilled() -> Iterator[None]:
-    """While active, large CPU tensors that autograd saves go to a temporary file, all but the first of them.
-
-    A 512-layer network on a citation graph saves gibibytes in float64, in pieces that fragment the heap to twice that;
-    reading them back from the file costs less than the operations they belong to.
-    """
-    with tempfile.TemporaryFile() as file:
-        kept = 0
-
-        def pack(tensor: Tensor) -> Tensor | _Spilled:
-            nonlocal kept
-            check_time()
-            is_parameter = tensor.is_leaf and tensor.requires_grad
-            if is_parameter or tensor.device.type != "cpu" or tensor.layout != torch.strided:
-                return tensor
-            compact = tensor.detach()
-            for axis, stride in enumerate(tensor.stride()):
-                compact = compact.narrow(axis, 0, 1) if stride == 0 and tensor.shape[axis] > 1 else compact
-            size = compact.numel() * compact.element_size()
-            if size < _WORTH_WRITING or tensor.dtype == torch.bfloat16:
-                return tensor
-            kept += size
-            return tensor if kept <= _IN_MEMORY else _write(file, compact, tensor.shape)
-
-        def unpack(packed: Tensor | _Spilled) -> Tensor:
-            check_time()
-            return packed if isinstance(packed, Tensor) else _read(file, packed)
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            yield
-
-
-def _write(file: BinaryIO, compact: Tensor, shape: torch.Size) -> _Spilled:
-    start = file.seek(0, 2)
-    file.write(compact.resolve_conj().resolve_neg().contiguous().numpy().tobytes())
-    return _Spilled(start, compact.dtype, compact.shape, shape)
-
-
-def _read(file: BinaryIO, packed: _Spilled) -> Tensor:
-    file.seek(packed.start)
-    data = bytearray(file.read(packed.compact.numel() * packed.dtype.itemsize))
-    return torch.frombuffer(data, dtype=packed.dtype).reshape(packed.compact).expand(packed.shape)

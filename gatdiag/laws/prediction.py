@@ -46,10 +46,8 @@ class Update(NamedTuple):
 def updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, Update]:
     """The step the optimizer is about to take, from its state and the gradients; ids of parameters -> `Update`.
 
-    Args:
-        optimizer: `SGD` (weight decay, momentum, dampening, Nesterov, maximize), `Adam` or `AdamW` (AMSGrad, maximize),
-            with any number of parameter groups, before its ``step()``.
-        gradients: id of parameter -> gradient. Parameters without one are not moved, as torch does not move them.
+    Known are `SGD` (weight decay, momentum, dampening, Nesterov, maximize), `Adam` and `AdamW` (AMSGrad, maximize)
+    before their ``step()``, with any number of parameter groups. Parameters without a gradient are not moved.
 
     Raises:
         OptimizerError: Another optimizer that moves any of these parameters.

@@ -43,7 +43,6 @@ SHORTFALLS: dict[str, str] = {  # name -> why fewer laws are found than there ar
     "more_convolutions: antisymmetric relu": _DATA + " (the diagonal of W - W^T)",
     "pooling: set transformer aggregation": _DATA + " (query and key where there is one key)",
     "pooling: sort aggregation": "padding with (smallest value - 1) shifts by a constant before it is cut off",
-    "operations: determinant": "that the determinant of a product is the product of determinants is not seen",
     "operations: added zero times": "a gradient that is exactly zero is taken for a dead unit, not for a cancellation",
 }
 

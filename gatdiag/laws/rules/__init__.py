@@ -158,16 +158,6 @@ RULES: dict[str, Rule] = {
     **each(matrix.outer, "ger outer addr"),
     "addbmm": matrix.summed_product,
     "linalg_cross": matrix.crossed,
-    # matrices as a whole
-    "linalg_inv_ex": matrix.inverse,
-    "_linalg_det": matrix.determinant,
-    "_linalg_slogdet": matrix.log_determinant,
-    **each(matrix.solution, "_linalg_solve_ex linalg_solve_triangular"),
-    "linalg_cholesky_ex": matrix.cholesky,
-    "_linalg_svd": matrix.singular_values,
-    **each(matrix.eigenvalues, "_linalg_eigh linalg_eig linalg_eigvals _linalg_eigvals"),
-    "linalg_pinv": matrix.pseudo_inverse,
-    "linalg_qr": matrix.orthogonalized,
     # message passing
     **each(
         scatter.scattered,

@@ -77,8 +77,6 @@ ZOO: dict[str, Factory] = {
     "soft gate of itself": lambda: written(
         lambda x, a, b: ((x @ a.t()) * torch.sign(x @ a.t()).detach()) @ b.t(), a=(HID, IN), b=(OUT, HID)
     ),
-    "determinant": lambda: written(lambda x, a: torch.linalg.det(x.t() @ x @ a @ a.t())[None], a=(IN, IN)),
-    "inverse": lambda: written(lambda x, a, b: x @ torch.linalg.inv(a) @ b, a=(IN, IN), b=(IN, OUT)),
     "fourier": lambda: written(
         lambda x, a, b: torch.fft.rfft(x @ a.t(), dim=0).abs() @ b.t(), a=(HID, IN), b=(OUT, HID)
     ),

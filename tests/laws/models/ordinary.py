@@ -180,13 +180,6 @@ ZOO: dict[str, Factory] = {
     "forces through a norm": lambda: Case(Energy(SquaredReLU(), norm=True), (torch.randn(6, 3),)),
     "forces of a smooth energy": lambda: Case(Energy(nn.SiLU(), bias=True, both=True), (torch.randn(6, 3),)),
     "forces of atoms that attend": lambda: Case(Atoms(nn.Softplus(), attention=True), (torch.randn(NODES, 3),)),
-    "rows through an inverse": lambda: hidden(
-        lambda h, b, c: torch.linalg.solve(c, h.relu().t()).t() @ b.t(), c=(HID, HID)
-    ),
-    "divided by a determinant": lambda: hidden(lambda h, b, c: h.relu() / torch.linalg.det(c) @ b.t(), c=(3, 3)),
-    "divided by the largest singular value": lambda: hidden(
-        lambda h, b, c: h @ (c / torch.linalg.matrix_norm(c, 2)) @ b.t(), c=(HID, HID)
-    ),
     "cross product": lambda: hidden(
         lambda h, b, c: torch.linalg.cross(h.view(-1, HID, 3), c[None], dim=-1).sum(-1) @ b.t(),
         middle=3 * HID,

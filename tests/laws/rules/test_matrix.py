@@ -1,4 +1,4 @@
-"""Rules of products that sum over an index, inverses and decompositions, against what the operations do."""
+"""Rules of products that sum over an index, against what the operations do."""
 
 import pytest
 import torch
@@ -19,17 +19,6 @@ ADJACENCY = torch.tensor([[0.0, 2.0], [1.0, 0.5], [0.0, 3.0]], dtype=torch.float
 def sparse(layout: torch.layout) -> torch.Tensor:
     return ADJACENCY.to_sparse(layout=layout)
 
-
-torch.manual_seed(6)
-M, R, D, BATCH, TALL = signed(3, 3), signed(3, 2), signed(3), signed(2, 2, 2), signed(3, 2)
-
-
-def definite(a: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """M positive matrix whose rows and columns scale with `rows`."""
-    return (a @ a.t()) * rows[:, None] * rows[None]
-
-
-SQUARE = torch.randn(3, 3).double()
 
 CASES: dict[str, Case] = {
     "mm": case(aten.mm, A, B),
@@ -61,20 +50,6 @@ CASES: dict[str, Case] = {
     ),
     "ger": case(aten.ger, V, signed(2)),
     "outer": case(aten.outer, V, signed(2)),
-    # matrices as a whole
-    "linalg_inv_ex": case(lambda a: aten.linalg_inv_ex(a)[0], M),
-    "_linalg_det": case(lambda a: aten._linalg_det(a)[0], M),
-    "_linalg_slogdet": case(lambda a: aten._linalg_slogdet(a)[1], M),
-    "_linalg_solve_ex": case(lambda a, b: aten._linalg_solve_ex(a, b)[0], M, R),
-    "linalg_solve_triangular": case(lambda a, b: aten.linalg_solve_triangular(a, b, upper=True), M, R, missed=3),
-    "linalg_cholesky_ex": case(lambda r: aten.linalg_cholesky_ex(definite(SQUARE, r))[0], D),
-    "_linalg_svd": case(lambda a: aten._linalg_svd(a)[1], TALL),
-    "_linalg_eigh": case(lambda r: aten._linalg_eigh(definite(SQUARE, r))[0], D),
-    "linalg_eig": case(lambda a: aten.linalg_eig(a)[0].abs().sort().values, M, counted=False),
-    "linalg_eigvals": case(lambda a: aten.linalg_eigvals(a).abs().sort().values, M, counted=False),
-    "_linalg_eigvals": case(lambda a: aten._linalg_eigvals(a).abs().sort().values, M, counted=False),
-    "linalg_pinv": case(lambda a: torch.linalg.pinv(a), TALL, missed=1),
-    "linalg_qr": case(aten.linalg_qr, TALL, counted=False),
 }
 FURTHER: dict[str, Case] = {
     "a matrix with itself": case(lambda x: x @ x.t(), A),
@@ -101,15 +76,6 @@ FURTHER: dict[str, Case] = {
         lambda x, y, w: torch.nn.functional.bilinear(x, y, w), signed(2, 2), signed(2, 3), signed(2, 2, 3)
     ),
     "einsum": case(lambda x, y: torch.einsum("nhd,mhd->nmh", x, y), BATCHED, signed(3, 2, 3)),
-    "inverses of a batch": case(lambda a: aten.linalg_inv_ex(a)[0], BATCH),
-    "determinants of a batch": case(lambda a: aten._linalg_det(a)[0], BATCH),
-    "determinant of a product": case(lambda a, d: torch.linalg.det(a * d), M, D),
-    "solution for a vector": case(lambda a, v: torch.linalg.solve(a, v), M, D),
-    "solution from the right": case(lambda a, b: torch.linalg.solve(a, b, left=False), M, R.t(), counted=False),
-    "solution of a batch": case(lambda a, b: torch.linalg.solve(a, b), BATCH, signed(2, 2, 1)),
-    "upper factor": case(lambda r: torch.linalg.cholesky(definite(SQUARE, r), upper=True), D),
-    "rows times an inverse": case(lambda a, b: b.t() @ torch.linalg.inv(a), M, R),
-    "nuclear norm": case(lambda a: torch.linalg.matrix_norm(a, "nuc"), TALL),
 }
 
 

@@ -34,17 +34,8 @@ def balance_(
     What leads into a neuron of the first layer is scaled to a squared norm; then, neuron after neuron, what leads out
     of it is scaled to what leads into it. Factors are positive: the first matrix keeps the directions of its rows, all
     others those of their columns. In reverse, what leads out of a neuron into the last layer is scaled to a squared
-    norm; then, from the last neuron to the first, what leads into it is scaled to what leads out of it.
-
-    Args:
-        weights: Name -> tensor. Biases are to be zero.
-        neurons: In order of execution.
-        squared_norms: Of the weights that lead into neurons of the first layer (out of neurons into the last): one
-            number, or one for each of the neurons that `ends` gives. At 2, looks-linear orthogonal matrices of equal
-            widths balance as they are.
-        in_reverse: Begin at the last layer.
-        vectors: Names of what scores edges (attention vectors, queries, keys), where balancing does not begin.
-        held: Names of what is followed as it is, such as the scales of normalizations, which may lead into neurons.
+    norm; then, from the last neuron to the first, what leads into it is scaled to what leads out of it. What scores
+    edges (`vectors`) is scaled along, and no place to begin; what is held (scales of normalizations) is followed.
 
     Returns:
         The first neuron that is not in balance, None if all are: nothing leads out of it, or weights are used in two
@@ -73,14 +64,9 @@ def _is_balanced(into: float, out: float) -> bool:
 
 
 def ends(neurons: Sequence[Neuron], in_reverse: bool = False, others: Collection[str] = ()) -> list[Neuron]:
-    """For each neuron of the first layer the terms of matrices that no neuron is before; or of the last, after.
+    """Terms of the matrices that lead into the first layer's neurons, neuron by neuron (in reverse: out of the last).
 
-    That is where balancing begins.
-
-    Args:
-        neurons: In order of execution.
-        in_reverse: Begin at the last layer.
-        others: Names of what is no matrix of features: attention vectors, scales of normalizations.
+    That is where balancing begins. `others` are no matrices of features: attention vectors, scales of normalizations.
     """
     sides = [_sides(terms, in_reverse) for terms in neurons]
     others = {*others, *(term.parameter for _, second in sides for term in second)}
@@ -89,11 +75,7 @@ def ends(neurons: Sequence[Neuron], in_reverse: bool = False, others: Collection
 
 
 def scale_ends_(weights: Mapping[str, Tensor], found: Sequence[Neuron], squared_norms: float | Sequence[float]) -> None:
-    """Scale what `ends` gives, in place, to squared norms.
-
-    Raises:
-        InputError: There is another number of norms than of neurons.
-    """
+    """Scale what `ends` gives, in place, to squared norms."""
     norms = [squared_norms] * len(found) if isinstance(squared_norms, float | int) else squared_norms
     if len(norms) != len(found):
         raise InputError(f"Expected one beta for each of the {len(found)} neurons to begin with, got {len(norms)}.")
@@ -138,21 +120,8 @@ def preserving_factor(
     The size of the outputs is to be that of the inputs of the first layer, as `squared_norm_of_stack` has it: mean
     squares are multiplied by the width of the first layer, and kept from there on. It is measured in forward passes on
     a copy, in evaluation mode. The outputs are a power of the common factor of all matrices, or nearly so where scores
-    and gates depend on it, too: the secant method on logarithms finds it in a few passes.
-
-    Args:
-        model: The model, which is not changed.
-        weights: Name of parameter -> the values to run it with.
-        scaled: Names of the matrices.
-        args: Positional inputs.
-        kwargs: Keyword inputs.
-
-    Returns:
-        The factor. 1 where no factor is known to do it: the size of the outputs does not depend on it, as behind a
-        normalization, or is zero or not finite.
-
-    Raises:
-        ModelError: The model cannot be copied, or its forward pass fails.
+    and gates depend on it, too: the secant method on logarithms finds it in a few passes. It is 1 where none is known
+    to do it: the size of the outputs does not depend on it, as behind a normalization, or is zero or not finite.
     """
     structure = discover(model, *args, **kwargs)
     roles = {info.role for info in structure.parameters}

@@ -241,14 +241,6 @@ def looks_linear_(tensor: Tensor, layout: LooksLinearLayout, generator: Generato
 
     Source:
         Balduzzi et al., "The shattered gradients problem" (2017); section 3 of "Are GATs Out of Balance?".
-
-    Example:
-        >>> weight = looks_linear_(torch.empty(4, 4), LooksLinearLayout(blocks=1, columns=1))
-        >>> torch.equal(weight[:2], -weight[2:]), torch.equal(weight[:, :2], -weight[:, 2:])
-        (True, True)
-        >>> h = torch.tensor([1.0, -2.0])  # relu(u) - relu(-u) = u: what goes in comes out, turned
-        >>> torch.allclose((weight @ torch.cat([h, -h]).relu())[:2].norm(), h.norm())
-        True
     """
     blocks = tensor.chunk(max(layout.blocks, 1))
     half = _half(blocks[0], layout)

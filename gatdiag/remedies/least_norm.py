@@ -87,16 +87,7 @@ def balancing(
     problem: the coordinates that balance g / w as if it were a weight, times -1/2. Entries with w = 0, which no factor
     moves, are left out. One small weight can outweigh all others in such a sum; that is the criterion's nature.
 
-    Args:
-        laws: Of the model.
-        weights: Name -> tensor, on any device and of any floating dtype; a saved checkpoint's just as well.
-        gradients: Name -> gradient of the loss at these weights; what is missing counts as zero. None: balance weights.
-        include_approximate: Use laws that hold only up to an epsilon in the model as well.
-        refused: Positions of further laws to skip, and why.
-        held: Names of weights that are not rescaled, although they count: the function is then another one.
-
-    Raises:
-        ModelError: The iteration did not converge.
+    Laws that are refused, with a reason, are skipped; weights that are held count, and stay.
 
     Source:
         c: equation 5 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023). Relative gradients:
@@ -151,30 +142,13 @@ def least_norm(orbit: Orbit, weights: Tensors, held: Collection[str] = ()) -> tu
     normalization takes out; entries the output does not depend on), weights are not finite, or the norm falls on and on
     along several laws at once, past factors of a million. The others balance around it.
 
-    Args:
-        orbit: Of the laws of one model, or of some of them.
-        weights: Name -> tensor of any floating dtype; of a saved checkpoint just as well.
-        held: Names of parameters that are not to be rescaled; what the factors say of them does not count.
-
     Returns:
         Coordinates t_j, the logarithm of each law's factor, float64 of shape (laws,), zero where skipped; and the
         position of each law that was skipped -> why.
 
-    Raises:
-        ModelError: The iteration did not converge.
-
     Source:
         Convexity and least norm: Saul, "Weight-balancing fixes and flows for deep learning" (2023), for networks of
         ReLU; on any orbit of a torus it is the theorem of Kempf and Ness (1979).
-
-    Example:
-        >>> from fractions import Fraction
-        >>> from gatdiag.laws import Law, Term
-        >>> into, out = Term("a", (1,), (0,), ((0,),), Fraction(1)), Term("b", (1,), (0,), ((0,),), Fraction(-1))
-        >>> law = Law("neuron", "neuron", "", 0, (into, out), True, 0.0)
-        >>> coordinates, _ = least_norm(Orbit([law]), {"a": torch.tensor([8.0]), "b": torch.tensor([2.0])})
-        >>> print(f"{float(coordinates.exp()):.3f}")  # 8 * 0.5 = 2 / 0.5
-        0.500
     """
     count = orbit.exponents.shape[1]
     squares = orbit.squares(weights)
@@ -288,11 +262,6 @@ def solve_banded(band: Any, right: Any) -> Any:
     """The x of H x = right for a symmetric positive semidefinite H, of which entry [d, j] of the band is H[j + d, j].
 
     H is scaled to a diagonal of one first, in place; x is zero where H has a row of zeros.
-
-    Example:
-        >>> band = np.array([[4.0, 3.0], [2.0, 0.0]])  # of [[4, 2], [2, 3]]
-        >>> print(np.round(solve_banded(band, np.array([8.0, 8.0])), 6))
-        [1. 2.]
     """
     diagonal = band[0]
     scale = np.divide(1, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0)

@@ -76,17 +76,7 @@ def rescale_moments_(state: Mapping[str, Any], factor: Tensor, powers: Mapping[s
     ``v' = v / s`` the next step of SGD is 1 / s times what it was, so relative to the weights 1 / s^2 times; that of
     Adam, Adamax, Adagrad and RMSprop is what it was, up to epsilon, so relative to the weights 1 / s times.
 
-    Args:
-        state: Name -> tensor or number, as `optimizer.state` holds it for one parameter, or a saved optimizer.
-        factor: s, broadcasting against the parameter.
-        powers: From `POWERS`. Names that the state lacks are skipped.
-
-    Example:
-        >>> import torch
-        >>> state = {"step": 3, "momentum_buffer": torch.tensor([1.0, 1.0])}
-        >>> rescale_moments_(state, torch.tensor([2.0, 0.5]), POWERS[SGD])
-        >>> state["momentum_buffer"]
-        tensor([0.5000, 2.0000])
+    The state is as `optimizer.state` holds it for one parameter, or a saved optimizer; `powers` are from `POWERS`.
     """
     for tensor, scale in scaled_moments(state, factor, powers):
         multiply_(tensor, scale)

@@ -63,8 +63,7 @@ class Orbit:
     def restricted(self, numbers: Sequence[int]) -> "Orbit":
         """The same cells, moved by some of the laws."""
         part = copy(self)
-        for cached in ("_sides", "_curvature"):
-            vars(part).pop(cached, None)
+        vars(part).pop("_sides", None)
         part.exponents = self.exponents[:, list(numbers)]
         part.exponents.sort_indices()
         return part
@@ -84,29 +83,15 @@ class Orbit:
 
         Neurons meet those of the neighboring layers only, so it is narrow: the cost is linear in the number of layers.
         """
-        between, own = self._curvature
-        band = (between @ squares).reshape(-1, own.shape[0])
-        band[0] = own @ squares
+        pairs = sparse.tril(self.exponents.T @ (sparse.diags(squares) @ self.exponents)).tocoo()
+        apart = pairs.row - pairs.col
+        band = np.zeros((apart.max(initial=0) + 1, pairs.shape[1]))
+        band[apart, pairs.col] = pairs.data
         return band
 
     @cached_property
     def _sides(self) -> tuple[Any, Any]:
         return self.exponents.maximum(0).T.tocsr(), (-self.exponents).maximum(0).T.tocsr()
-
-    @cached_property
-    def _curvature(self) -> tuple[Any, Any]:
-        """Squares -> all pairs of different laws that share a cell; squares -> each law with itself."""
-        entries, laws = self.exponents, self.exponents.shape[1]
-        cell = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
-        found: list[Any] = [np.zeros((4, 0))]  # distance, law, cell, product of exponents
-        for apart in range(1, np.diff(entries.indptr).max(initial=0)):
-            first = np.flatnonzero(cell[apart:] == cell[:-apart])
-            law, other = entries.indices[first], entries.indices[first + apart]
-            found.append(np.stack([other - law, law, cell[first], entries.data[first] * entries.data[first + apart]]))
-        distance, law, cell, products = np.concatenate(found, axis=1)
-        shape = ((int(distance.max(initial=0)) + 1) * laws, entries.shape[0])
-        place = (distance * laws + law).astype(int), cell.astype(int)
-        return sparse.csr_matrix((products, place), shape), entries.multiply(entries).T.tocsr()
 
     def squares(self, weights: Tensors) -> Any:
         """The sum of the squared weights of each cell, as a float64 array."""

@@ -314,22 +314,8 @@ def gradients_of(
 ) -> dict[str, Tensor]:
     """Gradients by name: of a loss, found on a copy of the model in its own mode; or those a backward pass left on it.
 
-    Args:
-        model: The model, which is not changed.
-        parameters: Name -> parameter of the model. Those the loss does not depend on are left out of the result.
-        loss: The output of the forward pass -> scalar; None: use what is in ``.grad``.
-        args: Positional inputs of the forward pass.
-        kwargs: Keyword inputs.
-
     Raises:
         InputError: There are no gradients, or the loss is not one number that depends on the output.
-        ModelError: The forward pass fails.
-
-    Example:
-        >>> line = nn.Linear(2, 1, bias=False)
-        >>> found = gradients_of(line, dict(line.named_parameters()), torch.sum, (torch.ones(3, 2),), {})
-        >>> found["weight"], line.weight.grad
-        (tensor([[3., 3.]]), None)
     """
     if loss is None:
         left = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}

@@ -45,25 +45,7 @@ def output_difference(
     kwargs: Mapping[str, Any] | None = None,
     dtype: torch.dtype | None = None,
 ) -> OutputDifference:
-    """Run a copy of the model in evaluation mode, before and after its parameters are multiplied.
-
-    Args:
-        model: The model, which is not changed.
-        factors: Name of parameter -> factor that broadcasts against it.
-        args: Positional inputs of its forward pass.
-        kwargs: Keyword inputs.
-        dtype: The precision to run in; the model's own if None.
-
-    Raises:
-        ModelError: The model cannot be copied, or its forward pass fails (in this precision).
-
-    Example:
-        >>> mlp = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
-        >>> s = torch.tensor([0.5, 1.0, 4.0])
-        >>> factors = {"0.weight": s[:, None], "0.bias": s, "2.weight": 1 / s}
-        >>> output_difference(mlp, factors, (torch.randn(4, 2),), dtype=torch.float64).relative < 1e-12
-        True
-    """
+    """Run a copy of the model, in evaluation mode and a precision, before and after its parameters are multiplied."""
     replica = replicate(model, args, kwargs)
     if dtype is not None:
         replica.to(dtype)
@@ -100,27 +82,15 @@ def verified_balancing(
     *,
     include_approximate: bool = False,
 ) -> tuple[Rescaling, OutputDifference | None, OutputDifference]:
-    """The rescaling of `balancing`, less the layers whose share in it moves the outputs.
+    """The rescaling of `balancing`, less the layers whose share in it moves the outputs; how far these move then.
 
     A law is a statement about a point; a threshold in the model (the deviations that `StdAggregation` takes for zero, a
     choice of the largest) may be crossed on the way to another one. Where the outputs move by more than rounding, each
-    layer's share is tried by itself, those that move them are skipped, and the others are balanced again.
-
-    Args:
-        model: The model, which is not changed.
-        laws: Of the model.
-        gradients: As in `balancing`.
-        args: Positional inputs of the forward pass, which is run in evaluation mode.
-        kwargs: Keyword inputs.
-        include_approximate: As in `balancing`; outputs may then move by 1e-3 of their size, else by 1e-9, in float64.
-
-    Returns:
-        The rescaling; how far the outputs move in float64, None where the model does not run in it; and in the model's
-        own precision.
+    layer's share is tried by itself, those that move them are skipped, and the others are balanced again. The outputs
+    are compared in float64, where the model runs in it, and in its own precision.
 
     Raises:
-        ModelError: Outputs are not finite in float64, or they move and no layer by itself moves them, or they move by
-            more than the square root of machine epsilon in the model's own precision.
+        ModelError: Outputs are not finite, or they move and no layer by itself moves them.
     """
     limit = _EPSILON if include_approximate else _ROUNDING
     moved = partial(output_difference, model, args=args, kwargs=kwargs)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from gatdiag.run import Run
 from gatdiag.summary import accuracies, logged, loss_name, split
@@ -47,13 +46,6 @@ class Yardstick:
         """Better by 5 points, or a tenth of the loss, on average, and worse by as much for no seed."""
         least = _POINTS if self.is_score else _SHARE
         return bool(gains) and sum(gains) / len(gains) >= least and min(gains) > -least
-
-
-def is_broken(run: Run) -> bool:
-    """The loss ended as NaN or infinite."""
-    name = loss_name(run)
-    values = logged(run, name) if name else pd.Series(dtype=float)
-    return bool(len(values)) and not math.isfinite(values.iloc[-1])
 
 
 def yardstick(run: Run) -> Yardstick | None:

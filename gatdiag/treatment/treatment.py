@@ -15,13 +15,14 @@ import torch
 from torch import nn
 
 from gatdiag.diagnosis import SEVERITIES, Action, Finding, diagnose
+from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import GatdiagError, InputError
 from gatdiag.names import listed
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
 from gatdiag.treatment.actions import ACTIONS, Dose, apply
-from gatdiag.treatment.judging import Yardstick, is_broken, yardstick
+from gatdiag.treatment.judging import Yardstick, yardstick
 from gatdiag.treatment.outcome import Treatment, Trial, result
 from gatdiag.treatment.page import write_page
 from gatdiag.watching import watch
@@ -316,7 +317,7 @@ class _Session:
 
 def _counted(trial: Trial) -> list[float]:
     """The values; NaN where the loss ended as NaN: a score is that of one class then."""
-    return [math.nan if is_broken(run) else value for run, value in zip(trial.runs, trial.values, strict=True)]
+    return [math.nan if Facts(run).is_broken else value for run, value in zip(trial.runs, trial.values, strict=True)]
 
 
 def _devices() -> list[torch.device]:

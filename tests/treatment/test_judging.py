@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from gatdiag.treatment.judging import Yardstick, is_broken, yardstick
+from gatdiag.treatment.judging import Yardstick, yardstick
 from tests.report.builder import build
 
 LOSS, SCORE = Yardstick("loss", False), Yardstick("val_acc", True)
@@ -28,11 +28,6 @@ def test_nothing_logged_is_nothing_to_judge_by(tmp_path):
 def test_the_value_is_that_at_the_end(tmp_path):
     assert LOSS.value(build(tmp_path / "run", logged={"loss": [9.0, 3.0, 1.0, 2.0]})) == 2.0
     assert math.isnan(LOSS.value(build(tmp_path / "nan", logged={"loss": [1.0, math.nan]})))
-
-
-@pytest.mark.parametrize(("loss", "broken"), [([1.0, math.nan], True), ([math.nan, 1.0], False), ([], False)])
-def test_a_loss_that_ends_as_nan_is_broken(tmp_path, loss, broken):
-    assert is_broken(build(tmp_path / "run", logged={"loss": loss} if loss else {})) is broken
 
 
 @pytest.mark.parametrize(

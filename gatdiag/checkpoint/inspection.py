@@ -25,7 +25,6 @@ PathLike = str | os.PathLike[str]
 Tensors: TypeAlias = Mapping[str, Tensor]
 
 _REASONS: Final = 3  # of layers without laws, that are noted
-_RESHAPED: Final = 3  # tensors of another shape, that are named
 _NAMED: Final = 2  # checkpoints that a note is of
 
 
@@ -225,21 +224,20 @@ def _step(checkpoint: Checkpoint, before: int, notes: Notes) -> int:
 def _tell_of_differences(first: Checkpoint, last: Checkpoint, notes: Notes) -> None:
     """Notes what only the last or only the first checkpoint has; InputError where they have nothing in common."""
     before, after = ({name: list(tensor.shape) for name, tensor in of.tensors.items()} for of in (first, last))
-    reshaped = [name for name in before if name in after and before[name] != after[name]]
     if not any(after.get(name) == shape for name, shape in before.items()):
         raise InputError(
             f"{shown_path(last.path)} is of another model than {shown_path(first.path)}: they share no tensor of the "
             f"same name and shape ({listed(map(quoted, after), 3)}; {listed(map(quoted, before), 3)}). Inspect them "
             "one by one"
         )
-    lacking = [name for name in before if name not in after]
-    further = [name for name in after if name not in before]
-    if lacking:
-        notes.add(f"lacks {listed(map(quoted, lacking), 3)} of {shown_path(first.path)}", last.path)
-    if further:
-        notes.add(f"has {listed(map(quoted, further), 3)}, which {shown_path(first.path)} has not", last.path)
-    for name in reshaped[:_RESHAPED]:
-        shapes = f"{after[name]} instead of {before[name]}"
-        notes.add(f"has {quoted(name)} of shape {shapes}: its change is not measured", last.path)
-    if len(reshaped) > _RESHAPED:
-        notes.add(f"has {len(reshaped) - _RESHAPED} more of other shapes than {shown_path(first.path)}", last.path)
+    if lacking := [quoted(name) for name in before if name not in after]:
+        notes.add(f"lacks {listed(lacking, 3)} of {shown_path(first.path)}", last.path)
+    if further := [quoted(name) for name in after if name not in before]:
+        notes.add(f"has {listed(further, 3)}, which {shown_path(first.path)} has not", last.path)
+    reshaped = [
+        f"{quoted(name)} of shape {after[name]} instead of {shape}"
+        for name, shape in before.items()
+        if after.get(name, shape) != shape
+    ]
+    if reshaped:
+        notes.add(f"has {listed(reshaped, 3)}, whose change is not measured", last.path)

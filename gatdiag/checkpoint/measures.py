@@ -11,7 +11,7 @@ from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.weight_change import FRACTIONS
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class WeightStats:
     """Measures of one parameter.
 

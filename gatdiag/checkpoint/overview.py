@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gatdiag.checkpoint.initialization import matching_initialization
 from gatdiag.checkpoint.inspection import Inspection
-from gatdiag.checkpoint.measures import WeightStats, measure
+from gatdiag.checkpoint.measures import measure
 from gatdiag.run import Run
 from gatdiag.structure import Layer, ParameterInfo
 from gatdiag.summary import ATTENTION, FEATURES, role_series
@@ -79,7 +79,7 @@ def layer_rows(inspection: Inspection) -> tuple[LayerRow, ...]:
         "changed_attention": _last(run, "changed_fraction_005", ATTENTION),
         "unchanged": _last(run, "unchanged_fraction", FEATURES),
         "relative_gradient": _last(run, "relative_gradient_norm", FEATURES),
-        "relative_mu": _of_outputs(run),
+        "relative_mu": _by_layer(_of_last_step(run, run.layers), "relative_mu"),
         **_of_laws(run),
     }
     for layer in inspection.structure:
@@ -94,25 +94,18 @@ def layer_rows(inspection: Inspection) -> tuple[LayerRow, ...]:
             remembered_gradient=_remembered(layer, inspection),
             initialization=_initialization(layer, inspection, columns["c"], columns["norm"]),
             non_finite=sum(measured[info.name].non_finite for info in layer.parameters if info.name in measured),
-            dead_rows=sum(found.dead_rows for found in neuron_weights(layer, measured)),
-            dead_columns=sum(found.dead_columns for found in neuron_weights(layer, measured)),
+            dead_rows=sum(measured[i.name].dead_rows for i in _neuron_weights(layer) if i.name in measured),
+            dead_columns=sum(measured[i.name].dead_columns for i in _neuron_weights(layer) if i.name in measured),
             **{name: values.get(layer.name, math.nan) for name, values in columns.items()},
         )
         for layer in inspection.structure
     )
 
 
-def neuron_weights(layer: Layer, measured: Mapping[str, WeightStats]) -> list[WeightStats]:
-    """The feature weights whose rows are neurons: not those of an embedding, nor what a weight is computed from.
-
-    Args:
-        layer: Of the inspected structure.
-        measured: Name -> `measure(tensor)`.
-    """
-    if layer.kind in _TABLES:
-        return []
-    infos = (info for info in layer.parameters if info.role == FEATURES and "parametrizations." not in info.name)
-    return [measured[info.name] for info in infos if info.name in measured]
+def _neuron_weights(layer: Layer) -> list[ParameterInfo]:
+    """The feature weights whose rows are neurons: not those of an embedding, nor what a weight is computed from."""
+    infos = () if layer.kind in _TABLES else layer.parameters
+    return [info for info in infos if info.role == FEATURES and "parametrizations." not in info.name]
 
 
 def _is_computed_from(info: ParameterInfo) -> bool:
@@ -149,24 +142,21 @@ def _mean_square(state: Mapping[str, Tensor], decay: float) -> float:
 
 
 def _last(run: Run, column: str, role: str) -> dict[str, float]:
-    series = role_series(run, column, role)
-    return _by_layer(series[series["step"] == run.steps["step"].max()], "value")
+    return _by_layer(_of_last_step(run, role_series(run, column, role)), "value")
 
 
-def _of_outputs(run: Run) -> dict[str, float]:
-    return _by_layer(run.layers[run.layers["step"] == run.steps["step"].max()], "relative_mu")
+def _of_last_step(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    last: pd.DataFrame = table[table["step"] == run.steps["step"].max()]
+    return last
 
 
 def _of_laws(run: Run) -> dict[str, dict[str, float]]:
-    table = run.neurons.dropna(subset=["layer"])
-    last = table[table["step"] == run.steps["step"].max()].set_index("law")
-    first = table[table["step"] == table["step"].min()].set_index("law")
+    """The largest |c| of each layer in the last step, and the largest |c - c_0| where there are more steps."""
+    table = run.neurons.dropna(subset=["layer"]).set_index("law")
+    first, last = table[table["step"] == table["step"].min()], _of_last_step(run, table)
     drift = (last["c"] - first["c"]).abs() if table["step"].nunique() > 1 else math.nan
-    last = last.assign(size=last["c"].abs(), drift=drift)
-    return {
-        "c": _by_layer(last.groupby("layer", observed=True)["size"].max().reset_index(), "size"),
-        "c_drift": _by_layer(last.groupby("layer", observed=True)["drift"].max().reset_index(), "drift"),
-    }
+    sizes = last[["layer"]].assign(c=last["c"].abs(), c_drift=drift).groupby("layer", observed=True).max()
+    return {name: _by_layer(sizes.reset_index(), name) for name in ("c", "c_drift")}
 
 
 def _by_layer(table: pd.DataFrame, column: str) -> dict[str, float]:
@@ -196,23 +186,14 @@ def weight_table(inspection: Inspection) -> pd.DataFrame:
         second_moment (the norm of Adam's running mean of squared gradients; NaN where the file holds none).
     """
     moments = {} if inspection.optimizer is None else inspection.optimizer.moments
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for layer in inspection.structure:
-        neurons = neuron_weights(layer, inspection.measured)
+        neurons = _neuron_weights(layer)
         for info in layer.parameters:
-            measured = inspection.measured.get(info.name)
-            if measured is not None:
-                second = moments.get(info.name, {}).get("exp_avg_sq")
-                rows.append(
-                    {
-                        "layer": layer.name,
-                        "parameter": info.name,
-                        "role": info.role,
-                        "norm": measured.norm,
-                        "dead_rows": float(measured.dead_rows) if measured in neurons else math.nan,
-                        "dead_columns": float(measured.dead_columns) if measured in neurons else math.nan,
-                        "second_moment": math.nan if second is None else measure(second).norm,
-                    }
-                )
+            if info.name in inspection.measured:
+                found, second = inspection.measured[info.name], moments.get(info.name, {}).get("exp_avg_sq")
+                dead = (found.dead_rows, found.dead_columns) if info in neurons else (math.nan, math.nan)
+                moment = math.nan if second is None else measure(second).norm
+                rows.append((layer.name, info.name, info.role, found.norm, *map(float, dead), moment))
     columns = ["layer", "parameter", "role", "norm", "dead_rows", "dead_columns", "second_moment"]
     return pd.DataFrame(rows, columns=columns)

@@ -221,6 +221,8 @@ _NORM_ROLES: Final[Mapping[str, Role]] = {
     "beta": SHIFT,
 }
 _NORM = re.compile(r"Norm(\dd)?$")
+_PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\..*$")
+_REWRITTEN = re.compile(r"(?<=weight)_[gv]$|_orig$")  # by old-style weight normalization, spectral one, and pruning
 
 
 def adapter_name(module: nn.Module) -> str | None:
@@ -290,3 +292,13 @@ def _guessed(name: str, last: str, dimensions: int) -> Role:
     if dimensions < 2:
         return OTHER
     return EDGE if "edge" in name else FEATURE
+
+
+def weight_name(name: str) -> str:
+    """The name of the weight that a tensor is stored for, which may be computed from it.
+
+    Example:
+        >>> weight_name("lin.parametrizations.weight.original0"), weight_name("lin.weight_orig")
+        ('lin.weight', 'lin.weight')
+    """
+    return _REWRITTEN.sub("", _PARAMETRIZED.sub(r"\1", name))

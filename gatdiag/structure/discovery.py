@@ -1,6 +1,5 @@
 """From a model to its structure."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,15 +10,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatdiag.errors import ModelError
-from gatdiag.structure.adapters import ADAPTERS, adapter_name, kind_of, role_of
+from gatdiag.structure.adapters import ADAPTERS, adapter_name, kind_of, role_of, weight_name
 from gatdiag.structure.copying import tensors_among
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 from gatdiag.structure.replica import Replica, refuse_uninitialized, replicate, unwrapped
 
 _HOLDERS = (nn.ParameterList, nn.ParameterDict)
-_PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\..*$")
-# What old-style weight normalization, spectral normalization and pruning append to the name of a tensor.
-_REWRITTEN = re.compile(r"(?<=weight)_[gv]$|_orig$")
 
 
 def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
@@ -137,7 +133,7 @@ def _looked_through(name: str, modules: Mapping[str, nn.Module]) -> tuple[str, s
 
     `lin.parametrizations.weight.original0` and `lin.weight_orig` stand for `lin.weight`, `mix.0` for the list `mix`.
     """
-    meant = _REWRITTEN.sub("", _PARAMETRIZED.sub(r"\1", name))
+    meant = weight_name(name)
     holder = meant.rpartition(".")[0]
     while holder and isinstance(modules[holder], _HOLDERS):
         meant = holder if isinstance(modules[holder], nn.ParameterList) else meant

@@ -6,7 +6,8 @@ model does:
 
 - Convolutions with the same names: SSG reads as SG; Hypergraph and SuperGAT without attention vectors, and dense ones,
   as GCN; TAG and MixHop as Cheb; GraphConv as it is, though SAGE once had its names. Roles are the same.
-- A user's own convolution is taken apart into its modules, and so are unmatched ones.
+- A user's own convolution is taken apart into its modules, and so are unmatched ones. Recurrent layers and
+  convolutions of images are a "Module".
 - Layer, group and instance normalizations share their names, as batch normalizations of any dimension do.
 - An embedding differs from a linear map without bias by its own name only.
 - The `eps` of a GIN is listed as a parameter though it may be a buffer; what is frozen is listed as trainable.
@@ -23,22 +24,18 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from gatdiag.structure.adapters import ADAPTERS, BLOCKS, Role, role_of
+from gatdiag.structure.adapters import ADAPTERS, BLOCKS, Role, role_of, weight_name
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 
 Shape: TypeAlias = tuple[int, ...]
 Children: TypeAlias = Mapping[str, Shape | None]  # name right below a path -> shape of the tensor, None for a module
 
-_PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\..*$")
-_REWRITTEN = re.compile(r"(?<=weight)_[gv]$|_orig$")  # by old-style weight normalization, spectral one, and pruning
 _BUFFER = re.compile(r"(^|\.)(running_(mean|var)|n_averaged|avg_deg_(lin|log)|eye|position_ids|_[^.]*|[^.]*_mask)$")
 _NUMBER = re.compile(r"([0-9]+)")
 
 _NORMS: Final = ("BatchNorm", "BatchNorm1d", "LayerNorm", "RMSNorm", "GraphNorm")
 _NORM_ROLES: Final[Mapping[str, Role]] = {"weight": "norm scale", "scale": "norm scale", "bias": "norm shift"}
 _PLAIN: Final = nn.Module()  # role_of asks an owner's class whether it normalizes; here names have said so already
-_RECURRENT: Final[Mapping[int, str]] = {3: "GRU", 4: "LSTM"}
-_BY_AXES: Final[Mapping[int, str]] = {3: "Conv1d", 4: "Conv2d", 5: "Conv3d"}
 _INNER: Final = ("conv_in", "conv_out", "phi")  # convolutions inside a convolution: layers of their own
 _WRAPPERS: Final = ("DirGNNConv", "AntiSymmetricConv")
 _LINEAR: Final = re.compile(r"(^|_)(lin|linear|fc)s?\d*(_|$)", re.IGNORECASE)  # names that nn.Linear alone is given
@@ -199,7 +196,7 @@ def _in_order(layers: dict[str, list[ParameterInfo]], keys: Iterable[str]) -> It
 
 def _meant(key: str) -> str:
     """The parameter that a tensor stands for: `lin.weight` for `lin.weight_orig`, the list for its entries."""
-    meant = _REWRITTEN.sub("", _PARAMETRIZED.sub(r"\1", key))
+    meant = weight_name(key)
     while "." in meant and meant.rpartition(".")[2].isdigit():
         meant = meant.rpartition(".")[0]
     return meant
@@ -328,15 +325,12 @@ class _Modules:
             return "BatchNorm1d"
         if "mean_scale" in own:
             return "GraphNorm"
-        inputs = next((name for name in own if name.startswith("weight_ih")), None)
-        if inputs is not None:
-            return _recurrent_kind(inputs, own)
         weight = own.get("weight", own.get("scale") if path else None)
         if weight is None or not own.keys() <= {"weight", "scale", "bias"}:
             return None
         if len(weight) == 1:
             return _vector_kind(path, own, weight)
-        return self._matrix_kind(path, own, weight) if len(weight) == 2 else _BY_AXES.get(len(weight))
+        return self._matrix_kind(path, own, weight) if len(weight) == 2 else None
 
     def _own(self, path: str) -> dict[str, Shape]:
         return {name: shape for name, shape in self._children.get(path, {}).items() if shape is not None}
@@ -352,13 +346,6 @@ class _Modules:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _recurrent_kind(inputs: str, own: Mapping[str, Shape]) -> str:
-    rows, hidden = own[inputs][:1], own.get(inputs.replace("_ih", "_hh"), ())[1:]
-    gates = rows[0] // hidden[0] if rows and hidden and hidden[0] else 1
-    kind = "LSTM" if "weight_hr_l0" in own else _RECURRENT.get(gates, "RNN")  # the first has a projection
-    return kind + ("Cell" if inputs == "weight_ih" else "")
 
 
 def _vector_kind(path: str, own: Mapping[str, Shape], weight: Shape) -> str:

@@ -210,7 +210,7 @@ def tied():
         (Named(convs=stack(5, 4, 3), norms=nn.ModuleList([nn.LayerNorm(4)])), "norms.0.weight is of a normalization"),
         (Named(convs=stack(5, 4, 3), bn=nn.BatchNorm1d(4, affine=False)), "bn.running_mean is of a normalization"),
         (Named(convs=stack(5, 4, 3), skip=nn.Linear(5, 4)), "skip leads around"),
-        (Named(convs=stack(5, 4, 3), rnn=nn.LSTM(4, 4)), "how rnn (LSTM) uses its weights is not known"),
+        (Named(convs=stack(5, 4, 3), rnn=nn.LSTM(4, 4)), "how rnn (Module) uses its weights is not known"),
         (Named(emb=nn.Embedding(9, 4), convs=stack(5, 4, 3)), "emb (Embedding)"),
         (Named(convs=stack(5, 4, 3, make=gnn.TransformerConv)), "(TransformerConv)"),
         (Named(conv=gnn.SAGEConv(4, 4, project=True), lin=nn.Linear(4, 2)), "(SAGEConv)"),

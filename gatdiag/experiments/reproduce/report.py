@@ -90,6 +90,8 @@ def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str],
     yield f"Written by `{_command(outcome)}`. [results.csv](results.csv) has all that was measured{runs}.\n"
     if evidence:
         yield f"{evidence.text}\n"
+        if one.left_out and not rows and not outcome.task.full:
+            yield f"--quick leaves out: {one.left_out}\n"
     if rows:
         yield from _outcome(outcome, rows)
         yield from _not_run(outcome, rows)

@@ -92,6 +92,7 @@ def test_evidence_stands_where_trainings_would(small, tmp_path):
     text = (folder / "README.md").read_text()
     assert "Beyond the papers. The finding: It can be done." in text
     assert "It is so." in text
+    assert "--quick leaves out: two thirds of the epochs." in text
     assert "Published and measured" not in text
     assert (folder / "residuals.png").read_bytes() == b"picture"
 

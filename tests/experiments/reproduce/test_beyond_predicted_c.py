@@ -1,0 +1,86 @@
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gatdiag.experiments.data import prepared_graph
+from gatdiag.experiments.experiment import prepared_model
+from gatdiag.experiments.reproduce.beyond_predicted_c import (
+    CONTROL,
+    EXPERIMENT,
+    OPTIMIZERS,
+    predictions,
+    report,
+    summarize,
+)
+
+SMALL = replace(EXPERIMENT, data="csbm", layers=2, width=4, epochs=3)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return prepared_graph("csbm:nodes=100,classes=2,features=5,degree=4")
+
+
+def c_by_loops(model):
+    first, last = (dict(conv.named_parameters()) for conv in model.convs)
+    return [
+        sum(entry**2 for entry in first["lin_l.weight"][neuron].tolist())
+        - first["att"][0, 0, neuron].item() ** 2
+        - sum(row[neuron] ** 2 for row in last["lin_l.weight"].tolist())
+        for neuron in range(4)
+    ]
+
+
+@pytest.mark.parametrize("optimizer", ["Nesterov, weight decay", "AdamW"])
+def test_recorded_c_is_that_of_a_training_by_hand_and_what_was_predicted(optimizer, graph):
+    found = predictions(graph, optimizer, double=True, experiment=SMALL)
+    model = prepared_model(SMALL, graph).double()
+    stepping = OPTIMIZERS[optimizer](model.parameters())
+    expected = []
+    for _ in range(3):
+        expected.append(c_by_loops(model))
+        stepping.zero_grad()
+        logits = model(graph.x.double(), graph.edge_index)
+        F.cross_entropy(logits[graph.train_mask], graph.y[graph.train_mask]).backward()
+        stepping.step()
+    c = found.pivot(index="step", columns="law", values="c")
+    torch.testing.assert_close(torch.tensor(c.to_numpy()), torch.tensor(expected, dtype=torch.float64))
+    numbers = summarize(found)
+    assert numbers["error"] < 1e-14 < 1e-6 < numbers["step"] <= numbers["drift"]
+
+
+def test_the_control_is_not_predicted_and_the_report_says_so(graph):
+    names = ("SGD", "Adam", CONTROL)
+    tables = [predictions(graph, name, experiment=SMALL).assign(optimizer=name, precision="float32") for name in names]
+    sgd, _, control = map(summarize, tables)
+    assert control["error"] > 100 * sgd["error"]
+    said = report(pd.concat(tables))
+    assert said.text.startswith("3 of 3 statements are shown")
+    assert said.table["optimizer"].to_list() == [*names]
+    assert said.pictures["predicted-c.png"].startswith(b"\x89PNG")
+    unpredicted = report(pd.concat([tables[0].assign(predicted_c=0.0), *tables[1:]]))
+    assert "**Not shown:** In float32" in unpredicted.text
+
+
+def test_a_summary_by_hand():
+    table = pd.DataFrame(
+        {
+            "step": [0, 0, 1, 1, 2, 2],
+            "law": [0, 1, 0, 1, 0, 1],
+            "c": [1.0, -2.0, 1.5, -2.0, 1.0, -4.0],
+            "predicted_c": [9.0, 9.0, 1.25, -2.0, 0.75, -3.0],
+            "loss": [3.0, 3.0, 2.0, 2.0, 1.0, 1.0],
+        }
+    )
+    assert summarize(table) == {
+        "drift": 2.0,
+        "step": 2.0,
+        "error": 1.0,
+        "relative_error": 0.25,
+        "of_step": 0.5,
+        "accumulated": 1.0,
+        "loss": 1.0,
+    }

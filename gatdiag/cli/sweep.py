@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -30,18 +29,32 @@ def sweep(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")] = Path("sweep"),
     root: Root = DATA_FOLDER,
     workers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes, each with one thread; 1: this one.")
-    ] = os.cpu_count() or 1,
-    record: Annotated[bool, typer.Option("--record", help="Watch the trainings, and keep their runs.")] = False,
+        int | None,
+        typer.Option(min=1, metavar="N", help="Processes, each with one thread; one for each core if left out."),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="processes, or dask or ray: a cluster that is running.")
+    ] = "processes",
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Of the cluster; that on this machine if left out."),
+    ] = None,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Watch the trainings, and keep their runs; a cluster has to share the folder."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train each combination of the settings in a file, and print means over seeds with 95 % confidence intervals.
 
     A result is written once its training has ended, and never again: killed or interrupted, the same command goes on
-    with what is not done. The table is kept as table.csv.
+    with what is not done. The table is kept as table.csv. On a Dask or Ray cluster the results are the same; its
+    workers need gatdiag, and the data sets at the same place.
     """
     from gatdiag.experiments import sweep as sweeping
 
+    if workers is not None and backend != "processes":
+        raise InputError("--workers is of --backend processes: a cluster has the workers that it was started with")
     cells = sweeping.read_grid(grid)
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -56,17 +69,32 @@ def sweep(
         def on_cell(cell: Experiment, outcome: str) -> None:
             bars.advance(task)
 
-        failed = sweeping.sweep(cells, out, root, workers=workers, record=record, on_cell=on_cell)
+        options: dict[str, Any] = {"workers": workers, "backend": backend, "address": address, "record": record}
+        failed = sweeping.sweep(cells, out, root, on_cell=on_cell, **options)
     means = sweeping.summarize(cells, out)
-    if not means.empty:
-        means.to_csv(out / "table.csv", index=False)
+    wrong = _table_error(means, out / "table.csv")
     if as_json:
         print_document({"version": 1, "table": means.to_dict("records"), "failed": [*failed.values()]})
     else:
         _print(means, out)
     if failed:
         reasons = "; ".join(dict.fromkeys(failed.values()))
-        raise InputError(f"{len(failed)} of {len(cells)} trainings failed, and are tried again next time: {reasons}")
+        wrong.insert(0, f"{len(failed)} of {len(cells)} trainings failed, and are tried again next time: {reasons}")
+    if wrong:
+        raise InputError("; ".join(wrong))
+
+
+def _table_error(means: pd.DataFrame, file: Path) -> list[str]:
+    """Write the table; what is wrong with that is told after the trainings that failed."""
+    from gatdiag.run.files import atomic_write
+
+    try:
+        if not means.empty:
+            with atomic_write(file) as part:
+                means.to_csv(part, index=False)
+    except OSError as error:
+        return [f"{file} could not be written: {error}"]
+    return []
 
 
 def _print(means: pd.DataFrame, out: Path) -> None:

@@ -1,9 +1,10 @@
-"""A grid of settings -> trainings, each in a process of a pool, each result written once; a table of means."""
+"""A grid of settings -> trainings, in processes or on a cluster, each result written once; a table of means."""
 
 import hashlib
 import json
 import os
 import tomllib
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
@@ -82,7 +83,9 @@ def sweep(
     folder: str | os.PathLike[str],
     root: str | os.PathLike[str] = "data",
     *,
-    workers: int = 1,
+    workers: int | None = 1,
+    backend: str = "processes",
+    address: str | None = None,
     record: bool = False,
     on_cell: OnCell = lambda cell, outcome: None,
 ) -> dict[Experiment, str]:
@@ -92,19 +95,24 @@ def sweep(
         cells: What to train.
         folder: Holds a file for each cell that is done (``cells/KEY.json``: see
             `gatdiag.experiments.experiment.document`), which is written whole, once, and never again.
-        root: Folder of the data sets.
-        workers: Processes, each with one thread. 1: this one.
+        root: Folder of the data sets; workers of a cluster read it at the same place.
+        workers: Processes, each with one thread. 1: this one; None: one for each core. A cluster has its own.
+        backend: ``processes``, or ``dask`` or ``ray`` for a cluster that is running (`gatdiag.experiments.pool`). The
+            results are the same.
+        address: Of the cluster; None: the one on this machine.
         record: Watch the trainings; their runs are in ``runs/KEY``. A cell whose run is not there is trained again.
+            Workers of a cluster write the runs, so they need the folder at the same place.
         on_cell: Called with each cell and what became of it: ``kept`` (it was done before), ``done``, or what
             was wrong.
 
     Returns:
-        The cells that failed, and why: what gatdiag refused. They are tried again next time.
+        The cells that failed, and why: type, message and place of the error. They are tried again next time.
 
     Raises:
-        InputError: Another sweep writes to the folder, there is a file in its place, or a worker was killed.
+        InputError: Another sweep writes to the folder, there is a file in its place, there is no such cluster, or a
+            worker was killed.
     """
-    folder = Path(folder)
+    folder = Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder for the sweep, but {folder} is a file")
     (folder / _CELLS).mkdir(parents=True, exist_ok=True)
@@ -116,9 +124,10 @@ def sweep(
                 on_cell(cell, "kept")
             else:
                 waiting.append(cell)
-        work = partial(_train_cell, folder=folder, root=Path(root), record=record)
-        with mapped(work, waiting, workers) as done:
-            for cell, error in done:
+        work = partial(_train_cell, root=Path(root).absolute(), recorded=folder if record else None)
+        with mapped(work, waiting, workers, backend, address) as done:
+            for cell, outcome in done:
+                error = outcome if isinstance(outcome, str) else _keep(cell, outcome, folder, record)
                 if error:
                     failed[cell] = error
                 on_cell(cell, error or "done")
@@ -172,16 +181,35 @@ def _file(folder: Path, cell: Experiment) -> Path:
     return folder / _CELLS / f"{cell_key(cell)}.json"
 
 
-def _train_cell(cell: Experiment, folder: Path, root: Path, record: bool) -> tuple[Experiment, str]:
-    """Train and write; what gatdiag refuses is returned with the cell."""
-    run = run_folder(cell, folder) if record else None
+def _train_cell(cell: Experiment, root: Path, recorded: Path | None) -> tuple[Experiment, dict[str, Any] | str]:
+    """Train; returns the document of the cell, or what was wrong."""
     try:
-        result = run_experiment(cell, root, run, overwrite=True)
-    except GatdiagError as error:
-        return cell, f"{type(error).__name__}: {error}"
-    with atomic_write(_file(folder, cell), durable=True) as part:
-        part.write_text(json.dumps(document(cell, result), indent=1) + "\n")
-    return cell, ""
+        result = run_experiment(cell, root, recorded and run_folder(cell, recorded), overwrite=True)
+    except Exception as error:
+        return cell, _reason(error)
+    return cell, document(cell, result)
+
+
+def _keep(cell: Experiment, done: dict[str, Any], folder: Path, record: bool) -> str:
+    """Write what a worker returned; what is wrong with that, or nothing."""
+    run = run_folder(cell, folder)
+    if record and not run.is_dir():
+        return f"its run is not in {run}: to record, all workers need this folder at this place"
+    try:
+        with atomic_write(_file(folder, cell), durable=True) as part:
+            part.write_text(json.dumps(done, indent=1) + "\n")
+    except OSError as error:
+        return f"its result could not be written: {error}"
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    """Type and message, and where it was raised if that was not on purpose."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if isinstance(error, GatdiagError):
+        return text
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{text} ({last.filename}, line {last.lineno}, in {last.name})"
 
 
 @contextmanager

@@ -1,6 +1,8 @@
+import errno
 import json
 import multiprocessing
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -14,8 +16,10 @@ import pytest
 
 import gatdiag
 from gatdiag.errors import InputError
+from gatdiag.experiments import sweep as sweeping
 from gatdiag.experiments.experiment import Experiment, run_experiment
 from gatdiag.experiments.sweep import cell_key, read_grid, summarize, sweep
+from gatdiag.run.files import atomic_write
 
 ROOT = Path(__file__).parents[2]
 GRID = """
@@ -102,6 +106,54 @@ def test_what_is_refused_is_told_and_tried_again(cells, tmp_path):
     assert "ModelError: convs.0 has a head whose attention vector is zero" in failed[wrong]
     assert len(contents(tmp_path / "out")) == 1
     assert [*sweep([wrong], tmp_path / "out")] == [wrong]
+
+
+def test_any_error_is_told_with_its_place_and_the_others_are_trained(cells, tmp_path, monkeypatch):
+    def broken(cell, *args, **options):
+        if cell.seed == 1:
+            raise RuntimeError("two\n  lines")
+        return run_experiment(cell, *args, **options)
+
+    monkeypatch.setattr(sweeping, "run_experiment", broken)
+    failed = sweep(cells[:3], tmp_path / "out")
+    assert [*failed] == [cells[1]]
+    assert re.fullmatch(r"RuntimeError: two lines \(.*test_sweep.py, line \d+, in broken\)", failed[cells[1]])
+    assert len(contents(tmp_path / "out")) == 2
+    monkeypatch.undo()
+    assert sweep(cells[:3], tmp_path / "out") == {}
+
+
+def test_a_result_that_cannot_be_written_is_told_and_the_others_are(cells, tmp_path, monkeypatch):
+    def full(path, **options):
+        if cell_key(cells[0]) in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return atomic_write(path, **options)
+
+    monkeypatch.setattr(sweeping, "atomic_write", full)
+    failed = sweep(cells[:2], tmp_path / "out")
+    assert "could not be written: [Errno 28] No space left" in failed[cells[0]]
+    assert [*contents(tmp_path / "out")] == [f"{cell_key(cells[1])}.json"]
+
+
+def test_an_interrupt_ends_it_at_once(cells, tmp_path, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeping, "run_experiment", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(cells, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "slurm"}, "one of processes, dask, ray"),
+        ({"address": "host:1"}, "dask or ray cluster; got 'host:1'"),
+    ],
+)
+def test_a_cluster_that_makes_no_sense_is_refused(cells, tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        sweep(cells, tmp_path / "out", **options)
 
 
 def test_trainings_may_be_watched(cells, tmp_path):

@@ -13,7 +13,6 @@ as a text, why it could not be made.
     non_finite       the operation that returned the first NaN or infinity
     laws             laws that the training disproves, c that the optimizer moves
     generalization   overfitting
-    stored_weights   dead weights and parameters without a gradient, in checkpoints
     symptoms         what any of these causes shows: a loss that does not fall, weights that never moved
 
     causes       the table of precedence, and of what explains what
@@ -43,7 +42,6 @@ from gatdiag.diagnosis import (
     non_finite,
     output,
     rates,
-    stored_weights,
     symptoms,
     units,
     wiring,
@@ -141,7 +139,7 @@ def judged(facts: Facts) -> Diagnosis:
         elif result is not None:
             found.append(result)
     if facts.weights is not None:
-        found += [*stored_weights.no_gradient(facts.weights), *stored_weights.dead_weights(facts.weights)]
+        found += [*wiring.without_stored_gradient(facts.weights), *units.dead_weights(facts.weights)]
     return Diagnosis(tuple(_ranked(found)), skipped, facts.state)
 
 

@@ -35,9 +35,8 @@ def exploding(facts: Facts) -> Finding | str | None:
         "depth-exploding-gradient",
         facts.severity,
         "Gradients explode with depth",
-        f"Over {len(norms) + 1} layers the outputs grow {number(grow)} times and the gradients {number(back)} times "
-        f"on their way back, "
-        "though each weight is of usual size: a sum of that many residual branches has to be scaled.",
+        f"Over {len(norms) + 1} layers the outputs grow {number(grow)} times and the gradients {number(back)} times on "
+        "their way back, though each weight is of usual size: a sum of that many residual branches has to be scaled.",
         (
             Evidence("norm of the last hidden output over the first's", grow),
             Evidence("gradient of the first over the last hidden layer", back),

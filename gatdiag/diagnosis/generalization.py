@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, median
@@ -62,7 +63,7 @@ def _fall(facts: Facts, name: str | None) -> float:
     values = logged(facts.run, name).dropna().to_numpy(float) if name else np.empty(0)
     if len(values) < 6:
         return math.nan
-    smooth = np.array([median(values[max(0, k - 2) : k + 1]) for k in range(len(values))])
+    smooth = pd.Series(values).rolling(3, min_periods=1).median()
     return float((smooth.max() - median(values[-3:])) / smooth.max()) if smooth.max() > 0 else math.nan
 
 

@@ -34,9 +34,8 @@ def too_large(facts: Facts) -> Finding | str | None:
         facts.severity,
         "Initial weights are too large",
         f"The weights start {number(mean)} times as large as Glorot's (geometric mean over layers; "
-        f"{number(gains[layer])} times in "
-        f"layer {short(layer)}), so that the first loss is {number(facts.first_loss)} where a constant prediction "
-        f"has {number(facts.base)}.",
+        f"{number(gains[layer])} times in layer {short(layer)}), so that the first loss is {number(facts.first_loss)} "
+        f"where a constant prediction has {number(facts.base)}.",
         (
             Evidence("initial norm over Glorot's, geometric mean over layers", mean),
             Evidence("first loss over that of a constant prediction", facts.first_loss / facts.base),
@@ -68,8 +67,7 @@ def too_small(facts: Facts) -> Finding | str | None:
         facts.severity,
         "Initial weights are too small",
         f"The weights start at {number(mean)} of the size of Glorot's (geometric mean over layers; "
-        f"{number(gains[layer])} in layer "
-        f"{short(layer)}): outputs and gradients shrink by that factor at each layer.",
+        f"{number(gains[layer])} in layer {short(layer)}): outputs and gradients shrink by that factor at each layer.",
         (Evidence("initial norm over Glorot's, geometric mean over layers", mean),),
         f"Flagged below {said('gain-small')}.",
         tuple(name for name in gains if gains[name] < limit("gain-small")),

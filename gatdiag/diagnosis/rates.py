@@ -117,8 +117,7 @@ def too_small(facts: Facts) -> Finding | str | None:
         facts.severity if facts.count >= limit("sure") else "warning",
         "The learning rate is too small",
         f"At a learning rate of {number(lr)} a step moves the weights by {number(ratio)} of their size, and all "
-        f"{facts.count:,} steps together by "
-        f"{number(facts.path)}: the loss falls in a straight line, far too slowly.",
+        f"{facts.count:,} steps together by {number(facts.path)}: the loss falls in a straight line, far too slowly.",
         (
             Evidence("sum of the relative steps", facts.path),
             *([Evidence("overshoot, median", median(facts.overshoot))] if len(facts.overshoot) else []),
@@ -144,9 +143,8 @@ def _faded(facts: Facts) -> Finding | None:
         "lr-too-small",
         facts.severity,
         "The learning rate fades too early",
-        f"The schedule took the learning rate from {number(median(rates[:3]))} to {number(float(rates[-1]))} while "
-        f"the loss had "
-        "hardly fallen.",
+        f"The schedule took the learning rate from {number(median(rates[:3]))} to {number(float(rates[-1]))} while the "
+        "loss had hardly fallen.",
         (Evidence("last learning rate over the first", float(rates[-1]) / median(rates[:3])),),
         f"Flagged below {said('faded')}.",
         steps=(0, facts.count - 1),
@@ -223,8 +221,7 @@ def weight_decay(facts: Facts) -> Finding | str | None:
         facts.severity,
         "Weight decay is too strong",
         f"A weight decay of {number(decay)} shrinks the weights to {percent(shrunk)} of their size; at the end it "
-        f"pulls at them "
-        f"{number(pull)} times as hard as the gradient.",
+        f"pulls at them {number(pull)} times as hard as the gradient.",
         (
             Evidence("pull of the decay over that of the gradient", pull),
             Evidence("size of the weights, end over start", shrunk),

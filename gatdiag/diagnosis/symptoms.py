@@ -47,8 +47,7 @@ def unchanged_weights(facts: Facts) -> Finding | None:
         "warning" if facts.is_of_checkpoints else "note",
         "Weights that never moved",
         f"{percent(shares[worst])} of the feature weights of layer {short(worst)} are bit for bit what they were; so "
-        f"it is in "
-        f"{len(stuck)} of {len(shares)} layers: {listed(map(short, stuck))}.",
+        f"it is in {len(stuck)} of {len(shares)} layers: {listed(map(short, stuck))}.",
         (Evidence(f"share of unchanged weights, in layer {short(worst)}", shares[worst]),),
         f"Flagged from {said('unchanged')}.",
         stuck,

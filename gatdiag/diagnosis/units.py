@@ -1,9 +1,11 @@
-"""Units that are dead, and attention that looks at one neighbor."""
+"""Units that are dead, in training or as weights of a checkpoint, and attention that looks at one neighbor."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import layers_of_rank_one
@@ -12,7 +14,7 @@ from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, short
-from gatdiag.summary import recorded
+from gatdiag.summary import FEATURES, recorded
 
 
 def dead_units(facts: Facts) -> Finding | str | None:
@@ -82,6 +84,35 @@ def _is_telling(facts: Facts) -> bool:
     """Hidden units without a gradient say something where the network gets a gradient and fails to learn."""
     known = facts.gradients[np.isfinite(facts.gradients)]
     return bool(facts.state in ("failing", "partly") and len(known) and (known > 0).any())
+
+
+def dead_weights(weights: pd.DataFrame) -> Iterator[Finding]:
+    """Layers with neurons that nothing leads into, or inputs that are not read. Flagged from the first one.
+
+    Args:
+        weights: One row a parameter: layer, parameter, role, norm, dead_rows, dead_columns (rows and columns that are
+            zero; NaN where they are no neurons).
+    """
+    matrices = weights[weights["role"] == FEATURES]
+    for layer, table in matrices.groupby("layer", sort=False):
+        living = table[table["norm"] > 0]
+        rows, columns = (int(living[name].sum()) for name in ("dead_rows", "dead_columns"))
+        zero = bool((table["norm"] == 0).any())
+        what = [f"{rows} neurons that nothing leads into"] * (rows > 0)
+        what += [f"{columns} inputs that are not read"] * (columns > 0)
+        what += ["a weight matrix that is zero"] * zero
+        if what:
+            yield Finding(
+                "dead-weights",
+                "warning" if rows else "note",
+                "Dead weights",
+                f"Layer {short(str(layer))} has {', '.join(what)}.",
+                (Evidence("rows that are zero", rows, "neurons"), Evidence("columns that are zero", columns, "inputs")),
+                "Flagged from the first one.",
+                (str(layer),),
+                remedy=f"torch.nn.init.xavier_uniform_(model.get_submodule({str(layer)!r}).weight)  # and train again",
+                falsified_by="The rows were pruned, or the inputs are padding, on purpose.",
+            )
 
 
 def attention_saturated(facts: Facts) -> Finding | str | None:

@@ -1,9 +1,11 @@
 """Parameters that cannot move: in no optimizer, without a gradient; leftover gradients; no signal at all."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts
@@ -39,8 +41,7 @@ def not_in_optimizer(facts: Facts) -> Finding | str | None:
     else:
         text = (
             f"{foreign} tensors that the output depends on and that take gradients are no parameters of the model "
-            f"(layers "
-            "in a plain list or dict are not registered), so that the optimizer does not move them."
+            "(layers in a plain list or dict are not registered), so that the optimizer does not move them."
         )
     fix = remedy.optimizer(facts)
     if not missing:
@@ -105,10 +106,29 @@ def _is_cut_off(facts: Facts, never: Sequence[str]) -> bool:
 def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severity) -> Finding:
     frozen = not facts.parameters[names[0]].get("trainable", True)
     module = names[0].rpartition(".")[0] or names[0]
-    fix = "model.requires_grad_(True)  # before the optimizer is made" if frozen else (
-        f"# look for .detach(), .data, torch.no_grad(), .argmax() or .item() between {module} and the loss:\n"
-        "print([name for name, p in model.named_parameters() if p.grad is None])  # after loss.backward()"
-    )  # fmt: skip
+    found = _without_gradient(names, text, severity, _layers_of(facts, names))
+    if frozen:
+        fix = "model.requires_grad_(True)  # before the optimizer is made"
+        return replace(found, remedy=fix, actions=(Action("unfreeze"),))
+    look = f"# look for .detach(), .data, torch.no_grad(), .argmax() or .item() between {module} and the loss:"
+    return replace(found, remedy=f"{look}\n{found.remedy}")
+
+
+def without_stored_gradient(weights: pd.DataFrame) -> Iterator[Finding]:
+    """Parameters whose second moment in Adam, a sum of squared gradients, is zero: no gradient ever reached them.
+
+    Args:
+        weights: One row a parameter: layer, parameter, second_moment (NaN where the optimizer keeps none).
+    """
+    known = weights.dropna(subset=["second_moment"])
+    never = known[known["second_moment"] == 0]
+    if len(never):
+        text = f"No gradient ever reached {len(never)} of {len(known)} parameters, for Adam's second moment is zero"
+        found = _without_gradient(never["parameter"].tolist(), text, "warning", tuple(dict.fromkeys(never["layer"])))
+        yield replace(found, threshold="Flagged from the first one.", figure="")
+
+
+def _without_gradient(names: Sequence[str], text: str, severity: Severity, layers: tuple[str, ...]) -> Finding:
     return Finding(
         "parameters-without-gradient",
         severity,
@@ -116,11 +136,10 @@ def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severi
         f"{text}: {listed(map(short, names), _FEW)}.",
         (Evidence("parameters without a gradient", len(names), "parameters"),),
         "Flagged where it is so at every recorded step.",
-        _layers_of(facts, names),
+        layers,
         tuple(names),
         figure="gradient_norms",
-        remedy=fix,
-        actions=(Action("unfreeze"),) if frozen else (),
+        remedy="print([name for name, p in model.named_parameters() if p.grad is None])  # after loss.backward()",
         falsified_by="p.grad of these parameters is not None and not zero after loss.backward().",
     )
 

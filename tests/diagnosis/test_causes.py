@@ -10,8 +10,9 @@ from gatdiag.diagnosis import CHECKS, diagnose
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Finding
 from gatdiag.diagnosis.laws import relative_to_weights
-from gatdiag.diagnosis.stored_weights import dead_weights, no_gradient
 from gatdiag.diagnosis.thresholds import limit
+from gatdiag.diagnosis.units import dead_weights
+from gatdiag.diagnosis.wiring import without_stored_gradient
 from tests.report.builder import SHAPES, build, rewrite_meta
 
 STEPS = 60
@@ -344,10 +345,10 @@ def test_dead_weights_are_counted_by_layer():
 
 
 def test_parameters_whose_second_moment_is_zero_never_got_a_gradient():
-    (found,) = no_gradient(weights(parameter=["a", "b"], second_moment=[0.0, 1.0]))
+    (found,) = without_stored_gradient(weights(parameter=["a", "b"], second_moment=[0.0, 1.0]))
     assert (found.parameters, found.layers) == (("a",), ("lin",))
     assert "1 of 2 parameters" in found.text
-    assert list(no_gradient(weights())) == []
+    assert list(without_stored_gradient(weights())) == []
 
 
 # --- what is there before the first step decides ----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, Transform, check_new
-from gatdiag.cli.printing import grid, plain_console
+from gatdiag.cli.printing import plain_console
 from gatdiag.errors import GatdiagError, InputError, ModelError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gatdiag.diagnosis import Action
     from gatdiag.experiments.training import TrainingSettings
     from gatdiag.recorder import Recorder
-    from gatdiag.treatment import Treatment
 
 
 def treat(
@@ -85,7 +84,7 @@ def treat(
             overwrite=overwrite,
             on_progress=lambda text: typer.echo(text, err=True),
         )
-    _print(done)
+    plain_console().print(str(done), soft_wrap=True)
     typer.echo(f"The page: {out / PAGE}")
 
 
@@ -159,22 +158,3 @@ def _remedy(text: str | None) -> str | Action | None:
         f"--remedy: expected the code of a finding ({', '.join(CAUSES)}) or an action with its settings by name "
         f"({', '.join(ACTIONS)}), got {text!r}"
     )
-
-
-def _print(done: Treatment) -> None:
-    console = plain_console()
-    name = done.yardstick.name if done.yardstick else ""
-    table = grid(["training", "what was changed", "verdict"], [name, ""])
-    for trial in (done.before, *done.trials):
-        outcome = "could not" if trial.refused else "helped" if trial.helped else "no help" if trial.gains else ""
-        verdict = trial.verdict.title if trial.verdict and not trial.refused else trial.refused
-        table.add_row(trial.name, "; ".join(trial.changes), verdict, trial.told, outcome)
-    console.print(table)
-    if done.helped:
-        console.print(f"It helped. To paste:\n\n{done.remedy}\n", soft_wrap=True)
-    elif done.trials:
-        console.print("No remedy helped.")
-    elif not done.notes:
-        console.print("There is nothing to treat: no check found a reason for the network not to train.")
-    for note in done.notes:
-        console.print(note, soft_wrap=True)

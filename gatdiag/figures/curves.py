@@ -1,6 +1,6 @@
 """Loss, scores and gradient norm over training: of one run, and of several on top of each other."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -118,36 +118,32 @@ TRAINING_CURVES = Figure(
 )
 
 
-def compared_curves_data(
-    *runs: Run, names: Sequence[str] | None = None, variants: Mapping[str, str] | None = None
-) -> pd.DataFrame:
-    """The loss and other logged scalars of each run, thinned so that spikes stay.
+def compared_curves_data(*runs: Run) -> pd.DataFrame:
+    """The loss of each run, and the score it is judged by, thinned so that spikes stay.
 
     Args:
-        *runs: The runs.
-        names: The logged scalars; by default the loss, and the validation, training or test accuracy (or what other
-            score a run is judged by), the first split that any run has.
-        variants: What each run is called in the legend, by its name; by default its name.
+        *runs: The runs. Of scores those of validation data are shown, else of training, else of test data: the first
+            split that any run has.
 
     Returns:
         quantity, run (its place among the runs), label, step, value, low, high, stretch (of uninterrupted recording).
     """
-    split = next((split for split in _SPLITS if any(split in accuracies(run) for run in runs)), "")
-    parts = []
-    for place, run in enumerate(runs):
-        label = (variants or {}).get(run.name, run.name)
-        for quantity, column in _columns(run, split, names).items():
-            parts.append(thin(logged(run, column)).assign(quantity=quantity, run=place, label=label))
+    parts = [
+        thin(values).assign(quantity=quantity, run=place, label=runs[place].name)
+        for place, quantity, values in _compared(runs)
+    ]
     return tidy(parts, "quantity", "run", "label", "step", "value", "low", "high", "stretch")
 
 
-def _columns(run: Run, split: str, names: Sequence[str] | None) -> dict[str, str]:
-    """Name of a panel -> the run's column for it."""
-    if names is not None:
-        return {name: name for name in names if name in run.logged}
-    loss, known = loss_name(run), accuracies(run)
-    found = {"loss": loss} if loss is not None else {}
-    return found | ({f"{_SPLITS[split]} {score_kind(run)}": known[split]} if split in known else {})
+def _compared(runs: Sequence[Run]) -> Iterator[tuple[int, str, pd.Series]]:
+    """Place of a run, name of a panel, and what the run logged of it."""
+    split = next((split for split in _SPLITS if any(split in accuracies(run) for run in runs)), "")
+    for place, run in enumerate(runs):
+        loss, known = loss_name(run), accuracies(run)
+        if loss is not None:
+            yield place, "loss", logged(run, loss)
+        if split in known:
+            yield place, f"{_SPLITS[split]} {score_kind(run)}", logged(run, known[split])
 
 
 def compared_curves_draw(table: pd.DataFrame, figure: Canvas) -> None:
@@ -198,12 +194,9 @@ def spread_curves_data(*runs: Run, groups: Sequence[str] | None = None) -> pd.Da
         is NaN where it is NaN in half of the runs, and high where it is NaN in one.
     """
     labels = [default_variant(run.name) for run in runs] if groups is None else [*groups]
-    split = next((split for split in _SPLITS if any(split in accuracies(run) for run in runs)), "")
     parts = [
-        pd.DataFrame({"quantity": quantity, "label": label, "own": own, "step": values.index, "value": values})
-        for own, (run, label) in enumerate(zip(runs, labels, strict=True))
-        for quantity, column in _columns(run, split, None).items()
-        for values in [logged(run, column)]
+        pd.DataFrame({"quantity": quantity, "label": labels[own], "own": own, "step": values.index, "value": values})
+        for own, quantity, values in _compared(runs)
     ]
     found = []
     order = list(dict.fromkeys(labels))

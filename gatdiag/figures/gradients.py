@@ -1,6 +1,6 @@
 """Gradients by layer: relative norms beside the training curve, of chosen layers, and run beside run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -158,12 +158,11 @@ CHOSEN_LAYERS = Figure(
 _LIMIT = 8  # runs beside each other
 
 
-def gradient_evolution_data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
+def gradient_evolution_data(*runs: Run) -> pd.DataFrame:
     """The gradient norm of the feature weights of each run, layer and step, thinned so that spikes stay.
 
     Args:
         *runs: The runs; the first eight are drawn.
-        variants: What each run is called, by its name; by default its name.
 
     Returns:
         run (its place among the runs), label, step, until (where its cell ends), layer, value. A run without the
@@ -172,9 +171,7 @@ def gradient_evolution_data(*runs: Run, variants: Mapping[str, str] | None = Non
     maps = [heat_table(role_series(run, "gradient_norm", FEATURES)) for run in runs[:_LIMIT]]
     nulls = pd.DataFrame({"step": [None], "until": [None], "layer": [None], "value": [np.nan]})
     parts = [
-        (table if len(table) else nulls).assign(
-            run=place, label=(variants or {}).get(run.name, run.name), layer=lambda of: of["layer"].astype(object)
-        )
+        (table if len(table) else nulls).assign(run=place, label=run.name, layer=lambda of: of["layer"].astype(object))
         for place, (run, table) in enumerate(zip(runs, maps, strict=False))
         if any(map(len, maps))
     ]

@@ -116,17 +116,22 @@ class Treatment:
         return tuple(f"{one.title}: to be changed by hand: {one.remedy}" for one in self.by_hand)
 
     def __str__(self) -> str:
-        """What was tried and what came of it, a line each."""
+        """What was tried and what came of it, a line each; the lines to paste; what is to be changed by hand."""
         return "\n".join(_told(self))
 
 
 def _told(done: Treatment) -> Iterator[str]:
     verdict = done.verdict
     yield f"before: {verdict.title if verdict else 'not trained'}" + _numbers(done, done.before)
-    if not done.trials and not done.notes:
-        yield "There is nothing to treat."
     for trial in done.trials:
-        yield result(trial) + _numbers(done, trial)
+        now = f"; verdict: {trial.verdict.title}" if trial.verdict and not trial.refused else ""
+        yield f"{result(trial)}{_numbers(done, trial)}{now}"
+    if done.helped:
+        yield f"It helped. To paste:\n\n{done.remedy}\n"
+    elif done.trials:
+        yield "No remedy helped."
+    elif not done.notes:
+        yield "There is nothing to treat: no check found a reason for the network not to train."
     yield from done.notes
 
 

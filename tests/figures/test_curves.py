@@ -74,12 +74,6 @@ def test_the_curves_of_each_run(grown, shown):
     assert len(canvas.legends[0].get_texts()) == 8
 
 
-def test_chosen_scalars_and_labels(grown):
-    values = table(COMPARED_CURVES, grown[:2], names=["test_accuracy"], variants={grown[0].name: "A"})
-    assert set(values["quantity"]) == {"test_accuracy"}
-    assert set(values["label"]) == {"A", grown[1].name}
-
-
 def test_the_spread_of_a_group_is_from_the_lowest_to_the_highest_of_its_runs(tmp_path):
     losses = np.array([[4.0, 3.0, 2.0], [6.0, 1.0, np.nan], [5.0, 9.0, 1.0], [8.0, 7.0, np.nan], [2.0, 5.0, np.nan]])
     runs = [build(tmp_path / f"seed-{place}", logged={"loss": loss}) for place, loss in enumerate(losses)]

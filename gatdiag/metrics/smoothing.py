@@ -11,7 +11,7 @@ float64, and so is float32 whose squares over- or underflow, or whose rows are a
 """
 
 import math
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,13 +29,12 @@ __all__ = [
 ]
 
 _CHUNK = 1 << 22  # entries that are held in float64 at a time
-_SMALL = 1 << 18  # entries that one thread of numpy sums sooner than torch starts its own
 _SMALLEST, _LARGEST = 1e-28, 1e30  # squared norms between which float32 neither under- nor overflows
 _MODERATE = 1e-13, 1e13  # largest entries between which squares are within float32 anyway
 _TINY = 1e-30  # entries below this cannot be scaled up
 _ALIKE = 0.1  # below this mu^2 / norm^2 the rounding of sums shows in mu
-_CHAIN = 16  # rows that float32 adds up one after the other: rounding grows with it
-_PIECE = 512  # entries whose squares are added up in float32
+_FEW, _NARROW = 1 << 13, 8  # entries and columns below which the rounding of single sums shows, not their average
+_PIECE = 128  # entries whose squares are added up in float32
 
 Measured: TypeAlias = Tensor | NDArray[np.float64]
 
@@ -150,55 +149,42 @@ def dead_fraction(x: Tensor) -> Tensor:
 _Numbers: TypeAlias = tuple[float, float, float, float, float]
 
 
-@np.errstate(all="ignore")
 def _in_float32(x: Tensor) -> _Numbers | None:
     """None where squares over- or underflow, and where the rows are alike to the last digits."""
-    matrix = x.detach().resolve_neg().numpy()
-    rows, sums, square = len(matrix), *_sums(matrix)
-    mean = sums / rows
-    spread = square - rows * float(np.vdot(mean, mean))
+    x = x.detach()
+    rows, sums, square = len(x), *_sums(x)
+    common = float(np.vdot(sums, sums)) / rows
+    spread = square - common
     if spread <= _ALIKE * square < _LARGEST:
-        shift = mean.astype(np.float32)
-        sums, left = _sums(matrix - shift)
-        off = sums / rows  # what rounding left of the mean
-        spread = left - rows * float(np.vdot(off, off))
+        shift = sums / rows
+        sums, left = _sums(x - torch.from_numpy(shift).float())
+        off = float(np.vdot(sums, sums)) / rows  # what rounding left of the mean
+        spread = left - off
         if not spread > _ALIKE * left:
             return None
-        mean = off + shift
-        square = spread + rows * float(np.vdot(mean, mean))
+        sums = sums + rows * shift.astype(np.float32).astype(np.float64)
+        square = spread + float(np.vdot(sums, sums)) / rows
     if not _SMALLEST < spread < _LARGEST > square:
         return None
-    dead = mean == 0
-    if dead.any():
-        dead &= (matrix.max(0) == 0) & (matrix.min(0) == 0)
+    dead = len(sums) - int(np.count_nonzero(sums))
+    if dead:  # unless they cancel
+        dead = int((x == 0).all(0).sum())
     norm, mu = math.sqrt(square), math.sqrt(spread)
-    return norm, mu, mu / norm, float(dead.mean()), 0.0
+    return norm, mu, mu / norm, dead / len(sums), 0.0
 
 
-def _sums(matrix: NDArray[np.float32]) -> tuple[NDArray[np.float64], float]:
-    """Sums of the columns, and of all squares."""
-    rows, width = matrix.shape
-    groups = max(1, rows // _CHAIN)
-    length, left = divmod(rows, groups)
-    whole, rest = matrix[: rows - left].reshape(length, -1), matrix[rows - left :]
-    if matrix.size <= _SMALL:
-        sums, square = np.add.reduce(whole, 0), _square(whole.reshape(-1))
-    else:
-        mean, variance = (
-            found.numpy() for found in torch.batch_norm_update_stats(torch.from_numpy(whole), None, None, 0.0)
-        )
-        sums, square = mean * length, length * float((mean.astype(np.float64) ** 2 + variance).sum())
-    of_columns: NDArray[np.float64] = np.add.reduce(sums.reshape(-1, width), 0, dtype=np.float64)
-    if left:
-        of_columns += np.add.reduce(rest, 0, dtype=np.float64)
-        square += _square(rest.reshape(-1))
-    return of_columns, square
-
-
-def _square(entries: NDArray[np.float32]) -> float:
+def _sums(x: Tensor) -> tuple[NDArray[Any], float]:
+    """Sums of the columns, and of all squares: calls take longer here than arithmetic, so these are few."""
+    few = x.numel() < _FEW or x.shape[1] < _NARROW
+    sums = x.sum(0, dtype=torch.float64 if few else None).numpy()
+    entries = x.reshape(-1)
     end = len(entries) // _PIECE * _PIECE
-    pieces, rest = entries[:end].reshape(-1, _PIECE), entries[end:]
-    return float(np.add.reduce(np.vecdot(pieces, pieces), dtype=np.float64)) + float(np.vdot(rest, rest))
+    rest = entries[end:].double().numpy()
+    square = float(np.vdot(rest, rest))
+    if end:
+        pieces = torch.linalg.vector_norm(entries[:end].view(-1, _PIECE), dim=1).double().numpy()
+        square += float(np.vdot(pieces, pieces))
+    return sums, square
 
 
 def _out_of_range(x: Tensor) -> _Numbers | None:

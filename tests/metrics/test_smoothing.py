@@ -134,8 +134,8 @@ def test_the_five_numbers_are_those_of_the_metrics(kind, dtype):
     assert torch.equal(x, before)
 
 
-@pytest.mark.parametrize("ratio", [1, 0.1, 0.02, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
-@pytest.mark.parametrize("shape", [(3, 2), (255, 4), (513, 3), (2708, 64), (100_003, 2), (1_000_000, 1)])
+@pytest.mark.parametrize("ratio", [1, 0.5, 0.3, 0.1, 0.02, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("shape", [(3, 2), (255, 4), (513, 3), (2708, 64), (2708, 16), (100_003, 2), (1_000_000, 1)])
 @pytest.mark.parametrize("kind", ["normal", "positive", "signs"])
 def test_mu_far_below_the_norm_has_six_digits(kind, shape, ratio):
     generator = torch.Generator().manual_seed(shape[0])
@@ -146,14 +146,6 @@ def test_mu_far_below_the_norm_has_six_digits(kind, shape, ratio):
     assert norm == pytest.approx(wanted[0], rel=5e-6)
     assert mu == pytest.approx(wanted[1], rel=1e-6)
     assert relative == pytest.approx(wanted[2], rel=5e-6)
-
-
-@pytest.mark.parametrize("most", [0, 1 << 30])
-@pytest.mark.parametrize("kind", ["plain", "relu", "far from zero", "nearly alike", "dead columns", "strided"])
-def test_large_and_small_matrices_are_measured_alike(kind, most, monkeypatch):
-    monkeypatch.setattr("gatdiag.metrics.smoothing._SMALL", most)
-    x = sample(kind)
-    assert list(measure(x)) == pytest.approx(oracles.five_numbers(x), rel=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])

@@ -36,7 +36,7 @@ _ALIKE = 0.1  # below this mu^2 / norm^2 the rounding of sums shows in mu
 _FEW, _NARROW = 1 << 13, 8  # entries and columns below which the rounding of single sums shows, not their average
 _PIECE = 128  # entries whose squares are added up in float32
 
-Measured: TypeAlias = Tensor | NDArray[np.float64]
+Numbers: TypeAlias = tuple[float, float, float, float, float]
 
 
 def as_rows(x: Tensor) -> Tensor:
@@ -47,30 +47,30 @@ def as_rows(x: Tensor) -> Tensor:
     return x.reshape(-1, 1) if axes < 2 else x.flatten(0, -2)
 
 
-def measure(x: Tensor) -> Measured:
+def measure(x: Tensor) -> Numbers | Tensor:
     """Norm, mu, relative mu, dead fraction, and how many entries are not finite.
 
     Args:
         x: (N, d), floating: a layer's output, or the gradient that comes back to it. It is not differentiated.
 
     Returns:
-        (5,), float64; an array on the CPU, a tensor on any other device. ||X||_F is infinite if X holds an infinity and
-        no NaN. mu, the relative mu (0 / 0 where X is zero) and, for NaN alone, the dead fraction are NaN where an entry
-        is not finite.
+        Five numbers; on another device than the CPU a tensor (5,), float64. ||X||_F is infinite if X holds an infinity
+        and no NaN. mu, the relative mu (0 / 0 where X is zero) and, for NaN alone, the dead fraction are NaN where an
+        entry is not finite.
 
     Example:
-        >>> [round(value, 6) for value in measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]])).tolist()]
+        >>> [round(value, 6) for value in measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]]))]
         [3.162278, 1.414214, 0.447214, 0.5, 0.0]
     """
     if x.numel() == 0:
-        return np.array([0.0, 0.0, math.nan, math.nan, 0.0])
+        return 0.0, 0.0, math.nan, math.nan, 0.0
     if not x.is_cpu:
         return _in_float64(x)
-    if x.dtype is torch.float32:
-        for attempt in (_in_float32, _out_of_range):
-            if (found := attempt(x)) is not None:
-                return np.array(found)
-    return _in_float64(x).numpy()
+    found = None if x.dtype is not torch.float32 else _in_float32(x) or _out_of_range(x)
+    if found is None:
+        norm, size, relative, dead, broken = _in_float64(x).tolist()
+        found = norm, size, relative, dead, broken
+    return found
 
 
 def mu(x: Tensor) -> Tensor:
@@ -146,10 +146,7 @@ def dead_fraction(x: Tensor) -> Tensor:
     return _number(x, 3)
 
 
-_Numbers: TypeAlias = tuple[float, float, float, float, float]
-
-
-def _in_float32(x: Tensor) -> _Numbers | None:
+def _in_float32(x: Tensor) -> Numbers | None:
     """None where squares over- or underflow, and where the rows are alike to the last digits."""
     x = x.detach()
     rows, sums, square = len(x), *_sums(x)
@@ -187,7 +184,7 @@ def _sums(x: Tensor) -> tuple[NDArray[Any], float]:
     return sums, square
 
 
-def _out_of_range(x: Tensor) -> _Numbers | None:
+def _out_of_range(x: Tensor) -> Numbers | None:
     """Of a matrix whose squares over- or underflow, or that is not finite or zero; None if it is none of these."""
     x = x.detach()
     low, high = map(float, torch.aminmax(x))

@@ -81,7 +81,7 @@ class Hooks:
             self._tape = None
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return
         if self._tape is not None:
             if self._tape.is_over:
@@ -98,7 +98,7 @@ class Hooks:
 
     def _after(self, module: nn.Module, args: Any, *rest: Any) -> None:
         """`rest` is the keyword inputs and the output; after a failed call torch leaves the keyword inputs out."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return
         kwargs, output = rest if len(rest) == 2 else (None, None)
         known = self._layers.get(id(module))
@@ -158,7 +158,8 @@ def _first_tensor_if_any(output: Any) -> Tensor | None:
 
 def _is_unheard() -> bool:
     """True if nothing is trained by this call, or a tracer sees it, which as a compiler must see nothing of ours."""
-    return not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None
+    is_traced = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
+    return is_traced or not torch.is_grad_enabled()
 
 
 def in_backward_pass() -> bool:

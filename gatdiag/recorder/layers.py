@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gatdiag import metrics
@@ -56,21 +57,13 @@ class ForwardPass:
     number: int = 0  # among all passes
     runs: dict[str, int] = field(default_factory=dict)  # layer -> number of its last run
     edges: dict[str, Tensor | None] = field(default_factory=dict)
-    outputs: dict[str, smoothing.Measured] = field(default_factory=dict)
-    gradients: dict[str, smoothing.Measured] = field(default_factory=dict)
+    outputs: dict[str, smoothing.Numbers | Tensor] = field(default_factory=dict)
+    gradients: dict[str, smoothing.Numbers | Tensor] = field(default_factory=dict)
     others: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     returned: set[int] = field(default_factory=set)  # runs whose gradient came back
     ended: bool = False
     taken: bool = False  # by a step, whose row it is
-    bytes: int = 0  # about how much memory all of it takes
     is_suspect: bool = False  # whether an entry is not finite, where that is known
-
-    def keep(self, kept: dict[str, smoothing.Measured], layer: str, matrix: Tensor) -> None:
-        """Measure an output of a layer, or its gradient."""
-        kept[layer] = found = smoothing.measure(matrix)
-        self.bytes += found.nbytes
-        if type(found) is np.ndarray:
-            self.is_suspect |= bool(found[-1] > 0)
 
 
 Run: TypeAlias = tuple[ForwardPass, int]  # of a layer: the pass it is in, and its number among all runs
@@ -102,6 +95,7 @@ class LayerRecorder:
         self._others: list[tuple[str, str, bool]] = []  # what it has besides, of `_OTHERS`
         self._is_recorded = self._is_due = False  # whether the step is a record, and anything of layers is due at it
         self._step = self._passes = self._runs = 0  # how many there were
+        self._first = 0  # the first step of which something was measured
         self._pass = ForwardPass()
         self._came_back: ForwardPass | None = None  # the last pass of this step that a gradient came back to
         self._edge_index: Tensor | None = None
@@ -225,10 +219,10 @@ class LayerRecorder:
         matrix, seen = smoothing.as_rows(output), self._pass
         if layer in seen.runs and in_backward_pass():
             return None
-        self.saw_half |= matrix.dtype is torch.float16
-        self.saw_rough |= matrix.dtype.itemsize < 4 or torch.is_autocast_enabled(matrix.device.type)
+        if self._first in (0, self._step):
+            self._look_at_precision(matrix)
         if "outputs" in self._due:
-            seen.keep(seen.outputs, layer, matrix)
+            self._keep(seen, seen.outputs, layer, matrix)
         if self._others:
             seen.edges[layer] = self._edges(inputs, len(matrix))
             self._measure_others(layer, matrix, seen, is_gradient=False)
@@ -236,18 +230,27 @@ class LayerRecorder:
         seen.runs[layer] = self._runs
         return seen, self._runs
 
+    def _look_at_precision(self, matrix: Tensor) -> None:
+        self._first = self._step
+        self.saw_half |= matrix.dtype is torch.float16
+        self.saw_rough |= matrix.dtype.itemsize < 4 or torch.is_autocast_enabled(matrix.device.type)
+
+    def _keep(self, seen: ForwardPass, kept: dict[str, smoothing.Numbers | Tensor], layer: str, matrix: Tensor) -> None:
+        kept[layer] = found = smoothing.measure(matrix)
+        if type(found) is tuple and found[-1]:
+            seen.is_suspect = True
+
     def _measure_gradient(self, layer: str, seen: ForwardPass, number: int, gradient: Tensor) -> None:
-        is_another = number in seen.returned
+        if number in seen.returned:
+            self._notes.setdefault("backward passes", _OF_THE_LAST)
         seen.returned.add(number)
         if self._came_back is None or self._came_back.number < seen.number:
             self._came_back = seen
         if seen.runs.get(layer) != number:
             return
         matrix = smoothing.as_rows(gradient)
-        if is_another:
-            self._notes.setdefault("backward passes", _OF_THE_LAST)
         if "outputs" in self._due:
-            seen.keep(seen.gradients, layer, matrix)
+            self._keep(seen, seen.gradients, layer, matrix)
         if self._others:
             self._measure_others(layer, matrix, seen, is_gradient=True)
 
@@ -305,8 +308,7 @@ def measured(
         there = [row for row, item in enumerate(of_rows) if item is not None]
         if there:
             items = [item for item in of_rows if item is not None]
-            is_here = all(isinstance(item, np.ndarray) for item in items)
-            table = np.stack(items) if is_here else torch.stack([*map(torch.as_tensor, items)]).cpu().numpy()
+            table = _table(items)
             found |= {column: (there, values) for column, values in zip(group, table.T, strict=True)}
     for column in dict.fromkeys(column for _, seen, name in rows for column in seen.others.get(name, ())):
         there = [row for row, (_, seen, name) in enumerate(rows) if column in seen.others.get(name, ())]
@@ -323,6 +325,16 @@ def measured(
             columns[column] = np.ma.masked_array(np.zeros(len(rows)), mask=True)
             columns[column][there] = values * factors[there] ** _SCALED.get(column, 0)
     return columns
+
+
+def _table(items: Sequence[smoothing.Numbers | Tensor]) -> NDArray[np.float64]:
+    """A row of each; those of a device cross together."""
+    device = next((item.device for item in items if isinstance(item, Tensor)), None)
+    if device is None:
+        return np.array(items)
+    rows = [torch.as_tensor(item, dtype=torch.float64, device=device) for item in items]
+    found: NDArray[np.float64] = torch.stack(rows).cpu().numpy()
+    return found
 
 
 def _is_edge_index(item: Any) -> bool:

@@ -357,13 +357,13 @@ class Recorder:
     def on_gradient(self) -> None:
         """The gradient of a layer's output has been computed; the backward pass goes on."""
         self.is_ahead = True
-        if self._backlog is not None and self._counter.record is not None:
+        if self._backward_pass.is_another and self._backlog is not None and self._counter.record is not None:
             self._guard("gradient norms before clipping", self._await_the_end, self._backlog.sampler.flat.tensors)
 
     def _await_the_end(self, parameters: Sequence[Tensor]) -> None:
-        if self._backward_pass.on_gradient(parameters):
-            engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._on_backward_ended))
+        self._backward_pass.begin(parameters)
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._on_backward_ended))
 
     def _on_backward_ended(self) -> None:
         if self._model.plan is None or self._backlog is None:

@@ -97,7 +97,7 @@ class Sample:
         rests = (move.rest for move in (self.moves or {}).values())
         of_moves = sum(rest.nbytes for rest in rests if rest is not None)
         copies = 3 if self.raw is None or self.raw is self.gradients else 4
-        return copies * of_weights + of_moves + (0 if self.layers is None else self.layers.bytes)
+        return copies * of_weights + of_moves
 
 
 class Sampler:
@@ -223,13 +223,15 @@ class BackwardPass:
         self._number = -1
         self._earlier: list[tuple[int, int]] = []
 
-    def on_gradient(self, parameters: Sequence[Tensor]) -> bool:
-        """Remember the gradients as they are before a backward pass; returns whether this is its first call in it."""
-        number = torch._C._current_graph_task_id()
-        if number == self._number:
-            return False
-        self._number, self._earlier = number, versions(parameter.grad for parameter in parameters)
-        return True
+    @property
+    def is_another(self) -> bool:
+        """True in a backward pass that has not begun yet."""
+        return torch._C._current_graph_task_id() != self._number
+
+    def begin(self, parameters: Sequence[Tensor]) -> None:
+        """Remember the gradients as they are before a backward pass."""
+        self._number = torch._C._current_graph_task_id()
+        self._earlier = versions(parameter.grad for parameter in parameters)
 
     def on_end(self, flat: FlatParameters) -> None:
         """The gradients are as the backward pass left them."""

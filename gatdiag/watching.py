@@ -47,12 +47,12 @@ def watch(
 
     A step is what an optimizer of torch's makes that holds parameters of the model; row t of each table belongs to the
     parameters before step t, and to the gradients that step used: after accumulation, after `clip_grad_norm_`, and
-    unscaled. Optimizers that follow each other without a forward or a backward pass between them make one step, and so
-    do those that step inside one backward pass; of these, gradients and laws are not recorded, for all gradients never
-    exist together. Where two losses share a forward pass and each has its own step, the second has no rows of layers.
-    Where several backward passes go through one forward pass before a step, dLoss/dX is that of the last. If no
-    optimizer that holds parameters of the model makes steps, those of one that was meant to (one whose own parameters
-    the training gives no gradients) are recorded, with a warning.
+    unscaled. Optimizers that follow each other without a forward or a backward pass between them make one step; of
+    those that step inside the backward pass nothing is recorded, for all gradients never exist together. Where two
+    losses share a forward pass and each has its own step, the second has no rows of layers. Where several backward
+    passes go through one forward pass before a step, dLoss/dX is that of the last. If no optimizer that holds
+    parameters of the model makes steps, those of one that was meant to (one whose own parameters the training gives no
+    gradients) are recorded, with a warning.
 
     Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded all the same. Of a layer
     that returns a dict, such as one entry per type of node, the first entry is recorded. Parameters and layers that are

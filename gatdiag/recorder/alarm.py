@@ -25,13 +25,7 @@ _LOOKS: Final = frozenset({1, 10, 100})  # recorded steps after which it looks
 
 
 class Alarm:
-    """Watches over one training.
-
-    Args:
-        diagnose: What is wrong so far.
-        guard: Shows the warnings.
-        first: The first NaN or infinity of a run that is resumed.
-    """
+    """Watches over one training."""
 
     def __init__(self, diagnose: Callable[[], "Diagnosis"], guard: Guard, first: FirstNonFinite | None) -> None:
         self._diagnose, self._guard, self._first = diagnose, guard, first
@@ -39,13 +33,7 @@ class Alarm:
         self._said: set[str] = set()
 
     def look(self, step: int, records: int, first: FirstNonFinite | None) -> None:
-        """Look at the training after a step, if it is time to, and say what is wrong.
-
-        Args:
-            step: The step.
-            records: How many steps were recorded so far.
-            first: The first NaN or infinity, if there was one.
-        """
+        """Look at the training after a step, if it is time to, and say what is wrong."""
         if self._first is not None:
             return  # nothing that is measured means anything
         if first is not None:

@@ -61,11 +61,7 @@ def obstacle(module: nn.Module) -> str | None:
 
 
 def listen_once(module: Any, tell: Callable[[Callable[[], Coefficients]], None]) -> Any:
-    """Hand over a way to coefficients (E,) or (E, H) and their targets (E,) when they have been computed.
-
-    Returns:
-        A handle, to be removed when the layer has run.
-    """
+    """Hand over a way to coefficients (E,) or (E, H) and their targets (E,) when they have been computed."""
     read = _OF_MESSAGES.get(adapter_name(module) or "")
 
     def of_edges(_: nn.Module, inputs: Any, alpha: Any) -> None:

@@ -33,21 +33,7 @@ _TINY: Final = 1e-30
 
 
 class Backlog:
-    """Samples of one plan that are still to be measured.
-
-    Args:
-        plan: What is recorded.
-        parameters: All parameters of the model.
-        columns: The columns that are wanted.
-        guard: Contains failures.
-        writer: Takes the rows.
-        seconds: How long a sample may wait.
-
-    Attributes:
-        plan: What is recorded.
-        sampler: Takes the samples.
-        latest: Of the steps that were measured last: step -> relative gradient norms, a parameter each.
-    """
+    """Samples of one plan that are still to be measured."""
 
     def __init__(
         self,
@@ -92,11 +78,7 @@ class Backlog:
         return is_full or self._is_urgent or time.monotonic() - self._since >= self._seconds
 
     def measure(self, before: int) -> None:
-        """Measure and write all samples.
-
-        Args:
-            before: Nothing is logged any more to the steps before this one.
-        """
+        """Measure and write all samples."""
         samples, watched = self._samples, self._watched  # which an interrupt leaves here, to be measured at the end
         self.latest = {}
         recorded = [sample for sample in samples if sample.record is not None]
@@ -134,9 +116,7 @@ class Backlog:
         unclipped = self.plan.weights.total_norms(clipped)
         for row, (sample, raw) in enumerate(zip(samples, raws, strict=True)):
             self.latest[sample.step] = found.relative_gradient_norm[row].tolist()
-            last, self._last = self._last, None
-            if sample.gradients is None:
-                continue
+            last = self._last
             norm = float(found.gradient_norm[row])
             columns = {"gradient_norm": norm}
             if raw is not None:
@@ -170,14 +150,7 @@ class Backlog:
 
 @dataclass(frozen=True)
 class _Last:
-    """The recorded step that was measured last.
-
-    Attributes:
-        step: Its number.
-        gradient_norm: Of all gradients together.
-        gradients: Not scaled, and not clipped as far as that is known.
-        change: By how much it moved the weights, if that was taken.
-    """
+    """The recorded step that was measured last."""
 
     step: int
     gradient_norm: float

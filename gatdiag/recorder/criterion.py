@@ -18,12 +18,7 @@ _VIEWS: Final = ("View", "Squeeze", "Index", "Unsqueeze", "Reshape", "Clone", "S
 
 
 def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
-    """Scale, unevenness and variation of a floating-point input.
-
-    Returns:
-        name, rows, columns, non_finite (count) and first (its row and column); if all is finite the root mean square
-        of the largest and of the smallest column that is not zero, that norm of a row, and relative mu.
-    """
+    """Scale, unevenness and variation of a floating-point input."""
     x = as_rows(x.detach())
     found: dict[str, Any] = {"name": name, "rows": x.shape[0], "columns": x.shape[1], "non_finite": 0}
     if not x.numel():
@@ -61,17 +56,7 @@ def last_operation(o: Tensor) -> str:
 
 
 def criterion(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
-    """The loss whose gradient at the output this is, from the two alone.
-
-    Args:
-        o: (..., C) output.
-        gradient: dL/do.
-
-    Returns:
-        "cross-entropy" (on logits), "nll" (of log-probabilities), "nll-of-p" (minus the logarithm of o), "bce-logits",
-        "bce", or "" for none of these; the misfit relative to the gradient; and how often each class is a label, if
-        that is known.
-    """
+    """The loss whose gradient at the output this is, from the two alone."""
     o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
     live = (g != 0).any(1)
     o, g = o[live][:_MOST], g[live][:_MOST]
@@ -88,12 +73,7 @@ def criterion(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
 
 
 def implied_targets(o: Tensor, gradient: Tensor) -> dict[str, float]:
-    """The loss and the variance of the targets y, if the loss were the mean of (o - y)^2: then y = o - n dL/do / 2.
-
-    Returns:
-        implied_mse, to be compared with the logged loss, and implied_variance, around the mean of each column: the
-        loss of the best constant prediction. Empty without a finite gradient.
-    """
+    """The loss and the variance of the targets y, if the loss were the mean of (o - y)^2: then y = o - n dL/do / 2."""
     o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
     live = (g != 0).any(1)
     o, g = o[live], g[live]

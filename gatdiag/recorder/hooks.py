@@ -26,11 +26,7 @@ _COMPILED = r"Using `torch\.compile\(module\)` when there are global hooks on mo
 
 
 class Hooks:
-    """The hooks of one model, from `attach` until `remove`; both may be called twice.
-
-    Attributes:
-        parts: Layer that returns a mapping of several tensors -> which of them its events are of.
-    """
+    """The hooks of one model, from `attach` until `remove`; both may be called twice."""
 
     def __init__(self, model: nn.Module, recorder: "LayerRecorder", tape: "Tape | None" = None) -> None:
         self._root = unwrapped(model)

@@ -72,13 +72,7 @@ _UNMEASURED: Final[Run] = (ForwardPass(), 0)
 
 
 class LayerRecorder:
-    """Measures the layers of a model while they run.
-
-    Attributes:
-        hooks: What sends the events.
-        saw_half: Whether an output was float16, whose gradients are hardly ever computed without a scaler.
-        saw_rough: Whether layers computed with less than 32 bits.
-    """
+    """Measures the layers of a model while they run."""
 
     def __init__(
         self,
@@ -287,18 +281,7 @@ class LayerRecorder:
 def measured(
     passes: Sequence[ForwardPass], unscales: Sequence[Any], positions: Mapping[str, int], wanted: frozenset[str]
 ) -> dict[str, Any]:
-    """The columns of several steps, a row for each layer that ran in each of them.
-
-    Args:
-        passes: Those that `LayerRecorder.take` returned.
-        unscales: Of each, what gradients are multiplied by to undo the scaling of the loss; None: nothing.
-        positions: Layer -> its position among those that are recorded.
-        wanted: The columns that are kept.
-
-    Returns:
-        "pass" -> position among the passes, "layer" -> of the layer, and the columns, masked where nothing was
-        measured.
-    """
+    """The columns of several steps, a row for each layer that ran in each of them."""
     rows = [(at, seen, name) for at, seen in enumerate(passes) for name in positions if name in seen.runs]
     found: dict[str, tuple[list[int], Any]] = {}  # column -> rows that have it, and their values
     for group, of_rows in (

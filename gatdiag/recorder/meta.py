@@ -48,15 +48,7 @@ def of_structure(layers: Iterable[Layer], order: str) -> dict[str, Any]:
 
 
 def refuse_another_model(recorded: Mapping[str, Any], layers: Sequence[Layer]) -> None:
-    """A run that is resumed is of one model; more layers may be recorded than before.
-
-    Args:
-        recorded: What meta.json says of the structure; without layers, if the run ended before it had any.
-        layers: Those that would be recorded now; none if they are not known yet.
-
-    Raises:
-        InputError: A recorded layer is missing, or a parameter had another shape when the run began.
-    """
+    """A run that is resumed is of one model; more layers may be recorded than before."""
     names = {layer.name for layer in layers}
     missing = [layer["name"] for layer in recorded["layers"] if layer["name"] not in names]
     if names and missing:
@@ -97,11 +89,6 @@ def joined(known: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -> list[M
     """The optimizers with a new one; one that differs from another of that step in its parameters alone adds those.
 
     One that says nothing new, as after resuming or where one is made at every step, is left out.
-
-    Example:
-        >>> ones = [{"class": "SGD", "groups": [{"lr": 1.0, "parameters": [name]}], "from_step": 0} for name in "ab"]
-        >>> joined(ones[:1], ones[1])[0]["groups"][0]["parameters"]
-        ['a', 'b']
     """
     for at, old in enumerate(known):
         if _but(old, "from_step") == _but(new, "from_step"):

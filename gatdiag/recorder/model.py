@@ -82,11 +82,7 @@ class RecordingPlan:
 
 
 def recorded_layers(structure: Structure, keeps: Callable[[str], bool]) -> tuple[Layer, ...]:
-    """The layers that are recorded.
-
-    Raises:
-        InputError: There are none.
-    """
+    """The layers that are recorded."""
     layers = tuple(layer for layer in structure if keeps(layer.name))
     if not layers:
         names = listed(layer.name for layer in structure)
@@ -95,24 +91,14 @@ def recorded_layers(structure: Structure, keeps: Callable[[str], bool]) -> tuple
 
 
 def static_layers(model: nn.Module, keeps: Callable[[str], bool]) -> tuple[Layer, ...]:
-    """The layers as far as they are known before a forward pass; none of a model that is lazy.
-
-    Raises:
-        ModelError: The model has no parameters.
-        InputError: No layer is left to record.
-    """
+    """The layers as far as they are known before a forward pass; none of a model that is lazy."""
     if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
         return ()
     return recorded_layers(discover(model), keeps)
 
 
 def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, unseen: str) -> RecordingPlan:
-    """Discover layers and laws, and copy the initial weights.
-
-    Raises:
-        ModelError: Not even its layers can be listed.
-        InputError: No layer is left.
-    """
+    """Discover layers and laws, and copy the initial weights."""
     args, kwargs = inputs or ((), {})
     structure, error = _structure(model, args, kwargs)
     layers = recorded_layers(structure, settings.keeps)
@@ -137,11 +123,7 @@ def add_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, settings: Se
 
 
 def rebound(plan: RecordingPlan, model: nn.Module) -> RecordingPlan:
-    """The plan for the parameters that the model has now, under the names and in the shapes that it had before.
-
-    Raises:
-        InputError: A parameter is gone, or has another shape.
-    """
+    """The plan for the parameters that the model has now, under the names and in the shapes that it had before."""
     named = dict(model.named_parameters(remove_duplicate=False))
     present = {id(parameter) for parameter in named.values()}
     old = dict({} if plan.laws is None else plan.laws.parameters)
@@ -267,12 +249,7 @@ def holds_none_of(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Param
 
 
 class WatchedModel:
-    """The model that is recorded, from its first training forward on.
-
-    Attributes:
-        plan: None before it is settled, and where nothing can be recorded.
-        tape: Follows training that does not call the model's own forward pass.
-    """
+    """The model that is recorded, from its first training forward on."""
 
     def __init__(
         self,
@@ -320,10 +297,7 @@ class WatchedModel:
             self._settle(((program,), {}))
 
     def _settle(self, inputs: Inputs | None) -> None:
-        """Layers in order of execution, laws, initial weights: once, at the first training forward.
-
-        If a step comes before it, the laws alone have to wait for it.
-        """
+        """Layers in order of execution, laws, initial weights: once, at the first training forward."""
         self._candidate = None
         self._wants_inputs = False
         if inputs is not None:

@@ -26,17 +26,6 @@ class NeuronRecorder:
     optimizers did what they say, c - predicted_c is rounding. It needs no chain of predictions, so it can be recorded
     at any steps, if the one before is known to be followed by a recorded one. Each optimizer that takes part in a step
     is looked at just before it moves its weights.
-
-    Args:
-        laws: The laws.
-        wanted: Positions of those that are recorded.
-        every: At every how many-th record; rarer with very many laws.
-        predicts: Whether predicted c is wanted.
-
-    Attributes:
-        laws: The laws.
-        recorded: Those that are recorded.
-        unpredictable: Why c cannot be predicted.
     """
 
     def __init__(self, laws: Laws, wanted: Sequence[int], every: int, *, predicts: bool) -> None:
@@ -67,7 +56,7 @@ class NeuronRecorder:
     @torch.no_grad()
     def measure(self, samples: Sequence["Sample"], sampler: "Sampler") -> tuple[list["Sample"], dict[str, Any]]:
         """The samples that have rows, and the columns of these: (samples, laws)."""
-        chosen = [s for s in samples if s.gradients is not None and (self.is_due(s.record) or s.moves is not None)]
+        chosen = [sample for sample in samples if self.is_due(sample.record) or sample.moves is not None]
         at_a_time = max(1, _MOST_ENTRIES // max(1, sum(tensor.numel() for tensor in sampler.flat.tensors)))
         due: list[Sample] = []
         known = self._predicted
@@ -89,7 +78,7 @@ class NeuronRecorder:
     def _observe(self, samples: Sequence["Sample"], sampler: "Sampler") -> tuple[Tensor, Tensor, Tensor]:
         """delta, c, and c after the step, (samples, laws)."""
         weights = _side_by_side([sample.weights for sample in samples], sampler)
-        gradients = _side_by_side([sample.gradients or [] for sample in samples], sampler)
+        gradients = _side_by_side([sample.gradients for sample in samples], sampler)
         is_foreseen = any(sample.moves is not None for sample in samples)
         moves = [sample.moves or {} for sample in samples] if is_foreseen else None
         observation = Observation(self.laws, weights, gradients, moves)

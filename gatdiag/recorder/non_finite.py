@@ -10,15 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class FirstNonFinite:
-    """Where the first NaN or infinity was seen.
-
-    Attributes:
-        step: At which step.
-        layer: In which layer.
-        where: "output", "output gradient", "gradient" (of a parameter) or "weight".
-        parameter: Which parameter, if it is about one.
-        kind: "NaN" or "infinity".
-    """
+    """Where the first NaN or infinity was seen."""
 
     step: int
     layer: str
@@ -37,12 +29,6 @@ def first_non_finite(
 
     Within a step weights come first, for what is wrong with them shows in all that follows: in order of the layers, as
     outputs do; then gradients of outputs and of weights, from the last layer.
-
-    Args:
-        tables: The rows of `parameters` and `layers`, each table in order of the steps.
-        watched: "step", "parameter" and "gradient_norm" of steps that are not recorded.
-        layers: Names of the layers.
-        parameters: Layer and name of each parameter.
     """
     of_layers, of_parameters = tables.get("layers", {}), tables.get("parameters", {})
     found: list[FirstNonFinite] = []

@@ -1,9 +1,8 @@
 """Notices the steps of optimizers, through torch's hooks for all of them; no optimizer is modified.
 
 One step of training may take several optimizers: those that follow each other without a forward or a backward pass
-between them share a step, and so do those that step inside one backward pass. An optimizer that wraps another shares
-its step, too. Where `step(closure)` computes the gradients itself, the step opens after the first evaluation, when the
-weights are still those before it.
+between them share a step. An optimizer that wraps another shares its step, too. Where `step(closure)` computes the
+gradients itself, the step opens after the first evaluation, when the weights are still those before it.
 
 An optimizer that holds none of the model's parameters makes steps of other models. But as long as none that does has
 made one, its steps count if they were meant for this model, which does not move then.
@@ -29,6 +28,12 @@ if TYPE_CHECKING:
     from gatdiag.recorder.recorder import Recorder
 
 
+_INSIDE = (
+    "the optimizer steps inside the backward pass, so that gradients never exist together, and nothing is recorded of "
+    "these steps; where gradients are there, call recorder.step() before the weights move"
+)
+
+
 class OptimizerHooks:
     """The steps of the optimizers that hold parameters of a model."""
 
@@ -47,6 +52,7 @@ class OptimizerHooks:
         self._counter = BackwardCounter()
         self._backward_passes: int | None = None  # how many there had been when the open step had to stay open
         self._own: dict[int, nn.Parameter] = {}  # the parameters as they were last listed
+        self.stepped_inside = False  # a backward pass
         self._saw_own = False  # whether an optimizer that holds some of the parameters has made a step
         # optimizers that hold no parameter of the model -> gradients at their last steps, and versions of these
         self._others = weakref.WeakKeyDictionary[Optimizer, list[tuple[weakref.ref[Tensor], int]]]()
@@ -72,10 +78,7 @@ class OptimizerHooks:
         self._handles = []
 
     def forward_begins(self) -> None:
-        """A forward pass begins: unless an optimizer asked for it, the step that was open is over.
-
-        An optimizer still at work then is one whose step raised.
-        """
+        """A forward pass begins: unless an optimizer asked for it, the step that was open is over."""
         if not self._evaluating:
             self._running = []
             self.close()
@@ -118,12 +121,12 @@ class OptimizerHooks:
         if optimizer is None or optimizer in self._members:
             return True
         counted = self._backward_passes
-        return counted is not None and not in_backward_pass() and self._counter.count() > counted + 1
+        return counted is not None and self._counter.count() > counted + 1
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         counts = self.holds_own(optimizer) if self._only is None else any(optimizer is one for one in self._only)
         self._saw_own |= counts
-        if (self._saw_own and not counts) or _is_skipped(optimizer):
+        if (self._saw_own and not counts) or _is_skipped(optimizer) or self._is_inside(counts):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if not callable(closure) or isinstance(closure, nn.Module):
@@ -153,11 +156,18 @@ class OptimizerHooks:
             return args, {**kwargs, "closure": evaluated}
         return (args[0], evaluated, *args[2:]), kwargs
 
+    def _is_inside(self, counts: bool) -> bool:
+        """True inside a backward pass, which is said of an optimizer that counts."""
+        if in_backward_pass() and counts:
+            self.stepped_inside = True
+            self._guard.warn("gradients", _INSIDE)
+        return in_backward_pass()
+
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if id(optimizer) not in self._running:
             return
         self._running.remove(id(optimizer))
-        if self._members is None or in_backward_pass():
+        if self._members is None:
             return
         if not self._running and self._is_complete():
             self._recorder.on_moved()
@@ -200,10 +210,7 @@ def _is_skipped(optimizer: Optimizer) -> bool:
 
 
 def calling_scaler() -> GradScaler | None:
-    """The gradient scaler whose `step` this is called from, if it is.
-
-    A scaler leaves no trace on an optimizer that is not fused, and tells no hook; but it is what calls the optimizer.
-    """
+    """The gradient scaler whose `step` calls the optimizer from which this is called: it leaves no other trace."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not GradScaler.step.__code__:
         frame = frame.f_back
@@ -233,15 +240,7 @@ class BackwardCounter:
         self._number = -1
 
     def count(self) -> int:
-        """A number that grows by one with each backward pass of the process, of which this call makes one.
-
-        Example:
-            >>> counter = BackwardCounter()
-            >>> first = counter.count()
-            >>> torch.ones(1, requires_grad=True).sum().backward()
-            >>> counter.count() - first
-            2
-        """
+        """A number that grows by one with each backward pass of the process, of which this call makes one."""
         engine: Any = torch.autograd.Variable._execution_engine  # `backward()` would take four times as long
         engine.run_backward((self._probe,), (self._one,), False, False, (), accumulate_grad=True)
         return self._number

@@ -44,10 +44,6 @@ if TYPE_CHECKING:
 
 DISABLED = "GATDIAG_DISABLE"
 
-_INSIDE = (
-    "the optimizer steps inside the backward pass, so that gradients never exist together: neither they nor what is "
-    "known by them (delta, c, gradient norms) is recorded, only weights and layers"
-)
 _PERHAPS_SCALED = (
     "layers return float16, and no torch.amp.GradScaler is known: if the loss is scaled, so are the recorded gradients "
     "of layer outputs. Give the scaler to watch(..., scaler=...)"
@@ -107,7 +103,6 @@ class Recorder:
         self._writer: Writer | None = None
         self._backlog: Backlog | None = None
         self._sample: Sample | None = None  # of the step that is open, if one is taken
-        self._is_inside = False  # whether the open step is made inside the backward pass
         self._backward_pass = BackwardPass()
         self._signals = Signals(self._root, self._guard)
         self._trainer = TrainerMetrics(self._root)
@@ -210,7 +205,7 @@ class Recorder:
             self._guard("the last step", self._steps.close)
         self._log_what_a_trainer_knows(self._counter.last_step)
         self._measure(sys.maxsize)
-        if not self._counter.steps and error is None:
+        if not (self._counter.steps or self._steps.stepped_inside) and error is None:
             self._guard.warn(
                 "steps",
                 "no step of an optimizer that holds parameters of this model was seen, so nothing was recorded. "
@@ -370,7 +365,7 @@ class Recorder:
             return
         with self._stopwatch, torch.no_grad():
             self._backward_pass.on_end(self._backlog.sampler.flat)
-            if not self._counter.steps and not self._steps.is_open:
+            if not (self._counter.steps or self._steps.is_open or self._steps.stepped_inside):
                 is_away = any(parameter.device.type != "cpu" for parameter in self._root.parameters())
                 is_rough = self._layers.saw_rough or is_away
                 self._guard("checks of laws", self._model.check_laws, is_rough=is_rough)
@@ -455,12 +450,9 @@ class Recorder:
             writer.row(counter.step)
         for optimizer in optimizers:
             self._meet(optimizer, writer)
-        self._is_inside = in_backward_pass()
-        if self._is_inside:
-            self._guard.warn("gradients", _INSIDE)
         if counter.record is None and are_suspect(parameter.grad for parameter in plan.weights.tensors):
             backlog.watch(counter.step, plan.weights.gradient_norms())
-        foresees = bool(optimizers) and plan.foresees(counter.next_record) and not self._is_inside
+        foresees = bool(optimizers) and plan.foresees(counter.next_record)
         if counter.record is not None or foresees:
             self._sample = self._take(backlog, optimizers, foresees=foresees)
 
@@ -469,27 +461,24 @@ class Recorder:
         step, record = self._counter.step, self._counter.record
         unscale = unscale_of_parameters(optimizers)
         due = frozenset() if record is None else self._selection.groups_due(record)
-        sample = backlog.sampler.take(step, record, due, unscale, has_gradients=not self._is_inside)
+        sample = backlog.sampler.take(step, record, due, unscale)
         if foresees:
             sample.moves = {}
             for optimizer in optimizers:
                 backlog.sampler.foresee(sample, optimizer)
-        if record is not None and not self._is_inside:
-            self._take_layers(sample)
+        if record is not None:
+            sample.layers, sample.unscale = self._layers.take(), unscale_of_outputs(self._scaler)
+            if self._layers.saw_half and self._scaler is None:
+                self._guard.warn("gradients of float16 outputs", _PERHAPS_SCALED)
             self._backward_pass.give(sample, unscale if sample.unscale is None else sample.unscale)
         return sample
-
-    def _take_layers(self, sample: Sample) -> None:
-        sample.layers, sample.unscale = self._layers.take(), unscale_of_outputs(self._scaler)
-        if self._layers.saw_half and self._scaler is None:
-            self._guard.warn("gradients of float16 outputs", _PERHAPS_SCALED)
 
     def _join(self, optimizer: Optimizer) -> None:
         writer, backlog, sample = self._writer, self._backlog, self._sample
         if writer is None:
             return
         self._meet(optimizer, writer)
-        if sample is not None and backlog is not None and not self._is_inside:
+        if sample is not None and backlog is not None:
             backlog.sampler.join(sample, optimizer, unscale_of_parameters([optimizer]))
             backlog.sampler.foresee(sample, optimizer)
 
@@ -505,8 +494,6 @@ class Recorder:
             return
         self._meet_misdirected(writer)
         if sample is not None:
-            if self._is_inside and sample.record is not None:
-                self._take_layers(sample)
             self._take_moved()
             self._sample = None  # if an interrupt comes now, the step is closed once more
             backlog.add(sample)

@@ -6,7 +6,7 @@ A quantity that needs more of a step than its weights, gradients and layer outpu
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class Sample:
         record: Number of the record; None: it was taken for what it says of the next step's c.
         due: Groups that are measured at this record.
         weights: Before the step.
-        gradients: As the optimizer used them, not scaled; None where they never existed together.
+        gradients: As the optimizer used them, not scaled.
         has_gradient: Which parameters have one.
         square: Of the gradients, as in `square`.
         moved: The weights after the step; None where these are not wanted.
@@ -64,9 +64,9 @@ class Sample:
     record: int | None
     due: frozenset[str]
     weights: Flat
-    gradients: Flat | None = None
-    has_gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    square: float = math.nan
+    gradients: Flat
+    has_gradient: NDArray[np.bool_]
+    square: float
     moved: Flat | None = None
     moves: dict[str, Update] | None = None
     layers: ForwardPass | None = None
@@ -101,17 +101,7 @@ class Sample:
 
 
 class Sampler:
-    """Takes samples of the recorded parameters of a model, and then of the others: its laws and slopes need them, too.
-
-    Args:
-        tensors: The recorded parameters.
-        neurons: The laws, if there are any.
-        others: All parameters of the model.
-
-    Attributes:
-        flat: Lays out what it takes.
-        of_laws: Parameter of a law -> its position.
-    """
+    """Takes samples of the recorded parameters of a model, then of the others, which laws and slopes need, too."""
 
     def __init__(
         self, tensors: Sequence[Tensor], neurons: NeuronRecorder | None, others: Iterable[Tensor] = ()
@@ -125,32 +115,17 @@ class Sampler:
         named = {} if neurons is None else neurons.parameters
         self.of_laws = {name: at[id(tensor)] for name, tensor in named.items()}
 
-    def take(
-        self, step: int, record: int | None, due: frozenset[str], unscale: Tensor | None, *, has_gradients: bool
-    ) -> Sample:
-        """A step is about to be made.
-
-        Args:
-            step: The step.
-            record: Number of the record; None if it is none.
-            due: Groups that are measured at it.
-            unscale: What gradients are multiplied by, where a gradient scaler has not done so yet.
-            has_gradients: Whether the gradients of this step are there.
-        """
-        sample = Sample(step, record, due, self.flat.weights())
-        sample.is_finite = math.isfinite(square(sample.weights))
-        if has_gradients:
-            gradients = [tensor.grad for tensor in self.flat.tensors]
-            sample.gradients = _unscaled(self.flat.side_by_side(gradients), unscale)
-            sample.has_gradient = np.array([gradient is not None for gradient in gradients], dtype=bool)
-            sample.square = square(sample.gradients)
-            sample.is_finite &= math.isfinite(sample.square)
+    def take(self, step: int, record: int | None, due: frozenset[str], unscale: Tensor | None) -> Sample:
+        """A step is about to be made."""
+        weights, given = self.flat.weights(), [tensor.grad for tensor in self.flat.tensors]
+        gradients = _unscaled(self.flat.side_by_side(given), unscale)
+        has_gradient = np.array([gradient is not None for gradient in given], dtype=bool)
+        sample = Sample(step, record, due, weights, gradients, has_gradient, square(gradients))
+        sample.is_finite = math.isfinite(square(weights)) and math.isfinite(sample.square)
         return sample
 
     def join(self, sample: Sample, optimizer: Optimizer, unscale: Tensor | None) -> None:
         """The gradients of an optimizer that joins the step, which may be others than when it began."""
-        if sample.gradients is None:
-            return
         held = held_by(optimizer)
         here = [
             position
@@ -169,7 +144,7 @@ class Sampler:
 
     def foresee(self, sample: Sample, optimizer: Optimizer) -> None:
         """How an optimizer of this step is about to move the weights, if that is wanted and known."""
-        if sample.moves is None or sample.gradients is None or self._neurons is None:
+        if sample.moves is None or self._neurons is None:
             return
         pieces = self.flat.pieces(sample.gradients)
         gradients = {
@@ -241,12 +216,7 @@ class BackwardPass:
             self._square = square(self._gradients)
 
     def give(self, sample: Sample, unscale: Any) -> None:
-        """Tell the sample of a step that begins; nothing where no backward pass was seen since the last one.
-
-        Args:
-            sample: The sample.
-            unscale: What gradients are multiplied by to undo the scaling of the loss; None: nothing.
-        """
+        """Tell the sample of a step that begins; nothing where no backward pass was seen since the last one."""
         raw, self._gradients = self._gradients, None
         is_same = _LEAST < self._square < _LARGEST and sample.square == self._square
         sample.raw = sample.gradients if raw is not None and unscale is None and is_same else raw

@@ -91,13 +91,6 @@ class Pace:
     at an eighth of the share until those 5 s are less than the share, too, which takes a hundred seconds of training at
     5 %, and at the whole of it then. Averages are of the last fifty, so that one slow step does not silence recording.
     What the first step costs, the search for laws above all, counts as 2.5 s at most: it comes once.
-
-    Args:
-        share: Of training time, in (0, 1); None: no limit.
-        watch: Measures what recording costs.
-
-    Raises:
-        InputError: The share is not in (0, 1).
     """
 
     def __init__(self, share: float | None, watch: Stopwatch) -> None:
@@ -145,14 +138,7 @@ class Pace:
 
 
 class StepCounter:
-    """Where training is.
-
-    Attributes:
-        step: The step that is coming, or open.
-        record: Number of the record it will be; None if it is not recorded.
-        steps: How many steps were made since the start.
-        records: How many of them were recorded.
-    """
+    """Where training is."""
 
     def __init__(self, every: Every, pace: Pace, guard: Guard) -> None:
         self._due, self._pace, self._guard = schedule(every), pace, guard
@@ -190,11 +176,7 @@ class StepCounter:
         self._decide()
 
     def skip_to(self, step: int) -> None:
-        """Give the coming step a later number; whether it is recorded was decided before.
-
-        Raises:
-            InputError: It is not a later one.
-        """
+        """Give the coming step a later number; whether it is recorded was decided before."""
         if isinstance(step, bool) or not isinstance(step, int) or step < self.step:
             raise InputError(f"The number of the coming step should be a whole number from {self.step}, got {step!r}")
         self.step = step

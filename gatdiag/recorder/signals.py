@@ -38,17 +38,7 @@ _MOST_NODES: Final = 200_000  # of an autograd graph
 
 
 class Signals:
-    """Looks at one training. The recorder tells it what happens; nothing it does changes the training.
-
-    Args:
-        model: The model, wrappers taken off.
-        guard: Turns what fails in a hook into a warning.
-
-    Attributes:
-        is_chosen: Whether the coming step is one of those that are looked at closely.
-        is_close: Whether the overshoot of the coming step is wanted.
-        recorded: The parameters whose leftover gradients are measured.
-    """
+    """Looks at one training. The recorder tells it what happens; nothing it does changes the training."""
 
     def __init__(self, model: nn.Module, guard: Guard) -> None:
         self._model, self._guard = model, guard

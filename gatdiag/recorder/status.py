@@ -45,10 +45,7 @@ def statuses(backlog: Backlog, writer: Writer) -> Iterator[Status]:
 
 
 def _largest_of_layers(values: Sequence[float], layers: Sequence[Layer]) -> tuple[float, ...]:
-    """The largest among each layer's feature weights, or else of all it has; NaN where there is none.
-
-    Biases are zero at first, and any gradient is infinite relative to that: what is finite goes before.
-    """
+    """The largest among each layer's feature weights, or else of all it has; NaN where there is none."""
     each, found = iter(values), []
     for layer in layers:
         of = [(info.role == "feature weight", next(each)) for info in layer.parameters]

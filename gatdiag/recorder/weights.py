@@ -29,12 +29,6 @@ class FlatParameters:
     """Parameters side by side, one flat tensor for each device and type, so that few kernels copy them all.
 
     Half precision becomes float32. Parameters that are neither real nor complex, and sparse ones, have no entries.
-
-    Attributes:
-        tensors: The parameters.
-        shapes: Of the parameters.
-        positions: Of each flat tensor: the positions of its parameters.
-        sizes: Of each flat tensor: how many entries they have.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -51,11 +45,7 @@ class FlatParameters:
         self._zeros = [tensor.detach().new_zeros(()).expand(tensor.shape) for tensor in self.tensors]
 
     def weights(self) -> Flat:
-        """A copy of the weights as they are.
-
-        Raises:
-            InputError: One has another size than it had.
-        """
+        """A copy of the weights as they are."""
         flats = [_flat(alike) for alike in self._alike]
         if [len(flat) for flat in flats] != self._totals:
             pairs = zip(self.shapes, self.tensors, strict=True)
@@ -102,35 +92,16 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class WeightColumns:
-    """The parameters at several steps.
+    """The parameters at several steps."""
 
-    Attributes:
-        columns: Column -> values, (samples, parameters), masked where nothing was measured.
-        gradient_norm: (samples,), of all parameters together; NaN without gradients.
-        relative_gradient_norm: (samples, parameters).
-        changes: Of each sample, by how much its step moved the weights, if that was taken.
-    """
-
-    columns: dict[str, Any]
-    gradient_norm: Floats
-    relative_gradient_norm: Floats
-    changes: list[Flat | None]
+    columns: dict[str, Any]  # (samples, parameters) each, masked where nothing was measured
+    gradient_norm: Floats  # (samples,), of all parameters together
+    relative_gradient_norm: Floats  # (samples, parameters)
+    changes: list[Flat | None]  # of each sample, by how much its step moved the weights, if that was taken
 
 
 class Weights:
-    """The parameters of a model, watched from their initial values on.
-
-    Args:
-        parameters: Name -> parameter, in the order of the table's rows.
-        attention: Names of the attention vectors: their change is absolute, for they may start at zero.
-
-    Attributes:
-        names: Of the parameters, in order.
-        tensors: The parameters.
-        flat: Lays out their copies.
-        is_measurable: Which parameters are real numbers in a dense tensor; nothing is measured of all others.
-        is_matrix: Which parameters have a spectral norm: not vectors, nor what stands for one.
-    """
+    """The parameters of a model, watched from their initial values on."""
 
     def __init__(self, parameters: Mapping[str, Tensor], attention: Sequence[str]) -> None:
         self.names = tuple(parameters)
@@ -173,22 +144,15 @@ class Weights:
 
     @torch.no_grad()
     def measure(self, samples: Sequence["Sample"], guard: Guarded, columns: frozenset[str]) -> WeightColumns:
-        """The columns of a few steps together.
-
-        Args:
-            samples: Of each step; what they hold of further parameters comes after these.
-            guard: Contains failures of a group of columns.
-            columns: Those that are wanted.
-        """
+        """The columns of a few steps together."""
         norm = self._by_parameter([sample.weights for sample in samples], metrics.norms_of_pieces)
         gradient_norm = self._by_parameter([sample.gradients for sample in samples], metrics.norms_of_pieces)
         moved = [sample.change() for sample in samples]
         with np.errstate(all="ignore"):  # relative to a bias of zero, any gradient is infinite
             relative = gradient_norm / norm
             ratio = self._by_parameter(moved, metrics.norms_of_pieces) / norm
-        every, has_gradient = np.ones(norm.shape, dtype=bool), np.zeros(norm.shape, dtype=bool)
-        for row, sample in enumerate(samples):
-            has_gradient[row] = sample.gradients is not None and sample.has_gradient[: len(self.names)]
+        every = np.ones(norm.shape, dtype=bool)
+        has_gradient = np.stack([sample.has_gradient[: len(self.names)] for sample in samples])
         found: dict[str, tuple[Floats, NDArray[np.bool_]]] = {
             "norm": (norm, every),
             "gradient_norm": (gradient_norm, has_gradient),

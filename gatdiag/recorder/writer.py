@@ -29,25 +29,7 @@ _MOST_OPTIMIZERS = 100  # a loop may make a new one at each step
 
 
 class Writer:
-    """Writes one run.
-
-    Args:
-        folder: Where.
-        about: What is known of the run at its start.
-        guard: Contains failures.
-        overwrite: Delete the run that is there.
-        resume: True: continue the run that is there; a number: from this step on.
-        layers: Those that will be recorded, as far as they are known.
-
-    Attributes:
-        next_step: The first step to be recorded.
-        latest: What was logged last.
-        first_non_finite: Where the first NaN or infinity was.
-        saw_layers: Whether an output of a layer was ever recorded.
-
-    Raises:
-        InputError: The folder cannot be written to, holds something else, or no run of this model to resume.
-    """
+    """Writes one run."""
 
     def __init__(
         self,
@@ -90,24 +72,14 @@ class Writer:
         self._guard("descriptions of the run", self._store.update_meta, **changes)
 
     def add_optimizer(self, optimizer: Optimizer, names: Mapping[int, str], step: int) -> None:
-        """Say that an optimizer makes its first step.
-
-        Args:
-            optimizer: The optimizer.
-            names: id of parameter -> name.
-            step: The step.
-        """
+        """Say that an optimizer makes its first step."""
         known = self._store.meta["optimizers"]
         listed = meta.joined(known, meta.of_optimizer(optimizer, names, step))
         if listed != known and len(listed) <= _MOST_OPTIMIZERS:
             self._store.update_meta(optimizers=listed)
 
     def begin(self, plan: RecordingPlan) -> bool:
-        """Say what is recorded.
-
-        Raises:
-            InputError: A run that is resumed has other layers or laws.
-        """
+        """Say what is recorded."""
         if self._resumed:
             meta.refuse_another_model(self._store.meta["structure"], plan.layers)
         self._store.update_meta(
@@ -180,13 +152,7 @@ class Writer:
                 )
 
     def write(self, tables: Mapping[Any, Mapping[str, Any]], watched: Mapping[str, Any], before: int) -> None:
-        """The rows of a few steps.
-
-        Args:
-            tables: Table -> columns, "step" and what the rows are about among them.
-            watched: Gradient norms of steps that are not recorded: they are looked at, and not written.
-            before: Nothing is logged any more to the steps before this one: their rows of `steps` are complete.
-        """
+        """The rows of a few steps."""
         if self.first_non_finite is None:
             self._guard("the place of the first NaN or infinity", self._look, tables, watched)
         for table, columns in tables.items():
@@ -219,12 +185,7 @@ class Writer:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def end(self, error: BaseException | None, notes: Sequence[str]) -> None:
-        """Write all that is left, and seal the run.
-
-        Args:
-            error: What ended the loop, if it did not end by itself.
-            notes: What could not be recorded, in plain words.
-        """
+        """Write all that is left, and seal the run."""
         self.write({}, {}, np.iinfo(np.int64).max)
         every = dict.fromkeys([*self._store.meta["notes"], *notes, *self._guard.failures.values()])
         self._guard("notes on the run", self._store.update_meta, notes=list(every))

@@ -163,11 +163,11 @@ def _in_float32(x: Tensor) -> Numbers | None:
         square = spread + float(np.vdot(sums, sums)) / rows
     if not _SMALLEST < spread < _LARGEST > square:
         return None
-    dead = len(sums) - int(np.count_nonzero(sums))
-    if dead:  # unless they cancel
-        dead = int((x == 0).all(0).sum())
+    live = int(np.count_nonzero(sums))
+    if live < len(sums):  # some cancel, perhaps
+        live = int(torch.linalg.vector_norm(x, math.inf, dim=0).count_nonzero())
     norm, mu = math.sqrt(square), math.sqrt(spread)
-    return norm, mu, mu / norm, dead / len(sums), 0.0
+    return norm, mu, mu / norm, (len(sums) - live) / len(sums), 0.0
 
 
 def _sums(x: Tensor) -> tuple[NDArray[Any], float]:
@@ -176,11 +176,11 @@ def _sums(x: Tensor) -> tuple[NDArray[Any], float]:
     sums = x.sum(0, dtype=torch.float64 if few else None).numpy()
     entries = x.reshape(-1)
     end = len(entries) // _PIECE * _PIECE
-    rest = entries[end:].double().numpy()
-    square = float(np.vdot(rest, rest))
-    if end:
-        pieces = torch.linalg.vector_norm(entries[:end].view(-1, _PIECE), dim=1).double().numpy()
-        square += float(np.vdot(pieces, pieces))
+    square = 0.0
+    for some in (entries[:end].view(-1, _PIECE), entries[end:].view(1, -1)):
+        if some.numel():
+            lengths = torch.linalg.vector_norm(some, dim=1).numpy().astype(np.float64)
+            square += float(np.vdot(lengths, lengths))
     return sums, square
 
 

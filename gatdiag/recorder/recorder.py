@@ -436,6 +436,8 @@ class Recorder:
             self._writer.describe(signals=news)
 
     def _log_what_a_trainer_knows(self, step: int) -> None:
+        if "_trainer" not in vars(self._root):
+            return
         values = self._guard("metrics of the trainer", self._trainer.news)
         if not values:
             return

@@ -250,7 +250,8 @@ class Weights:
 
     def _own(self, flats: Flat) -> Flat:
         """Without the parameters that come after these."""
-        return [flat[: len(initial)] for flat, initial in zip(flats, self._initial, strict=False)]
+        pairs = zip(flats, self._initial, strict=False)
+        return [flat if len(flat) == len(initial) else flat[: len(initial)] for flat, initial in pairs]
 
     def _batches(self, flats: Flat) -> Iterator[tuple[list[int], list[int], Tensor, Tensor, Tensor]]:
         """Positions and sizes of parameters, their initial values, entries whose change is absolute, and values."""

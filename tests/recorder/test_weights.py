@@ -37,7 +37,7 @@ def moved(made, amount=0.3):
 def measured(watched, move=lambda: None):
     """The columns of one step, which moves the weights, and without what is masked."""
     sampler = Sampler(watched.tensors, None)
-    sample = sampler.take(0, 0, frozenset(GROUPS), None, has_gradients=True)
+    sample = sampler.take(0, 0, frozenset(GROUPS), None)
     with torch.no_grad():
         move()
     sampler.take_moved(sample)
@@ -109,7 +109,7 @@ def test_what_further_parameters_a_sample_holds_is_not_measured():
     made = parameters()
     watched = Weights({name: made[name] for name in ("weight", "bias")}, [])
     sampler = Sampler([made["weight"], made["bias"], made["small"]], None)
-    sample = sampler.take(0, 0, frozenset(GROUPS), None, has_gradients=True)
+    sample = sampler.take(0, 0, frozenset(GROUPS), None)
     found = watched.measure([sample], lambda what, function, *given: function(*given), COLUMNS).columns
     assert found["norm"].shape == (1, 2)
     assert found["norm"][0, 0] == pytest.approx(made["weight"].norm().item())

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import pandas as pd
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.reproduce.reproduction import Published, Reproduction, Task
+from gatdiag.experiments.reproduce.reproduction import Published, Reproduction, Task, reproductions
 from gatdiag.experiments.settings import Device, Experiment
 from gatdiag.experiments.sweep import documents, run_folder, sweep
 from gatdiag.run import load
@@ -110,15 +110,27 @@ def trained(one: Reproduction, out: Path, task: Task, on_cell: Callable[[], None
     outcome = planned(one, out, task)
     if not (task.trains and outcome.cells):
         return outcome
-    failed = sweep(
-        outcome.cells,
-        outcome.folder,
-        task.root,
-        workers=task.workers,
-        record=one.record,
-        on_cell=lambda *_: on_cell(),
-    )
+    failed: dict[Experiment, str] = {}
+    for record, cells in _parted(outcome).items():
+        failed |= sweep(
+            cells, outcome.folder, task.root, workers=task.workers, record=record, on_cell=lambda *_: on_cell()
+        )
     return replace(outcome, failed=failed)
+
+
+def _parted(outcome: Outcome) -> dict[bool, list[Experiment]]:
+    """The trainings to watch, and the others: what another name will need the runs of is watched the first time."""
+    parts: dict[bool, list[Experiment]] = {True: [], False: []}
+    runs_needed = {
+        cell
+        for other in reproductions().values()
+        for cell in (other.full if outcome.task.full else other.quick)
+        if other.record
+    }
+    done = documents(outcome.cells, outcome.folder)
+    for cell in outcome.cells:
+        parts[outcome.one.record or (cell not in done and replace(cell, device="cpu") in runs_needed)].append(cell)
+    return {record: cells for record, cells in parts.items() if cells}
 
 
 def _as_done(cell: Experiment, folder: Path) -> Experiment:

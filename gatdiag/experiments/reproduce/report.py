@@ -86,7 +86,7 @@ def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str],
     one, rows = outcome.one, compared(outcome)
     yield f"# {one.name}: {one.title}\n"
     yield f"{one.paper or 'Beyond the papers'}. {'The paper' if one.paper else 'The finding'}: {one.claim}\n"
-    runs = f"; `{RUNS}` (too large to be kept with the code) shows two of the runs in full" if has_runs else ""
+    runs = f"; `{RUNS}` (too large to be kept with the code) has runs in full" if has_runs else ""
     yield f"Written by `{_command(outcome)}`. [results.csv](results.csv) has all that was measured{runs}.\n"
     if evidence:
         yield f"{evidence.text}\n"

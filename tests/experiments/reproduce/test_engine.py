@@ -92,6 +92,17 @@ def test_a_training_that_was_not_watched_is_trained_again_where_runs_are_needed(
     assert after.documents == before.documents
 
 
+def test_what_another_name_needs_the_runs_of_is_watched_at_once(small, tmp_path, monkeypatch):
+    other = replace(small, full=small.full[:1])
+    monkeypatch.setattr("gatdiag.experiments.reproduce.engine.reproductions", lambda: {"other": other})
+    one = replace(small, record=False, full=small.full[:2])
+    assert [*trained(one, tmp_path, Task(full=True)).runs] == [small.full[0]]
+    sweep(small.full[2:3], tmp_path / TRAININGS)
+    monkeypatch.setattr("gatdiag.experiments.reproduce.engine.reproductions", lambda: {"other": small})
+    one = replace(one, full=small.full[:4])  # what is done without a run is not trained again
+    assert [*trained(one, tmp_path, Task(full=True)).runs] == [small.full[0], small.full[3]]
+
+
 def test_a_training_counts_on_whichever_device_it_was(small, tmp_path):
     sweep(small.full[:1], tmp_path / TRAININGS)
     cells = tmp_path / TRAININGS / "cells"

@@ -21,6 +21,7 @@ from gatdiag.errors import GatdiagError, InputError
 from gatdiag.experiments.experiment import document, run_experiment
 from gatdiag.experiments.pool import mapped
 from gatdiag.experiments.settings import Experiment
+from gatdiag.recorder import Every
 from gatdiag.run.files import atomic_write
 
 _CELLS: Final = "cells"
@@ -87,6 +88,7 @@ def sweep(
     backend: str = "processes",
     address: str | None = None,
     record: bool = False,
+    every: Every = "auto",
     on_cell: OnCell = lambda cell, outcome: None,
 ) -> dict[Experiment, str]:
     """Train each cell that has no result in the folder yet; killed at any instant, it goes on where it was.
@@ -102,6 +104,7 @@ def sweep(
         address: Of the cluster; None: the one on this machine.
         record: Watch the trainings; their runs are in ``runs/KEY``. A cell whose run is not there is trained again.
             Workers of a cluster write the runs, so they need the folder at the same place.
+        every: Which of their steps, as `gatdiag.watch` has it.
         on_cell: Called with each cell and what became of it: ``kept`` (it was done before), ``done``, or what
             was wrong.
 
@@ -124,7 +127,7 @@ def sweep(
                 on_cell(cell, "kept")
             else:
                 waiting.append(cell)
-        work = partial(_train_cell, root=Path(root).absolute(), recorded=folder if record else None)
+        work = partial(_train_cell, root=Path(root).absolute(), recorded=folder if record else None, every=every)
         with mapped(work, waiting, workers, backend, address) as done:
             for cell, outcome in done:
                 error = outcome if isinstance(outcome, str) else _keep(cell, outcome, folder, record)
@@ -181,10 +184,12 @@ def _file(folder: Path, cell: Experiment) -> Path:
     return folder / _CELLS / f"{cell_key(cell)}.json"
 
 
-def _train_cell(cell: Experiment, root: Path, recorded: Path | None) -> tuple[Experiment, dict[str, Any] | str]:
+def _train_cell(
+    cell: Experiment, root: Path, recorded: Path | None, every: Every
+) -> tuple[Experiment, dict[str, Any] | str]:
     """Train; returns the document of the cell, or what was wrong."""
     try:
-        result = run_experiment(cell, root, recorded and run_folder(cell, recorded), overwrite=True)
+        result = run_experiment(cell, root, recorded and run_folder(cell, recorded), every=every, overwrite=True)
     except Exception as error:
         return cell, _reason(error)
     return cell, document(cell, result)

@@ -164,6 +164,11 @@ def test_trainings_may_be_watched(cells, tmp_path):
     assert written["result"] == asdict(run_experiment(cells[0]))
 
 
+def test_steps_may_be_chosen(cells, tmp_path):
+    sweep(cells[:1], tmp_path / "out", record=True, every=3)
+    assert {*gatdiag.load(tmp_path / "out" / "runs" / cell_key(cells[0])).layers["step"]} == {0, 3}
+
+
 def test_two_sweeps_in_one_folder_are_refused(cells, tmp_path):
     (tmp_path / "out").mkdir()
     with filelock.FileLock(tmp_path / "out" / "sweep.lock"):

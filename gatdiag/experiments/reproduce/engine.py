@@ -113,7 +113,13 @@ def trained(one: Reproduction, out: Path, task: Task, on_cell: Callable[[], None
     failed: dict[Experiment, str] = {}
     for record, cells in _parted(outcome).items():
         failed |= sweep(
-            cells, outcome.folder, task.root, workers=task.workers, record=record, on_cell=lambda *_: on_cell()
+            cells,
+            outcome.folder,
+            task.root,
+            workers=task.workers,
+            record=record,
+            every=one.every,
+            on_cell=lambda *_: on_cell(),
         )
     return replace(outcome, failed=failed)
 

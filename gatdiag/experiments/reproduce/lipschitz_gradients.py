@@ -1,6 +1,7 @@
 """LipschitzNorm: the evolution of the gradient in a GAT of 25 layers."""
 
 import numpy as np
+import pandas as pd
 
 from gatdiag.experiments.reproduce.lipschitz import DEEP_GAT, MODES, OF_CODE, PAPER
 from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction
@@ -23,6 +24,28 @@ def gradients(run: Run) -> dict[str, float]:
     }
 
 
+def judged(results: pd.DataFrame) -> list[str]:
+    """With LipschitzNorm beside without it."""
+    rows = results.drop_duplicates("lipschitz").set_index("lipschitz")
+    if not {"none", "paper"} <= {*rows.index}:
+        return []
+    bare, normalized = rows.loc["none"], rows.loc["paper"]
+    less = normalized["largest_gradient"] < bare["largest_gradient"] / 10
+    said = [
+        f"{'Reproduced' if less else 'NOT reproduced'}: without LipschitzNorm the largest gradient norm is "
+        f"{bare['largest_gradient']:.3g}, with it {normalized['largest_gradient']:.3g}; the layers are "
+        f"{bare['decades_between_layers']:.2g} and {normalized['decades_between_layers']:.2g} decades apart in the "
+        "median."
+    ]
+    accuracies = bare["last_train_accuracy"], normalized["last_train_accuracy"]
+    if max(accuracies) < 0.5:
+        said.append(
+            "Even gradients are not all there is to training: neither network has learned its training nodes "
+            f"({accuracies[0]:.1%} right without LipschitzNorm, {accuracies[1]:.1%} with it)."
+        )
+    return said
+
+
 REPRODUCTION = Reproduction(
     name="lipschitz-gradients",
     title="Evolution of the gradient in a GAT of 25 layers, with and without LipschitzNorm",
@@ -36,7 +59,9 @@ REPRODUCTION = Reproduction(
         *("last_train_accuracy", "last_test_accuracy"),
     ),
     record=True,
+    every=1,
     measured=gradients,
+    judged=judged,
     drawings=(Drawing("gradient_evolution"), Drawing("compared_curves")),
     notes=(
         OF_CODE,

@@ -92,6 +92,9 @@ def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str],
         yield f"{evidence.text}\n"
         if one.left_out and not rows and not outcome.task.full:
             yield f"--quick leaves out: {one.left_out}\n"
+    if one.judged and outcome.documents and (said := one.judged(pd.DataFrame(outcome.results.values()))):
+        yield "## What of the claim is reproduced\n"
+        yield "\n".join(f"- {sentence}" for sentence in said) + "\n"
     if rows:
         yield from _outcome(outcome, rows)
         yield from _not_run(outcome, rows)

@@ -1,7 +1,7 @@
 """A name of `gatdiag reproduce`: what is trained, what the paper says of it, what is drawn."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from gatdiag.experiments.settings import Device, Experiment
+from gatdiag.recorder import Every
 from gatdiag.run import Run
 
 
@@ -100,7 +101,9 @@ class Reproduction:
         published: The numbers that are known to us.
         columns: What of the results is compared and shown.
         record: Whether the trainings are watched, as most figures need.
+        every: Which of their steps, as `gatdiag.watch` has it; ``auto`` depends on how fast the machine is.
         measured: A run -> other numbers by name, which become columns of the results.
+        judged: The results (a row a training that is done) -> sentences on what of the claim is reproduced.
         drawings: The figures.
         notes: Differences between the paper and its code, or between it and what is done here.
         evidence: Measures, in place of trainings or besides.
@@ -116,7 +119,9 @@ class Reproduction:
     published: tuple[Published, ...] = ()
     columns: tuple[str, ...] = ("test_accuracy",)
     record: bool = False
+    every: Every = "auto"
     measured: Callable[[Run], Mapping[str, float]] | None = None
+    judged: Callable[[pd.DataFrame], Sequence[str]] | None = None
     drawings: tuple[Drawing, ...] = ()
     notes: tuple[str, ...] = ()
     evidence: Callable[[Task], Evidence] | None = None

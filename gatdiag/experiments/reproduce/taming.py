@@ -66,3 +66,49 @@ _OF_RUN: Final = ("output_gradient_norm", "gradient_mu", "relative_gradient_mu",
 
 def _at_first(table: pd.DataFrame) -> Any:
     return table[table["step"] == table["step"].min()].sort_values("layer")["value"].to_numpy(np.float64)
+
+
+def judged_layers(results: pd.DataFrame) -> list[str]:
+    """What becomes of gradients on the way back, of each network as it is and normalized."""
+    said = []
+    for (model, residual, layers), rows in results.groupby(["model", "residual", "layers"]):
+        network = f"{'residual ' if residual else ''}{str(model).upper()} of {layers} layers"
+        by_norm = {row["weight_norm"]: row for _, row in rows.sort_values("weight_norm").iterrows()}
+        said += [f"{network}, {_norm(c)}: {_way_back(row)}" for c, row in by_norm.items()]
+        if residual and {0.0, 4.0} <= {*by_norm}:
+            free, held = (by_norm[c]["gradient_decades"] for c in (0.0, 4.0))
+            less = abs(held) < abs(free)
+            said.append(
+                f"{network}: weight normalization {'limits' if less else 'does NOT limit'} the expansion "
+                f"({free:+.1f} decades without, {held:+.1f} with c = 4)."
+            )
+    return said
+
+
+def _norm(c: float) -> str:
+    return f"c = {c:g}" if c else "not normalized"
+
+
+def _way_back(row: pd.Series) -> str:
+    grown, mu, relative = row["gradient_decades"], row["gradient_mu_decades"], row["relative_gradient_mu"]
+    if not np.isfinite(grown):
+        return "gradients of the first layer are zero or not finite."
+    moved = f"on the way back mu of the gradient changes by {mu:+.1f} decades, its norm by {grown:+.1f}"
+    if mu > 0:
+        return f"{moved}: expansion."
+    if relative > 0.5:
+        return f"{moved}; relative to the norm mu is still {relative:.2f}: gradients vanish, they do not become alike."
+    return f"{moved}; relative to the norm mu is {relative:.2g}: gradients become alike."
+
+
+def judged_training(results: pd.DataFrame) -> list[str]:
+    """Which networks learned their training nodes, and whose loss is no number."""
+    said = []
+    for row in results.sort_values(["model", "residual", "layers", "weight_norm"]).to_dict("records"):
+        name = f"{'residual ' if row['residual'] else ''}{row['model'].upper()} of {row['layers']} layers"
+        norm = _norm(row["weight_norm"])
+        broken = row["loss"] is None or not np.isfinite(row["loss"])
+        end = "the loss is no number" if broken else f"the loss is {row['loss']:.3g}"
+        learned = "trains" if row["last_train_accuracy"] > 0.9 else "does NOT train"
+        said.append(f"{name}, {norm}: {learned} ({row['last_train_accuracy']:.1%} of training nodes right, {end}).")
+    return said

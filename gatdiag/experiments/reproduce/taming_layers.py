@@ -10,6 +10,7 @@ from gatdiag.experiments.reproduce.taming import (
     PAPER,
     QUICK,
     SETTINGS,
+    judged_layers,
     smoothing,
 )
 
@@ -24,7 +25,9 @@ REPRODUCTION = Reproduction(
     left_out=LEFT_OUT,
     columns=COLUMNS,
     record=True,
+    every=1,
     measured=smoothing,
+    judged=judged_layers,
     drawings=(Drawing("smoothing_by_layer"),),
     notes=(SETTINGS, BESIDE, GROWTH),
 )

@@ -1,7 +1,7 @@
 """Gradient oversmoothing and expansion: mu of outputs and gradients over training."""
 
 from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction
-from gatdiag.experiments.reproduce.taming import BESIDE, FULL, LEFT_OUT, PAPER, QUICK, SETTINGS
+from gatdiag.experiments.reproduce.taming import BESIDE, FULL, LEFT_OUT, PAPER, QUICK, SETTINGS, judged_training
 
 REPRODUCTION = Reproduction(
     name="taming-training",
@@ -14,6 +14,8 @@ REPRODUCTION = Reproduction(
     left_out=LEFT_OUT,
     columns=("loss", "last_train_accuracy", "test_accuracy"),
     record=True,
+    every=1,
+    judged=judged_training,
     drawings=(Drawing("smoothing_over_training"), Drawing("compared_curves")),
     notes=(SETTINGS, BESIDE),
 )

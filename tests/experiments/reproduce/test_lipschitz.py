@@ -10,7 +10,7 @@ from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.experiment import prepared_model, run_experiment
 from gatdiag.experiments.reproduce import lipschitz_missing, lipschitz_trees
 from gatdiag.experiments.reproduce.lipschitz import DEEP_GAT, by_depth, variants
-from gatdiag.experiments.reproduce.lipschitz_gradients import REPRODUCTION, gradients
+from gatdiag.experiments.reproduce.lipschitz_gradients import REPRODUCTION, gradients, judged
 from gatdiag.experiments.settings import Experiment
 
 
@@ -94,3 +94,20 @@ def test_lines_are_of_normalizations_and_means_of_seeds():
         "deep-gat, LipschitzNorm (code)": 0.125,
     }
     assert {*trees["size"]} == {4}
+
+
+def test_what_is_said_of_gradients_follows_the_numbers():
+    results = pd.DataFrame(
+        {
+            "lipschitz": ["none", "paper"],
+            "largest_gradient": [2e6, 4.0],
+            "decades_between_layers": [1.9, 0.75],
+            "last_train_accuracy": [0.14, 0.18],
+        }
+    )
+    first, second = judged(results)
+    assert first.startswith("Reproduced: without LipschitzNorm the largest gradient norm is 2e+06, with it 4;")
+    assert "14.0% right without LipschitzNorm, 18.0% with it" in second
+    (only,) = judged(results.assign(largest_gradient=[5.0, 4.0], last_train_accuracy=0.9))
+    assert only.startswith("NOT reproduced")
+    assert judged(results[:1]) == []

@@ -9,7 +9,7 @@ import gatdiag
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.experiment import prepared_model, run_experiment
 from gatdiag.experiments.reproduce import taming_accuracy
-from gatdiag.experiments.reproduce.taming import FULL, QUICK, TRAINING, smoothing
+from gatdiag.experiments.reproduce.taming import FULL, QUICK, TRAINING, judged_layers, judged_training, smoothing
 from gatdiag.experiments.settings import Experiment
 
 
@@ -62,3 +62,46 @@ def test_lines_are_of_c():
     )
     table = taming_accuracy._by_depth(results).set_index("variant")
     assert table["mean"].to_dict() == {"gcn, no normalization": 0.1, "gcn, c = 4": 0.625}
+
+
+def test_what_is_said_of_layers_follows_the_numbers():
+    common = {"layers": 64, "gradient_mu_decades": -9.0, "relative_gradient_mu": 0.99}
+    rows = [
+        {**common, "model": "gcn", "residual": False, "weight_norm": 0.0, "gradient_decades": -9.0},
+        {**common, "model": "gat", "residual": False, "weight_norm": 0.0, "gradient_decades": -1.0,
+         "relative_gradient_mu": 1e-8},
+        {**common, "model": "gcn", "residual": True, "weight_norm": 0.0, "gradient_decades": 9.5,
+         "gradient_mu_decades": 9.25},
+        {**common, "model": "gcn", "residual": True, "weight_norm": 4.0, "gradient_decades": 2.0,
+         "gradient_mu_decades": 2.0},
+        {**common, "model": "gat", "residual": True, "weight_norm": 0.0, "gradient_decades": math.nan},
+    ]  # fmt: skip
+    said = judged_layers(pd.DataFrame(rows))
+    assert [sentence.partition(": ")[0] for sentence in said] == [
+        "GAT of 64 layers, not normalized",
+        "residual GAT of 64 layers, not normalized",
+        "GCN of 64 layers, not normalized",
+        "residual GCN of 64 layers, not normalized",
+        "residual GCN of 64 layers, c = 4",
+        "residual GCN of 64 layers",
+    ]
+    for sentence, words in zip(
+        said,
+        ["become alike", "not finite", "vanish, they do not", "+9.2 decades", "+2.0 decades", "limits the expansion"],
+        strict=True,
+    ):
+        assert words in sentence
+    assert "does NOT limit" in judged_layers(pd.DataFrame([rows[2], {**rows[3], "gradient_decades": 12.0}]))[-1]
+
+
+def test_what_is_said_of_training_follows_the_numbers():
+    rows = [
+        {"model": "gat", "residual": True, "layers": 64, "weight_norm": 0.0, "loss": None, "last_train_accuracy": 0.1},
+        {"model": "gcn", "residual": True, "layers": 64, "weight_norm": 4.0, "loss": 0.5, "last_train_accuracy": 0.95},
+    ]
+    broken, learned = judged_training(pd.DataFrame(rows))
+    assert broken == (
+        "residual GAT of 64 layers, not normalized: does NOT train (10.0% of training nodes right, the loss is no "
+        "number)."
+    )
+    assert learned.startswith("residual GCN of 64 layers, c = 4: trains (95.0%")

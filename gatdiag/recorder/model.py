@@ -38,23 +38,14 @@ Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]  # of a forward pa
 
 @dataclass(frozen=True)
 class RecordingPlan:
-    """The parts of a model that are recorded.
+    """The parts of a model that are recorded."""
 
-    Attributes:
-        structure: Of the whole model.
-        layers: Those that are recorded, in order.
-        weights: Their parameters.
-        laws: All laws of the model; None where they were not looked for, or could not be found.
-        neurons: The laws of these layers; None where none are recorded.
-        error: Why there are no laws.
-    """
-
-    structure: Structure
-    layers: tuple[Layer, ...]
-    weights: Weights
-    laws: Laws | None = None
-    neurons: NeuronRecorder | None = None
-    error: str | None = None
+    structure: Structure  # of the whole model
+    layers: tuple[Layer, ...]  # those that are recorded, in order
+    weights: Weights  # their parameters
+    laws: Laws | None = None  # all laws of the model; None where they were not looked for, or could not be found
+    neurons: NeuronRecorder | None = None  # the laws of these layers, where any are recorded
+    error: str | None = None  # why there are no laws
 
     @property
     def recorded_laws(self) -> list[Law]:

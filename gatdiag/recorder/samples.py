@@ -38,44 +38,24 @@ def square(flats: Flat) -> float:
 
 @dataclass(eq=False)
 class Sample:
-    """Copies of one step.
-
-    Attributes:
-        step: The step.
-        record: Number of the record; None: it was taken for what it says of the next step's c.
-        due: Groups that are measured at this record.
-        weights: Before the step.
-        gradients: As the optimizer used them, not scaled.
-        has_gradient: Which parameters have one.
-        square: Of the gradients, as in `square`.
-        moved: The weights after the step; None where these are not wanted.
-        moves: Name -> how optimizers will move parameters of laws; None where it is not wanted, or not known.
-        layers: The forward pass of the step.
-        unscale: What gradients of layer outputs are multiplied by to undo the scaling of the loss; None: nothing.
-        raw: Gradients as the last backward pass left them, before anything could clip them; `gradients` itself where
-            nothing did; None where no backward pass was seen.
-        unscale_raw: What these are multiplied by to undo the scaling of the loss; None: nothing.
-        left: Norm of the gradients that were there when the backward pass began; None where that was not looked at.
-        repeats: Whether its overshoot is wanted, and its batch is that of the step before.
-        is_finite: Whether all entries of weights and gradients are known to be.
-    """
+    """Copies of one step."""
 
     step: int
-    record: int | None
-    due: frozenset[str]
-    weights: Flat
-    gradients: Flat
-    has_gradient: NDArray[np.bool_]
-    square: float
-    moved: Flat | None = None
-    moves: dict[str, Update] | None = None
+    record: int | None  # its number; None: the sample was taken for what it says of the next step's c
+    due: frozenset[str]  # groups that are measured at this record
+    weights: Flat  # before the step
+    gradients: Flat  # as the optimizer used them, not scaled
+    has_gradient: NDArray[np.bool_]  # which parameters have one
+    square: float  # of the gradients, as in `square`
+    moved: Flat | None = None  # the weights after the step, where these are wanted
+    moves: dict[str, Update] | None = None  # how parameters of laws will be moved, where that is wanted and known
     layers: ForwardPass | None = None
-    unscale: Any = None
-    raw: Flat | None = None
-    unscale_raw: Any = None
-    left: Any = None
-    repeats: bool = False
-    is_finite: bool = False
+    unscale: Any = None  # what gradients of outputs are multiplied by to undo the scaling of the loss; None: nothing
+    raw: Flat | None = None  # gradients as the backward pass left them; `gradients` itself where nothing clipped them
+    unscale_raw: Any = None  # what these are multiplied by
+    left: Any = None  # norm of the gradients when the backward pass began, where that was looked at
+    repeats: bool = False  # whether its overshoot is wanted, and its batch is that of the step before
+    is_finite: bool = False  # whether all entries of weights and gradients are known to be
 
     def change(self) -> Flat | None:
         """By how much the step moved the weights, if that was taken."""

@@ -16,15 +16,7 @@ _PLAIN = re.compile(r"(?i)train(ing)?.?loss(_step)?")
 
 
 def flattened(mapping: Any, prefix: str = "", inside: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Names and values of a mapping; those of mappings in it have its name before theirs.
-
-    Raises:
-        InputError: It is not a mapping.
-
-    Example:
-        >>> list(flattened({"train": {"loss": 0.5, "top": {5: 0.9}}, "epoch": 3}))
-        [('train/loss', 0.5), ('train/top/5', 0.9), ('epoch', 3)]
-    """
+    """Names and values of a mapping; those of mappings in it have its name before theirs."""
     if not isinstance(mapping, Mapping):
         kind = type(mapping).__name__
         raise InputError(f'expected log(loss=...) or log({{"loss": ...}}), got an argument of type {kind}')
@@ -38,16 +30,7 @@ def flattened(mapping: Any, prefix: str = "", inside: tuple[int, ...] = ()) -> I
 
 
 def scalar(name: str, value: Any) -> float | Tensor:
-    """The value as a float, or as a detached copy if it is on an accelerator.
-
-    Args:
-        name: What it is called.
-        value: A number, an array or a tensor with one element, or an object whose ``compute()`` gives one, as the
-            metrics of torchmetrics do.
-
-    Raises:
-        InputError: It is none of these.
-    """
+    """The value as a float, or as a detached copy if it is on an accelerator."""
     if callable(compute := getattr(value, "compute", None)):
         value = compute()
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex() and not value.is_meta:

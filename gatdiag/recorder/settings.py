@@ -37,19 +37,12 @@ _SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mse", "mae")
 
 @dataclass(frozen=True)
 class Selection:
-    """Groups and columns that are recorded.
+    """Groups and columns that are recorded."""
 
-    Attributes:
-        name: The preset's name, or the names that were asked for.
-        every: Group -> at every how many-th recorded step it is measured.
-        columns: The columns that are kept.
-        law_search_seconds: How long laws may be looked for; None: as long as it takes.
-    """
-
-    name: str
-    every: Mapping[str, int]
+    name: str  # of the preset, or the names that were asked for
+    every: Mapping[str, int]  # group -> at every how many-th recorded step it is measured
     columns: frozenset[str]
-    law_search_seconds: float | None = None
+    law_search_seconds: float | None = None  # how long laws may be looked for; None: as long as it takes
 
     def groups_due(self, record: int) -> frozenset[str]:
         """The groups that are measured at a record, counted from 0."""
@@ -109,20 +102,7 @@ def _group_of(column: str) -> Group:
 
 
 def layer_filter(include: Patterns = None, exclude: Patterns = None) -> Callable[[str], bool]:
-    """Layer name -> whether it is recorded.
-
-    Args:
-        include: Shell patterns ("convs.*"), one of which must fit; None: any name does.
-        exclude: Shell patterns, none of which may fit.
-
-    Raises:
-        InputError: These are no patterns.
-
-    Example:
-        >>> keeps = layer_filter("convs.*", ["convs.0", "*.1"])
-        >>> [name for name in ("convs.0", "convs.1", "convs.2", "lin") if keeps(name)]
-        ['convs.2']
-    """
+    """Layer name -> whether it is recorded."""
     wanted, unwanted = _patterns(include, "include"), _patterns(exclude, "exclude")
 
     def keeps(name: str) -> bool:
@@ -140,19 +120,7 @@ def _patterns(patterns: Patterns, what: str) -> list[str]:
 
 
 def best_scalar(best: str) -> tuple[str, bool]:
-    """The scalar that `best=` names, and whether larger values are better.
-
-    Args:
-        best: Name of a logged scalar, such as "val_accuracy"; "max:" or "min:" before it says which way is better.
-            Without them, what has loss, error, perplexity, mse or mae in its name is best when smallest.
-
-    Raises:
-        InputError: It is not such a name.
-
-    Example:
-        >>> best_scalar("val_loss"), best_scalar("val_accuracy"), best_scalar("max:error_margin")
-        (('val_loss', False), ('val_accuracy', True), ('error_margin', True))
-    """
+    """The scalar that `best=` names, and whether larger values are better."""
     if not isinstance(best, str) or not best.removeprefix("max:").removeprefix("min:"):
         raise InputError(f'best= expects the name of a logged scalar, such as "val_accuracy", got {best!r}')
     for prefix in ("max:", "min:"):
@@ -162,11 +130,7 @@ def best_scalar(best: str) -> tuple[str, bool]:
 
 
 def listed_optimizers(optimizer: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer] | None:
-    """The optimizers that `optimizer=` names.
-
-    Raises:
-        InputError: Something else than optimizers of torch.
-    """
+    """The optimizers that `optimizer=` names."""
     if optimizer is None:
         return None
     listed = _listed(optimizer)

@@ -34,7 +34,7 @@ _MODERATE = 1e-13, 1e13  # largest entries between which squares are within floa
 _TINY = 1e-30  # entries below this cannot be scaled up
 _ALIKE = 0.1  # below this mu^2 / norm^2 the rounding of sums shows in mu
 _FEW, _NARROW = 1 << 13, 8  # entries and columns below which the rounding of single sums shows, not their average
-_PIECE = 128  # entries whose squares are added up in float32
+_PIECE, _WIDE = 128, 512  # entries whose squares are added up in float32, and the longest row of which all are
 
 Numbers: TypeAlias = tuple[float, float, float, float, float]
 
@@ -66,6 +66,7 @@ def measure(x: Tensor) -> Numbers | Tensor:
         return 0.0, 0.0, math.nan, math.nan, 0.0
     if not x.is_cpu:
         return _in_float64(x)
+    x = x.detach() if x.requires_grad else x
     found = None if x.dtype is not torch.float32 else _in_float32(x) or _out_of_range(x)
     if found is None:
         norm, size, relative, dead, broken = _in_float64(x).tolist()
@@ -148,7 +149,6 @@ def dead_fraction(x: Tensor) -> Tensor:
 
 def _in_float32(x: Tensor) -> Numbers | None:
     """None where squares over- or underflow, and where the rows are alike to the last digits."""
-    x = x.detach()
     rows, sums, square = len(x), *_sums(x)
     common = float(np.vdot(sums, sums)) / rows
     spread = square - common
@@ -174,19 +174,17 @@ def _sums(x: Tensor) -> tuple[NDArray[Any], float]:
     """Sums of the columns, and of all squares: calls take longer here than arithmetic, so these are few."""
     few = x.numel() < _FEW or x.shape[1] < _NARROW
     sums = x.sum(0, dtype=torch.float64 if few else None).numpy()
-    entries = x.reshape(-1)
-    end = len(entries) // _PIECE * _PIECE
-    square = 0.0
-    for some in (entries[:end].view(-1, _PIECE), entries[end:].view(1, -1)):
-        if some.numel():
-            lengths = torch.linalg.vector_norm(some, dim=1).numpy().astype(np.float64)
-            square += float(np.vdot(lengths, lengths))
-    return sums, square
+    pieces = [x]
+    if not _NARROW <= x.shape[1] <= _WIDE:
+        entries = x.reshape(-1)
+        end = len(entries) // _PIECE * _PIECE
+        pieces = [piece for piece in (entries[:end].view(-1, _PIECE), entries[end:].view(1, -1)) if piece.numel()]
+    lengths = [torch.linalg.vector_norm(piece, dim=1).numpy().astype(np.float64) for piece in pieces]
+    return sums, sum(float(np.vdot(length, length)) for length in lengths)
 
 
 def _out_of_range(x: Tensor) -> Numbers | None:
     """Of a matrix whose squares over- or underflow, or that is not finite or zero; None if it is none of these."""
-    x = x.detach()
     low, high = map(float, torch.aminmax(x))
     largest = max(-low, high)
     if not math.isfinite(low + high):

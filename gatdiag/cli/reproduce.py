@@ -41,7 +41,11 @@ def reproduce(
         int, typer.Option(min=1, metavar="N", help="Processes, each with one thread; 1: this one.")
     ] = os.cpu_count() or 1,
     trains: Annotated[
-        bool, typer.Option("--train/--no-train", help="Train what is not done; or report on what is done only.")
+        bool,
+        typer.Option(
+            "--train/--no-train",
+            help="Train what is not done, or report on what is done; what is no grid of trainings is measured either way.",
+        ),
     ] = True,
     as_json: AsJson = False,
 ) -> None:

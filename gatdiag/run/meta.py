@@ -22,26 +22,6 @@ _LARGEST_FILE = 2**28
 _STEP = range(LARGEST_STEP + 1)
 _TEXT, _NUMBER = (str, None), (float, None)
 
-# What `gatdiag.recorder.signals` saw once, or a few times.
-_SIGNALS = {
-    "inputs?": [
-        {"name": str, "rows": _STEP, "columns": _STEP, "non_finite": _STEP, "first?": [_STEP], "step?": _STEP}
-        | dict.fromkeys(("largest_column?", "smallest_column?", "row_norm?", "relative_mu?"), _NUMBER)
-    ],
-    "output?": {
-        "criterion?": str,
-        "last_operation?": str,
-        "labels?": [_STEP],
-        "has_graph?": bool,
-        "implied_step?": _STEP,
-    }
-    | dict.fromkeys(("min?", "max?", "row_sum_error?", "criterion_misfit?", "criterion_share?"), _NUMBER)
-    | dict.fromkeys(("implied_mse?", "implied_variance?"), _NUMBER),
-    "zero_inputs?": {"*": {"first": _NUMBER, "last": _NUMBER, "since": (_STEP, None)}},
-    "unreached?": [str],
-    "foreign_leaves?": _STEP,
-}
-
 # The shape of meta.json, on which all readers rely. A shape is: a type; None for null; a range of whole numbers; a text
 # for itself; (shape, ...) for one of several; [shape] for a list; {key: shape} for an object that has at least these
 # keys, but for those with a question mark; "*" stands for any key.
@@ -93,7 +73,7 @@ _SHAPE: dict[str, Any] = {
     "best": ({"name?": _TEXT, "mode?": ("min", "max"), "value?": _NUMBER, "step?": (_STEP, None)}, None),
     "notes": [str],
     "resumed_at": [_STEP],
-    "signals?": (_SIGNALS, None),
+    "signals?": (dict, None),
 }
 _WORDS = {
     str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object", list: "a list",

@@ -125,7 +125,20 @@ class Run:
         """
         if table not in tables.ROWS:
             raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
-        return self._read(table)
+        lost: list[str] = []
+
+        def report(text: str, is_loss: bool) -> None:
+            self._problems[text] = None
+            lost.extend([text] * is_loss)
+
+        try:
+            found = self._found(table, report)
+        except ValueError as error:
+            report(str(error), True)
+            found = tables.schema(table).empty_table()
+        if lost:
+            warnings.warn(f"{self.folder}: not all of the run can be read: {'; '.join(lost)}", stacklevel=4)
+        return found
 
     def measured(self, table: TableName, column: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """For each row of a table of pandas, whether the column was measured there; a measured value may be NaN.
@@ -141,27 +154,11 @@ class Run:
 
     def _frame(self, name: TableName) -> "pd.DataFrame":
         if name not in self._frames:
-            table = self._read(name)
+            table = self.arrow(name)
             columns = zip(table.schema.names, table.columns, strict=True)
             self._measured[name] = {key: column.is_valid() for key, column in columns if column.null_count}
             self._frames[name] = _frame(table, self.layer_names, self.parameter_names)
         return self._frames[name]
-
-    def _read(self, name: TableName) -> pa.Table:
-        lost: list[str] = []
-
-        def report(text: str, is_loss: bool) -> None:
-            self._problems[text] = None
-            lost.extend([text] * is_loss)
-
-        try:
-            found = self._found(name, report)
-        except ValueError as error:
-            report(str(error), True)
-            found = tables.schema(name).empty_table()
-        if lost:
-            warnings.warn(f"{self.folder}: not all of the run can be read: {'; '.join(lost)}", stacklevel=4)
-        return found
 
     def _found(self, name: TableName, report: tables.Report) -> pa.Table:
         for _ in range(_TRIES):

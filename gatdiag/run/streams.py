@@ -108,7 +108,10 @@ class Stream(_Appender):
         self._measured = self._schema.names[1 + keys.num_columns :]
         self._memory = io.BytesIO()
         self._writer = pa.ipc.new_stream(self._memory, self._schema, options=_OPTIONS)
-        super().__init__(path, self.copied(self._schema.empty_table()))
+        self._writer.write_batch(
+            pa.RecordBatch.from_pylist([], self._schema)
+        )  # of a table without rows it writes nothing
+        super().__init__(path, self._memory.getvalue())
 
     def encoded(self, columns: Mapping[str, Any]) -> bytes:
         """Rows as they are written."""

@@ -498,6 +498,17 @@ def test_full_at_any_point_the_run_reads_up_to_there_and_goes_on_when_there_is_r
     check(load(folder), range(7))
 
 
+def test_a_table_without_a_row_yet_can_be_read(folder, disk):
+    store = Store.create(folder, META)
+    disk.left = 0
+    with pytest.raises(OSError, match="No space left"):
+        append_all(store, 0, OSError)
+    run = load(folder)
+    assert [len(run.arrow(name)) for name in ROWS] == [0, 0, 0, 0]
+    assert files(folder) == STREAMS
+    assert run.problems == ()
+
+
 def test_rows_are_kept_while_it_is_full_and_then_given_up(folder, disk, monkeypatch):
     monkeypatch.setattr(streams, "_MOST_WAITING", 10_000)
     store = record(folder, [0])

@@ -108,9 +108,8 @@ class Stream(_Appender):
         self._measured = self._schema.names[1 + keys.num_columns :]
         self._memory = io.BytesIO()
         self._writer = pa.ipc.new_stream(self._memory, self._schema, options=_OPTIONS)
-        self._writer.write_batch(
-            pa.RecordBatch.from_pylist([], self._schema)
-        )  # of a table without rows it writes nothing
+        # A table without rows would write nothing, not even the schema.
+        self._writer.write_batch(pa.RecordBatch.from_pylist([], self._schema))
         super().__init__(path, self._memory.getvalue())
 
     def encoded(self, columns: Mapping[str, Any]) -> bytes:

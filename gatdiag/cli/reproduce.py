@@ -44,7 +44,7 @@ def reproduce(
         bool,
         typer.Option(
             "--train/--no-train",
-            help="Train what is not done, or report on what is done; what is no grid of trainings is measured either way.",
+            help="Train what is not done, or only report on what is; what is no grid of trainings is measured anyway.",
         ),
     ] = True,
     as_json: AsJson = False,

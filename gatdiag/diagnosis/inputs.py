@@ -1,6 +1,5 @@
 """What is wrong with the inputs of the model: NaN, scale, no variation. From what the recorder saw of them once."""
 
-import math
 from typing import Any
 
 from gatdiag.diagnosis.facts import Facts
@@ -13,10 +12,9 @@ _UNSEEN = "the recorder did not look at the model's inputs"
 
 def input_non_finite(facts: Facts) -> Finding | str | None:
     """NaN or infinity in an input of the model, at the first forward pass or later."""
-    inputs = _inputs(facts)
-    if inputs is None:
+    if not facts.inputs:
         return _UNSEEN
-    bad = next((one for one in inputs if one["non_finite"]), None)
+    bad = next((one for one in facts.inputs if one["non_finite"]), None)
     if bad is None:
         return None
     row, column = (bad.get("first") or [0, 0])[:2]
@@ -40,10 +38,9 @@ def input_non_finite(facts: Facts) -> Finding | str | None:
 
 def input_constant(facts: Facts) -> Finding | str | None:
     """All rows of all inputs are the same."""
-    inputs = _inputs(facts)
-    if inputs is None:
+    if not facts.inputs:
         return _UNSEEN
-    known = [one for one in inputs if not one["non_finite"] and one["rows"] > 1]
+    known = [one for one in facts.inputs if not one["non_finite"] and one["rows"] > 1]
     if not known or any(one["relative_mu"] >= limit("input-constant") for one in known):
         return None
     one = known[0]
@@ -64,12 +61,11 @@ def input_constant(facts: Facts) -> Finding | str | None:
 
 def input_scale(facts: Facts) -> Finding | str | None:
     """A column of an input that is huge, or rows that are next to zero."""
-    inputs = _inputs(facts)
-    if inputs is None:
+    if not facts.inputs:
         return _UNSEEN
     trained = facts.state == "trained"
     threshold = "input-huge" if trained else "input-large"
-    for one in inputs:
+    for one in facts.inputs:
         if one["non_finite"] or one["rows"] < 2:
             continue
         if one["largest_column"] > limit(threshold):
@@ -102,11 +98,3 @@ def _scale(facts: Facts, one: dict[str, Any], text: str, measured: str, threshol
         actions=(Action("standardize_inputs", {"names": (one["name"],)}),),
         falsified_by="After standardizing the features the loss takes the same course.",
     )
-
-
-def _inputs(facts: Facts) -> list[dict[str, Any]] | None:
-    """What is known of the floating-point inputs; None if nothing."""
-    found = facts.signals.get("inputs")
-    sizes = dict.fromkeys(("largest_column", "smallest_column", "row_norm"), math.inf)  # null in JSON: it overflowed
-    known = [{**sizes, "relative_mu": 1.0, **{k: v for k, v in one.items() if v is not None}} for one in found or []]
-    return known or None

@@ -19,7 +19,7 @@ from gatdiag.figures.axes import (
 )
 from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, equations, symbol, tidy
 from gatdiag.figures.heat import heat_bar, heat_legend, heat_map, heat_table, shared_limits
-from gatdiag.figures.style import ATTENTION_STYLE, FEATURE_STYLE, Canvas, is_wide, plain
+from gatdiag.figures.style import ROLE_STYLES, Canvas, is_wide, plain
 from gatdiag.run import Run
 from gatdiag.summary import (
     ATTENTION,
@@ -37,7 +37,6 @@ from gatdiag.summary import (
 
 _RELATIVE = "parameters.relative_gradient_norm"
 _NORM = "parameters.gradient_norm"
-_STYLES = {FEATURES: FEATURE_STYLE, ATTENTION: ATTENTION_STYLE}
 
 
 def gradient_norms_data(run: Run) -> pd.DataFrame:
@@ -51,7 +50,7 @@ def gradient_norms_data(run: Run) -> pd.DataFrame:
     loss = loss_name(run)
     if loss is not None:
         parts.append(without_layer(run, thin(logged(run, loss))).assign(quantity="loss"))
-    for role in _STYLES:
+    for role in ROLE_STYLES:
         table = thin_groups(some_layers(role_series(run, "relative_gradient_norm", role)), "layer")
         parts.append(table.assign(quantity=role))
     return tidy(parts, "quantity", "step", "layer", "value", "low", "high", "stretch")
@@ -59,7 +58,7 @@ def gradient_norms_data(run: Run) -> pd.DataFrame:
 
 def gradient_norms_draw(table: pd.DataFrame, figure: Canvas) -> None:
     """The loss, then a panel a role with a line a layer."""
-    roles = [role for role in _STYLES if role == FEATURES or (table["quantity"] == role).any()]
+    roles = [role for role in ROLE_STYLES if role == FEATURES or (table["quantity"] == role).any()]
     marks: list[Line2D] = []
     for axes, quantity in zip(panels(figure, 1 + len(roles)), ("loss", *roles), strict=True):
         part = table[table["quantity"] == quantity]
@@ -109,7 +108,7 @@ def chosen_layers_data(run: Run, layers: Sequence[str] | None = None) -> pd.Data
     Raises:
         InputError: A name is not one of the run's layers.
     """
-    series = {role: role_series(run, "relative_gradient_norm", role) for role in _STYLES}
+    series = {role: role_series(run, "relative_gradient_norm", role) for role in ROLE_STYLES}
     chosen = known_layers(run, layers) or some_layers(series[FEATURES], 3)["layer"].unique().tolist()
     parts = [
         thin_groups(table[table["layer"].isin(chosen).to_numpy()], "layer").assign(role=role)
@@ -124,7 +123,7 @@ def chosen_layers_draw(table: pd.DataFrame, figure: Canvas) -> None:
     shown: list[Line2D] = []
     for panel, (layer, part) in zip(panels(figure, len(layers), len(layers)), layers, strict=True):
         for role, curve in part.groupby("role", sort=False):
-            style = _STYLES[str(role)]
+            style = ROLE_STYLES[str(role)]
             axes = panel if role == FEATURES else panel.twinx()
             shown += draw_lines(axes, [(curve, {**style, "label": f"{role}s"})], log=True)
             axes.set_ylabel(f"{role}s", color=style["color"])

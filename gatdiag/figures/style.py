@@ -19,6 +19,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from gatdiag.names import shortened
+from gatdiag.summary import ATTENTION, FEATURES
 
 Canvas: TypeAlias = Figure | SubFigure
 
@@ -71,8 +72,10 @@ SETTINGS: dict[Any, Any] = {
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")  # Okabe and Ito
 _LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
-FEATURE_STYLE = {"color": COLORS[0], "linestyle": "-"}
-ATTENTION_STYLE = {"color": COLORS[6], "linestyle": "--"}
+ROLE_STYLES = {
+    FEATURES: {"color": COLORS[0], "linestyle": "-"},
+    ATTENTION: {"color": COLORS[6], "linestyle": "--"},
+}
 PREDICTED = COLORS[1]
 
 HEAT: Colormap = mpl.colormaps["cividis"].with_extremes(bad="#00000000")

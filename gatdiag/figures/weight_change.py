@@ -21,11 +21,10 @@ from gatdiag.figures.axes import (
     scale_axis,
 )
 from gatdiag.figures.figure import GATS, Figure, described, equations
-from gatdiag.figures.style import ATTENTION_STYLE, BROKEN, FEATURE_STYLE, Canvas, is_wide, plain
+from gatdiag.figures.style import BROKEN, ROLE_STYLES, Canvas, is_wide, plain
 from gatdiag.run import Run
 from gatdiag.summary import ATTENTION, FEATURES, LEVELS, weight_change
 
-_STYLES = {FEATURES: FEATURE_STYLE, ATTENTION: ATTENTION_STYLE}
 _HATCHES = {FEATURES: "", ATTENTION: "////"}
 _BARS = 24  # layers
 _CHANGED = ("changed_fraction_005", "changed_fraction_050")
@@ -69,7 +68,7 @@ def _draw_fraction(axes: Axes, table: pd.DataFrame, column: str) -> list[Artist]
     width = 0.8 / len(parts)
     for index, (role, part) in enumerate(parts):
         x, y = layer_codes(part["layer"]), part[column].to_numpy(np.float64)
-        style: dict[str, Any] = {**_STYLES[str(role)], "label": f"{role}s"}
+        style: dict[str, Any] = {**ROLE_STYLES[str(role)], "label": f"{role}s"}
         if len(names) <= _BARS:
             axes.bar(x + (index - (len(parts) - 1) / 2) * width, np.nan_to_num(y), width, edgecolor="white",
                      hatch=_HATCHES[str(role)], **(style | {"linestyle": "-", "linewidth": 0.3}))  # fmt: skip
@@ -158,7 +157,7 @@ def change_boxes_draw(table: pd.DataFrame, figure: Canvas) -> None:
             continue
         inner = part[_QUANTILES[1:]].to_numpy(np.float64)
         scale_axis(axes, inner[inner > 0] if (inner > 0).any() else inner, log=bool((inner > 0).any()))
-        (_boxes if len(names) <= _BOXES else _bands)(axes, part, str(_STYLES[str(role)]["color"]))
+        (_boxes if len(names) <= _BOXES else _bands)(axes, part, str(ROLE_STYLES[str(role)]["color"]))
         _layers_below(axes, names)
         axes.set_ylabel(f"{change},\n{role}s")
         entries += axes.get_legend_handles_labels()[0]

@@ -12,11 +12,10 @@ processes.
 - `recipe`: a training as data
 - `tasks`, `network`, `training`: a recipe -> what there is to learn, a network, a watched training
 - `cases`, `held_out`: the bank
-- `bank`: cases -> runs -> verdicts, and how many are right
+- `bank`: cases -> runs -> verdicts, and how many are right; the rules that other tools publish, on the same runs
 - `treated`: cases -> what the remedies cure that the diagnosis names
 - `foresight`: cases -> what `gatdiag.preflight` says before they are trained
 - `pairs`: two faults at once
-- `baseline`: the rules that other tools publish, on the same runs
 - `tables`: results as CSV and Markdown
 
 `gatdiag faults` runs it.

@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from gatdiag.diagnosis import HEALTHY, diagnose
-from gatdiag.experiments.faults.baseline import published_rules
 from gatdiag.experiments.faults.cases import FAULTS, Case
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.training import Outcome, train
 from gatdiag.experiments.pool import mapped
-from gatdiag.run import load
+from gatdiag.run import Run, load
 from gatdiag.run.files import atomic_write
 
 _LEAST: Final = 0.5  # of the loss of a constant prediction that a training has to remove to be called healthy
@@ -186,6 +187,62 @@ def judged(folder: Path) -> Verdict:
     severity = "" if said.verdict.code == HEALTHY else said.verdict.severity
     codes = tuple(finding.code for finding in said.findings)
     return Verdict(said.verdict.code, severity, codes, published_rules(run))
+
+
+# --- the rules that other tools publish: what a diagnosis has to beat ------------------------------------------------
+# Of Amazon SageMaker Debugger's built-in rules (VanishingGradient, DeadRelu, UnchangedTensor, WeightUpdateRatio,
+# LossNotDecreasing, AllZero and NaN) with their default thresholds, and of AUTOTRAINER (Zhang et al., ICSE 2021) the
+# ratio of the gradients of the first and the last layer.
+
+
+def published_rules(run: Run) -> str:
+    """The cause that the first rule that holds stands for; "healthy" where none holds."""
+    return next((cause for cause, holds in _RULES.items() if holds(run)), "healthy")
+
+
+def _not_a_number(run: Run) -> bool:
+    return not bool(np.isfinite(run.steps["loss"]).all())
+
+
+def _gradient_ratio(run: Run) -> float:
+    """Median over steps of the gradient norm of the first layer over that of the last."""
+    norms = run.layers.pivot_table(index="step", columns="layer", values="output_gradient_norm", observed=True)
+    return float((norms.iloc[:, 0] / norms.iloc[:, -1]).median()) if norms.size else 1.0
+
+
+def _vanishing(run: Run) -> bool:
+    largest = run.parameters.groupby("step")["gradient_norm"].max().median()
+    return bool(largest < 1e-7) or _gradient_ratio(run) < 1e-3
+
+
+def _dead(run: Run) -> bool:
+    return bool(run.layers.groupby("layer", observed=True)["dead_fraction"].median().max() > 0.5)
+
+
+def _unchanged(run: Run) -> bool:
+    return bool((run.parameters.groupby("parameter", observed=True)["update_ratio"].max() < 1e-5).any())
+
+
+def _large_steps(run: Run) -> bool:
+    is_weight = ~run.parameters["parameter"].astype(str).str.endswith("bias")
+    return bool((run.parameters.loc[is_weight, "update_ratio"] > 10).any())
+
+
+def _not_decreasing(run: Run) -> bool:
+    """Less than 0.1 % in ten steps, at most of the steps."""
+    loss = run.steps["loss"].to_numpy()
+    return len(loss) > 10 and bool(np.mean(loss[10:] > 0.999 * loss[:-10]) > 0.5)
+
+
+_RULES = {
+    "nonfinite-operation": _not_a_number,
+    "depth-exploding-gradient": lambda run: _gradient_ratio(run) > 70,
+    "depth-vanishing-gradient": _vanishing,
+    "dead-units": _dead,
+    "parameters-without-gradient": _unchanged,
+    "lr-too-large": _large_steps,
+    "lr-too-small": _not_decreasing,
+}
 
 
 # --- counting ---------------------------------------------------------------------------------------------------------

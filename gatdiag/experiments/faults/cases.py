@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gatdiag.diagnosis import HEALTHY
 from gatdiag.experiments.faults.held_out import HELD_OUT, HELD_OUT_CONTROLS
-from gatdiag.experiments.faults.recipe import Recipe, Row, initialized, row
+from gatdiag.experiments.faults.recipe import RESIDUAL, Recipe, Row, by, initialized, row
 
 _HELD_OUT: Final = 100
 
@@ -77,15 +77,7 @@ FAULTS: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
             row(initialized(("scaled", 20)), layer="sage", depth=3, optimizer="SGD", lr=0.2),
             row(initialized(("normal", 3)), layer="gatv2", depth=4),
             row(initialized(("normal", 2)), layer="mlp", depth=4, optimizer="AdamW"),
-            row(
-                initialized(("scaled", 15)),
-                layer="gin",
-                depth=3,
-                task="graphs",
-                nodes=300,
-                optimizer="momentum",
-                lr=0.01,
-            ),
+            row(initialized(("scaled", 15)), layer="gin", depth=3, task="graphs", nodes=300, **by("momentum", 0.01)),
             row(initialized(("scaled", 30)), layer="transformer", depth=3, classes=3),
             row(initialized(("normal", 3)), layer="sage", task="regression", depth=3),
             row(initialized(("normal", 3)), layer="gcn", task="links", depth=2, steps=200),
@@ -96,9 +88,7 @@ FAULTS: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
             row({"depth": 24}, layer="gatv2", depth=2, **_SGD),
             row({"depth": 40}, layer="gcn", depth=3, init=(("he", 1),), nodes=300, **_SGD),
             row({"layer": "sgc-32", "depth": 2}, layer="gcn", depth=2, lr=0.01, nodes=300),
-            row(
-                {"depth": 64, "residual": False}, layer="gcn", depth=12, residual=True, norm="layer", width=16, steps=60
-            ),
+            row({"depth": 64, "residual": False}, layer="gcn", depth=12, **RESIDUAL, width=16, steps=60),
             row({"depth": 16}, layer="gcn", depth=2, task="regression", init=(("he", 1),), steps=150),
             row({"depth": 32}, layer="gat", depth=2, nodes=160, optimizer="AdamW", columns=16, width=16),
         ),
@@ -110,9 +100,7 @@ FAULTS: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
             row({"depth": 12, "activation": "sigmoid"}, layer="sage", depth=3, init=(("he", 1),), nodes=260),
             row({"depth": 32}, layer="mlp", depth=4, activation="elu", optimizer="momentum", lr=0.05),
             row({"depth": 24}, layer="mlp", depth=3, task="graphs", nodes=300, steps=150),
-            row(
-                {"depth": 48, "residual": False}, layer="mlp", depth=48, residual=True, norm="layer", width=16, steps=60
-            ),
+            row({"depth": 48, "residual": False}, layer="mlp", depth=48, **RESIDUAL, width=16, steps=60),
         ),
         "depth-exploding-gradient": (
             row({"norm": ""}, layer="sage", depth=20, residual=True, norm="layer", init=(("he", 1),), **_SGD),
@@ -121,26 +109,8 @@ FAULTS: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
             row({"norm": ""}, layer="gatv2", depth=32, residual=True, norm="layer", optimizer="SGD", lr=0.05, width=16),
             row({"depth": 20}, layer="sage-sum", depth=2, init=(("he", 1),), optimizer="SGD", lr=0.01, nodes=160),
             row({"norm": ""}, layer="sage", depth=32, residual=True, norm="layer", init=(("he", 1),), lr=0.005),
-            row(
-                {"norm": ""},
-                layer="sage-sum",
-                depth=24,
-                residual=True,
-                norm="layer",
-                optimizer="SGD",
-                lr=0.02,
-                width=16,
-            ),
-            row(
-                {"norm": ""},
-                layer="transformer",
-                depth=24,
-                residual=True,
-                norm="layer",
-                optimizer="SGD",
-                lr=0.1,
-                steps=60,
-            ),
+            row({"norm": ""}, layer="sage-sum", depth=24, **RESIDUAL, **by("SGD", 0.02), width=16),
+            row({"norm": ""}, layer="transformer", depth=24, **RESIDUAL, **by("SGD", 0.1), steps=60),
         ),
         "rank-collapse": (
             row(initialized(("constant", 1)), layer="gcn", depth=3),

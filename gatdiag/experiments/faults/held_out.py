@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from gatdiag.experiments.faults.recipe import Row, initialized, row
+from gatdiag.experiments.faults.recipe import RESIDUAL, Row, by, initialized, row
 
 _SGD: Final = {"optimizer": "SGD", "lr": 0.2}
 _DEEP: Final = {"optimizer": "SGD", "steps": 200, "init": (("balanced", 1),)}
@@ -20,9 +20,7 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
     {
         "init-unbalanced": (
             row(initialized(("xavier", 1)), layer="gatv2", depth=11, graph="grid", lr=0.05, **_DEEP),
-            row(
-                initialized(("alternating", 25)), layer="graph", depth=3, graph="small world", optimizer="SGD", lr=0.01
-            ),
+            row(initialized(("alternating", 25)), layer="graph", depth=3, graph="small world", **by("SGD", 0.01)),
             row(initialized(("xavier", 1)), layer="gat", depth=12, graph="small world", lr=0.03, **_DEEP),
             row(initialized(("neurons", 30)), layer="sage", depth=3, graph="grid", **_SGD),
             row(initialized(("alternating", 50)), layer="cheb", depth=5, graph="power law", **_SGD),
@@ -46,26 +44,13 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
             row({"depth": 20}, layer="gatv2", depth=2, graph="other classes", optimizer="RMSprop", lr=0.003),
         ),
         "depth-vanishing-gradient": (
-            row(
-                {"depth": 30}, layer="mlp", depth=3, activation="gelu", task="regression", optimizer="Nesterov", lr=0.05
-            ),
+            row({"depth": 30}, layer="mlp", depth=3, activation="gelu", task="regression", **by("Nesterov", 0.05)),
             row({"depth": 10, "activation": "sigmoid"}, layer="sage", depth=3, graph="tree"),
             row({"depth": 8, "activation": "sigmoid"}, layer="cheb", depth=2, graph="grid", **_SGD),
-            row(
-                {"depth": 40}, layer="mlp", depth=3, activation="leaky", features="words", optimizer="RMSprop", lr=0.003
-            ),
+            row({"depth": 40}, layer="mlp", depth=3, activation="leaky", features="words", **by("RMSprop", 0.003)),
         ),
         "depth-exploding-gradient": (
-            row(
-                {"norm": ""},
-                layer="graph",
-                depth=16,
-                residual=True,
-                norm="layer",
-                graph="preferential",
-                optimizer="SGD",
-                lr=0.02,
-            ),
+            row({"norm": ""}, layer="graph", depth=16, **RESIDUAL, graph="preferential", **by("SGD", 0.02)),
             row(
                 {"norm": ""},
                 layer="sage-sum",
@@ -73,8 +58,7 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
                 residual=True,
                 norm="graph",
                 graph="power law",
-                optimizer="SGD",
-                lr=0.02,
+                **by("SGD", 0.02),
             ),
             row({"norm": ""}, layer="cheb", depth=24, residual=True, norm="layer", graph="grid", **_SGD),
             row({"norm": ""}, layer="tag", depth=24, residual=True, norm="graph", optimizer="momentum", lr=0.05),
@@ -89,9 +73,7 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
             row(initialized(("biases", -20)), layer="graph", depth=3, graph="grid", task="regression"),
             row(initialized(("biases", -6)), layer="cheb", depth=3, norm="layer", graph="tree", **_SGD),
             row(initialized(("negative", 1), ("biases", -1)), layer="tag", features="words", graph="power law"),
-            row(
-                initialized(("biases", -9)), layer="gat-4", depth=4, graph="preferential", optimizer="RMSprop", lr=0.003
-            ),
+            row(initialized(("biases", -9)), layer="gat-4", depth=4, graph="preferential", **by("RMSprop", 0.003)),
         ),
         "lr-too-large": (
             row({"lr": 3.0}, layer="tag", depth=3, graph="grid"),
@@ -120,9 +102,7 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
         "gradients-not-cleared": (
             row({"clears": False}, layer="gat-4", depth=4, graph="tree", optimizer="SGD", lr=0.3),
             row({"clears": False}, layer="cheb", depth=4, graph="grid", optimizer="Nesterov", lr=0.1),
-            row(
-                {"clears": False}, layer="sage", depth=4, task="regression", graph="tree", optimizer="momentum", lr=0.05
-            ),
+            row({"clears": False}, layer="sage", depth=4, task="regression", graph="tree", **by("momentum", 0.05)),
             row({"clears": False}, layer="tag", depth=4, graph="power law", optimizer="RMSprop", lr=0.01),
         ),
         "clipping-too-tight": (
@@ -135,9 +115,7 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
             row({"decay": 0.5}, layer="tag", depth=3, graph="tree", **_SGD),
             row({"decay": 0.5}, layer="cheb", depth=3, graph="grid", task="regression"),
             row({"decay": 30.0}, layer="gat-4", depth=3, graph="preferential", optimizer="AdamW"),
-            row(
-                {"decay": 0.3}, layer="sage", depth=3, task="links", graph="small world", optimizer="Nesterov", lr=0.05
-            ),
+            row({"decay": 0.3}, layer="sage", depth=3, task="links", graph="small world", **by("Nesterov", 0.05)),
         ),
         "input-nonfinite": (
             row({"inputs": ("NaN in rows", 1)}, layer="tag", depth=3, graph="grid", **_SGD),
@@ -165,8 +143,7 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
                 depth=3,
                 task="links",
                 graph="small world",
-                optimizer="SGD",
-                lr=0.3,
+                **by("SGD", 0.3),
                 steps=300,
             ),
             row(
@@ -176,21 +153,13 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
                 classes=10,
                 graph="tree",
                 steps=60,
-                optimizer="SGD",
-                lr=0.1,
+                **by("SGD", 0.1),
             ),
         ),
         "nonfinite-operation": (
             row({"activation": "log"}, layer="tag", depth=3, graph="grid"),
             row({"activation": "unit rows"}, layer="graph", depth=3, graph="tree", task="regression"),
-            row(
-                {"activation": "root of zero"},
-                layer="cheb",
-                depth=4,
-                graph="small world",
-                optimizer="RMSprop",
-                lr=0.003,
-            ),
+            row({"activation": "root of zero"}, layer="cheb", depth=4, graph="small world", **by("RMSprop", 0.003)),
             row({"activation": "softmax by hand"}, layer="gat-4", depth=3, norm="batch", graph="preferential"),
         ),
         "attention-saturated": (
@@ -207,23 +176,11 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
         ),
         "law-broken": (
             row(
-                {"loss": "penalized later"},
-                layer="graph",
-                depth=3,
-                graph="small world",
-                optimizer="SGD",
-                lr=0.001,
-                steps=200,
+                {"loss": "penalized later"}, layer="graph", depth=3, graph="small world", **by("SGD", 0.001), steps=200
             ),
             row({"disturb": "gradient scaled later"}, layer="mlp", depth=4, optimizer="SGD", lr=0.2),
             row(
-                {"disturb": "gradient noisy later"},
-                layer="sage",
-                depth=3,
-                graph="tree",
-                optimizer="SGD",
-                lr=0.005,
-                steps=400,
+                {"disturb": "gradient noisy later"}, layer="sage", depth=3, graph="tree", **by("SGD", 0.005), steps=400
             ),
         ),
         "optimizer-breaks-conservation": (

@@ -1,7 +1,7 @@
 """A training, described as data: everything about it that a fault may change."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 Initialization: TypeAlias = tuple[tuple[str, float], ...]
 
@@ -101,3 +101,11 @@ def row(plant: dict[str, Any], **usual: Any) -> Row:
 def initialized(*pairs: tuple[str, float]) -> dict[str, Any]:
     """What is planted is done to the weights."""
     return {"init": pairs}
+
+
+def by(optimizer: str, lr: float) -> dict[str, Any]:
+    """An optimizer and its learning rate."""
+    return {"optimizer": optimizer, "lr": lr}
+
+
+RESIDUAL: Final = {"residual": True, "norm": "layer"}

@@ -34,7 +34,9 @@ SETTINGS: Final = (
 BESIDE: Final = (
     "mu that goes to zero may be nothing but a gradient that vanishes; therefore the norm, and mu relative to it, are "
     "drawn beside it. mu is measured against equal rows, which is not the limit of a GCN (rows in proportion to the "
-    "root of the degree): there its relative value does not go to zero even where all rows are parallel."
+    "root of the degree): there its relative value does not go to zero even where all rows are parallel. The gradient "
+    "of the loss at small outputs, on as many nodes of each class, has rows whose mean is about zero, of which "
+    "relative mu is 1."
 )
 GROWTH: Final = (
     "gradient decades: log10 of the gradient norm at the first layer's output over that at the last but one, so that "
@@ -97,7 +99,7 @@ def _way_back(row: pd.Series) -> str:
     if mu > 0:
         return f"{moved}: expansion."
     if relative > 0.5:
-        return f"{moved}; relative to the norm mu is still {relative:.2f}: gradients vanish, they do not become alike."
+        return f"{moved}; relative to the norm mu is still {relative:.2f}: the norm falls, gradients vanish."
     return f"{moved}; relative to the norm mu is {relative:.2g}: gradients become alike."
 
 

@@ -87,7 +87,14 @@ def test_what_is_said_of_layers_follows_the_numbers():
     ]
     for sentence, words in zip(
         said,
-        ["become alike", "not finite", "vanish, they do not", "+9.2 decades", "+2.0 decades", "limits the expansion"],
+        [
+            "become alike",
+            "not finite",
+            "gradients vanish",
+            "+9.2 decades",
+            "+2.0 decades",
+            "limits the expansion",
+        ],
         strict=True,
     ):
         assert words in sentence

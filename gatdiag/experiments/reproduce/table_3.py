@@ -3,7 +3,7 @@
 from typing import Any
 
 from gatdiag.experiments.reproduce.gats import BAL_O, BAL_X, NAMES, PAPER, SEEDS, STOP, THREE, XAV
-from gatdiag.experiments.reproduce.reproduction import Drawing, Published, Reproduction
+from gatdiag.experiments.reproduce.reproduction import Published, Reproduction
 from gatdiag.experiments.settings import Experiment, Optimizer
 from gatdiag.experiments.sweep import grid
 
@@ -44,7 +44,5 @@ REPRODUCTION = Reproduction(
     quick=grid(layers=(5, 10), initialization=THREE, epochs=1000),
     left_out="4000 of 5000 epochs, seeds 1 to 4, and all variants of the plain GAT.",
     published=(_ten(XAV, 25.5, 18.0), _ten(BAL_X, 77.7, 1.5), _ten(BAL_O, 79.5, 1.3)),
-    record=True,
-    drawings=(Drawing("compared_curves", {**_PLAIN, "layers": 10}),),
     notes=VARIANTS_NOTES,
 )

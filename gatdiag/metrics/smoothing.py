@@ -172,8 +172,10 @@ def _in_float32(x: Tensor) -> Numbers | None:
 
 def _sums(x: Tensor) -> tuple[NDArray[Any], float]:
     """Sums of the columns, and of all squares: calls take longer here than arithmetic, so these are few."""
-    few = x.numel() < _FEW or x.shape[1] < _NARROW
-    sums = x.sum(0, dtype=torch.float64 if few else None).numpy()
+    if x.numel() < _FEW:
+        exact = x.double().numpy()
+        return exact.sum(0), float(np.vdot(exact, exact))
+    sums = x.sum(0, dtype=torch.float64 if x.shape[1] < _NARROW else None).numpy()
     pieces = [x]
     if not _NARROW <= x.shape[1] <= _WIDE:
         entries = x.reshape(-1)

@@ -220,7 +220,10 @@ def _frame(table: pa.Table, layers: Iterable[str], parameters: Iterable[str]) ->
     """Names as categoricals in structure order; null as NaN."""
     import pandas as pd  # slow to load, and recording does not need it
 
-    frame: pd.DataFrame = table.unify_dictionaries().to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get)
+    # without threads of its own, for a training may read its run while it goes on, and be forked
+    frame: pd.DataFrame = table.unify_dictionaries().to_pandas(
+        types_mapper={pa.int32(): pd.Int32Dtype()}.get, use_threads=False
+    )
     if "law" in frame:
         frame["law"] = frame["law"].astype(np.int32)  # of which none is missing
     for name, known in (("layer", layers), ("parameter", parameters), ("role", tables.ROLES)):

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
     from gatdiag.experiments.settings import Experiment
 
-_FORMS = {"test_accuracy": ".1%", "ci95": ".1%", "last_test_accuracy": ".1%", "converged": ".0%", "epochs": ".0f"}
+_FORMS = {
+    "test_accuracy": ".1%",
+    "ci95": ".1%",
+    "last_test_accuracy": ".1%",
+    "converged": ".0%",
+    "epochs_trained": ".0f",
+}
 
 
 def sweep(

@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import stats
 
 from gatdiag.errors import GatdiagError, InputError
-from gatdiag.experiments.experiment import document, run_experiment
+from gatdiag.experiments.experiment import Result, document, run_experiment
 from gatdiag.experiments.pool import mapped
 from gatdiag.experiments.settings import Experiment
 from gatdiag.recorder import Every
@@ -138,23 +138,52 @@ def sweep(
 
 
 def results(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd.DataFrame:
-    """A row for each of these cells that is done: its settings and its result."""
-    done = documents(cells, folder)
-    return pd.DataFrame([{**asdict(cell), **one["settings"], **one["result"]} for cell, one in done.items()])
+    """A row for each of these cells that is done: see `table_row`."""
+    return pd.DataFrame([table_row(cell, one) for cell, one in documents(cells, folder).items()])
+
+
+def table_row(cell: Experiment, one: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a cell and its result.
+
+    The number of its epochs is ``epochs_trained``: the setting has the other name.
+    """
+    result = {"epochs_trained" if name == "epochs" else name: value for name, value in one["result"].items()}
+    return {**asdict(cell), **one["settings"], **result}
 
 
 def documents(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> dict[Experiment, dict[str, Any]]:
-    """What is kept of each of these cells that is done: see `gatdiag.experiments.experiment.document`."""
+    """What is kept of each of these cells that is done: see `gatdiag.experiments.experiment.document`.
+
+    Raises:
+        InputError: A file is damaged, or is not of its cell.
+    """
     files = {cell: _file(Path(folder), cell) for cell in cells}
-    return {cell: json.loads(file.read_text()) for cell, file in files.items() if file.exists()}
+    return {cell: _read(file, cell) for cell, file in files.items() if file.exists()}
+
+
+def _read(file: Path, cell: Experiment) -> dict[str, Any]:
+    settings = {**asdict(cell), "learning_rate": cell.rate}
+    try:
+        one: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        is_its = (
+            one["settings"].items() <= settings.items()
+            and one["result"].keys() == {field.name for field in fields(Result)}
+            and all(value is None or isinstance(value, float | int) for value in one["result"].values())
+            and all(isinstance(version, str) for version in one["versions"].values())
+        )
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        is_its = False
+    if not is_its:
+        raise InputError(f"{file} is not the result of its training: delete it, and the training is done again")
+    return one
 
 
 def summarize(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd.DataFrame:
     """Means over seeds, a row for each combination of the settings that differ between these cells.
 
     ``test_accuracy`` is that of the best epoch by validation, ``ci95`` half the width of the 95 % confidence interval
-    of its mean by Student's t (NaN for one seed), ``last_test_accuracy`` that of the last epoch; ``seeds`` is how many
-    trainings there are.
+    of its mean by Student's t (NaN for one seed), ``last_test_accuracy`` that of the last epoch, ``epochs_trained``
+    how many there were, at most the setting ``epochs``; ``seeds`` is how many trainings there are.
     """
     table = results(cells, folder)
     if table.empty:
@@ -162,7 +191,7 @@ def summarize(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd
     names = [one.name for one in fields(Experiment) if one.name != "seed"]
     keys = [name for name in names if len({getattr(cell, name) for cell in cells}) > 1] or ["data"]
     groups = table.groupby(keys, sort=False, dropna=False)
-    means = groups[["test_accuracy", "last_test_accuracy", "epochs_to_best", "epochs", "converged"]].mean()
+    means = groups[["test_accuracy", "last_test_accuracy", "epochs_to_best", "epochs_trained", "converged"]].mean()
     count, error = groups.size(), groups["test_accuracy"].sem()
     means.insert(0, "seeds", count)
     means.insert(2, "ci95", error * stats.t.ppf(0.975, count - 1))

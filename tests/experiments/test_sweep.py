@@ -32,6 +32,7 @@ learning_rate = 1
 epochs = 6
 seed = [0, 1, 2]
 """
+SMALL = {"data": "csbm:nodes=100,features=8", "model": "gcn", "layers": 2, "width": 4, "learning_rate": 1}
 
 
 @pytest.fixture
@@ -167,6 +168,55 @@ def test_trainings_may_be_watched(cells, tmp_path):
 def test_steps_may_be_chosen(cells, tmp_path):
     sweep(cells[:1], tmp_path / "out", record=True, every=3)
     assert {*gatdiag.load(tmp_path / "out" / "runs" / cell_key(cells[0])).layers["step"]} == {0, 3}
+
+
+def test_epochs_may_differ_in_a_grid(tmp_path):
+    cells = sweeping.grid(**SMALL, epochs=(5, 2), seed=(0, 1), stop_below=(0.0, 100.0))
+    sweep(cells, tmp_path)
+    table = summarize(cells, tmp_path)
+    rows = {(row["epochs"], row["stop_below"]): (row["epochs_trained"], row["seeds"]) for _, row in table.iterrows()}
+    assert rows == {(5, 0.0): (5, 2), (5, 100.0): (1, 2), (2, 0.0): (2, 2), (2, 100.0): (1, 2)}
+
+
+def _with(part, **values):
+    return lambda one: {**one, part: {**one[part], **values}}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "\xff",
+        lambda text: "[" * 100_000,
+        *(
+            lambda text, change=change: json.dumps(change(json.loads(text)))
+            for change in (
+                lambda one: [],
+                lambda one: {**one, "result": None},
+                lambda one: {**one, "result": {"test_accuracy": 1.0}},
+                lambda one: {**one, "settings": []},
+                _with("result", test_accuracy="<script>alert(1)</script>"),
+                _with("versions", torch=["2"]),
+                _with("settings", seed=7),
+                _with("settings", note="<script>alert(1)</script>"),
+            )
+        ),
+    ],
+)
+def test_a_file_that_is_not_the_result_of_its_training_is_refused(tmp_path, damaged):
+    (cell,) = sweeping.grid(**SMALL, epochs=1)
+    sweep([cell], tmp_path)
+    file = tmp_path / "cells" / f"{cell_key(cell)}.json"
+    file.write_text(damaged(file.read_text()), encoding="latin-1")
+    before = file.read_bytes()
+    sweep([cell], tmp_path)
+    with pytest.raises(InputError, match=f"{cell_key(cell)}.json is not the result of its training: delete it"):
+        summarize([cell], tmp_path)
+    assert file.read_bytes() == before
+    file.unlink()
+    sweep([cell], tmp_path)
+    assert len(summarize([cell], tmp_path)) == 1
 
 
 def test_two_sweeps_in_one_folder_are_refused(cells, tmp_path):

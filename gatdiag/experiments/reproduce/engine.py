@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -12,7 +12,7 @@ import pandas as pd
 from gatdiag.errors import InputError
 from gatdiag.experiments.reproduce.reproduction import Published, Reproduction, Task, reproductions
 from gatdiag.experiments.settings import Device, Experiment
-from gatdiag.experiments.sweep import documents, run_folder, sweep
+from gatdiag.experiments.sweep import documents, run_folder, sweep, table_row
 from gatdiag.run import load
 from gatdiag.summary import mean_by
 
@@ -59,15 +59,8 @@ class Outcome:
 
     @cached_property
     def results(self) -> dict[Experiment, dict[str, Any]]:
-        """Of each training that is done, by column: settings, result, and what is measured on its run.
-
-        The number of its epochs is ``epochs_trained``: the setting has the other name.
-        """
-        found = {}
-        for cell, one in self.documents.items():
-            outcome = {"epochs_trained" if name == "epochs" else name: value for name, value in one["result"].items()}
-            found[cell] = {**asdict(cell), **one["settings"], **outcome, **self._measured(cell)}
-        return found
+        """Of each training that is done, by column: settings, result, and what is measured on its run."""
+        return {cell: {**table_row(cell, one), **self._measured(cell)} for cell, one in self.documents.items()}
 
     def _measured(self, cell: Experiment) -> Mapping[str, float]:
         measure = self.one.measured

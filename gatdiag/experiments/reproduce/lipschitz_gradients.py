@@ -30,7 +30,10 @@ def judged(results: pd.DataFrame) -> list[str]:
     if not {"none", "paper"} <= {*rows.index}:
         return []
     bare, normalized = rows.loc["none"], rows.loc["paper"]
-    less = normalized["largest_gradient"] < bare["largest_gradient"] / 10
+    less = (
+        normalized["largest_gradient"] < bare["largest_gradient"] / 10
+        and normalized["decades_between_layers"] < bare["decades_between_layers"]
+    )
     said = [
         f"{'Reproduced' if less else 'NOT reproduced'}: without LipschitzNorm the largest gradient norm is "
         f"{bare['largest_gradient']:.3g}, with it {normalized['largest_gradient']:.3g}; the layers are "

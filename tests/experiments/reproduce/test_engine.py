@@ -107,7 +107,9 @@ def test_a_training_counts_on_whichever_device_it_was(small, tmp_path):
     sweep(small.full[:1], tmp_path / TRAININGS)
     cells = tmp_path / TRAININGS / "cells"
     on_gpu = replace(small.full[0], device="cuda")
-    (cells / f"{cell_key(small.full[0])}.json").rename(cells / f"{cell_key(on_gpu)}.json")
+    file = cells / f"{cell_key(small.full[0])}.json"
+    there = file.rename(cells / f"{cell_key(on_gpu)}.json")
+    there.write_text(there.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     for device in ("cpu", "cuda"):
         assert [*planned(small, tmp_path, Task(full=True, device=device)).documents] == [on_gpu]
 

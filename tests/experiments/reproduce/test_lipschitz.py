@@ -110,4 +110,6 @@ def test_what_is_said_of_gradients_follows_the_numbers():
     assert "14.0% right without LipschitzNorm, 18.0% with it" in second
     (only,) = judged(results.assign(largest_gradient=[5.0, 4.0], last_train_accuracy=0.9))
     assert only.startswith("NOT reproduced")
+    (only, _) = judged(results.assign(decades_between_layers=[1.9, 12.0]))  # small, as they vanish on the way back
+    assert only.startswith("NOT reproduced")
     assert judged(results[:1]) == []

@@ -80,10 +80,15 @@ def test_rates_of_figures_that_differ_from_the_papers_table():
     assert rates["figure-2"] == {(3, 0.1), (10, 0.1)}
     assert rates["figure-3"] == {(5, 0.1)}
     assert rates["figure-4"] == rates["figure-5"] == {(10, 0.1)}
+    assert rates["figure-8"] == {(5, 0.1), (10, 0.05), (20, 0.01)}
+    assert rates["figure-11"] == {(10, 0.05), (20, 0.01)}
     assert rates["figure-12"] == {(5, 0.005), (10, 0.0001)}
 
 
 def test_names_share_trainings():
+    with_lipschitz = {cell for cell in KNOWN["table-6"].full if cell.model == "deep-gat"}
+    shared = with_lipschitz & {*KNOWN["lipschitz-depth"].full}
+    assert {(cell.data, cell.layers) for cell in shared} == {(d, n) for d in ("Cora", "PubMed") for n in (5, 10, 20)}
     assert {*KNOWN["figure-11"].full} < {*KNOWN["figure-8"].full}
     assert {*KNOWN["figure-4"].full} < {*KNOWN["figure-5"].full}
     assert {*KNOWN["figure-3"].full} < {*KNOWN["table-3"].full}

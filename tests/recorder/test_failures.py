@@ -340,6 +340,7 @@ def test_a_nan_at_a_step_that_is_not_recorded_is_found_as_well(tmp_path):
 
 def train_on(folder, tell):
     """Train until something ends this process."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores for what runs in the background
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model, data = Gat(), graph()

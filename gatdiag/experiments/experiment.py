@@ -102,8 +102,7 @@ def run_experiment(
     )
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: expected cpu, for torch finds no GPU, got cuda")
-    transform = None if experiment.transform == "usual" else cast("Transform", experiment.transform)
-    graph = prepared_graph(experiment.data, root, transform)
+    graph = graph_of(experiment, root)
     if empty := [split for split in SPLITS if not graph[f"{split}_mask"].any()]:
         raise InputError(
             f"{experiment.data} has no nodes for {' and '.join(empty)}: expected some for each of {', '.join(SPLITS)}"
@@ -120,6 +119,20 @@ def run_experiment(
         result = _result(fit(model, graph, settings, recorder, progress))
         _write(experiment, result, Path(folder))
     return result
+
+
+def graph_of(experiment: Experiment, root: str | os.PathLike[str] = "data") -> Data:
+    """The graph, its features as the settings have them.
+
+    Raises:
+        InputError: There is no such graph, or it cannot be had.
+
+    Example:
+        >>> graph_of(Experiment(data="sbm")).num_features
+        64
+    """
+    transform = None if experiment.transform == "usual" else cast("Transform", experiment.transform)
+    return prepared_graph(experiment.data, root, transform)
 
 
 def prepared_model(experiment: Experiment, graph: Data) -> nn.Module:

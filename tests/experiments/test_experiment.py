@@ -7,7 +7,7 @@ import torch
 import gatdiag
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph
-from gatdiag.experiments.experiment import FILE, document, prepared_model, run_experiment
+from gatdiag.experiments.experiment import FILE, document, graph_of, prepared_model, run_experiment
 from gatdiag.experiments.models import gat
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import TrainingSettings, train
@@ -151,3 +151,10 @@ def test_a_loss_that_is_no_number_is_null_in_the_file(tmp_path):
     result = run_experiment(replace(QUICK, learning_rate=1e30, epochs=4), folder=tmp_path / "run")
     assert result.loss != result.loss or result.loss == float("inf")
     assert json.loads((tmp_path / "run" / FILE).read_text())["result"]["loss"] is None
+
+
+def test_features_of_the_graph_are_as_the_settings_have_them():
+    stored, normalized = (graph_of(Experiment(data="sbm", transform=one)).x for one in ("none", "normalize-features"))
+    assert torch.equal(stored, load_graph("sbm").x)
+    torch.testing.assert_close(normalized.sum(1), stored.any(1).float())  # a few have no words
+    assert torch.equal(graph_of(Experiment(data="sbm")).x, stored)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gatdiag.experiments.data import prepared_graph
-from gatdiag.experiments.experiment import prepared_model
+from gatdiag.experiments.experiment import graph_of, prepared_model
 from gatdiag.experiments.models import build
 from gatdiag.experiments.reproduce.findings import descent, in_double, markdown, outcome, picture
 from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
@@ -29,7 +29,14 @@ from gatdiag.laws import find_laws
 from gatdiag.structure.isolation import random_state
 
 EXPERIMENT: Final = Experiment(
-    model="transformer", layers=3, width=16, heads=2, initialization="default", learning_rate=0.1, epochs=300
+    model="transformer",
+    layers=3,
+    width=16,
+    heads=2,
+    transform="none",
+    initialization="default",
+    learning_rate=0.1,
+    epochs=300,
 )
 RATES: Final = (0.2, 0.1, 0.05)
 _ZERO: Final = 1e-9  # a singular value below this times the largest is zero
@@ -169,7 +176,7 @@ def _nullity(rows: Tensor) -> int:
 def evidence(task: Task) -> Evidence:
     """Measures and reports."""
     small, blocks = (prepared_graph(f"csbm:{options}") for options in (_SMALL, "classes=4"))
-    cora = prepared_graph("Cora", task.root, "none")
+    cora = graph_of(EXPERIMENT, task.root)
     runs = [(name, trainings(in_double(graph), rates)) for name, graph, rates in (
         ("block model", blocks, RATES), ("Cora", cora, RATES[1:2]))]  # fmt: skip
     return report(counts(in_double(small)), pd.concat([run.assign(graph=name) for name, run in runs]))

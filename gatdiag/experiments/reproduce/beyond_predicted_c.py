@@ -13,8 +13,7 @@ from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch_geometric.data import Data
 
-from gatdiag.experiments.data import prepared_graph
-from gatdiag.experiments.experiment import prepared_model
+from gatdiag.experiments.experiment import graph_of, prepared_model
 from gatdiag.experiments.reproduce.findings import descent, markdown, outcome, picture
 from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
 from gatdiag.experiments.settings import Experiment
@@ -103,10 +102,12 @@ def _largest(values: pd.DataFrame) -> float:
 
 def evidence(task: Task) -> Evidence:
     """Measures and reports; in float64, too, only in full."""
-    graph = prepared_graph(EXPERIMENT.data, task.root)
+    graph = graph_of(EXPERIMENT, task.root)
     names = [*OPTIMIZERS, CONTROL]
     tables = [
-        predictions(graph, name, double).assign(optimizer=name, precision="float64" if double else "float32")
+        predictions(graph, name, double, EXPERIMENT).assign(
+            optimizer=name, precision="float64" if double else "float32"
+        )
         for double in ((False, True) if task.full else (False,))
         for name in names
     ]

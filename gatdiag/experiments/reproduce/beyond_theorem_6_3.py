@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gatdiag.experiments.data import prepared_graph
-from gatdiag.experiments.experiment import prepared_model
+from gatdiag.experiments.experiment import graph_of, prepared_model
 from gatdiag.experiments.models import build
 from gatdiag.experiments.reproduce.findings import descent, in_double, markdown, outcome, picture
 from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
@@ -127,7 +127,7 @@ def _training(graph: Data, rate: float, experiment: Experiment) -> Iterator[dict
 def evidence(task: Task) -> Evidence:
     """Measures and reports."""
     draws = random_draws(in_double(prepared_graph("csbm:nodes=200")))
-    graph = prepared_graph(EXPERIMENT.data, task.root, "none")
+    graph = graph_of(EXPERIMENT, task.root)
     return report(draws, trainings(in_double(graph), RATES))
 
 

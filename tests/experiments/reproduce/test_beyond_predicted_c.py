@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from gatdiag.experiments.data import prepared_graph
 from gatdiag.experiments.experiment import prepared_model
+from gatdiag.experiments.reproduce import beyond_predicted_c
 from gatdiag.experiments.reproduce.beyond_predicted_c import (
     CONTROL,
     EXPERIMENT,
@@ -15,6 +16,7 @@ from gatdiag.experiments.reproduce.beyond_predicted_c import (
     report,
     summarize,
 )
+from gatdiag.experiments.reproduce.reproduction import Task
 
 SMALL = replace(EXPERIMENT, data="csbm", layers=2, width=4, epochs=3)
 
@@ -63,6 +65,21 @@ def test_the_control_is_not_predicted_and_the_report_says_so(graph):
     assert said.pictures["predicted-c.png"].startswith(b"\x89PNG")
     unpredicted = report(pd.concat([tables[0].assign(predicted_c=0.0), *tables[1:]]))
     assert "**Not shown:** In float32" in unpredicted.text
+
+
+def test_evidence_trains_on_the_graph_of_its_settings(graph, monkeypatch):
+    seen = []
+
+    def graph_of(experiment, root):
+        seen.append((experiment.data, experiment.transform, root))
+        return graph
+
+    monkeypatch.setattr(beyond_predicted_c, "graph_of", graph_of)
+    monkeypatch.setattr(beyond_predicted_c, "EXPERIMENT", SMALL)
+    monkeypatch.setattr(beyond_predicted_c, "OPTIMIZERS", {name: OPTIMIZERS[name] for name in ("SGD", "Adam")})
+    said = beyond_predicted_c.evidence(Task(root="here"))
+    assert seen == [("csbm", "none", "here")]
+    assert said.table["optimizer"].to_list() == ["SGD", "Adam", CONTROL]
 
 
 def test_a_summary_by_hand():

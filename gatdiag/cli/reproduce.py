@@ -7,17 +7,14 @@ full, done: numbers of trainings), of reports a row for each with its folder, it
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gatdiag.cli.options import DATA_FOLDER, AsJson, Root
 from gatdiag.cli.printing import grid, plain_console, print_document
+from gatdiag.cli.training import trainings_progress
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,7 +67,7 @@ def reproduce(
     task = Task(not quick, root, "cuda" if device == "cuda" else "cpu", workers, trains)
     written: list[tuple[Outcome, Path]] = []
     for one in chosen(names or [], known):
-        with _progress(one, len(one.quick if quick else one.full) if trains else 0) as on_cell:
+        with trainings_progress(one.name, len(one.quick if quick else one.full) if trains else 0) as on_cell:
             outcome = trained(one, out, task, on_cell)
         written.append((outcome, write_reproduction(outcome, out)))
         if not as_json:
@@ -79,24 +76,6 @@ def reproduce(
         print_document({"version": 1, "names": [_document(outcome, folder) for outcome, folder in written]})
     if failed := [why for outcome, _ in written for why in outcome.failed.values()]:
         raise InputError(f"{len(failed)} trainings failed, and are tried again next time: {'; '.join({*failed})}")
-
-
-@contextmanager
-def _progress(one: Reproduction, total: int) -> Iterator[Any]:
-    """Told of each training; without any there is nothing to show."""
-    if not total:
-        yield lambda: None
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        task = bars.add_task(one.name, total=total)
-        yield lambda: bars.advance(task)
 
 
 def _document(outcome: Outcome, folder: Path) -> dict[str, Any]:

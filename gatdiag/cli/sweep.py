@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gatdiag.cli.options import DATA_FOLDER, AsJson, Root
 from gatdiag.cli.printing import grid as table_of
 from gatdiag.cli.printing import number, plain_console, print_document
+from gatdiag.cli.training import trainings_progress
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gatdiag.experiments.settings import Experiment
 
 _FORMS = {
     "test_accuracy": ".1%",
@@ -62,19 +60,7 @@ def sweep(
     if workers is not None and backend != "processes":
         raise InputError("--workers is of --backend processes: a cluster has the workers that it was started with")
     cells = sweeping.read_grid(grid)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        task = bars.add_task(str(out), total=len(cells))
-
-        def on_cell(cell: Experiment, outcome: str) -> None:
-            bars.advance(task)
-
+    with trainings_progress(str(out), len(cells)) as on_cell:
         options: dict[str, Any] = {"workers": workers, "backend": backend, "address": address, "record": record}
         failed = sweeping.sweep(cells, out, root, on_cell=on_cell, **options)
     means = sweeping.summarize(cells, out)

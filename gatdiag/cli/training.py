@@ -1,4 +1,4 @@
-"""A line of progress for each training."""
+"""Progress of trainings: a line for each, or a bar over many."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 if TYPE_CHECKING:
     from gatdiag.experiments.training import Epoch
@@ -33,3 +41,21 @@ def training_progress(epochs: int) -> Iterator[Callable[[str, int, Epoch], None]
             bars.update(tasks[name], completed=position + 1, numbers=numbers)
 
         yield on_progress
+
+
+@contextmanager
+def trainings_progress(name: str, total: int) -> Iterator[Callable[..., None]]:
+    """Show a bar on standard error that each call advances by one training; none if there is nothing to train."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    if not total:
+        yield lambda *_: None
+        return
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task(name, total=total)
+        yield lambda *_: bars.advance(task)

@@ -104,7 +104,7 @@ def _way_back(row: pd.Series) -> str:
 
 
 def judged_training(results: pd.DataFrame) -> list[str]:
-    """Which networks learned their training nodes, and whose loss is no number."""
+    """Which networks learned their training nodes, and whose loss is NaN or infinite."""
     said = []
     for row in results.sort_values(["model", "residual", "layers", "weight_norm"]).to_dict("records"):
         name = f"{'residual ' if row['residual'] else ''}{row['model'].upper()} of {row['layers']} layers"

@@ -59,9 +59,25 @@ ModelOfCheckpoint: TypeAlias = Annotated[
         "in_channels and out_channels get the widths that the checkpoint shows, or those of --data.",
     ),
 ]
+Workers: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Processes, each with one thread; one for each core if left out."),
+]
+Backend: TypeAlias = Annotated[
+    str, typer.Option(metavar="NAME", help="processes, or dask or ray: a cluster that is running.")
+]
+Address: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Of the cluster; that on this machine if left out.")
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")]
 Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")]
 FailOn: TypeAlias = Annotated[Level, typer.Option(help="End with status 1 at a finding that is this bad.")]
+
+
+def check_workers(workers: int | None, backend: str) -> None:
+    """Raise InputError where workers are asked for that a cluster has itself."""
+    if workers is not None and backend != "processes":
+        raise InputError("--workers is of --backend processes: a cluster has the workers that it was started with")
 
 
 def check_new(out: Path, *, overwrite: bool) -> None:

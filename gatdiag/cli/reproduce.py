@@ -6,13 +6,13 @@ full, done: numbers of trainings), of reports a row for each with its folder, it
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, AsJson, Root
+from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_workers
 from gatdiag.cli.printing import grid, plain_console, print_document
 from gatdiag.cli.training import trainings_progress
 from gatdiag.errors import InputError
@@ -34,15 +34,11 @@ def reproduce(
         "reports"
     ),
     root: Root = DATA_FOLDER,
-    workers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes, each with one thread; 1: this one.")
-    ] = os.cpu_count() or 1,
+    workers: Workers = None,
+    backend: Backend = "processes",
+    address: Address = None,
     trains: Annotated[
-        bool,
-        typer.Option(
-            "--train/--no-train",
-            help="Train what is not done, or only report on what is; what is no grid of trainings is measured anyway.",
-        ),
+        bool, typer.Option("--train/--no-train", help="Train and measure what is not done, or only report on what is.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -53,6 +49,7 @@ def reproduce(
     """
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device: expected cpu or cuda, got {device!r}")
+    check_workers(workers, backend)
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: choose another --out")
     from gatdiag.experiments.reproduce.engine import chosen, trained
@@ -64,9 +61,9 @@ def reproduce(
         return
     from gatdiag.experiments.reproduce.report import write_reproduction
 
-    task = Task(not quick, root, "cuda" if device == "cuda" else "cpu", workers, trains)
+    task = Task(not quick, root, "cuda" if device == "cuda" else "cpu", workers, backend, address, trains)
     written: list[tuple[Outcome, Path]] = []
-    for one in chosen(names or [], known):
+    for one in _to_write(chosen(names or [], known), trains=trains):
         with trainings_progress(one.name, len(one.quick if quick else one.full) if trains else 0) as on_cell:
             outcome = trained(one, out, task, on_cell)
         written.append((outcome, write_reproduction(outcome, out)))
@@ -76,6 +73,14 @@ def reproduce(
         print_document({"version": 1, "names": [_document(outcome, folder) for outcome, folder in written]})
     if failed := [why for outcome, _ in written for why in outcome.failed.values()]:
         raise InputError(f"{len(failed)} trainings failed, and are tried again next time: {'; '.join({*failed})}")
+
+
+def _to_write(names: Iterable[Reproduction], *, trains: bool) -> Iterator[Reproduction]:
+    for one in names:
+        if one.evidence and not trains:
+            typer.echo(f"{one.name} is measured anew each time, not with --no-train: left as it is", err=True)
+        else:
+            yield one
 
 
 def _document(outcome: Outcome, folder: Path) -> dict[str, Any]:

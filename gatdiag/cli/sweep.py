@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, AsJson, Root
+from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_workers
 from gatdiag.cli.printing import grid as table_of
 from gatdiag.cli.printing import number, plain_console, print_document
 from gatdiag.cli.training import trainings_progress
@@ -32,17 +32,9 @@ def sweep(
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")] = Path("sweep"),
     root: Root = DATA_FOLDER,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Processes, each with one thread; one for each core if left out."),
-    ] = None,
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="processes, or dask or ray: a cluster that is running.")
-    ] = "processes",
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Of the cluster; that on this machine if left out."),
-    ] = None,
+    workers: Workers = None,
+    backend: Backend = "processes",
+    address: Address = None,
     record: Annotated[
         bool,
         typer.Option("--record", help="Watch the trainings, and keep their runs; a cluster has to share the folder."),
@@ -57,8 +49,7 @@ def sweep(
     """
     from gatdiag.experiments import sweep as sweeping
 
-    if workers is not None and backend != "processes":
-        raise InputError("--workers is of --backend processes: a cluster has the workers that it was started with")
+    check_workers(workers, backend)
     cells = sweeping.read_grid(grid)
     with trainings_progress(str(out), len(cells)) as on_cell:
         options: dict[str, Any] = {"workers": workers, "backend": backend, "address": address, "record": record}

@@ -243,7 +243,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, GatdiagError):
         return text
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{text} ({last.filename}, line {last.lineno}, in {last.name})"
+    return f"{text} ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
 
 
 @contextmanager

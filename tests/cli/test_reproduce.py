@@ -47,6 +47,7 @@ def test_a_report_as_a_document(reproduce, tmp_path):
     [
         (["table-1"], "There is no 'table-1' to reproduce: expected all, or some of figure-2"),
         (["table-3", "--device", "tpu"], "--device: expected cpu or cuda, got 'tpu'"),
+        (["table-3", "--backend", "dask"], "--workers is of --backend processes"),
     ],
 )
 def test_what_cannot_be_is_one_line(reproduce, tmp_path, options, message):
@@ -55,6 +56,20 @@ def test_what_cannot_be_is_one_line(reproduce, tmp_path, options, message):
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_cluster_that_is_not_there_is_said(tmp_path):
+    arguments = ["reproduce", "table-3", "--out", str(tmp_path / "out"), "--backend", "slurm"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert "Expected backend to be one of processes, dask, ray, got 'slurm'" in done.stderr
+
+
+def test_what_is_measured_anew_is_left_alone_where_nothing_is_to_train(reproduce, tmp_path):
+    done = reproduce("table-8", "--no-train")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "table-8 is measured anew each time, not with --no-train: left as it is" in done.stderr
+    assert not (tmp_path / "out" / "table-8").exists()
 
 
 def test_a_file_for_a_folder_is_one_line(reproduce, tmp_path):

@@ -110,6 +110,8 @@ def trained(one: Reproduction, out: Path, task: Task, on_cell: Callable[[], None
             outcome.folder,
             task.root,
             workers=task.workers,
+            backend=task.backend,
+            address=task.address,
             record=record,
             every=one.every,
             on_cell=lambda *_: on_cell(),

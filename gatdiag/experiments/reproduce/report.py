@@ -177,12 +177,20 @@ def _not_run(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
         *([f"Not trained with all seeds: {'; '.join(part)}."] if part else []),
         *([f"Published values not available to us: those of {unknown} of {len(rows)} rows."] if unknown else []),
         *([f"Results whose runs were not kept, and cannot be drawn: {runs}."] if runs else []),
-        *(f"Refused: {outcome.label(cell)}, seed {cell.seed}: {why}" for cell, why in outcome.failed.items()),
+        *(
+            f"Refused: {outcome.label(cell)}, seed {cell.seed}: {_portable(why, outcome)}"
+            for cell, why in outcome.failed.items()
+        ),
     ]
     if lines:
         yield "\n## What was not run, or is not known\n"
         yield from (f"- {line}" for line in lines)
     yield ""
+
+
+def _portable(why: str, outcome: Outcome) -> str:
+    """Without the folders of this machine: a report is for others, too."""
+    return why.replace(str(outcome.task.root.absolute()), "ROOT").replace(str(outcome.folder.absolute()), "OUT")
 
 
 def _in_short(missing: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]) -> str:

@@ -60,14 +60,18 @@ class Task:
         full: The protocol of the paper; else what fits in ten minutes on two cores.
         root: Folder of the data sets.
         device: Where to train.
-        workers: Processes, each with one thread.
+        workers: Processes, each with one thread; None: one for each core.
+        backend: Where they are, as `gatdiag.experiments.sweep.sweep` has it.
+        address: Of the cluster, if it is one.
         trains: Train what is not done; else only report on what is.
     """
 
     full: bool = False
     root: Path = Path("data")
     device: Device = "cpu"
-    workers: int = 1
+    workers: int | None = 1
+    backend: str = "processes"
+    address: str | None = None
     trains: bool = True
 
 

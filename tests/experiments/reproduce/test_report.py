@@ -8,6 +8,7 @@ from gatdiag.experiments.reproduce.engine import trained
 from gatdiag.experiments.reproduce.report import write_reproduction
 from gatdiag.experiments.reproduce.reproduction import Evidence, Task
 from gatdiag.experiments.settings import Experiment
+from gatdiag.experiments.sweep import grid
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,15 @@ def test_evidence_stands_where_trainings_would(small, tmp_path):
     assert "--quick leaves out: two thirds of the epochs." in text
     assert "Published and measured" not in text
     assert (folder / "residuals.png").read_bytes() == b"picture"
+
+
+def test_what_was_refused_is_said_without_the_folders_of_this_machine(small, tmp_path):
+    cells = grid(data="texas.npz", model="gcn", layers=2, epochs=1)
+    lost = replace(small, full=cells, measured=None, drawings=(), record=False)
+    outcome = trained(lost, tmp_path / "out", Task(full=True, root=tmp_path / "data"))
+    text = (write_reproduction(outcome, tmp_path / "out") / "README.md").read_text()
+    assert "the graph texas.npz is not to be had: expected its raw files below ROOT/heterophilous/texas" in text
+    assert str(tmp_path) not in text
 
 
 def test_nothing_is_drawn_of_what_is_not_there_and_old_pictures_go(small, tmp_path):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,10 +15,13 @@ from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, check_new
 from gatdiag.cli.printing import plain_console
 from gatdiag.cli.training import training_progress
 from gatdiag.errors import InputError
+from gatdiag.experiments.settings import Experiment, demonstration
 
 if TYPE_CHECKING:
     from gatdiag.run import Run
 
+SCHEMES: Final = ("xavier", "balanced_orthogonal")
+"""What everyone uses, and what "Are GATs Out of Balance?" proposes."""
 _INTERRUPTED: Final = 130  # as a shell has it for a process ended by Ctrl-C
 
 
@@ -42,35 +46,32 @@ def demo(
     The first training begins with Xavier's weights, the second with balanced ones; all else is the same. Both are
     recorded, compared on a page, and drawn. Ctrl-C leaves runs that can be read.
     """
-    from gatdiag.experiments import initializations
-    from gatdiag.experiments.data import prepared_graph
+    from gatdiag.experiments.experiment import run_experiment
     from gatdiag.experiments.pool import one_thread
     from gatdiag.run import load
 
-    given: dict[str, Any] = {"seed": seed, "epochs": epochs, "learning_rate": learning_rate}
-    given = {name: value for name, value in given.items() if value is not None}
-    settings = replace(initializations.settings_for(dataset), **given)
     if layers < 2:
         raise InputError(f"Expected 2 layers or more, got {layers}")
     check_new(out, overwrite=overwrite)
+    usual_rate, usual_epochs = demonstration(dataset)
+    experiment = Experiment(
+        data=dataset,
+        layers=layers,
+        learning_rate=usual_rate if learning_rate is None else learning_rate,
+        epochs=usual_epochs if epochs is None else epochs,
+        seed=seed,
+    )
+    trainings = {out / scheme.replace("_", "-"): replace(experiment, initialization=scheme) for scheme in SCHEMES}
     try:
-        graph = prepared_graph(dataset, root)
-        with one_thread(), training_progress(settings.epochs) as progress:
-            folders = initializations.compare_initializations(
-                graph,
-                out,
-                settings,
-                layers,
-                overwrite=overwrite,
-                progress=lambda scheme, *rest: progress(spoken(scheme), *rest),
-            )
-        runs = [load(folder) for folder in folders]
-        subject = f"A GAT of {layers} layers on {dataset} ({graph.num_nodes} nodes), seed {seed}"
-        _print(runs, f"{subject}, learning rate {settings.learning_rate:g}")
+        with one_thread(), training_progress(experiment.epochs) as progress:
+            for folder, training in trainings.items():
+                on_epoch = partial(progress, spoken(folder.name))
+                run_experiment(training, root, folder, overwrite=overwrite, progress=on_epoch)
+        runs = [load(folder) for folder in trainings]
+        _print(runs, f"A GAT of {layers} layers on {dataset}, seed {seed}, learning rate {experiment.rate:g}")
         _write(runs, out, dataset, overwrite=overwrite)
     except KeyboardInterrupt:
-        places = [out / initializations.folder_name(scheme) for scheme in initializations.SCHEMES]
-        begun = [str(place) for place in places if (place / "meta.json").exists()]
+        begun = [str(folder) for folder in trainings if (folder / "meta.json").exists()]
         readable = f"what was recorded can be read: gatdiag report {' '.join(begun)}"
         typer.echo(f"gatdiag: interrupted; {readable if begun else 'nothing was recorded yet'}", err=True)
         raise typer.Exit(_INTERRUPTED) from None

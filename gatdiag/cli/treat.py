@@ -118,17 +118,17 @@ def _training(
 def _settings(
     data: str, optimizer: str, learning_rate: float | None, weight_decay: float, steps: int | None
 ) -> TrainingSettings:
-    from gatdiag.experiments.initializations import settings_for
+    from gatdiag.experiments.settings import demonstration
+    from gatdiag.experiments.training import TrainingSettings
 
-    usual = settings_for(data)
+    usual_rate, usual_steps = demonstration(data)
     kind = next((name for name in ("SGD", "Adam") if name.lower() == optimizer.lower()), optimizer)
-    rate = learning_rate if learning_rate is not None else 0.01 if kind == "Adam" else usual.learning_rate
-    return replace(
-        usual,
+    rate = learning_rate if learning_rate is not None else 0.01 if kind == "Adam" else usual_rate
+    return TrainingSettings(
         optimizer=kind,  # type: ignore[arg-type]  # refused there, if it is none
         learning_rate=rate,
         weight_decay=weight_decay,
-        epochs=usual.epochs if steps is None else steps,
+        epochs=usual_steps if steps is None else steps,
     )
 
 

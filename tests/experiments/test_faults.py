@@ -16,12 +16,12 @@ import torch.nn.functional as F
 import gatdiag
 from gatdiag.diagnosis import HEALTHY, Diagnosis
 from gatdiag.experiments.faults import bank, tasks
-from gatdiag.experiments.faults.bank import Result, Verdict, alarms, counts, run_bank, tallies
+from gatdiag.experiments.faults.bank import Result, Verdict, counts, run_bank
 from gatdiag.experiments.faults.cases import CONTROLS, FAULTS, Case, cases
 from gatdiag.experiments.faults.held_out import HELD_OUT, HELD_OUT_CONTROLS
 from gatdiag.experiments.faults.network import ACTIVATIONS, INITS, NORMS, OUTPUTS, make_network
 from gatdiag.experiments.faults.recipe import Recipe
-from gatdiag.experiments.faults.tables import write_tables
+from gatdiag.experiments.faults.tables import alarms, confusion, save_bank
 from gatdiag.experiments.faults.tasks import INPUTS, LABELS
 from gatdiag.experiments.faults.training import DISTURBANCES, LOSSES, PARTS, Outcome, train
 
@@ -271,12 +271,11 @@ RESULTS = [
 
 
 def test_verdicts_are_counted_by_cause():
-    rows = {row.cause: row for row in tallies(RESULTS)}
+    rows = {row["planted"]: row for row in confusion(RESULTS)}
     assert [*rows] == ["dead-units", "law-broken", HEALTHY]
-    assert (rows["dead-units"].planted, rows["dead-units"].right, rows["dead-units"].baseline) == (3, 1, 1)
-    assert rows["dead-units"].others == (("lr-too-large", 1), ("healthy", 1))
-    assert (rows["law-broken"].planted, rows["law-broken"].right) == (2, 1)
-    assert (rows[HEALTHY].planted, rows[HEALTHY].right) == (4, 2)
+    assert [*rows["dead-units"].values()] == ["dead-units", 3, 1, 1, "lr-too-large, healthy"]
+    assert (rows["law-broken"]["cases"], rows["law-broken"]["right"]) == (2, 1)
+    assert (rows[HEALTHY]["cases"], rows[HEALTHY]["right"]) == (4, 2)
 
 
 def test_false_alarms_are_errors_and_warnings_on_what_is_healthy():
@@ -285,11 +284,9 @@ def test_false_alarms_are_errors_and_warnings_on_what_is_healthy():
 
 
 def test_tables_hold_each_case_and_what_it_comes_to(tmp_path):
-    (path,) = write_tables(RESULTS, tmp_path)
-    assert path == tmp_path / "calibration.csv"
-    lines = path.read_text().splitlines()
-    assert len(lines) == 1 + len(RESULTS)
-    page = (tmp_path / "calibration.md").read_text()
+    (page,) = save_bank(RESULTS, tmp_path)
+    assert len((tmp_path / "calibration.csv").read_text().splitlines()) == 1 + len(RESULTS)
+    assert (tmp_path / "calibration.md").read_text() == page
     assert "Right cause first: 2 of 5 (40%); published rules: 1 (20%)" in page
     assert "Of 4 healthy controls: 1 with an error, 1 with a warning; published rules: 1" in page
     assert "| dead-units | 3 | 1 | 1 | lr-too-large, healthy |" in page

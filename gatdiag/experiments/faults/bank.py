@@ -1,19 +1,18 @@
-"""Cases -> runs -> verdicts: trains what was not trained yet, diagnoses all of it, and counts."""
+"""Cases -> runs -> verdicts: trains what was not trained yet, and diagnoses all of it."""
 
 import json
 import math
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from gatdiag.diagnosis import HEALTHY, diagnose
-from gatdiag.experiments.faults.cases import FAULTS, Case
+from gatdiag.experiments.faults.cases import Case
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.training import Outcome, train
 from gatdiag.experiments.pool import mapped
@@ -24,8 +23,6 @@ _LEAST: Final = 0.5  # of the loss of a constant prediction that a training has 
 _CLEARLY: Final = 0.25  # more of it, by which a repaired twin has to be better
 _TIMES: Final = 10.0  # as far, that conserved quantities have to go where laws are what was broken
 ON_LAWS: Final = ("law-broken", "optimizer-breaks-conservation")  # notes: the network trains all the same
-
-Alarm: TypeAlias = str  # "error", "warning", or "" for a note or nothing
 
 
 @dataclass(frozen=True)
@@ -45,8 +42,8 @@ class Verdict:
     baseline: str
 
     @property
-    def alarm(self) -> Alarm:
-        """The severity, if a user would act on it."""
+    def alarm(self) -> str:
+        """The severity, if a user would act on it; "" for a note or nothing."""
         return self.severity if self.severity in ("error", "warning") else ""
 
 
@@ -243,56 +240,3 @@ _RULES = {
     "lr-too-large": _large_steps,
     "lr-too-small": _not_decreasing,
 }
-
-
-# --- counting ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Verdicts on the faults of one cause that count.
-
-    Attributes:
-        cause: What was planted.
-        planted: How many count.
-        right: How many have that cause as their verdict.
-        others: What was said of the others, the most frequent first.
-        baseline: How many the published rules get right.
-    """
-
-    cause: str
-    planted: int
-    right: int
-    others: tuple[tuple[str, int], ...]
-    baseline: int
-
-
-def tallies(results: Iterable[Result]) -> list[Tally]:
-    """A row of the confusion matrix for each cause that was planted; right on controls: neither error nor warning."""
-    counted = [result for result in results if result.counts]
-    found = []
-    for cause in [*FAULTS, HEALTHY]:
-        own = [result for result in counted if result.case.cause == cause]
-        wrong = Counter(result.verdict.code for result in own if not result.is_right)
-        right = sum(result.is_right for result in own)
-        baseline = sum(result.verdict.baseline == cause for result in own)
-        found += [Tally(cause, len(own), right, tuple(wrong.most_common()), baseline)] if own else []
-    return found
-
-
-def alarms(results: Iterable[Result], *, of_twins: bool) -> tuple[int, int, int, int]:
-    """Healthy trainings, and on how many there is an error, a warning, any verdict of the published rules.
-
-    Args:
-        results: Of any cases.
-        of_twins: The repaired twins of faults that count, in place of the controls.
-    """
-    counted = [result for result in results if result.counts]
-    said = [
-        verdict
-        for result in counted
-        for verdict in [result.twin_verdict if of_twins else result.verdict]
-        if verdict is not None and (of_twins or result.case.cause == HEALTHY)
-    ]
-    errors, warned = (sum(verdict.severity == severity for verdict in said) for severity in ("error", "warning"))
-    return len(said), errors, warned, sum(verdict.baseline != HEALTHY for verdict in said)

@@ -1,27 +1,21 @@
 """What `gatdiag.preflight` says of the bank's networks before they are trained: which of them will fail?"""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
-from gatdiag.diagnosis import HEALTHY, Diagnosis, Finding
-from gatdiag.experiments.faults.bank import Result
-from gatdiag.experiments.faults.cases import Case
+from gatdiag.diagnosis import BEFORE_TRAINING, HEALTHY, Diagnosis, Finding
+from gatdiag.experiments.faults.bank import ON_LAWS, Result
+from gatdiag.experiments.faults.cases import FAULTS
 from gatdiag.experiments.faults.recipe import Recipe
+from gatdiag.experiments.faults.tables import markdown, save, tally
 from gatdiag.experiments.faults.training import LOSSES, set_up
 from gatdiag.rehearsal import preflight
-from gatdiag.run.files import atomic_write
 
-FORESEEABLE: Final = (
-    "init-unbalanced", "init-too-small", "init-too-large", "depth-oversmoothing", "depth-vanishing-gradient",
-    "depth-exploding-gradient", "rank-collapse", "dead-units", "lr-too-large", "parameters-not-in-optimizer",
-    "parameters-without-gradient", "input-nonfinite", "input-scale", "input-constant", "output-softmax-twice",
-    "nonfinite-operation", "attention-saturated", "no-training-signal",
-)  # fmt: skip
+FORESEEABLE: Final = tuple(cause for cause in FAULTS if cause in BEFORE_TRAINING and cause not in ON_LAWS)
 """The causes that exist before the first step."""
 
 
@@ -73,22 +67,21 @@ def foresee(recipe: Recipe) -> Diagnosis:
         )
 
 
-def forecasts(results: Iterable[Result], on_done: Callable[[Case], None] | None = None) -> Iterator[Forecast]:
+def forecasts(results: Iterable[Result]) -> Iterator[Forecast]:
     """Of all faults that count and whose cause exists before training, of all repaired twins, and of the controls."""
     for result in results:
         case = result.case
-        if result.counts and case.cause in (*FORESEEABLE, HEALTHY):
-            yield _forecast(case.name, case.cause, case.faulty, result)
-        if result.counts and case.repaired is not None:
-            yield _forecast(f"{case.name}, repaired", HEALTHY, case.repaired, result)
-        if on_done is not None:
-            on_done(case)
+        networks = {case.name: (case.cause, case.faulty), f"{case.name}, repaired": (HEALTHY, case.repaired)}
+        for name, (cause, recipe) in networks.items():
+            if result.counts and recipe is not None and cause in (*FORESEEABLE, HEALTHY):
+                diagnosis = foresee(recipe)
+                codes = tuple(finding.code for finding in diagnosis)
+                yield Forecast(name, cause, case.is_held_out, diagnosis.verdict, codes)
 
 
-def _forecast(name: str, cause: str, recipe: Recipe, result: Result) -> Forecast:
-    diagnosis = foresee(recipe)
-    codes = tuple(finding.code for finding in diagnosis)
-    return Forecast(name, cause, result.case.is_held_out, diagnosis.verdict, codes)
+def save_forecasts(of: Sequence[Forecast], folder: Path) -> str:
+    """Write `preflight.csv`, and `preflight.md` with a table for each half of the bank; the page."""
+    return save(folder, "preflight", [one.row() for one in of], _page(of))
 
 
 def sentence(of: Sequence[Forecast]) -> str:
@@ -103,12 +96,8 @@ def sentence(of: Sequence[Forecast]) -> str:
     )
 
 
-def write_forecasts(of: Sequence[Forecast], folder: Path) -> Path:
-    """Write `preflight.md`, a table for each half of the bank."""
-    path = folder / "preflight.md"
-    with atomic_write(path) as part:
-        part.write_text("\n".join(_page(of)) + "\n")
-    return path
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "none"
 
 
 def _page(of: Sequence[Forecast]) -> Iterator[str]:
@@ -117,24 +106,17 @@ def _page(of: Sequence[Forecast]) -> Iterator[str]:
     for name, is_held_out in (("calibration", False), ("held-out", True)):
         half = [one for one in of if one.is_held_out == is_held_out]
         if half:
-            yield f"\n## The {name} half\n\n{sentence(half)}\n"
-            yield "| planted | cases | flagged | cause named | verdict on the others |\n|---|--:|--:|--:|---|"
-            yield from (_row(cause, half) for cause in (*FORESEEABLE, HEALTHY))
+            rows = [_row(cause, [one for one in half if one.cause == cause]) for cause in (*FORESEEABLE, HEALTHY)]
+            yield f"\n## The {name} half\n\n{sentence(half)}\n\n{markdown([row for row in rows if row['cases']])}"
 
 
-def _row(cause: str, half: Sequence[Forecast]) -> str:
-    own = [one for one in half if one.cause == cause]
+def _row(cause: str, own: Sequence[Forecast]) -> dict[str, Any]:
     flagged = [one for one in own if one.is_flagged]
     named = [one for one in flagged if one.verdict.code == cause]
-    wrong = own if cause != HEALTHY else flagged
-    others = Counter(_said(one) for one in wrong if one not in named)
-    said = ", ".join(text if count == 1 else f"{text} {count}" for text, count in others.most_common())
-    return f"| {cause} | {len(own)} | {len(flagged)} | {len(named)} | {said} |"
+    row = {"planted": cause, "cases": len(own), "flagged": len(flagged), "cause named": len(named)}
+    wrong = [one for one in (own if cause != HEALTHY else flagged) if one not in named]
+    return row | {"verdict on the others": tally(map(_said, wrong))}
 
 
 def _said(one: Forecast) -> str:
     return one.verdict.code if one.is_flagged or one.verdict.code == HEALTHY else f"{one.verdict.code} (note)"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else "none"

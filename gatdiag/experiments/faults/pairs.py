@@ -3,7 +3,7 @@
 A pair counts only if each of its faults does by itself, by the bank's own yardstick (`bank.counts`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gatdiag.experiments.faults.bank import Verdict, counts, judged, trained
 from gatdiag.experiments.faults.recipe import Recipe, initialized
-from gatdiag.experiments.faults.tables import write_table
+from gatdiag.experiments.faults.tables import markdown, save
 from gatdiag.experiments.faults.training import Outcome
 from gatdiag.experiments.pool import mapped
 
@@ -113,15 +113,10 @@ class Pair:
 
     def row(self) -> dict[str, object]:
         """It as a row of a table."""
-        return {
-            "one": self.causes[0],
-            "other": self.causes[1],
-            "counts": self.is_planted_well,
-            "verdict": self.first.code,
-            "all_findings": " ".join(self.first.codes),
-            "verdict_once_repaired": self.then.code if self.then else "",
-            "right": self.is_right,
-        }
+        then = self.then.code if self.then else ""
+        right = "yes" if self.is_right else "no" if self.is_planted_well else "does not count"
+        planted = ", ".join(self.causes)
+        return {"planted": planted, "verdict": self.first.code, "once that is repaired": then, "right": right}
 
 
 def run_pairs(folder: Path, jobs: int | None = None) -> list[Pair]:
@@ -157,26 +152,16 @@ def _pair(number: int, folder: Path) -> tuple[int, Pair]:
     return number, Pair((one, other), alone, first, judged(place / rest) if rest else None)
 
 
-def write_pairs(pairs: Sequence[Pair], folder: Path) -> Path:
-    """Write `pairs.csv` and `pairs.md`; returns the first."""
-    return write_table(folder, "pairs", [pair.row() for pair in pairs], _page(pairs))
-
-
-def in_short(pairs: Sequence[Pair]) -> str:
-    """How many are right."""
+def save_pairs(pairs: Sequence[Pair], folder: Path) -> str:
+    """Write `pairs.csv` and `pairs.md`; the page."""
+    rows = [pair.row() for pair in pairs]
     counted = [pair for pair in pairs if pair.is_planted_well]
     first, both = (sum(getattr(pair, name) for pair in counted) for name in ("is_first_right", "is_right"))
-    return (
-        f"Of {len(counted)} trainings with two faults: one of the two named first in {first}, "
-        f"and the other once that is repaired in {both}."
+    page = (
+        "# Two faults at once: what was planted, and what the diagnosis said\n",
+        "Written by `gatdiag faults --part pairs`. The fault that is named is repaired, the other one is left.\n",
+        f"- Of {len(counted)} trainings with two faults: one of the two named first in {first}, "
+        f"and the other once that is repaired in {both}.\n",
+        markdown(rows),
     )
-
-
-def _page(pairs: Sequence[Pair]) -> Iterator[str]:
-    yield "# Two faults at once: what was planted, and what the diagnosis said\n"
-    yield "Written by `gatdiag faults --part pairs`. The fault that is named is repaired, the other one is left.\n"
-    yield f"- {in_short(pairs)}\n"
-    yield "| planted | verdict | once that is repaired | right |\n|---|---|---|---|"
-    for pair in pairs:
-        right = "yes" if pair.is_right else "no" if pair.is_planted_well else "does not count"
-        yield f"| {', '.join(pair.causes)} | {pair.first.code} | {pair.then.code if pair.then else ''} | {right} |"
+    return save(folder, "pairs", rows, page)

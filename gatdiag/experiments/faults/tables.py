@@ -1,57 +1,87 @@
-"""Results -> a CSV file of each case, and a page of Markdown that counts them."""
+"""Results -> a CSV file of each case, and a page of Markdown that counts them, which is printed, too."""
 
-import csv
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from gatdiag.diagnosis import HEALTHY
-from gatdiag.experiments.faults.bank import Result, Tally, alarms, tallies
+from gatdiag.experiments.faults.bank import Result
+from gatdiag.experiments.faults.cases import FAULTS
 from gatdiag.run.files import atomic_write
 
 
-def write_tables(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Write `calibration.csv` and `.md`, `held-out.csv` and `.md`: those of which there are results.
-
-    Returns:
-        The CSV files.
-    """
-    written = []
-    for name, is_held_out in (("calibration", False), ("held-out", True)):
-        own = [result for result in results if result.case.is_held_out == is_held_out]
-        if not own:
-            continue
-        written.append(write_table(folder, name, [result.row() for result in own], _page(name, own)))
-    return written
-
-
-def write_table(folder: Path, name: str, rows: Sequence[Mapping[str, object]], page: Iterable[str]) -> Path:
-    """Write `NAME.csv`, with these rows, and `NAME.md`, of these lines; returns the first."""
+def save(folder: Path, name: str, rows: Sequence[Mapping[str, Any]], page: Iterable[str]) -> str:
+    """Write `NAME.csv`, with these rows, and `NAME.md`, of these lines; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.csv"
-    with atomic_write(path) as part, part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=[*rows[0]] if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    with atomic_write(path.with_suffix(".md")) as part:
-        part.write_text("\n".join(page) + "\n")
-    return path
+    with atomic_write(folder / f"{name}.csv") as part:
+        pd.DataFrame(rows).to_csv(part, index=False, lineterminator="\n")
+    text = "\n".join(page) + "\n"
+    with atomic_write(folder / f"{name}.md") as part:
+        part.write_text(text)
+    return text
 
 
-def said(tally: Tally) -> str:
-    """Verdicts on those whose cause was not named.
+def markdown(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows as a table.
 
     Example:
-        >>> said(Tally("dead-units", 4, 1, (("healthy", 2), ("lr-too-large", 1)), 0))
+        >>> print(markdown([{"case": "dead-units-00", "right": 1}]))
+        | case | right |
+        |---|---|
+        | dead-units-00 | 1 |
+    """
+    lines = [[*rows[0]], *([str(cell).replace("|", "/") for cell in row.values()] for row in rows)] if rows else []
+    head, *body = [f"| {' | '.join(line)} |" for line in lines] or ["None."]
+    return "\n".join([head, *(["|---" * len(rows[0]) + "|"] if rows else []), *body])
+
+
+def tally(codes: Iterable[str]) -> str:
+    """How often each stands there, the most frequent first.
+
+    Example:
+        >>> tally(["lr-too-large", "healthy", "healthy"])
         'healthy 2, lr-too-large'
     """
-    return ", ".join(code if count == 1 else f"{code} {count}" for code, count in tally.others)
+    return ", ".join(code if count == 1 else f"{code} {count}" for code, count in Counter(codes).most_common())
+
+
+def save_bank(results: Sequence[Result], folder: Path) -> Iterator[str]:
+    """Write `calibration.csv` and `.md`, `held-out.csv` and `.md`: those of which there are results; their pages."""
+    for name, is_held_out in (("calibration", False), ("held-out", True)):
+        own = [result for result in results if result.case.is_held_out == is_held_out]
+        if own:
+            yield save(folder, name, [result.row() for result in own], _page(name, own))
+
+
+def _page(name: str, results: Sequence[Result]) -> Iterator[str]:
+    yield f"# Faults, {name} half: what was planted, and what the diagnosis said\n"
+    yield "Written by `gatdiag faults`; `gatdiag.experiments.faults` says what is planted, and when a fault counts.\n"
+    yield from (f"- {sentence}" for sentence in sentences(results))
+    yield f"\n{markdown(confusion(results))}"
+    yield f"\n## Missed, and false alarms\n\n{markdown([*_wrong(results)])}"
+
+
+def confusion(results: Iterable[Result]) -> list[dict[str, Any]]:
+    """A row for each cause that was planted; right on controls: neither error nor warning."""
+    rows = []
+    for cause in [*FAULTS, HEALTHY]:
+        own = [result for result in results if result.counts and result.case.cause == cause]
+        if own:
+            row = {"planted": cause, "cases": len(own), "right": sum(result.is_right for result in own)}
+            row["published rules"] = sum(result.verdict.baseline == cause for result in own)
+            row["verdict on the others"] = tally(result.verdict.code for result in own if not result.is_right)
+            rows.append(row)
+    return rows
 
 
 def sentences(results: Sequence[Result]) -> Iterator[str]:
     """What it comes to."""
-    rows = [tally for tally in tallies(results) if tally.cause != HEALTHY]
-    planted, right, baseline = (sum(column) for column in zip(*map(_numbers, rows), strict=True)) if rows else (0, 0, 0)
-    if planted:
+    rows = [row for row in confusion(results) if row["planted"] != HEALTHY]
+    if rows:
+        planted, right, baseline = (sum(row[of] for row in rows) for of in ("cases", "right", "published rules"))
         yield (
             f"Right cause first: {right} of {planted} ({right / planted:.0%}); "
             f"published rules: {baseline} ({baseline / planted:.0%})"
@@ -65,26 +95,29 @@ def sentences(results: Sequence[Result]) -> Iterator[str]:
         yield f"Do not count, for the twin does not train clearly better: {', '.join(idle)}"
 
 
-def _numbers(tally: Tally) -> tuple[int, int, int]:
-    return tally.planted, tally.right, tally.baseline
+def alarms(results: Iterable[Result], *, of_twins: bool) -> tuple[int, int, int, int]:
+    """Healthy trainings, and on how many there is an error, a warning, any verdict of the published rules.
+
+    Args:
+        results: Of any cases.
+        of_twins: The repaired twins of faults that count, in place of the controls.
+    """
+    said = [
+        verdict
+        for result in results
+        for verdict in [result.twin_verdict if of_twins else result.verdict]
+        if result.counts and verdict is not None and (of_twins or result.case.cause == HEALTHY)
+    ]
+    errors, warned = (sum(verdict.severity == severity for verdict in said) for severity in ("error", "warning"))
+    return len(said), errors, warned, sum(verdict.baseline != HEALTHY for verdict in said)
 
 
-def _page(name: str, results: Sequence[Result]) -> Iterator[str]:
-    yield f"# Faults, {name} half: what was planted, and what the diagnosis said\n"
-    yield "Written by `gatdiag faults`; `gatdiag.experiments.faults` says what is planted, and when a fault counts."
-    yield from (f"- {sentence}" for sentence in sentences(results))
-    yield "\n| planted | cases | right | published rules | verdict on the others |\n|---|--:|--:|--:|---|"
-    for row in tallies(results):
-        yield f"| {row.cause} | {row.planted} | {row.right} | {row.baseline} | {said(row)} |"
-    counted = [result for result in results if result.counts]
-    yield "\n## Missed, and false alarms\n\n| case | verdict | severity | all findings |\n|---|---|---|---|"
-    for result in counted:
-        if not result.is_right:
-            yield _line(result.case.name, result.verdict.code, result.verdict.severity, result.verdict.codes)
-        if result.twin_verdict is not None and result.twin_verdict.alarm:
-            twin = result.twin_verdict
-            yield _line(f"{result.case.name}, repaired", twin.code, twin.severity, twin.codes)
-
-
-def _line(*cells: str | tuple[str, ...]) -> str:
-    return f"| {' | '.join(cell if isinstance(cell, str) else ' '.join(cell) for cell in cells)} |"
+def _wrong(results: Sequence[Result]) -> Iterator[dict[str, str]]:
+    for result in results:
+        for name, verdict, is_wrong in (
+            (result.case.name, result.verdict, not result.is_right),
+            (f"{result.case.name}, repaired", result.twin_verdict, result.twin_verdict and result.twin_verdict.alarm),
+        ):
+            if result.counts and verdict is not None and is_wrong:
+                said = {"verdict": verdict.code, "severity": verdict.severity, "all findings": " ".join(verdict.codes)}
+                yield {"case": name, **said}

@@ -6,7 +6,7 @@ within 5 points of the twin's accuracy or, where there are no classes, a tenth o
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import nn
 from gatdiag.experiments.faults.bank import ON_LAWS, counts, trained
 from gatdiag.experiments.faults.cases import Case
 from gatdiag.experiments.faults.network import Network
-from gatdiag.experiments.faults.tables import write_table
+from gatdiag.experiments.faults.tables import markdown, save
 from gatdiag.experiments.faults.tasks import make_task
 from gatdiag.experiments.faults.training import Outcome, rehearsal
 from gatdiag.experiments.pool import mapped
@@ -67,12 +67,9 @@ class Cure:
 
     def row(self) -> dict[str, Any]:
         """It as a row of a table."""
-        rounded = {name: None if value is None else round(value, 3) for name, value in self._numbers().items()}
         good = "" if self.treated is None else "yes" if self.is_good else "no"
-        return {**asdict(self), **rounded, "good": good}
-
-    def _numbers(self) -> dict[str, float | None]:
-        return {"faulty": self.faulty, "treated": self.treated, "twin": self.twin}
+        row = {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return {**row, "good": good}
 
 
 def treat_bank(
@@ -154,34 +151,21 @@ def _cure(case: Case, done: Treatment, outcomes: Sequence[Outcome], twin: Run) -
     )
 
 
-def write_cures(cures: Sequence[Cure], folder: Path) -> list[Path]:
-    """Write `treatment.csv`, a row a case, and `treatment.md`."""
-    path = write_table(folder, "treatment", [cure.row() for cure in cures], _page(cures))
-    return [path, path.with_suffix(".md")]
-
-
-def in_short(cures: Sequence[Cure]) -> str:
-    """How many of those that were treated train like their twins."""
+def save_cures(cures: Sequence[Cure], folder: Path) -> str:
+    """Write `treatment.csv`, a row a case, and `treatment.md`; the page."""
+    rows = [cure.row() for cure in cures]
     applied = [cure for cure in cures if cure.treated is not None]
     good = sum(cure.is_good for cure in applied)
     share = f" ({good / len(applied):.0%})" if applied else ""
-    return f"Cured: {good} of {len(applied)}{share}; {len(cures) - len(applied)} more are to be changed by hand"
-
-
-def _page(cures: Sequence[Cure]) -> Iterator[str]:
-    yield "# Faults, treated with what the diagnosis itself names\n"
-    yield (
+    heads = ("case", "verdict", "remedy", "faulty", "treated", "twin", "good")
+    page = (
+        "# Faults, treated with what the diagnosis itself names\n",
         "Written by `gatdiag faults --treat`; `gatdiag.experiments.faults.treated` says what is compared: accuracy on "
         "the examples for training (of overfitting: on the others); where there are no classes, the share of the loss "
-        "of a constant prediction that was removed.\n"
+        "of a constant prediction that was removed.\n",
+        f"Cured: {good} of {len(applied)}{share}; {len(cures) - len(applied)} more are to be changed by hand.\n",
+        markdown([{head: row[head] for head in heads} for row in rows if row["good"]]),
+        "\n## To be changed by hand\n",
+        markdown([{head: row[head] for head in ("case", "verdict", "reason")} for row in rows if not row["good"]]),
     )
-    yield f"{in_short(cures)}.\n"
-    yield "| case | verdict | remedy | faulty | treated | twin | good |\n|---|---|---|--:|--:|--:|---|"
-    for cure in cures:
-        if cure.treated is not None:
-            numbers = f"{cure.faulty:.3f} | {cure.treated:.3f} | {cure.twin:.3f}"
-            yield f"| {cure.case} | {cure.verdict} | {cure.remedy} | {numbers} | {'yes' if cure.is_good else 'NO'} |"
-    yield "\n## To be changed by hand\n\n| case | verdict | what to change |\n|---|---|---|"
-    for cure in cures:
-        if cure.treated is None:
-            yield f"| {cure.case} | {cure.verdict} | {cure.reason.replace('|', '/')} |"
+    return save(folder, "treatment", rows, page)

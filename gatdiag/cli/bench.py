@@ -1,14 +1,4 @@
-"""`gatdiag bench`: what recording costs, on built-in trainings or on a model of one's own.
-
-The JSON document has these keys:
-
-- ``version``: 1, the version of this description
-- ``torch``, ``threads``, ``cores``: where it was measured
-- ``costs``: for each training and tool the attributes of `gatdiag.experiments.bench.Cost`, with ``ratio`` and ``whole``
-- ``notes``: texts
-
-With ``--remedies``, ``costs`` holds the attributes of `gatdiag.experiments.bench.RemedyCost`, and there are no notes.
-"""
+"""`gatdiag bench`: what recording costs, on built-in trainings or on a model of one's own; what remedies cost."""
 
 from __future__ import annotations
 
@@ -17,15 +7,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
-from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Inputs, Root, Transform
-from gatdiag.cli.printing import grid, number, plain_console, print_document
+from gatdiag.cli.options import DATA_FOLDER, Data, Inputs, Root, Transform
+from gatdiag.cli.printing import grid, number, plain_console
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,70 +55,47 @@ def bench(
         bool, typer.Option("--remedies", help="Measure instead what remedies cost that stay in the forward pass.")
     ] = False,
     device: Annotated[str, typer.Option(metavar="NAME", help="Where to train: cpu, cuda.")] = "cpu",
-    as_json: AsJson = False,
 ) -> None:
     """Measure what recording a training costs: watched and bare steps in turn, in one process.
 
     Printed are the ratio of their mean times, quartiles of the ratios of neighboring steps, the first watched step
-    (the search for laws is in it), bytes on disk and aten calls a step. Nothing else should run on the machine.
+    (the search for laws is in it), memory that it took, bytes on disk and aten calls a step. Nothing else should run
+    on the machine.
     """
     import torch
 
-    from gatdiag.experiments.bench import PEERS, gatdiag_tool, measure
+    from gatdiag.experiments.bench import GATS, PEERS, REMEDIES, gatdiag_tool, measure
 
     if device != "cpu" and not (device == "cuda" and torch.cuda.is_available()):
         raise InputError(f"--device: expected cpu, or cuda where torch finds a GPU, got {device!r}")
-    if remedies:
-        _measure_remedies(_SECONDS if seconds is None else seconds, as_json)
-        return
-    cadence = _cadence(every)
+    cadence = 1 if remedies else _cadence(every)
     limit = seconds if seconds is not None else _PACED_SECONDS if cadence == "auto" else _SECONDS
-    costs, notes = [], {}
-    for case in _trainings(factory, (data, inputs, root, transform), _split(cases), torch.device(device)):
-        tools = {preset: (gatdiag_tool(preset, cadence), cadence) for preset in _split(metrics)}
-        tools |= {name: (tool, 1) for name, tool in PEERS.items() if peers and name not in notes}
-        for name, (tool, pace) in tools.items():
+    tools = {preset: (gatdiag_tool(preset, cadence), cadence) for preset in _split(metrics)}
+    tools |= {name: (tool, 1) for name, tool in PEERS.items() if peers}
+    trainings = _trainings(factory, (data, inputs, root, transform), _split(cases), torch.device(device))
+    if remedies:
+        tools = {name: (tool, 1) for name, tool in REMEDIES.items()}
+        trainings = (make(name).to(torch.device(device)) for name, make in GATS.items())
+    costs, absent = list["Cost"](), dict[str, str]()
+    for case in trainings:
+        for name in [name for name in tools if name not in absent]:
+            tool, pace = tools[name]
             with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch, redirect_stdout(sys.stderr):
                 try:
                     costs.append(measure(case, name, tool, Path(scratch) / "run", seconds=limit, every=pace))
                 except ImportError as error:
-                    notes[name] = f"{name} was not measured: {error}"
-    if as_json:
-        measured = [{**asdict(cost), "ratio": cost.ratio, "whole": cost.whole} for cost in costs]
-        print_document({**_machine(), "costs": measured, "notes": [*notes.values()]})
-        return
+                    absent[name] = f"note: {name} was not measured: {error}"
     console = plain_console()
-    console.print("torch {torch}, {threads} threads of {cores} cores".format(**_machine()), end="")
-    console.print(f", every={every}, {limit:g} s each")
+    machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
+    console.print(f"{machine}, every={cadence}, {limit:g} s each")
     console.print(_table(costs, paced=cadence == "auto"))
     console.print("ratio: mean watched step / mean bare step, and of processor time; whole: the first one included")
-    console.print("first: from watch() to the end of the first step; --json has the memory that this took")
-    for note in notes.values():
-        console.print(f"note: {note}")
-
-
-def _machine() -> dict[str, Any]:
-    import torch
-
-    return {"version": 1, "torch": torch.__version__, "threads": torch.get_num_threads(), "cores": os.cpu_count()}
-
-
-def _measure_remedies(seconds: float, as_json: bool) -> None:
-    from gatdiag.experiments.bench import GATS, REMEDIES, measure_remedy
-
-    costs = [measure_remedy(model, remedy, seconds=seconds) for model in GATS for remedy in REMEDIES]
-    if as_json:
-        print_document({**_machine(), "costs": [asdict(cost) for cost in costs]})
-        return
-    table = grid(["10 layers", "remedy"], ["bare\nms", "forward", "forward and\nbackward"])
-    for cost in costs:
-        numbers = f"{1e3 * cost.bare:.1f}", f"{cost.forward:.3f}", f"{cost.step:.3f}"
-        table.add_row(cost.model, cost.remedy, *numbers)
-    console = plain_console()
-    console.print("torch {torch}, {threads} threads of {cores} cores".format(**_machine()), end="")
-    console.print(f", {seconds:g} s each")
-    console.print(table)
-    console.print("forward: mean processor time of a forward pass with the remedy / without it")
+    memory = max((cost.memory for cost in costs), default=0.0)
+    console.print(
+        f"first: from watch() to the end of the first step; memory grew by {memory:,.0f} MiB at most until then"
+    )
+    for note in absent.values():
+        console.print(note)
 
 
 def _cadence(every: str) -> Every:
@@ -179,7 +145,7 @@ def _mean_square(output: Any) -> Any:
 def _table(costs: Sequence[Cost], *, paced: bool) -> Table:
     last = ["whole", "steps\nrecorded"] if paced else ["aten\ncalls"]
     numbers = ["bare\nms", "ratio", "of CPU", "quartiles", "first\ns", "bytes\na step", *last]
-    table = grid(["training", "recording"], numbers)
+    table = grid(["training", "with"], numbers)
     for cost in costs:
         table.add_row(
             cost.case,

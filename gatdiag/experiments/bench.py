@@ -1,6 +1,6 @@
-"""What recording a training costs: watched and bare steps in turn, in one process; other tools measured alike.
+"""What recording a training costs: watched and bare steps in turn, in one process.
 
-What remedies that stay in the forward pass cost is measured in the same way.
+Other tools are measured alike, and so are remedies that stay in the forward pass: whatever attaches to a model.
 """
 
 import copy
@@ -28,7 +28,7 @@ from torch_geometric.nn import GAT, PairNorm
 
 from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
 from gatdiag.experiments.synthetic import block_model
-from gatdiag.remedies import Applied, Skip, insert_after_, lipschitz_normalize_, weight_normalize_
+from gatdiag.remedies import Skip, insert_after_, lipschitz_normalize_, weight_normalize_
 from gatdiag.run import load
 from gatdiag.watching import watch
 
@@ -337,6 +337,11 @@ def _tamed(model: Stack) -> Stack:
     return model
 
 
+def _wide_gat(name: str, heads: int, v2: bool) -> Case:
+    model = GAT(64 * heads, 64 * heads, num_layers=10, heads=heads, v2=v2)
+    return Case(name, model, (torch.randn(2708, 64 * heads), _like_cora().edge_index), lambda out: out.square().mean())
+
+
 CASES: Final[Mapping[str, Callable[[str], Case]]] = MappingProxyType(
     {
         "gcn-2-small": lambda name: _on_graph(name, gcn(64, 4, 16, layers=2), block_model(nodes=240)),
@@ -349,82 +354,31 @@ CASES: Final[Mapping[str, Callable[[str], Case]]] = MappingProxyType(
 """Name -> a built-in training of that name: on 240 nodes of a block model, or on a random graph of Cora's shapes."""
 
 
-# --- what remedies cost -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RemedyCost:
-    """What a remedy costs that stays in the forward pass of a GAT with ten layers of width 64, on Cora's shapes.
-
-    Attributes:
-        model: Name of the model.
-        remedy: Name of the remedy.
-        bare: Mean processor time of a forward pass without it, in seconds.
-        forward: Mean processor time of a forward pass with it relative to that: 1.05 is 5 % slower.
-        step: The same of forward and backward pass together.
-        rounds: How often each was timed.
-    """
-
-    model: str
-    remedy: str
-    bare: float
-    forward: float
-    step: float
-    rounds: int
-
-
-REMEDIES: Final[Mapping[str, Callable[[nn.Module], Applied]]] = MappingProxyType(
+GATS: Final[Mapping[str, Callable[[str], Case]]] = MappingProxyType(
     {
-        "lipschitz_normalize_": lipschitz_normalize_,
-        "weight_normalize_": partial(weight_normalize_, c=4.0),
-        "insert_after_ PairNorm": lambda model: insert_after_(model, "convs.*", PairNorm()),
-        "insert_after_ Skip": lambda model: insert_after_(model, "convs.*", Skip()),
-    }
-)
-"""Name -> a remedy that stays in the forward pass."""
-
-GATS: Final[Mapping[str, Callable[[], Any]]] = MappingProxyType(
-    {
-        f"{'GATv2' if v2 else 'GAT'}, {heads} head{'s' * (heads > 1)}": partial(
-            GAT, 64 * heads, 64 * heads, num_layers=10, heads=heads, v2=v2
-        )
+        f"{'GATv2' if v2 else 'GAT'}, {heads} head{'s' * (heads > 1)}": partial(_wide_gat, heads=heads, v2=v2)
         for v2 in (False, True)
         for heads in (1, 8)
     }
 )
-"""Name -> ten layers of PyG, each of width 64 a head."""
+"""Name -> ten layers of PyG, each of width 64 a head, on a random graph of Cora's size."""
 
 
-def measure_remedy(model: str, remedy: str, *, seconds: float = 20.0) -> RemedyCost:
-    """Run a model of `GATS` bare and with one of `REMEDIES`, in turn.
+def _remedy(change: Callable[[nn.Module], object]) -> Tool:
+    @contextmanager
+    def attached(model: nn.Module, folder: Path) -> Iterator[AfterStep]:
+        change(model)
+        yield lambda loss: None
 
-    Example:
-        >>> cost = measure_remedy("GAT, 1 head", "insert_after_ Skip", seconds=0.0)
-        >>> cost.rounds, cost.forward > 0
-        (4, True)
-    """
-    torch.manual_seed(0)
-    bare = GATS[model]().train()
-    treated = copy.deepcopy(bare)
-    REMEDIES[remedy](treated)
-    x, edges = torch.randn(2708, bare.in_channels), _like_cora().edge_index
+    return attached
 
-    def step(network: nn.Module) -> None:
-        network.zero_grad()
-        network(x, edges).square().mean().backward()
 
-    rounds: list[list[float]] = []
-    begin = time.perf_counter()
-    while len(rounds) < _WARM + _LEAST or time.perf_counter() - begin < seconds:
-        with torch.no_grad():
-            forward = [_timed(partial(network, x, edges))[1] for network in (bare, treated)]
-        rounds.append([*forward, *(_timed(partial(step, network))[1] for network in (bare, treated))])
-    means = [fmean(times) for times in zip(*rounds[_WARM:], strict=True)]
-    return RemedyCost(
-        model=model,
-        remedy=remedy,
-        bare=means[0],
-        forward=means[1] / means[0],
-        step=means[3] / means[2],
-        rounds=len(rounds) - _WARM,
-    )
+REMEDIES: Final[Mapping[str, Tool]] = MappingProxyType(
+    {
+        "lipschitz_normalize_": _remedy(lipschitz_normalize_),
+        "weight_normalize_": _remedy(partial(weight_normalize_, c=4.0)),
+        "insert_after_ PairNorm": _remedy(lambda model: insert_after_(model, "convs.*", PairNorm())),
+        "insert_after_ Skip": _remedy(lambda model: insert_after_(model, "convs.*", Skip())),
+    }
+)
+"""Name -> a remedy that stays in the forward pass, in place of a tool."""

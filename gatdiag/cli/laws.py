@@ -2,11 +2,11 @@
 
 The JSON document has these keys; numbers that are not finite, or that do not exist, are null:
 
-- ``version``: 1, the version of this description
+- ``version``: 2, the version of this description
 - ``model``, ``inputs``: what was analyzed, as given on the command line; a data set with the transform of its features
 - ``count``, ``approximate``: how many laws, and how many of them hold only up to an epsilon in the model
-- ``layers``: for each layer ``layer``, ``laws``, ``approximate``, ``normalized_c`` (largest magnitude), ``residual``
-  (largest), ``missing`` (as ``excluded``), ``elsewhere`` (layers whose laws its parameters enter, if it has none)
+- ``layers``: for each layer ``layer``, ``laws``, ``approximate``, ``normalized_c`` (largest magnitude, 0 where every
+  neuron is balanced), ``residual`` (largest of the numerical check), ``remark`` (what of it has no law, and why)
 - ``laws``: for each law ``name``, ``layer``, ``kind``, ``exact``, ``residual``, ``c``, ``normalized_c`` and ``terms``,
   each with ``parameter``, ``kind``, ``indices`` and ``exponent``
 - ``excluded``: for each exclusion ``what`` and ``reason``
@@ -18,48 +18,14 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Factory, Inputs, Root, Transform
 from gatdiag.cli.printing import grid, number, plain_console, print_document
 
 if TYPE_CHECKING:
-    from gatdiag.laws import Exclusion, Laws
-
-_WIDE = 72  # columns that a terminal needs for the remarks to stand in the table
-
-
-@dataclass(frozen=True)
-class Row:
-    """One layer.
-
-    Attributes:
-        layer: Its module path.
-        laws: How many laws are counted under it.
-        approximate: How many of them hold only up to an epsilon in the model.
-        normalized_c: Largest |normalized c|, in [0, 1]; 0 where every neuron is balanced. None without laws.
-        residual: Largest residual of the numerical check. None without laws.
-        missing: What of the layer has no law, and why.
-        elsewhere: The layers whose laws its own parameters enter, if it has no law itself.
-    """
-
-    layer: str
-    laws: int
-    approximate: int
-    normalized_c: float | None
-    residual: float | None
-    missing: tuple[Exclusion, ...]
-    elsewhere: tuple[str, ...]
-
-    @property
-    def remark(self) -> str:
-        """Reasons for what is missing; where the laws of its weights are counted."""
-        if self.missing:
-            return "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in self.missing)
-        if self.elsewhere:
-            return f"weights are in the laws of {', '.join(self.elsewhere)}"
-        return "" if self.laws else "no law moves its weights"
+    from gatdiag.laws import Laws
 
 
 def laws(
@@ -90,7 +56,7 @@ def laws(
         _print_table(f"Conservation laws of {factory} on {case.source}", found, table)
 
 
-def rows(found: Laws, layers: Mapping[str, Sequence[str]]) -> list[Row]:
+def rows(found: Laws, layers: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     """One row for each layer, in order; then those that laws are counted under and that are no layers (a stream).
 
     Args:
@@ -103,16 +69,17 @@ def rows(found: Laws, layers: Mapping[str, Sequence[str]]) -> list[Row]:
     for name in dict.fromkeys([*layers, *numbers]):
         at = list(numbers.get(name, []))
         own, parameters = [found[number] for number in at], layers.get(name, ())
-        users = [law.layer for law in found if any(term.parameter in parameters for term in law.terms)]
-        row = Row(
-            layer=name,
-            laws=len(own),
-            approximate=sum(not law.exact for law in own),
-            normalized_c=float(magnitude[at].max()) if own else None,
-            residual=max((law.residual for law in own), default=None),
-            missing=tuple(exclusion for exclusion in found.excluded if _mentions(exclusion.what, name)),
-            elsewhere=() if own else tuple(dict.fromkeys(users)),
-        )
+        users = dict.fromkeys(law.layer for law in found if any(term.parameter in parameters for term in law.terms))
+        missing = "; ".join(f"{one.what}: {one.reason}" for one in found.excluded if _mentions(one.what, name))
+        elsewhere = f"weights are in the laws of {', '.join(users)}" if users else "no law moves its weights"
+        row = {
+            "layer": name,
+            "laws": len(own),
+            "approximate": sum(not law.exact for law in own),
+            "normalized_c": float(magnitude[at].max()) if own else None,
+            "residual": max((law.residual for law in own), default=None),
+            "remark": missing or ("" if own else elsewhere),
+        }
         table.append(row)
     return table
 
@@ -122,15 +89,15 @@ def _mentions(text: str, layer: str) -> bool:
     return any(word == layer or word.startswith(f"{layer}.") for word in re.split(r"[\s(),\[\]]+", text))
 
 
-def _document(factory: str, source: str, found: Laws, table: Sequence[Row]) -> dict[str, Any]:
+def _document(factory: str, source: str, found: Laws, table: Sequence[dict[str, Any]]) -> dict[str, Any]:
     values = zip(found, found.c().tolist(), found.normalized_c().tolist(), strict=True)
     return {
-        "version": 1,
+        "version": 2,
         "model": factory,
         "inputs": source,
         "count": len(found),
         "approximate": sum(not law.exact for law in found),
-        "layers": [asdict(row) for row in table],
+        "layers": table,
         "laws": [
             {
                 **{key: getattr(law, key) for key in ("name", "layer", "kind", "exact", "residual")},
@@ -150,20 +117,19 @@ def _document(factory: str, source: str, found: Laws, table: Sequence[Row]) -> d
     }
 
 
-def _print_table(title: str, found: Laws, table: Sequence[Row]) -> None:
+def _print_table(title: str, found: Laws, table: Sequence[dict[str, Any]]) -> None:
     console = plain_console()
-    wide = console.width >= _WIDE
     lines = grid(["layer"], ["laws", "approx.", "largest\nimbalance", "largest\nresidual"])
-    if wide:
-        lines.add_column("missing, and why", overflow="fold")
     for row in table:
-        numbers = (number(row.normalized_c, ".3f"), number(row.residual, ".0e"))
-        lines.add_row(row.layer, str(row.laws), str(row.approximate), *numbers, *[row.remark] * wide)
+        counts = str(row["laws"]), str(row["approximate"])
+        lines.add_row(row["layer"], *counts, number(row["normalized_c"], ".3f"), number(row["residual"], ".0e"))
     console.print(title)
     console.print(lines)
-    console.print(f"{len(found)} laws, {sum(row.approximate for row in table)} of them approximate")
+    console.print(f"{len(found)} laws, {sum(row['approximate'] for row in table)} of them approximate")
     console.print("imbalance: |c| normalized, 0 where a neuron balances, 1 where one side of it is all there is")
-    shown = {exclusion for row in table for exclusion in row.missing} if wide else set()
+    for row in table:
+        if row["remark"]:
+            console.print(f"{row['layer']}: {row['remark']}")
     for exclusion in found.excluded:
-        if exclusion not in shown:
+        if not any(_mentions(exclusion.what, row["layer"]) for row in table):
             console.print(f"no law for {exclusion.what}: {exclusion.reason}")

@@ -159,8 +159,6 @@ def test_what_has_no_law_is_said_once_whatever_the_width(run):
     wide = run("shelf:Smooth", "--inputs", "shelf:inputs")
     narrow = CliRunner(env={"COLUMNS": "40"}).invoke(app, ["laws", "shelf:Smooth", "--inputs", "shelf:inputs"])
     assert wide.stdout.count("sigmoid") == narrow.stdout.count("sigmoid") == 1
-    assert "no law for" not in wide.stdout
-    assert "no law for" in narrow.stdout
 
 
 def test_the_random_state_of_the_model_is_the_same_each_time(run):

@@ -2,7 +2,7 @@
 
 The JSON document has these keys; numbers that are not finite are null:
 
-- ``version``: 2, the version of this description
+- ``version``: 3, the version of this description
 - ``first``, ``second``: what was compared
 - ``diagnoses``: ``first`` and ``second``, each as `gatdiag.diagnosis.Diagnosis.document` gives it
 - ``outcomes``: for each result of the trainings ``what``, ``first``, ``second``
@@ -50,7 +50,7 @@ def compare(
     A difference is a share of what it could be at most. Of runs, medians over all steps are compared; of two
     checkpoints, changes are measured from the first.
     """
-    from gatdiag.summary import differences, outcomes
+    from gatdiag.summary import differences, results
 
     with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
         one, one_inspected = opened(first, Path(scratch) / "first")
@@ -59,15 +59,15 @@ def compare(
         table = differences(one, other, "last" if one_inspected or other_inspected else "median")
         if one_inspected and other_inspected:
             table = _with_changes(table, one_inspected, other_inspected)
-        results = [] if one_inspected and other_inspected and not as_json else outcomes(one, other).to_dict("records")
+        came = {} if one_inspected and other_inspected else results([one, other])
         notes = [note for inspected in (one_inspected, other_inspected) if inspected for note in inspected.notes]
         notes += _missing((first, one), (second, other))
     document: dict[str, Any] = {
-        "version": 2,
+        "version": 3,
         "first": str(first),
         "second": str(second),
         "diagnoses": {side: diagnosis.document() for side, diagnosis in diagnoses.items()},
-        "outcomes": results,
+        "outcomes": [{"what": what, "first": a, "second": b} for what, (a, b) in came.items()],
         "settings": list(_settings(one.meta, other.meta)),
         "differences": table.to_dict("records"),
         "notes": [*dict.fromkeys(notes)],
@@ -103,11 +103,8 @@ def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd
 
 
 def _missing(*sides: tuple[Path, Run]) -> Iterator[str]:
-    from gatdiag.summary import only_in
-
-    (_, one), (_, other) = sides
-    for (path, _), layers in zip(sides, only_in(one, other), strict=True):
-        if layers:
+    for (path, run), (_, other) in zip(sides, sides[::-1], strict=True):
+        if layers := [name for name in run.layer_names if name not in other.layer_names]:
             yield f"only {path} has the layers {listed(map(quoted, layers), _LISTED)}"
 
 

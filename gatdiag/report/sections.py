@@ -21,7 +21,7 @@ from gatdiag.report.tables import (
     settings_tables,
 )
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, compare, early_median, role_series, score_label, training_facts
+from gatdiag.summary import FEATURES, early_median, results, role_series, training_facts
 
 MOST_IN_FULL = 6  # runs with all their figures on one page; of more, only what comes before the figures
 
@@ -144,32 +144,12 @@ def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> Compariso
 
 def comparison_table(runs: Sequence[Run], anchor: str) -> Table:
     """One row per run; columns without a value in any run are left out."""
-    frame = compare(runs)
-    score = score_label(frame["score"])
-    labels = {
-        "accuracy_train": f"train {score}", "accuracy_val": f"validation {score}", "accuracy_test": f"test {score}",
-        "best_step": "best step", "first_loss": "first loss", "best_loss": "best loss", "last_loss": "last loss",
-        "depth": "depth", "width": "width", "steps": "recorded steps",
-    }  # fmt: skip
-    cells = {name: [_entry(run, name, entry) for run, entry in zip(runs, frame[name], strict=True)] for name in labels}
-    kept = [name for name in labels if any(cell is not None for cell in cells[name])]
-    ended = any(run.status != "finished" for run in runs)
-    rows = [
-        [short(run.name, 80), *[run.status] * ended, *(cells[name][place] for name in kept)]
-        for place, run in enumerate(runs)
-    ]
-    scored = any(name.startswith("accuracy") for name in kept)
-    note = f"The {score} is that at the best step. Steps are counted from 0." if scored else ""
-    heads = ["run", *["status"] * ended, *(labels[name] for name in kept)]
-    return Table("Runs in numbers", anchor, rows, heads, note)
-
-
-def _entry(run: Run, column: str, entry: float | None) -> Cell:
-    """One number of the comparison; a loss that is NaN although it was logged is said to be that."""
-    known = math.nan if entry is None else float(entry)
-    if math.isfinite(known):
-        return int(known) if known.is_integer() else known
-    return known if math.isinf(known) or (column.endswith("loss") and training_facts(run).loss is not None) else None
+    columns: dict[str, Sequence[Cell]] = {"run": [short(run.name, 80) for run in runs]}
+    if any(run.status != "finished" for run in runs):
+        columns["status"] = [run.status for run in runs]
+    columns |= results(runs)
+    note = "Scores are those at the best step. Steps are counted from 0." if "best step" in columns else ""
+    return Table("Runs in numbers", anchor, [*zip(*columns.values(), strict=True)], [*columns], note)
 
 
 def _in_short(runs: Sequence[Run], sections: Sequence[RunSection]) -> Iterator[str]:

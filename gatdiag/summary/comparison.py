@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from gatdiag.quantities import QUANTITIES, columns
 from gatdiag.run import Run
 from gatdiag.summary.series import ATTENTION, FEATURES, layer_series, neuron_series, role_series
-from gatdiag.summary.training import accuracies, logged, score, score_kind, training_facts
+from gatdiag.summary.training import accuracies, logged, score_kind, training_facts
 
 __all__ = [
-    "compare", "default_variant", "depth", "differences", "mean_by", "normalization", "only_in", "outcomes",
-    "ranked", "score_label", "width",
+    "compare", "default_variant", "depth", "differences", "mean_by", "normalization", "ranked", "results",
+    "score_label", "width",
 ]  # fmt: skip
 
 When: TypeAlias = Literal["last", "median"]
@@ -90,6 +90,29 @@ def score_label(kinds: Iterable[str | None]) -> str:
     """
     known = {kind for kind in kinds if isinstance(kind, str)}
     return "score" if len(known) > 1 else next(iter(known), "accuracy")
+
+
+def results(runs: Sequence[Run]) -> dict[str, list[float | None]]:
+    """What came of several trainings, in words: what -> a number of each run, None where it was not logged.
+
+    Scores are those at the best step; what no run has is left out. A loss that is NaN is a number here.
+    """
+    frame = compare(runs)
+    score = score_label(frame["score"])
+    words = {
+        "accuracy_train": f"train {score}", "accuracy_val": f"validation {score}", "accuracy_test": f"test {score}",
+        "best_step": "best step", "first_loss": "first loss", "best_loss": "best loss", "last_loss": "last loss",
+        "depth": "depth", "width": "width", "steps": "recorded steps",
+    }  # fmt: skip
+    found = {word: [_entry(*one, name) for one in zip(runs, frame[name], strict=True)] for name, word in words.items()}
+    return {word: values for word, values in found.items() if any(value is not None for value in values)}
+
+
+def _entry(run: Run, value: float | None, column: str) -> float | None:
+    known = math.nan if value is None else float(value)
+    if math.isfinite(known):
+        return int(known) if known.is_integer() else known
+    return known if math.isinf(known) or (column.endswith("loss") and training_facts(run).loss is not None) else None
 
 
 def depth(run: Run) -> int:
@@ -173,44 +196,6 @@ def differences(first: Run, second: Run, when: When = "median") -> pd.DataFrame:
     table = pd.DataFrame(keys, columns=["layer", "role", "quantity"]).assign(first=a, second=b)
     table["difference"] = _difference(table, _squares(one, first), _squares(other, second))
     return table.sort_values("difference", ascending=False, kind="stable", ignore_index=True)
-
-
-def outcomes(first: Run, second: Run) -> pd.DataFrame:
-    """Results of two trainings: recorded steps, the loss, scores such as accuracies, whatever else was logged.
-
-    Returns:
-        what, first, second; NaN where a run has not logged it.
-    """
-    one, other = _outcomes(first), _outcomes(second)
-    rows = [(what, one.get(what, np.nan), other.get(what, np.nan)) for what in dict.fromkeys([*one, *other])]
-    rows.sort(key=lambda row: not row[0].startswith(("recorded steps", *_losses(first), *_losses(second))))
-    return pd.DataFrame(rows, columns=["what", "first", "second"])
-
-
-def _losses(run: Run) -> tuple[str, ...]:
-    loss = training_facts(run).loss
-    return () if loss is None else (f"{loss}, ",)
-
-
-def _outcomes(run: Run) -> dict[str, float]:
-    facts = training_facts(run)
-    found = {"recorded steps": float(facts.steps)}
-    if facts.loss is not None:
-        loss = facts.first_loss, facts.best_loss, facts.last_loss
-        found |= {f"{facts.loss}, {when}": value for when, value in zip(("first", "lowest", "last"), loss, strict=True)}
-    for name in sorted(set(run.logged) - {facts.loss}, key=lambda name: (score(name) is None, name)):
-        values = logged(run, name)
-        if len(values) and score(name) is not None:
-            found[f"{name}, highest"] = float(values.max())
-        if len(values):
-            found[f"{name}, last"] = float(values.iloc[-1])
-    return found
-
-
-def only_in(first: Run, second: Run) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the layers that only the first run has, and of those that only the second has."""
-    one, other = first.layer_names, second.layer_names
-    return tuple(name for name in one if name not in other), tuple(name for name in other if name not in one)
 
 
 def _values(run: Run, when: When) -> dict[tuple[str, str, str], float]:

@@ -1,5 +1,6 @@
 """The page of a treatment: what was measured, what was changed, whether it helped; before and after side by side."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from gatdiag.report.plots import FigureBlock, figure_block
 from gatdiag.report.story import anything, metric, warnings
 from gatdiag.report.tables import Cell, Table
 from gatdiag.run import Run
-from gatdiag.summary import compare, ranked, score_label
+from gatdiag.summary import ranked, results
 from gatdiag.treatment.outcome import Treatment, Trial
 
 PAGE: Final = "treatment.html"
@@ -146,14 +147,10 @@ class _Measure:
 
 def _measures(before: Sequence[Run], after: Sequence[Run]) -> list[_Measure]:
     """Scores at the best validation step, that of test data first, then the last loss; those that were logged."""
-    frame = compare([*before, *after])
-    if not len(frame):
-        return []
-    score = score_label(frame["score"])
-    labels = {"accuracy_test": f"test {score}", "accuracy_val": f"validation {score}", "last_loss": "last loss"}
-    known = [name for name in labels if frame[name].notna().any() or (name == "last_loss" and frame["steps"].any())]
-    values = {name: frame[name].tolist() for name in known}
-    return [_Measure(labels[name], values[name][: len(before)], values[name][len(before) :]) for name in known]
+    known = results([*before, *after]) if before or after else {}
+    numbers = {what: [math.nan if value is None else value for value in values] for what, values in known.items()}
+    ordered = (what for start in ("test ", "validation ", "last loss") for what in numbers if what.startswith(start))
+    return [_Measure(what, numbers[what][: len(before)], numbers[what][len(before) :]) for what in ordered]
 
 
 def _sentence(ending: str, shown: Trial | None, measures: Sequence[_Measure], seeds: int) -> str:

@@ -387,17 +387,17 @@ class TestCompare:
                     recorder.log(loss=loss, val_accuracy=step / 10)
         done = run("compare", tmp_path / "slow", tmp_path / "fast")
         assert done.exit_code == 0, done.stderr
-        places = [done.stdout.index(text) for text in ("loss, first", "val_accuracy, highest", "lr: ", "update_ratio")]
+        places = [done.stdout.index(text) for text in ("validation accuracy", "first loss", "lr: ", "update_ratio")]
         assert places == sorted(places)
         rows = [line.split() for line in done.stdout.splitlines()]
-        assert ["val_accuracy,", "last", "0.2", "0.2"] in rows
+        assert ["validation", "accuracy", "0.2", "0.2"] in rows
         assert sum(row[-4:-3] == ["update_ratio"] for row in rows) <= 6  # of feature weights and of attention
         assert "whole network" not in done.stdout
         everything = run("compare", tmp_path / "slow", tmp_path / "fast", "--most", "0").stdout
         assert everything.count(" update_ratio ") > done.stdout.count(" update_ratio ")
         document = json.loads(run("compare", tmp_path / "slow", tmp_path / "fast", "--json").stdout)
         assert [row["what"] for row in document["outcomes"]][:4] == [
-            "recorded steps", "loss, first", "loss, lowest", "loss, last",
+            "validation accuracy", "best step", "first loss", "best loss",
         ]  # fmt: skip
 
     def test_what_is_neither(self, tmp_path):

@@ -135,7 +135,7 @@ def _isolated(
             twin.train()
         copied = _Copy(twin, args, kwargs, [*map(_restored, map(type, optimizers), states)])
         stack.enter_context(preserved_random_state({tensor.device for tensor in copied.tensors}))
-        stack.enter_context(preserved_state(twin, model))
+        stack.enter_context(preserved_state(twin))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", RecordingWarning)  # of what is skipped the diagnosis tells
         yield copied

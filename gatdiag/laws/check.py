@@ -229,9 +229,8 @@ def _changes(laws: Sequence[Law], replica: Replica, point: Point, generator: tor
             powers[term.parameter][_slice(term)] += step * float(term.exponent)
     factors: Tensors = {name: (2.0**power).to(point.weights[name]) for name, power in powers.items()}
     place(replica, {name: weight * factors[name] for name, weight in point.weights.items()})
-    wanted: Tensors = {name: replica.parameters[name] for name in point.gradients}
     with random_state(point.seed, {weight.device for weight in factors.values()}):
-        (moved,) = gradients(replica, wanted)
+        (moved,) = gradients(replica)
     return [max(_change(term, point.gradients, moved, factors) for term in law.terms) for law in laws]
 
 

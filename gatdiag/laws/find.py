@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from functools import partial
@@ -89,21 +89,18 @@ def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ..
     """As `find_laws`, of a model whose structure was discovered from these inputs already."""
     user = unwrapped(model)
     replica = replicate(user, args, kwargs)
-    repeated = repetition(replica)
-    if repeated.obstacle:
+    if obstacle := repetition(replica):
         trained = {name: parameter for name, parameter in user.named_parameters() if parameter.requires_grad}
-        return Laws([], trained, [Exclusion("the forward pass", f"{repeated.obstacle}; no law is certain")])
+        return Laws([], trained, [Exclusion("the forward pass", f"{obstacle}; no law is certain")])
     if (part := sample(args, kwargs)) is not None:
         with suppress(ModelError):
-            laws, is_settled = _found(structure, user, part, repeated.calls, replica)
+            laws, is_settled = _found(structure, user, part, replica)
             if is_settled:
                 return laws
-    return _found(structure, user, (args, dict(kwargs)), repeated.calls)[0]
+    return _found(structure, user, (args, dict(kwargs)))[0]
 
 
-def _found(
-    structure: Structure, user: nn.Module, inputs: Inputs, calls: int, whole: Replica | None = None
-) -> tuple[Laws, bool]:
+def _found(structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica | None = None) -> tuple[Laws, bool]:
     """The laws by the equations of the whole inputs, checked on these, and whether that settles each.
 
     A part does not settle what it does not reach (a row of an embedding, an expert), nor laws that it refutes.
@@ -116,14 +113,14 @@ def _found(
     parameters = dict(user.named_parameters())
     evidence = gather(user, *inputs, {name: place.layer for name, place in places.items()})
     exponents = Exponents()
-    labels, traces = _traced(whole or evidence.replica, exponents, evidence, calls)
+    labels, trace = _traced(whole or evidence.replica, exponents, evidence)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
     shapes = {info.name: info.shape for info in structure.parameters}
     candidates = assemble(labels, shapes, basis, places)
     kept, failed = checked(candidates, evidence)
     excluded = [
         *_without_effect(evidence),
-        *dict.fromkeys(unknown for trace in traces for unknown in _unknown(trace, exponents)),
+        *_unknown(trace, exponents),
         *_without_law(exponents, basis, places),
         *failed,
     ]
@@ -133,10 +130,8 @@ def _found(
     return laws, reached and not is_open
 
 
-def _traced(
-    replica: Replica, exponents: Exponents, evidence: Evidence, calls: int
-) -> tuple[dict[str, Label], list[Trace]]:
-    """Trace some calls in a row, whose equations all must hold; the outputs are held at exponent zero.
+def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:
+    """Trace a call, whose equations must hold; the outputs are held at exponent zero.
 
     Entries without effect fit every exponent, as zeros do, and are in no law.
     """
@@ -146,31 +141,7 @@ def _traced(
         ids = exponents.fresh(replica.parameters[name].shape, name, is_entry=True)
         labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
 
-    with _running(replica.model) as running:
-        passes = partial(_passes, replica, exponents, labels, calls, running)
-        traces = passes()
-        numbers = [number for trace in traces for number in trace.numbers]
-        try:  # with other numbers where the forward pass reads some (`item`): what it does then must hold too
-            for seed in range(_OTHER_NUMBERS if numbers else 0):
-                passes(seed)
-        except ModelError:
-            for exponents.cause, label in numbers:
-                exponents.vanish(label)
-    resolved = {name: exponents.resolve(label) for name, label in labels.items()}
-    return {name: _present(label) for name, label in resolved.items()}, traces
-
-
-def _passes(
-    replica: Replica,
-    exponents: Exponents,
-    labels: Mapping[str, Label],
-    calls: int,
-    running: Callable[[], str],
-    seed: int | None = None,
-) -> list[Trace]:
-    """Calls in a row, each traced."""
-
-    def one(call: Caller) -> Trace:
+    def traced(call: Caller, seed: int | None = None) -> Trace:
         trace = Trace(exponents, running, seed)
         for name, label in labels.items():
             trace.set_label(replica.parameters[name], label)
@@ -181,8 +152,16 @@ def _passes(
             exponents.vanish(trace.label_of(tensor))
         return trace
 
-    traces: list[Trace] = replica.no_grad(lambda call: [one(call) for _ in range(calls)])
-    return traces
+    with _running(replica.model) as running:
+        trace = replica.no_grad(traced)
+        try:  # with other numbers where the forward pass reads some (`item`): what it does then must hold too
+            for seed in range(_OTHER_NUMBERS if trace.numbers else 0):
+                replica.no_grad(partial(traced, seed=seed))
+        except ModelError:
+            for exponents.cause, label in trace.numbers:
+                exponents.vanish(label)
+    resolved = {name: exponents.resolve(label) for name, label in labels.items()}
+    return {name: _present(label) for name, label in resolved.items()}, trace
 
 
 @contextmanager

@@ -58,13 +58,13 @@ def without_effect(
     elsewhere = ({name: size * flipped(w, generator) for name, w in point.weights.items()} for size in _SIZES)
     try:
         for weights in chain([point.weights], elsewhere):
-            suspects: Tensors = {name: replica.parameters[name] for name in names if _counts(~shown[name])}
+            suspects = [name for name in names if _counts(~shown[name])]
             if not suspects:
                 break
             place(replica, weights)
             with CutAtNonsmooth(generator) as cut:
-                first, *again = gradients(replica, suspects, _NUDGES, cut.projections)
-            for name in first:
+                first, *again = gradients(replica, _NUDGES, cut.projections)
+            for name in set(suspects) & first.keys():
                 exists, is_rounding = _judged(first[name], torch.stack([found[name] for found in again]))
                 shown[name] |= exists
                 rounding[name] |= is_rounding

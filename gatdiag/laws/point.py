@@ -27,7 +27,7 @@ def at(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
     """The point at those weights, None if its gradients are not finite. The replica stays there."""
     place(replica, weights)
     with random_state(seed, {weight.device for weight in weights.values()}):
-        (found,) = gradients(replica, trainable(replica))
+        (found,) = gradients(replica)
     if not all(bool(gradient.isfinite().all()) for gradient in found.values()):
         return None
     return Point({name: weights[name] for name in found}, found, seed)
@@ -81,33 +81,13 @@ def _moved(weight: Tensor, generator: torch.Generator) -> Tensor:
     return moved
 
 
-def gradients(
-    replica: Replica, parameters: Tensors, nudges: Sequence[float] = (0.0,), also: list[Tensor] | None = None
-) -> list[Tensors]:
+def gradients(replica: Replica, nudges: Sequence[float] = (0.0,), also: list[Tensor] | None = None) -> list[Tensors]:
     """Gradients of a random linear function of all outputs, once for each (relative) nudge of its coefficients.
 
     These are the same at every call. Parameters that do not reach the output are left out. The function depends on
     further tensors, too, which are filled in `also` while the replica runs.
     """
     also = [] if also is None else also
-    try:
-        # Buffers that autograd saved, and does not read, are put back before the backward pass: hooks let that be.
-        with torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
-            return _differentiated(replica, parameters, nudges, also)
-    except ModelError as error:
-        if "saved tensor hooks" not in str(error):  # torch.func inside the forward pass does not bear them
-            raise
-    return _differentiated(replica, parameters, nudges, also)
-
-
-def _as_it_is(tensor: Tensor) -> Tensor:
-    check_time()
-    return tensor
-
-
-def _differentiated(
-    replica: Replica, parameters: Tensors, nudges: Sequence[float], also: list[Tensor], *, chosen: bool = True
-) -> list[Tensors]:
     also.clear()
     with torch.enable_grad():
         outputs = [output for output in replica.run(read_outputs).tensors if output.requires_grad]
@@ -119,17 +99,10 @@ def _differentiated(
                 "not detached."
             )
         last = len(nudges) - 1
-        try:
-            return [
-                _accumulated(ends, _cotangents(ends, nudge, turn), parameters, retain=turn < last, chosen=chosen)
-                for turn, nudge in enumerate(nudges)
-            ]
-        except RuntimeError as error:
-            if not chosen or "use_reentrant" not in str(error):
-                raise
-    # Activations checkpointed in the old way bear no choice of inputs; it only saves what nobody asked for. The graph
-    # is gone by now, up to where they are.
-    return _differentiated(replica, parameters, nudges, also, chosen=False)
+        return [
+            _accumulated(ends, _cotangents(ends, nudge, turn), trainable(replica), retain=turn < last)
+            for turn, nudge in enumerate(nudges)
+        ]
 
 
 def _cotangents(ends: Sequence[Tensor], nudge: float, turn: int) -> list[Tensor]:
@@ -142,27 +115,24 @@ def _cotangents(ends: Sequence[Tensor], nudge: float, turn: int) -> list[Tensor]
     return cotangents
 
 
-def _accumulated(
-    ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: Tensors, *, retain: bool, chosen: bool
-) -> Tensors:
+def _accumulated(ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: Tensors, *, retain: bool) -> Tensors:
     """Vector-Jacobian products, added into memory that is laid out beforehand.
 
     Small results allocated one by one between large temporaries would pin those and fragment the heap.
     """
     reached: set[str] = set()
-    found = {name: torch.zeros_like(tensor, requires_grad=False) for name, tensor in parameters.items()}
     handles = [
         tensor.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))
         for name, tensor in parameters.items()
     ]
     try:
-        for name, tensor in parameters.items():
-            tensor.grad = found[name]
-        wanted = list(parameters.values()) if chosen else None
-        torch.autograd.backward(ends, cotangents, retain_graph=retain, inputs=wanted)
+        for tensor in parameters.values():
+            tensor.grad = torch.zeros_like(tensor, requires_grad=False)
+        check_time()
+        torch.autograd.backward(ends, cotangents, retain_graph=retain)
+        return {name: tensor.grad for name, tensor in parameters.items() if name in reached and tensor.grad is not None}
     finally:
         for handle in handles:
             handle.remove()
         for tensor in parameters.values():
             tensor.grad = None
-    return {name: gradient for name, gradient in found.items() if name in reached}

@@ -244,7 +244,7 @@ def repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     replica = replicate(model, args, kwargs)
     replica.model.train()
     try:
-        obstacle = repetition(replica).obstacle
+        obstacle = repetition(replica)
     except ModelError:  # it cannot be trained on these inputs (batch norm of one row), so there is nothing to keep
         return laws
     if obstacle is None:

@@ -33,15 +33,12 @@ class Replica:
         kwargs: Keyword inputs, likewise.
     """
 
-    def __init__(
-        self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], original: nn.Module | None = None
-    ) -> None:
-        """Takes a model that is a copy already, and of what; `replicate` is the way to get one."""
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Takes a model that is a copy already; `replicate` is the way to get one."""
         self.model = model
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.args = args
         self.kwargs = dict(kwargs)
-        self._original = original
         self._dtype: torch.dtype | None = None
 
     def run(self, read: Callable[[Any], Any] = lambda output: output) -> Any:
@@ -80,14 +77,14 @@ class Replica:
             stack.enter_context(preserved_random_state(devices))
             stack.enter_context(decomposed())
             stack.enter_context(working_precision(self._dtype))
-            stack.enter_context(preserved_state(self.model, self._original))
+            stack.enter_context(preserved_state(self.model))
             yield call
 
     def run_no_grad(self, read: Callable[[Any], Any] = lambda output: output) -> Any:
         """As `run`, without recording gradients unless the forward pass itself differentiates (forces, penalties)."""
         return self.no_grad(lambda call: call(read))
 
-    def no_grad(self, body: Callable[[Caller], Any]) -> Any:
+    def no_grad(self, body: Callable[[Caller], T]) -> T:
         """The result of `body` on the function that `isolated` yields, without gradients as in `run_no_grad`."""
         try:
             with torch.no_grad(), self.isolated() as call:
@@ -150,7 +147,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
                 f"The inputs must be copied before the model is run on them, and copying failed with {_reason(error)}. "
                 "Give tensors, graphs, or containers of them."
             ) from error
-    return Replica(copied, args, named, model)
+    return Replica(copied, args, named)
 
 
 def duplicated(model: nn.Module, beside: T) -> tuple[nn.Module, T]:

@@ -39,9 +39,11 @@ class Careless(nn.Module):
         hidden = self.drop(F.relu(self.norm(self.conv(x, edge_index)))) * self.frozen
         self.seen.append(hidden)
         self.last = hidden
-        noise = random.random() + float(np.random.rand()) + torch.randn(())  # noqa: NPY002
+        noise = random.sample([0.5, 1.5], 1)[0] + torch.randn(())
         out = self.out(hidden, edge_index)
         if self.fails:
+            random.random()
+            np.random.rand()  # noqa: NPY002
             raise RuntimeError("out of luck")
         return out + noise
 

@@ -133,6 +133,15 @@ def plain(**held: Any) -> Callable[[Callable[..., Tensor]], Factory]:
     )
 
 
+def keeps_edges(self: Calls, hidden: Tensor, edge_index: Tensor) -> Tensor:
+    kept = int((torch.rand(edge_index.shape[1]) > 0.3).sum())
+    return self.conv(hidden, edge_index[:, torch.randperm(edge_index.shape[1])[:kept]]).relu()
+
+
+def convolution() -> partial[nn.Module]:
+    return partial(gnn.GCNConv, HID, HID)
+
+
 def other() -> partial[nn.Module]:
     return partial(nn.Linear, HID, HID)
 
@@ -156,6 +165,8 @@ CHANGING: dict[str, Factory] = {
     "own numpy generator": plain(own=partial(np.random.default_rng, 0))(
         lambda self, hidden, _: self.step(hidden) if self.own.random() > RARE else hidden
     ),
+    "kept edges": plain(conv=convolution())(keeps_edges),
+    "noise": plain()(lambda self, hidden, _: self.step(hidden) * (1 + random.random() + np.random.rand())),  # noqa: NPY002
     "counter": plain()(counts),
     "warm-up": plain()(counts_up_to),
     "counter by name": plain()(counts_by_name),
@@ -170,11 +181,6 @@ CHANGING: dict[str, Factory] = {
     "global hidden state": plain()(recurs_globally),
 }
 """No call, or not every call, computes what the others do."""
-
-
-def keeps_edges(self: Calls, hidden: Tensor, edge_index: Tensor) -> Tensor:
-    kept = int((torch.rand(edge_index.shape[1]) > 0.3).sum())
-    return self.conv(hidden, edge_index[:, torch.randperm(edge_index.shape[1])[:kept]]).relu()
 
 
 def against_others(self: Calls, hidden: Tensor, edge_index: Tensor) -> Tensor:
@@ -208,10 +214,6 @@ def is_checked(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
     return hidden
 
 
-def convolution() -> partial[nn.Module]:
-    return partial(gnn.GCNConv, HID, HID)
-
-
 ZOO: dict[str, Factory] = {
     "dropout": plain()(lambda self, hidden, _: F.dropout(self.step(hidden))),
     "dropped edges": plain(conv=convolution())(
@@ -220,9 +222,7 @@ ZOO: dict[str, Factory] = {
     "dropped nodes": plain(conv=convolution())(
         lambda self, hidden, graph: self.conv(hidden, dropout_node(graph, p=0.3)[0]).relu()
     ),
-    "kept edges": plain(conv=convolution())(keeps_edges),
     "negative sampling": plain()(against_others),
-    "noise": plain()(lambda self, hidden, _: self.step(hidden) * (1 + random.random() + np.random.rand())),  # noqa: NPY002
     "kept for later": plain()(keeps_what_it_saw),
     "moving average": plain(mean=partial(torch.zeros, HID))(averages),
     "memory": plain(before=partial(torch.zeros, NODES, HID))(remembers),

@@ -55,10 +55,9 @@ def watch(
     gradients) are recorded, with a warning.
 
     Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded all the same. Of a layer
-    that returns a dict, such as one entry per type of node, the first entry is recorded. Parameters and layers that are
-    replaced by others of the same names and shapes are followed from the next step on, whose row has no outputs of a
-    layer that is new; parameters that `torch.func.functional_call` lends are not looked at. The run's notes say which
-    of these happened.
+    that returns a dict, such as one entry per type of node, the first entry is recorded. Where parameters are
+    replaced by others, one warning says so and the recording of the model ends: watch it anew; parameters that
+    `torch.func.functional_call` lends are not looked at.
 
     Args:
         model: Any module, also wrapped by `torch.compile` or data parallelism. Its conservation laws are found at the

@@ -1,15 +1,15 @@
 """Recorder: a training loop -> a run, without changing anything about the training.
 
-One value of mu: torch's hook -> `LayerRecorder` -> `ForwardPass` (until the step) -> `Sample` (until it is measured
-with those of other steps, in `Backlog`) -> `Writer` -> the store.
+One value of mu: torch's hook -> `LayerRecorder` -> `ForwardPass` (until the step) -> `Backlog` (until it is measured
+together with those of other steps) -> `Writer` -> the store.
 
 - `recorder`: the recorder itself, which brings the others together; `settings`: the arguments of `watch`
-- `hooks`: torch's module hooks -> events; `layers`: events -> rows of `layers`, with `attention`
-- `optimizers`: notices the steps of optimizers; `schedule`: which of them are recorded
-- `samples`: copies of weights and gradients at a step; `backlog`: where samples wait, and are measured together
-- `weights`: samples -> rows of `parameters`; `neurons`: samples -> rows of `neurons`
-- `model`: the plan of the recording, made at the first training forward, and followed when parts are replaced; `tape`:
-  the same where training calls parts of a model and not its forward pass; `criterion`: the loss, from gradients
+- `layers`: modules that run -> rows of `layers`, with `attention`
+- `optimizers`: notices the steps of optimizers; `backward`: backward passes; `schedule`: which steps are recorded
+- `backlog`: copies of weights and gradients at a step, which wait to be measured together
+- `weights`: these -> rows of `parameters`; `neurons`: these -> rows of `neurons`
+- `model`: the plan of the recording, made at the first training forward; `tape`: the same where training calls parts of
+  a model and not its forward pass; `criterion`: the loss, from gradients
 - `scalars`: logged values; `meta`: the contents of meta.json
 - `writer`: rows -> the run folder; `non_finite`: the first NaN
 - `signals`: what is seen besides; `status`: what an observer is shown

@@ -8,22 +8,27 @@ during a step (four where gradients are clipped), two of the last step, 16 MiB, 
 
 A process that is killed loses the samples that wait. Of the last step before those, layers, parameters and laws may
 have their rows while `steps` lacks its own: something may still be logged to a step until the next one is made.
+
+A quantity that needs more of a step than its weights, gradients and layer outputs gets a field of `Sample`, is taken in
+`Backlog.take` (before the weights move) or `Backlog.take_moved` (after), and is measured in `Backlog.measure`.
 """
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim import Optimizer
 
+from gatdiag.laws.prediction import Update, held_by
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.layers import measured
+from gatdiag.recorder.layers import ForwardPass, measured
 from gatdiag.recorder.model import RecordingPlan
-from gatdiag.recorder.samples import Sample, Sampler, dot
-from gatdiag.recorder.weights import Flat, WeightColumns
+from gatdiag.recorder.weights import Flat, WeightColumns, dot, square
 from gatdiag.recorder.writer import Writer
 
 _SECONDS: Final = 0.5
@@ -32,19 +37,61 @@ _MOST_BYTES: Final = 16 << 20
 _TINY: Final = 1e-30
 
 
+@dataclass(eq=False)
+class Sample:
+    """Copies of one step."""
+
+    step: int
+    record: int | None  # its number; None: the sample was taken for what it says of the next step's c
+    due: frozenset[str]  # groups that are measured at this record
+    weights: Flat  # before the step
+    gradients: Flat  # as the optimizer used them, not scaled
+    has_gradient: NDArray[np.bool_]  # which parameters have one
+    square: float  # of the gradients, as in `square`
+    moved: Flat | None = None  # the weights after the step, where these are wanted
+    moves: dict[str, Update] | None = None  # how parameters of laws will be moved, where that is wanted and known
+    layers: ForwardPass | None = None
+    unscale: Any = None  # what gradients of outputs are multiplied by to undo the scaling of the loss; None: nothing
+    raw: Flat | None = None  # gradients as the backward pass left them; `gradients` itself where nothing clipped them
+    unscale_raw: Any = None  # what these are multiplied by
+    left: Any = None  # norm of the gradients when the backward pass began, where that was looked at
+    repeats: bool = False  # whether its overshoot is wanted, and its batch is that of the step before
+    is_finite: bool = False  # whether all entries of weights and gradients are known to be
+
+    def change(self) -> Flat | None:
+        """By how much the step moved the weights, if that was taken."""
+        if self.moved is None:
+            return None
+        return [after - before for after, before in zip(self.moved, self.weights, strict=True)]
+
+    def unscaled_raw(self) -> Flat | None:
+        """The gradients before they were clipped, not scaled; `gradients` itself where nothing clipped them."""
+        if self.raw is None or self.unscale_raw is None:
+            return self.raw
+        factor = float(self.unscale_raw)
+        return [flat * factor for flat in self.raw]
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+        of_weights = sum(flat.nbytes for flat in self.weights)
+        rests = (move.rest for move in (self.moves or {}).values())
+        of_moves = sum(rest.nbytes for rest in rests if rest is not None)
+        copies = 3 if self.raw is None or self.raw is self.gradients else 4
+        return copies * of_weights + of_moves
+
+
 class Backlog:
     """Samples of one plan that are still to be measured."""
 
     def __init__(
         self,
         plan: RecordingPlan,
-        parameters: Iterable[Tensor],
         columns: frozenset[str],
         guard: Guard,
         writer: Writer,
         seconds: float = _SECONDS,
     ) -> None:
-        self.sampler = Sampler(plan.weights.tensors, plan.neurons, parameters)
         self.latest: dict[int, Sequence[float]] = {}
         self.plan, self._columns, self._guard, self._writer = plan, columns, guard, writer
         self._seconds, self._since = seconds, time.monotonic()
@@ -57,6 +104,39 @@ class Backlog:
     def __len__(self) -> int:
         """How many samples wait."""
         return len(self._samples)
+
+    # --- taking -------------------------------------------------------------------------------------------------------
+
+    def take(self, step: int, record: int | None, due: frozenset[str], unscale: Tensor | None) -> Sample:
+        """A step is about to be made."""
+        flat = self.plan.weights.flat
+        weights, given = flat.weights(), [tensor.grad for tensor in flat.tensors]
+        gradients = _unscaled(flat.side_by_side(given), unscale)
+        has_gradient = np.array([gradient is not None for gradient in given], dtype=bool)
+        sample = Sample(step, record, due, weights, gradients, has_gradient, square(gradients))
+        sample.is_finite = math.isfinite(square(weights)) and math.isfinite(sample.square)
+        return sample
+
+    def join(self, sample: Sample, optimizer: Optimizer, unscale: Tensor | None) -> None:
+        """The gradients of an optimizer that joins the step, which may be others than when it began."""
+        flat, held = self.plan.weights.flat, held_by(optimizer)
+        before, sample.gradients = sample.gradients, [flat.clone() for flat in sample.gradients]
+        old, new = flat.pieces(sample.gradients), flat.pieces(_unscaled(flat.gradients(), unscale))
+        for position, tensor in enumerate(flat.tensors):
+            if id(tensor) in held and tensor.grad is not None:
+                old[position].copy_(new[position])
+                sample.has_gradient[position] = True
+        earlier, sample.square = sample.square, square(sample.gradients)
+        if sample.raw is before and sample.square == earlier:
+            sample.raw = sample.gradients
+        sample.is_finite &= math.isfinite(sample.square)
+
+    def take_moved(self, sample: Sample) -> None:
+        """The weights have moved; nothing new if that was taken."""
+        if sample.moved is None:
+            sample.moved = self.plan.weights.flat.weights()
+
+    # --- measuring ----------------------------------------------------------------------------------------------------
 
     def add(self, sample: Sample) -> None:
         """Keep a sample until it is measured."""
@@ -137,7 +217,7 @@ class Backlog:
         neurons = self.plan.neurons
         if neurons is None:
             return {}
-        due, columns = neurons.measure(samples, self.sampler)
+        due, columns = neurons.measure(samples)
         if not due:
             return {}
         count = len(neurons.recorded)
@@ -167,3 +247,7 @@ def _compared(sample: Sample, gradients: Flat, last: _Last) -> dict[str, float]:
         slope = dot(last.gradients, last.change)
         found["overshoot"] = 1.0 - dot(gradients, last.change) / slope if slope < 0 else math.nan
     return found
+
+
+def _unscaled(flats: Flat, unscale: Tensor | None) -> Flat:
+    return flats if unscale is None else [flat * unscale.to(flat) for flat in flats]

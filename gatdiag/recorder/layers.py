@@ -1,4 +1,10 @@
-"""Events of forward and backward passes -> the rows of the table `layers`.
+"""Layers, while they run -> the rows of the table `layers`.
+
+The user's modules are not modified. The hooks are torch's global module hooks, which look a module up by its
+identity: a watched model can be pickled, saved and deep-copied, and nothing is seen of its copies. Gradients are read
+by tensor hooks on outputs, which live and die with the graph of one backward pass; they bear operations in place, as
+full backward hooks do not. No hook ever returns anything. Inside compiled code nothing is seen: reading a tensor there
+would break the graph.
 
 Outputs are reduced at once, so that no activation outlives its own event: to copy one, and to measure it later together
 with others, takes longer. What was measured of a pass lives as long as its graph, if it is not recorded. A step may see
@@ -10,24 +16,28 @@ pass of its own, as where two losses share one and each has its own step, has no
 weights.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
 
 from gatdiag import metrics
 from gatdiag.metrics import smoothing
 from gatdiag.quantities import Quantity, columns
 from gatdiag.recorder import attention
+from gatdiag.recorder.backward import in_backward_pass
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.hooks import Hooks, in_backward_pass
 from gatdiag.recorder.schedule import Stopwatch
 from gatdiag.recorder.settings import Selection
 from gatdiag.recorder.tape import Tape
+from gatdiag.structure.replica import unwrapped
 
 if TYPE_CHECKING:
     from gatdiag.recorder.recorder import Recorder
@@ -43,6 +53,7 @@ for _each in columns("layers"):
         _OTHERS.setdefault((_each.metric, _each.takes, _each.is_of_gradient), []).append(_each)
 _POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # of the loss's scale, by unit
 _SCALED: Final = {each.name: _POWERS[each.unit] for each in columns("layers") if each.unit in _POWERS}
+_COMPILED = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
 _OF_THE_LAST = (
     "gradients of layer outputs: several backward passes went through one forward pass, and those of the last are "
     "recorded; gradients of parameters are the sum of all"
@@ -72,7 +83,7 @@ _UNMEASURED: Final[Run] = (ForwardPass(), 0)
 
 
 class LayerRecorder:
-    """Measures the layers of a model while they run."""
+    """Listens to the layers of a model from `attach` until `stop`, and measures them while they run."""
 
     def __init__(
         self,
@@ -83,9 +94,13 @@ class LayerRecorder:
         stopwatch: Stopwatch,
         recorder: "Recorder",
     ) -> None:
-        self.hooks = Hooks(model, self, tape)
+        self._root = unwrapped(model)
+        self._tape: Tape | None = tape
         self._selection, self._guard, self._stopwatch, self._recorder = selection, guard, stopwatch, recorder
-        self._due: frozenset[str] = frozenset()  # groups that the coming record has; none if it is no record
+        self._layers: dict[int, tuple[str, nn.Module]] = {}  # id -> name and module
+        self._hooks: list[Any] = []
+        self._filter: Any = None
+        self.due: frozenset[str] = frozenset()  # groups that the coming record has; none if it is no record
         self._others: list[tuple[str, str, bool]] = []  # what it has besides, of `_OTHERS`
         self._is_recorded = self._is_due = False  # whether the step is a record, and anything of layers is due at it
         self._step = self._passes = self._runs = 0  # how many there were
@@ -96,73 +111,59 @@ class LayerRecorder:
         self._handles: dict[str, Any] = {}  # of hooks on attention layers that are running
         self._unseen: set[str] = set()  # of these, whose coefficients are still to come
         self._notes: dict[str, str] = {}
+        self._parts: dict[str, str] = {}  # layers that return a dict -> what of it is recorded
         self.saw_half = self.saw_rough = False
+
+    @property
+    def is_attached(self) -> bool:
+        """True while it listens."""
+        return bool(self._hooks)
 
     @property
     def notes(self) -> list[str]:
         """Remarks on what could not be recorded."""
-        return [*self._notes.values(), *self.hooks.parts.values()]
+        return [*self._notes.values(), *self._parts.values()]
+
+    def listen_to(self, layers: Mapping[str, nn.Module]) -> None:
+        """Name the layers that are recorded; those named before are forgotten."""
+        self._layers = {id(module): (name, module) for name, module in layers.items()}
+
+    def attach(self) -> None:
+        """Start listening."""
+        self._hooks = [
+            module_hooks.register_module_forward_pre_hook(self._before),
+            module_hooks.register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
+        ]
+        # Torch warns at every call of a compiled model that global hooks fire once more for it, which is allowed for.
+        warnings.filterwarnings("ignore", message=_COMPILED, category=UserWarning)
+        self._filter = warnings.filters[0]
+
+    def stop(self) -> None:
+        """Take all hooks away, also those in the middle of a layer, as after an interrupt; may be called twice."""
+        for handle in self._hooks:
+            handle.remove()
+            # torch forgets to: what stays there makes it believe that there are global hooks
+            module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
+        for handle in self._handles.values():
+            handle.remove()
+        self._hooks, self._handles, self._layers = [], {}, {}
+        self._drop_tape()
+        if self._filter in warnings.filters:
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
 
     def start_step(self, record: int | None) -> None:
         """A new step begins, which will be the record with this number, or none."""
         self._is_recorded = record is not None
-        self._due = frozenset() if record is None else self._selection.groups_due(record)
-        self._is_due = not self._due.isdisjoint(_GROUPS)
-        self._others = [] if self._due.isdisjoint(_GROUPS_OF_OTHERS) else [*filter(self._is_other_due, _OTHERS)]
+        self.due = frozenset() if record is None else self._selection.groups_due(record)
+        self._is_due = not self.due.isdisjoint(_GROUPS)
+        self._others = [] if self.due.isdisjoint(_GROUPS_OF_OTHERS) else [*filter(self._is_other_due, _OTHERS)]
         self._step += 1
         self._came_back = None
         self._begin_pass()
 
     def _is_other_due(self, key: tuple[str, str, bool]) -> bool:
         found = _OTHERS[key]
-        return found[0].group in self._due and any(each.name in self._selection.columns for each in found)
-
-    def stop(self) -> None:
-        """Take all hooks away, also those in the middle of a layer, as after an interrupt."""
-        self.hooks.remove()
-        for handle in self._handles.values():
-            handle.remove()
-        self._handles = {}
-
-    # --- events -------------------------------------------------------------------------------------------------------
-
-    def on_forward_begins(self) -> None:
-        """The model's forward pass begins, which may be repeated by activation checkpointing."""
-        if not in_backward_pass():
-            self._end_pass()
-
-    def on_call(self, layer: str, module: nn.Module) -> None:
-        """A layer is about to run."""
-        with self._stopwatch:
-            if not in_backward_pass():
-                self._recorder.on_layer_begins()
-                if self._pass.ended or self._pass.taken:
-                    self._begin_pass()
-            if "attention" in self._due:
-                self._guard("attention", self._listen_to_attention, layer, module)
-
-    def on_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> Run | None:
-        """A layer has run; returns which run it was, if its gradient is expected."""
-        with self._stopwatch:
-            self._recorder.on_layer_ends(layer, inputs)
-            run: Run | None = None
-            if self._is_recorded or self._handles:
-                run = self._guard("layer outputs", self._measure_output, layer, inputs, output)
-        return run
-
-    def on_gradient(self, layer: str, run: Run, gradient: Tensor) -> None:
-        """The gradient of a layer's output has been computed."""
-        with self._stopwatch:
-            seen, number = run
-            if seen.step == self._step and not seen.taken:
-                self._guard("gradients of layer outputs", self._measure_gradient, layer, seen, number, gradient)
-            self._recorder.on_gradient()
-
-    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        """The model's forward pass has ended."""
-        with self._stopwatch:
-            self._end_pass()
-            self._recorder.on_forward(args, kwargs, output)
+        return found[0].group in self.due and any(each.name in self._selection.columns for each in found)
 
     def _begin_pass(self) -> None:
         self._passes += 1
@@ -171,6 +172,88 @@ class LayerRecorder:
     def _end_pass(self) -> None:
         """End the pass: what comes next belongs to another one."""
         self._pass.ended = bool(self._pass.runs)
+
+    def _drop_tape(self) -> None:
+        if self._tape is not None:
+            self._tape.stop()
+            self._tape = None
+
+    # --- hooks --------------------------------------------------------------------------------------------------------
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """A module, any one, is about to run."""
+        if torch.compiler.is_dynamo_compiling():
+            return
+        if self._tape is not None:
+            self._tape.enters(module, args)
+            if self._tape.is_over:
+                self._drop_tape()
+        known = self._layers.get(id(module))
+        if (known is None and module is not self._root) or _is_unheard():
+            return
+        with self._stopwatch:
+            if module is self._root and not in_backward_pass():
+                self._end_pass()
+            if known is not None:
+                self._layer_begins(*known)
+
+    def _layer_begins(self, layer: str, module: nn.Module) -> None:
+        if not in_backward_pass():  # where activation checkpointing repeats forward passes
+            self._recorder.on_layer_begins()
+            if self._pass.ended or self._pass.taken:
+                self._begin_pass()
+        if "attention" in self.due:
+            self._guard("attention", self._listen_to_attention, layer, module)
+
+    def _after(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        """`rest` is the keyword inputs and the output; after a failed call torch leaves the keyword inputs out."""
+        if torch.compiler.is_dynamo_compiling():
+            return
+        kwargs, output = rest if len(rest) == 2 else (None, None)
+        known = self._layers.get(id(module))
+        is_model = module is self._root or (known is None and self._is_compiled_model(module))
+        if (known is not None or is_model) and not _is_unheard():
+            with self._stopwatch:
+                if known is not None:
+                    self._layer_ends(known[0], (*args, *(kwargs or {}).values()), output)
+                if is_model and kwargs is not None:
+                    self._end_pass()
+                    self._recorder.on_forward(args, kwargs, output)
+        if self._tape is not None:
+            self._tape.leaves(module, args, kwargs, output)
+
+    def _is_compiled_model(self, module: nn.Module) -> bool:
+        """True if this is the model compiled, whose own call cannot be seen; by name: the class is slow to import."""
+        return type(module).__name__ == "OptimizedModule" and getattr(module, "_orig_mod", None) is self._root
+
+    def _layer_ends(self, layer: str, inputs: tuple[Any, ...], returned: Any) -> None:
+        self._recorder.on_layer_ends(layer, inputs)
+        if not (self._is_recorded or self._handles):
+            return
+        output = _first_tensor_if_any(returned)
+        if isinstance(returned, Mapping) and layer not in self._parts:
+            self._note_part(layer, returned)
+        run = self._guard("layer outputs", self._measure_output, layer, inputs, output)
+        # A leaf (the user's own tensor, handed through) would keep its hooks for ever.
+        if run is not None and output is not None and output.requires_grad and not output.is_leaf:
+            output.register_hook(partial(self._gradient_comes, layer, run))
+
+    def _gradient_comes(self, layer: str, run: Run, gradient: Tensor) -> None:
+        if not self._hooks:
+            return  # from a graph that outlived the recording
+        with self._stopwatch:
+            seen, number = run
+            if seen.step == self._step and not seen.taken:
+                self._guard("gradients of layer outputs", self._measure_gradient, layer, seen, number, gradient)
+            self._recorder.on_gradient()
+
+    def _note_part(self, layer: str, output: Mapping[Any, Any]) -> None:
+        try:
+            found = [repr(key) for key, item in output.items() if first_tensor(item) is not None]
+        except Exception:  # one that cannot be looked into is the user's, and so are its exceptions
+            return
+        if len(found) > 1:
+            self._parts[layer] = f"{layer} returns {', '.join(found)}: its output is recorded for {found[0]} alone"
 
     # --- attention ----------------------------------------------------------------------------------------------------
 
@@ -210,12 +293,12 @@ class LayerRecorder:
             return None
         if not self._is_due:
             return _UNMEASURED
-        matrix, seen = smoothing.as_rows(output), self._pass
+        matrix, seen = smoothing.as_rows(output.detach()), self._pass
         if layer in seen.runs and in_backward_pass():
             return None
         if self._first in (0, self._step):
             self._look_at_precision(matrix)
-        if "outputs" in self._due:
+        if "outputs" in self.due:
             self._keep(seen, seen.outputs, layer, matrix)
         if self._others:
             seen.edges[layer] = self._edges(inputs, len(matrix))
@@ -242,8 +325,8 @@ class LayerRecorder:
             self._came_back = seen
         if seen.runs.get(layer) != number:
             return
-        matrix = smoothing.as_rows(gradient)
-        if "outputs" in self._due:
+        matrix = smoothing.as_rows(gradient.detach())
+        if "outputs" in self.due:
             self._keep(seen, seen.gradients, layer, matrix)
         if self._others:
             self._measure_others(layer, matrix, seen, is_gradient=True)
@@ -276,6 +359,29 @@ class LayerRecorder:
         seen = self._came_back or self._pass
         seen.taken = True
         return seen
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """The floating tensor a layer returns: itself, or the first in a tuple, a list or a dict; None without one."""
+    if isinstance(output, Tensor):
+        is_plain = type(output) in (Tensor, nn.Parameter) and output.layout == torch.strided
+        return output if is_plain and output.is_floating_point() else None
+    items = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
+    return next((found for item in items if (found := first_tensor(item)) is not None), None)
+
+
+def _first_tensor_if_any(output: Any) -> Tensor | None:
+    """None also for containers that cannot be looked into: they are the user's, and so are their exceptions."""
+    try:
+        return first_tensor(output)
+    except Exception:
+        return None
+
+
+def _is_unheard() -> bool:
+    """True if nothing is trained by this call, or a tracer sees it, which as a compiler must see nothing of ours."""
+    is_traced = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
+    return is_traced or not torch.is_grad_enabled()
 
 
 def measured(

@@ -1,6 +1,6 @@
 """The model that is recorded: what is known of it, settled at its first training forward, from its own inputs.
 
-Modules and parameters that are replaced by others of the same names and shapes are followed from the next step on.
+Parameters that get other names, as by pruning, are followed; where they are replaced, the recording of the model ends.
 """
 
 import sys
@@ -97,6 +97,7 @@ def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, unse
     infos = [info for layer in layers for info in layer.parameters]
     attention = [info.name for info in infos if info.role == "attention vector"]
     weights = Weights({info.name: parameters[info.name] for info in infos}, attention)
+    weights.take_also(tensor for tensor in model.parameters() if tensor.requires_grad)
     plan = RecordingPlan(structure, layers, weights, error=error)
     if "balance" not in settings.selection.every:
         return plan
@@ -111,28 +112,6 @@ def add_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, settings: Se
     if error is not None:
         return replace(plan, error=error)
     return _with_laws(plan, model, structure, inputs, settings.selection)
-
-
-def rebound(plan: RecordingPlan, model: nn.Module) -> RecordingPlan:
-    """The plan for the parameters that the model has now, under the names and in the shapes that it had before."""
-    named = dict(model.named_parameters(remove_duplicate=False))
-    present = {id(parameter) for parameter in named.values()}
-    old = dict({} if plan.laws is None else plan.laws.parameters)
-    old |= dict(zip(plan.weights.names, plan.weights.tensors, strict=True))
-    new: dict[str, Any] = {}
-    for name, tensor in old.items():
-        new[name] = named.get(name, tensor if id(tensor) in present else None)  # or it was only renamed, as by pruning
-        if new[name] is None:
-            raise InputError(f"{name} is gone")
-        if is_lazy(new[name]) or new[name].shape != tensor.shape:
-            raise InputError(f"{name} had shape {tuple(tensor.shape)} and is replaced by one of another")
-    if all(new[name] is tensor for name, tensor in old.items()):
-        return plan
-    plan = replace(plan, weights=plan.weights.rebound(new))
-    if plan.neurons is None:
-        return plan
-    neurons = plan.neurons.at(new)
-    return replace(plan, laws=neurons.laws, neurons=neurons)
 
 
 def without_disproved(plan: RecordingPlan, selection: Selection, *, is_rough: bool) -> tuple[RecordingPlan, str | None]:
@@ -207,7 +186,7 @@ def _neurons(plan: RecordingPlan, laws: Laws, selection: Selection) -> NeuronRec
     names = plan.positions
     wanted = [number for number, law in enumerate(laws) if law.layer in names]
     every, predicts = selection.every["balance"], "predicted_c" in selection.columns
-    return NeuronRecorder(laws, wanted, every, predicts=predicts) if wanted else None
+    return NeuronRecorder(laws, wanted, plan.weights, every, predicts=predicts) if wanted else None
 
 
 class _Binding:
@@ -228,6 +207,7 @@ class _Binding:
         self._places: list[dict[str, Any]] = [place for place, _, _ in held]
         self._keys = [key for _, key, _ in held]
         self._held = [value for _, _, value in held]
+        self.named = dict(model.named_parameters())
 
     def holds(self) -> bool:
         """True if each is where it was; a few dozen nanoseconds for each, for every step asks."""
@@ -337,21 +317,18 @@ class WatchedModel:
             self._guard.warn("laws", f"no conservation laws are recorded: {self.plan.error}")
 
     def _bind_anew(self, step: int, optimizers: Sequence[Optimizer]) -> None:
-        """Modules or parameters were replaced: those of the same names and shapes are followed from now on."""
-        self._binding = _Binding(self._model)
-        before = self.plan
-        try:
-            self.plan = None if before is None else rebound(before, self._model)
-        except InputError as error:
+        """Modules or parameters were replaced: nothing is known of new parameters but their names."""
+        before, self._binding = self._binding, _Binding(self._model)
+        present = {id(parameter) for parameter in self._model.parameters()}
+        held = set() if self.plan is None else {id(tensor) for tensor in self.plan.weights.flat.tensors} - present
+        gone = [name for name, parameter in before.named.items() if id(parameter) in held]
+        if gone:
             self.plan = None
-            message = f"nothing is recorded of the model from step {step} on, since {error}; watch it anew"
-            self._guard.warn("replaced", message)
+            text = f"nothing is recorded of the model from step {step} on, since {gone[0]} was replaced; watch it anew"
+            if optimizers and holds_none_of(optimizers, self._model.parameters()):
+                text += (
+                    f", with a new optimizer: that of step {step} moves parameters that the model no longer has, and "
+                    "has to be made from model.parameters()"
+                )
+            self._guard.warn("replaced parameters", text)
         self._follow()
-        if self.plan is not before and self.plan is not None:
-            self._guard.note("replaced", f"parameters were replaced by others of the same shapes before step {step}")
-        if optimizers and holds_none_of(optimizers, self._model.parameters()):
-            self._guard.warn(
-                "replaced parameters",
-                f"the optimizer of step {step} moves parameters that the model no longer has: make a new one from "
-                "model.parameters(). Steps are recorded again when there is one",
-            )

@@ -1,19 +1,22 @@
 """The laws of a model at recorded steps -> the columns of the table `neurons`: delta, c, and c as it was predicted."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim import Optimizer
 
+from gatdiag.errors import OptimizerError
 from gatdiag.laws import Law, Laws
 from gatdiag.laws.laws import Observation
+from gatdiag.recorder.weights import Flat, Weights
 
 if TYPE_CHECKING:
-    from gatdiag.recorder.samples import Sample, Sampler
+    from gatdiag.recorder.backlog import Sample
 
 _MOST_LAWS = 4096  # recorded at each recorded step; with more of them, at a fraction of the steps
 _MOST_ENTRIES = 1 << 19  # of parameters that are squared at a time
@@ -28,22 +31,15 @@ class NeuronRecorder:
     is looked at just before it moves its weights.
     """
 
-    def __init__(self, laws: Laws, wanted: Sequence[int], every: int, *, predicts: bool) -> None:
-        self.laws, self._wanted = laws, np.array(wanted, dtype=np.int64)
+    def __init__(self, laws: Laws, wanted: Sequence[int], weights: Weights, every: int, *, predicts: bool) -> None:
+        self.laws, self._wanted, self._weights = laws, np.array(wanted, dtype=np.int64), weights
+        weights.take_also(laws.parameters[name] for name in laws.names)
+        at = {id(tensor): position for position, tensor in enumerate(weights.flat.tensors)}
+        self._at = {name: at[id(laws.parameters[name])] for name in laws.names}
         self.recorded: list[Law] = [laws[number] for number in wanted]
         self.unpredictable = ""
-        self._options: dict[str, Any] = {"every": every, "predicts": predicts}
         self._every, self._predicts = every * max(1, math.ceil(len(wanted) / _MOST_LAWS)), predicts
         self._predicted: tuple[int, NDArray[np.float64]] | None = None  # the step it is for
-
-    @property
-    def parameters(self) -> Mapping[str, Tensor]:
-        """Name -> parameter that a law has a term of."""
-        return {name: self.laws.parameters[name] for name in self.laws.names}
-
-    def at(self, parameters: Mapping[str, Any]) -> "NeuronRecorder":
-        """The same for other parameters of these names."""
-        return NeuronRecorder(self.laws.at(parameters), self._wanted.tolist(), **self._options)
 
     def is_due(self, record: int | None) -> bool:
         """True if laws are measured at this record."""
@@ -53,17 +49,34 @@ class NeuronRecorder:
         """True if what a step makes of c is wanted, where the step after it will be this record."""
         return self._predicts and self.is_due(next_record)
 
+    def foresee(self, sample: "Sample", optimizer: Optimizer) -> None:
+        """How an optimizer of a step is about to move the weights, if that is wanted and known."""
+        if sample.moves is None:
+            return
+        flat = self._weights.flat
+        pieces = flat.pieces(sample.gradients)
+        gradients = {
+            name: pieces[position].view(flat.shapes[position])
+            for name, position in self._at.items()
+            if sample.has_gradient[position]
+        }
+        try:
+            self.laws.foresee(optimizer, gradients, sample.moves)
+        except OptimizerError as error:
+            sample.moves = None
+            self.unpredictable = self.unpredictable or str(error)
+
     @torch.no_grad()
-    def measure(self, samples: Sequence["Sample"], sampler: "Sampler") -> tuple[list["Sample"], dict[str, Any]]:
+    def measure(self, samples: Sequence["Sample"]) -> tuple[list["Sample"], dict[str, Any]]:
         """The samples that have rows, and the columns of these: (samples, laws)."""
         chosen = [sample for sample in samples if self.is_due(sample.record) or sample.moves is not None]
-        at_a_time = max(1, _MOST_ENTRIES // max(1, sum(tensor.numel() for tensor in sampler.flat.tensors)))
+        at_a_time = max(1, _MOST_ENTRIES // max(1, sum(tensor.numel() for tensor in self._weights.flat.tensors)))
         due: list[Sample] = []
         known = self._predicted
         rows: dict[str, list[Any]] = {"delta": [], "c": [], "predicted_c": []}
         for start in range(0, len(chosen), at_a_time):
             together = chosen[start : start + at_a_time]
-            delta, c, predicted = (values.cpu().numpy() for values in self._observe(together, sampler))
+            delta, c, predicted = (values.cpu().numpy() for values in self._observe(together))
             for row, sample in enumerate(together):
                 if self.is_due(sample.record):
                     due.append(sample)
@@ -75,18 +88,17 @@ class NeuronRecorder:
         self._predicted = known
         return due, {name: np.ma.stack(values) for name, values in rows.items() if values}
 
-    def _observe(self, samples: Sequence["Sample"], sampler: "Sampler") -> tuple[Tensor, Tensor, Tensor]:
+    def _observe(self, samples: Sequence["Sample"]) -> tuple[Tensor, Tensor, Tensor]:
         """delta, c, and c after the step, (samples, laws)."""
-        weights = _side_by_side([sample.weights for sample in samples], sampler)
-        gradients = _side_by_side([sample.gradients for sample in samples], sampler)
+        weights = self._side_by_side([sample.weights for sample in samples])
+        gradients = self._side_by_side([sample.gradients for sample in samples])
         is_foreseen = any(sample.moves is not None for sample in samples)
         moves = [sample.moves or {} for sample in samples] if is_foreseen else None
         observation = Observation(self.laws, weights, gradients, moves)
         return observation.delta, observation.c, observation.predicted() if is_foreseen else observation.c
 
-
-def _side_by_side(of_samples: Sequence[list[Tensor]], sampler: "Sampler") -> dict[str, Tensor]:
-    """Name -> (samples, *shape)."""
-    pieces = sampler.flat.pieces([torch.stack(flats) for flats in zip(*of_samples, strict=True)])
-    shapes = sampler.flat.shapes
-    return {name: pieces[at].view(len(of_samples), *shapes[at]) for name, at in sampler.of_laws.items()}
+    def _side_by_side(self, of_samples: Sequence[Flat]) -> dict[str, Tensor]:
+        """Name -> (samples, *shape)."""
+        flat = self._weights.flat
+        pieces = flat.pieces([torch.stack(flats) for flats in zip(*of_samples, strict=True)])
+        return {name: pieces[at].view(len(of_samples), *flat.shapes[at]) for name, at in self._at.items()}

@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gatdiag.laws.prediction import held_by
+from gatdiag.recorder.backward import BackwardCounter, in_backward_pass
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.hooks import in_backward_pass
 
 if TYPE_CHECKING:
     from gatdiag.recorder.recorder import Recorder
@@ -229,21 +228,3 @@ def unscale_of_outputs(scaler: Any) -> Tensor | float | None:
         return None
     scale = getattr(scaler, "_scale", None)
     return 1.0 / (scale.double() if isinstance(scale, Tensor) else float(scaler.get_scale()))
-
-
-class BackwardCounter:
-    """Tells whether there was a backward pass: torch numbers them, and says the number inside of one only."""
-
-    def __init__(self) -> None:
-        self._probe, self._one = torch.zeros((), requires_grad=True), torch.ones(())
-        self._probe.register_hook(self._read)
-        self._number = -1
-
-    def count(self) -> int:
-        """A number that grows by one with each backward pass of the process, of which this call makes one."""
-        engine: Any = torch.autograd.Variable._execution_engine  # `backward()` would take four times as long
-        engine.run_backward((self._probe,), (self._one,), False, False, (), accumulate_grad=True)
-        return self._number
-
-    def _read(self, _: Tensor) -> None:
-        self._number = torch._C._current_graph_task_id()

@@ -1,6 +1,7 @@
 """The recorder: a training loop runs inside it, and the run folder fills."""
 
 import atexit
+import math
 import os
 import sys
 import weakref
@@ -18,9 +19,9 @@ from gatdiag.errors import InputError
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import meta
 from gatdiag.recorder.alarm import Alarm
-from gatdiag.recorder.backlog import Backlog
+from gatdiag.recorder.backlog import Backlog, Sample
+from gatdiag.recorder.backward import BackwardPass, in_backward_pass
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.hooks import in_backward_pass
 from gatdiag.recorder.layers import LayerRecorder
 from gatdiag.recorder.model import RecordingPlan, WatchedModel, static_layers
 from gatdiag.recorder.optimizers import (
@@ -29,12 +30,12 @@ from gatdiag.recorder.optimizers import (
     unscale_of_outputs,
     unscale_of_parameters,
 )
-from gatdiag.recorder.samples import BackwardPass, Sample, are_suspect
 from gatdiag.recorder.scalars import TrainerMetrics, flattened, scalar, training_loss
 from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.signals import Signals
 from gatdiag.recorder.status import SHOWN, Observer, statuses
+from gatdiag.recorder.weights import are_suspect
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure import Layer, Structure
 from gatdiag.structure.replica import unwrapped
@@ -125,7 +126,7 @@ class Recorder:
                 or no layer is left to record; or this recorder has ended.
             ModelError: The model has no parameters.
         """
-        if not self.enabled or self._layers.hooks.attached:
+        if not self.enabled or self._layers.is_attached:
             return self
         if self._has_ended:
             raise InputError("A recorder records once; call gatdiag.watch again for another run")
@@ -143,7 +144,7 @@ class Recorder:
         self._counter.start(self._writer.next_step)
         self._layers.start_step(self._counter.record)
         self._listen_to(layers)
-        self._layers.hooks.attach()
+        self._layers.attach()
         self._steps.attach()
         _recording.append(self)
         atexit.register(self._end_at_exit)
@@ -245,7 +246,7 @@ class Recorder:
             scalars: Name -> number, tensor or array with one element, or torchmetrics metric. "loss" is what the
                 figures draw.
         """
-        if self._writer is None or not self._layers.hooks.attached:
+        if self._writer is None or not self._layers.is_attached:
             return
         with self._stopwatch:
             given: dict[str, Any] = {}
@@ -323,7 +324,7 @@ class Recorder:
             with recorder.step():
                 my_update(model)
         """
-        if self._writer is not None and self._layers.hooks.attached:
+        if self._writer is not None and self._layers.is_attached:
             if number is not None:
                 self._steps.close()
                 self._guard("numbers of steps", self._counter.skip_to, number)
@@ -353,10 +354,10 @@ class Recorder:
         """The gradient of a layer's output has been computed; the backward pass goes on."""
         self.is_ahead = True
         if self._backward_pass.is_another and self._backlog is not None and self._counter.record is not None:
-            self._guard("gradient norms before clipping", self._await_the_end, self._backlog.sampler.flat.tensors)
+            self._guard("gradient norms before clipping", self._await_the_end, self._backlog)
 
-    def _await_the_end(self, parameters: Sequence[Tensor]) -> None:
-        self._backward_pass.begin(parameters)
+    def _await_the_end(self, backlog: Backlog) -> None:
+        self._backward_pass.begin(backlog.plan.weights.flat.tensors)
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._on_backward_ended))
 
@@ -364,7 +365,7 @@ class Recorder:
         if self._model.plan is None or self._backlog is None:
             return
         with self._stopwatch, torch.no_grad():
-            self._backward_pass.on_end(self._backlog.sampler.flat)
+            self._backward_pass.on_end(self._backlog.plan.weights.flat)
             if not (self._counter.steps or self._steps.is_open or self._steps.stepped_inside):
                 is_away = any(parameter.device.type != "cpu" for parameter in self._root.parameters())
                 is_rough = self._layers.saw_rough or is_away
@@ -460,19 +461,20 @@ class Recorder:
 
     def _take(self, backlog: Backlog, optimizers: Sequence[Optimizer], *, foresees: bool) -> Sample:
         """A sample of the step before its weights move."""
-        step, record = self._counter.step, self._counter.record
         unscale = unscale_of_parameters(optimizers)
-        due = frozenset() if record is None else self._selection.groups_due(record)
-        sample = backlog.sampler.take(step, record, due, unscale)
-        if foresees:
+        sample = backlog.take(self._counter.step, self._counter.record, self._layers.due, unscale)
+        neurons = backlog.plan.neurons
+        if foresees and neurons is not None:
             sample.moves = {}
             for optimizer in optimizers:
-                backlog.sampler.foresee(sample, optimizer)
-        if record is not None:
+                neurons.foresee(sample, optimizer)
+        if sample.record is not None:
             sample.layers, sample.unscale = self._layers.take(), unscale_of_outputs(self._scaler)
             if self._layers.saw_half and self._scaler is None:
                 self._guard.warn("gradients of float16 outputs", _PERHAPS_SCALED)
-            self._backward_pass.give(sample, unscale if sample.unscale is None else sample.unscale)
+            sample.unscale_raw = unscale if sample.unscale is None else sample.unscale
+            square = sample.square if sample.unscale_raw is None else math.nan
+            sample.raw = self._backward_pass.give(sample.gradients, square)
         return sample
 
     def _join(self, optimizer: Optimizer) -> None:
@@ -481,14 +483,15 @@ class Recorder:
             return
         self._meet(optimizer, writer)
         if sample is not None and backlog is not None:
-            backlog.sampler.join(sample, optimizer, unscale_of_parameters([optimizer]))
-            backlog.sampler.foresee(sample, optimizer)
+            backlog.join(sample, optimizer, unscale_of_parameters([optimizer]))
+            if backlog.plan.neurons is not None:
+                backlog.plan.neurons.foresee(sample, optimizer)
 
     def _take_moved(self) -> None:
         sample, backlog = self._sample, self._backlog
         is_wanted = self._signals.is_close or "update_ratio" in self._selection.columns
         if is_wanted and sample is not None and sample.record is not None and backlog is not None:
-            backlog.sampler.take_moved(sample)
+            backlog.take_moved(sample)
 
     def _close(self) -> None:
         writer, backlog, sample = self._writer, self._backlog, self._sample
@@ -566,12 +569,11 @@ class Recorder:
     def _start_backlog(self, plan: RecordingPlan, writer: Writer) -> None:
         seconds = {} if self._observer is None else {"seconds": SHOWN}
         self._signals.recorded = plan.weights.tensors
-        parameters = self._root.parameters()
-        self._backlog = Backlog(plan, parameters, self._selection.columns, self._guard, writer, **seconds)
+        self._backlog = Backlog(plan, self._selection.columns, self._guard, writer, **seconds)
 
     def _listen_to(self, layers: Iterable[Layer]) -> None:
         modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}
-        self._layers.hooks.listen_to({layer.name: modules[layer.name] for layer in layers if layer.name in modules})
+        self._layers.listen_to({layer.name: modules[layer.name] for layer in layers if layer.name in modules})
 
 
 def _disabled() -> bool:

@@ -25,8 +25,8 @@ from gatdiag import metrics
 from gatdiag.laws.prediction import held_by
 from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
+from gatdiag.recorder.backlog import Sample
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.samples import Sample
 
 _CHOSEN: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})
 _EVERY: Final = 50

@@ -14,7 +14,7 @@ import torch
 from torch import _C, Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gatdiag.recorder.hooks import in_backward_pass
+from gatdiag.recorder.backward import in_backward_pass
 from gatdiag.structure.program import Key, Program, Slot, Step, leading_to, mapped, tensors_in
 
 _MOST_STEPS = 10_000

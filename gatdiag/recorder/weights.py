@@ -1,7 +1,8 @@
-"""Samples of weights and gradients -> the columns of the table `parameters`, by the functions of `gatdiag.metrics`."""
+"""Weights and gradients of steps -> the columns of the table `parameters`, by the functions of `gatdiag.metrics`."""
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,7 +17,7 @@ from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.weight_change import FRACTIONS
 
 if TYPE_CHECKING:
-    from gatdiag.recorder.samples import Sample
+    from gatdiag.recorder.backlog import Sample
 
 Flat: TypeAlias = list[Tensor]  # one for each device and type
 Floats: TypeAlias = NDArray[np.float64]
@@ -90,6 +91,36 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
     return flat.clone() if len(tensors) == 1 else flat
 
 
+def square(flats: Flat) -> float:
+    """Roughly the sum of squares of real ones, not finite where an entry is not; NaN if the host would have to wait."""
+    total = 0.0
+    for flat in flats:
+        if not flat.is_cpu:
+            return math.nan
+        if not flat.is_complex():
+            array = flat.numpy()
+            total += float(np.vdot(array, array))  # which warns of no overflow, as `dot` does
+    return total
+
+
+def dot(one: Flat, other: Flat) -> float:
+    """The inner product of real ones; it waits for the device."""
+    return sum(float(torch.dot(a, b)) for a, b in zip(one, other, strict=True) if not a.is_complex())
+
+
+def are_suspect(gradients: Iterable[Tensor | None]) -> bool:
+    """True if any of these may hold a NaN or an infinity, found out quickly; on a device, always."""
+    for gradient in gradients:
+        if gradient is None:
+            continue
+        if gradient.dtype != torch.float32 or gradient.device.type != "cpu" or gradient.layout != torch.strided:
+            return True
+        values = gradient.detach().numpy().reshape(-1)
+        if not math.isfinite(np.vdot(values, values)):
+            return True
+    return False
+
+
 @dataclass(frozen=True)
 class WeightColumns:
     """The parameters at several steps."""
@@ -109,23 +140,24 @@ class Weights:
         self._attention = set(attention)
         self.is_measurable = np.array([p.is_floating_point() and not p.is_sparse for p in self.tensors], dtype=bool)
         self.is_matrix = np.array([p.dim() > 1 and name not in self._attention for name, p in parameters.items()])
-        self.flat = FlatParameters(self.tensors)
-        self._initial = self.flat.weights()
+        self._own = FlatParameters(self.tensors)
+        self.flat = self._own  # those that samples are taken of: first these, then others, which laws and slopes need
+        self._initial = self._own.weights()
         self._absolute = []  # of each flat tensor: the entries whose change is absolute, those of attention vectors
-        for positions, sizes, flat in zip(self.flat.positions, self.flat.sizes, self._initial, strict=True):
+        for positions, sizes, flat in zip(self._own.positions, self._own.sizes, self._initial, strict=True):
             chosen = torch.tensor([self.names[position] in self._attention for position in positions])
             entries = chosen.repeat_interleave(torch.tensor(sizes)).nonzero().flatten()
             self._absolute.append(entries.to(flat.device))
 
-    def rebound(self, parameters: Mapping[str, Tensor]) -> "Weights":
-        """The same for other tensors of these names and shapes; changes are measured against the old initial values."""
-        bound = Weights({name: parameters[name] for name in self.names}, sorted(self._attention))
-        bound.set_initial(dict(zip(self.names, self.flat.pieces(self._initial), strict=True)))
-        return bound
+    def take_also(self, others: Iterable[Tensor]) -> None:
+        """Take samples of further parameters, too."""
+        known = {id(tensor) for tensor in self.flat.tensors}
+        new = [tensor for tensor in others if id(tensor) not in known]
+        self.flat = FlatParameters([*self.flat.tensors, *new]) if new else self.flat
 
     def set_initial(self, initial: Mapping[str, Tensor]) -> None:
         """Measure changes against these values instead, as a run does that is continued."""
-        for name, piece in zip(self.names, self.flat.pieces(self._initial), strict=True):
+        for name, piece in zip(self.names, self._own.pieces(self._initial), strict=True):
             if name in initial and len(piece):
                 piece.copy_(initial[name].flatten())
 
@@ -136,7 +168,7 @@ class Weights:
     def gradient_norms(self) -> Tensor:
         """(parameters,), float64, on the device of the first; 0 where there is no gradient."""
         found = torch.zeros(len(self.names), dtype=torch.float64)
-        for positions, sizes, flat in zip(self.flat.positions, self.flat.sizes, self.flat.gradients(), strict=True):
+        for positions, sizes, flat in zip(self._own.positions, self._own.sizes, self._own.gradients(), strict=True):
             if not flat.is_complex():
                 found = found.to(flat.device)
                 found[positions] = metrics.norms_of_pieces([flat], sizes)[0]
@@ -233,7 +265,7 @@ class Weights:
             for positions, sizes, _, _, flat in self._batches(sample.weights):
                 for position, piece in zip(positions, flat.split(sizes), strict=True):
                     if self.is_matrix[position]:
-                        found[row, position] = float(metrics.spectral_norm(piece.view(self.flat.shapes[position])))
+                        found[row, position] = float(metrics.spectral_norm(piece.view(self._own.shapes[position])))
         return {"spectral_norm": found}
 
     def _by_parameter(
@@ -242,24 +274,19 @@ class Weights:
         """A number of each parameter of each sample, (samples, parameters); NaN where there is nothing to measure."""
         found = np.full((len(of_samples), len(self.names)), np.nan)
         rows = [row for row, flats in enumerate(of_samples) if flats is not None]
-        for number, (positions, sizes) in enumerate(zip(self.flat.positions, self.flat.sizes, strict=True)):
-            flats = [self._own(flats)[number] for flats in of_samples if flats is not None]
+        for number, (positions, sizes) in enumerate(zip(self._own.positions, self._own.sizes, strict=True)):
+            end = len(self._initial[number])
+            flats = [flats[number][:end] for flats in of_samples if flats is not None]
             if flats and not flats[0].is_complex():
                 found[np.ix_(rows, positions)] = measure(flats, sizes).cpu().numpy()
         return found
 
-    def _own(self, flats: Flat) -> Flat:
-        """Without the parameters that come after these."""
-        pairs = zip(flats, self._initial, strict=False)
-        return [flat if len(flat) == len(initial) else flat[: len(initial)] for flat, initial in pairs]
-
     def _batches(self, flats: Flat) -> Iterator[tuple[list[int], list[int], Tensor, Tensor, Tensor]]:
         """Positions and sizes of parameters, their initial values, entries whose change is absolute, and values."""
-        for positions, sizes, initial, absolute, flat in zip(
-            self.flat.positions, self.flat.sizes, self._initial, self._absolute, self._own(flats), strict=True
-        ):
+        own = zip(self._own.positions, self._own.sizes, self._initial, self._absolute, strict=True)
+        for (positions, sizes, initial, absolute), flat in zip(own, flats, strict=False):
             if not flat.is_complex():
-                yield positions, sizes, initial, absolute, flat
+                yield positions, sizes, initial, absolute, flat[: len(initial)]
 
 
 def _counts(flats: list[Tensor], sizes: list[int]) -> Tensor:

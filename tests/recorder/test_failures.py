@@ -70,7 +70,7 @@ def test_a_run_that_could_not_be_sealed_can_be_resumed_in_the_same_process(tmp_p
         ("gatdiag.recorder.neurons.NeuronRecorder", "measure", "c", ("norm", "mu")),
         ("gatdiag.metrics", "ranks", "effective_rank", ("norm", "mu", "c", "dirichlet_energy")),
         ("gatdiag.recorder.attention", "mean_entropies", "attention_entropy", ("norm", "mu", "c")),
-        ("gatdiag.recorder.samples", "versions", "gradient_norm_before_clipping", ("norm", "mu", "c")),
+        ("gatdiag.recorder.backward", "versions", "gradient_norm_before_clipping", ("norm", "mu", "c")),
     ],
 )
 def test_a_metric_that_raises_is_lost_alone(tmp_path, monkeypatch, place, name, lost, still_there):

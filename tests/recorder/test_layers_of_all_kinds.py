@@ -13,6 +13,7 @@ from torch_geometric.nn.conv import MessagePassing
 import gatdiag
 from gatdiag.errors import InputError, ModelError
 from gatdiag.recorder import RecordingWarning
+from gatdiag.recorder.layers import first_tensor
 from tests.recorder.loops import Gat, graph, loss_of, train
 
 
@@ -347,3 +348,11 @@ def test_of_a_layer_that_returns_a_dict_the_part_that_is_recorded_is_named_once(
     assert run.layers[run.layers.layer == "0"].output_norm.tolist() == pytest.approx(norms, rel=1e-5)
     notes = [note for note in run.meta["notes"] if "is recorded for" in note]
     assert notes == ["0 returns 'author', 'paper': its output is recorded for 'author' alone"]
+
+
+def test_the_first_floating_tensor_of_an_output():
+    x, integers = torch.ones(2), torch.ones(2, dtype=torch.int64)
+    assert first_tensor(x) is x
+    assert first_tensor((integers, [None, {"a": x}])) is x
+    assert first_tensor(integers) is None
+    assert first_tensor("text") is None

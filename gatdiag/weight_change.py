@@ -9,6 +9,7 @@ trained value, as in the paper: a weight that tripled has changed by 2/3, one th
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -29,30 +30,33 @@ def change_fractions(
 
     Args:
         initial: w_0 of all parameters, flat, side by side: float32 or float64.
-        trained: w, the same.
+        trained: w, the same; or (S, entries) at S steps.
         sizes: How many entries each parameter has.
         absolute: The entries whose change is absolute, in ascending order.
 
     Returns:
-        (3, parameters) in the order of `FRACTIONS`. NaN where either holds a NaN or an infinity, or where nothing
-        counts.
+        (3, parameters), or (3, S, parameters), in the order of `FRACTIONS`. NaN where either holds a NaN or an
+        infinity, or where nothing counts.
     """
     least, total = least_significant(trained.dtype), 0.0
-    chosen = np.empty((2 + len(THRESHOLDS), len(trained)), dtype=bool)
-    starts = range(0, len(trained), _BLOCK)
-    places = np.searchsorted(absolute, [*starts, len(trained)])
+    chosen = np.empty((2 + len(THRESHOLDS), *trained.shape), dtype=bool)
+    entries = trained.shape[-1]
+    length = max(1, _BLOCK // prod(trained.shape[:-1]))
+    starts = range(0, entries, length)
+    places = np.searchsorted(absolute, [*starts, entries])
     with np.errstate(all="ignore"):  # NaN is marked at the end
         for start, first, last in zip(starts, places[:-1], places[1:], strict=True):
-            block = slice(start, start + _BLOCK)
-            change, *found = masks(initial[block], trained[block], absolute[first:last] - start, least)
+            block = slice(start, start + length)
+            change, *found = masks(initial[block], trained[..., block], absolute[first:last] - start, least)
             total += float(change.sum())
             for row, mask in zip(chosen, found, strict=True):
-                row[block] = mask
+                row[..., block] = mask
         pieces = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
         unchanged, significant, *beyond = (_counts(row, pieces) for row in chosen)
         shares = np.array([unchanged / np.array(sizes), *(count / significant for count in beyond)])
         if not np.isfinite(total):
-            shares[:, [not np.isfinite(trained[piece] - initial[piece]).all() for piece in pieces]] = np.nan
+            broken = [~np.isfinite(trained[..., piece] - initial[piece]).all(-1) for piece in pieces]
+            shares[:, np.stack(broken, -1)] = np.nan
     return shares
 
 
@@ -69,7 +73,7 @@ def masks(initial: Any, trained: Any, absolute: Any, least: Any) -> list[Any]:
     """
     change, size = abs(trained - initial), abs(trained)
     counted = size >= least
-    counted[absolute], size[absolute] = True, 1.0
+    counted[..., absolute], size[..., absolute] = True, 1.0
     relative = change / size
     return [change, change == 0, counted, *((relative > threshold) & counted for threshold in THRESHOLDS.values())]
 
@@ -116,4 +120,6 @@ def least_significant(dtype: np.dtype[Any]) -> Any:
 
 
 def _counts(mask: NDArray[np.bool_], pieces: Sequence[slice]) -> Floats:
-    return np.array([np.count_nonzero(mask[piece]) for piece in pieces], dtype=np.float64)
+    if mask.ndim == 1:
+        return np.array([np.count_nonzero(mask[piece]) for piece in pieces], dtype=np.float64)
+    return np.stack([_counts(row, pieces) for row in mask])

@@ -28,12 +28,13 @@ def change_fractions(initial: Tensor, trained: Tensor, sizes: Sequence[int], abs
 
     Args:
         initial: w_0 of P parameters, flat, one after the other.
-        trained: w, the same.
+        trained: w, the same; or (S, entries) at S steps.
         sizes: How many entries each parameter has.
         absolute: Positions of the entries whose absolute change counts: those of attention vectors.
 
     Returns:
-        (3, P), float64. NaN for a parameter that holds a NaN or an infinity in either, or in which nothing counts.
+        (3, P), or (3, S, P), float64. NaN for a parameter that holds a NaN or an infinity in either, or in which
+        nothing counts.
 
     Example:
         >>> initial, trained = torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([1.01, 2.0, 1e-6, 0.1])
@@ -45,11 +46,12 @@ def change_fractions(initial: Tensor, trained: Tensor, sizes: Sequence[int], abs
         return torch.from_numpy(weight_change.change_fractions(w_0, w, sizes, absolute.numpy()))
     before, after = initial.double(), trained.double()
     change, *chosen = weight_change.masks(before, after, absolute, SIGNIFICANT)
-    counts = [torch.stack([piece.sum(dtype=torch.float64) for piece in mask.split(list(sizes))]) for mask in chosen]
+    pieces = [mask.split(list(sizes), -1) for mask in chosen]
+    counts = [torch.stack([piece.sum(-1, dtype=torch.float64) for piece in of_mask], -1) for of_mask in pieces]
     unchanged, significant, *beyond = counts
     entries = torch.tensor(sizes, dtype=torch.float64).to(trained.device, non_blocking=True)
     found = torch.stack([unchanged / entries, *(count / significant for count in beyond)])
-    broken = torch.stack([~piece.isfinite().all() for piece in change.split(list(sizes))])
+    broken = torch.stack([~piece.isfinite().all(-1) for piece in change.split(list(sizes), -1)], -1)
     return found.masked_fill(broken, torch.nan)
 
 

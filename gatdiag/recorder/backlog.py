@@ -74,11 +74,7 @@ class Sample:
     @property
     def bytes(self) -> int:
         """About how much memory it takes."""
-        of_weights = sum(flat.nbytes for flat in self.weights)
-        rests = (move.rest for move in (self.moves or {}).values())
-        of_moves = sum(rest.nbytes for rest in rests if rest is not None)
-        copies = 3 if self.raw is None or self.raw is self.gradients else 4
-        return copies * of_weights + of_moves
+        return (4 if self.moves is None else 5) * sum(flat.nbytes for flat in self.weights)
 
 
 class Backlog:

@@ -70,23 +70,20 @@ class NeuronRecorder:
     def measure(self, samples: Sequence["Sample"]) -> tuple[list["Sample"], dict[str, Any]]:
         """The samples that have rows, and the columns of these: (samples, laws)."""
         chosen = [sample for sample in samples if self.is_due(sample.record) or sample.moves is not None]
+        if not chosen:
+            return [], {}
         at_a_time = max(1, _MOST_ENTRIES // max(1, sum(tensor.numel() for tensor in self._weights.flat.tensors)))
-        due: list[Sample] = []
-        known = self._predicted
-        rows: dict[str, list[Any]] = {"delta": [], "c": [], "predicted_c": []}
-        for start in range(0, len(chosen), at_a_time):
-            together = chosen[start : start + at_a_time]
-            delta, c, predicted = (values.cpu().numpy() for values in self._observe(together))
-            for row, sample in enumerate(together):
-                if self.is_due(sample.record):
-                    due.append(sample)
-                    rows["delta"].append(delta[row, self._wanted])
-                    rows["c"].append(c[row, self._wanted])
-                    step, foreseen = known or (None, delta[row])
-                    rows["predicted_c"].append(np.ma.masked_array(foreseen[self._wanted], mask=step != sample.step))
-                known = None if sample.moves is None else (sample.step + 1, predicted[row])
-        self._predicted = known
-        return due, {name: np.ma.stack(values) for name, values in rows.items() if values}
+        pieces = [self._observe(chosen[start : start + at_a_time]) for start in range(0, len(chosen), at_a_time)]
+        delta, c, after = (torch.cat(values).cpu().numpy()[:, self._wanted] for values in zip(*pieces, strict=True))
+        step, known = self._predicted or (None, after[0])
+        foreseen = [step, *(None if sample.moves is None else sample.step + 1 for sample in chosen)]
+        self._predicted = None if foreseen[-1] is None else (foreseen[-1], after[-1])
+        is_unknown = np.array([at != sample.step for at, sample in zip(foreseen, chosen, strict=False)])
+        predicted = np.ma.masked_array(np.vstack([known, after[:-1]]), mask=np.zeros_like(after, dtype=bool))
+        predicted[is_unknown] = np.ma.masked
+        columns = {"delta": delta, "c": c, "predicted_c": predicted}
+        due = [at for at, sample in enumerate(chosen) if self.is_due(sample.record)]
+        return [chosen[at] for at in due], {name: values[due] for name, values in columns.items()}
 
     def _observe(self, samples: Sequence["Sample"]) -> tuple[Tensor, Tensor, Tensor]:
         """delta, c, and c after the step, (samples, laws)."""

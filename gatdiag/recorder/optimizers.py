@@ -169,7 +169,6 @@ class OptimizerHooks:
         if self._members is None:
             return
         if not self._running and self._is_complete():
-            self._recorder.on_moved()
             self.close()
         else:
             self._backward_passes = self._counter.count()

@@ -401,11 +401,6 @@ class Recorder:
         with self._stopwatch, torch.no_grad():
             self._guard("this step", self._join, optimizer)
 
-    def on_moved(self) -> None:
-        """Weights have moved."""
-        with self._stopwatch, torch.no_grad():
-            self._guard("updates", self._take_moved)
-
     def on_done(self) -> None:
         """The step is over."""
         with self._stopwatch, torch.no_grad():
@@ -487,19 +482,14 @@ class Recorder:
             if backlog.plan.neurons is not None:
                 backlog.plan.neurons.foresee(sample, optimizer)
 
-    def _take_moved(self) -> None:
-        sample, backlog = self._sample, self._backlog
-        is_wanted = self._signals.is_close or "update_ratio" in self._selection.columns
-        if is_wanted and sample is not None and sample.record is not None and backlog is not None:
-            backlog.take_moved(sample)
-
     def _close(self) -> None:
         writer, backlog, sample = self._writer, self._backlog, self._sample
         if self._model.plan is None or writer is None or backlog is None:
             return
         self._meet_misdirected(writer)
         if sample is not None:
-            self._take_moved()
+            if sample.record is not None and (self._signals.is_close or "update_ratio" in self._selection.columns):
+                backlog.take_moved(sample)
             self._sample = None  # if an interrupt comes now, the step is closed once more
             backlog.add(sample)
         if backlog.is_due:

@@ -238,10 +238,9 @@ class Weights:
     def changes(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """Fractions of the weights that changed since the beginning, and that did not change at all."""
         found = np.full((len(FRACTIONS), len(samples), len(self.names)), np.nan)
-        for row, sample in enumerate(samples):
-            for positions, sizes, initial, absolute, flat in self._batches(sample.weights):
-                shares = metrics.change_fractions(initial, flat, sizes, absolute)
-                found[:, row, positions] = shares.cpu().numpy()
+        together = [torch.stack(flats) for flats in zip(*(sample.weights for sample in samples), strict=True)]
+        for positions, sizes, initial, absolute, flats in self._batches(together):
+            found[:, :, positions] = metrics.change_fractions(initial, flats, sizes, absolute).cpu().numpy()
         return dict(zip(FRACTIONS, found, strict=True))
 
     def quantiles(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
@@ -286,7 +285,7 @@ class Weights:
         own = zip(self._own.positions, self._own.sizes, self._initial, self._absolute, strict=True)
         for (positions, sizes, initial, absolute), flat in zip(own, flats, strict=False):
             if not flat.is_complex():
-                yield positions, sizes, initial, absolute, flat[: len(initial)]
+                yield positions, sizes, initial, absolute, flat[..., : len(initial)]
 
 
 def _counts(flats: list[Tensor], sizes: list[int]) -> Tensor:

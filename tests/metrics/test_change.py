@@ -43,9 +43,11 @@ def test_fractions_against_loops(parameters, dtype, away):
     if away and sizes:
         initial, trained = (tensor.as_subclass(Away) for tensor in (initial, trained))
     if sizes:
-        close(
-            change_fractions(initial, trained, sizes, absolute.nonzero().flatten()), list(zip(*expected, strict=True))
-        )
+        at = absolute.nonzero().flatten()
+        close(change_fractions(initial, trained, sizes, at), list(zip(*expected, strict=True)))
+        together = change_fractions(initial, torch.stack([trained, initial]), sizes, at)
+        close(together[:, 0], change_fractions(initial, trained, sizes, at).tolist())
+        close(together[:, 1], change_fractions(initial, initial, sizes, at).tolist())
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)

@@ -12,7 +12,7 @@ together with those of other steps) -> `Writer` -> the store.
   a model and not its forward pass; `criterion`: the loss, from gradients
 - `scalars`: logged values; `meta`: the contents of meta.json
 - `writer`: rows -> the run folder; `non_finite`: the first NaN
-- `signals`: what is seen besides; `status`: what an observer is shown
+- `signals`: what is seen besides
 - `guard`: contains what fails; `alarm`: says what is wrong with the training
 """
 
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gatdiag.quantities import GROUPS, Group
+    from gatdiag.recorder.backlog import Observer, Status
     from gatdiag.recorder.guard import RecordingWarning, TrainingWarning
     from gatdiag.recorder.recorder import Recorder
     from gatdiag.recorder.schedule import Every
     from gatdiag.recorder.settings import PRESETS, Metrics, Patterns, Settings, select
-    from gatdiag.recorder.status import Observer, Status
 
 __all__ = [
     "GROUPS",
@@ -45,7 +45,7 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(("GROUPS", "Group"), "gatdiag.quantities"),
-    **dict.fromkeys(("Observer", "Status"), "gatdiag.recorder.status"),
+    **dict.fromkeys(("Observer", "Status"), "gatdiag.recorder.backlog"),
     **dict.fromkeys(("PRESETS", "Metrics", "Patterns", "Settings", "select"), "gatdiag.recorder.settings"),
     "Every": "gatdiag.recorder.schedule",
     "Recorder": "gatdiag.recorder.recorder",

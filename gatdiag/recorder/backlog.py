@@ -15,9 +15,9 @@ A quantity that needs more of a step than its weights, gradients and layer outpu
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from gatdiag.laws.prediction import Update, held_by
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.layers import ForwardPass, measured
 from gatdiag.recorder.model import RecordingPlan
+from gatdiag.recorder.non_finite import FirstNonFinite
 from gatdiag.recorder.weights import Flat, WeightColumns, dot, square
 from gatdiag.recorder.writer import Writer
 
@@ -74,7 +75,30 @@ class Sample:
     @property
     def bytes(self) -> int:
         """About how much memory it takes."""
-        return (4 if self.moves is None else 5) * sum(flat.nbytes for flat in self.weights)
+        copies = 3 + (self.moves is not None) + (self.raw is not None and self.raw is not self.gradients)
+        return copies * sum(flat.nbytes for flat in self.weights)
+
+
+@dataclass(frozen=True)
+class Status:
+    """A glance at a training, for whoever shows it.
+
+    Attributes:
+        step: The last step that was measured.
+        scalars: What was logged last.
+        layers: Names of the recorded layers.
+        relative_gradient_norms: Largest among each layer's feature weights, or of all it has; NaN where there is none.
+        first_non_finite: Where the first NaN or infinity was, if there was one.
+    """
+
+    step: int
+    scalars: Mapping[str, float]
+    layers: tuple[str, ...]
+    relative_gradient_norms: tuple[float, ...]
+    first_non_finite: FirstNonFinite | None
+
+
+Observer: TypeAlias = Callable[[Status | None], None]  # None: the recording has ended
 
 
 class Backlog:
@@ -88,7 +112,7 @@ class Backlog:
         writer: Writer,
         seconds: float = _SECONDS,
     ) -> None:
-        self.latest: dict[int, Sequence[float]] = {}
+        self._latest: tuple[int, Sequence[float]] | None = None  # step and relative gradient norms
         self.plan, self._columns, self._guard, self._writer = plan, columns, guard, writer
         self._seconds, self._since = seconds, time.monotonic()
         self._samples: list[Sample] = []
@@ -147,6 +171,19 @@ class Backlog:
         self._watched.append((step, gradient_norms))
         self._is_urgent |= gradient_norms.is_cpu
 
+    def status(self) -> Status | None:
+        """A glance at the step that was measured last, if one was."""
+        if self._latest is None:
+            return None
+        (step, values), layers, found = self._latest, self.plan.layers, []
+        each = iter(values)
+        for layer in layers:
+            of = [(info.role == "feature weight", next(each)) for info in layer.parameters]
+            known = [(math.isfinite(value), is_weight, value) for is_weight, value in of if not math.isnan(value)]
+            found.append(max(known, default=(False, False, math.nan))[-1])
+        names = tuple(layer.name for layer in layers)
+        return Status(step, self._writer.latest, names, tuple(found), self._writer.first_non_finite)
+
     @property
     def is_due(self) -> bool:
         """True if the samples should be measured now."""
@@ -156,7 +193,6 @@ class Backlog:
     def measure(self, before: int) -> None:
         """Measure and write all samples."""
         samples, watched = self._samples, self._watched  # which an interrupt leaves here, to be measured at the end
-        self.latest = {}
         recorded = [sample for sample in samples if sample.record is not None]
         tables = {
             "parameters": self._guard("norms of parameters", self._parameters, recorded) or {},
@@ -187,11 +223,11 @@ class Backlog:
 
     def _tell_steps(self, samples: Sequence[Sample], found: WeightColumns) -> None:
         """The columns of the table `steps`: norms of all gradients together, and what two steps in a row show."""
+        self._latest = samples[-1].step, found.relative_gradient_norm[-1].tolist()
         raws = [sample.unscaled_raw() for sample in samples]
         clipped = [None if raw is sample.gradients else raw for raw, sample in zip(raws, samples, strict=True)]
         unclipped = self.plan.weights.total_norms(clipped)
         for row, (sample, raw) in enumerate(zip(samples, raws, strict=True)):
-            self.latest[sample.step] = found.relative_gradient_norm[row].tolist()
             last = self._last
             norm = float(found.gradient_norm[row])
             columns = {"gradient_norm": norm}

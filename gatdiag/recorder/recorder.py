@@ -19,7 +19,7 @@ from gatdiag.errors import InputError
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import meta
 from gatdiag.recorder.alarm import Alarm
-from gatdiag.recorder.backlog import Backlog, Sample
+from gatdiag.recorder.backlog import Backlog, Observer, Sample
 from gatdiag.recorder.backward import BackwardPass, in_backward_pass
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.layers import LayerRecorder
@@ -34,7 +34,6 @@ from gatdiag.recorder.scalars import TrainerMetrics, flattened, scalar, training
 from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.signals import Signals
-from gatdiag.recorder.status import SHOWN, Observer, statuses
 from gatdiag.recorder.weights import are_suspect
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure import Layer, Structure
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
     from gatdiag.diagnosis import Diagnosis
 
 DISABLED = "GATDIAG_DISABLE"
+
+_SHOWN = 0.1  # seconds after which an observer sees a step
 
 _PERHAPS_SCALED = (
     "layers return float16, and no torch.amp.GradScaler is known: if the loss is scaled, so are the recorded gradients "
@@ -503,9 +504,8 @@ class Recorder:
         begin, records = self._stopwatch.clock(), len(backlog)
         backlog.measure(before)
         self._pace.add_measuring(self._stopwatch.clock() - begin, records)
-        if self._observer is not None:
-            for status in statuses(backlog, writer):
-                self._guard("the progress line", self._observer, status)
+        if self._observer is not None and (status := backlog.status()) is not None:
+            self._guard("the progress line", self._observer, status)
 
     def _meet(self, optimizer: Optimizer, writer: Writer, *, own: bool = False) -> None:
         """Describe an optimizer that holds parameters of the model, once, and its learning rates in this step."""
@@ -557,7 +557,7 @@ class Recorder:
             self._start_backlog(plan, self._writer)
 
     def _start_backlog(self, plan: RecordingPlan, writer: Writer) -> None:
-        seconds = {} if self._observer is None else {"seconds": SHOWN}
+        seconds = {} if self._observer is None else {"seconds": _SHOWN}
         self._signals.recorded = plan.weights.tensors
         self._backlog = Backlog(plan, self._selection.columns, self._guard, writer, **seconds)
 

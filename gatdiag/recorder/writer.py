@@ -163,9 +163,7 @@ class Writer:
         for row in rows:
             self.latest |= {name: value for name, value in row.items() if isinstance(value, float)}
         if rows:
-            names = dict.fromkeys(name for row in rows for name in row if name != "step")
-            columns = {name: np.array([row.get(name) for row in rows], dtype=object) for name in names}
-            self._append("steps", {"step": np.array(complete), **columns})
+            self._append("steps", rows)
 
     def run(self, before: int) -> Run:
         """The run as it is now, with rows of `steps` before a step that wait for what may still be logged to them."""
@@ -174,7 +172,7 @@ class Writer:
         waiting = [dict(self._rows[step]) for step in sorted(self._rows) if step < before]
         return Run(self._store.folder, _on_host(waiting))
 
-    def _append(self, table: Any, columns: Mapping[str, Any]) -> None:
+    def _append(self, table: Any, columns: Any) -> None:
         self._guard("rows that could not be written", self._store.append, table, columns)
 
     def _look(self, tables: Mapping[str, Mapping[str, Any]], watched: Mapping[str, Any]) -> None:

@@ -71,26 +71,24 @@ class Lines(_Appender):
         super().__init__(path, b"")
         self._logged: set[str] = set()
 
-    def encoded(self, columns: Mapping[str, Any]) -> bytes:
-        """A row a step, as it is written."""
-        for name in columns.keys() - self._logged:
+    def encoded(self, rows: Any) -> bytes:
+        """A row, or several, as they are written."""
+        rows = [rows] if isinstance(rows, Mapping) else rows
+        for name in {name for row in rows for name in row} - self._logged:
             if not isinstance(name, str) or not tables.is_encodable(name):
                 raise InputError(f"The name of a logged scalar should be text in valid Unicode, got {name!a}")
             if len(self._logged) >= MOST_LOGGED:
                 raise InputError(f"A run holds at most {MOST_LOGGED} columns of scalars; {name!a} is one more")
             self._logged.add(name)
-        steps: list[int] = np.atleast_1d(columns["step"]).tolist()
-        rows: list[dict[str, Any]] = [{"step": step} for step in steps]
-        for name, values in columns.items():
-            if name != "step" and values is not None:
-                is_array = isinstance(values, np.ndarray) and values.ndim
-                for row, value in zip(rows, values.tolist() if is_array else [float(values)] * len(rows), strict=True):
-                    row |= {} if value is None else {name: float(value)}
-        return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        lines = (
+            {name: int(value) if name == "step" else float(value) for name, value in row.items() if value is not None}
+            for row in rows
+        )
+        return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
 
     def copied(self, rows: pa.Table) -> bytes:
         """Rows of another file, as they are written here."""
-        return b"".join(map(self.encoded, rows.to_pylist()))
+        return self.encoded(rows.to_pylist())
 
 
 class Stream(_Appender):
@@ -112,7 +110,7 @@ class Stream(_Appender):
         self._writer.write_batch(pa.RecordBatch.from_pylist([], self._schema))
         super().__init__(path, self._memory.getvalue())
 
-    def encoded(self, columns: Mapping[str, Any]) -> bytes:
+    def encoded(self, columns: Any) -> bytes:
         """Rows as they are written."""
         position = _POSITION[self._table]
         if unknown := columns.keys() - {"step", position, *self._measured}:

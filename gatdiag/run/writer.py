@@ -1,7 +1,7 @@
 """The writing side of a run folder."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -129,15 +129,15 @@ class Store:
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    def append(self, table: TableName, columns: Mapping[str, Any]) -> None:
+    def append(self, table: TableName, columns: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Adds the rows of a step, or of several, to a table.
 
         Args:
             table: Which of the four.
             columns: "step" -> the number of the step, or of each row's step; "layer", "parameter" or "law" -> the
                 positions in the structure of what the rows are about; and measured column -> numbers, one a row
-                (masked entries are null) or one for all rows; None is the same as leaving the column out. `steps`
-                has one row a step, and takes any further columns.
+                (masked entries are null) or one for all rows; None is the same as leaving the column out. Of
+                `steps`: a row, "step" and any further columns -> a number, or a list of rows.
 
         Raises:
             InputError: The columns do not fit the table, or the store is closed.
@@ -146,9 +146,10 @@ class Store:
         self._check_open()
         if table not in tables.ROWS:
             raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
-        steps = np.asarray(columns.get("step"))
+        given = [row.get("step") for row in ([columns] if isinstance(columns, Mapping) else columns)]
+        steps = np.asarray(given[0] if len(given) == 1 else given)
         if steps.dtype.kind not in "iu" or not steps.size or not 0 <= steps.min() <= steps.max() <= LARGEST_STEP:
-            raise InputError(f"Every row of {table} needs a step, a whole number from 0, got {columns.get('step')!a}")
+            raise InputError(f"Every row of {table} needs a step, a whole number from 0, got {steps.tolist()!a}")
         stream = self._stream(table)
         try:
             rows = stream.encoded(columns)

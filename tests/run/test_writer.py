@@ -65,13 +65,15 @@ class TestAppend:
 
     def test_rows_of_several_steps_at_once_are_those_of_one_after_the_other(self, tmp_path):
         steps, layers, mu = [0, 2, 7], np.tile([1, 0], 3), np.ma.array(np.arange(6.0), mask=[0, 1, 0, 0, 0, 0])
-        loss, accuracy = np.array([1.0, np.nan, 3.0], np.float32), np.ma.array([0.1, 0.2, 0.3], mask=[0, 0, 1])
+        loss, accuracy = np.array([1.0, np.nan, 3.0], np.float32), [0.1, 0.2, None]
+        rows = [
+            {"step": step, "loss": loss[at], "accuracy": accuracy[at], "rate": 0.1} for at, step in enumerate(steps)
+        ]
         stores = [Store.create(tmp_path / name, META) for name in ("at once", "in turn")]
-        stores[0].append("steps", {"step": np.array(steps), "loss": loss, "accuracy": accuracy, "rate": 0.1})
+        stores[0].append("steps", rows)
         stores[0].append("layers", {"step": np.repeat(steps, 2), "layer": layers, "mu": mu, "mad": 0.5})
         for at, step in enumerate(steps):
-            logged = {"step": step, "loss": loss[at], "accuracy": None if at == 2 else accuracy[at], "rate": 0.1}
-            stores[1].append("steps", logged)
+            stores[1].append("steps", rows[at])
             stores[1].append("layers", {"step": step, "layer": [1, 0], "mu": mu[2 * at : 2 * at + 2], "mad": 0.5})
         for is_sealed in (False, True):
             for store in stores:

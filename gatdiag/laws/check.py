@@ -88,38 +88,36 @@ def _gathered(replica: Replica, layer_of: Mapping[str, str], precision: Precisio
 def checked(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], list[Exclusion]]:
     """Each law with the residual it shows; those that fail the check are turned into exclusions.
 
-    An exact law must hold at two points, or at most of several, and along large steps where that leaves a doubt. An
-    approximate one must hold to rounding once the epsilons are gone, at one of several points: where units are dead,
-    an epsilon is all there is. A law between weights that no gradient reaches at any point (dead units again) stands
-    on the equations alone, with a residual of NaN; a scale that no gradient reaches is an unused row of an embedding,
-    and no law.
+    An exact law must hold at two points, or at most of several where units are dead or attention is saturated, for a
+    gradient is nothing but rounding there; and along large steps where anything is left in doubt. An approximate one
+    must hold to rounding once the epsilons are gone, at one of several points. A law between weights that no gradient
+    reaches at any point stands on the equations alone, with a residual of NaN; a scale that no gradient reaches is an
+    unused row of an embedding, and no law.
     """
     replica, precision = evidence.replica, evidence.precision
     exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
-    limit = torch.where(exact, precision.residual, max(_WITHOUT_EPSILON, precision.residual))
     laws = Laws(candidates, evidence.point.weights)
     points = [evidence.point]
     seen = _residuals(laws, evidence.point)[None]
     for point in elsewhere(replica, evidence.point.weights, _POINTS):
         points.append(point)
         seen = torch.cat([seen, _residuals(laws, point)[None]])
-        if bool((~exact | _undisputed(seen, limit)).all()):
+        says = seen.isfinite()
+        if bool((~exact | (says.any(0) & (~says | (seen <= precision.residual)).all(0))).all()):
             break
-    verdicts = torch.where(exact, _majority(seen, limit), math.nan)
-    residuals = torch.where(exact, verdicts, seen[0])
-    doubtful = exact & (verdicts <= limit) & (seen.nan_to_num().amax(0) > precision.rounding)
+    doubtful = exact & (seen.nan_to_num() > precision.rounding).any(0)
     broken = violations(candidates, doubtful.nonzero().flatten().tolist(), replica, points, precision.change)
-    if not bool(exact.all()):
-        verdicts = torch.where(exact, verdicts, _without_epsilon(laws, evidence, limit))
+    residuals = torch.where(exact, _smallest(seen), seen[0])
+    verdicts = residuals if bool(exact.all()) else torch.where(exact, residuals, _without_epsilon(laws, evidence))
     kept, failed, unmet = [], [], Counter[str]()
     for number, law in enumerate(candidates):
         verdict = float(verdicts[number])
         if math.isnan(verdict) and law.kind == "scale":
             unmet[law.layer] += 1
-        elif verdict > limit[number]:
-            failed.append(Exclusion(law.name, f"the numerical check left a residual of {verdict:.1e}"))
         elif number in broken:
             failed.append(Exclusion(law.name, f"large steps along it change gradients by {broken[number]:.1e} of them"))
+        elif verdict > max(precision.residual, 0 if law.exact else _WITHOUT_EPSILON):
+            failed.append(Exclusion(law.name, f"the numerical check left a residual of {verdict:.1e}"))
         else:
             kept.append(replace(law, residual=float(residuals[number])))
     reason = "no gradient reaches them on these inputs"
@@ -130,37 +128,22 @@ def _residuals(laws: Laws, point: Point) -> Tensor:
     return laws.at(point.weights).residual(point.gradients).cpu()
 
 
-def _undisputed(residuals: Tensor, limit: Tensor) -> Tensor:
-    """Which laws hold at every point (points x laws) that says anything about them, and at one at least."""
-    holds = residuals <= limit
-    return holds.any(0) & (holds | ~residuals.isfinite()).all(0)
+def _smallest(residuals: Tensor) -> Tensor:
+    """The smallest residual of each law (points x laws); NaN where no point says anything."""
+    smallest = residuals.nan_to_num(math.inf, math.inf).amin(0)
+    return torch.where(smallest.isinf(), math.nan, smallest)
 
 
-def _majority(residuals: Tensor, limit: Tensor) -> Tensor:
-    """One residual per law out of those at several points (points x laws).
-
-    The largest of those within the limit if most points that say anything are within it, else the largest of all: where
-    units are dead or attention is saturated, a gradient is nothing but rounding, and so is its residual.
-    """
-    says = residuals.isfinite()
-    holds = says & (residuals <= limit)
-    most = 2 * holds.sum(0) > says.sum(0)
-    worst = torch.where(says, residuals, -math.inf).amax(0)
-    best = torch.where(holds, residuals, -math.inf).amax(0)
-    return torch.where(most, best, torch.where(says.any(0), worst, math.nan))
-
-
-def _without_epsilon(laws: Laws, evidence: Evidence, limit: Tensor) -> Tensor:
+def _without_epsilon(laws: Laws, evidence: Evidence) -> Tensor:
     """The smallest residual of each law at one of several points, once epsilons are gone; until all are small."""
-    smallest = torch.full((len(laws),), math.nan, dtype=torch.float64)
+    replica, weights, seen = evidence.replica, evidence.point.weights, list[Tensor]()
     exact = torch.tensor([law.exact for law in laws])
-    replica, weights = evidence.replica, evidence.point.weights
     with WithoutEpsilon():
         for point in chain([at(replica, weights)], elsewhere(replica, weights, _POINTS)):
-            smallest = smallest.fmin(_residuals(laws, point)) if point else smallest
-            if bool((exact | (smallest <= limit)).all()):
+            seen += [_residuals(laws, point)] if point else []
+            if seen and bool((exact | (_smallest(torch.stack(seen)) <= _WITHOUT_EPSILON)).all()):
                 break
-    return smallest
+    return _smallest(torch.stack(seen)) if seen else torch.full((len(laws),), math.nan, dtype=torch.float64)
 
 
 _NAMES = (

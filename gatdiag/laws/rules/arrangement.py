@@ -150,25 +150,6 @@ def padded(call: Call) -> Label:
     return _among_zeros(call, lambda array: torch.ops.aten.constant_pad_nd(array, call["pad"], 0))
 
 
-def resampled(call: Call) -> Label:
-    """As `arranged`, for operations that do not take integers: padding by reflection, im2col ...; zeros are exact."""
-    rest = [argument.name for argument in call.function._schema.arguments[1:]]
-    return _among_zeros(call, lambda array: call.function(array.double(), **{n: call[n] for n in rest}).to(array.dtype))
-
-
-def blocks(call: Call) -> Label:
-    """block_diag: matrices along the diagonal, zeros elsewhere."""
-    parts = [(call.label_of(tensor).aligned(tensor.ndim), tensor.shape) for tensor in call["tensors"]]
-    ids, zeros = zip(*(call.exponents.written_out(label, shape) for label, shape in parts), strict=True)
-    return written(torch.block_diag(*ids), ~torch.block_diag(*(~mask for mask in zeros)))
-
-
-def taken(call: Call) -> Label:
-    """take: entries by their position in the flattened tensor."""
-    index = call["index"].cpu()
-    return call.label("self").arranged(call["self"].shape, lambda array: array.take(index))
-
-
 def embedded(call: Call) -> Label:
     """diag_embed, and what the backward pass makes of slices: the entries, and exact zeros everywhere else."""
     rest = [argument.name for argument in call.function._schema.arguments[1:]]
@@ -185,13 +166,6 @@ def masked_select(call: Call) -> Label:
     """masked_select: entries in order, wherever the mask is true; tensor and mask broadcast against each other."""
     mask, tensor = call["mask"].cpu(), call["self"]
     return call.label("self").arranged(tensor.shape, lambda array: array.masked_select(mask))
-
-
-def masked_from(call: Call) -> Label:
-    """masked_scatter: entries of the source in order, wherever the mask is true; the same replacement in the label."""
-    mask = call["mask"].cpu()
-    (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "source")
-    return written(ids.masked_scatter(mask, new), zeros.masked_scatter(mask, gone))
 
 
 def inserted(call: Call) -> Label:

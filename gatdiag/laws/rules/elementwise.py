@@ -113,12 +113,6 @@ def chosen(call: Call) -> Label:
     return either(call) if is_zero is None else call.label("self" if is_zero else "other").present()
 
 
-def angled(call: Call) -> Label:
-    """atan2: no scale, if both scale alike."""
-    call.exponents.equal(call.label("self"), call.label("other"))
-    return Label()
-
-
 def clamped(call: Call) -> Label:
     """A bound of zero or infinity commutes with scaling, and so does a tiny lower guard where it is not active."""
     label = call.label_of(call.first)

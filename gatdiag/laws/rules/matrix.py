@@ -5,7 +5,6 @@ from torch import Tensor
 
 from gatdiag.laws.label import Arrange, Label
 from gatdiag.laws.rules.call import Call, Labels
-from gatdiag.laws.rules.reduction import added_along
 
 
 def contracted(call: Call, left: Tensor, right: Tensor) -> Label:
@@ -96,23 +95,6 @@ def trilinear(call: Call) -> Label:
 
 
 def outer(call: Call) -> Label:
-    """ger: x_i y_j; addr adds a matrix to it."""
-    *shift, first, second = call.tensors()[:3]
-    left = call.label_of(first).aligned(1).map(lambda array: array.unsqueeze(-1))
-    result = left + call.label_of(second).aligned(1)
-    return call.exponents.equal(result, call.label_of(shift[0])) if shift else result
-
-
-def summed_product(call: Call) -> Label:
-    """addbmm: self + the sum of a batch of products."""
-    shift, left, right = call.tensors()[:3]
-    result = call.exponents.uniform(contracted(call, left, right), [0]).map(lambda array: array.squeeze(0))
-    return call.exponents.equal(result, call.label_of(shift))
-
-
-def crossed(call: Call) -> Label:
-    """cross: x_j y_k - x_k y_j, so x / y has one scale, and component i all factors but those of i."""
-    axis, ndim = call["dim"] % call.out.ndim, call.out.ndim
-    first, second = (call.label(name).aligned(ndim) for name in ("self", "other"))
-    ratio = call.exponents.uniform(first - second, [axis])
-    return call.exponents.resolve(added_along(first, axis, 3) - first - ratio)
+    """ger: x_i y_j."""
+    first, second = call.tensors()[:2]
+    return call.label_of(first).aligned(1).map(lambda array: array.unsqueeze(-1)) + call.label_of(second).aligned(1)

@@ -92,24 +92,6 @@ def pooled(call: Call) -> Label:
     return call.lumped(_label(call), range(call.first.ndim)[-count:])
 
 
-def sampled(call: Call) -> Label:
-    """grid_sample: at places that must not scale."""
-    call.vanish("grid")
-    return pooled(call)
-
-
-def distances(call: Call) -> Label:
-    """pdist and dist: the norm of differences of rows, or of two tensors."""
-    tensors = call.tensors()
-    labels = [
-        call.exponents.uniform(call.label_of(tensor).aligned(tensor.ndim), range(tensor.ndim)).map(
-            lambda array: array.reshape(())
-        )
-        for tensor in tensors
-    ]
-    return call.exponents.equal(labels[0], labels[-1])
-
-
 def distance(call: Call) -> Label:
     """cdist: |x_i - y_j| over the last axis."""
     left, right = call.label("x1"), call.label("x2")

@@ -96,16 +96,6 @@ def segmented(call: Call) -> Labels:
     return label
 
 
-def bagged(call: Call) -> Labels:
-    """embedding_bag: sums or maxima of rows of the table, each perhaps times a factor."""
-    weight, indices, factors = call["weight"], call["indices"].cpu(), call.get("per_sample_weights")
-    used = indices != call.get("padding_idx", -1)
-    rows = call.exponents.tabulated(call.label("weight")).arranged(weight.shape, lambda array: array[indices[used]])
-    if factors is not None:
-        rows = rows + call.label_of(factors).arranged(factors.shape, lambda array: array[used].unsqueeze(1))
-    return [call.exponents.uniform(rows.aligned(2), [0]), None, None, None]
-
-
 def sparse_from_values(call: Call) -> Label:
     """A sparse matrix made of labeled values: they must all scale alike."""
     values = call["values"]

@@ -10,11 +10,7 @@ from torch_geometric.utils import softmax
 from tests.laws.models.graph import HID, HID2, IN, NODES, OUT, ROWS, Case, Factory, edges
 from tests.laws.models.operations import written
 
-COLUMNS = torch.tensor([[True, False, True, True, False]])
-BY_ENTRY = (torch.arange(ROWS * HID) % 3 > 0).view(ROWS, HID)
-EVERY_OTHER_ROW = (torch.arange(ROWS) % 2 == 0)[:, None]
 GROUPS = torch.tensor([0, 1, 2, 0, 1, 2, 1])
-WORDS, BAGS = torch.tensor([0, 1, 2, 2, 4, 5, 6, 7, 3, 1]), torch.tensor([0, 3, 5])
 
 
 def hidden(combine: object, middle: int = HID, **more: tuple[int, ...]) -> Case:
@@ -36,19 +32,6 @@ def reduced(reduce: str, fill: float, index: Tensor = GROUPS) -> Case:
         return out.masked_fill(out == fill, 0.0) @ b.t()
 
     return hidden(forward)
-
-
-class Bags(nn.Module):
-    """Words in bags, weighted by a table of their own or by a net of their features."""
-
-    def __init__(self, by: str) -> None:
-        super().__init__()
-        self.words, self.last = nn.EmbeddingBag(8, HID, mode="sum"), nn.Linear(HID, OUT)
-        self.by = nn.Embedding(8, 1) if by == "table" else nn.Linear(3, 1, bias=False)
-
-    def forward(self, features: Tensor) -> Tensor:
-        weights = self.by(WORDS if isinstance(self.by, nn.Embedding) else features).squeeze(-1)
-        return self.last(self.words(WORDS, BAGS, per_sample_weights=weights).relu())
 
 
 def turned(x: Tensor) -> Tensor:
@@ -121,15 +104,6 @@ ZOO: dict[str, Factory] = {
         lambda h, b, c: torch.stack([h.relu(), h @ c]).prod(0) @ b.t(), c=(HID, HID)
     ),
     "product of all weights": lambda: hidden(lambda h, b, d: h @ b.t() * d.prod(), d=(3,)),
-    "masked scatter of weights by column": lambda: hidden(
-        lambda h, b, c, d: h.masked_scatter(COLUMNS, c) @ b.t() + h.relu() @ d, c=(ROWS * 3,), d=(HID, OUT)
-    ),
-    "masked scatter by row": lambda: hidden(
-        lambda h, b, c: h.masked_scatter(EVERY_OTHER_ROW, h.relu() @ c.t()) @ b.t(), c=(HID, HID)
-    ),
-    "masked scatter of what was selected": lambda: hidden(
-        lambda h, b: torch.zeros_like(h).masked_scatter(BY_ENTRY, h.relu().masked_select(BY_ENTRY)) @ b.t()
-    ),
     "mean over what arrives at ones": lambda: reduced("mean", 1.0),
     "index reduce": lambda: hidden(
         lambda h, b: torch.full_like(h[:3], 7.0).index_reduce(0, GROUPS, h.relu(), "amax", include_self=False) @ b.t()
@@ -139,13 +113,6 @@ ZOO: dict[str, Factory] = {
     ),
     "scatter over some rows": lambda: hidden(
         lambda h, b, c: (h @ c).scatter(0, torch.tensor([[0], [3]]).expand(2, HID), h.relu()[:2]) @ b.t(), c=(HID, HID)
-    ),
-    "bags weighted by a table": lambda: Case(Bags("table"), (torch.randn(10, 3),)),
-    "bags of one length": lambda: written(
-        lambda x, t, w, b: F.embedding_bag(WORDS.view(2, 5), t, mode="sum", per_sample_weights=w.expand(2, 5)) @ b.t(),
-        t=(8, HID2),
-        w=(5,),
-        b=(OUT, HID2),
     ),
     "rotary attention": lambda: written(
         lambda x, q, k, v, o: (turned(x @ q.t()) @ turned(x @ k.t()).t()).softmax(-1) @ (x @ v.t()) @ o.t(),
@@ -180,17 +147,6 @@ ZOO: dict[str, Factory] = {
     "forces through a norm": lambda: Case(Energy(SquaredReLU(), norm=True), (torch.randn(6, 3),)),
     "forces of a smooth energy": lambda: Case(Energy(nn.SiLU(), bias=True, both=True), (torch.randn(6, 3),)),
     "forces of atoms that attend": lambda: Case(Atoms(nn.Softplus(), attention=True), (torch.randn(NODES, 3),)),
-    "cross product": lambda: hidden(
-        lambda h, b, c: torch.linalg.cross(h.view(-1, HID, 3), c[None], dim=-1).sum(-1) @ b.t(),
-        middle=3 * HID,
-        c=(HID, 3),
-    ),
-    "blocks on the diagonal": lambda: hidden(
-        lambda h, b, c, d: h.relu() @ torch.block_diag(c, d) @ b.t(), c=(2, 3), d=(3, 2)
-    ),
-    "angle and sign": lambda: hidden(
-        lambda h, b, c: torch.copysign(torch.atan2(h, h.roll(1, 0)).abs() * h.relu(), h) @ b.t() * c.sum(), c=(2,)
-    ),
     "logarithm of the output": lambda: hidden(lambda h, b: (h.relu() @ b.t()).abs().log()),
     "learned temperature of logarithms": lambda: hidden(lambda h, b, t: (h.abs().log() * t).exp() @ b.t(), t=(1,)),
     "divided by a number that is read": lambda: hidden(

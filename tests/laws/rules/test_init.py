@@ -18,7 +18,7 @@ TESTED = {name for room in ROOMS for name in room.CASES} | set(test_elementwise.
 # Of other devices, of packages torch may come without, or called by nothing but torch itself on such devices.
 ELSEWHERE = """
 cudnn_batch_norm miopen_batch_norm _thnn_fused_gru_cell _thnn_fused_lstm_cell mkldnn_rnn_layer
-convolution_overrideable sspaddmm sparse_compressed_tensor _fused_rms_norm _coalesce _coalesced is_coalesced
+sparse_compressed_tensor _fused_rms_norm _coalesce _coalesced is_coalesced
 _to_dense _to_sparse _values _nested_tensor_size
 """
 

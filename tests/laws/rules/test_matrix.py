@@ -34,9 +34,6 @@ CASES: dict[str, Case] = {
     "baddbmm": case(aten.baddbmm, signed(2, 2, 2), BATCHED, OTHER),
     "addmv": case(aten.addmv, signed(2), A, V),
     "_sparse_addmm": case(lambda x, y: aten._sparse_addmm(x, sparse(torch.sparse_coo), y), signed(3, 3), A),
-    "addbmm": case(aten.addbmm, signed(2, 2), BATCHED, OTHER),
-    "addr": case(aten.addr, signed(2, 3), signed(2), V),
-    "linalg_cross": case(aten.linalg_cross, A, signed(2, 3)),
     "linear": case(aten.linear, A, signed(2, 3), signed(2)),
     "convolution": case(lambda x, w, b: aten.convolution(x, w, b, *CONV), FLAT, FILTER, BIAS),
     "_convolution": case(

@@ -10,7 +10,6 @@ aten = torch.ops.aten
 torch.manual_seed(4)
 X, MESSAGES = signed(2, 3), signed(4, 3)
 PLACES = torch.tensor([1, 0, 1, 1])
-WORDS, BAGS = torch.tensor([0, 1, 2, 2]), torch.tensor([0, 2])
 WIDE = PLACES.unsqueeze(1).expand(4, 3)
 
 
@@ -31,24 +30,11 @@ CASES: dict[str, Case] = {
     "segment_reduce": case(
         lambda m: aten.segment_reduce(m, "sum", lengths=torch.tensor([1, 3]), axis=0, unsafe=True), MESSAGES, missed=3
     ),
-    **{
-        name: case(lambda x, name=name: getattr(aten, name)(x, WORDS, BAGS)[0], signed(3, 2), missed=2)
-        for name in ("_embedding_bag", "_embedding_bag_forward_only")
-    },
     "_sparse_coo_tensor_with_dims_and_tensors": case(
         lambda x: torch.sparse_coo_tensor(PLACES[None, :3], x, (2,), check_invariants=True), signed(3), missed=1
     ),
 }
 FURTHER: dict[str, Case] = {
-    "embedding_bag with factors": case(
-        lambda x, w: aten._embedding_bag(x, WORDS, BAGS, False, 0, False, w)[0], signed(3, 2), signed(4), missed=2
-    ),
-    "embedding_bag with padding": case(
-        lambda x, w: aten._embedding_bag(x, WORDS, BAGS, False, 0, False, w, False, 1)[0],
-        signed(3, 2),
-        signed(4),
-        missed=3,
-    ),
     **{
         f"scatter of the {reduce} over {fill}": case(
             lambda m, r=reduce, f=fill: aten.scatter_reduce(zeros(m) + f, 0, WIDE, m, r, include_self=False),

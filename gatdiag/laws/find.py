@@ -5,7 +5,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import torch
@@ -30,10 +29,6 @@ from gatdiag.structure.layers import Structure
 from gatdiag.structure.replica import Caller, Replica, replicate, unwrapped
 
 OUTPUT = "the output"
-
-
-# How often numbers that a forward pass reads are changed.
-_OTHER_NUMBERS = 4
 
 
 def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
@@ -141,8 +136,8 @@ def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple
         ids = exponents.fresh(replica.parameters[name].shape, name, is_entry=True)
         labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
 
-    def traced(call: Caller, seed: int | None = None) -> Trace:
-        trace = Trace(exponents, running, seed)
+    def traced(call: Caller) -> Trace:
+        trace = Trace(exponents, running)
         for name, label in labels.items():
             trace.set_label(replica.parameters[name], label)
         with trace:
@@ -154,12 +149,6 @@ def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple
 
     with _running(replica.model) as running:
         trace = replica.no_grad(traced)
-        try:  # with other numbers where the forward pass reads some (`item`): what it does then must hold too
-            for seed in range(_OTHER_NUMBERS if trace.numbers else 0):
-                replica.no_grad(partial(traced, seed=seed))
-        except ModelError:
-            for exponents.cause, label in trace.numbers:
-                exponents.vanish(label)
     resolved = {name: exponents.resolve(label) for name, label in labels.items()}
     return {name: _present(label) for name, label in resolved.items()}, trace
 

@@ -19,29 +19,24 @@ from gatdiag.structure.deadline import check_time
 _ONE = Fraction(1)
 _MAKES_ZEROS = (arrangement.made_of_zeros, arrangement.constant, arrangement.literal)
 _KEEPS_SPREAD = (elementwise.same, elementwise.power, RULES["square"], RULES["sqrt"], reduction.summed)
-# By up to which power of ten numbers that are read are changed.
-_POWER = 3.0
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
 
 class Trace(TorchDispatchMode):
     """Follows labels through every operation that runs while the mode is on, and adds equations to `exponents`.
 
-    With a seed, each number read out of a labeled tensor is another one of the same sign. For the gradient such a
-    number is a constant; but where it decides a branch, or is an exponent, other equations come to hold.
+    A number that is read out of a labeled tensor (`item`) may decide anything, so the tensor keeps its scale.
     """
 
-    def __init__(self, exponents: Exponents, running: Callable[[], str], seed: int | None = None) -> None:
+    def __init__(self, exponents: Exponents, running: Callable[[], str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._exponents = exponents
         self._running = running
         self._labels = WeakTensorKeyDictionary()
         self._zero_tests = WeakTensorKeyDictionary()
         self._views: dict[int, list[TensorWeakRef]] = {}
-        self._seed = None if seed is None else torch.Generator().manual_seed(seed)
         self.unknown: Counter[tuple[str, str]] = Counter()  # operations without a rule, and the module they ran in
         self.failed: dict[tuple[str, str], str] = {}  # operations in a form that their rule cannot read, and why
-        self.numbers: list[tuple[str, Label]] = []  # read out of labeled tensors (`item`): what was running, label
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -79,8 +74,6 @@ class Trace(TorchDispatchMode):
         out = func(*args, **kwargs)
         call = Call(func, _bound(func, args, kwargs), out, shape, self._exponents, self.label_of, self._zero_tests)
         name = func._schema.name.removeprefix("aten::")
-        if name == "_local_scalar_dense" and isinstance(out, float):
-            return self._number(call)
         rule = self._rule(func, call)
         if rule is not None:
             if rule not in _KEEPS_SPREAD:
@@ -90,21 +83,10 @@ class Trace(TorchDispatchMode):
             self._remember(call)
         return out
 
-    def _number(self, call: Call) -> float:
-        """A number that a program reads, or another one in its place."""
-        number: float = call.out
-        if self.label_of(call.first).arrays:
-            cause = f"item in {self._running()}"
-            self.numbers.append((cause, self._settled_label_of(call.first)))
-            self._exponents.coarse[cause] += 1  # the gradient does not pass what was demanded on the way to the number
-            if self._seed is not None:
-                number *= 10 ** (_POWER * (2 * float(torch.rand((), generator=self._seed)) - 1))
-        return number
-
     def _labels_by(self, rule: Rule, name: str, call: Call) -> Labels:
         """Labels by a rule; where it cannot read the call, what it touches is held."""
         where = self._running()
-        self._exponents.cause = f"{name} in {where}"
+        self._exponents.cause = f"{'item' if name == '_local_scalar_dense' else name} in {where}"
         try:
             return rule(call)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:

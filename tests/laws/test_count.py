@@ -35,6 +35,7 @@ KNOWN = {  # name -> (exact and approximate laws, exact laws), derived by hand
     "attention: lipschitz gat": (3 + 2, 3 + 2),  # sum of the attention entries; layer against layer
     "attention: transformer no bias": (HIDDEN + 10, HIDDEN + 10),  # and query against key, every channel
 }
+_NUMBER = "what a number is read from keeps its scale, for the number may decide anything"
 _DATA = "single entries of a matrix that never get a gradient are a matter of data or of masks, not looked for"
 SHORTFALLS: dict[str, str] = {  # name -> why fewer laws are found than there are
     "architectures: pruned": _DATA,
@@ -43,6 +44,8 @@ SHORTFALLS: dict[str, str] = {  # name -> why fewer laws are found than there ar
     "more_convolutions: antisymmetric relu": _DATA + " (the diagonal of W - W^T)",
     "pooling: set transformer aggregation": _DATA + " (query and key where there is one key)",
     "pooling: sort aggregation": "padding with (smallest value - 1) shifts by a constant before it is cut off",
+    "ordinary: divided by a number that is read": _NUMBER,
+    "ordinary: as many rows as a number says": _NUMBER,
     "operations: added zero times": "a gradient that is exactly zero is taken for a dead unit, not for a cancellation",
 }
 

@@ -80,7 +80,7 @@ RULES: dict[str, Rule] = {
         arrangement.arranged,
         "expand permute transpose t squeeze unsqueeze slice select split split_with_sizes unsafe_split "
         "unsafe_split_with_sizes unsafe_chunk unbind chunk diagonal flip roll unfold repeat movedim narrow "
-        "take_along_dim repeat_interleave tensor_split swapaxes",
+        "take_along_dim repeat_interleave tensor_split swapaxes pixel_shuffle",
     ),
     **each(arrangement.reshaped, "view _unsafe_view reshape _reshape_alias flatten unflatten"),
     "view_as_complex": arrangement.paired,
@@ -129,7 +129,7 @@ RULES: dict[str, Rule] = {
     **each(
         reduction.pooled,
         "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d "
-        "adaptive_avg_pool2d",
+        "adaptive_avg_pool2d upsample_linear1d",
     ),
     **each(
         beside(reduction.pooled),

@@ -51,6 +51,7 @@ CASES: dict[str, Case] = {
     "narrow": case(lambda x: aten.narrow(x, 1, 1, 2), X),
     "take_along_dim": case(lambda x: aten.take_along_dim(x, torch.tensor([[2], [0]]), 1), X),
     "repeat_interleave": case(lambda x: aten.repeat_interleave(x, torch.tensor([1, 3]), 0), X),
+    "pixel_shuffle": case(lambda x: aten.pixel_shuffle(x, 2), signed(1, 4, 1, 2)),
     "view": case(lambda x: aten.view(x, [3, 2]), X),
     "_unsafe_view": case(lambda x: aten._unsafe_view(x, [6]), X),
     "reshape": case(lambda x: aten.reshape(x.t(), [2, 3]), X),

@@ -74,6 +74,7 @@ CASES: dict[str, Case] = {
     "adaptive_avg_pool2d": case(lambda x: aten.adaptive_avg_pool2d(x, [1, 1]), IMAGE),
     "_adaptive_avg_pool2d": case(lambda x: aten._adaptive_avg_pool2d(x, [1, 1]), IMAGE),
     "_adaptive_avg_pool3d": case(lambda x: aten._adaptive_avg_pool3d(x, [1, 1, 1]), VOLUME),
+    "upsample_linear1d": case(lambda x: aten.upsample_linear1d(x, [12], False), LINE),
     "max_pool2d_with_indices": case(
         lambda x: aten.max_pool2d_with_indices(x, [2, 2], [1, 1]), signed(1, 2, 2, 3), points=40
     ),

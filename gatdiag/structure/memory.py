@@ -87,7 +87,7 @@ class Memory:
         self._keep(module._buffers)
         for buffer in module._buffers.values():
             if buffer is not None:
-                self._undo.append(partial(_write, buffer, buffer.detach().clone()))
+                self._keep_tensor(buffer)
         if not self._is_at_home(type(module)):
             return
         for name, value in vars(module).items():
@@ -99,9 +99,8 @@ class Memory:
 
     @_enter.register
     def _(self, tensor: Tensor, path: str) -> None:
-        unknown = tensor.is_inference() or tensor.layout != torch.strided or isinstance(tensor, nn.Parameter)
-        if not unknown and tensor.numel() <= _LARGEST:
-            self._undo.append(partial(_write, tensor, tensor.detach().clone()))
+        if tensor.numel() <= _LARGEST and not isinstance(tensor, nn.Parameter):
+            self._keep_tensor(tensor)
 
     @_enter.register(list | tuple | deque | set | dict)
     def _(self, value: Any, path: str) -> None:
@@ -140,7 +139,7 @@ class Memory:
                 if isinstance(plain, FunctionType):
                     self._visit(f"{base.__qualname__}.{name}", plain)
                 elif not name.startswith("__") and isinstance(value, (*_NUMBERS, Tensor, list, dict, deque)):
-                    self._undo.append(partial(setattr, base, name, value))
+                    self._undo.append(partial(_set, base, name, value))
                     self._visit(f"{base.__qualname__}.{name}", value)
 
     @_enter.register
@@ -173,6 +172,10 @@ class Memory:
     def _keep(self, live: Any) -> None:
         self._undo.append(partial(_refill, live, live.copy()))
 
+    def _keep_tensor(self, tensor: Tensor) -> None:
+        if tensor.layout == torch.strided and not tensor.is_inference():
+            self._undo.append(partial(_write, tensor, tensor.detach().clone()))
+
     def _is_at_home(self, thing: Any) -> bool:
         """True if a class or function belongs to the packages that the model's own classes come from."""
         return (thing.__module__ or "").partition(".")[0] in self._homes
@@ -196,6 +199,11 @@ def _refill(live: Any, before: Any) -> None:
     if len(now) != len(then) or any(one is not other for one, other in zip(now, then, strict=True)):
         live.clear()
         (live.update if isinstance(live, dict | set) else live.extend)(before)
+
+
+def _set(kind: type, name: str, value: object) -> None:
+    if vars(kind).get(name) is not value:  # members of an enumeration refuse to be set
+        setattr(kind, name, value)
 
 
 def _write(tensor: Tensor, value: Tensor) -> None:

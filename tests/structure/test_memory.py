@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,8 +24,12 @@ def helper() -> None:
     SETTINGS.times += 1
 
 
+class Mode(Enum):
+    PLAIN = 1
+
+
 class Remembering(nn.Module):
-    """Writes wherever a forward pass can."""
+    """Writes wherever a forward pass can, and holds what cannot be written."""
 
     hits = 0
 
@@ -36,10 +41,13 @@ class Remembering(nn.Module):
         self.state: dict[str, Any] = {"list": [0], "queue": deque([1], maxlen=2), "set": {1}}
         self.own, self.generator, self.drawn = random.Random(0), np.random.default_rng(0), torch.Generator()
         self.register_buffer("memory", torch.zeros(3))
+        self.modes = Mode
+        self.register_buffer("adjacency", torch.eye(3).to_sparse())
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         helper()
         Remembering.hits += 1
+        assert self.modes.PLAIN is Mode.PLAIN
         self.times += 1
         self.state["list"][0] += 1
         self.state["queue"].append(self.times)
@@ -57,7 +65,7 @@ def call(model: nn.Module) -> None:
 def seen(model: Remembering) -> list[Any]:
     state = {name: list(value) if isinstance(value, deque) else value for name, value in model.state.items()}
     outside = [TIMES, SETTINGS.times, Remembering.hits, model.own.getstate(), model.generator.bit_generator.state]
-    buffers = [buffer.tolist() for buffer in model.buffers()]
+    buffers = [buffer.to_dense().tolist() for buffer in model.buffers()]
     return [*outside, model.times, str(state), model.last is None, model.conv._cached_edge_index, buffers,
             model.drawn.get_state().tolist()]  # fmt: skip
 

@@ -29,7 +29,7 @@ from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.layers import ForwardPass, measured
 from gatdiag.recorder.model import RecordingPlan
 from gatdiag.recorder.non_finite import FirstNonFinite
-from gatdiag.recorder.weights import Flat, WeightColumns, dot, square
+from gatdiag.recorder.weights import Flat, WeightColumns, are_equal, are_finite, dot
 from gatdiag.recorder.writer import Writer
 
 _SECONDS: Final = 0.5
@@ -48,7 +48,7 @@ class Sample:
     weights: Flat  # before the step
     gradients: Flat  # as the optimizer used them, not scaled
     has_gradient: NDArray[np.bool_]  # which parameters have one
-    square: float  # of the gradients, as in `square`
+    is_finite: bool  # whether all entries of weights and gradients are known to be
     moved: Flat | None = None  # the weights after the step, where these are wanted
     moves: dict[str, Update] | None = None  # how parameters of laws will be moved, where that is wanted and known
     layers: ForwardPass | None = None
@@ -57,7 +57,6 @@ class Sample:
     unscale_raw: Any = None  # what these are multiplied by
     left: Any = None  # norm of the gradients when the backward pass began, where that was looked at
     repeats: bool = False  # whether its overshoot is wanted, and its batch is that of the step before
-    is_finite: bool = False  # whether all entries of weights and gradients are known to be
 
     def change(self) -> Flat | None:
         """By how much the step moved the weights, if that was taken."""
@@ -133,9 +132,8 @@ class Backlog:
         weights, given = flat.weights(), [tensor.grad for tensor in flat.tensors]
         gradients = _unscaled(flat.side_by_side(given), unscale)
         has_gradient = np.array([gradient is not None for gradient in given], dtype=bool)
-        sample = Sample(step, record, due, weights, gradients, has_gradient, square(gradients))
-        sample.is_finite = math.isfinite(square(weights)) and math.isfinite(sample.square)
-        return sample
+        is_finite = are_finite(weights) and are_finite(gradients)
+        return Sample(step, record, due, weights, gradients, has_gradient, is_finite)
 
     def join(self, sample: Sample, optimizer: Optimizer, unscale: Tensor | None) -> None:
         """The gradients of an optimizer that joins the step, which may be others than when it began."""
@@ -146,10 +144,9 @@ class Backlog:
             if id(tensor) in held and tensor.grad is not None:
                 old[position].copy_(new[position])
                 sample.has_gradient[position] = True
-        earlier, sample.square = sample.square, square(sample.gradients)
-        if sample.raw is before and sample.square == earlier:
+        if sample.raw is before and are_equal(before, sample.gradients):
             sample.raw = sample.gradients
-        sample.is_finite &= math.isfinite(sample.square)
+        sample.is_finite &= are_finite(sample.gradients)
 
     def take_moved(self, sample: Sample) -> None:
         """The weights have moved; nothing new if that was taken."""

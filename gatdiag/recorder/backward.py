@@ -1,15 +1,12 @@
 """Backward passes: whether one is running, how many there were, and the gradients at the end of each."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gatdiag.recorder.weights import Flat, FlatParameters, square
-
-_LEAST, _LARGEST = 1e-24, 1e30  # sums of squares between which none of float32 over- or underflows
+from gatdiag.recorder.weights import Flat, FlatParameters
 
 
 def in_backward_pass() -> bool:
@@ -43,7 +40,6 @@ class BackwardPass:
 
     def __init__(self) -> None:
         self._gradients: Flat | None = None
-        self._square = math.nan
         self._number = -1
         self._earlier: list[tuple[int, int]] = []
 
@@ -62,12 +58,11 @@ class BackwardPass:
         gradients = [tensor.grad for tensor in flat.tensors]
         if versions(gradients) != self._earlier:  # else nothing was accumulated: gradients were asked for elsewhere
             self._gradients = flat.side_by_side(gradients)
-            self._square = square(self._gradients)
 
-    def give(self, used: Flat, square: float) -> Flat | None:
-        """Those of the last pass, or those that the step uses, if they are the same; None where no pass was seen."""
+    def give(self) -> Flat | None:
+        """Those of the last pass, once; None where no pass was seen."""
         raw, self._gradients = self._gradients, None
-        return used if raw is not None and _LEAST < square == self._square < _LARGEST else raw
+        return raw
 
 
 def versions(gradients: Iterable[Tensor | None]) -> list[tuple[int, int]]:

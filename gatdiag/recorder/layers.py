@@ -232,7 +232,7 @@ class LayerRecorder:
             return
         output = _first_tensor_if_any(returned)
         if isinstance(returned, Mapping) and layer not in self._parts:
-            self._note_part(layer, returned)
+            self._guard("layer outputs", self._note_part, layer, returned)
         run = self._guard("layer outputs", self._measure_output, layer, inputs, output)
         # A leaf (the user's own tensor, handed through) would keep its hooks for ever.
         if run is not None and output is not None and output.requires_grad and not output.is_leaf:
@@ -248,10 +248,7 @@ class LayerRecorder:
             self._recorder.on_gradient()
 
     def _note_part(self, layer: str, output: Mapping[Any, Any]) -> None:
-        try:
-            found = [repr(key) for key, item in output.items() if first_tensor(item) is not None]
-        except Exception:  # one that cannot be looked into is the user's, and so are its exceptions
-            return
+        found = [repr(key) for key, item in output.items() if first_tensor(item) is not None]
         if len(found) > 1:
             self._parts[layer] = f"{layer} returns {', '.join(found)}: its output is recorded for {found[0]} alone"
 

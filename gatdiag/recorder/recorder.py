@@ -1,7 +1,6 @@
 """The recorder: a training loop runs inside it, and the run folder fills."""
 
 import atexit
-import math
 import os
 import sys
 import weakref
@@ -34,7 +33,7 @@ from gatdiag.recorder.scalars import TrainerMetrics, flattened, scalar, training
 from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.signals import Signals
-from gatdiag.recorder.weights import are_suspect
+from gatdiag.recorder.weights import are_equal, are_suspect
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure import Layer, Structure
 from gatdiag.structure.replica import unwrapped
@@ -469,8 +468,9 @@ class Recorder:
             if self._layers.saw_half and self._scaler is None:
                 self._guard.warn("gradients of float16 outputs", _PERHAPS_SCALED)
             sample.unscale_raw = unscale if sample.unscale is None else sample.unscale
-            square = sample.square if sample.unscale_raw is None else math.nan
-            sample.raw = self._backward_pass.give(sample.gradients, square)
+            sample.raw = self._backward_pass.give()
+            if sample.raw is not None and sample.unscale_raw is None and are_equal(sample.raw, sample.gradients):
+                sample.raw = sample.gradients
         return sample
 
     def _join(self, optimizer: Optimizer) -> None:

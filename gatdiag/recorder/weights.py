@@ -42,6 +42,7 @@ class FlatParameters:
         self.positions = list(alike.values())
         self.sizes = [[self.tensors[position].numel() for position in positions] for positions in self.positions]
         self._alike = [[self.tensors[position] for position in positions] for positions in self.positions]
+        self._lacks_some = sum(map(len, self.positions)) < len(self.tensors)
         self._totals = [sum(sizes) for sizes in self.sizes]
         self._zeros = [tensor.detach().new_zeros(()).expand(tensor.shape) for tensor in self.tensors]
 
@@ -79,10 +80,6 @@ class FlatParameters:
                 found[position] = piece
         return found
 
-    @property
-    def _lacks_some(self) -> bool:
-        return sum(map(len, self.positions)) < len(self.tensors)
-
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
     flat: Tensor = torch._C._nn.flatten_dense_tensors([*tensors]).detach()
@@ -91,16 +88,15 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
     return flat.clone() if len(tensors) == 1 else flat
 
 
-def square(flats: Flat) -> float:
-    """Roughly the sum of squares of real ones, not finite where an entry is not; NaN if the host would have to wait."""
-    total = 0.0
-    for flat in flats:
-        if not flat.is_cpu:
-            return math.nan
-        if not flat.is_complex():
-            array = flat.numpy()
-            total += float(np.vdot(array, array))  # which warns of no overflow, as `dot` does
-    return total
+def are_finite(flats: Flat) -> bool:
+    """True if all entries of real ones are known to be finite; False where the host would have to wait."""
+    arrays = [flat.numpy() for flat in flats if flat.is_cpu and not flat.is_complex()]
+    return all(flat.is_cpu for flat in flats) and all(math.isfinite(np.vdot(array, array)) for array in arrays)
+
+
+def are_equal(one: Flat, other: Flat) -> bool:
+    """True if all entries are known to be equal; False where the host would have to wait."""
+    return all(a.is_cpu and torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def dot(one: Flat, other: Flat) -> float:

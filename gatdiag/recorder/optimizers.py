@@ -9,7 +9,6 @@ made one, its steps count if they were meant for this model, which does not move
 """
 
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -53,8 +52,6 @@ class OptimizerHooks:
         self._own: dict[int, nn.Parameter] = {}  # the parameters as they were last listed
         self.stepped_inside = False  # a backward pass
         self._saw_own = False  # whether an optimizer that holds some of the parameters has made a step
-        # optimizers that hold no parameter of the model -> gradients at their last steps, and versions of these
-        self._others = weakref.WeakKeyDictionary[Optimizer, list[tuple[weakref.ref[Tensor], int]]]()
         self._handles: list[Any] = []
 
     @property
@@ -182,7 +179,7 @@ class OptimizerHooks:
         return all(key in held or parameter.grad is None for key, parameter in self._own.items())
 
     def _is_misdirected(self, optimizer: Optimizer) -> bool:
-        """True if training passes of the model come before this step, and gave its optimizer's parameters no gradient.
+        """True if training passes of the model come before this step, and its optimizer's parameters have no gradient.
 
         The optimizer of another network that is trained beside this one, such as a critic, has gradients of its own.
         """
@@ -192,10 +189,7 @@ class OptimizerHooks:
         if not self._recorder.is_ahead or all(parameter.grad is None for parameter in self._parameters()):
             return False
         gradients = [parameter.grad for parameter in held_by(optimizer).values() if parameter.grad is not None]
-        before = [(gradient(), version) for gradient, version in self._others.get(optimizer, ())]
-        old = {id(gradient): version for gradient, version in before}
-        self._others[optimizer] = [(weakref.ref(gradient), gradient._version) for gradient in gradients]
-        return not any(old.get(id(gradient)) != gradient._version and bool(gradient.any()) for gradient in gradients)
+        return not any(bool(gradient.any()) for gradient in gradients)
 
 
 def _is_skipped(optimizer: Optimizer) -> bool:

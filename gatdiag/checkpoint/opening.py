@@ -30,16 +30,12 @@ _REPEATED: Final = 1 << 20  # bytes up to which a tensor may repeat what its sto
 _LONGEST_EMPTY: Final = 1 << 24  # an axis beside one of length 0 costs the file nothing, and its reader a number each
 _HEAD = 64  # bytes that tell the formats apart
 
-_STEPS = (
-    *("global_step", "global_steps", "step", "steps", "iteration", "iter"),
-    *("num_steps", "n_iter", "it", "train_step"),
-)
-_EPOCHS = ("epoch", "current_epoch", "epochs", "last_epoch", "n_epoch")
-_NESTED = ("state", "trainer_state", "meta", "metadata", "train_state")
+_STEPS = ("global_step", "step", "steps", "iteration", "iter", "train_step")
+_EPOCHS = ("epoch", "current_epoch")
+_NESTED = ("state", "trainer_state", "meta", "train_state")
 _AFTER = r"(?:^|[^a-z])(?:{})[=_-]?(\d{{1,15}})(?!\d)"
-_STEP_IN_NAME = re.compile(_AFTER.format("global_step|step|steps|iteration|iter|it"), re.IGNORECASE)
+_STEP_IN_NAME = re.compile(_AFTER.format("checkpoint|ckpt|steps?|iteration|iter|it"), re.IGNORECASE)
 _EPOCH_IN_NAME = re.compile(_AFTER.format("epoch|ep|e"), re.IGNORECASE)
-_STEP_IN_FOLDER = re.compile(_AFTER.format("checkpoint|ckpt|global_step|step|iteration|iter"), re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\d.vV])(\d{1,15})(?![\d.]*\d)")
 _NUMBER_TYPE = re.compile(r"(?<![a-z])(?:b?float|b?fp|u?int|bf|complex)\d+", re.IGNORECASE)
 _BEGINNING = re.compile(r"(?<![a-z])(init|initial|initiali[sz]ation|fresh|start|untrained)(?![a-z])", re.IGNORECASE)
@@ -249,7 +245,7 @@ def step_in_name(path: Path) -> int | None:
     name = _NUMBER_TYPE.sub("-", _stem(path))
     found = _STEP_IN_NAME.findall(name) or _NUMBER.findall(_EPOCH_IN_NAME.sub("-", name))
     if not found and not _EPOCH_IN_NAME.search(name):
-        found = _STEP_IN_FOLDER.findall(path.parent.name)  # checkpoint-500/model.safetensors
+        found = _STEP_IN_NAME.findall(path.parent.name)  # checkpoint-500/model.safetensors
     return int(found[-1]) if found else None
 
 
@@ -337,17 +333,18 @@ def _entries(source: PathLike) -> list[Path]:
 
 def _inside(folder: Path) -> list[Path]:
     """The checkpoints in a folder; InputError where there is none, or one is damaged."""
-    looking = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith(".") and is_checkpoint(entry)]
-    others: dict[Path, NoModelError] = {}
-    for entry in looking:
+    found, refused = [], []
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith(".") or not is_checkpoint(entry):
+            continue
         try:
             open_checkpoint(entry)
+            found.append(entry)
         except NoModelError as error:
-            others[entry] = error
-    if looking and len(others) == len(looking):
-        raise next(iter(others.values()))
-    if not looking:
-        raise InputError(f"Expected checkpoints in the folder {shown_path(folder)}, and there are none")
-    for reason in others.values():
+            refused.append(error)
+    if not found:
+        nothing = InputError(f"Expected checkpoints in the folder {shown_path(folder)}, and there are none")
+        raise refused[0] if refused else nothing
+    for reason in refused:
         warnings.warn(f"Skipped: {reason}", stacklevel=3)
-    return [entry for entry in looking if entry not in others]
+    return found

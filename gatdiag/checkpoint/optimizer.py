@@ -81,22 +81,15 @@ def named_states(optimizer: State, tensors: Mapping[str, Tensor]) -> dict[str, S
     states = {_key(key): state for key, state in optimizer["state"].items() if isinstance(state, dict)}
     members = [_members(group) for group in _groups(optimizer)]
     order = list(chain.from_iterable(members))
-    named = [key for group in _groups(optimizer) for key in _listed(group.get("param_names"))]
-    if order and all(isinstance(key, str) for key in order):
-        named = order
-    elif not named and any(isinstance(key, str) for key in states):
-        order = named = [key for key in states if isinstance(key, str)]
-    elif not order:
-        order = sorted(key for key in states if type(key) is int)
-        members = [order]
-    if len(named) == len(order) and all(isinstance(name, str) for name in named) and named:
-        names = _by_name(named, tensors)
+    named = [key for group in _groups(optimizer) for key in _listed(group.get("param_names"))] or order
+    if named and len(named) == len(order) and all(isinstance(name, str) for name in named):
+        names: list[str] | None = _by_name(named, tensors)
     else:
         shapes = {key: _shape(states.get(key)) for key in order}
-        found = _by_order([shapes[key] for key in order], tensors)
-        if found is None or any(_overlap(shapes, one, other) for one, other in combinations(members, 2)):
-            return None
-        names = found
+        apart = not any(_overlap(shapes, one, other) for one, other in combinations(members, 2))
+        names = _by_order([shapes[key] for key in order], tensors) if apart else None
+    if names is None:
+        return None
     return {name: states[key] for key, name in zip(order, names, strict=True) if key in states and name in tensors}
 
 

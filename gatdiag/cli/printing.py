@@ -12,7 +12,6 @@ from rich.table import Table
 _OPTIONS: Final[Mapping[str, str]] = {
     "overwrite=True": "--overwrite",
     "in_place=True": "--in-place",
-    "include_approximate=True": "--include-approximate",
     'moments="drop"': "--moments drop",
 }
 

@@ -62,9 +62,6 @@ def rebalance(
     moments: Annotated[
         _Moments, typer.Option(help="The optimizer's state: rescale it along, or drop it.")
     ] = _Moments.rescale,
-    include_approximate: Annotated[
-        bool, typer.Option("--include-approximate", help="Use laws that hold only up to an epsilon in the model, too.")
-    ] = False,
     in_place: Annotated[bool, typer.Option("--in-place", help="Write over IN itself.")] = False,
 ) -> None:
     """Rescale the weights of a checkpoint until its neurons balance; the function it computes stays the same.
@@ -81,7 +78,7 @@ def rebalance(
     if drop:
         checkpoint = replace(checkpoint, optimizer=None)
     if model is None:
-        if towards != "c" or include_approximate or any(given is not None for given in (data, inputs, transform)):
+        if towards != "c" or any(given is not None for given in (data, inputs, transform)):
             raise InputError("Names and shapes alone allow for balancing c: for all else give --model")
         balanced = _by_names(checkpoint)
     else:
@@ -89,7 +86,7 @@ def rebalance(
 
         with redirect_stdout(sys.stderr):  # the model's own code may print
             case = load_case(model, data, inputs, root, transform, sizes_of(checkpoint))
-            balanced = _by_model(checkpoint, case, towards, include_approximate=include_approximate)
+            balanced = _by_model(checkpoint, case, towards)
     written = write_checkpoint(
         checkpoint,
         balanced.weights,
@@ -125,7 +122,7 @@ def _by_names(checkpoint: Checkpoint) -> _Balanced:
         return _Balanced({}, {}, [_NOTHING, *_skipped(rescaling.skipped)])
     weights = {name: multiply_(laws.parameters[name].clone(), scale) for name, scale in rescaling.factors.items()}
     before, after = (of.abs()[chosen].max() for of in (laws.c(), laws.c({**laws.parameters, **weights})))
-    factors = [law.factor for law in rescaling.by_law]
+    factors = rescaling.by_law.values()
     lines = [
         f"{len(chosen)} laws balanced: largest |c| {before:.3g} before, {after:.1e} after; factors from "
         f"{min(factors):.3g} to {max(factors):.3g}",
@@ -136,7 +133,7 @@ def _by_names(checkpoint: Checkpoint) -> _Balanced:
     return _Balanced(weights, scales, [*lines, *_skipped(rescaling.skipped)])
 
 
-def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_approximate: bool) -> _Balanced:
+def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str) -> _Balanced:
     from gatdiag.checkpoint.state_dict import fit, load_weights_
     from gatdiag.remedies import rebalance_
 
@@ -147,18 +144,18 @@ def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str, *, include_
             "graph, name the one it was trained on: --data NAME --root FOLDER, or --inputs"
         )
     load_weights_(case.model, found.tensors)
-    options: dict[str, Any] = {"towards": towards, "include_approximate": include_approximate}
     if towards == "relative-gradients":
         if case.loss is None:
             raise InputError("--towards relative-gradients needs a loss: give --data")
-        options["loss"] = case.loss
-    done = rebalance_(case.model, *case.args, **options, **case.kwargs)
+        case.loss(case.model(*case.args, **case.kwargs)).backward()
+    options: dict[str, Any] = {"towards": towards, **case.kwargs}
+    done = rebalance_(case.model, *case.args, **options)
     if not done.factors:
         return _Balanced({}, {}, [_NOTHING, *_skipped(done.skipped)])
     lines = [
         f"{len(done.factors)} laws balanced: largest |c| {done.c_before:.3g} before, {done.c_after:.1e} after; largest "
         f"imbalance {done.imbalance_before:.3g} before, {done.imbalance_after:.1e} after; factors from "
-        f"{done.smallest_factor:.3g} to {done.largest_factor:.3g}",
+        f"{min(done.factors.values()):.3g} to {max(done.factors.values()):.3g}",
         *([] if done.double is None else [_moved("in float64", done.double)]),
         _moved("in the model's own precision", done.own),
         f"the model ran on {case.source}",

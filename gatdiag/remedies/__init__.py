@@ -8,8 +8,7 @@
 - `leaky`: leaky ReLU in place of ReLU
 - `initialize`: fresh weights by a named scheme, as they are or balanced
 - `fresh`: the schemes with their options, and what each draws
-- `stack`: which weights lead into a neuron and which out of it, read off a stack of layers
-- `balance`: how large fresh weights are: every neuron balances, and a signal keeps its size
+- `balance`: which weights lead into a neuron and which out, and how large fresh ones are: each neuron balances
 - `rebalance`: rescale a model, also while it trains, so that neurons balance and its function stays
 - `least_norm`: the factors that do so, from laws and tensors, along the `orbit` of the weights
 - `verification`: how far outputs move, found out on a copy; layers that move them are skipped

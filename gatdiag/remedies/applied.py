@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized, register_parametrization, type_before_parametrizations
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -206,19 +206,9 @@ def _dress(module: nn.Module, remedies: tuple[type, ...]) -> None:
     own: type = getattr(kind, _OWN, kind)
     dressed = _class_of(own, remedies) if remedies else own
     if is_parametrized(module):  # the class that torch puts in front of all others stays there, where torch looks
-        dressed = parametrized(type(module), dressed)
+        front = {name: value for name, value in vars(type(module)).items() if name not in ("__dict__", "__weakref__")}
+        dressed = type(type(module).__name__, (dressed,), front)
     module.__class__ = dressed
-
-
-def parametrized(front: type, *behind: type) -> type:
-    """A copy of the class that torch gives a parametrized module, in front of another class."""
-    own = {name: value for name, value in vars(front).items() if name not in ("__dict__", "__weakref__")}
-    return type(front.__name__, behind, own)
-
-
-def picklable(module: nn.Module) -> None:
-    """Let a parametrized module be pickled, which torch refuses as it makes a class for each."""
-    type(module).__reduce_ex__ = _reduced  # type: ignore[method-assign]
 
 
 def remove_all(handles: Iterable[RemovableHandle]) -> None:
@@ -236,20 +226,11 @@ def _class_of(own: type, remedies: tuple[type, ...]) -> type:
 
 
 def _reduced(module: Any, _: object) -> Any:
-    kind: Any = type_before_parametrizations(module)
-    names = tuple(module.parametrizations) if is_parametrized(module) else ()
-    return _empty, (getattr(kind, _OWN, kind), _remedies(module), names), kind.__getstate__(module)
+    kind = type(module)
+    return _empty, (getattr(kind, _OWN, kind), _remedies(module)), module.__getstate__()
 
 
-def _empty(own: type, remedies: tuple[type, ...], parametrized_names: tuple[str, ...]) -> Any:
+def _empty(own: type, remedies: tuple[type, ...]) -> Any:
     """A layer without contents, which unpickling fills."""
-    kind: Any = _class_of(own, remedies) if remedies else own
-    layer = kind.__new__(kind)
-    if parametrized_names:
-        nn.Module.__init__(layer)
-        for name in parametrized_names:  # torch makes the class
-            layer.register_parameter(name, nn.Parameter(torch.empty(())))
-            register_parametrization(layer, name, nn.Identity())
-        picklable(layer)
-        layer.__dict__.clear()
-    return layer
+    kind: Any = _class_of(own, remedies)
+    return kind.__new__(kind)

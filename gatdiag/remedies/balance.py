@@ -1,29 +1,112 @@
-"""How large fresh weights are: what leads into a neuron as what leads out of it, and a signal as it came."""
+"""How large fresh weights are: what leads into a neuron as what leads out of it, and a signal as it came.
+
+What leads where is read off a model's own laws, or off a stack of layers.
+"""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
 from typing import Any, Final, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
-from gatdiag.errors import InputError
+from gatdiag.errors import ModelError
 from gatdiag.laws import Term
 from gatdiag.laws.outputs import floating_tensors
-from gatdiag.structure import Replica, discover, replicate
+from gatdiag.structure import Layer, Replica, Structure, discover, replicate
+from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, path_of, stack_layer
 
 # The terms of a neuron's law: weights that lead into it have positive exponents, those that lead out of it negative.
 Neuron: TypeAlias = tuple[Term, ...]
 
+KINDS: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # of which a stack is known without inputs
+_WAY_OUT: Final = "Give the inputs of a forward pass too, so that the model's own laws say what leads where."
 _TOLERANCE: Final = 1e-6  # of c relative to its terms; rounding in float32 leaves about 1e-7
 _PASSES: Final = 12
 _CLOSE: Final = 1e-3  # logarithm of the size of the outputs
 
 
+# --- a stack of layers ------------------------------------------------------------------------------------------------
+
+
+def neurons_of_stack(model: nn.Module, structure: Structure) -> tuple[Neuron, ...]:
+    """Every neuron between two layers that follow each other in module order, with the weights on both of its sides.
+
+    Neuron i of a layer has row i of each of its matrices on one side, and column i of each of the next layer's on the
+    other, where its own attention vectors count, too. Heads that are concatenated are so many more neurons; where they
+    are averaged, neuron i has row i of each head. Biases, which are zero at the beginning, are left out.
+
+    Raises:
+        ModelError: A layer is of another kind than `KINDS`, or the widths do not follow each other.
+    """
+    links = _links(model, structure)
+    return tuple(
+        (*link.incoming(i, link.outputs), *following.outgoing(i))
+        for link, following in pairwise(links)
+        for i in range(link.outputs)
+    )
+
+
+def squared_norm_of_stack(model: nn.Module, structure: Structure, *, in_reverse: bool = False) -> float:
+    """The squared norm of what leads into a neuron of the first layer with which a balanced stack passes a signal on.
+
+    Balance makes the sum F of all squared weights the same in each layer, so one number is left to choose. A layer
+    whose columns have squared norms of F / n, n being the width it reads, and which averages H heads, multiplies the
+    squared norm of a signal by F / (2 n H^2): ReLU passes half of it on, and the mean of H matrices that are orthogonal
+    to each other has 1 / H^2 of their squared norms. The first layer, whose rows are scaled instead, multiplies its
+    inputs' mean square in this way, n being the width it writes. F is chosen so that the product over all layers is 1.
+
+    Returns:
+        F divided by the width of the first layer (in reverse: what leads out of a neuron before the last layer, so
+        divided by the number of these): 2 where all hidden widths are equal and no heads are averaged, as in
+        procedure 2.6 of "Are GATs Out of Balance?"; 2 H^2 where each layer averages H heads.
+
+    Raises:
+        ModelError: As `neurons_of_stack`.
+    """
+    links = _links(model, structure)
+    first = links[0].outputs
+    widths = [first, *(link.outputs for link in links[:-1])]
+    logarithms = (math.log(width * (link.heads or 1) ** 2 / first) for width, link in zip(widths, links, strict=True))
+    whole = 2 * first * math.exp(fmean(logarithms))
+    return whole / (links[-1].inputs if in_reverse else first)
+
+
+def _links(model: nn.Module, structure: Structure) -> list[StackLayer]:
+    links = [_link(model, layer) for layer in structure if layer.parameters]
+    try:
+        for link, following in pairwise(links):
+            check_widths(link, following)
+    except NotPlainError as error:
+        raise ModelError(f"Expected a stack in module order, but {error}. {_WAY_OUT}") from error
+    return links
+
+
+def _link(model: nn.Module, layer: Layer) -> StackLayer:
+    try:
+        found = stack_layer(layer)
+    except NotPlainError:
+        found = None
+    if found is None or layer.kind not in KINDS or len({info.shape for info in found.matrices}) != 1:
+        raise ModelError(
+            f"Expected a stack of {', '.join(KINDS)} layers without edge features or targets of their own, but "
+            f"{layer.name} is a {layer.kind} with {', '.join(info.name for info in layer.parameters)}. {_WAY_OUT}"
+        )
+    conv = model.get_submodule(path_of(layer))
+    averaged = not getattr(conv, "concat", True)
+    return replace(found, biases=(), heads=int(getattr(conv, "heads", 1)) if averaged else 1)
+
+
+# --- balance ----------------------------------------------------------------------------------------------------------
+
+
 def balance_(
     weights: Mapping[str, Tensor],
     neurons: Sequence[Neuron],
-    squared_norms: float | Sequence[float] = 2.0,
+    squared_norm: float = 2.0,
     *,
     in_reverse: bool = False,
     vectors: Collection[str] = (),
@@ -44,7 +127,7 @@ def balance_(
     Source:
         Procedure 2.6 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023).
     """
-    scale_ends_(weights, ends(neurons, in_reverse, (*vectors, *held)), squared_norms)
+    scale_ends_(weights, ends(neurons, in_reverse, (*vectors, *held)), squared_norm)
     for terms in reversed(neurons) if in_reverse else neurons:
         first, second = _sides(terms, in_reverse)
         followed = _squares(weights, tuple(term for term in second if term.parameter in held))
@@ -74,12 +157,9 @@ def ends(neurons: Sequence[Neuron], in_reverse: bool = False, others: Collection
     return [terms for terms in found if terms]
 
 
-def scale_ends_(weights: Mapping[str, Tensor], found: Sequence[Neuron], squared_norms: float | Sequence[float]) -> None:
-    """Scale what `ends` gives, in place, to squared norms."""
-    norms = [squared_norms] * len(found) if isinstance(squared_norms, float | int) else squared_norms
-    if len(norms) != len(found):
-        raise InputError(f"Expected one beta for each of the {len(found)} neurons to begin with, got {len(norms)}.")
-    for terms, squared_norm in zip(found, norms, strict=True):
+def scale_ends_(weights: Mapping[str, Tensor], found: Sequence[Neuron], squared_norm: float) -> None:
+    """Scale what `ends` gives, in place, to a squared norm."""
+    for terms in found:
         _scale(weights, terms, squared_norm)
 
 
@@ -110,6 +190,9 @@ def _views(weight: Tensor, term: Term) -> Iterator[Tensor]:
         for axis, position in zip(term.axes, index, strict=True):
             place[axis] = position
         yield weight[tuple(place)]
+
+
+# --- a signal keeps its size ------------------------------------------------------------------------------------------
 
 
 def preserving_factor(

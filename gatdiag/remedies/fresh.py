@@ -1,15 +1,16 @@
 """Fresh weights: schemes and their options, what each draws, and how looks-linear matrices are laid out."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import torch
 from torch import Generator, Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Term
+from gatdiag.remedies.applied import positive
 from gatdiag.remedies.balance import Neuron
 from gatdiag.structure import ParameterInfo
 
@@ -17,7 +18,6 @@ Scheme: TypeAlias = Literal["xavier", "xavier_uniform", "kaiming", "orthogonal",
 SCHEMES: Final[tuple[Scheme, ...]] = get_args(Scheme)
 Attention: TypeAlias = Literal["zero", "random"]
 Order: TypeAlias = Literal["forward", "reverse"]
-Beta: TypeAlias = float | Literal["uniform", "normal"] | Sequence[float] | Tensor
 LAID_OUT: Final = frozenset({"orthogonal", "identity", "looks_linear_identity"})  # by what leads where
 
 
@@ -28,7 +28,7 @@ class Recipe:
     scheme: Scheme
     balanced: bool
     attention: Attention
-    beta: Beta | None
+    beta: float | None
     in_reverse: bool
     zero_branches: bool
 
@@ -42,7 +42,7 @@ def read_recipe(
     scheme: str,
     balanced: bool | None,
     attention: Attention | None,
-    beta: Beta | None,
+    beta: float | None,
     order: Order,
     zero_branches: bool,
 ) -> Recipe:
@@ -75,42 +75,8 @@ def read_recipe(
         raise InputError(f"beta and order are of balanced schemes: give balanced=True with {scheme!r}.")
     if attention is None:
         attention = "zero" if balanced or base != short or found in LAID_OUT else "random"
-    return Recipe(found, balanced, attention, _known_beta(beta), order == "reverse", zero_branches)
-
-
-def _known_beta(beta: Any) -> Beta | None:
-    """A number, a name, or a list of numbers."""
-    if beta is None:
-        return None
-    if isinstance(beta, str) and beta in ("uniform", "normal"):
-        return "uniform" if beta == "uniform" else "normal"
-    try:
-        numbers = torch.zeros(0) if isinstance(beta, bool) else torch.as_tensor(beta, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        numbers = torch.zeros(0)
-    if numbers.dim() > 1 or not numbers.numel() or not bool((numbers > 0).all() & numbers.isfinite().all()):
-        raise InputError(
-            f"beta is a squared norm: a positive number, one for each neuron, 'uniform' or 'normal' was expected, got "
-            f"{beta!r}."
-        )
-    known: float | list[float] = numbers.tolist()
-    return known
-
-
-def squared_norms(recipe: Recipe, mean: float, count: int, generator: Generator | None) -> float | Sequence[float]:
-    """The beta of each of the neurons to begin with."""
-    if recipe.beta is None or isinstance(recipe.beta, float):
-        return mean if recipe.beta is None else recipe.beta
-    if not isinstance(recipe.beta, str):
-        return list(recipe.beta)
-    device = "cpu" if generator is None else generator.device
-    options: Any = {"generator": generator, "device": device, "dtype": torch.float64}
-    if recipe.beta == "uniform":
-        spread = 0.5 + torch.rand(count, **options)
-    else:
-        spread = (1 + torch.randn(count, **options) / 4).clamp(min=0.1)
-    norms: list[float] = (mean * spread).tolist()
-    return norms
+    squared_norm = None if beta is None else positive(beta, "beta is a squared norm")
+    return Recipe(found, balanced, attention, squared_norm, order == "reverse", zero_branches)
 
 
 # --- what is drawn ----------------------------------------------------------------------------------------------------

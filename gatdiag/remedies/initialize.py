@@ -1,7 +1,6 @@
 """Fresh weights for a model that does not train."""
 
 import inspect
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -12,29 +11,36 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Law, Laws, find_laws
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.remedies.applied import Applied, refuse_without_values
-from gatdiag.remedies.balance import Neuron, balance_, ends, preserving_factor, scale_ends_, squared_sides
+from gatdiag.remedies.balance import (
+    KINDS,
+    Neuron,
+    balance_,
+    ends,
+    neurons_of_stack,
+    preserving_factor,
+    scale_ends_,
+    squared_norm_of_stack,
+    squared_sides,
+)
 from gatdiag.remedies.fresh import (
     LAID_OUT,
     Attention,
-    Beta,
     Order,
     Recipe,
     Scheme,
     draw_,
     looks_linear_layouts,
     read_recipe,
-    squared_norms,
 )
 from gatdiag.remedies.least_norm import balancing
 from gatdiag.remedies.orbit import multiply_
-from gatdiag.remedies.stack import KINDS, neurons_of_stack, squared_norm_of_stack
+from gatdiag.remedies.weight_norm import is_rewritten
 from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrapped
 from gatdiag.structure.isolation import preserved_random_state
 
 Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 _TARGETS: Final[Mapping[str, str]] = {"GATv2Conv": "lin_r"}  # weights of the target node, which only score edges
-_REWRITTEN: Final = re.compile(r"(^|\.)parametrizations\.|weight_[gv]$|_orig$")
 _OPTIONS: Final = ("balanced", "attention", "beta", "order", "zero_branches", "generator")
 _DRAWN: Final = ("feature weight", "edge weight", "attention vector")
 
@@ -58,7 +64,7 @@ def initialize_(
     *args: Any,
     balanced: bool | None = None,
     attention: Attention | None = None,
-    beta: Beta | None = None,
+    beta: float | None = None,
     order: Order = "forward",
     zero_branches: bool = False,
     generator: Generator | None = None,
@@ -97,9 +103,9 @@ def initialize_(
       norm, where every c is zero (`gatdiag.remedies.least_norm.least_norm`). If beta is given, the rows of the first
       matrix are scaled to it, and stay. So are queries balanced with keys.
 
-    A common factor of all weights leaves c at zero, and decides what becomes of a signal. Unless beta is a number, the
+    A common factor of all weights leaves c at zero, and decides what becomes of a signal. Unless beta is given, the
     factor is the one with which a signal keeps its size: by the widths and heads of a stack
-    (`gatdiag.remedies.stack.squared_norm_of_stack`), where inputs are given by forward passes on a copy
+    (`gatdiag.remedies.balance.squared_norm_of_stack`), where inputs are given by forward passes on a copy
     (`gatdiag.remedies.balance.preserving_factor`). In a stack of equal widths beta is then the paper's 2.
 
     Biases become zero. Heads that are averaged get matrices of their own, since equal heads would stay equal; it is
@@ -115,9 +121,7 @@ def initialize_(
             count alike to begin with, as do then, in balanced schemes, the weights of GATv2's target nodes with
             ``share_weights=False`` (as the paper's code has it): they move as soon as the attention has. If left out,
             random for Xavier and Kaiming that are not balanced, else zero. Queries and keys are drawn in either case.
-        beta: Squared norm of what leads into a neuron of the first layer: a number; one for each such neuron;
-            ``uniform`` or ``normal``: drawn for each, in [b / 2, 3 b / 2] or with mean b and standard deviation b / 4
-            (and at least b / 10), b being such that a signal keeps its size.
+        beta: Squared norm of what leads into each neuron of the first layer. If left out, a signal keeps its size.
         order: From the first layer to the last, or in ``reverse``: beta is then of what leads out of a neuron into the
             last layer, and rows are scaled to the columns that follow them.
         zero_branches: Set the matrices by which the branches of a residual stream write into it to zero (inputs are
@@ -172,9 +176,9 @@ def initialize_(
     weights = {name: tensor.to(torch.float64) for name, tensor in drawn.items()}
     skipped: tuple[Exclusion, ...] = ()
     if recipe.balanced and laws is not None:
-        skipped = _balance_by_laws_(user, structure, weights, recipe, laws, inputs, generator)
+        skipped = _balance_by_laws_(user, structure, weights, recipe, laws, inputs)
     elif recipe.balanced:
-        _balance_stack_(user, structure, weights, recipe, neurons, generator)
+        _balance_stack_(user, structure, weights, recipe, neurons)
     _refuse_dead_branches(user, weights, branches, inputs)
     applied = Initialized(skipped)
     parameters = dict(user.named_parameters())
@@ -191,13 +195,13 @@ def _refuse_unknown_names(model: nn.Module, kwargs: Mapping[str, Any]) -> None:
     """A misspelled option would be taken for an input."""
     if not kwargs:  # some forward passes have no signature
         return
-    taken = inspect.signature(model.forward).parameters.values()
-    unknown = sorted({*kwargs} - {parameter.name for parameter in taken})
-    if unknown and all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken):
+    try:
+        inspect.signature(model.forward).bind_partial(**kwargs)
+    except TypeError as error:
         raise InputError(
             f"Expected the options {', '.join(_OPTIONS)} or inputs of {type(model).__name__}.forward by name, got "
-            f"{', '.join(unknown)}."
-        )
+            f"{', '.join(kwargs)}: {error}."
+        ) from error
 
 
 def _refuse_overflow(fresh: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
@@ -238,7 +242,7 @@ def _drawn(
             parameter = parameters[info.name]
             dtype = torch.promote_types(parameter.dtype, torch.float32)
             weight = fresh[info.name] = parameter.detach().to(dtype, copy=True)
-            if _REWRITTEN.search(info.name):
+            if is_rewritten(model, info.name):
                 raise ModelError(
                     f"Expected weights that are parameters themselves, got {info.name} of a parametrization (weight or "
                     "spectral normalization, pruning). Initialize first, or remove it."
@@ -272,17 +276,13 @@ def _balance_stack_(
     weights: dict[str, Tensor],
     recipe: Recipe,
     neurons: Sequence[Neuron],
-    generator: Generator | None,
 ) -> None:
     vectors = [info.name for info in structure.parameters if info.role == "attention vector"]
-    begin = ends(neurons, recipe.in_reverse, vectors)
-    mean = (
-        squared_norm_of_stack(model, structure, in_reverse=recipe.in_reverse) * recipe.squared_norm / 2
-        if neurons
-        else 2
-    )
-    norms = squared_norms(recipe, mean, len(begin), generator)
-    left = balance_(weights, neurons, norms, in_reverse=recipe.in_reverse, vectors=vectors)
+    squared_norm = recipe.beta
+    if squared_norm is None and neurons:
+        passing = squared_norm_of_stack(model, structure, in_reverse=recipe.in_reverse)
+        squared_norm = passing * recipe.squared_norm / 2
+    left = balance_(weights, neurons, squared_norm or 2.0, in_reverse=recipe.in_reverse, vectors=vectors)
     if left is not None:
         into, out = squared_sides(weights, left)
         raise ModelError(
@@ -328,8 +328,7 @@ def _balance_by_laws_(
     weights: dict[str, Tensor],
     recipe: Recipe,
     laws: Laws,
-    inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
-    generator: Generator | None,
+    inputs: Inputs,
 ) -> tuple[Exclusion, ...]:
     """Balance, at the size that passes a signal on; what cannot be balanced, and why."""
     roles = {info.name: info.role for info in structure.parameters}
@@ -337,15 +336,14 @@ def _balance_by_laws_(
     queries_and_keys = {term.parameter for law in laws if not _is_neuron(law) for term in law.terms}
     vectors = {name for name, role in roles.items() if role == "attention vector"} | queries_and_keys
     begin = ends(_neurons(laws), recipe.in_reverse, vectors | held)
-    norms = squared_norms(recipe, recipe.squared_norm, len(begin), generator)
-    skipped = _settle_(weights, recipe, laws, norms, begin, vectors, held)
-    if recipe.beta is None or isinstance(recipe.beta, str):
+    squared_norm = recipe.squared_norm if recipe.beta is None else recipe.beta
+    skipped = _settle_(weights, recipe, laws, squared_norm, begin, vectors, held)
+    if recipe.beta is None:
         scaled = frozenset(term.parameter for law in laws for term in law.terms) - held
         factor = preserving_factor(model, weights, scaled, *inputs)
         for name in scaled:
             weights[name] *= factor
-        norms = [norm * factor**2 for norm in norms] if isinstance(norms, Sequence) else norms * factor**2
-        skipped = _settle_(weights, recipe, laws, norms, begin, vectors, held)
+        skipped = _settle_(weights, recipe, laws, squared_norm * factor**2, begin, vectors, held)
     return (*skipped, *laws.excluded)
 
 
@@ -353,7 +351,7 @@ def _settle_(
     weights: dict[str, Tensor],
     recipe: Recipe,
     laws: Laws,
-    norms: float | Sequence[float],
+    squared_norm: float,
     begin: Sequence[Neuron],
     vectors: Collection[str],
     held: Collection[str],
@@ -361,14 +359,14 @@ def _settle_(
     """Balance neurons one after the other, or else all at once; what cannot be balanced, and why."""
     neurons = _neurons(laws)
     swept = {name: weight.clone() for name, weight in weights.items()}
-    if balance_(swept, neurons, norms, in_reverse=recipe.in_reverse, vectors=vectors, held=held) is None:
+    if balance_(swept, neurons, squared_norm, in_reverse=recipe.in_reverse, vectors=vectors, held=held) is None:
         weights.update(swept)
         if len(neurons) == len(laws):
             return ()
     elif recipe.beta is not None:
-        scale_ends_(weights, begin, norms)
+        scale_ends_(weights, begin, squared_norm)
         held = {*held, *(term.parameter for terms in begin for term in terms)}
-    rescaling = balancing(laws, weights, include_approximate=True, held=held)
+    rescaling = balancing(laws, weights, held=held)
     if not rescaling.balanced:
         reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in rescaling.skipped)
         raise ModelError(f"Expected weights that can be balanced, but {reasons}. Use a scheme that is not balanced.")

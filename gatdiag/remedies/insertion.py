@@ -13,8 +13,6 @@ from gatdiag.remedies.applied import Applied, has_remedy, module_of, put_on, ref
 from gatdiag.structure import unwrapped
 
 _SLOT = "inserted"
-_TAKEN = ("in_channels", "in_features", "num_features", "num_channels", "normalized_shape")
-_RETURNED = ("out_channels", "out_features")
 
 
 class Skip(nn.Module):
@@ -96,8 +94,8 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
 
     Raises:
         InputError: No layer has such a name, or `module` is no module.
-        ModelError: A layer has one of this kind already, the widths differ, or it is a scripted one. Nothing was
-            changed.
+        ModelError: A layer has one of this kind already, or is a scripted one. Nothing was changed. Widths that do not
+            fit fail in the forward pass.
 
     Source:
         PairNorm: Zhao & Akoglu, ICLR 2020. Skip connections against oversmoothing: Park et al., arXiv 2506.04653.
@@ -164,29 +162,10 @@ def _check(name: str, layer: nn.Module, module: nn.Module) -> None:
     if isinstance(layer, nn.Sequential):
         last = next(reversed([part for part, _ in layer.named_children()]), "0")
         raise InputError(f"{name} is a Sequential, which calls all that is in it: insert after a part, '{name}.{last}'")
-    before = list(getattr(layer, _SLOT)) if has_remedy(layer, _Extended) else []
-    if not before and hasattr(layer, _SLOT):
+    if hasattr(layer, _SLOT) and not has_remedy(layer, _Extended):
         raise ModelError(f"{name} has an attribute called {_SLOT!r} of its own: rename it")
-    if any(type(other) is type(module) for other in before):
+    if any(type(other) is type(module) for other in getattr(layer, _SLOT, ())):
         raise ModelError(f"{name} has a {type(module).__name__} inserted after it already: undo that first")
-    returned = next((width for part in [*reversed(before), layer] if (width := _width(part, _RETURNED))), None)
-    wanted = _width(layer if isinstance(module, Skip) else module, _TAKEN)
-    if wanted and returned and wanted != returned:
-        if isinstance(module, Skip):
-            raise ModelError(
-                f"A skip connection cannot fit {name}: it takes {wanted} channels and returns {returned}. Match only "
-                "layers that keep the width"
-            )
-        raise ModelError(f"{module} cannot fit {name}: it takes {wanted} channels, and {name} returns {returned}")
-
-
-def _width(layer: Any, names: tuple[str, ...]) -> int | None:
-    """Channels, if the layer says so as those of torch and PyG do."""
-    found = next((size for name in names if (size := getattr(layer, name, None)) is not None), None)
-    size = found[-1] if isinstance(found, tuple) and names is _TAKEN else found
-    if not isinstance(size, int) or size < 1:
-        return None
-    return size * (getattr(layer, "heads", 1) if names is _RETURNED and getattr(layer, "concat", False) is True else 1)
 
 
 def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -28,25 +28,6 @@ _RIDGE: Final = 1e-13  # relative to a diagonal of one: what no entry determines
 _DIVERGING: Final = (
     "no factor between 1e-6 and 1e6 balances it: the norm falls on and on along a rescaling it takes part in"
 )
-_APPROXIMATE: Final = "it holds only up to an epsilon in the model (include_approximate=True uses it all the same)"
-
-
-@dataclass(frozen=True)
-class LawFactor:
-    """What one law's weights are multiplied by.
-
-    Attributes:
-        name: Name of the law.
-        layer: Module path of the layer it is counted under.
-        neuron: Neuron or channel; None where the law runs over all of them.
-        factor: s > 0: each of the law's terms is multiplied by s to the power of its exponent. Above 1, what leads into
-            the neuron grows, and what leads out of it shrinks.
-    """
-
-    name: str
-    layer: str
-    neuron: int | None
-    factor: float
 
 
 @dataclass(frozen=True)
@@ -56,14 +37,14 @@ class Rescaling:
     Attributes:
         factors: Name of parameter -> what to multiply it by, positive float64 on the CPU, broadcasting against it.
         coordinates: Logarithm of each law's factor, float64 of shape (laws,); zero where the law was skipped.
-        by_law: One factor for each law that was balanced.
+        by_law: Name of each law that was balanced -> its factor.
         balanced: Positions of those laws.
         skipped: Laws that were not, and why.
     """
 
     factors: Mapping[str, Tensor]
     coordinates: Tensor
-    by_law: tuple[LawFactor, ...]
+    by_law: Mapping[str, float]
     balanced: tuple[int, ...]
     skipped: tuple[Exclusion, ...]
 
@@ -73,7 +54,6 @@ def balancing(
     weights: Tensors,
     gradients: Tensors | None = None,
     *,
-    include_approximate: bool = False,
     refused: Mapping[int, str] = MappingProxyType({}),
     held: Collection[str] = (),
 ) -> Rescaling:
@@ -95,8 +75,7 @@ def balancing(
         sweeps of s = (sum (g/W^l)^2 / (sum (g/W^(l+1))^2 + (g/a)^2))^(1/8), each held in [1e-5, 2], towards the point
         that is found here at once.
     """
-    reasons = {number: _APPROXIMATE for number, law in enumerate(laws) if not (law.exact or include_approximate)}
-    reasons |= refused
+    reasons = dict(refused)
     chosen = [number for number in range(len(laws)) if number not in reasons]
     orbit = Orbit([laws[number] for number in chosen])
     found, skipped = least_norm(orbit, weights if gradients is None else relative_gradients(weights, gradients), held)
@@ -105,11 +84,10 @@ def balancing(
     coordinates = torch.zeros(len(laws), dtype=torch.float64)
     coordinates[chosen] = found
     balanced = tuple(number for number in chosen if number not in reasons)
-    scales = zip(map(laws.__getitem__, balanced), coordinates.exp()[list(balanced)].tolist(), strict=True)
     return Rescaling(
         {name: factor for name, factor in orbit.factors(found.numpy()).items() if name not in held},
         coordinates,
-        tuple(LawFactor(law.name, law.layer, law.neuron, scale) for law, scale in scales),
+        {laws[number].name: math.exp(coordinates[number]) for number in balanced},
         balanced,
         tuple(Exclusion(laws[number].name, reason) for number, reason in sorted(reasons.items())),
     )

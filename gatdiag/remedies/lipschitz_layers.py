@@ -172,41 +172,7 @@ class _Transformer(_Normalized):
         return value_j * self._dropped(self._alpha).unsqueeze(-1)
 
 
-class _SuperGAT(_Normalized):
-    def propagate(self: Any, edge_index: Any, x: Tensor) -> Any:
-        length = lengths(x)
-        self._measure(edge_index, length, length)
-        return super().propagate(edge_index, x=x)  # type: ignore[misc]
-
-    def get_attention(
-        self: Any,
-        edge_index_i: Tensor,
-        x_i: Tensor,
-        x_j: Tensor,
-        num_nodes: int | None,
-        return_logits: bool = False,
-    ) -> Any:
-        if return_logits:  # of which the layer learns what edges are; they weigh nothing
-            return super().get_attention(edge_index_i, x_i, x_j, num_nodes, return_logits=True)  # type: ignore[misc]
-        score = _dot(x_i, x_j)
-        if self.attention_type == "MX":
-            score = ((x_j * self.att_l).sum(-1) + (x_i * self.att_r).sum(-1)) * score.sigmoid()
-            radius = self._radius(None, edge_index_i, num_nodes)
-            divisor = 1.125 * self._norm(torch.cat([self.att_l, self.att_r], -1)) * radius * (1 + radius.square() / 4)
-        else:
-            u, v = self._lengths
-            v = _largest(v, edge_index_i, num_nodes)
-            divisor = self._quadratic(u, v, v)
-        score = functional.leaky_relu(score / divisor.index_select(0, edge_index_i), self.negative_slope)
-        return self._softmax(score, edge_index_i, num_nodes).to(x_j.dtype)
-
-
-CLASSES: Final[Mapping[str, type]] = {
-    "GATConv": _GAT,
-    "GATv2Conv": _GATv2,
-    "TransformerConv": _Transformer,
-    "SuperGATConv": _SuperGAT,
-}
+CLASSES: Final[Mapping[str, type]] = {"GATConv": _GAT, "GATv2Conv": _GATv2, "TransformerConv": _Transformer}
 
 
 def lengths(x: Tensor) -> Tensor:

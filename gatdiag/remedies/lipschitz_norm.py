@@ -6,18 +6,13 @@ For a target i that attends to neighbors j, with x_j what is averaged and g~_ij 
 
 (`gatdiag.metrics.attention_bound`), n_i the number of neighbors. The divisors c_i, for each head:
 
-    linear (GATConv, GATv2Conv)                 g~ = a^T [x_j | x_i | e_ij]
-                                                c = ||a|| sqrt(max_j ||x_j||^2 + ||x_i||^2 + max_j ||e_ij||^2)
-    quadratic (TransformerConv, SuperGATConv)   g~ = q_i . k_j
-                                                c = max{u v, u w, v w}, u = ||q_i||, v = max_j ||k_j||,
-                                                    w = max_j ||v_j||
-    gated (SuperGATConv, attention type MX)     g~ = a^T [x_j | x_i] sigmoid(x_i . x_j)
-                                                c = 9/8 ||a|| R (1 + R^2 / 4), R^2 = max_j ||x_j||^2 + ||x_i||^2
+    linear (GATConv, GATv2Conv)     g~ = a^T [x_j | x_i | e_ij]
+                                    c = ||a|| sqrt(max_j ||x_j||^2 + ||x_i||^2 + max_j ||e_ij||^2)
+    quadratic (TransformerConv)     g~ = q_i . k_j
+                                    c = max{u v, u w, v w}, u = ||q_i||, v = max_j ||k_j||, w = max_j ||v_j||
 
 x, q, k, v are what the layer's own weights make of its input, e_ij of the edge's features. GATv2 applies LeakyReLU
-before a, which stretches nothing, so its a counts once for each part of the sum: ||a|| sqrt(2). The gated score is not
-in the paper; its divisor is the smallest of this form that keeps the theorem's conditions, as a sigmoid is at most 1
-and its slope at most 1/4.
+before a, which stretches nothing, so its a counts once for each part of the sum: ||a|| sqrt(2).
 
 Source:
     Dasoulas, Scaman & Virmaux, "Lipschitz Normalization for Self-Attention Layers with Application to Graph Neural
@@ -38,8 +33,8 @@ from gatdiag.structure import unwrapped
 from gatdiag.structure.adapters import adapter_name
 
 _OF_THE_AUTHORS: Final = ("GATConv", "TransformerConv")
-_VECTORS: Final = ("att", "att_src", "att_dst", "att_l", "att_r")
-_OVERRIDABLE: Final = ("forward", "edge_update", "message", "get_attention")
+_VECTORS: Final = ("att", "att_src", "att_dst")
+_OVERRIDABLE: Final = ("forward", "edge_update", "message")
 
 
 def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "paper") -> Applied:
@@ -49,7 +44,7 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
     with the scores, and over layers they explode. With it the more even attention of a small alpha is the cost.
 
     Args:
-        model: Any module with PyG's `GATConv`, `GATv2Conv`, `TransformerConv` or `SuperGATConv` in it.
+        model: Any module with PyG's `GATConv`, `GATv2Conv` or `TransformerConv` in it.
         alpha: Size of the largest score. Small: attention close to the mean over neighbors. Large: it may choose among
             them, and gradients may grow more (`lipschitz_bound`).
         mode: ``paper``: what is described above, per head. ``code``: what the authors' code computes in its place, to
@@ -188,10 +183,9 @@ def _weight_norms(layer: Any, kind: str) -> tuple[Tensor, Tensor]:
         return (norm(layer.lin_key).square() + norm(layer.lin_value).square()).sqrt(), norm(layer.lin_query)
     if kind == "GATv2Conv":
         return norm(layer.lin_l), norm(layer.lin_r)
-    if kind == "GATConv" and layer.lin is None:
+    if layer.lin is None:
         return norm(layer.lin_src), norm(layer.lin_dst)
-    own = norm(layer.lin)
-    return (math.sqrt(2) * own if getattr(layer, "attention_type", "") == "SD" else own), own
+    return norm(layer.lin), norm(layer.lin)
 
 
 def _edges(layer: Any, edge_index: Any, num_nodes: int) -> tuple[Tensor, Tensor]:

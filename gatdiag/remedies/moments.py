@@ -19,7 +19,6 @@ from torch.optim import (
     RAdam,
     RMSprop,
     Rprop,
-    SparseAdam,
 )
 
 from gatdiag.errors import OptimizerError
@@ -36,7 +35,6 @@ POWERS: Final[Mapping[type[Optimizer], Mapping[str, int]]] = MappingProxyType(
         AdamW: {**_ADAM, "max_exp_avg_sq": -2},
         NAdam: _ADAM,
         RAdam: _ADAM,
-        SparseAdam: _ADAM,
         Adamax: {"exp_avg": -1, "exp_inf": -1},
         Adagrad: {"sum": -2},
         Adadelta: {"square_avg": -2, "acc_delta": 2},
@@ -63,7 +61,7 @@ def powers_of(optimizer: Optimizer) -> Mapping[str, int]:
         known = ", ".join(kind.__name__ for kind in POWERS)
         raise OptimizerError(
             f"Expected one of {known}, got {type(optimizer).__name__}, whose state gatdiag does not know how to "
-            'rescale. Drop it: moments="drop".'
+            "rescale. Rebalance without it, and make it anew."
         ) from None
 
 

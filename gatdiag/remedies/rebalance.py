@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -13,16 +12,14 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Laws, find_laws
 from gatdiag.laws.prediction import held_by
 from gatdiag.laws.repetition import repetition
-from gatdiag.remedies.applied import Applied, Kept
-from gatdiag.remedies.least_norm import LawFactor, Rescaling, relative_gradients
+from gatdiag.remedies.applied import Applied, Kept, module_of
+from gatdiag.remedies.least_norm import Rescaling, relative_gradients
 from gatdiag.remedies.moments import powers_of, scaled_moments
 from gatdiag.remedies.orbit import Tensors, multiply_
 from gatdiag.remedies.verification import OutputDifference, verified_balancing
 from gatdiag.structure import replicate, unwrapped
-from gatdiag.structure.isolation import preserved_random_state
 
 Towards: TypeAlias = Literal["c", "relative-gradients"]
-Moments: TypeAlias = Literal["rescale", "drop"]
 
 
 @dataclass(eq=False)
@@ -39,7 +36,8 @@ class Rebalanced(Applied):
         imbalance_before: Largest |in - out| / (in + out) of what was balanced, from 0 (balance) to 1: of squared
             weights on the two sides of a neuron, or of squared relative gradients.
         imbalance_after: The same afterwards; about 1e-7 in float32, 1e-15 in float64.
-        factors: One for each law that was balanced.
+        factors: Name of each law that was balanced -> its factor s > 0: each of its terms is multiplied by s to the
+            power of its exponent. Above 1, what leads into the neuron grows, and what leads out of it shrinks.
         scales: Name of parameter -> what it was multiplied by, positive float64, broadcasting against it.
         skipped: Laws that were not balanced, parameters and operations without laws, with the reasons.
         double: How far the outputs moved in float64; None where the model does not run in it.
@@ -51,7 +49,7 @@ class Rebalanced(Applied):
     c_after: float
     imbalance_before: float
     imbalance_after: float
-    factors: tuple[LawFactor, ...]
+    factors: Mapping[str, float]
     scales: Tensors
     skipped: tuple[Exclusion, ...]
     double: OutputDifference | None
@@ -61,25 +59,12 @@ class Rebalanced(Applied):
         """Begins without changes."""
         super().__init__("rebalance")
 
-    @property
-    def smallest_factor(self) -> float:
-        """Of all laws; 1 where none was balanced."""
-        return min((law.factor for law in self.factors), default=1.0)
-
-    @property
-    def largest_factor(self) -> float:
-        """Of all laws; 1 where none was balanced."""
-        return max((law.factor for law in self.factors), default=1.0)
-
 
 def rebalance_(
     model: nn.Module,
     *args: Any,
     towards: Towards = "c",
-    loss: Callable[[Any], Tensor] | None = None,
     optimizer: Optimizer | None = None,
-    moments: Moments = "rescale",
-    include_approximate: bool = False,
     **kwargs: Any,
 ) -> Rebalanced:
     """Rescale a model's weights, in place, until its neurons balance; the function it computes stays the same.
@@ -92,8 +77,8 @@ def rebalance_(
     It may be called in the middle of training, between ``optimizer.step()`` and the next forward pass or before a
     step. Parameters stay the same objects; gradients that are there are divided by the factors of their weights, as
     those of the rescaled model are; the mode and the random state stay. The optimizer's moments are carried along
-    (what that preserves: `gatdiag.remedies.moments.rescale_moments_`), or forgotten altogether. Averages of weights
-    kept elsewhere (EMA) are not reached.
+    (what that preserves: `gatdiag.remedies.moments.rescale_moments_`). Averages of weights kept elsewhere (EMA) are not
+    reached.
 
     Laws are found in the mode the model is in, on these inputs; that the outputs stay is checked in evaluation mode, on
     copies, before anything is changed. Layers that would move them are skipped; so is a model whose calls differ in
@@ -102,14 +87,10 @@ def rebalance_(
     Args:
         model: Any module whose laws can be found.
         args: Positional inputs of its forward pass.
-        towards: ``c``, or ``relative-gradients`` to balance squared relative gradients instead, summed entry by entry:
-            sum_k e_k ||g_k / w_k||^2 = 0 (`gatdiag.remedies.least_norm.balancing`).
-        loss: For relative gradients: the output of the forward pass -> scalar. If left out, the ``.grad`` that a
-            backward pass left on the parameters are used.
+        towards: ``c``, or ``relative-gradients`` to balance the squared relative gradients that a backward pass left on
+            the parameters instead, summed entry by entry: sum_k e_k ||g_k / w_k||^2 = 0
+            (`gatdiag.remedies.least_norm.balancing`).
         optimizer: Whose moments of past gradients are to follow.
-        moments: ``rescale`` them, or ``drop`` all of the optimizer's state, as when it was made.
-        include_approximate: Use laws that hold only up to an epsilon, such as that of batch normalization, as well; an
-            output may then move by 1e-3 of its size.
         kwargs: Keyword inputs of the forward pass.
 
     Returns:
@@ -118,8 +99,9 @@ def rebalance_(
 
     Raises:
         InputError: An argument does not fit.
-        OptimizerError: The state of such an optimizer is not known; drop it.
-        ModelError: No laws can be found, or the outputs would change by more than rounding. Nothing was changed.
+        OptimizerError: The state of such an optimizer is not known.
+        ModelError: No laws can be found, gradients are sparse, or the outputs would change by more than rounding.
+            Nothing was changed.
 
     Source:
         Equation 5 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023); "Dynamic Rescaling for
@@ -134,15 +116,16 @@ def rebalance_(
         >>> done.imbalance_before > 0.1, done.imbalance_after < 1e-6, torch.allclose(mlp(x), before)
         (True, True, True)
     """
-    _refuse_misfits(model, towards, loss, optimizer, moments)
-    user = unwrapped(model)
-    powers = powers_of(optimizer) if optimizer is not None and moments == "rescale" else {}
+    if towards not in get_args(Towards):
+        raise InputError(f"Expected towards to be one of {', '.join(get_args(Towards))}, got {towards!r}.")
+    user = unwrapped(module_of(model))
+    if optimizer is not None:
+        refuse_foreign(user, optimizer)
+    powers = {} if optimizer is None else powers_of(optimizer)
     laws = repeatable_laws(user, args, kwargs)
     refuse_shared_memory(laws.parameters)
-    gradients = None if towards == "c" else gradients_of(user, laws.parameters, loss, args, kwargs)
-    rescaling, double, own = verified_balancing(
-        user, laws, gradients, args, kwargs, include_approximate=include_approximate
-    )
+    gradients = None if towards == "c" else _gradients(laws.parameters)
+    rescaling, double, own = verified_balancing(user, laws, gradients, args, kwargs)
     scales = rescaling.factors
     relative = None if gradients is None else relative_gradients(laws.parameters, gradients)
     weights = {name: multiply_(laws.parameters[name].detach().clone(), scale) for name, scale in scales.items()}
@@ -167,36 +150,30 @@ def rebalance_(
             what = f"multiplied by {float(scale.min()):.3g} to {float(scale.max()):.3g}"
             done.record(name, what, _way_back(laws.parameters[name], optimizer))
         rescale_(laws.parameters, scales, optimizer, powers)
-        if optimizer is not None and moments == "drop":
-            done.record(
-                type(optimizer).__name__, "forgot its state", partial(_remember, optimizer, {**optimizer.state})
-            )
-            optimizer.state.clear()
         return done
+
+
+def _gradients(parameters: Tensors) -> dict[str, Tensor]:
+    found = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+    if not found and parameters:
+        raise InputError("Expected gradients, got a model without: call this after loss.backward().")
+    return found
 
 
 def _way_back(parameter: Tensor, optimizer: Optimizer | None) -> Callable[[], None]:
     """Puts back a parameter, its gradient if that is still there, and what an optimizer remembers of it."""
-    state = optimizer.state[parameter] if optimizer is not None and parameter in optimizer.state else {}
-    before = parameter.grad
-    if before is not None and before.is_sparse:
-        parameter.grad = before.clone() if before.is_coalesced() else before.coalesce()
-    gradient = parameter.grad
-    tensors = [parameter, *(tensor for tensor in (gradient, *state.values()) if isinstance(tensor, Tensor))]
-    kept = [Kept(tensor) for tensor in tensors if not tensor.is_sparse]
+    state = _state(parameter, optimizer)
+    kept = [Kept(tensor) for tensor in (parameter, parameter.grad, *state.values()) if isinstance(tensor, Tensor)]
 
     def put_back() -> None:
         for tensor in kept:
             tensor.put_back()
-        if parameter.grad is gradient:
-            parameter.grad = before
 
     return put_back
 
 
-def _remember(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:
-    optimizer.state.clear()
-    optimizer.state.update(state)
+def _state(parameter: Tensor, optimizer: Optimizer | None) -> Mapping[str, Any]:
+    return optimizer.state[parameter] if optimizer is not None and parameter in optimizer.state else {}
 
 
 def rescale_(parameters: Tensors, factors: Tensors, optimizer: Optimizer | None, powers: Mapping[str, int]) -> None:
@@ -204,8 +181,6 @@ def rescale_(parameters: Tensors, factors: Tensors, optimizer: Optimizer | None,
 
     All of it is one call, which no interrupt comes into the middle of: weights rescaled in part are another function.
     """
-    for name in factors:
-        _coalesce(parameters[name])
     scaled = [
         (tensor, scale)
         for name, factor in factors.items()
@@ -215,25 +190,17 @@ def rescale_(parameters: Tensors, factors: Tensors, optimizer: Optimizer | None,
         torch._foreach_mul_([tensor.detach() for tensor, _ in scaled], [scale for _, scale in scaled])
 
 
-def _coalesce(parameter: Tensor) -> None:
-    """Replace a sparse gradient, as of an embedding, by one whose values can be multiplied."""
-    if parameter.grad is not None and parameter.grad.is_sparse and not parameter.grad.is_coalesced():
-        parameter.grad = parameter.grad.coalesce()
-
-
 def _scaled(
     parameter: Tensor, factor: Tensor, optimizer: Optimizer | None, powers: Mapping[str, int]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """What is to be multiplied along with a parameter, and by what."""
     factor = factor.to(parameter.device)
     yield parameter, factor
-    gradient = parameter.grad
-    if gradient is not None and gradient.is_sparse:
-        yield gradient._values(), (1 / factor).expand(gradient.shape)[tuple(gradient._indices())]
-    elif gradient is not None:
-        yield gradient, 1 / factor
-    state = optimizer.state[parameter] if optimizer is not None and parameter in optimizer.state else {}
-    yield from scaled_moments(state, factor, powers)
+    if parameter.grad is not None and parameter.grad.is_sparse:
+        raise ModelError("Expected dense gradients, got sparse ones: clear them first, optimizer.zero_grad().")
+    if parameter.grad is not None:
+        yield parameter.grad, 1 / factor
+    yield from scaled_moments(_state(parameter, optimizer), factor, powers)
 
 
 def repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
@@ -250,23 +217,6 @@ def repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     if obstacle is None:
         return laws
     return Laws([], laws.parameters, [*laws.excluded, Exclusion("the forward pass", f"in training, {obstacle}")])
-
-
-def _refuse_misfits(model: Any, towards: str, loss: Any, optimizer: Any, moments: str) -> None:
-    if not isinstance(model, nn.Module):
-        raise InputError(
-            f"Expected a torch.nn.Module and then the inputs of its forward pass, got {type(model).__name__}."
-        )
-    for name, value, known in (("towards", towards, get_args(Towards)), ("moments", moments, get_args(Moments))):
-        if value not in known:
-            raise InputError(f"Expected {name} to be one of {', '.join(known)}, got {value!r}.")
-    if loss is not None and (towards == "c" or not callable(loss)):
-        raise InputError(
-            'Expected loss to be a function of the output, with towards="relative-gradients", got '
-            f"{type(loss).__name__} with towards={towards!r}. Give no loss to balance c."
-        )
-    if optimizer is not None:
-        refuse_foreign(model, optimizer)
 
 
 def refuse_foreign(model: nn.Module, optimizer: Any) -> None:
@@ -303,42 +253,3 @@ def _imbalance(laws: Laws, rescaling: Rescaling, weights: Tensors, relative: Ten
 def _frozen(model: nn.Module) -> tuple[Exclusion, ...]:
     reason = "it is frozen (requires_grad is False), and no law moves it or what it is coupled to"
     return tuple(Exclusion(name, reason) for name, parameter in model.named_parameters() if not parameter.requires_grad)
-
-
-def gradients_of(
-    model: nn.Module,
-    parameters: Tensors,
-    loss: Callable[[Any], Tensor] | None,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> dict[str, Tensor]:
-    """Gradients by name: of a loss, found on a copy of the model in its own mode; or those a backward pass left on it.
-
-    Raises:
-        InputError: There are no gradients, or the loss is not one number that depends on the output.
-    """
-    if loss is None:
-        left = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
-        if not left and parameters:
-            raise InputError(
-                "Expected gradients, got a model without. Give loss=, a function of the output, or call this after "
-                "loss.backward()."
-            )
-        return left
-    replica = replicate(model, args, kwargs)
-    copies = [replica.parameters[name] for name in parameters]
-    with torch.enable_grad(), preserved_random_state({copied.device for copied in copies}):
-        value = loss(replica.run())
-        if not (isinstance(value, Tensor) and value.numel() == 1 and value.requires_grad):
-            raise InputError(
-                f"Expected the loss to be one number that depends on the output, got {_shown(value)}. Give a function "
-                "of what the forward pass returns."
-            )
-        found = torch.autograd.grad(value.sum(), copies, allow_unused=True)
-    return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
-
-
-def _shown(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    return f"a tensor of shape {list(value.shape)}" + ("" if value.requires_grad else " without a gradient")

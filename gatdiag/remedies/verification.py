@@ -17,9 +17,8 @@ from gatdiag.remedies.least_norm import Rescaling, balancing
 from gatdiag.remedies.orbit import Orbit, Tensors, multiply_
 from gatdiag.structure import replicate
 
-# Largest relative change of an output in float64: rounding; and where laws that hold up to an epsilon are used.
-_ROUNDING: Final = 1e-9
-_EPSILON: Final = 1e-3
+_ROUNDING: Final = 1e-9  # largest relative change of an output in float64
+_APPROXIMATE: Final = "it holds only up to an epsilon in the model"
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,6 @@ def verified_balancing(
     gradients: Tensors | None,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    *,
-    include_approximate: bool = False,
 ) -> tuple[Rescaling, OutputDifference | None, OutputDifference]:
     """The rescaling of `balancing`, less the layers whose share in it moves the outputs; how far these move then.
 
@@ -92,18 +89,15 @@ def verified_balancing(
     Raises:
         ModelError: Outputs are not finite, or they move and no layer by itself moves them.
     """
-    limit = _EPSILON if include_approximate else _ROUNDING
     moved = partial(output_difference, model, args=args, kwargs=kwargs)
-    refused: dict[int, str] = {}
+    refused = {number: _APPROXIMATE for number, law in enumerate(laws) if not law.exact}
     while True:
-        rescaling = balancing(
-            laws, laws.parameters, gradients, include_approximate=include_approximate, refused=refused
-        )
+        rescaling = balancing(laws, laws.parameters, gradients, refused=refused)
         own = moved(rescaling.factors)
         double, dtype = None, torch.float64
         with suppress(ModelError):  # where it does not run in float64, its own precision has to do, as for its laws
             double = moved(rescaling.factors, dtype=dtype)
-        exact, allowed = (own, own.epsilon**0.5) if double is None else (double, limit)
+        exact, allowed = (own, own.epsilon**0.5) if double is None else (double, _ROUNDING)
         if exact.relative <= allowed:
             break
         tried = partial(moved, dtype=None if double is None else dtype)
@@ -111,7 +105,7 @@ def verified_balancing(
         if not found:
             raise _refused(exact, "the model's own precision" if double is None else "float64")
         refused |= found
-    if own.relative > max(limit, own.epsilon**0.5):  # NaN where outputs overflowed before: that says nothing
+    if own.relative > max(_ROUNDING, own.epsilon**0.5):  # NaN where outputs overflowed before: that says nothing
         raise _refused(own, "the model's own precision")
     return rescaling, double, own
 

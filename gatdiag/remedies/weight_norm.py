@@ -1,81 +1,35 @@
-"""Weight normalization W <- c W / ||W||: the norm of each weight matrix is a number that is chosen."""
+"""Weight normalization W <- c W / ||W||_F: the norm of each weight matrix is a number that is chosen."""
 
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize
-from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
-from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied, module_of, parametrized, picklable, positive, refuse_scripted, remove_all
-from gatdiag.remedies.rebalance import refuse_foreign
+from gatdiag.errors import ModelError
+from gatdiag.remedies.applied import Applied, module_of, positive, put_on, refuse_scripted, take_off
 from gatdiag.structure import discover, unwrapped
 
-Kind: TypeAlias = Literal["frobenius", "spectral"]
+_NORMS = "weight_norms"
 
 
-class FrobeniusNormalized(nn.Module):
-    """The parametrization W -> c W / ||W||_F; a matrix of zeros stays one.
-
-    Example:
-        >>> FrobeniusNormalized(10.0)(torch.tensor([[3.0, 4.0]]))
-        tensor([[6., 8.]])
-    """
-
-    def __init__(self, c: float) -> None:
-        super().__init__()
-        self.c = c
-
-    def forward(self, weight: Tensor) -> Tensor:
-        """The weight that the layer computes with."""
-        size: Tensor = torch.linalg.vector_norm(weight)
-        return weight * (self.c / (size + (size == 0)))
-
-    def extra_repr(self) -> str:
-        """The norm."""
-        return f"c={self.c:g}"
-
-
-class _Scaled(nn.Module):
-    def __init__(self, c: float) -> None:
-        super().__init__()
-        self.c = c
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return self.c * weight
-
-
-def weight_normalize_(
-    model: nn.Module,
-    c: float = 1.0,
-    *,
-    kind: Kind = "frobenius",
-    optimizer: Optimizer | None = None,
-) -> Applied:
+def weight_normalize_(model: nn.Module, c: float = 1.0) -> Applied:
     """Keep the norm of every weight matrix of a model at c, in place: gradients cannot expand without limit.
 
     A layer stretches what passes through it by at most ||A||_2 ||W||_2, on the way back as well, and ||W||_2 is at most
     ||W||_F. In a residual network, where each layer has 1 + that, a small c keeps gradients from expanding over
     hundreds of layers; a c that is too small leaves each layer little to express.
 
-    Without `optimizer` it is a parametrization of torch: the layer computes with c W / ||W||, and what is trained is
-    the W behind it, the same parameter as before under the name ``parametrizations.weight.original``. With `optimizer`
-    it is a projection: weights are set to c W / ||W||_F now and after each of its steps, and names stay.
+    The layer computes with c W / ||W||_F, which is what its ``weight`` gives; what is trained and saved is the W behind
+    it, the same parameter as before under the same name. A matrix of zeros stays one.
 
     Args:
         model: Any module. Its weight matrices are those whose role is to map features of nodes
             (`gatdiag.structure.discover`), and no attention vectors, biases or normalizations.
         c: The norm. The paper trains 512 layers of a residual GCN with c = 4.
-        kind: ``frobenius``, or ``spectral``: c W / ||W||_2, by torch's own parametrization, which follows ||W||_2 by
-            power iteration in each training pass.
-        optimizer: Project after each step of this one.
 
     Returns:
-        The weights, and the way back. Undoing the parametrization gives the trained W back, as it was if it was not
-        trained; undoing the projection gives back the weights of before.
+        The weights, and the way back: undoing it leaves W as training has made it.
 
     Raises:
         InputError: An argument does not fit.
@@ -83,8 +37,7 @@ def weight_normalize_(
             normalization, pruning) or is that of a scripted layer. Nothing was changed.
 
     Source:
-        Park & Kim, "Taming Gradient Oversmoothing and Expansion in Graph Neural Networks", arXiv 2410.04824. Whether
-        they project or parametrize is not known.
+        Park & Kim, "Taming Gradient Oversmoothing and Expansion in Graph Neural Networks", arXiv 2410.04824.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -93,102 +46,76 @@ def weight_normalize_(
         (4.0, ['0.weight', '2.weight'])
     """
     c = positive(c, "c is the norm of each weight")
-    if kind not in get_args(Kind):
-        raise InputError(f"Expected kind 'frobenius' or 'spectral', got {kind!r}")
-    if optimizer is not None and kind == "spectral":
-        raise InputError("optimizer= projects onto a Frobenius norm; leave it out for kind='spectral'")
     user = unwrapped(module_of(model))
-    if optimizer is not None:
-        refuse_foreign(user, optimizer)
     weights = _weights(user)
     applied = Applied("weight_normalize")
     with applied.changing():
-        if optimizer is not None:
-            _project_(applied, user, weights, c, optimizer)
-        else:
-            for name in weights:
-                _parametrize_(applied, user, name, c, kind)
+        for path, module in user.named_modules():  # a tied weight is in several
+            for name, parameter in list(module.named_parameters(path, recurse=False)):
+                if any(parameter is weight for weight in weights):
+                    refuse_scripted(path, module)
+                    _normalize_(applied, name, module, c)
         return applied
 
 
-def _weights(model: nn.Module) -> list[str]:
-    """Names of the matrices that map features."""
-    names = []
-    for layer in discover(model):
-        for info in layer.parameters:
-            if info.role != "feature weight" or len(info.shape) < 2:
-                continue
-            if _is_rewritten(model, info.name):
-                raise ModelError(
-                    f"{info.name} is rewritten already, by a normalization or by pruning: remove that first"
-                )
-            names.append(info.name)
+def is_rewritten(model: nn.Module, name: str) -> bool:
+    """True where a layer computes with something else, which it makes of this parameter."""
+    path, _, attribute = name.rpartition(".")
+    layer = model.get_submodule(path)
+    made, _, mark = attribute.rpartition("_")  # as weight_orig, weight_g, weight_v
+    hooked = mark in ("orig", "g", "v") and isinstance(getattr(layer, made, None), Tensor)
+    return hooked or ".parametrizations." in f".{name}" or attribute in getattr(layer, _NORMS, ())
+
+
+def _weights(model: nn.Module) -> list[nn.Parameter]:
+    """The matrices that map features."""
+    infos = [info for layer in discover(model) for info in layer.parameters]
+    names = [info.name for info in infos if info.role == "feature weight" and len(info.shape) > 1]
+    for name in names:
+        if is_rewritten(model, name):
+            raise ModelError(f"{name} is rewritten already, by a normalization or by pruning: remove that first")
     if not names:
         raise ModelError(f"Expected a model with weight matrices, got {type(model).__name__} without any")
-    return names
+    return [model.get_parameter(name) for name in names]
 
 
-def _is_rewritten(model: nn.Module, name: str) -> bool:
-    """Does the layer compute with something else, which it makes of this parameter?"""
-    path, _, attribute = name.rpartition(".")
-    made, _, mark = attribute.rpartition("_")  # as weight_orig, weight_g, weight_v
-    hooked = mark in ("orig", "g", "v") and isinstance(getattr(model.get_submodule(path), made, None), Tensor)
-    return hooked or ".parametrizations." in f".{name}"
+def _normalize_(applied: Applied, name: str, module: nn.Module, c: float) -> None:
+    attribute = name.rpartition(".")[2]
+    applied.record(name, f"||W||_F = {c:g}", partial(_restore_, module, attribute))
+    setattr(module, _NORMS, {**getattr(module, _NORMS, {}), attribute: c})
+    put_on(module, _Normalized)
 
 
-def _parametrize_(applied: Applied, model: nn.Module, name: str, c: float, kind: Kind) -> None:
-    weight = dict(model.named_parameters())[name]
-    norm = "||W||_F" if kind == "frobenius" else "||W||_2"
-    for path, module in list(model.named_modules()):  # a tied weight is in several
-        for attribute in [own for own, tensor in module.named_parameters(recurse=False) if tensor is weight]:
-            refuse_scripted(path, module)
-            saving: list[RemovableHandle] = []
-            where = f"{path}.{attribute}".removeprefix(".")
-            undo = partial(_restore_, module, attribute, list(module._parameters), saving)
-            applied.record(where, f"{norm} = {c:g}, by a parametrization", undo)
-            if kind == "spectral":
-                parametrizations.spectral_norm(module, attribute)
-            normalized = FrobeniusNormalized(c) if kind == "frobenius" else _Scaled(c)
-            parametrize.register_parametrization(module, attribute, normalized)
-            picklable(module)
-            saving.append(module.register_state_dict_post_hook(_leave_computed_out))
+def _restore_(module: nn.Module, attribute: str) -> None:
+    left = {name: c for name, c in getattr(module, _NORMS, {}).items() if name != attribute}
+    if left:
+        setattr(module, _NORMS, left)
+        return
+    take_off(module, _Normalized)
+    vars(module).pop(_NORMS, None)
 
 
-def _restore_(module: nn.Module, attribute: str, order: list[str], saving: list[RemovableHandle]) -> None:
-    remove_all(saving)
-    if parametrize.is_parametrized(module, attribute):
-        module.__class__ = parametrized(type(module), *type(module).__bases__)  # copies of the model have the other
-        parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
-    own = module._parameters  # torch puts the weight last, and optimizers know parameters by their numbers
-    own.update([(name, own.pop(name)) for name in order if name in own])
+class _Normalized:
+    """A layer that computes with other weights than those that are trained."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)  # type: ignore[misc]
+        c = vars(self).get(_NORMS, {}).get(name)
+        return found if c is None else frobenius_normalized(found, c)
+
+    def _save_to_state_dict(self: Any, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[misc]
+        for name in vars(self)[_NORMS]:  # PyG's linear layers save what they compute with
+            weight = self._parameters[name]
+            destination[f"{prefix}{name}"] = weight if keep_vars else weight.detach()
 
 
-def _leave_computed_out(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """PyG's linear layers save the weight that is computed as well, which cannot be loaded."""
-    for name in module.parametrizations:
-        state.pop(f"{prefix}{name}", None)
+def frobenius_normalized(weight: Tensor, c: float) -> Tensor:
+    """c W / ||W||_F; zeros where W is zero.
 
-
-def _project_(applied: Applied, model: nn.Module, names: list[str], c: float, optimizer: Optimizer) -> None:
-    parameters = dict(model.named_parameters())
-    tensors = [parameters[name] for name in names]
-    others = [hook for hook in optimizer._optimizer_step_post_hooks.values() if isinstance(hook, _Projection)]
-    for name, tensor in zip(names, tensors, strict=True):
-        if any(tensor is other for hook in others for other in hook.tensors):
-            raise ModelError(f"{name} is projected after each step already: undo that first")
-        applied.remember(name, tensor, f"||W||_F = {c:g} now and after each step")
-    project = _Projection(tensors, FrobeniusNormalized(c))
-    project()
-    handles: list[RemovableHandle] = []
-    applied.record(type(optimizer).__name__, "projects the weights after each step", partial(remove_all, handles))
-    handles.append(optimizer.register_step_post_hook(project))
-
-
-class _Projection:
-    def __init__(self, tensors: list[nn.Parameter], normalized: FrobeniusNormalized) -> None:
-        self.tensors, self._normalized = tensors, normalized
-
-    @torch.no_grad()
-    def __call__(self, *_: Any) -> None:
-        for tensor in self.tensors:
-            tensor.copy_(self._normalized(tensor))
+    Example:
+        >>> frobenius_normalized(torch.tensor([[3.0, 4.0]]), 10.0)
+        tensor([[6., 8.]])
+    """
+    size: Tensor = torch.linalg.vector_norm(weight)
+    return weight * (c / (size + (size == 0)))

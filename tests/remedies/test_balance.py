@@ -7,10 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from gatdiag.errors import InputError
+import gatdiag
+from gatdiag.errors import ModelError
 from gatdiag.laws import Term
-from gatdiag.remedies.balance import balance_, preserving_factor, squared_sides
-from tests.remedies.stacks import X
+from gatdiag.remedies.balance import (
+    balance_,
+    neurons_of_stack,
+    preserving_factor,
+    squared_norm_of_stack,
+    squared_sides,
+)
+from gatdiag.structure import discover
+from tests.remedies.stacks import EDGES, STACKS, X
 
 
 def row(name, shape, *numbers, exponent=1):
@@ -69,15 +77,6 @@ def test_in_reverse_it_is_the_same_written_out_backwards(widths, seed, squared_n
     assert balance_(balanced, neurons(*widths), squared_norm, in_reverse=True) is None
     for name, weight in expected.items():
         torch.testing.assert_close(balanced[name], weight)
-
-
-def test_each_neuron_of_the_first_layer_may_have_a_norm_of_its_own():
-    tensors = weights(3, 4, 2)
-    balance_(tensors, neurons(3, 4, 2), [1.0, 2.0, 3.0, 4.0])
-    assert tensors["0"].square().sum(1).tolist() == pytest.approx([1.0, 2.0, 3.0, 4.0])
-    assert tensors["1"].square().sum(0).tolist() == pytest.approx([1.0, 2.0, 3.0, 4.0])
-    with pytest.raises(InputError, match="one beta for each of the 4 neurons to begin with, got 2"):
-        balance_(tensors, neurons(3, 4, 2), [1.0, 2.0])
 
 
 @pytest.mark.parametrize("in_reverse", [False, True])
@@ -202,3 +201,61 @@ def test_nothing_is_left_behind():
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert not nn.modules.module._has_any_global_hook()
+
+
+# --- a stack of layers ------------------------------------------------------------------------------------------------
+
+
+def matrices(terms, parameters):
+    """(parameter, sign) -> which of its entries, as a mask: one row or column however it is counted."""
+    covered = {}
+    for term in terms:
+        if len(term.shape) == 2:
+            mask = torch.zeros(term.shape, dtype=torch.bool)
+            for index in term.indices:
+                place = dict(zip(term.axes, index, strict=True))
+                mask[tuple(place.get(axis, slice(None)) for axis in range(2))] = True
+            covered[term.parameter, term.exponent] = mask.flatten().nonzero().flatten().tolist()
+    return covered
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_neurons_of_a_stack_are_those_of_its_laws(name):
+    model = STACKS[name]()
+    parameters = dict(model.named_parameters())
+    laws = gatdiag.find_laws(model, X, EDGES)
+    neurons = neurons_of_stack(model, discover(model))
+    assert len(neurons) == len(laws)
+    expected = [matrices(law.terms, parameters) for law in laws]
+    assert all(matrices(terms, parameters) in expected for terms in neurons)
+
+
+def test_layers_without_parameters_are_looked_through():
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 2))
+    assert len(neurons_of_stack(model, discover(model))) == 3
+
+
+def test_a_single_layer_has_no_neurons():
+    model = nn.Linear(4, 3)
+    assert neurons_of_stack(model, discover(model)) == ()
+
+
+def test_a_normalization_is_refused():
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    with pytest.raises(ModelError, match=r"but 1 is a BatchNorm1d with 1.weight, 1.bias\. Give the inputs"):
+        neurons_of_stack(model, discover(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gatv2", 2),
+        ("gatv2 of odd widths", 2),
+        ("gatv2 with concatenated heads", 2),
+        ("gatv2 with averaged heads", 2 * (2**2 * 3**2 * 2**2 * (4 / 6)) ** (1 / 3)),  # widths 6, 6 and 4
+        ("gat with averaged heads", 2 * 3),  # one of two layers averages three heads
+    ],
+)
+def test_the_product_of_all_gains_is_one(name, expected):
+    model = STACKS[name]()
+    assert squared_norm_of_stack(model, discover(model)) == pytest.approx(expected, rel=1e-12)

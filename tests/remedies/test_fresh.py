@@ -6,8 +6,8 @@ from torch_geometric.nn import GATv2Conv
 from gatdiag.errors import ModelError
 from gatdiag.experiments.models import Stack, gat
 from gatdiag.remedies import initialize_
+from gatdiag.remedies.balance import neurons_of_stack
 from gatdiag.remedies.fresh import LooksLinearLayout, looks_linear_, looks_linear_layouts
-from gatdiag.remedies.stack import neurons_of_stack
 from gatdiag.structure import discover
 from tests.remedies.stacks import STACKS
 

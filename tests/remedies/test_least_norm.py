@@ -14,6 +14,7 @@ from gatdiag.experiments.models import gat
 from gatdiag.laws import Law, Laws, Term
 from gatdiag.remedies.least_norm import balancing, least_norm, relative_gradients, solve_banded
 from gatdiag.remedies.orbit import Orbit
+from gatdiag.remedies.verification import verified_balancing
 from tests.remedies.stacks import EDGES, X
 
 
@@ -245,8 +246,8 @@ def test_c_of_any_tensors_comes_to_zero_and_the_models_own_stay(stack):
     balanced = {name: tensor.double() for name, tensor in times(checkpoint, rescaling).items()}
     assert laws.normalized_c(balanced).abs().max() < 1e-12
     assert rescaling.balanced == tuple(range(18))
-    assert [law.neuron for law in rescaling.by_law[:6]] == list(range(6))
-    assert [law.factor for law in rescaling.by_law] == pytest.approx(rescaling.coordinates.exp().tolist())
+    assert list(rescaling.by_law) == [law.name for law in laws]
+    assert list(rescaling.by_law.values()) == pytest.approx(rescaling.coordinates.exp().tolist())
     assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
 
 
@@ -298,14 +299,17 @@ def test_relative_gradients_entry_by_entry():
     assert found["c"].tolist() == [[3.0], [0.0]]
 
 
-def test_approximate_laws_wait_to_be_asked():
+def test_approximate_laws_are_left_alone_where_the_function_is_to_stay():
     torch.manual_seed(0)
-    norm = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-    laws = gatdiag.find_laws(norm, torch.randn(8, 3))
+    norm, x = (
+        nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)),
+        torch.randn(8, 3),
+    )
+    laws = gatdiag.find_laws(norm, x)
     scales = [law.name for law in laws if not law.exact]
     assert len(scales) == 4
-    for include, reason in ((False, "epsilon"), (True, "leads out of it is zero")):
-        rescaling = balancing(laws, laws.parameters, include_approximate=include)
+    found = balancing(laws, laws.parameters), verified_balancing(norm, laws, None, (x,), {})[0]
+    for rescaling, reason in zip(found, ("leads out of it is zero", "epsilon"), strict=True):
         left = {exclusion.what: exclusion.reason for exclusion in rescaling.skipped}
         assert set(left) == set(scales)
         assert all(reason in text for text in left.values())

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations
 
-from gatdiag.remedies.weight_norm import FrobeniusNormalized
+from gatdiag.remedies import weight_normalize_
 from tests.laws.models.graph import HID, HID2, IN, OUT, ROWS, Case, Factory
 
 
@@ -86,7 +86,8 @@ def encoder(**options: Any) -> Case:
 
 
 def frobenius_norm(layer: nn.Module) -> nn.Module:
-    return parametrize.register_parametrization(layer, "weight", FrobeniusNormalized(2.0))
+    weight_normalize_(layer, 2.0)
+    return layer
 
 
 def cnn(pool: type[nn.Module] = nn.MaxPool2d, norm: bool = True) -> Case:

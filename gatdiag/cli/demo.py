@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 SCHEMES: Final = ("xavier", "balanced_orthogonal")
 """What everyone uses, and what "Are GATs Out of Balance?" proposes."""
-_INTERRUPTED: Final = 130  # as a shell has it for a process ended by Ctrl-C
 
 
 def demo(
@@ -47,7 +46,6 @@ def demo(
     recorded, compared on a page, and drawn. Ctrl-C leaves runs that can be read.
     """
     from gatdiag.experiments.experiment import run_experiment
-    from gatdiag.experiments.pool import one_thread
     from gatdiag.run import load
 
     if layers < 2:
@@ -62,19 +60,13 @@ def demo(
         seed=seed,
     )
     trainings = {out / scheme.replace("_", "-"): replace(experiment, initialization=scheme) for scheme in SCHEMES}
-    try:
-        with one_thread(), training_progress(experiment.epochs) as progress:
-            for folder, training in trainings.items():
-                on_epoch = partial(progress, spoken(folder.name))
-                run_experiment(training, root, folder, overwrite=overwrite, progress=on_epoch)
-        runs = [load(folder) for folder in trainings]
-        _print(runs, f"A GAT of {layers} layers on {dataset}, seed {seed}, learning rate {experiment.rate:g}")
-        _write(runs, out, dataset, overwrite=overwrite)
-    except KeyboardInterrupt:
-        begun = [str(folder) for folder in trainings if (folder / "meta.json").exists()]
-        readable = f"what was recorded can be read: gatdiag report {' '.join(begun)}"
-        typer.echo(f"gatdiag: interrupted; {readable if begun else 'nothing was recorded yet'}", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+    with training_progress(experiment.epochs, *trainings) as progress:
+        for folder, training in trainings.items():
+            on_epoch = partial(progress, spoken(folder.name))
+            run_experiment(training, root, folder, overwrite=overwrite, progress=on_epoch)
+    runs = [load(folder) for folder in trainings]
+    _print(runs, f"A GAT of {layers} layers on {dataset}, seed {seed}, learning rate {experiment.rate:g}")
+    _write(runs, out, dataset, overwrite=overwrite)
 
 
 def _print(runs: Sequence[Run], subject: str) -> None:

@@ -37,20 +37,21 @@ def diagnose(
 
     Ends with status 0 if nothing is as bad as --fail-on, 1 if something is, 2 if there is nothing to read.
     """
+    from gatdiag.summary import is_empty
+
     found: list[tuple[Path, Diagnosis, bool]] = []
     for source in sources:
         with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
             run, inspection = opened(source, Path(scratch) / "run")
-            is_empty = not any(map(len, (run.steps, run.layers, run.parameters, run.neurons)))
-            found.append((source, diagnosis_of(run, inspection), is_empty))
+            found.append((source, diagnosis_of(run, inspection), is_empty(run)))
     if as_json:
         diagnoses = [{"source": str(source), **diagnosis.document()} for source, diagnosis, _ in found]
         print_document({"version": 2, "diagnoses": diagnoses})
     else:
-        for source, diagnosis, is_empty in found:
+        for source, diagnosis, nothing in found:
             if len(found) > 1:
                 plain_console().print(printable(f"== {source}"), soft_wrap=True)
-            if is_empty and not diagnosis.findings:
+            if nothing and not diagnosis.findings:
                 plain_console().print(
                     "Nothing was recorded, so there is nothing to judge; gatdiag report says what to do"
                 )

@@ -6,15 +6,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gatdiag.cli.inspect import sizes_of
-from gatdiag.cli.options import DATA_FOLDER, Data, Inputs, ModelOfCheckpoint, Root, Transform
+from gatdiag.cli.options import DATA_FOLDER, Data, Inputs, Root, Transform
 from gatdiag.cli.printing import as_options, plain_console
 from gatdiag.errors import InputError, OptimizerError
 from gatdiag.names import listed, printable, quoted
@@ -28,30 +28,22 @@ if TYPE_CHECKING:
 
 _Towards = StrEnum("_Towards", {"c": "c", "relative_gradients": "relative-gradients"})
 _Moments = StrEnum("_Moments", ["rescale", "drop"])
-_NOTHING: Final = "no law was balanced: all weights stay as they are"
-
-
-@dataclass(frozen=True)
-class _Balanced:
-    """A checkpoint in balance.
-
-    Attributes:
-        weights: The checkpoint's name -> weight, rescaled.
-        scales: The same name -> what it was multiplied by, for those that were.
-        lines: What was done, in words.
-    """
-
-    weights: Mapping[str, Tensor]
-    scales: Mapping[str, Tensor]
-    lines: Sequence[str]
 
 
 def rebalance(
+    *,
     source: Annotated[Path, typer.Argument(metavar="IN", help="Saved checkpoint: torch, Lightning or safetensors.")],
     target: Annotated[
         Path | None, typer.Argument(metavar="OUT", help="File to write: the same, with other weights.")
     ] = None,
-    model: ModelOfCheckpoint = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="PACKAGE.MODULE:FACTORY",
+            help="The model that the checkpoint is of, so that its laws are found and its outputs compared. Arguments "
+            "called in_channels and out_channels get the widths that the checkpoint shows, or those of --data.",
+        ),
+    ],
     data: Data = None,
     inputs: Inputs = None,
     root: Root = DATA_FOLDER,
@@ -66,10 +58,10 @@ def rebalance(
 ) -> None:
     """Rescale the weights of a checkpoint until its neurons balance; the function it computes stays the same.
 
-    Epoch, scheduler and all else in the file are carried over. The new file is written whole or not at all. Without
-    --model the laws are those that names and shapes show, and outputs are not compared.
+    Epoch, scheduler and all else in the file are carried over. The new file is written whole or not at all.
     """
     from gatdiag.checkpoint import open_checkpoint, write_checkpoint
+    from gatdiag.cli.model_case import load_case
 
     if (target is None) != in_place:
         raise InputError("Say where to: the name of a new file, or --in-place for the checkpoint itself")
@@ -77,63 +69,29 @@ def rebalance(
     checkpoint = open_checkpoint(source)
     if drop:
         checkpoint = replace(checkpoint, optimizer=None)
-    if model is None:
-        if towards != "c" or any(given is not None for given in (data, inputs, transform)):
-            raise InputError("Names and shapes alone allow for balancing c: for all else give --model")
-        balanced = _by_names(checkpoint)
-    else:
-        from gatdiag.cli.model_case import load_case
-
-        with redirect_stdout(sys.stderr):  # the model's own code may print
-            case = load_case(model, data, inputs, root, transform, sizes_of(checkpoint))
-            balanced = _by_model(checkpoint, case, towards)
+    with redirect_stdout(sys.stderr):  # the model's own code may print
+        case = load_case(model, data, inputs, root, transform, sizes_of(checkpoint))
+        weights, scales, lines = _balanced(checkpoint, case, towards)
     written = write_checkpoint(
         checkpoint,
-        balanced.weights,
+        weights,
         source if target is None else target,
-        moments=_moments(checkpoint, balanced.scales),
+        moments=_moments(checkpoint, scales),
         drop_optimizer=drop,
         in_place=in_place,
     )
     notes = [f"note: {note}" for note in checkpoint.notes]
-    if checkpoint.within and balanced.weights:
+    if checkpoint.within and weights:
         under = quoted(".".join(checkpoint.within))
         notes.append(f"note: Only the weights under {under} are rescaled: averages of them are not")
-    for line in (*balanced.lines, *_rounded(checkpoint, balanced.weights), *notes, f"written: {written}"):
+    for line in (*lines, *_rounded(checkpoint, weights), *notes, f"written: {written}"):
         plain_console().print(printable(line), soft_wrap=True)
 
 
-def _by_names(checkpoint: Checkpoint) -> _Balanced:
-    """Along the laws that names and shapes show; there is no output to compare."""
-    from gatdiag.checkpoint import find_layers, find_stack
-    from gatdiag.checkpoint.stack import ASSUMED
-    from gatdiag.remedies.least_norm import balancing
-    from gatdiag.remedies.orbit import multiply_
-
-    structure = find_layers(checkpoint.tensors)
-    stack = find_stack(checkpoint.tensors, structure)
-    laws = stack.laws(checkpoint.tensors)
-    if not len(laws):
-        reasons = "; ".join(f"{quoted(excluded.what)}: {excluded.reason}" for excluded in laws.excluded[:3])
-        raise InputError(f"Names and shapes show no laws ({reasons}): give --model, whose laws can be found")
-    rescaling = balancing(laws, laws.parameters)
-    chosen = list(rescaling.balanced)
-    if not chosen:
-        return _Balanced({}, {}, [_NOTHING, *_skipped(rescaling.skipped)])
-    weights = {name: multiply_(laws.parameters[name].clone(), scale) for name, scale in rescaling.factors.items()}
-    before, after = (of.abs()[chosen].max() for of in (laws.c(), laws.c({**laws.parameters, **weights})))
-    factors = rescaling.by_law.values()
-    lines = [
-        f"{len(chosen)} laws balanced: largest |c| {before:.3g} before, {after:.1e} after; factors from "
-        f"{min(factors):.3g} to {max(factors):.3g}",
-        f"outputs were not compared, which needs --model: they stay as they are only if {'; '.join(ASSUMED)}",
-    ]
-    names = {info.name: info.names for info in structure.parameters}
-    weights, scales = ({each: of[name] for name in of for each in names[name]} for of in (weights, rescaling.factors))
-    return _Balanced(weights, scales, [*lines, *_skipped(rescaling.skipped)])
-
-
-def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str) -> _Balanced:
+def _balanced(
+    checkpoint: Checkpoint, case: ModelCase, towards: str
+) -> tuple[dict[str, Tensor], dict[str, Tensor], list[str]]:
+    """The checkpoint's names -> weights in balance, and what each was multiplied by; what was done, in words."""
     from gatdiag.checkpoint.state_dict import fit, load_weights_
     from gatdiag.remedies import rebalance_
 
@@ -151,7 +109,7 @@ def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str) -> _Balance
     options: dict[str, Any] = {"towards": towards, **case.kwargs}
     done = rebalance_(case.model, *case.args, **options)
     if not done.factors:
-        return _Balanced({}, {}, [_NOTHING, *_skipped(done.skipped)])
+        return {}, {}, ["no law was balanced: all weights stay as they are", *_skipped(done.skipped)]
     lines = [
         f"{len(done.factors)} laws balanced: largest |c| {done.c_before:.3g} before, {done.c_after:.1e} after; largest "
         f"imbalance {done.imbalance_before:.3g} before, {done.imbalance_after:.1e} after; factors from "
@@ -163,7 +121,7 @@ def _by_model(checkpoint: Checkpoint, case: ModelCase, towards: str) -> _Balance
     own = {name: parameter.detach() for name, parameter in case.model.named_parameters()}
     names = _all_names(case.model, done.scales, found.names)
     weights, scales = ({each: of[name] for name in names for each in names[name]} for of in (own, done.scales))
-    return _Balanced(weights, scales, [*lines, *_skipped(done.skipped)])
+    return weights, scales, [*lines, *_skipped(done.skipped)]
 
 
 def _all_names(model: nn.Module, parameters: Iterable[str], names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

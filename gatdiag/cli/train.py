@@ -20,8 +20,6 @@ from gatdiag.experiments.settings import Experiment
 if TYPE_CHECKING:
     from gatdiag.experiments.experiment import Result
 
-_INTERRUPTED = 130  # as a shell has it for a process ended by Ctrl-C
-
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """The command with one option for each field of `Experiment`, which it gets as keyword arguments."""
@@ -69,19 +67,12 @@ def train(
     if metrics not in ("fast", "standard", "full"):
         raise InputError(f"--metrics: expected fast, standard or full, got {metrics!r}")
     from gatdiag.experiments.experiment import FILE, document, run_experiment
-    from gatdiag.experiments.pool import one_thread
 
-    try:
-        with one_thread(), training_progress(experiment.epochs) as progress:
-            on_epoch = partial(progress, f"{experiment.model}-{experiment.layers} on {experiment.data}")
-            result = run_experiment(
-                experiment, root, out, every=pace, metrics=metrics, overwrite=overwrite, progress=on_epoch
-            )
-    except KeyboardInterrupt:
-        readable = f"what was recorded can be read: gatdiag report {out}"
-        begun = (out / "meta.json").exists()
-        typer.echo(f"gatdiag: interrupted; {readable if begun else 'nothing was recorded yet'}", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+    with training_progress(experiment.epochs, out) as progress:
+        on_epoch = partial(progress, f"{experiment.model}-{experiment.layers} on {experiment.data}")
+        result = run_experiment(
+            experiment, root, out, every=pace, metrics=metrics, overwrite=overwrite, progress=on_epoch
+        )
     if as_json:
         print_document(document(experiment, result))
         return

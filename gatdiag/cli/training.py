@@ -1,11 +1,13 @@
-"""Progress of trainings: a line for each, or a bar over many."""
+"""Trainings on the command line: their progress, and what is said where Ctrl-C ends them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -21,9 +23,19 @@ if TYPE_CHECKING:
     from gatdiag.experiments.training import Epoch
 
 
+_INTERRUPTED: Final = 130  # as a shell has it for a process ended by Ctrl-C
+
+
 @contextmanager
-def training_progress(epochs: int) -> Iterator[Callable[[str, int, Epoch], None]]:
-    """Show one line a training on standard error, so that standard output is the verdict alone."""
+def training_progress(epochs: int, *folders: Path) -> Iterator[Callable[[str, int, Epoch], None]]:
+    """Train in one thread, with a line for each training on standard error.
+
+    Args:
+        epochs: Of each training.
+        folders: Where their runs are written; where Ctrl-C ends them, it is said which can be read.
+    """
+    from gatdiag.experiments.pool import one_thread
+
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
@@ -31,16 +43,22 @@ def training_progress(epochs: int) -> Iterator[Callable[[str, int, Epoch], None]
         TextColumn("{task.fields[numbers]}", markup=False),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, TaskID] = {}
+    try:
+        with one_thread(), Progress(*columns, console=Console(stderr=True)) as bars:
+            tasks: dict[str, TaskID] = {}
 
-        def on_progress(name: str, position: int, epoch: Epoch) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, total=epochs, numbers="")
-            numbers = f"loss {epoch.loss:.3f}, validation {epoch.val_accuracy:.1%}"
-            bars.update(tasks[name], completed=position + 1, numbers=numbers)
+            def on_progress(name: str, position: int, epoch: Epoch) -> None:
+                if name not in tasks:
+                    tasks[name] = bars.add_task(name, total=epochs, numbers="")
+                numbers = f"loss {epoch.loss:.3f}, validation {epoch.val_accuracy:.1%}"
+                bars.update(tasks[name], completed=position + 1, numbers=numbers)
 
-        yield on_progress
+            yield on_progress
+    except KeyboardInterrupt:
+        begun = [str(folder) for folder in folders if (folder / "meta.json").exists()]
+        readable = f"what was recorded can be read: gatdiag report {' '.join(begun)}"
+        typer.echo(f"gatdiag: interrupted; {readable if begun else 'nothing was recorded yet'}", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
 
 
 @contextmanager

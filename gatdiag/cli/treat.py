@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -19,7 +18,6 @@ from gatdiag.errors import GatdiagError, InputError, ModelError
 if TYPE_CHECKING:
     from torch import nn
 
-    from gatdiag.diagnosis import Action
     from gatdiag.experiments.training import TrainingSettings
     from gatdiag.recorder import Recorder
 
@@ -54,9 +52,8 @@ def treat(
     remedy: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="What to try in place of what the diagnosis names: the code of one of its findings, such as "
-            "init-unbalanced, or an action, such as 'learning_rate(factor=0.1)'.",
+            metavar="CODE",
+            help="The code of another of its findings, such as init-unbalanced, to treat in place of the first.",
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="LIST", help="Of the weights, separated by commas.")] = "0,1,2",
@@ -68,9 +65,12 @@ def treat(
     Training is full-batch gradient descent on cross-entropy. A remedy that does not help is followed by that of the
     next finding; what only you can change is said with the place. A healthy training is left as it is.
     """
+    from gatdiag.diagnosis import CAUSES
     from gatdiag.treatment import treat as treat_
     from gatdiag.treatment.page import PAGE
 
+    if remedy is not None and remedy not in CAUSES:
+        raise InputError(f"--remedy: expected the code of a finding ({', '.join(CAUSES)}), got {remedy!r}")
     check_new(out, overwrite=overwrite)
     with redirect_stdout(sys.stderr):  # the model's own code may print
         make, train, inputs = _training(factory, data, root, transform, (optimizer, learning_rate, weight_decay, steps))
@@ -79,7 +79,7 @@ def treat(
             train,
             *inputs,
             seeds=_seeds(seeds),
-            remedy=_remedy(remedy),
+            remedy=remedy,
             folder=out,
             overwrite=overwrite,
             on_progress=lambda text: typer.echo(text, err=True),
@@ -137,24 +137,3 @@ def _seeds(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"--seeds: expected whole numbers separated by commas, such as 0,1,2, got {text!r}") from None
-
-
-def _remedy(text: str | None) -> str | Action | None:
-    """The code of a finding, or an action as a call."""
-    from gatdiag.diagnosis import CAUSES
-    from gatdiag.treatment import ACTIONS, Action
-
-    if text is None or text in CAUSES:
-        return text
-    try:
-        call = ast.parse(text, mode="eval").body
-        name = call.func if isinstance(call, ast.Call) else call
-        keywords = call.keywords if isinstance(call, ast.Call) else []
-        if isinstance(name, ast.Name) and name.id in ACTIONS and not getattr(call, "args", ()):
-            return Action(name.id, {str(one.arg): ast.literal_eval(one.value) for one in keywords})
-    except (SyntaxError, ValueError):
-        pass
-    raise InputError(
-        f"--remedy: expected the code of a finding ({', '.join(CAUSES)}) or an action with its settings by name "
-        f"({', '.join(ACTIONS)}), got {text!r}"
-    )

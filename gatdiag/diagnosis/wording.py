@@ -8,16 +8,18 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number for a sentence.
+    """A number for a sentence or a table; what was counted, in full.
 
     Example:
-        >>> number(0.81), number(54321), number(float("nan")), number(None)
-        ('0.81', '54,321', 'NaN', 'not measured')
+        >>> number(0.81), number(54321.0), number(1234567), number(float("nan")), number(None)
+        ('0.81', '54,321', '1,234,567', 'NaN', 'not measured')
         >>> number(0.00000123).split() == ["1.23", TIMES, "10⁻⁶"]
         True
     """
     if value is None:
         return "not measured"
+    if isinstance(value, int):
+        return f"{value:,}".replace("-", MINUS)
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("∞" if value > 0 else f"{MINUS}∞")
     if value and not 1e-3 <= abs(value) < 1e5:

@@ -19,13 +19,12 @@ one's own (`figure.draw(table, matplotlib_figure)`). Nothing here touches pyplot
 
 from gatdiag.figures.axes import not_recorded
 from gatdiag.figures.figure import Figure
-from gatdiag.figures.rendering import FIGURES, figures_for, missing, render, render_document, save_figures, table
+from gatdiag.figures.rendering import FIGURES, figures_for, render, render_document, save_figures, table
 
 __all__ = [
     "FIGURES",
     "Figure",
     "figures_for",
-    "missing",
     "not_recorded",
     "render",
     "render_document",

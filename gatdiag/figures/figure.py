@@ -12,6 +12,15 @@ from gatdiag.quantities import Quantity, TableName, quantity
 from gatdiag.run import Run
 
 Group = Literal["overview", "training", "gradients", "changes", "balance", "smoothing", "comparison"]
+_HEADINGS: Final[dict[Group, str]] = {
+    "overview": "Overview",
+    "training": "Training",
+    "gradients": "Gradients",
+    "changes": "Changes of the weights",
+    "balance": "Balance laws",
+    "smoothing": "Smoothing",
+    "comparison": "Runs side by side",
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,11 @@ class Figure:
     equation: str = ""
     applies: Callable[[Sequence[Run]], bool] = lambda _: True
     shared: Callable[[Sequence[Run]], dict[str, Any]] = lambda _: {}
+
+    @property
+    def heading(self) -> str:
+        """Of the part of a report it belongs to."""
+        return _HEADINGS[self.group]
 
     def draw(self, table: pd.DataFrame, canvas: Canvas) -> None:
         """Draw its data on a matplotlib Figure or SubFigure; a note if there are none."""

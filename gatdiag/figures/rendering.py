@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import matplotlib.figure
 import pandas as pd
@@ -16,9 +16,7 @@ from gatdiag.errors import InputError
 from gatdiag.figures import accuracy, curves, gradients, laws, overview, smoothing, weight_change
 from gatdiag.figures.figure import Figure
 from gatdiag.figures.style import SIZES, style_context
-from gatdiag.quantities import TableName
 from gatdiag.run import Run
-from gatdiag.summary import accuracies, loss_name, recorded
 
 Format = Literal["svg", "png", "pdf"]
 Width = Literal["single", "double"]
@@ -54,7 +52,7 @@ _METADATA: dict[str, dict[str, Any]] = {  # no date: the same run gives the same
 def figures_for(runs: Run | Sequence[Run]) -> list[Figure]:
     """The figures that apply, in reading order: for one run those of a run, for several those that compare.
 
-    A figure whose quantities were not recorded is among them; `missing` says so, and a note stands in its place.
+    A figure whose quantities were not recorded is among them: its table is empty, and a note stands in its place.
     """
     several = _listed(runs)
     per = "run" if len(several) == 1 else "comparison"
@@ -78,12 +76,6 @@ def table(figure: Figure | str, runs: Run | Sequence[Run], **options: Any) -> pd
     if not several:
         raise InputError(f"figure {chosen.name!r} needs at least one run, got none")
     return chosen.data(*several, **options)
-
-
-def missing(figure: Figure | str, runs: Run | Sequence[Run]) -> tuple[str, ...]:
-    """The columns ("table.column") that a figure would draw and that none of the runs has recorded."""
-    chosen, several = _figure(figure), _listed(runs)
-    return tuple(column for column in chosen.needs if not any(_has(run, column) for run in several))
 
 
 def render(
@@ -196,18 +188,6 @@ def _figure(figure: Figure | str) -> Figure:
 
 def _listed(runs: Run | Sequence[Run]) -> list[Run]:
     return [runs] if isinstance(runs, Run) else list(runs)
-
-
-def _has(run: Run, column: str) -> bool:
-    where, name = column.split(".", 1)
-    if column == "steps.loss":
-        return loss_name(run) is not None
-    if where == "steps" and name.endswith("_accuracy"):
-        return name.removesuffix("_accuracy") in accuracies(run)
-    changes = ("changed_fraction", "unchanged_fraction", "relative_change", "absolute_change")
-    if name.startswith(changes) and run.snapshot("initial") and (run.snapshot("best") or run.snapshot("final")):
-        return True
-    return recorded(run, cast("TableName", where), name)
 
 
 def _file_name(name: str) -> str:

@@ -153,7 +153,7 @@ def _contents(sections: Sequence[RunSection]) -> Iterator[tuple[str, str]]:
     parts = {
         "Summary": True,
         "Overview": section.overview,
-        "Figures": section.groups,
+        "Figures": section.figures,
         "Tables": section.tables,
         "Settings": section.settings,
     }

@@ -8,9 +8,8 @@ stay, for their texts speak of dark and pale.
 import base64
 import re
 import warnings
-from collections.abc import Iterable, Sequence
-from itertools import groupby
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
@@ -39,15 +38,6 @@ _STYLE = f"<style>@media (prefers-color-scheme:dark){{svg{{fill:{_DARK['#000000'
 _PATHS, _DECIMALS = re.compile(rb' d="[^"]*"'), re.compile(rb"(\.\d\d)\d+")
 
 Width = Literal["single", "double"]
-TITLES: Final = {
-    "overview": "Overview",
-    "training": "Training",
-    "gradients": "Gradients",
-    "changes": "Changes of the weights",
-    "balance": "Balance laws",
-    "smoothing": "Smoothing",
-    "comparison": "Runs side by side",
-}
 
 
 class FigureBlock(NamedTuple):
@@ -66,37 +56,24 @@ class FigureBlock(NamedTuple):
     download: str
 
 
-class FigureGroup(NamedTuple):
-    """Figures about one thing, under one heading."""
-
-    title: str
-    anchor: str
-    blocks: list[FigureBlock]
-
-
 def figure_block(
     figure: Figure, runs: Sequence[Run], section: str, widths: Sequence[Width] = ("single",), **options: Any
-) -> FigureBlock:
+) -> FigureBlock | None:
     """A figure of one or several runs, with a second drawing for narrow screens if two widths are given.
 
-    Where drawing fails the block says so in the drawing's place, and a warning says it too.
+    None where nothing of it was recorded. Where drawing fails the block says so in the drawing's place, and a warning
+    says it too.
     """
     try:
         data = table(figure, runs, **options)
+        if not len(data):
+            return None
         pictures = [(width, _address(figure, runs, width, data)) for width in widths]
         drawing, download = _drawing(figure.title, pictures), _download(data)
     except Exception as error:  # one figure must not cost the reader all the others
         warnings.warn(f"the figure {figure.name!r} could not be drawn: {error!r}", stacklevel=2)
         drawing, download = Markup("<p>This figure could not be drawn: {}</p>").format(one_line(repr(error))), ""
     return FigureBlock(figure, f"{section}-figure-{figure.name}", drawing, download)
-
-
-def figure_groups(figures: Iterable[Figure], runs: Sequence[Run], anchor: str) -> list[FigureGroup]:
-    """The figures under the headings of their groups, in the order given."""
-    return [
-        FigureGroup(TITLES[group], f"{anchor}-group-{group}", [figure_block(one, runs, anchor) for one in members])
-        for group, members in groupby(figures, key=lambda figure: figure.group)
-    ]
 
 
 def _drawing(title: str, pictures: Sequence[tuple[Width, str]]) -> Markup:

@@ -8,7 +8,7 @@ from gatdiag.diagnosis.thresholds import limit
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, one_line, short
 from gatdiag.run import Run
-from gatdiag.summary import TrainingFacts, accuracies, logged, score, training_facts
+from gatdiag.summary import TrainingFacts, accuracies, is_empty, logged, score, training_facts
 
 _NOTES = 3  # of the recorder, that are said at the beginning
 _SHOWN = "The page shows what was on disk when it was made."
@@ -22,24 +22,19 @@ _UNFINISHED = {
 
 def warnings(run: Run) -> tuple[str, ...]:
     """Reasons for care in reading the rest: a run without an end, rows that could not be read, no row at all."""
-    recorded = anything(run)  # what cannot be read is known after reading
+    nothing = is_empty(run)  # what cannot be read is known after reading
     status = "live" if run.status == "recording" and run.is_live else run.status
     texts = [f"Not everything could be read: {one_line(problem)}" for problem in run.problems]
     if status in _UNFINISHED:
         error = one_line(str(run.meta.get("error") or "no message"))
         texts.insert(0, f"{_UNFINISHED[status].format(error=error)} {_SHOWN}")
-    return tuple(texts) if recorded else (*texts, *_nothing_recorded(run))
-
-
-def anything(run: Run) -> bool:
-    """True if any table of the run has a row."""
-    return any(len(table) for table in (run.steps, run.layers, run.parameters, run.neurons))
+    return (*texts, *_nothing_recorded(run)) if nothing else tuple(texts)
 
 
 def story(run: Run) -> tuple[str, ...]:
     """The model and its training, then the course of its loss. Nothing of a run without a row: `warnings` says so."""
     facts = training_facts(run)
-    return (_what(run, facts), " ".join(_how(run, facts))) if anything(run) else ()
+    return () if is_empty(run) else (_what(run, facts), " ".join(_how(run, facts)))
 
 
 def notes_text(run: Run) -> str:

@@ -55,24 +55,28 @@ class Table:
 
 
 def cell_text(cell: Cell) -> str:
-    """Text of a cell.
-
-    Example:
-        >>> [cell_text(cell) for cell in (0.00000123, 12.0, 1234567, float("nan"), "a")]
-        ['1.23e-06', '12', '1234567', 'NaN', 'a']
-    """
+    """Text of a cell."""
     if cell is None:
         return "\N{EN DASH}"
     if isinstance(cell, str):
         return cell if isinstance(cell, Markup) or not cell else one_line(cell)
-    if isinstance(cell, int):
-        return str(cell)
-    return f"{cell:.3g}" if math.isfinite(cell) else number(cell)
+    return number(cell)
 
 
 def sort_key(cell: float | None) -> str:
     """A number as JavaScript reads it, to sort by; what is none comes behind all others."""
     return "NaN" if cell is None else f"{cell:.6g}".replace("inf", "Infinity").replace("nan", "NaN")
+
+
+def run_tables(run: Run, anchor: str) -> list[Table]:
+    """Layers, gradients, parameters and laws, with their last recorded values; those with anything in them."""
+    tables = [
+        layer_table(run, f"{anchor}-layers"),
+        gradient_table(run, f"{anchor}-gradients"),
+        parameter_table(run, f"{anchor}-parameters"),
+        *law_tables(run, f"{anchor}-laws"),
+    ]
+    return [table for table in tables if table.rows]
 
 
 def layer_table(run: Run, anchor: str) -> Table:

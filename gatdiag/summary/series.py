@@ -17,7 +17,7 @@ from gatdiag.run import Run
 from gatdiag.summary.thinning import spaced
 
 __all__ = [
-    "ATTENTION", "FEATURES", "early_median", "has_role", "known_layers", "last_values", "layer_series",
+    "ATTENTION", "FEATURES", "has_role", "known_layers", "last_values", "layer_series",
     "neuron_series", "recorded", "role_series", "some_layers", "weight_scale", "without_layer", "zero_norms",
 ]  # fmt: skip
 
@@ -135,20 +135,8 @@ def weight_scale(run: Run) -> float | None:
 
 def last_values(series: pd.DataFrame) -> dict[str, float]:
     """Layer -> the last value of a series that is a number."""
-    return _by_layer(series.dropna(subset=["value"]).groupby("layer", observed=True)["value"].last())
-
-
-def early_median(series: pd.DataFrame, share: float = 0.1) -> dict[str, float]:
-    """Layer -> the median of a series over the first tenth of its recorded steps, one of them at least."""
-    steps = series["step"].drop_duplicates().to_numpy()
-    if not len(steps):
-        return {}
-    early = series[series["step"] <= steps[max(1, round(share * len(steps))) - 1]]
-    return _by_layer(early.groupby("layer", observed=True)["value"].median().dropna())
-
-
-def _by_layer(values: "pd.Series[float]") -> dict[str, float]:
-    return {str(layer): float(value) for layer, value in zip(values.index, values.to_numpy(), strict=True)}
+    last = series.dropna(subset=["value"]).groupby("layer", observed=True)["value"].last()
+    return {str(layer): float(value) for layer, value in zip(last.index, last.to_numpy(), strict=True)}
 
 
 def some_layers(table: pd.DataFrame, limit: int = 10) -> pd.DataFrame:

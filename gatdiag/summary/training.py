@@ -8,7 +8,8 @@ import pandas as pd
 from gatdiag.run import Run
 
 __all__ = [
-    "TrainingFacts", "accuracies", "logged", "loss_name", "score", "score_kind", "scores", "split", "training_facts",
+    "TrainingFacts", "accuracies", "is_empty", "logged", "loss_name", "score", "score_kind", "scores", "split",
+    "training_facts",
 ]  # fmt: skip
 
 _SCORES = {  # what a logged scalar is -> the words in its name that say so
@@ -79,6 +80,11 @@ def training_facts(run: Run) -> TrainingFacts:
         best_metric=float(chosen[best_step]) if best_step is not None else np.nan,
         best_step=int(best_step) if best_step is not None else None,
     )
+
+
+def is_empty(run: Run) -> bool:
+    """True if no table of the run has a row."""
+    return not any(len(table) for table in (run.steps, run.layers, run.parameters, run.neurons))
 
 
 def logged(run: Run, name: str) -> pd.Series:

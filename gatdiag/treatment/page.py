@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from gatdiag.diagnosis.wording import number
-from gatdiag.figures import figures_for, missing
+from gatdiag.figures import figures_for
 from gatdiag.figures.curves import SPREAD_CURVES
 from gatdiag.names import one_line, short
 from gatdiag.report.page import render, write
 from gatdiag.report.plots import FigureBlock, figure_block
-from gatdiag.report.story import anything, metric, warnings
+from gatdiag.report.story import metric, warnings
 from gatdiag.report.tables import Cell, Table
 from gatdiag.run import Run
-from gatdiag.summary import ranked, results
+from gatdiag.summary import is_empty, ranked, results
 from gatdiag.treatment.outcome import Treatment, Trial
 
 PAGE: Final = "treatment.html"
@@ -69,7 +69,6 @@ def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
         "headline": _HEADLINES[ending],
         "sentence": _sentence(ending, shown, measures, len(done.seeds)),
         "warnings": [*_cut_short(ended_by), *_cautions("before", before), *_cautions("after", after)],
-        "stats": measures,
         "shown": shown,
         "evidence": _evidence(shown, done.before),
         "pair": _pair(shown, before, after),
@@ -81,7 +80,7 @@ def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
 
 
 def _recorded(trial: Trial) -> list[Run]:
-    return [run for run in trial.runs if anything(run)]
+    return [run for run in trial.runs if not is_empty(run)]
 
 
 def _shown(trials: Sequence[Trial]) -> Trial | None:
@@ -138,11 +137,6 @@ class _Measure:
     def change(self) -> str:
         """Before and after, of all seeds."""
         return f" {_ARROW} ".join(self.middle(values) for values in (self.before, self.after) if values)
-
-    @property
-    def spreads(self) -> str:
-        """The same from the lowest seed to the highest; "" of one seed."""
-        return f" {_ARROW} ".join(self.spread(values) for values in (self.before, self.after) if len(values) > 1)
 
 
 def _measures(before: Sequence[Run], after: Sequence[Run]) -> list[_Measure]:
@@ -202,7 +196,7 @@ def _seeds(measures: Sequence[_Measure], before: Sequence[Run], after: Sequence[
 
 def _curves(before: Sequence[Run], after: Sequence[Run]) -> FigureBlock | None:
     runs = [*before, *after]
-    if not runs or missing(SPREAD_CURVES, runs):
+    if not runs:
         return None
     groups = ["before"] * len(before) + ["after"] * len(after)
     return figure_block(SPREAD_CURVES, runs, "treatment", ("double", "single"), groups=groups)
@@ -232,11 +226,10 @@ def _evidence(shown: Trial | None, before: Trial) -> Table | None:
 def _pair(shown: Trial | None, before: Sequence[Run], after: Sequence[Run]) -> list[tuple[str, FigureBlock]]:
     """The figure that shows the evidence, of the first seed, before and after; what it shares, on the same scale."""
     runs = {when: of[0] for when, of in (("before", before), ("after", after)) if of}
-    several = [*runs.values()]
-    own = [one for one in figures_for(several[:1]) if one.per == "run" and not missing(one, several)] if several else []
     wanted = shown.finding.figure if shown and shown.finding else ""
-    figure = next((one for one in own if one.name == wanted), next(iter(own), None))
-    if figure is None:
-        return []
-    options = figure.shared(several)
-    return [(when, figure_block(figure, [run], f"treatment-{when}", **options)) for when, run in runs.items()]
+    for figure in sorted(figures_for(before[:1]) if before else [], key=lambda one: one.name != wanted):
+        shared = figure.shared([*runs.values()])
+        pair = [(when, figure_block(figure, [run], f"treatment-{when}", **shared)) for when, run in runs.items()]
+        if all(block for _, block in pair):
+            return [(when, block) for when, block in pair if block]
+    return []

@@ -85,10 +85,10 @@ def test_a_healthy_training_is_left_as_it_is(treat, tmp_path):
     assert sorted(path.name for path in (tmp_path / "treated").iterdir()) == ["before", "treatment.html"]
 
 
-def test_a_remedy_of_ones_own(treat):
-    done = treat("small", "--lr", "1e-6", "--steps", "40", "--remedy", "learning_rate(factor=1e4)")
+def test_a_finding_of_ones_own_choice_is_treated(treat):
+    done = treat("small", "--lr", "1e-6", "--steps", "40", "--remedy", "lr-too-small")
     assert done.exit_code == 0, done.stderr
-    assert "learning rate times 1e+04" in done.stdout
+    assert "learning rate times" in done.stdout
     assert "after-2" not in done.stdout
 
 
@@ -98,7 +98,6 @@ def test_a_remedy_of_ones_own(treat):
         ("made", [], "shelf:made is a module: give the class or a function that makes it, with fresh weights"),
         ("small", ["--seeds", "a"], "--seeds: expected whole numbers separated by commas, such as 0,1,2, got 'a'"),
         ("small", ["--remedy", "hope"], "--remedy: expected the code of a finding"),
-        ("small", ["--remedy", "weight_decay(open('x'))"], "--remedy: expected the code of a finding"),
         ("small", ["--optimizer", "LBFGS"], "optimizer to be SGD or Adam, got 'LBFGS'"),
         ("small", ["--data", "moon"], "moon"),
         ("small", ["--steps", "0"], "1 or more"),

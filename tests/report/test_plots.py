@@ -10,8 +10,8 @@ import pytest
 import gatdiag
 from gatdiag.figures import figures_for
 from gatdiag.report import plots
-from gatdiag.report.plots import TITLES, figure_block, figure_groups
-from tests.report.builder import luminance
+from gatdiag.report.plots import figure_block
+from tests.report.builder import build, luminance
 from tests.run.synthetic import synthetic_run
 
 
@@ -86,13 +86,8 @@ def test_narrow_screens_get_a_picture_of_their_own(run, figure):
     assert widths[0] < widths[1]
 
 
-def test_groups_follow_the_order_of_the_figures(run):
-    figures = figures_for([run])[1:5]
-    groups = figure_groups(figures, [run], "run-1")
-    assert [group.title for group in groups] == list(dict.fromkeys(TITLES[figure.group] for figure in figures))
-    assert [made.figure for group in groups for made in group.blocks] == figures
-    anchors = [made.anchor for group in groups for made in group.blocks] + [group.anchor for group in groups]
-    assert len({*anchors}) == len(anchors)
+def test_of_what_was_not_recorded_there_is_no_block(tmp_path, figure):
+    assert figure_block(figure, [build(tmp_path / "run", logged={"loss": [1.0]})], "here") is None
 
 
 def test_a_figure_that_fails_says_so_in_its_place(run, figure, monkeypatch):

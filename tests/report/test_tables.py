@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from gatdiag.diagnosis.wording import MINUS, TIMES
 from gatdiag.report.tables import (
     cell_text,
     gradient_table,
@@ -23,10 +24,14 @@ def column(table, label):
     return [cell_text(row[place]) for row in table.rows]
 
 
-@pytest.mark.parametrize("number", [0.0, -3.25e-9, 12345.678, 1, np.float64(2.5)])
-def test_a_cell_sorts_by_the_number_it_shows(number):
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0.0, "0"), (-3.25e-9, f"{MINUS}3.25 {TIMES} 10⁻⁹"), (12345.678, "12,346"), (1, "1"), (1234567, "1,234,567"),
+     (np.float64(2.5), "2.5")],
+)  # fmt: skip
+def test_a_cell_sorts_by_the_number_it_shows(number, text):
     assert float(sort_key(number)) == pytest.approx(float(number), rel=1e-5)
-    assert float(cell_text(number)) == pytest.approx(float(number), rel=1e-2)
+    assert cell_text(number).replace("\N{NO-BREAK SPACE}", " ") == text
 
 
 def test_what_is_no_number_is_said_and_sorted_as_javascript_reads_it():

@@ -1,15 +1,4 @@
-"""`gatdiag compare`: two runs, or two checkpoints, side by side, what differs most first.
-
-The JSON document has these keys; numbers that are not finite are null:
-
-- ``version``: 3, the version of this description
-- ``first``, ``second``: what was compared
-- ``diagnoses``: ``first`` and ``second``, each as `gatdiag.diagnosis.Diagnosis.document` gives it
-- ``outcomes``: for each result of the trainings ``what``, ``first``, ``second``
-- ``settings``: for each setting that differs ``what``, ``first``, ``second``
-- ``differences``: for each ``layer``, ``role``, ``quantity``, ``first``, ``second``, ``difference``, from 0 to 1
-- ``notes``: texts
-"""
+"""`gatdiag compare`: two runs, or two checkpoints, side by side, what differs most first."""
 
 from __future__ import annotations
 
@@ -20,18 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
 from gatdiag.cli.diagnose import diagnosis_of, headline, opened
-from gatdiag.cli.options import AsJson
-from gatdiag.cli.printing import grid, number, plain_console, print_document
+from gatdiag.cli.printing import grid, number, plain_console
 from gatdiag.names import listed, printable, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from gatdiag.checkpoint import Inspection
-    from gatdiag.diagnosis import Diagnosis
     from gatdiag.run import Run
 
 _LISTED: Final = 6  # layers in a note
@@ -43,7 +29,6 @@ def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="Folder of a recorded run, or a saved checkpoint.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with.")],
     most: Annotated[int, typer.Option(metavar="N", min=0, help="How many differences to show; 0 for all.")] = 30,
-    as_json: AsJson = False,
 ) -> None:
     """Put two runs or two checkpoints side by side: outcomes, settings, then layers, what differs most first.
 
@@ -55,27 +40,26 @@ def compare(
     with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
         one, one_inspected = opened(first, Path(scratch) / "first")
         other, other_inspected = opened(second, Path(scratch) / "second")
-        diagnoses = {"first": diagnosis_of(one, one_inspected), "second": diagnosis_of(other, other_inspected)}
+        verdicts = [diagnosis_of(one, one_inspected).verdict, diagnosis_of(other, other_inspected).verdict]
         table = differences(one, other, "last" if one_inspected or other_inspected else "median")
         if one_inspected and other_inspected:
             table = _with_changes(table, one_inspected, other_inspected)
         came = {} if one_inspected and other_inspected else results([one, other])
-        notes = [note for inspected in (one_inspected, other_inspected) if inspected for note in inspected.notes]
-        notes += _missing((first, one), (second, other))
-    document: dict[str, Any] = {
-        "version": 3,
-        "first": str(first),
-        "second": str(second),
-        "diagnoses": {side: diagnosis.document() for side, diagnosis in diagnoses.items()},
-        "outcomes": [{"what": what, "first": a, "second": b} for what, (a, b) in came.items()],
-        "settings": list(_settings(one.meta, other.meta)),
-        "differences": table.to_dict("records"),
-        "notes": [*dict.fromkeys(notes)],
-    }
-    if as_json:
-        print_document(document)
-    else:
-        _print(document, diagnoses, table, most)
+    console = plain_console()
+    for letter, path, verdict in zip("AB", (first, second), verdicts, strict=True):
+        console.print(printable(f"{letter}: {path}"), soft_wrap=True)
+        console.print(printable(headline(verdict)))
+    if came:
+        trainings = grid(["training"], ["A", "B"])
+        for what, values in came.items():
+            trainings.add_row(printable(what), *(number(value, ".4g") for value in values))
+        console.print(trainings)
+    for setting in _settings(one.meta, other.meta):
+        console.print(printable(setting))
+    _print_differences(table[(table["difference"] > 0) & (table["layer"] != "")], most, alike=any(table["layer"]))
+    notes = [note for inspected in (one_inspected, other_inspected) if inspected for note in inspected.notes]
+    for note in dict.fromkeys([*notes, *_missing((first, one), (second, other))]):
+        console.print(printable(f"note: {note}"))
 
 
 def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd.DataFrame:
@@ -108,12 +92,12 @@ def _missing(*sides: tuple[Path, Run]) -> Iterator[str]:
             yield f"only {path} has the layers {listed(map(quoted, layers), _LISTED)}"
 
 
-def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
     """Settings that differ: model, optimizers, versions."""
     a, b = _flat(one), _flat(other)
     for name in dict.fromkeys([*a, *b]):
         if a.get(name) != b.get(name):
-            yield {"what": name, "first": a.get(name, ""), "second": b.get(name, "")}
+            yield f"{name}: {a.get(name) or 'none'} | {b.get(name) or 'none'}"
 
 
 def _flat(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -126,37 +110,20 @@ def _flat(meta: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value is not None}
 
 
-def _print(document: Mapping[str, Any], diagnoses: Mapping[str, Diagnosis], table: pd.DataFrame, most: int) -> None:
+def _print_differences(differing: pd.DataFrame, most: int, *, alike: bool) -> None:
     console = plain_console()
-    for letter, side in (("A", "first"), ("B", "second")):
-        console.print(printable(f"{letter}: {document[side]}"), soft_wrap=True)
-        console.print(printable(headline(diagnoses[side].verdict)))
-    if document["outcomes"]:
-        results = grid(["training"], ["A", "B"])
-        for row in document["outcomes"]:
-            results.add_row(printable(str(row["what"])), number(row["first"], ".4g"), number(row["second"], ".4g"))
-        console.print(results)
-    for setting in document["settings"]:
-        console.print(printable(f"{setting['what']}: {setting['first'] or 'none'} | {setting['second'] or 'none'}"))
-    differing = table[(table["difference"] > 0) & (table["layer"] != "")]
     varied = differing[differing.groupby(["role", "quantity"]).cumcount() < _ALIKE]
     shown = differing if most == 0 else varied.head(most)
     if len(shown):
-        console.print(_lines(shown))
+        table = grid(["where", "what", "quantity"], ["A", "B", "difference"])
+        for row in shown.to_dict("records"):
+            names = (printable(str(row[key])) for key in ("layer", "role", "quantity"))
+            table.add_row(*names, f"{row['first']:.3g}", f"{row['second']:.3g}", f"{row['difference']:.0%}")
+        console.print(table)
     else:
-        console.print("No measured quantity differs." if any(table["layer"]) else "They have no layer in common.")
+        console.print("No measured quantity differs." if alike else "They have no layer in common.")
     left_out = len(differing) - len(shown)
     if left_out:
         console.print(
             f"{left_out} smaller differences are not shown, nor more than {_ALIKE} layers of a kind; --most 0 shows all"
         )
-    for note in document["notes"]:
-        console.print(printable(f"note: {note}"))
-
-
-def _lines(rows: pd.DataFrame) -> Table:
-    table = grid(["where", "what", "quantity"], ["A", "B", "difference"])
-    for row in rows.to_dict("records"):
-        names = (printable(str(row[key])) for key in ("layer", "role", "quantity"))
-        table.add_row(*names, f"{row['first']:.3g}", f"{row['second']:.3g}", f"{row['difference']:.0%}")
-    return table

@@ -99,7 +99,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
         for line in _lines(finding, in_full=finding is verdict):
             console.print(printable(line.replace("\N{NO-BREAK SPACE}", " ")), soft_wrap=line.startswith("    "))
     if diagnosis.skipped:
-        console.print(f"Not checked: {', '.join(diagnosis.skipped)} (--json says why)")
+        console.print(f"Not checked: {', '.join(diagnosis.skipped)} (gatdiag diagnose --json says why)")
 
 
 def headline(finding: Finding) -> str:

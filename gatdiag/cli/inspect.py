@@ -1,17 +1,4 @@
-"""`gatdiag inspect`: saved checkpoints -> a table, findings, a page, a JSON document.
-
-The JSON document has these keys; numbers that are not finite, or were not measured, are null:
-
-- ``version``: 3, the version of this description
-- ``checkpoints``: for each ``path`` and ``step``
-- ``model``: class of the model, or "state dict"
-- ``layers``: for each layer of the last checkpoint the attributes of `gatdiag.checkpoint.overview.LayerRow`
-- ``parameters``: for each parameter of the last checkpoint ``name``, ``role``, ``shape``, ``norm``, ``spectral_norm``,
-  ``non_finite``, ``dead_rows``, ``dead_columns``
-- ``verdict``, ``findings``, ``skipped``, ``state``: as `gatdiag.diagnosis.Diagnosis.document` gives them
-- ``notes``: texts
-- ``run``: folder of the run, or null
-"""
+"""`gatdiag inspect`: saved checkpoints -> a table, findings, a run with its page."""
 
 from __future__ import annotations
 
@@ -20,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -32,7 +18,6 @@ from rich.table import Table
 from gatdiag.cli.diagnose import diagnosis_of, end, print_diagnosis
 from gatdiag.cli.options import (
     DATA_FOLDER,
-    AsJson,
     Data,
     FailOn,
     Inputs,
@@ -43,7 +28,7 @@ from gatdiag.cli.options import (
     Transform,
     check_new,
 )
-from gatdiag.cli.printing import grid, number, plain_console, print_document
+from gatdiag.cli.printing import grid, number, plain_console
 from gatdiag.errors import InputError
 from gatdiag.names import printable, shortened
 
@@ -93,7 +78,6 @@ def inspect(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the run made of them, its page and its figures.")
     ] = None,
-    as_json: AsJson = False,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Leave out spectral norms and quantiles of change, which take most of the time."),
@@ -131,10 +115,7 @@ def inspect(
         diagnosis = diagnosis_of(inspection.run, inspection)
         rows = checkpoint.layer_rows(inspection)
         written = [] if out is None else _write(inspection, out, overwrite=overwrite)
-    if as_json:
-        print_document(_document(inspection, rows, diagnosis, out))
-    else:
-        _print(inspection, rows, diagnosis, written)
+    _print(inspection, rows, diagnosis, written)
     end([diagnosis], fail_on)
 
 
@@ -194,12 +175,12 @@ def _print(inspection: Inspection, rows: Sequence[LayerRow], diagnosis: Diagnosi
     console.print(_table([*rows[:_ROWS], *rows[_ROWS + left_out :]], console.width))
     if left_out:
         last = printable(shortened(rows[_ROWS - 1].layer, _NAME))
-        console.print(f"{left_out} layers after {last} are not shown; --json has all")
+        console.print(f"{left_out} layers after {last} are not shown; the page of --out has all")
     print_diagnosis(diagnosis)
     for note in inspection.notes[:_NOTES]:
         console.print(printable(f"note: {shortened(note, _NOTE)}"))
     if len(inspection.notes) > _NOTES:
-        console.print(f"{len(inspection.notes) - _NOTES} more notes are not shown; --json has all")
+        console.print(f"{len(inspection.notes) - _NOTES} more notes are not shown; the page of --out has all")
     for line in written:
         console.print(printable(f"written: {line}"), soft_wrap=True)
 
@@ -216,28 +197,3 @@ def _table(rows: Sequence[LayerRow], width: int) -> Table:
         cells = [*name, *(number(getattr(row, attribute), form) for _, attribute, form in columns), initialization]
         table.add_row(*cells[: len(table.columns)])
     return table
-
-
-def _document(
-    inspection: Inspection, rows: Sequence[LayerRow], diagnosis: Diagnosis, out: Path | None
-) -> dict[str, Any]:
-    parameters = []
-    for info in inspection.structure.parameters:
-        measured = inspection.measured.get(info.name)
-        if measured is not None:
-            numbers = ("norm", "spectral_norm", "non_finite", "dead_rows", "dead_columns")
-            entry = {key: getattr(info, key) for key in ("name", "role", "shape")}
-            parameters.append(entry | {key: getattr(measured, key) for key in numbers})
-    steps = inspection.run.steps["step"].tolist()
-    return {
-        "version": 3,
-        "checkpoints": [
-            {"path": str(path), "step": step} for path, step in zip(inspection.checkpoints, steps, strict=True)
-        ],
-        "model": inspection.run.meta["model"],
-        "layers": [asdict(row) for row in rows],
-        "parameters": parameters,
-        **diagnosis.document(),
-        "notes": list(inspection.notes),
-        "run": None if out is None else str(out / "run"),
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
@@ -94,18 +93,11 @@ def _save_document(runs: Sequence[Run], path: Path, *, overwrite: bool) -> None:
 
 
 def _save_all(runs: Sequence[Run], folder: Path, formats: Sequence[Picture], *, overwrite: bool) -> int:
-    """Draw into a folder of its own first, so that no file is replaced unasked and none is left half written."""
     from gatdiag.figures import save_figures
 
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder for the figures, got the file {str(folder)!r}")
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".figures-") as scratch:
-        made = {path: folder / path.relative_to(scratch) for path in save_figures(runs, Path(scratch), formats=formats)}
-        taken = [target for target in made.values() if target.exists()]
-        if taken and not overwrite:
-            raise InputError(f"{str(taken[0])!r} exists ({len(taken)} such files): choose another --out or --overwrite")
-        for path, target in made.items():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
-    return len(made)
+    taken = [] if overwrite else [path for kind in formats for path in folder.rglob(f"*.{kind}")]
+    if taken:
+        raise InputError(f"{str(taken[0])!r} exists ({len(taken)} such files): choose another --out or --overwrite")
+    return len(save_figures(runs, folder, formats=formats))

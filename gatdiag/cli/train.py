@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, GRAPHS, AsJson, Overwrite, Root
-from gatdiag.cli.printing import print_document
+from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root
 from gatdiag.cli.training import training_progress
 from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Experiment
@@ -54,7 +53,6 @@ def train(
     every: Annotated[str, typer.Option(metavar="K", help="Record each K-th step, auto, or log.")] = "auto",
     metrics: Annotated[str, typer.Option(metavar="NAME", help="Record fast, standard, or full.")] = "standard",
     overwrite: Overwrite = False,
-    as_json: AsJson = False,
     **settings: Any,
 ) -> None:
     """Train one network on one graph, watched, and keep its settings and its result with the run.
@@ -66,16 +64,13 @@ def train(
     pace: Any = int(every) if every.isdecimal() else every
     if metrics not in ("fast", "standard", "full"):
         raise InputError(f"--metrics: expected fast, standard or full, got {metrics!r}")
-    from gatdiag.experiments.experiment import FILE, document, run_experiment
+    from gatdiag.experiments.experiment import FILE, run_experiment
 
     with training_progress(experiment.epochs, out) as progress:
         on_epoch = partial(progress, f"{experiment.model}-{experiment.layers} on {experiment.data}")
         result = run_experiment(
             experiment, root, out, every=pace, metrics=metrics, overwrite=overwrite, progress=on_epoch
         )
-    if as_json:
-        print_document(document(experiment, result))
-        return
     typer.echo(f"{_told(result)}\nThe run: {out}\nSettings and result: {out / FILE}")
 
 

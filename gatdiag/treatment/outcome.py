@@ -2,14 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Final
 
 from gatdiag.diagnosis import SEVERITIES, Action, Diagnosis, Finding
 from gatdiag.run import Run
 from gatdiag.treatment.judging import Yardstick
+
+NOTHING: Final = "There is nothing to treat"
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,6 @@ class Treatment:
         yardstick: The logged number by which trainings are compared; None if nothing was logged.
         before: The training as it is.
         trials: With each remedy that was tried, in turn.
-        after: The one of them that went best and helped, else the one that went best; None if none was trained.
-        helped: A remedy made the training better.
     """
 
     folder: Path
@@ -89,8 +89,27 @@ class Treatment:
     yardstick: Yardstick | None
     before: Trial
     trials: tuple[Trial, ...] = ()
-    after: Trial | None = None
-    helped: bool = False
+
+    @property
+    def helped(self) -> bool:
+        """A remedy made the training better."""
+        return any(trial.helped for trial in self.trials)
+
+    @property
+    def after(self) -> Trial | None:
+        """The last trial that helped, else the one that went best; None if none was trained."""
+        helped = [trial for trial in self.trials if trial.helped]
+        trained = [trial for trial in self.trials if trial.gains]
+        return helped[-1] if helped else max(trained, key=lambda trial: fmean(trial.gains), default=None)
+
+    @property
+    def headline(self) -> str:
+        """What came of it, in a few words."""
+        if self.helped:
+            return "The remedy helped"
+        if any(trial.runs for trial in self.trials):
+            return "No remedy helped"
+        return "The cause has to be removed in the code" if self.trials or self.by_hand else NOTHING
 
     @property
     def remedy(self) -> str:
@@ -117,29 +136,20 @@ class Treatment:
 
     def __str__(self) -> str:
         """What was tried and what came of it, a line each; the lines to paste; what is to be changed by hand."""
-        return "\n".join(_told(self))
+        before = f"before: {self.verdict.title if self.verdict else 'not trained'}{self._numbers(self.before)}"
+        lines = [before, *(f"{result(trial)}{self._numbers(trial)}{_now(trial)}" for trial in self.trials)]
+        paste = f" To paste:\n\n{self.remedy}\n" if self.helped else ""
+        return "\n".join([*lines, f"{self.headline}.{paste}", *self.notes])
+
+    def _numbers(self, trial: Trial) -> str:
+        return f" ({self.yardstick.name} {trial.told})" if self.yardstick is not None and trial.values else ""
 
 
-def _told(done: Treatment) -> Iterator[str]:
-    verdict = done.verdict
-    yield f"before: {verdict.title if verdict else 'not trained'}" + _numbers(done, done.before)
-    for trial in done.trials:
-        now = f"; verdict: {trial.verdict.title}" if trial.verdict and not trial.refused else ""
-        yield f"{result(trial)}{_numbers(done, trial)}{now}"
-    if done.helped:
-        yield f"It helped. To paste:\n\n{done.remedy}\n"
-    elif done.trials:
-        yield "No remedy helped."
-    elif not done.notes:
-        yield "There is nothing to treat: no check found a reason for the network not to train."
-    yield from done.notes
+def _now(trial: Trial) -> str:
+    return f"; verdict: {trial.verdict.title}" if trial.verdict and not trial.refused else ""
 
 
 def result(trial: Trial) -> str:
     """What was tried and what came of it, in a line."""
     what = "; ".join(trial.changes) or ", ".join(map(str, trial.actions))
     return f"{trial.name}: {what}: {trial.refused or ('it helped' if trial.helped else 'it did not help')}"
-
-
-def _numbers(done: Treatment, trial: Trial) -> str:
-    return f" ({done.yardstick.name} {trial.told})" if done.yardstick is not None and trial.values else ""

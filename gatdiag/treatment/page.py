@@ -1,7 +1,7 @@
 """The page of a treatment: what was measured, what was changed, whether it helped; before and after side by side."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,19 +16,13 @@ from gatdiag.report.story import metric, warnings
 from gatdiag.report.tables import Cell, Table
 from gatdiag.run import Run
 from gatdiag.summary import is_empty, ranked, results
-from gatdiag.treatment.outcome import Treatment, Trial
+from gatdiag.treatment.outcome import NOTHING, Treatment, Trial
 
 PAGE: Final = "treatment.html"
 
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 _BY_HAND: Final = "gatdiag cannot change this by itself: it is in the code of the model or of its training."
-_HEADLINES: Final[Mapping[str, str]] = {
-    "helped": "The remedy helped",
-    "no help": "No remedy helped",
-    "nothing to treat": "There is nothing to treat",
-    "not applicable": "The cause has to be removed in the code",
-    "unfinished": "The treatment was cut short",
-}
+_CUT_SHORT: Final = "The treatment was cut short"
 
 
 def write_page(done: Treatment, ended_by: BaseException | None = None) -> Path:
@@ -63,11 +57,11 @@ def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
     shown = _shown(trials)
     before, after = _recorded(done.before), _recorded(shown) if shown else []
     measures = _measures(before, after)
-    ending = _ending(before, trials, ended_by)
+    headline = _CUT_SHORT if not done.helped and (ended_by is not None or not before) else done.headline
     return {
-        "cured": ending in ("helped", "nothing to treat"),
-        "headline": _HEADLINES[ending],
-        "sentence": _sentence(ending, shown, measures, len(done.seeds)),
+        "cured": done.helped or headline == NOTHING,
+        "headline": headline,
+        "sentence": _sentence(headline, shown, measures, len(done.seeds)),
         "warnings": [*_cut_short(ended_by), *_cautions("before", before), *_cautions("after", after)],
         "shown": shown,
         "evidence": _evidence(shown, done.before),
@@ -87,16 +81,6 @@ def _shown(trials: Sequence[Trial]) -> Trial | None:
     """What the page is about: the last that helped, else the first that was trained, else the first finding."""
     best = [trial for trial in reversed(trials) if trial.helped]
     return next(iter([*best, *(trial for trial in trials if trial.runs), *trials]), None)
-
-
-def _ending(before: Sequence[Run], trials: Sequence[Trial], ended_by: BaseException | None) -> str:
-    if any(trial.helped for trial in trials):
-        return "helped"
-    if ended_by is not None or not before:
-        return "unfinished"
-    if not trials:
-        return "nothing to treat"
-    return "no help" if any(trial.runs for trial in trials) else "not applicable"
 
 
 def _cut_short(error: BaseException | None) -> Iterator[str]:
@@ -147,9 +131,9 @@ def _measures(before: Sequence[Run], after: Sequence[Run]) -> list[_Measure]:
     return [_Measure(what, numbers[what][: len(before)], numbers[what][len(before) :]) for what in ordered]
 
 
-def _sentence(ending: str, shown: Trial | None, measures: Sequence[_Measure], seeds: int) -> str:
+def _sentence(headline: str, shown: Trial | None, measures: Sequence[_Measure], seeds: int) -> str:
     if shown is None or shown.finding is None:
-        if ending == "nothing to treat":
+        if headline == NOTHING:
             return "No check found a reason for the network not to train; nothing was changed."
         return "Nothing was found or changed until then."
     cause = f"The diagnosis: {shown.finding.title[:1].lower()}{shown.finding.title[1:]}."

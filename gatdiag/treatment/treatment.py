@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Final
 from warnings import warn
 
@@ -180,7 +179,7 @@ class _Session:
                 options = list(self.options(trial, None))
             elif given is None and _shows_another(trial):
                 options = [*list(self.options(trial, None))[:1], *options]
-        return _concluded(done, basis)
+        return done
 
     # --- what to try --------------------------------------------------------------------------------------------------
 
@@ -351,10 +350,3 @@ def _shows_another(trial: Trial) -> bool:
     """The cause is gone, and another one is seen now."""
     codes = {diagnosis.verdict.code for diagnosis in trial.diagnoses}
     return not trial.refused and trial.finding is not None and trial.finding.code not in codes
-
-
-def _concluded(done: Treatment, basis: Trial) -> Treatment:
-    trained = [trial for trial in done.trials if trial.gains]
-    best = max(trained, key=lambda trial: fmean(trial.gains), default=None)
-    helped = basis is not done.before
-    return replace(done, after=basis if helped else best, helped=helped)

@@ -14,7 +14,7 @@ from torch_geometric.nn import GCN
 from typer.testing import CliRunner
 
 import gatdiag
-from gatdiag.checkpoint import inspect
+from gatdiag.checkpoint import inspect, layer_rows
 from gatdiag.cli.app import app
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import gat
@@ -80,19 +80,9 @@ class TestInspect:
         ]
         assert "No problem found" in done.stdout
 
-    @pytest.mark.parametrize("further", [(), ("--model", FACTORY), ("--model", FACTORY, "--data", "sbm")])
-    def test_the_document(self, saved, further):
-        done = run("inspect", saved, "--json", *further)
-        assert done.exit_code == 0, done.stderr
-        document = json.loads(done.stdout)
-        assert [*document] == [
-            "version", "checkpoints", "model", "layers", "parameters", "verdict", "findings", "skipped", "state",
-            "notes", "run",
-        ]  # fmt: skip
-        assert [item["step"] for item in document["checkpoints"]] == [0, 2, 4]
-        assert len(document["layers"]) == 10
-        assert len(document["parameters"]) == 20
-        assert (document["layers"][3]["relative_gradient"] is not None) == ("--data" in further)
+    def test_with_data_gradients_are_measured(self, saved):
+        assert "relative" not in run("inspect", saved, "--model", FACTORY).stdout
+        assert "relative" in run("inspect", saved, "--model", FACTORY, "--data", "sbm").stdout
 
     def test_what_the_model_ran_on_is_told(self, saved):
         done = run("inspect", saved, "--model", FACTORY, "--data", "sbm", "--transform", "normalize-features")
@@ -159,7 +149,6 @@ class TestInspect:
         assert sum("Linear" in line for line in done.stdout.splitlines()) == 80
         assert "120 layers after l39 are not shown" in done.stdout
         assert "l199" in done.stdout
-        assert len(json.loads(run("inspect", tmp_path / "x.pt", "--json").stdout)["layers"]) == 200
 
     def test_long_names_fit_and_no_step_is_made_up(self, tmp_path):
         torch.save({f"{'a' * 5000}.weight": torch.eye(3)}, tmp_path / "x.pt")
@@ -175,8 +164,8 @@ class TestRebalance:
         torch.testing.assert_close(
             outputs(tmp_path / "out.pt", graph), outputs(saved / "epoch4.pt", graph), rtol=1e-5, atol=1e-6
         )
-        layers = json.loads(run("inspect", tmp_path / "out.pt", "--json").stdout)["layers"]
-        assert max(layer["c"] for layer in layers[:-1]) < 1e-6
+        layers = layer_rows(inspect(tmp_path / "out.pt", tmp_path / "inspected"))
+        assert max(layer.c for layer in layers[:-1]) < 1e-6
         assert "largest difference of outputs in float64" in done.stdout
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -346,11 +335,13 @@ class TestCompare:
         assert "has the layers 'other'" in done.stdout
 
     def test_two_checkpoints(self, saved):
-        done = run("compare", saved / "epoch0.pt", saved / "epoch4.pt", "--json")
+        done = run("compare", saved / "epoch0.pt", saved / "epoch4.pt", "--most", "0")
         assert done.exit_code == 0, done.stderr
-        rows = json.loads(done.stdout)["differences"]
-        assert [row["difference"] for row in rows] == sorted((row["difference"] for row in rows), reverse=True)
-        assert {row["layer"] for row in rows if row["quantity"] == "changed_fraction_005"} == set(NAMES)
+        rows = [line.split() for line in done.stdout.splitlines() if line.endswith("% ")]
+        shares = [int(row[-1].rstrip("%")) for row in rows]
+        assert shares == sorted(shares, reverse=True)
+        changed = {row[0] for row in rows if "changed_fraction_005" in row}
+        assert {name for name in NAMES if "lin_l" in name} <= changed <= {*NAMES}
 
     def test_settings_that_nobody_chose_are_not_listed(self, saved, runs, tmp_path):
         meta = Path(shutil.copytree(runs[1], tmp_path / "run")) / META
@@ -394,10 +385,6 @@ class TestCompare:
         assert "whole network" not in done.stdout
         everything = run("compare", tmp_path / "slow", tmp_path / "fast", "--most", "0").stdout
         assert everything.count(" update_ratio ") > done.stdout.count(" update_ratio ")
-        document = json.loads(run("compare", tmp_path / "slow", tmp_path / "fast", "--json").stdout)
-        assert [row["what"] for row in document["outcomes"]][:4] == [
-            "validation accuracy", "best step", "first loss", "best loss",
-        ]  # fmt: skip
 
     def test_what_is_neither(self, tmp_path):
         done = run("compare", tmp_path / "a", tmp_path / "b")

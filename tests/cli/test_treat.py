@@ -65,7 +65,7 @@ def test_lines_to_paste_are_not_broken_where_the_terminal_is_narrow(treat):
 def test_a_learning_rate_that_is_too_small_is_found_and_cured(treat, tmp_path):
     done = treat("small", "--lr", "1e-6", "--steps", "60")
     assert done.exit_code == 0, done.stderr
-    assert "It helped. To paste:" in done.stdout
+    assert "The remedy helped. To paste:" in done.stdout
     assert "optimizer = torch.optim.SGD(model.parameters(), lr=" in done.stdout
     assert "after-1" in done.stdout
     assert f"The page: {tmp_path / 'treated' / 'treatment.html'}" in done.stdout

@@ -19,7 +19,7 @@ from gatdiag.figures.axes import Floats, layer_axis, power_of_ten, step_axis
 from gatdiag.figures.style import BROKEN, HEAT, SIGNED, UNMEASURED, ZERO, Canvas
 from gatdiag.summary import bin_steps, stretches
 
-HeatKind: TypeAlias = Literal["log", "signed", "linear"]
+HeatKind: TypeAlias = Literal["log", "signed"]
 Limits: TypeAlias = tuple[float, float]
 _COLUMNS = 300  # more cells than that beside each other cannot be seen on a page
 _SIGNED = 0.1  # colors span at least this much to each side, so that rounding around zero stays white
@@ -64,18 +64,17 @@ def _ends(steps: NDArray[np.int64]) -> NDArray[np.int64]:
 def shared_limits(values: Floats, kind: HeatKind, least: float = _SIGNED) -> Limits:
     """Limits of the colors that hold 98 % of the values; symmetric, and `least` or more, for what has a sign."""
     finite = values[np.isfinite(values)]
-    if kind == "log":
-        finite = finite[finite > 0]
     if kind == "signed":
         bound = max(float(np.percentile(np.abs(finite), 99)) if len(finite) else 1.0, least)
         return -bound, bound
+    finite = finite[finite > 0]
     if not len(finite):
-        return (0.1, 1.0) if kind == "log" else (-1.0, 1.0)
+        return 0.1, 1.0
     low, high = (float(q) for q in np.percentile(finite, [1, 99]))
-    if kind == "log" and high < 10 * low:
+    if high < 10 * low:
         middle = np.sqrt(low) * np.sqrt(high)
         return max(float(middle / 3.2), 1e-320), float(middle * 3.2)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+    return low, high
 
 
 def heat_map(axes: Axes, table: pd.DataFrame, names: Sequence[str], kind: HeatKind, limits: Limits) -> set[str]:

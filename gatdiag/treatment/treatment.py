@@ -21,8 +21,7 @@ from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
 from gatdiag.treatment.actions import ACTIONS, Dose, apply
-from gatdiag.treatment.judging import Yardstick, yardstick
-from gatdiag.treatment.outcome import Treatment, Trial, result
+from gatdiag.treatment.outcome import Treatment, Trial, Yardstick, result, yardstick
 from gatdiag.treatment.page import write_page
 from gatdiag.watching import watch
 

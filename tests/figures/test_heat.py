@@ -87,7 +87,6 @@ def test_cells_stand_at_their_steps_and_end_where_recording_paused(steps, edges)
         ([-3.0, 1.0], "signed", (-2.98, 2.98)),
         ([], "log", (0.1, 1.0)),
         ([0.0, np.nan], "log", (0.1, 1.0)),
-        ([2.0, 2.0], "linear", (1.5, 2.5)),
     ],
 )
 def test_limits_of_colors(values, kind, limits):

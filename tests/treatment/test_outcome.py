@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from gatdiag.treatment.judging import Yardstick, yardstick
+from gatdiag.treatment.outcome import Yardstick, yardstick
 from tests.report.builder import build
 
 LOSS, SCORE = Yardstick("loss", False), Yardstick("val_acc", True)

@@ -88,7 +88,10 @@ def test_a_folder_may_have_a_dot_in_its_name(report, folder, tmp_path):
 
 def test_a_file_of_the_users_is_not_replaced_unasked(report, folder, tmp_path):
     (tmp_path / "report.html").write_text("mine")
-    assert report(folder).exit_code == 2
+    refused = report(folder)
+    assert refused.exit_code == 2
+    assert "say --overwrite" in refused.stderr
+    assert "overwrite=True" not in refused.stderr
     assert (tmp_path / "report.html").read_text() == "mine"
     assert report(folder, "--overwrite").exit_code == 0
 
@@ -104,13 +107,15 @@ def test_a_file_of_the_users_is_not_replaced_unasked(report, folder, tmp_path):
         ["{run}", "no-such-run"],
         ["{run}", "--out", "file/report.html"],
         ["{run}", "--out", "file", "--format", "png"],
+        ["{run}", "--out", "file.py"],
     ],
-    ids=["missing", "no run", "broken", "format", "no format", "second missing", "no folder", "file"],
+    ids=["missing", "no run", "broken", "format", "no format", "second missing", "no folder", "file", "other file"],
 )
 def test_an_error_is_one_line_and_status_2(report, folder, tmp_path, arguments):
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta" / "meta.json").write_text('{"schema": 1, ')
     (tmp_path / "file").touch()
+    (tmp_path / "file.py").touch()
     done = report(*(argument.format(run=folder) for argument in arguments))
     assert done.exit_code == 2
     assert done.stdout == ""
@@ -124,18 +129,6 @@ def test_it_does_not_import_torch(folder, tmp_path):
     command = [sys.executable, "-c", code, "report", str(folder), "--out", str(tmp_path / "page.html")]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False"
-
-
-def test_another_file_is_not_taken_for_a_folder(report, folder, tmp_path):
-    (tmp_path / "mk.py").touch()
-    assert "got 'mk.py'" in report(folder, "--out", "mk.py").stderr
-
-
-def test_how_to_overwrite_is_said_as_one_types_it(report, folder, tmp_path):
-    (tmp_path / "report.html").write_text("mine")
-    stderr = report(folder).stderr
-    assert "say --overwrite" in stderr
-    assert "overwrite=True" not in stderr
 
 
 def test_the_runs_in_a_folder_that_is_none_are_named(report, folder):

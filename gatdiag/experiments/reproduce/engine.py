@@ -84,7 +84,11 @@ class Outcome:
         """A training's settings that vary, in a few words: of most only what is not the default."""
         held = {name: getattr(cell, name) for name in self.varied}
         unusual = {name: value for name, value in held.items() if name in SHOWN or value != DEFAULTS[name]} or held
-        return ", ".join(value if isinstance(value, str) else f"{name} {value}" for name, value in unusual.items())
+        words = (
+            value if isinstance(value, str) and value != "none" else f"{name} {value}"
+            for name, value in unusual.items()
+        )
+        return ", ".join(words)
 
 
 def planned(one: Reproduction, out: Path, task: Task) -> Outcome:

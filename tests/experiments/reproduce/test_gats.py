@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from gatdiag.experiments.experiment import run_experiment
+from gatdiag.experiments.reproduce.beyond_features import REPRODUCTION as BEYOND_FEATURES
 from gatdiag.experiments.reproduce.figure_2 import REPRODUCTION as FIGURE_2
 from gatdiag.experiments.reproduce.gats import by_depth, by_width, changes, gradients
 from gatdiag.experiments.settings import Experiment
@@ -65,6 +66,20 @@ def test_figure_2_measures_delta_and_the_change_of_c(run):
             "mean_change_of_c": statistics.mean(moved),
         }
     )
+
+
+def test_features_are_judged_by_the_distance_of_their_means_to_the_paper():
+    rows = [
+        {"layers": 2, "initialization": "balanced_orthogonal", "transform": transform, "test_accuracy": accuracy}
+        for transform, accuracy in (("usual", 0.75), ("usual", 0.76), ("none", 0.79), ("none", 0.80))
+    ]
+    results = pd.DataFrame([{**row, "epochs_to_best": 100 + 10 * number} for number, row in enumerate(rows)])
+    assert BEYOND_FEATURES.judged(results) == [
+        "Nearer to the published number, of 1 that are known to us: features divided by their sums 0, as stored 1.",
+        "2 layers, balanced_orthogonal: the paper has 79.5 %; divided by their sums 75.5%, at its best after 105 "
+        "epochs; as stored 79.5%, at its best after 125 epochs.",
+    ]
+    assert BEYOND_FEATURES.judged(results.iloc[:2]) == []
 
 
 def test_tables_of_figures_are_means_by_size_and_initialization():

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from gatdiag.errors import ModelError
 from gatdiag.remedies.applied import Applied, module_of, positive, put_on, refuse_scripted, take_off
 from gatdiag.structure import discover, unwrapped
+from gatdiag.structure.stack import FROBENIUS_NORM
 
-_NORMS = "weight_norms"
+_NORM = f"{{}}{FROBENIUS_NORM}"
 
 
 def weight_normalize_(model: nn.Module, c: float = 1.0) -> Applied:
@@ -21,7 +22,8 @@ def weight_normalize_(model: nn.Module, c: float = 1.0) -> Applied:
     hundreds of layers; a c that is too small leaves each layer little to express.
 
     The layer computes with c W / ||W||_F, which is what its ``weight`` gives; what is trained and saved is the W behind
-    it, the same parameter as before under the same name. A matrix of zeros stays one.
+    it, the same parameter as before under the same name. c is a buffer beside it (``weight_frobenius_norm``), so that
+    the weights are not taken for those of a model without. A matrix of zeros stays one.
 
     Args:
         model: Any module. Its weight matrices are those whose role is to map features of nodes
@@ -61,10 +63,10 @@ def weight_normalize_(model: nn.Module, c: float = 1.0) -> Applied:
 def is_rewritten(model: nn.Module, name: str) -> bool:
     """True where a layer computes with something else, which it makes of this parameter."""
     path, _, attribute = name.rpartition(".")
-    layer = model.get_submodule(path)
+    layer = dict(model.named_modules())[path]  # get_submodule is not of scripted models
     made, _, mark = attribute.rpartition("_")  # as weight_orig, weight_g, weight_v
     hooked = mark in ("orig", "g", "v") and isinstance(getattr(layer, made, None), Tensor)
-    return hooked or ".parametrizations." in f".{name}" or attribute in getattr(layer, _NORMS, ())
+    return hooked or ".parametrizations." in f".{name}" or hasattr(layer, _NORM.format(attribute))
 
 
 def _weights(model: nn.Module) -> list[nn.Parameter]:
@@ -82,17 +84,15 @@ def _weights(model: nn.Module) -> list[nn.Parameter]:
 def _normalize_(applied: Applied, name: str, module: nn.Module, c: float) -> None:
     attribute = name.rpartition(".")[2]
     applied.record(name, f"||W||_F = {c:g}", partial(_restore_, module, attribute))
-    setattr(module, _NORMS, {**getattr(module, _NORMS, {}), attribute: c})
+    weight = module._parameters[attribute]
+    module.register_buffer(_NORM.format(attribute), torch.as_tensor(c).to(weight))
     put_on(module, _Normalized)
 
 
 def _restore_(module: nn.Module, attribute: str) -> None:
-    left = {name: c for name, c in getattr(module, _NORMS, {}).items() if name != attribute}
-    if left:
-        setattr(module, _NORMS, left)
-        return
-    take_off(module, _Normalized)
-    vars(module).pop(_NORMS, None)
+    del module._buffers[_NORM.format(attribute)]
+    if not any(_NORM.format(name) in module._buffers for name in module._parameters):
+        take_off(module, _Normalized)
 
 
 class _Normalized:
@@ -100,17 +100,24 @@ class _Normalized:
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)  # type: ignore[misc]
-        c = vars(self).get(_NORMS, {}).get(name)
+        c = vars(self)["_buffers"].get(_NORM.format(name))
         return found if c is None else frobenius_normalized(found, c)
 
     def _save_to_state_dict(self: Any, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[misc]
-        for name in vars(self)[_NORMS]:  # PyG's linear layers save what they compute with
-            weight = self._parameters[name]
-            destination[f"{prefix}{name}"] = weight if keep_vars else weight.detach()
+        for name, weight in self._parameters.items():  # PyG's linear layers save what they compute with, no buffers
+            if (norm := _NORM.format(name)) in self._buffers:
+                destination[f"{prefix}{name}"] = weight if keep_vars else weight.detach()
+                destination[f"{prefix}{norm}"] = self._buffers[norm]
+
+    def _load_from_state_dict(self: Any, state_dict: dict[str, Any], prefix: str, *options: Any) -> None:
+        for name, c in self._buffers.items():
+            if name.endswith(FROBENIUS_NORM):  # weights of a model without are taken, c stays
+                state_dict.setdefault(f"{prefix}{name}", c)
+        super()._load_from_state_dict(state_dict, prefix, *options)  # type: ignore[misc]
 
 
-def frobenius_normalized(weight: Tensor, c: float) -> Tensor:
+def frobenius_normalized(weight: Tensor, c: float | Tensor) -> Tensor:
     """c W / ||W||_F; zeros where W is zero.
 
     Example:

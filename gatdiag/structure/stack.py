@@ -30,6 +30,10 @@ _BRANCH: Final = re.compile(
 _SKIP: Final = re.compile(r"skip|shortcut|residual|downsample|(^|[._])res(\d|[._]|$)", re.IGNORECASE)
 
 
+FROBENIUS_NORM: Final = "_frobenius_norm"
+"""End of the name of the buffer beside a weight that a layer divides by its norm (`remedies.weight_normalize_`)."""
+
+
 class NotPlainError(Exception):
     """Reason why layers are no plain stack."""
 
@@ -166,7 +170,7 @@ def plain_stack(tensors: Mapping[str, Tensor], structure: Structure) -> list[Sta
     Raises:
         NotPlainError: Names and shapes leave room for anything else.
     """
-    running = [name for name in tensors if name.endswith("running_mean")]
+    running = [name for name in tensors if name.endswith(("running_mean", FROBENIUS_NORM))]
     norms = [info.name for info in structure.parameters if info.role == SCALE] + running
     if norms:
         raise NotPlainError(f"{norms[0]} is of a normalization")

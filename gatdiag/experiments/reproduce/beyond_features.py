@@ -1,4 +1,4 @@
-"""Which features the accuracies of "Are GATs Out of Balance?" are of: rows divided by their sums, or as stored."""
+"""What the accuracies of "Are GATs Out of Balance?" depend on: features divided by their sums, or as stored."""
 
 import pandas as pd
 
@@ -34,11 +34,11 @@ def judged(results: pd.DataFrame) -> list[str]:
 
 REPRODUCTION = Reproduction(
     name="beyond-features",
-    title="Features divided by their sums, or as stored: which of them the published accuracies on Cora are of",
+    title="Features divided by their sums, or as stored: what the published accuracies on Cora depend on",
     paper="",
     claim='The code of "Are GATs Out of Balance?" divides each node\'s features by their sum, and so does every '
-    "reproduction here; gradient descent at the paper's rates then takes ten times as many epochs in networks of two "
-    "layers, and ends lower than the paper's numbers.",
+    "reproduction here. With features as stored gradient descent at the same rates needs far fewer epochs, two balanced "
+    "layers reach the paper's accuracy, and Xavier's initialization trains ten layers, which in the paper it does not.",
     full=grid(**_SETTINGS, seed=SEEDS),
     quick=grid(**{**_SETTINGS, "layers": (2, 5)}, epochs=2000),
     left_out="10 layers, 3000 of 5000 epochs, seeds 1 to 4.",

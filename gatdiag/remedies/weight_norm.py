@@ -90,7 +90,7 @@ def _normalize_(applied: Applied, name: str, module: nn.Module, c: float) -> Non
 
 
 def _restore_(module: nn.Module, attribute: str) -> None:
-    del module._buffers[_NORM.format(attribute)]
+    module._buffers.pop(_NORM.format(attribute), None)
     if not any(_NORM.format(name) in module._buffers for name in module._parameters):
         take_off(module, _Normalized)
 

@@ -30,7 +30,9 @@ from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 Shape: TypeAlias = tuple[int, ...]
 Children: TypeAlias = Mapping[str, Shape | None]  # name right below a path -> shape of the tensor, None for a module
 
-_BUFFER = re.compile(r"(^|\.)(running_(mean|var)|n_averaged|avg_deg_(lin|log)|eye|position_ids|_[^.]*|[^.]*_mask)$")
+_BUFFER = re.compile(
+    r"(^|\.)(running_(mean|var)|n_averaged|avg_deg_(lin|log)|eye|position_ids|_[^.]*|[^.]*_(mask|frobenius_norm))$"
+)
 _NUMBER = re.compile(r"([0-9]+)")
 
 _NORMS: Final = ("BatchNorm", "BatchNorm1d", "LayerNorm", "RMSNorm", "GraphNorm")

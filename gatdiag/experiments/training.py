@@ -61,6 +61,12 @@ class TrainingSettings:
         if not 0 <= self.seed < 2**63:
             raise InputError(f"Expected seed to be from 0 to 2**63 - 1, got {self.seed}")
 
+    def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of a model's parameters."""
+        kind: type[Any] = getattr(torch.optim, self.optimizer)
+        made: torch.optim.Optimizer = kind(model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        return made
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -133,9 +139,7 @@ def train(
         >>> len(result.epochs), result.epochs[-1].loss < result.epochs[0].loss
         (20, True)
     """
-    optimizer = getattr(torch.optim, settings.optimizer)(
-        model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-    )
+    optimizer = settings.optimizer_of(model)
     scheduler = ReduceLROnPlateau(optimizer) if settings.schedule == "plateau" else None
     epochs: list[Epoch] = []
     inputs = inputs or (graph.x, graph.edge_index)

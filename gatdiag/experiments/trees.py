@@ -127,9 +127,7 @@ def train_trees(
         >>> len(train_trees(model, graph, TrainingSettings("Adam", 1e-3, epochs=3)).epochs)
         3
     """
-    optimizer = getattr(torch.optim, settings.optimizer)(
-        model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-    )
+    optimizer = settings.optimizer_of(model)
     scheduler = None
     if settings.schedule == "plateau":
         scheduler = ReduceLROnPlateau(optimizer, mode="max", threshold_mode="abs", factor=0.5)

@@ -1,6 +1,6 @@
 """Weight normalization W <- c W / ||W||_F: the norm of each weight matrix is a number that is chosen."""
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gatdiag.errors import ModelError
 from gatdiag.remedies.applied import Applied, module_of, positive, put_on, refuse_scripted, take_off
 from gatdiag.structure import discover, unwrapped
-from gatdiag.structure.stack import FROBENIUS_NORM
+from gatdiag.structure.from_names import FROBENIUS_NORM
 
 _NORM = f"{{}}{FROBENIUS_NORM}"
 
@@ -63,7 +63,7 @@ def weight_normalize_(model: nn.Module, c: float = 1.0) -> Applied:
 def is_rewritten(model: nn.Module, name: str) -> bool:
     """True where a layer computes with something else, which it makes of this parameter."""
     path, _, attribute = name.rpartition(".")
-    layer = dict(model.named_modules())[path]  # get_submodule is not of scripted models
+    layer: Any = reduce(getattr, filter(None, path.split(".")), model)  # get_submodule is not of scripted models
     made, _, mark = attribute.rpartition("_")  # as weight_orig, weight_g, weight_v
     hooked = mark in ("orig", "g", "v") and isinstance(getattr(layer, made, None), Tensor)
     return hooked or ".parametrizations." in f".{name}" or hasattr(layer, _NORM.format(attribute))

@@ -30,8 +30,11 @@ from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 Shape: TypeAlias = tuple[int, ...]
 Children: TypeAlias = Mapping[str, Shape | None]  # name right below a path -> shape of the tensor, None for a module
 
+FROBENIUS_NORM: Final = "_frobenius_norm"
+"""End of the name of the buffer beside a weight that a layer divides by its norm (`remedies.weight_normalize_`)."""
 _BUFFER = re.compile(
-    r"(^|\.)(running_(mean|var)|n_averaged|avg_deg_(lin|log)|eye|position_ids|_[^.]*|[^.]*_(mask|frobenius_norm))$"
+    r"(^|\.)(running_(mean|var)|n_averaged|avg_deg_(lin|log)|eye|position_ids|_[^.]*|[^.]*(_mask|"
+    rf"{FROBENIUS_NORM}))$"
 )
 _NUMBER = re.compile(r"([0-9]+)")
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gatdiag.law import Term
 from gatdiag.structure.adapters import ADAPTERS, ATTENTION, BIAS, FEATURE, OTHER, SCALE
-from gatdiag.structure.from_names import output_axes, series_of
+from gatdiag.structure.from_names import FROBENIUS_NORM, output_axes, series_of
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 
 _LONE: Final = ("Linear", "GCNConv")  # kinds of a matrix by itself; the second also where it is stored transposed
@@ -28,10 +28,6 @@ _BRANCH: Final = re.compile(
     re.IGNORECASE,
 )
 _SKIP: Final = re.compile(r"skip|shortcut|residual|downsample|(^|[._])res(\d|[._]|$)", re.IGNORECASE)
-
-
-FROBENIUS_NORM: Final = "_frobenius_norm"
-"""End of the name of the buffer beside a weight that a layer divides by its norm (`remedies.weight_normalize_`)."""
 
 
 class NotPlainError(Exception):

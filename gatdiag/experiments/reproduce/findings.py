@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch_geometric.data import Data
 
+from gatdiag.experiments.reproduce.reproduction import markdown_table
 from gatdiag.figures.style import style_context
 
 
@@ -59,8 +60,7 @@ def markdown(table: pd.DataFrame, digits: int = 3) -> str:
         | 0.123 | 300 |
     """
     shown = table.map(lambda cell: f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell))
-    rows = [[*table.columns], ["---"] * len(table.columns), *shown.to_numpy().tolist()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown_table([*table.columns], shown.to_numpy().tolist())
 
 
 def picture(draw: Callable[[Figure], None], height: float = 2.3, width: float = 6.75) -> bytes:

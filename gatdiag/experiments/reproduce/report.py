@@ -6,7 +6,7 @@ Of recorded trainings there is the page of `gatdiag report`, too, of two of them
 import base64
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.reproduce.engine import DEFAULTS, SHOWN, Outcome, Row, compared
-from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence
+from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence, markdown_table
 from gatdiag.experiments.settings import Experiment
 from gatdiag.figures import FIGURES, render
 from gatdiag.report import write_report
@@ -143,7 +143,7 @@ def _outcome(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
     )
     heads = ["training", "quantity", "seeds", "measured", "published", "difference", "verdict"]
     width = len(heads) if counts else 4
-    yield _table(heads[:width], (_cells(row)[:width] for row in rows if row.done or row.published))
+    yield markdown_table(heads[:width], (_cells(row)[:width] for row in rows if row.done or row.published))
 
 
 def _cells(row: Row) -> list[str]:
@@ -212,7 +212,7 @@ def _settings(outcome: Outcome) -> Iterator[str]:
     table = pd.DataFrame(outcome.results.values())
     names = [one.name for one in fields(Experiment)]
     yield "## Settings\n"
-    yield _table(("setting", "value"), ([name, ", ".join(map(str, table[name].unique()))] for name in names))
+    yield markdown_table(("setting", "value"), ([name, ", ".join(map(str, table[name].unique()))] for name in names))
     versions = [one["versions"] for one in outcome.documents.values()]
     made = [f"{name} {' and '.join(sorted({str(one.get(name)) for one in versions}))}" for name in versions[0]]
     yield f"\nMade with {', '.join(made)}."
@@ -227,11 +227,6 @@ def _training(cell: Experiment) -> str:
         option = name.replace("_", "-")
         options.append(f"--{'' if value else 'no-'}{option}" if isinstance(value, bool) else f"--{option} {value}")
     return f"gatdiag train runs/one {' '.join(options)}"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

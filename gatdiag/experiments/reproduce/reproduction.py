@@ -1,7 +1,7 @@
 """A name of `gatdiag reproduce`: what is trained, what the paper says of it, what is drawn."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -129,6 +129,19 @@ class Reproduction:
     drawings: tuple[Drawing, ...] = ()
     notes: tuple[str, ...] = ()
     evidence: Callable[[Task], Evidence] | None = None
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows of text in Markdown.
+
+    Example:
+        >>> print(markdown_table(["rate", "steps"], [["0.1", "300"]]))
+        | rate | steps |
+        | --- | --- |
+        | 0.1 | 300 |
+    """
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 def reproductions() -> dict[str, Reproduction]:

@@ -5,7 +5,7 @@ import pandas as pd
 from gatdiag.errors import InputError
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.reproduce.gats import PAPER
-from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
+from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task, markdown_table
 
 _PRINTED = {  # nodes, edges
     "Cora": (2708, 10556),
@@ -34,9 +34,11 @@ def _sizes(task: Task) -> Evidence:
     table = pd.DataFrame(rows)
     had = table[table["same"] != "could not be had"]
     outcome = f"{(had['same'] == 'yes').sum()} of the {len(had)} graphs that could be had are of the published sizes."
-    lines = [f"| {row['graph']} | {row['published_nodes']}, {row['published_edges']} | {row['same']} |" for row in rows]
-    head = "| graph | published nodes, edges | the same here |\n| --- | --- | --- |\n"
-    return Evidence(table, f"{outcome}\n\n{head}" + "\n".join(lines))
+    cells = [
+        [str(row["graph"]), f"{row['published_nodes']}, {row['published_edges']}", str(row["same"])] for row in rows
+    ]
+    text = markdown_table(("graph", "published nodes, edges", "the same here"), cells)
+    return Evidence(table, f"{outcome}\n\n{text}")
 
 
 REPRODUCTION = Reproduction(

@@ -165,7 +165,7 @@ def _in_float32(x: Tensor) -> Numbers | None:
         return None
     live = int(np.count_nonzero(sums))
     if live < len(sums):  # some cancel, perhaps
-        live = int(torch.linalg.vector_norm(x, math.inf, dim=0).count_nonzero())
+        live = int(torch.count_nonzero(x.amax(0).logical_or(x.amin(0))))
     norm, mu = math.sqrt(square), math.sqrt(spread)
     return norm, mu, mu / norm, (len(sums) - live) / len(sums), 0.0
 

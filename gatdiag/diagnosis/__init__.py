@@ -27,7 +27,7 @@ what is found here. Never imports torch.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -141,6 +141,11 @@ def judged(facts: Facts) -> Diagnosis:
     if facts.weights is not None:
         found += [*wiring.without_stored_gradient(facts.weights), *units.dead_weights(facts.weights)]
     return Diagnosis(tuple(_ranked(found)), skipped, facts.state)
+
+
+def finds(facts: Facts, codes: Iterable[str]) -> bool:
+    """True if one of these checks finds something, be it the symptom of another finding."""
+    return any(isinstance(CHECKS[code](facts), Finding) for code in codes)
 
 
 def _ranked(found: Sequence[Finding]) -> list[Finding]:

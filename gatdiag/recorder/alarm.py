@@ -1,7 +1,7 @@
 """Says an error of the training once, in one line, when it is certain: what `gatdiag.diagnosis` finds, and no more."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gatdiag.names import one_line
 from gatdiag.recorder.guard import Guard
@@ -24,10 +24,17 @@ _BY_LOSS_LATER: Final = "parameters-without-gradient"  # rests on the course of 
 _LOOKS: Final = frozenset({1, 10, 100})  # recorded steps after which it looks
 
 
+class Diagnose(Protocol):
+    """Diagnoses the training as it is now."""
+
+    def __call__(self, codes: Collection[str] = ()) -> "Diagnosis":
+        """Without findings, which is quicker, unless one of these codes is found; with no codes, in any case."""
+
+
 class Alarm:
     """Watches over one training."""
 
-    def __init__(self, diagnose: Callable[[], "Diagnosis"], guard: Guard, first: FirstNonFinite | None) -> None:
+    def __init__(self, diagnose: Diagnose, guard: Guard, first: FirstNonFinite | None) -> None:
         self._diagnose, self._guard, self._first = diagnose, guard, first
         self._looked = 0
         self._said: set[str] = set()
@@ -41,7 +48,7 @@ class Alarm:
             self._say_broken(first)
         elif records in _LOOKS and records != self._looked:
             self._looked = records
-            diagnosis = self._diagnose()
+            diagnosis = self._diagnose([code for code, least in CERTAIN.items() if records >= least])
             for finding in diagnosis.findings:
                 is_certain = finding.severity == "error" and records >= CERTAIN.get(finding.code, records + 1)
                 if finding.code == _BY_LOSS_LATER and diagnosis.state != "unknown":

@@ -4,7 +4,7 @@ import atexit
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -291,8 +291,10 @@ class Recorder:
         found: Diagnosis | None = self._guard("the diagnosis", self._diagnosis)
         return Diagnosis() if found is None else found
 
-    def _diagnosis(self) -> "Diagnosis":
-        from gatdiag.diagnosis import Diagnosis, diagnose
+    def _diagnosis(self, codes: Collection[str] = ()) -> "Diagnosis":
+        """As it is now; without findings where codes are given and none of these is found."""
+        from gatdiag.diagnosis import Diagnosis, diagnose, finds, judged
+        from gatdiag.diagnosis.facts import Facts
 
         if self._writer is None:
             return Diagnosis()
@@ -302,7 +304,8 @@ class Recorder:
             self._measure(self._counter.last_step)
             if self._model.plan is not None:
                 self._tell_signals(at_once=True)
-        return diagnose(self._writer.run(self._counter.step))
+        facts = Facts(self._writer.run(self._counter.step))
+        return judged(facts) if not codes or finds(facts, codes) else Diagnosis()
 
     def note(self, text: str) -> None:
         """Keep a remark with the run; the report shows it among the run's notes."""

@@ -33,7 +33,7 @@ _EVERY: Final = 50
 _CLOSELY: Final = 30  # steps whose overshoot is measured; then of every tenth
 _THEN: Final = 10
 _MOST_ARGUMENTS: Final = 100
-_SECONDS_BETWEEN_NEWS: Final = 1.0
+_SECONDS_BETWEEN_NEWS: Final = 5.0
 _MOST_NODES: Final = 200_000  # of an autograd graph
 
 
@@ -189,7 +189,7 @@ class Signals:
     # --- results ------------------------------------------------------------------------------------------------------
 
     def news(self, *, at_once: bool = False) -> dict[str, Any] | None:
-        """The entry of meta.json, if there is anything new in it and a second has passed since the last one."""
+        """The entry of meta.json, if there is anything new in it and five seconds have passed since the last one."""
         now = time.monotonic()
         if not self._has_changed or not (at_once or now - self._told >= _SECONDS_BETWEEN_NEWS):
             return None

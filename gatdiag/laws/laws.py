@@ -279,7 +279,7 @@ class Laws:
 
         Args:
             optimizer: In the state before its ``step()``.
-            gradients: Name -> gradient.
+            gradients: Name -> gradient, of its parameter's shape or flat.
             moves: Name -> what is known already; it grows.
 
         Raises:

@@ -47,7 +47,8 @@ def updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, 
     """The step the optimizer is about to take, from its state and the gradients; ids of parameters -> `Update`.
 
     Known are `SGD` (weight decay, momentum, dampening, Nesterov, maximize), `Adam` and `AdamW` (AMSGrad, maximize)
-    before their ``step()``, with any number of parameter groups. Parameters without a gradient are not moved.
+    before their ``step()``, with any number of parameter groups. Parameters without a gradient are not moved. Gradients
+    may be flat.
 
     Raises:
         OptimizerError: Another optimizer that moves any of these parameters.

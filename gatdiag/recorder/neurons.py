@@ -53,13 +53,8 @@ class NeuronRecorder:
         """How an optimizer of a step is about to move the weights, if that is wanted and known."""
         if sample.moves is None:
             return
-        flat = self._weights.flat
-        pieces = flat.pieces(sample.gradients)
-        gradients = {
-            name: pieces[position].view(flat.shapes[position])
-            for name, position in self._at.items()
-            if sample.has_gradient[position]
-        }
+        pieces, has_gradient = self._weights.flat.pieces(sample.gradients), sample.has_gradient.tolist()
+        gradients = {name: pieces[position] for name, position in self._at.items() if has_gradient[position]}
         try:
             self.laws.foresee(optimizer, gradients, sample.moves)
         except OptimizerError as error:

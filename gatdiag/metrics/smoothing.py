@@ -182,7 +182,8 @@ def _sums(x: Tensor) -> tuple[NDArray[Any], float]:
         end = len(entries) // _PIECE * _PIECE
         pieces = [piece for piece in (entries[:end].view(-1, _PIECE), entries[end:].view(1, -1)) if piece.numel()]
     lengths = [torch.linalg.vector_norm(piece, dim=1).numpy().astype(np.float64) for piece in pieces]
-    return sums, sum(float(np.vdot(length, length)) for length in lengths)
+    # not by `vdot`: of many float64 numbers BLAS makes that with threads, which wait for torch's
+    return sums, sum(float(np.square(length).sum()) for length in lengths)
 
 
 def _out_of_range(x: Tensor) -> Numbers | None:

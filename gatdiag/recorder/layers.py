@@ -16,6 +16,7 @@ pass of its own, as where two losses share one and each has its own step, has no
 weights.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,7 @@ class LayerRecorder:
         self._selection, self._guard, self._stopwatch, self._recorder = selection, guard, stopwatch, recorder
         self._layers: dict[int, tuple[str, nn.Module]] = {}  # id -> name and module
         self._hooks: list[Any] = []
+        self.rests = False  # whether they await the next training pass, and no more
         self._filter: Any = None
         self.due: frozenset[str] = frozenset()  # groups that the coming record has; none if it is no record
         self._others: list[tuple[str, str, bool]] = []  # what it has besides, of `_OTHERS`
@@ -117,7 +119,7 @@ class LayerRecorder:
     @property
     def is_attached(self) -> bool:
         """True while it listens."""
-        return bool(self._hooks)
+        return self._filter is not None
 
     @property
     def notes(self) -> list[str]:
@@ -130,29 +132,53 @@ class LayerRecorder:
 
     def attach(self) -> None:
         """Start listening."""
+        # Torch warns at every call of a compiled model that global hooks fire once more for it, which is allowed for.
+        warnings.filterwarnings("ignore", message=_COMPILED, category=UserWarning)
+        self._filter = warnings.filters[0]
+        self._listen()
+
+    def stop(self) -> None:
+        """Take all hooks away, also those in the middle of a layer, as after an interrupt; may be called twice."""
+        self._remove_hooks()
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles, self._layers = {}, {}
+        self._drop_tape()
+        if self._filter in warnings.filters:
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
+        self._filter = None
+
+    def _listen(self) -> None:
+        self._remove_hooks()
         self._hooks = [
             module_hooks.register_module_forward_pre_hook(self._before),
             module_hooks.register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
         ]
-        # Torch warns at every call of a compiled model that global hooks fire once more for it, which is allowed for.
-        warnings.filterwarnings("ignore", message=_COMPILED, category=UserWarning)
-        self._filter = warnings.filters[0]
+        self.rests = False
 
-    def stop(self) -> None:
-        """Take all hooks away, also those in the middle of a layer, as after an interrupt; may be called twice."""
+    def await_training(self) -> None:
+        """Until a step is recorded, hear of the next training pass alone, which is all that logging has to know.
+
+        Hooks on each call of a module take longer than recording may in a small step. Where something was compiled they
+        stay, or it would be compiled anew.
+        """
+        is_wanted = self.is_attached and self._tape is None and not (self.rests and self._hooks)
+        if not is_wanted or _has_compiled():
+            return
+        self._remove_hooks()
+        self._hooks, self.rests = [module_hooks.register_module_forward_pre_hook(self._before_first)], True
+
+    def _remove_hooks(self) -> None:
         for handle in self._hooks:
             handle.remove()
             # torch forgets to: what stays there makes it believe that there are global hooks
             module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
-        for handle in self._handles.values():
-            handle.remove()
-        self._hooks, self._handles, self._layers = [], {}, {}
-        self._drop_tape()
-        if self._filter in warnings.filters:
-            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
+        self._hooks = []
 
     def start_step(self, record: int | None) -> None:
         """A new step begins, which will be the record with this number, or none."""
+        if record is not None and self.rests and self.is_attached:
+            self._listen()
         self._is_recorded = record is not None
         self.due = frozenset() if record is None else self._selection.groups_due(record)
         self._is_due = not self.due.isdisjoint(_GROUPS)
@@ -197,6 +223,16 @@ class LayerRecorder:
             if known is not None:
                 self._layer_begins(*known)
 
+    def _before_first(self, module: nn.Module, _: tuple[Any, ...]) -> None:
+        """A module, any one, is about to run in a step of which nothing is recorded."""
+        is_own = module is self._root or id(module) in self._layers
+        if torch.compiler.is_dynamo_compiling() or not is_own or _is_unheard() or in_backward_pass():
+            return
+        with self._stopwatch:
+            self._recorder.on_layer_begins()
+        if self.rests and self._recorder.is_ahead:
+            self._remove_hooks()
+
     def _layer_begins(self, layer: str, module: nn.Module) -> None:
         if not in_backward_pass():  # where activation checkpointing repeats forward passes
             self._recorder.on_layer_begins()
@@ -239,7 +275,7 @@ class LayerRecorder:
             output.register_hook(partial(self._gradient_comes, layer, run))
 
     def _gradient_comes(self, layer: str, run: Run, gradient: Tensor) -> None:
-        if not self._hooks:
+        if self._filter is None:
             return  # from a graph that outlived the recording
         with self._stopwatch:
             seen, number = run
@@ -379,6 +415,12 @@ def _is_unheard() -> bool:
     """True if nothing is trained by this call, or a tracer sees it, which as a compiler must see nothing of ours."""
     is_traced = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
     return is_traced or not torch.is_grad_enabled()
+
+
+def _has_compiled() -> bool:
+    """True if anything was compiled in this process."""
+    dynamo = sys.modules.get("torch._dynamo")
+    return dynamo is not None and bool(dynamo.utils.counters["frames"])
 
 
 def measured(

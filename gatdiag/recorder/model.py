@@ -235,18 +235,18 @@ class WatchedModel:
         self._begin, self._follow = begin, follow
         self._binding = _Binding(model)
         self._is_settled = False  # whether the plan was made, or failed
-        self._wants_inputs = True  # whether the model's inputs are needed, and were not seen yet
+        self.wants_inputs = True  # whether the model's inputs are needed, and were not seen yet
         self._candidate: Inputs | None = None
         self.tape = Tape(model, self._on_program)
 
     def forget(self) -> None:
         """Recording has ended."""
         self.plan = self._candidate = None
-        self._wants_inputs = False
+        self.wants_inputs = False
 
     def on_forward(self, inputs: Inputs) -> None:
         """The model's forward pass has ended."""
-        if not self._wants_inputs:
+        if not self.wants_inputs:
             return
         if self._model.training and self._binding.holds() and not self.tape.is_rolling:
             self._settle(inputs)
@@ -257,20 +257,20 @@ class WatchedModel:
         """A step is about to be made."""
         if self.tape.is_rolling and (program := self.tape.stop()) is not None:
             self._candidate = (program,), {}
-        if not self._is_settled or (self._wants_inputs and self._candidate is not None):
+        if not self._is_settled or (self.wants_inputs and self._candidate is not None):
             self._settle(self._candidate)
         if not self._binding.holds():
             self._guard("all measurements", self._bind_anew, step, optimizers)
 
     def _on_program(self, program: Program) -> None:
         """The backward pass is about to begin, after training has called parts of the model by themselves."""
-        if self._wants_inputs and self._binding.holds():
+        if self.wants_inputs and self._binding.holds():
             self._settle(((program,), {}))
 
     def _settle(self, inputs: Inputs | None) -> None:
         """Layers in order of execution, laws, initial weights: once, at the first training forward."""
         self._candidate = None
-        self._wants_inputs = False
+        self.wants_inputs = False
         if inputs is not None:
             self.tape.stop()
         if self._is_settled:
@@ -285,8 +285,8 @@ class WatchedModel:
         if plan is None or not self._begin(plan):
             return
         self.plan = plan
-        self._wants_inputs = inputs is None and "balance" in self._settings.selection.every
-        if not self._wants_inputs:
+        self.wants_inputs = inputs is None and "balance" in self._settings.selection.every
+        if not self.wants_inputs:
             self.warn_of_missing_laws()
 
     def _unseen(self) -> str:

@@ -46,6 +46,8 @@ class OptimizerHooks:
         self._only = optimizers
         self._members: list[Optimizer] | None = None  # of the step that is open
         self._running: list[int] = []  # optimizers at work; one whose class calls its parent's step is here twice
+        self._alone: Optimizer | None = None  # the one that made the last step, which was complete with it
+        self._passing: Optimizer | None = None  # the same while it makes one that is only counted
         self._evaluating = False
         self._counter = BackwardCounter()
         self._backward_passes: int | None = None  # how many there had been when the open step had to stay open
@@ -120,6 +122,9 @@ class OptimizerHooks:
         return counted is not None and self._counter.count() > counted + 1
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        return None if self._passes(optimizer, args, kwargs) else self._begin(optimizer, args, kwargs)
+
+    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         counts = self.holds_own(optimizer) if self._only is None else any(optimizer is one for one in self._only)
         self._saw_own |= counts
         if (self._saw_own and not counts) or _is_skipped(optimizer) or self._is_inside(counts):
@@ -152,6 +157,13 @@ class OptimizerHooks:
             return args, {**kwargs, "closure": evaluated}
         return (args[0], evaluated, *args[2:]), kwargs
 
+    def _passes(self, optimizer: Optimizer, args: Any, kwargs: Any) -> bool:
+        """True if this is a step like the last one, and is only to be counted."""
+        is_alike = optimizer is self._alone and self._members is None and len(args) < 2 and not kwargs
+        is_plain = is_alike and not in_backward_pass() and not _is_skipped(optimizer)
+        self._passing = optimizer if is_plain and self._recorder.may_pass() else None
+        return self._passing is not None
+
     def _is_inside(self, counts: bool) -> bool:
         """True inside a backward pass, which is said of an optimizer that counts."""
         if in_backward_pass() and counts:
@@ -160,15 +172,22 @@ class OptimizerHooks:
         return in_backward_pass()
 
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if optimizer is self._passing:
+            self._passing = None
+            self._recorder.on_passed()
+            return
         if id(optimizer) not in self._running:
             return
         self._running.remove(id(optimizer))
         if self._members is None:
             return
+        self._alone = None
         if not self._running and self._is_complete():
+            self._alone = optimizer if len(self._members) == 1 else None
             self.close()
         else:
             self._backward_passes = self._counter.count()
+            self._recorder.on_left_open()
 
     def _is_complete(self) -> bool:
         """True if every parameter with a gradient is held by an optimizer that has made its step."""

@@ -33,7 +33,7 @@ from gatdiag.recorder.scalars import TrainerMetrics, flattened, scalar, training
 from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.signals import Signals
-from gatdiag.recorder.weights import are_equal, are_suspect
+from gatdiag.recorder.weights import are_equal, are_finite
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure import Layer, Structure
 from gatdiag.structure.replica import unwrapped
@@ -104,6 +104,7 @@ class Recorder:
         self._writer: Writer | None = None
         self._backlog: Backlog | None = None
         self._sample: Sample | None = None  # of the step that is open, if one is taken
+        self._count = -1  # parameters that had a gradient in the last step
         self._backward_pass = BackwardPass()
         self._signals = Signals(self._root, self._guard)
         self._trainer = TrainerMetrics(self._root)
@@ -251,8 +252,7 @@ class Recorder:
         with self._stopwatch:
             given: dict[str, Any] = {}
             for mapping in (*mappings, scalars):
-                what = f"logged values ({type(mapping).__name__})"
-                self._guard(what, lambda of=mapping: given.update(flattened(of)))
+                self._guard(f"logged values ({type(mapping).__name__})", given.update, flattened(mapping))
             self._logs_loss |= "loss" in given
             self._keep(given, self._counter.step if self.is_ahead or self._steps.is_open else self._counter.last_step)
 
@@ -260,9 +260,11 @@ class Recorder:
         """Write what was logged, or found to be logged, of a step."""
         if self._writer is None or not given:
             return
-        named = [name for name in given if self._writer.can_be_logged(name)]
-        values = {name: self._guard(f"values of {name!r}", scalar, name, given[name]) for name in named}
-        values = {name: value for name, value in values.items() if value is not None}
+        values: dict[str, float | Tensor] = {}
+        for name, value in given.items():
+            if self._writer.can_be_logged(name):
+                number = self._guard(f"values of {name!r}", scalar, name, value)
+                values |= {} if number is None else {name: number}
         self._writer.log(step, values)
         best, plan = self._settings.best, self._model.plan
         if best is not None and best[0] in values and plan is not None:
@@ -333,6 +335,7 @@ class Recorder:
                 self._guard("numbers of steps", self._counter.skip_to, number)
             self.is_ahead = False
             self._guard("this step", self._steps.open)
+            self.on_left_open()
         moving = ExitStack()
         moving.callback(self._guard, "this step", self._steps.close)
         return moving
@@ -343,15 +346,15 @@ class Recorder:
         """A layer is about to run, outside of a backward pass."""
         if self._steps.is_open:
             self._guard("this step", self._steps.forward_begins)
+        if not self.is_ahead and self._root.training:
+            if not self._steps.is_open:
+                self._log_what_a_trainer_knows(self._counter.last_step)
+            self.is_ahead = True
 
     def on_layer_ends(self, layer: str, inputs: tuple[Any, ...]) -> None:
         """A layer has run."""
         if self._signals.is_chosen and self._looks_closely:
             self._guard("signals", self._signals.on_layer, layer, inputs)
-        if not self.is_ahead and self._root.training:
-            if not self._steps.is_open:
-                self._log_what_a_trainer_knows(self._counter.last_step)
-            self.is_ahead = True
 
     def on_gradient(self) -> None:
         """The gradient of a layer's output has been computed; the backward pass goes on."""
@@ -388,10 +391,13 @@ class Recorder:
         self._members = optimizers  # grows with those that join
         with self._stopwatch:
             self._model.on_step(self._counter.step, optimizers)
-            with torch.no_grad():
-                self._guard("this step", self._open, optimizers)
-                if self._counter.record is not None:
-                    self._guard("signals", self._signals.before_step, optimizers, self._sample)
+            self._guard("this step", self._open, optimizers)
+            if self._counter.record is not None:
+                self._guard("signals", self._signals.before_step, optimizers, self._sample)
+
+    def on_left_open(self) -> None:
+        """The step may go on after what its optimizers have done, until the next training pass begins."""
+        self._await_training()
 
     def on_loss(self, loss: Any) -> None:
         """A closure has returned its loss."""
@@ -406,18 +412,53 @@ class Recorder:
 
     def on_done(self) -> None:
         """The step is over."""
-        with self._stopwatch, torch.no_grad():
+        with self._stopwatch:
             self._guard("this step", self._close)
             self._guard("signals", self._take_signals)
             self._log_what_a_trainer_knows(self._counter.step)
         self._sample, self._members = None, ()
         self.is_ahead = False
         self._counter.advance()
-        self._layers.start_step(self._counter.record)
+        with self._stopwatch:
+            self._look_for_errors()
+            self._layers.start_step(self._counter.record)
+            self._await_training()
+
+    def may_pass(self) -> bool:
+        """Before a step that is like the last one: True if it is only to be counted."""
+        plan = self._model.plan
+        if self._counter.record is not None or not self._layers.rests or plan is None:
+            return False
+        with self._stopwatch:
+            return bool(self._guard("this step", self._is_alike, plan))
+
+    def _is_alike(self, plan: RecordingPlan) -> bool:
+        """True if as many gradients are there as at the last step, all finite, and c is not to be foreseen of them."""
+        gradients = [] if plan.foresees(self._counter.next_record) else _gradients(plan)
+        return len(gradients) == self._count and are_finite(gradients)
+
+    def on_passed(self) -> None:
+        """A step that is only counted was made."""
+        with self._stopwatch:
+            self._signals.after_step(is_recorded=False)
+            if self._backlog is not None and self._backlog.is_due:
+                self._guard("this step", self._measure, self._counter.step)
+                self._look_for_errors()
+            self._log_what_a_trainer_knows(self._counter.step)
+        self.is_ahead = False
+        self._counter.advance()
+        if self._counter.record is not None:
+            self._layers.start_step(self._counter.record)
+        self._await_training()
+
+    def _look_for_errors(self) -> None:
         if self._alarm is not None and self._writer is not None:
             first, counter = self._writer.first_non_finite, self._counter
-            with self._stopwatch:
-                self._guard("errors of the training", self._alarm.look, counter.last_step, counter.records, first)
+            self._guard("errors of the training", self._alarm.look, counter.last_step, counter.records, first)
+
+    def _await_training(self) -> None:
+        if self._counter.record is None and not self._model.wants_inputs:
+            self._layers.await_training()
 
     @property
     def _looks_closely(self) -> bool:
@@ -425,8 +466,9 @@ class Recorder:
         return self._counter.record is not None and self._root.training and not in_backward_pass()
 
     def _take_signals(self) -> None:
-        self._signals.after_step(is_recorded=self._counter.record is not None)
-        if self._model.plan is not None:
+        is_recorded = self._counter.record is not None
+        self._signals.after_step(is_recorded=is_recorded)
+        if is_recorded and self._model.plan is not None:
             self._tell_signals()
 
     def _tell_signals(self, *, at_once: bool = False) -> None:
@@ -451,12 +493,15 @@ class Recorder:
             writer.row(counter.step)
         for optimizer in optimizers:
             self._meet(optimizer, writer)
-        if counter.record is None and are_suspect(parameter.grad for parameter in plan.weights.tensors):
+        gradients = _gradients(plan)
+        self._count = len(gradients)
+        if counter.record is None and not are_finite(gradients):
             backlog.watch(counter.step, plan.weights.gradient_norms())
         foresees = bool(optimizers) and plan.foresees(counter.next_record)
         if counter.record is not None or foresees:
             self._sample = self._take(backlog, optimizers, foresees=foresees)
 
+    @torch.no_grad()
     def _take(self, backlog: Backlog, optimizers: Sequence[Optimizer], *, foresees: bool) -> Sample:
         """A sample of the step before its weights move."""
         unscale = unscale_of_parameters(optimizers)
@@ -493,7 +538,8 @@ class Recorder:
         self._meet_misdirected(writer)
         if sample is not None:
             if sample.record is not None and (self._signals.is_close or "update_ratio" in self._selection.columns):
-                backlog.take_moved(sample)
+                with torch.no_grad():
+                    backlog.take_moved(sample)
             self._sample = None  # if an interrupt comes now, the step is closed once more
             backlog.add(sample)
         if backlog.is_due:
@@ -567,6 +613,10 @@ class Recorder:
     def _listen_to(self, layers: Iterable[Layer]) -> None:
         modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}
         self._layers.listen_to({layer.name: modules[layer.name] for layer in layers if layer.name in modules})
+
+
+def _gradients(plan: RecordingPlan) -> list[Tensor]:
+    return [gradient for tensor in plan.weights.flat.tensors if (gradient := tensor.grad) is not None]
 
 
 def _disabled() -> bool:

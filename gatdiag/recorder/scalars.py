@@ -31,11 +31,10 @@ def flattened(mapping: Any, prefix: str = "", inside: tuple[int, ...] = ()) -> I
 
 def scalar(name: str, value: Any) -> float | Tensor:
     """The value as a float, or as a detached copy if it is on an accelerator."""
-    if callable(compute := getattr(value, "compute", None)):
+    if not isinstance(value, Tensor) and callable(compute := getattr(value, "compute", None)):
         value = compute()
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex() and not value.is_meta:
-        value = value.detach()
-        return float(value) if value.device.type == "cpu" else value.reshape(()).clone()
+        return float(value.item()) if value.is_cpu else value.detach().reshape(()).clone()
     if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
         value = value.reshape(())[()]
     if isinstance(value, Real | np.bool_ | Decimal):

@@ -1,0 +1,261 @@
+"""Steps of which nothing is recorded: they are counted, and logged to, as if they were; and cost next to nothing."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+
+import gatdiag
+from gatdiag.recorder import layers
+from gatdiag.recorder.guard import RecordingWarning, TrainingWarning
+from tests.recorder.loops import Gat, graph, loss_of
+
+STEPS = 13
+
+
+def sgd(*parts, lr=0.1):
+    return torch.optim.SGD([parameter for part in parts for parameter in part.parameters()], lr=lr)
+
+
+def plain(model, data, log):
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, data)
+        loss.backward()
+        optimizer.step()
+        log(loss=loss, step_of_user=step)
+
+
+def logged_before_the_step(model, data, log):
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        loss = loss_of(model, data)
+        log(loss=loss, step_of_user=step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def evaluated(model, data, log):
+    """With gradients off, in evaluation mode with gradients on, and, now and then, in training mode."""
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, data).backward()
+        optimizer.step()
+        with torch.no_grad():
+            log(silent=loss_of(model, data))
+        model.eval()
+        log(evaluated=loss_of(model, data))
+        model.train()
+        if step % 3 == 1:
+            log(seen_by_the_next=loss_of(model, data))
+
+
+def accumulated(model, data, log):
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for part in range(3):
+            loss = loss_of(model, data) / 3
+            loss.backward()
+            log({f"part {part}": loss})
+        optimizer.step()
+        log(step_of_user=step)
+
+
+def by_a_closure(model, data, log):
+    optimizer = sgd(model)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(model, data)
+        loss.backward()
+        return loss
+
+    for _ in range(STEPS):
+        log(loss=optimizer.step(closure))
+
+
+def two_optimizers(model, data, log):
+    first, rest = sgd(model.convs[0]), sgd(model.convs[1], model.convs[2])
+    for step in range(STEPS):
+        model.zero_grad()
+        loss_of(model, data).backward()
+        first.step()
+        rest.step()
+        log(step_of_user=step)
+
+
+def a_second_optimizer_joins(model, data, log):
+    """The last layer is frozen at first."""
+    first, last = sgd(model.convs[0], model.convs[1]), sgd(model.convs[2])
+    for step in range(STEPS):
+        model.convs[2].requires_grad_(step >= 6)
+        model.zero_grad()
+        loss_of(model, data).backward()
+        first.step()
+        if step >= 6:
+            last.step()
+        log(step_of_user=step)
+
+
+def optimizers_take_turns(model, data, log):
+    first, rest = sgd(model.convs[0]), sgd(model.convs[1], model.convs[2])
+    for step in range(STEPS):
+        model.zero_grad()
+        loss = loss_of(model, data)
+        loss.backward()
+        (rest if step % 2 else first).step()
+        log(loss=loss)
+
+
+def one_part_only(model, data, log):
+    """Its step stays open until the next training pass begins, for other parameters have gradients, too."""
+    optimizer = sgd(model.convs[0])
+    for step in range(STEPS):
+        model.zero_grad()
+        loss = loss_of(model, data)
+        log(before=step)
+        loss.backward()
+        optimizer.step()
+        log(after=step)
+
+
+PATTERNS = [
+    plain,
+    logged_before_the_step,
+    evaluated,
+    accumulated,
+    by_a_closure,
+    two_optimizers,
+    a_second_optimizer_joins,
+    optimizers_take_turns,
+    one_part_only,
+]
+
+
+def by_hand(model, data, log, recorder):
+    """Every second step as a context."""
+    for step in range(STEPS):
+        model.zero_grad()
+        loss = loss_of(model, data)
+        loss.backward()
+        moving = recorder.step()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+        if step % 2:
+            with moving:
+                pass
+        log(loss=loss)
+
+
+def watched(folder, every, pattern):
+    torch.manual_seed(0)
+    model = Gat()
+    with gatdiag.watch(model, folder, every=every, law_search_seconds=0) as recorder:
+        more = (recorder,) if pattern is by_hand else ()
+        pattern(model, graph(), recorder.log, *more)
+    return gatdiag.load(folder)
+
+
+@pytest.mark.parametrize("every", [2, 5, 100])
+@pytest.mark.parametrize("pattern", [*PATTERNS, by_hand])
+def test_steps_are_counted_and_logged_to_as_where_all_are_recorded(tmp_path, pattern, every):
+    whole, thinned = (watched(tmp_path / str(cadence), cadence, pattern) for cadence in (1, every))
+    measured = {"time", "overshoot", "stale_gradient"}
+    logged = [name for name in whole.steps if name not in measured and not name.startswith(("gradient", "learning"))]
+    assert set(thinned.steps.columns) <= set(whole.steps.columns)
+    assert thinned.steps[logged].equals(whole.steps[logged])
+    assert thinned.parameters["step"].unique().tolist() == list(range(0, int(whole.steps["step"].max()) + 1, every))
+    at_those = whole.parameters[whole.parameters["step"] % every == 0].reset_index(drop=True)
+    columns = ["step", "parameter", "norm", "gradient_norm"]
+    assert thinned.parameters[columns].equals(at_those[columns])
+    assert hooks() == 0
+
+
+def hooks():
+    return len(module_hooks._global_forward_pre_hooks) + len(module_hooks._global_forward_hooks)
+
+
+@pytest.mark.parametrize("has_compiled", [False, True])
+def test_modules_are_listened_to_only_where_something_is_recorded(tmp_path, monkeypatch, has_compiled):
+    """Where something was compiled they always are, or it would be compiled anew."""
+    monkeypatch.setattr(layers, "_has_compiled", lambda: has_compiled)
+    seen = {}
+
+    class Seeing(Gat):
+        def forward(self, x, edge_index):
+            seen.setdefault(len(seen), hooks())
+            return super().forward(x, edge_index)
+
+    model, data = Seeing(), graph()
+    optimizer = sgd(model)
+    with gatdiag.watch(model, tmp_path / "run", every=4, law_search_seconds=0):
+        for _ in range(9):
+            seen[f"before {len(seen) // 2}"] = hooks()
+            loss_of(model, data).backward()
+            optimizer.step()
+    of_passes = [seen[number] for number in seen if isinstance(number, int)]
+    before = [seen[f"before {step}"] for step in range(9)]
+    assert of_passes == ([2] * 9 if has_compiled else [2, 0, 0, 0, 2, 0, 0, 0, 2])
+    assert before == ([2] * 9 if has_compiled else [2, 1, 1, 1, 2, 1, 1, 1, 2])
+    assert hooks() == 0
+
+
+def test_a_nan_is_found_at_its_step(tmp_path):
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+    with warnings.catch_warnings(record=True) as caught, gatdiag.watch(model, tmp_path / "run", every=100):
+        warnings.simplefilter("always")
+        for step in range(8):
+            optimizer.zero_grad()
+            (loss_of(model, data) * (torch.nan if step == 6 else 1.0)).backward()
+            optimizer.step()
+    found = gatdiag.load(tmp_path / "run").meta["first_non_finite"]
+    assert (found["step"], found["where"]) == (6, "gradient")
+    assert [item for item in caught if item.category is TrainingWarning]
+
+
+def test_replaced_parameters_are_noticed_at_once(tmp_path):
+    model, data = Gat(), graph()
+    with pytest.warns(RecordingWarning, match="nothing is recorded of the model from step 3 on"):
+        recorder = gatdiag.watch(model, tmp_path / "run", every=6, law_search_seconds=0)
+        optimizer = sgd(model)
+        for step in range(9):
+            if step == 3:
+                model.convs[0].lin_l.weight = nn.Parameter(model.convs[0].lin_l.weight.detach().clone())
+            optimizer.zero_grad()
+            loss_of(model, data).backward()
+            optimizer.step()
+        recorder.finish()
+    assert gatdiag.load(tmp_path / "run").parameters["step"].unique().tolist() == [0]
+
+
+class Odd(torch.Tensor):
+    """A gradient that nothing can be asked of."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.sum:
+            raise RuntimeError("no sum")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_what_fails_there_does_not_reach_the_loop(tmp_path):
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+    with pytest.warns(RecordingWarning, match="no sum"), gatdiag.watch(model, tmp_path / "run", every=100) as recorder:
+        for step in range(5):
+            optimizer.zero_grad()
+            loss_of(model, data).backward()
+            if step > 2:
+                weight = model.convs[0].lin_l.weight
+                weight.grad = weight.grad.as_subclass(Odd)
+            optimizer.step()
+            recorder.log(loss=step)
+    assert gatdiag.load(tmp_path / "run").steps["loss"].tolist() == [0, 1, 2, 3, 4]

@@ -1,9 +1,11 @@
 """What the names of "Are GATs Out of Balance?" share: initializations, depths, seeds, notes, tables for figures."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import pandas as pd
 
+from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction
 from gatdiag.figures.accuracy import size_table
 from gatdiag.run import Run
 from gatdiag.summary import FEATURES, role_series, weight_change
@@ -11,11 +13,10 @@ from gatdiag.summary import FEATURES, role_series, weight_change
 PAPER: Final = "Mustafa, Bojchevski, Burkholz, Are GATs Out of Balance?, NeurIPS 2023"
 SEEDS: Final = (0, 1, 2, 3, 4)
 XAV: Final = "xavier"
-XAV_Z: Final = "xavier_zero_attention"
 BAL_X: Final = "balanced_xavier"
 BAL_O: Final = "balanced_orthogonal"
 THREE: Final = (XAV, BAL_X, BAL_O)
-FOUR: Final = (XAV, XAV_Z, BAL_X, BAL_O)
+FOUR: Final = (XAV, "xavier_zero_attention", BAL_X, BAL_O)
 DEPTHS: Final = (2, 5, 10, 20, 40)
 NAMES: Final = (
     "The paper's Xav is xavier, its XavZ xavier_zero_attention, its BalX balanced_xavier, its BalO balanced_orthogonal."
@@ -29,7 +30,17 @@ RATES: Final = (
     "Gradient descent at 0.1, 0.05 and 0.01 for 5, 10 and 20 layers, as in the figures of the paper's appendix; its "
     "table of rates has 0.05 for 20."
 )
-ONE_TRAINING: Final = "The paper's figure shows one training, of a seed that is not known; here it is seed 0."
+_ONE_TRAINING: Final = "The paper's figure shows one training, of a seed that is not known; here it is seed 0."
+
+
+def of_paper(where: str, *, notes: Sequence[str] = (), **stated: Any) -> Reproduction:
+    """A name of the paper, by default of many trainings, of which accuracies are compared."""
+    return Reproduction(paper=f"{PAPER}, {where}", notes=(NAMES, STOP, *notes), **stated)
+
+
+def of_one_training(where: str, *, notes: Sequence[str] = (), **stated: Any) -> Reproduction:
+    """A figure of the paper that shows what happens in single trainings, which are watched."""
+    return of_paper(where, record=True, notes=(_ONE_TRAINING, *notes), **stated)
 
 
 def changes(run: Run) -> dict[str, float]:
@@ -65,3 +76,8 @@ def _by(results: pd.DataFrame, size: str) -> pd.DataFrame:
     named = {"layers": "depth", "initialization": "variant", "test_accuracy": "accuracy_test"}
     values = {"accuracy": ["accuracy_test"], "epochs to best": ["epochs_to_best"]}
     return size_table(results.rename(columns=named).assign(score="accuracy"), size, values)
+
+
+def drawn_by_depth(*data: str) -> tuple[Drawing, ...]:
+    """Accuracies by depth, of each of these graphs; of all trainings, if none is named."""
+    return tuple(Drawing("accuracy_by_depth", {"data": name} if name else {}, table=by_depth) for name in data or ("",))

@@ -1,11 +1,12 @@
 """What the names of "Lipschitz Normalization for Self-Attention Layers" share: settings of its code, and a figure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import pandas as pd
 
+from gatdiag.experiments.reproduce.reproduction import Reproduction
 from gatdiag.figures.accuracy import size_table
 
 PAPER: Final = "Dasoulas, Scaman, Virmaux, Lipschitz Normalization for Self-Attention Layers, ICML 2021"
@@ -26,14 +27,17 @@ TRAINING: Final[Mapping[str, Any]] = MappingProxyType(
 DEEP_GAT: Final[Mapping[str, Any]] = MappingProxyType(
     {**TRAINING, "model": "deep-gat", "activation": "elu", "dropout": 0.6, "attention_dropout": 0.3}
 )
-OF_CODE: Final = (
+_NOTES: Final = (
     "Settings are those of the released scripts: the paper's text was not available to us. They report the test "
-    "accuracy of the last epoch (last test accuracy), without selection by validation."
-)
-MODES: Final = (
+    "accuracy of the last epoch (last test accuracy), without selection by validation.",
     "lipschitz paper divides scores as the paper has it, lipschitz code as the released code does, which differs "
-    "(another node's features in the divisor, a factor of 4, and with several heads maxima of other nodes)."
+    "(another node's features in the divisor, a factor of 4, and with several heads maxima of other nodes).",
 )
+
+
+def of_paper(where: str, *, notes: Sequence[str] = (), **stated: Any) -> Reproduction:
+    """A name of the paper."""
+    return Reproduction(paper=f"{PAPER}, {where}", notes=(*_NOTES, *notes), **stated)
 
 
 def by_depth(results: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from gatdiag.experiments.reproduce.lipschitz import PAPER, variants
-from gatdiag.experiments.reproduce.reproduction import Drawing, Published, Reproduction
+from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction, published
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.sweep import grid
 from gatdiag.figures.accuracy import size_table
@@ -13,21 +13,16 @@ from gatdiag.run import Run
 
 _DEPTHS = (2, 3, 4, 5, 6, 7, 8)
 _TRAINING = {"initialization": "default", "optimizer": "Adam", "learning_rate": 1e-3, "schedule": "plateau"}
-_LAYERS = {"bias": True, "residual": True, "norm": "layernorm"}
-_MODELS: dict[str, dict[str, Any]] = {
-    "gcn": {**_LAYERS, "model": "gcn", "width": 32},
-    "gin": {**_LAYERS, "model": "gin", "width": 32},
-    "ggnn": {"model": "ggnn", "width": 32, "bias": True, "activation": "none"},
-    "gat": {**_LAYERS, "model": "gat", "width": 8, "heads": 4, "activation": "none"},
-    "gat, LipschitzNorm": {
-        **_LAYERS,
-        "model": "gat",
-        "width": 8,
-        "heads": 4,
-        "activation": "none",
-        "lipschitz": "paper",
-    },
-}
+_COMMON = {**_TRAINING, "stop_below": 0.0, "bias": True, "width": 32}
+_LAYERS = {**_COMMON, "residual": True, "norm": "layernorm"}
+_GAT = {**_LAYERS, "model": "gat", "width": 8, "heads": 4, "activation": "none"}
+_NETWORKS: tuple[dict[str, Any], ...] = (
+    {**_LAYERS, "model": "gcn"},
+    {**_LAYERS, "model": "gin"},
+    {**_COMMON, "model": "ggnn", "activation": "none"},
+    _GAT,
+    {**_GAT, "lipschitz": "paper"},
+)
 _PRINTED = {  # by depth from 2
     "ggnn": (1, 1, 1, 0.60, 0.38, 0.21, 0.16),
     "gat": (1, 1, 1, 0.41, 0.21, 0.15, 0.11),
@@ -36,10 +31,17 @@ _PRINTED = {  # by depth from 2
 }
 
 
-def _cells(name: str, depth: int, **settings: Any) -> tuple[Experiment, ...]:
-    trees = 64 if depth < 4 else 1024 if depth < 7 else 2048
-    data = f"tree:depth={depth}"
-    return grid(**_MODELS[name], **_TRAINING, data=data, layers=depth + 1, trees=trees, stop_below=0.0, **settings)
+def _cells(*of_depths: tuple[int, int, int]) -> tuple[Experiment, ...]:
+    """Each network on trees of some depths, with epochs and passes over the trees in an epoch."""
+    return tuple(
+        cell
+        for network in _NETWORKS
+        for depth, epochs, passes in of_depths
+        for trees in [64 if depth < 4 else 1024 if depth < 7 else 2048]
+        for cell in grid(
+            **network, data=f"tree:depth={depth}", layers=depth + 1, trees=trees, epochs=epochs, passes=passes
+        )
+    )
 
 
 def best(run: Run) -> dict[str, float]:
@@ -54,34 +56,22 @@ def _by_tree_depth(results: pd.DataFrame) -> pd.DataFrame:
 
 
 REPRODUCTION = Reproduction(
-    name="lipschitz-trees",
     title="Tree-NeighborsMatch: accuracy of training against the depth of the trees",
     paper=f"{PAPER}, trees with increasing depth; Alon & Yahav, On the Bottleneck of Graph Neural Networks, ICLR 2021",
     claim="Networks fit trees up to depth 3 (GCN, GIN) or 4 (GAT, GGNN) and fail beyond; the paper has GATs with "
     "LipschitzNorm beside them.",
-    full=tuple(
-        cell
-        for name in _MODELS
-        for depth in _DEPTHS
-        for cell in _cells(name, depth, epochs=50 if depth == 2 else 500, passes=1000 if depth == 2 else 100)
-    ),
-    quick=tuple(
-        cell
-        for name in _MODELS
-        for depth, epochs, passes in ((2, 60, 20), (3, 15, 3))
-        for cell in _cells(name, depth, epochs=epochs, passes=passes)
-    ),
-    left_out="depths 4 to 8, and most passes over the trees: at most 1200 at depth 2 and 45 at depth 3 in place of "
-    "50000.",
-    published=tuple(
-        Published(
-            {"data": f"tree:depth={depth}", "model": name, "lipschitz": "none"},
-            100 * accuracy,
-            column="best_train_accuracy",
-            source="Alon & Yahav, their code's README",
-        )
-        for name, row in _PRINTED.items()
-        for depth, accuracy in zip(_DEPTHS, row, strict=False)
+    full=_cells((2, 50, 1000), *((depth, 500, 100) for depth in _DEPTHS[1:])),
+    quick=_cells((2, 60, 20), (3, 15, 3)),
+    published=published(
+        {
+            (f"tree:depth={depth}", name): 100 * accuracy
+            for name, row in _PRINTED.items()
+            for depth, accuracy in zip(_DEPTHS, row, strict=False)
+        },
+        *("data", "model"),
+        lipschitz="none",
+        column="best_train_accuracy",
+        source="Alon & Yahav, their code's README",
     ),
     columns=("best_train_accuracy", "last_test_accuracy"),
     record=True,

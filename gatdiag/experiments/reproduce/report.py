@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.reproduce.engine import DEFAULTS, SHOWN, Outcome, Row, compared
-from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence, markdown_table
+from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence, Reproduction, markdown_table
 from gatdiag.experiments.settings import Experiment
 from gatdiag.figures import FIGURES, render
 from gatdiag.report import write_report
@@ -90,7 +90,7 @@ def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str],
     yield f"Written by `{_command(outcome)}`. [results.csv](results.csv) has all that was measured{runs}.\n"
     if evidence:
         yield f"{evidence.text}\n"
-        if one.left_out and not rows and not outcome.task.full:
+        if one.left_out and not outcome.task.full:
             yield f"--quick leaves out: {one.left_out}\n"
     if one.judged and outcome.documents and (said := one.judged(pd.DataFrame(outcome.results.values()))):
         yield "## What of the claim is reproduced\n"
@@ -172,7 +172,7 @@ def _not_run(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
     unknown = sum(row.published is None for row in rows)
     runs = outcome.one.record and len(outcome.documents) - len(outcome.runs)
     lines = [
-        *([f"--quick leaves out: {outcome.one.left_out}"] if outcome.one.left_out and not outcome.task.full else []),
+        *([] if outcome.task.full else [f"--quick leaves out: {_left_out(outcome.one)}."]),
         *([f"Not trained: {missing}."] if missing else []),
         *([f"Not trained with all seeds: {'; '.join(part)}."] if part else []),
         *([f"Published values not available to us: those of {unknown} of {len(rows)} rows."] if unknown else []),
@@ -186,6 +186,20 @@ def _not_run(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
         yield "\n## What was not run, or is not known\n"
         yield from (f"- {line}" for line in lines)
     yield ""
+
+
+def _left_out(one: Reproduction) -> str:
+    """Settings of the paper's protocol with which there is nothing, and those in their place."""
+    said = []
+    for name in (field.name for field in fields(Experiment)):
+        full, quick = (dict.fromkeys(getattr(cell, name) for cell in cells) for cells in (one.full, one.quick))
+        gone, instead = (
+            ", ".join(str(value) for value in held if value not in other)
+            for held, other in ((full, quick), (quick, full))
+        )
+        if gone:
+            said.append(f"{name} {gone} (here {instead})" if instead else f"{name} {gone}")
+    return "; ".join(said)
 
 
 def _portable(why: str, outcome: Outcome) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -95,13 +95,12 @@ class Reproduction:
     """A table or figure of a paper, or a finding beyond them.
 
     Attributes:
-        name: As on the command line, and of its folder.
         title: One line.
         paper: Which, and where in it; "" for a finding of ours.
         claim: One sentence: what the paper says, or what we found.
         full: The trainings of the paper's protocol, as `gatdiag.experiments.sweep.grid` makes them.
         quick: Those that fit in ten minutes on two cores.
-        left_out: What quick leaves out, in words.
+        left_out: What quick leaves out of what is measured besides trainings, in words.
         published: The numbers that are known to us.
         columns: What of the results is compared and shown.
         record: Whether the trainings are watched, as most figures need.
@@ -111,9 +110,9 @@ class Reproduction:
         drawings: The figures.
         notes: Differences between the paper and its code, or between it and what is done here.
         evidence: Measures, in place of trainings or besides.
+        name: As on the command line, and of its folder: that of its file.
     """
 
-    name: str
     title: str
     paper: str
     claim: str
@@ -129,6 +128,40 @@ class Reproduction:
     drawings: tuple[Drawing, ...] = ()
     notes: tuple[str, ...] = ()
     evidence: Callable[[Task], Evidence] | None = None
+    name: str = ""
+
+
+def published(
+    values: Mapping[Any, float | tuple[float, float]],
+    *names: str,
+    column: str = "test_accuracy",
+    source: str,
+    **also: Any,
+) -> tuple[Published, ...]:
+    """Numbers of a paper.
+
+    Args:
+        values: By the settings in which they differ, as one value or a tuple; some with half their interval.
+        names: Of these settings.
+        source: As `Published` has it.
+        column: As `Published` has it.
+        also: The settings in which they do not differ.
+
+    Example:
+        >>> published({(10, "xavier"): (25.5, 18.0)}, "layers", "initialization", source="table 3")[0].where
+        {'layers': 10, 'initialization': 'xavier'}
+    """
+    found = []
+    for key, value in values.items():
+        where = dict(zip(names, key if len(names) > 1 else (key,), strict=True))
+        mean, ci95 = value if isinstance(value, tuple) else (value, None)
+        found.append(Published({**where, **also}, mean, ci95, column, source))
+    return tuple(found)
+
+
+def shorter(cells: Iterable[Experiment], epochs: int) -> tuple[Experiment, ...]:
+    """The same trainings with fewer epochs."""
+    return tuple(replace(cell, epochs=epochs) for cell in cells)
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -152,8 +185,12 @@ def reproductions() -> dict[str, Reproduction]:
         'Cora, gradient descent: GATs of 5 and 10 layers and their variants, by initialization'
     """
     package = import_module("gatdiag.experiments.reproduce")
-    modules = (import_module(f"{package.__name__}.{one.name}") for one in iter_modules(package.__path__))
-    found: list[Reproduction] = [module.REPRODUCTION for module in modules if hasattr(module, "REPRODUCTION")]
+    modules = {one.name: import_module(f"{package.__name__}.{one.name}") for one in iter_modules(package.__path__)}
+    found = [
+        replace(module.REPRODUCTION, name=name.replace("_", "-"))
+        for name, module in modules.items()
+        if hasattr(module, "REPRODUCTION")
+    ]
     return {one.name: one for one in sorted(found, key=lambda one: (one.paper == "", _numbered(one.name)))}
 
 

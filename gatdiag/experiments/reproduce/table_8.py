@@ -42,7 +42,6 @@ def _sizes(task: Task) -> Evidence:
 
 
 REPRODUCTION = Reproduction(
-    name="table-8",
     title="The sizes of the graphs",
     paper=f"{PAPER}, table 8",
     claim="What the graphs that were trained on are: numbers of nodes and edges.",

@@ -1,21 +1,30 @@
 """Gradient oversmoothing and expansion: mu of outputs and gradients over training."""
 
-from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction
-from gatdiag.experiments.reproduce.taming import BESIDE, FULL, LEFT_OUT, PAPER, QUICK, SETTINGS, judged_training
+import numpy as np
+import pandas as pd
 
-REPRODUCTION = Reproduction(
-    name="taming-training",
+from gatdiag.experiments.reproduce.reproduction import Drawing
+from gatdiag.experiments.reproduce.taming import network, normalization, of_deep_networks
+
+
+def judged(results: pd.DataFrame) -> list[str]:
+    """Which networks learned their training nodes, and whose loss is NaN or infinite."""
+    said = []
+    for row in results.sort_values(["model", "residual", "layers", "weight_norm"]).to_dict("records"):
+        broken = row["loss"] is None or not np.isfinite(row["loss"])
+        end = "the loss is no number" if broken else f"the loss is {row['loss']:.3g}"
+        learned = "trains" if row["last_train_accuracy"] > 0.9 else "does NOT train"
+        right = f"{row['last_train_accuracy']:.1%} of training nodes right"
+        said.append(f"{network(row)}, {normalization(row)}: {learned} ({right}, {end}).")
+    return said
+
+
+REPRODUCTION = of_deep_networks(
+    "similarity and accuracy during training",
     title="mu of outputs and of gradients over training, with and without weight normalization",
-    paper=f"{PAPER}, similarity and accuracy during training",
     claim="A deep residual GAT without normalization ends in NaN; weight normalization with c = 4 trains a residual "
     "GCN of 512 layers.",
-    full=FULL,
-    quick=QUICK,
-    left_out=LEFT_OUT,
     columns=("loss", "last_train_accuracy", "test_accuracy"),
-    record=True,
-    every=1,
-    judged=judged_training,
+    judged=judged,
     drawings=(Drawing("smoothing_over_training"), Drawing("compared_curves")),
-    notes=(SETTINGS, BESIDE),
 )

@@ -117,6 +117,11 @@ def test_nothing_is_drawn_of_what_is_not_there_and_old_pictures_go(small, tmp_pa
     assert "nothing yet" in text
 
 
+def test_quick_says_which_settings_it_leaves_out(small, tmp_path):
+    folder = write_reproduction(trained(small, tmp_path, Task(trains=False)), tmp_path)
+    assert "- --quick leaves out: epochs 6 (here 2); seed 1, 2." in (folder / "README.md").read_text()
+
+
 def test_a_file_in_its_place_is_refused(small, tmp_path):
     (tmp_path / "small").write_text("")
     with pytest.raises(InputError, match=r"Expected a folder for the report, but .* is a file"):

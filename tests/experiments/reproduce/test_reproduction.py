@@ -42,7 +42,6 @@ def test_a_name_says_what_it_is(name):
     assert one.claim.endswith(".")
     assert one.full or one.evidence
     assert bool(one.full) == bool(one.quick)
-    assert not one.quick or one.left_out.endswith(".")
     assert one.record or not any(drawing.table is None for drawing in one.drawings)
     for published in one.published:  # it is of trainings that are planned, of one group of seeds
         fitting = {

@@ -72,7 +72,10 @@ def _pages(chosen: list[Case], out: Path, jobs: int | None, *, pairs: bool, befo
             return [save_cures(treat_bank(chosen, runs, jobs, on_done), out)]
         results = run_bank(chosen, runs, jobs, on_done)
     pages = [*save_bank(results, out)]
-    return [*pages, save_forecasts([*forecasts(results)], out)] if before else pages
+    if before:
+        counted = [case for case, counts in zip(chosen, results["counts"], strict=True) if counts]
+        pages.append(save_forecasts(forecasts(counted), out))
+    return pages
 
 
 def _chosen(only: str | None, part: str) -> list[Case]:

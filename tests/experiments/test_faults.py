@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,12 +17,12 @@ import torch.nn.functional as F
 import gatdiag
 from gatdiag.diagnosis import HEALTHY, Diagnosis
 from gatdiag.experiments.faults import bank, tasks
-from gatdiag.experiments.faults.bank import Result, Verdict, counts, run_bank
+from gatdiag.experiments.faults.bank import counts, is_right, run_bank
 from gatdiag.experiments.faults.cases import CONTROLS, FAULTS, Case, cases
 from gatdiag.experiments.faults.held_out import HELD_OUT, HELD_OUT_CONTROLS
 from gatdiag.experiments.faults.network import ACTIVATIONS, INITS, NORMS, OUTPUTS, make_network
 from gatdiag.experiments.faults.recipe import Recipe
-from gatdiag.experiments.faults.tables import alarms, confusion, save_bank
+from gatdiag.experiments.faults.tables import confusion, save_bank
 from gatdiag.experiments.faults.tasks import INPUTS, LABELS
 from gatdiag.experiments.faults.training import DISTURBANCES, LOSSES, PARTS, Outcome, train
 
@@ -246,41 +247,65 @@ def test_a_fault_counts_where_its_twin_is_clearly_better(cause, faulty, twin, ex
     assert counts(cause, faulty, twin) == expected
 
 
-GOOD, BAD = Outcome(0.9, 0.9, 0.0), Outcome(0.0, 0.0, 1.0)
+@pytest.mark.parametrize(
+    ("cause", "verdict", "severity", "all_findings", "expected"),
+    [
+        ("dead-units", "dead-units", "error", "dead-units", True),
+        ("dead-units", "lr-too-large", "error", "lr-too-large dead-units", False),
+        ("dead-units", "healthy", "", "", False),
+        ("law-broken", "overfitting", "note", "overfitting law-broken", True),
+        ("law-broken", "dead-units", "warning", "dead-units law-broken", False),
+        (HEALTHY, "healthy", "", "", True),
+        (HEALTHY, "overfitting", "note", "overfitting", True),
+        (HEALTHY, "lr-too-large", "warning", "lr-too-large", False),
+    ],
+)
+def test_a_verdict_is_right_where_the_planted_cause_is_named(cause, verdict, severity, all_findings, expected):
+    assert is_right(cause, verdict, severity, all_findings) == expected
 
 
-def result(cause, code, severity="error", twin=("healthy", ""), *, codes=(), outcome=BAD, baseline=HEALTHY):
-    verdict = Verdict(code, severity, (code, *codes), baseline)
-    if cause == HEALTHY:
-        return Result(case(HEALTHY), GOOD, verdict)
-    return Result(case(cause, lr=1.0), outcome, verdict, GOOD, Verdict(*twin, (), "dead-units"))
+def result(cause, verdict, severity="error", twin=("healthy", ""), *, right=False, counts=True, rules=HEALTHY):
+    twin, of_twin = ("", "", "") if cause == HEALTHY else (*twin, "dead-units"), verdict
+    return {
+        "case": f"{cause}-00",
+        "planted": cause,
+        "held_out": False,
+        "counts": counts,
+        "right": right,
+        "verdict": verdict,
+        "severity": severity,
+        "all_findings": of_twin,
+        "published_rules": rules,
+        "twin_verdict": twin[0],
+        "twin_severity": twin[1],
+        "twin_all_findings": "",
+        "twin_published_rules": twin[2],
+    }
 
 
-RESULTS = [
-    result("dead-units", "dead-units", baseline="dead-units"),
-    result("dead-units", "lr-too-large", baseline="lr-too-large"),
-    result("dead-units", "healthy", "", twin=("lr-too-large", "warning")),
-    result("dead-units", "dead-units", outcome=GOOD),  # does not count
-    result("law-broken", "overfitting", "note", codes=("law-broken",)),
-    result("law-broken", "dead-units", "warning", codes=("law-broken",)),
-    result(HEALTHY, "healthy", ""),
-    result(HEALTHY, "overfitting", "note"),
-    result(HEALTHY, "lr-too-large", "warning", baseline="dead-units"),
-    result(HEALTHY, "lr-too-large", "error"),
-]
+RESULTS = pd.DataFrame(
+    [
+        result("dead-units", "dead-units", right=True, rules="dead-units"),
+        result("dead-units", "lr-too-large", rules="lr-too-large"),
+        result("dead-units", "healthy", "", twin=("lr-too-large", "warning")),
+        result("dead-units", "dead-units", right=True, counts=False),
+        result("law-broken", "overfitting", "note", right=True),
+        result("law-broken", "dead-units", "warning"),
+        result(HEALTHY, "healthy", "", right=True),
+        result(HEALTHY, "overfitting", "note", right=True),
+        result(HEALTHY, "lr-too-large", "warning", rules="dead-units"),
+        result(HEALTHY, "lr-too-large", "error"),
+    ]
+)
 
 
 def test_verdicts_are_counted_by_cause():
-    rows = {row["planted"]: row for row in confusion(RESULTS)}
-    assert [*rows] == ["dead-units", "law-broken", HEALTHY]
-    assert [*rows["dead-units"].values()] == ["dead-units", 3, 1, 1, "lr-too-large, healthy"]
-    assert (rows["law-broken"]["cases"], rows["law-broken"]["right"]) == (2, 1)
-    assert (rows[HEALTHY]["cases"], rows[HEALTHY]["right"]) == (4, 2)
-
-
-def test_false_alarms_are_errors_and_warnings_on_what_is_healthy():
-    assert alarms(RESULTS, of_twins=False) == (4, 1, 1, 1)
-    assert alarms(RESULTS, of_twins=True) == (5, 0, 1, 5)
+    rows = confusion(RESULTS).to_numpy().tolist()
+    assert rows == [
+        ["dead-units", 3, 1, 1, "lr-too-large, healthy"],
+        ["law-broken", 2, 1, 0, "dead-units"],
+        [HEALTHY, 4, 2, 3, "lr-too-large 2"],
+    ]
 
 
 def test_tables_hold_each_case_and_what_it_comes_to(tmp_path):
@@ -289,7 +314,14 @@ def test_tables_hold_each_case_and_what_it_comes_to(tmp_path):
     assert (tmp_path / "calibration.md").read_text() == page
     assert "Right cause first: 2 of 5 (40%); published rules: 1 (20%)" in page
     assert "Of 4 healthy controls: 1 with an error, 1 with a warning; published rules: 1" in page
+    assert "Of 5 repaired twins: 0 with an error, 1 with a warning; published rules: 5" in page
+    assert "Do not count, for the twin does not train clearly better: dead-units-00" in page
     assert "| dead-units | 3 | 1 | 1 | lr-too-large, healthy |" in page
+    wrong = page.partition("## Missed")[2].splitlines()[4:]
+    assert [line.split(" | ")[0] for line in wrong] == [
+        *("| dead-units-00", "| dead-units-00", "| dead-units-00, repaired"),
+        *("| law-broken-00", "| healthy-00", "| healthy-00"),
+    ]
     assert "| dead-units-00, repaired | lr-too-large | warning |" in page
 
 
@@ -299,13 +331,14 @@ def test_tables_hold_each_case_and_what_it_comes_to(tmp_path):
 def test_results_are_the_same_whatever_the_number_of_processes(tmp_path):
     chosen = [case(lr=1e-6), case("input-nonfinite", 2, inputs=("NaN in rows", 1)), case(HEALTHY, 4)]
     heard = []
-    alone = run_bank(chosen, tmp_path / "alone", jobs=1, on_done=lambda done: heard.append(done.name))
+    alone = run_bank(chosen, tmp_path / "alone", jobs=1, on_done=lambda: heard.append(1))
     together = run_bank(chosen, tmp_path / "together", jobs=2)
-    assert [repr(one) for one in together] == [repr(one) for one in alone]
-    assert heard == [one.name for one in chosen]
-    assert alone[0].outcome.train < alone[0].twin_outcome.train
-    assert alone[1].outcome.train == 0
-    assert (alone[1].verdict.baseline, alone[2].verdict.baseline) == ("nonfinite-operation", "healthy")
+    assert together.equals(alone)
+    assert alone["case"].to_list() == [one.name for one in chosen]
+    assert len(heard) == len(chosen)
+    assert alone["progress"][0] < alone["twin_progress"][0]
+    assert alone["progress"][1] == 0
+    assert alone["published_rules"].to_list()[1:] == ["nonfinite-operation", "healthy"]
 
 
 def test_what_was_trained_is_not_trained_again_but_diagnosed(tmp_path, monkeypatch):
@@ -318,9 +351,10 @@ def test_what_was_trained_is_not_trained_again_but_diagnosed(tmp_path, monkeypat
     monkeypatch.setattr(bank, "train", counted)
     first = run_bank([case(lr=1e-6)], tmp_path, jobs=1)
     monkeypatch.setattr(bank, "diagnose", lambda run: Diagnosis())
-    (again,) = run_bank([case(lr=1e-6)], tmp_path, jobs=1)
+    again = run_bank([case(lr=1e-6)], tmp_path, jobs=1)
     assert trained == ["faulty", "repaired"]
-    assert (again.outcome, again.verdict.code) == (first[0].outcome, HEALTHY)
+    assert again["progress"].equals(first["progress"])
+    assert again["verdict"][0] == HEALTHY
     run_bank([case(lr=1e-5)], tmp_path, jobs=1)  # another recipe of that name
     assert trained == ["faulty", "repaired", "faulty"]
 

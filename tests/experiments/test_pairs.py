@@ -5,11 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from gatdiag.diagnosis import HEALTHY
 from gatdiag.experiments.faults import pairs
-from gatdiag.experiments.faults.bank import Verdict
 from gatdiag.experiments.faults.cases import FAULTS
-from gatdiag.experiments.faults.pairs import PAIRS, Pair, planted, run_pairs, save_pairs
+from gatdiag.experiments.faults.pairs import PAIRS, planted, run_pairs, save_pairs
+from gatdiag.experiments.faults.training import Outcome
+
+SMALL = (
+    {"input-nonfinite": {"inputs": ("NaN in rows", 1)}, "no-training-signal": {"labels": "all one"}},
+    {"width": 8, "steps": 40, "lr": 0.05},
+)
 
 
 def test_each_pair_is_of_two_causes_of_the_bank_that_change_different_attributes():
@@ -22,34 +26,31 @@ def test_each_pair_is_of_two_causes_of_the_bank_that_change_different_attributes
         assert planted(number, one, other) == replace(planted(number, one), **plants[other])
 
 
-def verdict(code):
-    return Verdict(code, "error", (code,), HEALTHY)
-
-
 @pytest.mark.parametrize(
-    ("first", "then", "expected"),
+    ("first", "alone", "expected"),
     [
-        ("dead-units", "lr-too-small", (True, True)),
-        ("lr-too-small", "dead-units", (True, True)),
-        ("dead-units", "dead-units", (True, False)),
-        ("input-scale", None, (False, False)),
+        ("input-nonfinite", "no-training-signal", ("no-training-signal", True)),
+        ("no-training-signal", "input-nonfinite", ("input-nonfinite", True)),
+        ("no-training-signal", "no-training-signal", ("no-training-signal", False)),
+        ("input-scale", "input-nonfinite", ("", False)),
     ],
 )
-def test_a_pair_is_right_where_one_is_named_and_then_the_other(first, then, expected):
-    pair = Pair(("dead-units", "lr-too-small"), True, verdict(first), then and verdict(then))
-    assert (pair.is_first_right, pair.is_right) == expected
+def test_a_pair_is_right_where_one_is_named_and_then_the_other(tmp_path, monkeypatch, first, alone, expected):
+    monkeypatch.setattr(pairs, "PAIRS", (SMALL,))
+    monkeypatch.setattr(pairs, "trained", lambda recipe, folder: Outcome(0.0, 0.0, 0.0))
+    monkeypatch.setattr(pairs, "judged", lambda folder: {"verdict": first if "-and-" in folder.name else alone})
+    (row,) = run_pairs(tmp_path, jobs=1).to_dict("records")
+    assert (row["once that is repaired"], row["right"]) == expected
+    assert not row["counts"]
 
 
 def test_the_fault_that_is_named_is_repaired_and_the_other_found(tmp_path, monkeypatch):
-    usual = {"width": 8, "steps": 40, "lr": 0.05}
-    plants = {"input-nonfinite": {"inputs": ("NaN in rows", 1)}, "no-training-signal": {"labels": "all one"}}
-    monkeypatch.setattr(pairs, "PAIRS", ((plants, usual),))
-    (pair,) = run_pairs(tmp_path / "runs", jobs=1)
-    assert (pair.first.code, pair.then.code) == ("input-nonfinite", "no-training-signal")
-    assert pair.is_planted_well
-    page = save_pairs([pair], tmp_path)
+    monkeypatch.setattr(pairs, "PAIRS", (SMALL,))
+    table = run_pairs(tmp_path / "runs", jobs=1)
+    assert table["counts"].all()
+    page = save_pairs(table, tmp_path)
     assert "Of 1 trainings with two faults: one of the two named first in 1," in page
-    assert "| input-nonfinite, no-training-signal | input-nonfinite | no-training-signal | yes |" in page
+    assert "| input-nonfinite, no-training-signal | input-nonfinite | no-training-signal | True | True |" in page
     assert (tmp_path / "pairs.md").read_text() == page
     with (tmp_path / "pairs.csv").open() as file:
-        assert [row["right"] for row in csv.DictReader(file)] == ["yes"]
+        assert [row["right"] for row in csv.DictReader(file)] == ["True"]

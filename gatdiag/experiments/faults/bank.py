@@ -1,17 +1,18 @@
-"""Cases -> runs -> verdicts: trains what was not trained yet, and diagnoses all of it."""
+"""Cases -> runs -> a table of verdicts: trains what was not trained yet, and diagnoses all of it."""
 
 import json
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
+import pandas as pd
 
-from gatdiag.diagnosis import HEALTHY, diagnose
+from gatdiag.diagnosis import HEALTHY, Diagnosis, diagnose
 from gatdiag.experiments.faults.cases import Case
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.training import Outcome, train
@@ -19,85 +20,13 @@ from gatdiag.experiments.pool import mapped
 from gatdiag.run import Run, load
 from gatdiag.run.files import atomic_write
 
+_T = TypeVar("_T")
 _LEAST: Final = 0.5  # of the loss of a constant prediction that a training has to remove to be called healthy
 _CLEARLY: Final = 0.25  # more of it, by which a repaired twin has to be better
 _TIMES: Final = 10.0  # as far, that conserved quantities have to go where laws are what was broken
 ON_LAWS: Final = ("law-broken", "optimizer-breaks-conservation")  # notes: the network trains all the same
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What was said of one training.
-
-    Attributes:
-        code: Of the first finding; "healthy" without one.
-        severity: Of that finding; "" without one.
-        codes: Of all findings, in order.
-        baseline: What the published rules say.
-    """
-
-    code: str
-    severity: str
-    codes: tuple[str, ...]
-    baseline: str
-
-    @property
-    def alarm(self) -> str:
-        """The severity, if a user would act on it; "" for a note or nothing."""
-        return self.severity if self.severity in ("error", "warning") else ""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of a case: how it trained, and what was said of it; of its twin, None for a control."""
-
-    case: Case
-    outcome: Outcome
-    verdict: Verdict
-    twin_outcome: Outcome | None = None
-    twin_verdict: Verdict | None = None
-
-    @property
-    def counts(self) -> bool:
-        """The twin trains clearly better; a control trains."""
-        return counts(self.case.cause, self.outcome, self.twin_outcome)
-
-    @property
-    def is_right(self) -> bool:
-        """The planted cause is named first; of a control, that there is neither an error nor a warning.
-
-        A remark on laws is never why a network does not train: it is enough that it is made, and nothing worse.
-        """
-        if self.case.cause == HEALTHY:
-            return not self.verdict.alarm
-        if self.case.cause in ON_LAWS:
-            return self.case.cause in self.verdict.codes and not self.verdict.alarm
-        return self.verdict.code == self.case.cause
-
-    def row(self) -> dict[str, object]:
-        """It as a row of a table."""
-        twin, twin_verdict = self.twin_outcome, self.twin_verdict
-        repaired = self.case.repaired
-        return {
-            "case": self.case.name,
-            "planted": self.case.cause,
-            "held_out": self.case.is_held_out,
-            "counts": self.counts,
-            "verdict": self.verdict.code,
-            "severity": self.verdict.severity,
-            "right": self.is_right,
-            "all_findings": " ".join(self.verdict.codes),
-            "published_rules": self.verdict.baseline,
-            "progress": round(self.outcome.train, 3),
-            "val_progress": round(self.outcome.val, 3),
-            "twin_progress": None if twin is None else round(twin.train, 3),
-            "twin_val_progress": None if twin is None else round(twin.val, 3),
-            "twin_verdict": "" if twin_verdict is None else twin_verdict.code,
-            "twin_severity": "" if twin_verdict is None else twin_verdict.severity,
-            "twin_published_rules": "" if twin_verdict is None else twin_verdict.baseline,
-            "planted_as": json.dumps(None if repaired is None else repaired.changes(self.case.faulty)),
-            "training": json.dumps(Recipe(seed=self.case.number).changes(repaired or self.case.faulty)),
-        }
+ALARMS: Final = ("error", "warning")
+"""Severities on which a user would act."""
 
 
 def counts(cause: str, outcome: Outcome, twin: Outcome | None) -> bool:
@@ -123,9 +52,19 @@ def counts(cause: str, outcome: Outcome, twin: Outcome | None) -> bool:
     return twin.train >= _LEAST and twin.train - outcome.train >= _CLEARLY
 
 
+def is_right(cause: str, verdict: str, severity: str, all_findings: str) -> bool:
+    """The planted cause is named first; of a control, that there is neither an error nor a warning.
+
+    A remark on laws is never why a network does not train: it is enough that it is made, and nothing worse.
+    """
+    if cause in (HEALTHY, *ON_LAWS):
+        return severity not in ALARMS and (cause == HEALTHY or cause in all_findings.split())
+    return verdict == cause
+
+
 def run_bank(
-    chosen: Sequence[Case], folder: Path, jobs: int | None = None, on_done: Callable[[Case], None] | None = None
-) -> list[Result]:
+    chosen: Sequence[Case], folder: Path, jobs: int | None = None, on_done: Callable[[], None] = lambda: None
+) -> pd.DataFrame:
     """Train what was not trained yet, and diagnose all of it.
 
     Args:
@@ -133,28 +72,52 @@ def run_bank(
         folder: Where the runs are kept, a folder for each case. A training whose recipe is unchanged and that was
             finished is not repeated, so take another folder once recording itself has changed; verdicts are always new.
         jobs: Number of processes; None: one for each core. With 1 it is this process.
-        on_done: Called after each case, in the order in which they end.
+        on_done: Called after each case.
 
     Returns:
-        What came of each case, in their order. The same whatever the number of processes.
+        A row for each case, in their order: how it trained, and what was said of it and of its twin. The same whatever
+        the number of processes.
     """
-    work = partial(_result, folder=folder)
-    results = {}
-    with mapped(work, chosen, jobs) as done:
-        for result in done:
-            results[result.case.name] = result
-            if on_done is not None:
-                on_done(result.case)
-    return [results[case.name] for case in chosen]
+    return pd.DataFrame(in_order(partial(_row, folder=folder), chosen, jobs, on_done))
 
 
-def _result(case: Case, folder: Path) -> Result:
+def in_order(
+    work: Callable[[Any], _T], chosen: Sequence[Any], jobs: int | None, on_done: Callable[[], None] = lambda: None
+) -> list[_T]:
+    """What comes of working on each of these in processes, in their order."""
+    found = {}
+    with mapped(partial(_numbered, work), [*enumerate(chosen)], jobs) as done:
+        for number, result in done:
+            found[number] = result
+            on_done()
+    return [found[number] for number in range(len(chosen))]
+
+
+def _numbered(work: Callable[[Any], _T], one: tuple[int, Any]) -> tuple[int, _T]:
+    return one[0], work(one[1])
+
+
+def _row(case: Case, folder: Path) -> dict[str, Any]:
     place = folder / case.name
-    outcome = trained(case.faulty, place / "faulty")
-    verdict = judged(place / "faulty")
-    if case.repaired is None:
-        return Result(case, outcome, verdict)
-    return Result(case, outcome, verdict, trained(case.repaired, place / "repaired"), judged(place / "repaired"))
+    outcome, said = trained(case.faulty, place / "faulty"), judged(place / "faulty")
+    twin, of_twin = None, dict.fromkeys(said, "")
+    if case.repaired is not None:
+        twin, of_twin = trained(case.repaired, place / "repaired"), judged(place / "repaired")
+    return {
+        "case": case.name,
+        "planted": case.cause,
+        "held_out": case.is_held_out,
+        "counts": counts(case.cause, outcome, twin),
+        "right": is_right(case.cause, said["verdict"], said["severity"], said["all_findings"]),
+        **said,
+        "progress": round(outcome.train, 3),
+        "val_progress": round(outcome.val, 3),
+        "twin_progress": None if twin is None else round(twin.train, 3),
+        "twin_val_progress": None if twin is None else round(twin.val, 3),
+        **{f"twin_{name}": value for name, value in of_twin.items()},
+        "planted_as": json.dumps(None if case.repaired is None else case.repaired.changes(case.faulty)),
+        "training": json.dumps(Recipe(seed=case.number).changes(case.repaired or case.faulty)),
+    }
 
 
 def trained(recipe: Recipe, folder: Path) -> Outcome:
@@ -177,13 +140,20 @@ def trained(recipe: Recipe, folder: Path) -> Outcome:
     return outcome
 
 
-def judged(folder: Path) -> Verdict:
-    """What is said of a kept run."""
+def judged(folder: Path) -> dict[str, str]:
+    """What is said of a kept run, and what the published rules say."""
     run = load(folder)
-    said = diagnose(run)
-    severity = "" if said.verdict.code == HEALTHY else said.verdict.severity
-    codes = tuple(finding.code for finding in said.findings)
-    return Verdict(said.verdict.code, severity, codes, published_rules(run))
+    return {**said(diagnose(run)), "published_rules": published_rules(run)}
+
+
+def said(diagnosis: Diagnosis) -> dict[str, str]:
+    """Code and severity of the verdict ("" where the network is healthy), and the codes of all findings."""
+    verdict = diagnosis.verdict
+    return {
+        "verdict": verdict.code,
+        "severity": "" if verdict.code == HEALTHY else verdict.severity,
+        "all_findings": " ".join(finding.code for finding in diagnosis),
+    }
 
 
 # --- the rules that other tools publish: what a diagnosis has to beat ------------------------------------------------

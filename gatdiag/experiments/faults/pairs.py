@@ -3,18 +3,19 @@
 A pair counts only if each of its faults does by itself, by the bank's own yardstick (`bank.counts`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from gatdiag.experiments.faults.bank import Verdict, counts, judged, trained
+import pandas as pd
+
+from gatdiag.experiments.faults.bank import counts, in_order, judged, trained
 from gatdiag.experiments.faults.recipe import Recipe, initialized
-from gatdiag.experiments.faults.tables import markdown, save
+from gatdiag.experiments.faults.tables import save
 from gatdiag.experiments.faults.training import Outcome
-from gatdiag.experiments.pool import mapped
+from gatdiag.experiments.markdown import table as markdown
 
 _SGD: Final = {"optimizer": "SGD", "lr": 0.2}
 _DEEP: Final = {"layer": "gatv2", "depth": 12, "optimizer": "SGD", "lr": 0.02, "steps": 200}
@@ -85,49 +86,18 @@ PAIRS: Final[tuple[tuple[Mapping[str, dict[str, Any]], dict[str, Any]], ...]] = 
 """Two causes and what plants each, and the training that they are planted in."""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two faults and what was said of them.
-
-    Attributes:
-        causes: What was planted.
-        is_planted_well: Each fault by itself does harm that its repair takes away.
-        first: The verdict on both.
-        then: The verdict once the one that it names is repaired; None where it names neither.
-    """
-
-    causes: tuple[str, str]
-    is_planted_well: bool
-    first: Verdict
-    then: Verdict | None
-
-    @property
-    def is_first_right(self) -> bool:
-        """One of the two is named first."""
-        return self.first.code in self.causes
-
-    @property
-    def is_right(self) -> bool:
-        """One of the two, and then the other."""
-        return self.is_first_right and self.then is not None and {self.first.code, self.then.code} == {*self.causes}
-
-    def row(self) -> dict[str, object]:
-        """It as a row of a table."""
-        then = self.then.code if self.then else ""
-        right = "yes" if self.is_right else "no" if self.is_planted_well else "does not count"
-        planted = ", ".join(self.causes)
-        return {"planted": planted, "verdict": self.first.code, "once that is repaired": then, "right": right}
-
-
-def run_pairs(folder: Path, jobs: int | None = None) -> list[Pair]:
+def run_pairs(folder: Path, jobs: int | None = None) -> pd.DataFrame:
     """Train each pair, each of its faults alone and none of them, if that was not done yet, and diagnose.
 
     Args:
         folder: Where the runs are kept.
         jobs: Number of processes; None: one for each core.
+
+    Returns:
+        A row for each pair: what was planted, whether that counts, the verdict on both, and the one that follows once
+        the fault that it names is repaired ("" where it names neither).
     """
-    with mapped(partial(_pair, folder=folder), range(len(PAIRS)), jobs) as done:
-        return [pair for _, pair in sorted(done, key=itemgetter(0))]
+    return pd.DataFrame(in_order(partial(_row, folder=folder), range(len(PAIRS)), jobs))
 
 
 def planted(number: int, *causes: str) -> Recipe:
@@ -139,29 +109,34 @@ def planted(number: int, *causes: str) -> Recipe:
     return recipe
 
 
-def _pair(number: int, folder: Path) -> tuple[int, Pair]:
+def _row(number: int, folder: Path) -> dict[str, Any]:
     one, other = PAIRS[number][0]
     place = folder / f"pair-{number:02}"
     outcomes: dict[tuple[str, ...], Outcome] = {
         causes: trained(planted(number, *causes), place / ("-and-".join(causes) or "repaired"))
         for causes in [(one, other), (one,), (other,), ()]
     }
-    alone = all(counts(cause, outcomes[cause,], outcomes[()]) for cause in (one, other))
-    first = judged(place / f"{one}-and-{other}")
-    rest = {one: other, other: one}.get(first.code)
-    return number, Pair((one, other), alone, first, judged(place / rest) if rest else None)
+    first = judged(place / f"{one}-and-{other}")["verdict"]
+    rest = {one: other, other: one}.get(first)
+    then = judged(place / rest)["verdict"] if rest else ""
+    return {
+        "planted": f"{one}, {other}",
+        "verdict": first,
+        "once that is repaired": then,
+        "counts": all(counts(cause, outcomes[cause,], outcomes[()]) for cause in (one, other)),
+        "right": {first, then} == {one, other},
+    }
 
 
-def save_pairs(pairs: Sequence[Pair], folder: Path) -> str:
+def save_pairs(pairs: pd.DataFrame, folder: Path) -> str:
     """Write `pairs.csv` and `pairs.md`; the page."""
-    rows = [pair.row() for pair in pairs]
-    counted = [pair for pair in pairs if pair.is_planted_well]
-    first, both = (sum(getattr(pair, name) for pair in counted) for name in ("is_first_right", "is_right"))
+    counted = pairs[pairs["counts"]]
     page = (
-        "# Two faults at once: what was planted, and what the diagnosis said\n",
-        "Written by `gatdiag faults --part pairs`. The fault that is named is repaired, the other one is left.\n",
-        f"- Of {len(counted)} trainings with two faults: one of the two named first in {first}, "
-        f"and the other once that is repaired in {both}.\n",
-        markdown(rows),
+        "# Two faults at once: what was planted, and what the diagnosis said",
+        "Written by `gatdiag faults --part pairs`. The fault that is named is repaired, the other one is left.",
+        f"- Of {len(counted)} trainings with two faults: one of the two named first in "
+        f"{(counted['once that is repaired'] != '').sum()}, and the other once that is repaired in "
+        f"{counted['right'].sum()}.",
+        markdown(pairs),
     )
-    return save(folder, "pairs", rows, page)
+    return save(folder, "pairs", pairs, page)

@@ -1,41 +1,27 @@
 """Results -> a CSV file of each case, and a page of Markdown that counts them, which is printed, too."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from gatdiag.diagnosis import HEALTHY
-from gatdiag.experiments.faults.bank import Result
+from gatdiag.experiments.faults.bank import ALARMS
 from gatdiag.experiments.faults.cases import FAULTS
+from gatdiag.experiments.markdown import table as markdown
 from gatdiag.run.files import atomic_write
 
 
-def save(folder: Path, name: str, rows: Sequence[Mapping[str, Any]], page: Iterable[str]) -> str:
-    """Write `NAME.csv`, with these rows, and `NAME.md`, of these lines; returns the page."""
+def save(folder: Path, name: str, table: pd.DataFrame, page: Iterable[str]) -> str:
+    """Write the table as `NAME.csv`, and `NAME.md`, of these paragraphs; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / f"{name}.csv") as part:
-        pd.DataFrame(rows).to_csv(part, index=False, lineterminator="\n")
-    text = "\n".join(page) + "\n"
+        table.to_csv(part, index=False, lineterminator="\n")
+    text = "\n\n".join(page) + "\n"
     with atomic_write(folder / f"{name}.md") as part:
         part.write_text(text)
     return text
-
-
-def markdown(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows as a table.
-
-    Example:
-        >>> print(markdown([{"case": "dead-units-00", "right": 1}]))
-        | case | right |
-        |---|---|
-        | dead-units-00 | 1 |
-    """
-    lines = [[*rows[0]], *([str(cell).replace("|", "/") for cell in row.values()] for row in rows)] if rows else []
-    head, *body = [f"| {' | '.join(line)} |" for line in lines] or ["None."]
-    return "\n".join([head, *(["|---" * len(rows[0]) + "|"] if rows else []), *body])
 
 
 def tally(codes: Iterable[str]) -> str:
@@ -48,76 +34,73 @@ def tally(codes: Iterable[str]) -> str:
     return ", ".join(code if count == 1 else f"{code} {count}" for code, count in Counter(codes).most_common())
 
 
-def save_bank(results: Sequence[Result], folder: Path) -> Iterator[str]:
+def halves(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows for calibration and those that are held out, if there are any."""
+    names = table["held_out"].map({False: "calibration", True: "held-out"})
+    yield from ((str(name), half) for name, half in table.groupby(names))
+
+
+def by_cause(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of each cause that was planted, in the order of the bank."""
+    causes = {cause: table[table["planted"] == cause] for cause in (*FAULTS, HEALTHY)}
+    yield from ((cause, own) for cause, own in causes.items() if len(own))
+
+
+def save_bank(results: pd.DataFrame, folder: Path) -> Iterator[str]:
     """Write `calibration.csv` and `.md`, `held-out.csv` and `.md`: those of which there are results; their pages."""
-    for name, is_held_out in (("calibration", False), ("held-out", True)):
-        own = [result for result in results if result.case.is_held_out == is_held_out]
-        if own:
-            yield save(folder, name, [result.row() for result in own], _page(name, own))
+    for name, half in halves(results):
+        yield save(folder, name, half, _page(name, half))
 
 
-def _page(name: str, results: Sequence[Result]) -> Iterator[str]:
-    yield f"# Faults, {name} half: what was planted, and what the diagnosis said\n"
-    yield "Written by `gatdiag faults`; `gatdiag.experiments.faults` says what is planted, and when a fault counts.\n"
-    yield from (f"- {sentence}" for sentence in sentences(results))
-    yield f"\n{markdown(confusion(results))}"
-    yield f"\n## Missed, and false alarms\n\n{markdown([*_wrong(results)])}"
+def _page(name: str, results: pd.DataFrame) -> Iterator[str]:
+    yield f"# Faults, {name} half: what was planted, and what the diagnosis said"
+    yield "Written by `gatdiag faults`; `gatdiag.experiments.faults` says what is planted, and when a fault counts."
+    yield "\n".join(f"- {sentence}" for sentence in sentences(results))
+    yield markdown(confusion(results))
+    yield "## Missed, and false alarms"
+    yield markdown(_wrong(results[results["counts"]]))
 
 
-def confusion(results: Iterable[Result]) -> list[dict[str, Any]]:
+def confusion(results: pd.DataFrame) -> pd.DataFrame:
     """A row for each cause that was planted; right on controls: neither error nor warning."""
-    rows = []
-    for cause in [*FAULTS, HEALTHY]:
-        own = [result for result in results if result.counts and result.case.cause == cause]
-        if own:
-            row = {"planted": cause, "cases": len(own), "right": sum(result.is_right for result in own)}
-            row["published rules"] = sum(result.verdict.baseline == cause for result in own)
-            row["verdict on the others"] = tally(result.verdict.code for result in own if not result.is_right)
-            rows.append(row)
-    return rows
+    rows = [
+        {
+            "planted": cause,
+            "cases": len(own),
+            "right": own["right"].sum(),
+            "published rules": (own["published_rules"] == cause).sum(),
+            "verdict on the others": tally(own["verdict"][~own["right"]]),
+        }
+        for cause, own in by_cause(results[results["counts"]])
+    ]
+    return pd.DataFrame(rows)
 
 
-def sentences(results: Sequence[Result]) -> Iterator[str]:
+def sentences(results: pd.DataFrame) -> Iterator[str]:
     """What it comes to."""
-    rows = [row for row in confusion(results) if row["planted"] != HEALTHY]
-    if rows:
-        planted, right, baseline = (sum(row[of] for row in rows) for of in ("cases", "right", "published rules"))
+    counted = results[results["counts"]]
+    faults, controls = counted[counted["planted"] != HEALTHY], counted[counted["planted"] == HEALTHY]
+    if len(faults):
+        right, rules = faults["right"].sum(), (faults["published_rules"] == faults["planted"]).sum()
         yield (
-            f"Right cause first: {right} of {planted} ({right / planted:.0%}); "
-            f"published rules: {baseline} ({baseline / planted:.0%})"
+            f"Right cause first: {right} of {len(faults)} ({right / len(faults):.0%}); "
+            f"published rules: {rules} ({rules / len(faults):.0%})"
         )
-    for name, of_twins in (("healthy controls", False), ("repaired twins", True)):
-        number, errors, warned, flagged = alarms(results, of_twins=of_twins)
-        if number:
-            yield f"Of {number} {name}: {errors} with an error, {warned} with a warning; published rules: {flagged}"
-    idle = [result.case.name for result in results if not result.counts]
-    if idle:
+    for name, healthy, of in (("healthy controls", controls, ""), ("repaired twins", faults, "twin_")):
+        if len(healthy):
+            errors, warned = ((healthy[f"{of}severity"] == severity).sum() for severity in ALARMS)
+            flagged = (healthy[f"{of}published_rules"] != HEALTHY).sum()
+            yield (
+                f"Of {len(healthy)} {name}: {errors} with an error, {warned} with a warning; published rules: {flagged}"
+            )
+    if idle := [*results["case"][~results["counts"]]]:
         yield f"Do not count, for the twin does not train clearly better: {', '.join(idle)}"
 
 
-def alarms(results: Iterable[Result], *, of_twins: bool) -> tuple[int, int, int, int]:
-    """Healthy trainings, and on how many there is an error, a warning, any verdict of the published rules.
-
-    Args:
-        results: Of any cases.
-        of_twins: The repaired twins of faults that count, in place of the controls.
-    """
-    said = [
-        verdict
-        for result in results
-        for verdict in [result.twin_verdict if of_twins else result.verdict]
-        if result.counts and verdict is not None and (of_twins or result.case.cause == HEALTHY)
-    ]
-    errors, warned = (sum(verdict.severity == severity for verdict in said) for severity in ("error", "warning"))
-    return len(said), errors, warned, sum(verdict.baseline != HEALTHY for verdict in said)
-
-
-def _wrong(results: Sequence[Result]) -> Iterator[dict[str, str]]:
-    for result in results:
-        for name, verdict, is_wrong in (
-            (result.case.name, result.verdict, not result.is_right),
-            (f"{result.case.name}, repaired", result.twin_verdict, result.twin_verdict and result.twin_verdict.alarm),
-        ):
-            if result.counts and verdict is not None and is_wrong:
-                said = {"verdict": verdict.code, "severity": verdict.severity, "all findings": " ".join(verdict.codes)}
-                yield {"case": name, **said}
+def _wrong(counted: pd.DataFrame) -> pd.DataFrame:
+    """Each faulty training or control that is not judged rightly, and each twin with an error or a warning."""
+    names = ["case", "verdict", "severity", "all_findings"]
+    of_twins = counted[counted["twin_severity"].isin(ALARMS)]
+    twins = pd.DataFrame({name: of_twins[f"twin_{name}"] for name in names[1:]})
+    twins.insert(0, "case", of_twins["case"] + ", repaired")
+    return pd.concat([counted[~counted["right"]][names], twins]).sort_index(kind="stable")

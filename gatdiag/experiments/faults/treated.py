@@ -7,20 +7,20 @@ within 5 points of the twin's accuracy or, where there are no classes, a tenth o
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
+import pandas as pd
 from torch import nn
 
-from gatdiag.experiments.faults.bank import ON_LAWS, counts, trained
+from gatdiag.experiments.faults.bank import ON_LAWS, counts, in_order, trained
 from gatdiag.experiments.faults.cases import Case
 from gatdiag.experiments.faults.network import Network
-from gatdiag.experiments.faults.tables import markdown, save
+from gatdiag.experiments.faults.tables import save
 from gatdiag.experiments.faults.tasks import make_task
 from gatdiag.experiments.faults.training import Outcome, rehearsal
-from gatdiag.experiments.pool import mapped
+from gatdiag.experiments.markdown import table as markdown
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.summary import logged
@@ -30,51 +30,9 @@ POINTS: Final = 0.05  # of accuracy
 SHARE: Final = 0.1  # of the loss of a constant prediction
 
 
-@dataclass(frozen=True)
-class Cure:
-    """What came of treating the faulty training of a case.
-
-    Attributes:
-        case: Its name.
-        planted: The cause that is right.
-        held_out: It is not for calibration.
-        verdict: Code of the first finding.
-        remedy: What was changed in the end; "" if nothing was.
-        faulty: Of the training that was treated: accuracy, or the share of loss removed where there are no classes.
-        treated: Of the treated training; None where nothing was applied.
-        twin: Of the repaired twin.
-        is_accuracy: These three are accuracies.
-        reason: Why nothing was applied.
-        tried: How many remedies were.
-    """
-
-    case: str
-    planted: str
-    held_out: bool
-    verdict: str
-    remedy: str
-    faulty: float
-    treated: float | None
-    twin: float
-    is_accuracy: bool
-    reason: str
-    tried: int
-
-    @property
-    def is_good(self) -> bool:
-        """It trains as well as the twin, nearly."""
-        return self.treated is not None and self.treated >= self.twin - (POINTS if self.is_accuracy else SHARE)
-
-    def row(self) -> dict[str, Any]:
-        """It as a row of a table."""
-        good = "" if self.treated is None else "yes" if self.is_good else "no"
-        row = {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
-        return {**row, "good": good}
-
-
 def treat_bank(
-    chosen: Sequence[Case], folder: Path, jobs: int | None = None, on_done: Callable[[Case], None] | None = None
-) -> list[Cure]:
+    chosen: Sequence[Case], folder: Path, jobs: int | None = None, on_done: Callable[[], None] = lambda: None
+) -> pd.DataFrame:
     """Treat the faulty trainings that count; those that were not trained yet are trained first.
 
     Args:
@@ -84,24 +42,20 @@ def treat_bank(
         on_done: Called after each case.
 
     Returns:
-        What came of each, in their order.
+        A row for each, in their order: the verdict, what was changed in the end ("" if nothing was, and then the
+        reason), and how the faulty training, the treated one and the repaired twin went: in accuracy, or in the share
+        of loss removed where there are no classes; whether the treated one is good; how many remedies were tried.
     """
-    faulty = [case for case in chosen if case.repaired is not None]
-    found: dict[str, Cure] = {}
-    with mapped(partial(_treated, folder=folder), faulty, jobs) as done:
-        for case, cure in done:
-            found |= {} if cure is None else {case.name: cure}
-            if on_done is not None:
-                on_done(case)
-    return [found[case.name] for case in chosen if case.name in found]
+    faulty = [case for case in chosen if case.repaired is not None and case.cause not in ON_LAWS]
+    return pd.DataFrame([row for row in in_order(partial(_treated, folder=folder), faulty, jobs, on_done) if row])
 
 
-def _treated(case: Case, folder: Path) -> tuple[Case, Cure | None]:
+def _treated(case: Case, folder: Path) -> dict[str, Any]:
     assert case.repaired is not None
     place = folder / case.name
     faulty, twin = trained(case.faulty, place / "faulty"), trained(case.repaired, place / "repaired")
-    if case.cause in ON_LAWS or not counts(case.cause, faulty, twin):
-        return case, None
+    if not counts(case.cause, faulty, twin):
+        return {}
     outcomes: list[Outcome] = []
     make, loop = rehearsal(case.faulty)
 
@@ -119,10 +73,10 @@ def _treated(case: Case, folder: Path) -> tuple[Case, Cure | None]:
             folder=folder.parent / "treated" / case.name,
             overwrite=True,
         )
-    return case, _cure(case, done, (faulty, twin, *outcomes), load(place / "repaired"))
+    return _row(case, done, (faulty, twin, *outcomes), load(place / "repaired"))
 
 
-def _cure(case: Case, done: Treatment, outcomes: Sequence[Outcome], twin: Run) -> Cure:
+def _row(case: Case, done: Treatment, outcomes: Sequence[Outcome], twin: Run) -> dict[str, Any]:
     """In accuracy, if it was logged."""
     split = "val" if case.cause == "overfitting" else "train"
     applied = [trial for trial in done.trials if trial.runs]
@@ -136,36 +90,38 @@ def _cure(case: Case, done: Treatment, outcomes: Sequence[Outcome], twin: Run) -
     ]
     refused = [trial.refused for trial in done.trials if trial.refused]
     reason = "; ".join(refused) or (verdict.remedy.splitlines() or ["no cause was found"])[0]
-    return Cure(
-        case=case.name,
-        planted=case.cause,
-        held_out=case.is_held_out,
-        verdict=verdict.code,
-        remedy="; ".join(last.changes) if last else "",
-        faulty=scores[0],
-        treated=scores[2 + applied.index(last)] if last else None,
-        twin=scores[1],
-        is_accuracy=is_accuracy,
-        reason="" if last else reason,
-        tried=len(applied),
-    )
+    treated = scores[2 + applied.index(last)] if last else None
+    is_good = treated is not None and treated >= scores[1] - (POINTS if is_accuracy else SHARE)
+    return {
+        "case": case.name,
+        "planted": case.cause,
+        "held_out": case.is_held_out,
+        "verdict": verdict.code,
+        "remedy": "; ".join(last.changes) if last else "",
+        "faulty": round(scores[0], 3),
+        "treated": None if treated is None else round(treated, 3),
+        "twin": round(scores[1], 3),
+        "is_accuracy": is_accuracy,
+        "reason": "" if last else reason,
+        "tried": len(applied),
+        "good": "" if treated is None else "yes" if is_good else "no",
+    }
 
 
-def save_cures(cures: Sequence[Cure], folder: Path) -> str:
+def save_cures(cures: pd.DataFrame, folder: Path) -> str:
     """Write `treatment.csv`, a row a case, and `treatment.md`; the page."""
-    rows = [cure.row() for cure in cures]
-    applied = [cure for cure in cures if cure.treated is not None]
-    good = sum(cure.is_good for cure in applied)
-    share = f" ({good / len(applied):.0%})" if applied else ""
-    heads = ("case", "verdict", "remedy", "faulty", "treated", "twin", "good")
+    applied = cures[cures["good"] != ""] if len(cures) else cures
+    good = sum(applied["good"] == "yes") if len(applied) else 0
+    share = f" ({good / len(applied):.0%})" if len(applied) else ""
+    by_hand = cures.drop(applied.index)
     page = (
-        "# Faults, treated with what the diagnosis itself names\n",
+        "# Faults, treated with what the diagnosis itself names",
         "Written by `gatdiag faults --treat`; `gatdiag.experiments.faults.treated` says what is compared: accuracy on "
         "the examples for training (of overfitting: on the others); where there are no classes, the share of the loss "
-        "of a constant prediction that was removed.\n",
-        f"Cured: {good} of {len(applied)}{share}; {len(cures) - len(applied)} more are to be changed by hand.\n",
-        markdown([{head: row[head] for head in heads} for row in rows if row["good"]]),
-        "\n## To be changed by hand\n",
-        markdown([{head: row[head] for head in ("case", "verdict", "reason")} for row in rows if not row["good"]]),
+        "of a constant prediction that was removed.",
+        f"Cured: {good} of {len(applied)}{share}; {len(by_hand)} more are to be changed by hand.",
+        markdown(applied.filter(["case", "verdict", "remedy", "faulty", "treated", "twin", "good"])),
+        "## To be changed by hand",
+        markdown(by_hand.filter(["case", "verdict", "reason"])),
     )
-    return save(folder, "treatment", rows, page)
+    return save(folder, "treatment", cures, page)

@@ -20,8 +20,9 @@ from torch_geometric.data import Data
 
 from gatdiag.experiments.data import prepared_graph
 from gatdiag.experiments.experiment import graph_of, prepared_model
+from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.models import build
-from gatdiag.experiments.reproduce.findings import descent, in_double, markdown, outcome, picture
+from gatdiag.experiments.reproduce.findings import descent, in_double, outcome, picture
 from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
 from gatdiag.experiments.settings import Experiment, Network, choices
 from gatdiag.figures.style import category

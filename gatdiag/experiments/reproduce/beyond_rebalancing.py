@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from gatdiag.experiments.experiment import graph_of, prepared_model
-from gatdiag.experiments.reproduce.findings import descent, markdown, outcome, picture
+from gatdiag.experiments.markdown import table as markdown
+from gatdiag.experiments.reproduce.findings import descent, outcome, picture
 from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import accuracy

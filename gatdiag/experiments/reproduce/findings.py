@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 
-import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import nn
@@ -11,7 +10,6 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch_geometric.data import Data
 
-from gatdiag.experiments.reproduce.reproduction import markdown_table
 from gatdiag.figures.style import style_context
 
 
@@ -48,19 +46,6 @@ def outcome(statements: Iterable[tuple[bool, str]]) -> str:
     shown = sum(holds for holds, _ in listed)
     lines = [f"- {'Shown:' if holds else '**Not shown:**'} {text}" for holds, text in listed]
     return "\n".join([f"{shown} of {len(listed)} statements are shown by what was measured.", "", *lines])
-
-
-def markdown(table: pd.DataFrame, digits: int = 3) -> str:
-    """A table in Markdown.
-
-    Example:
-        >>> print(markdown(pd.DataFrame({"rate": [0.1234], "steps": [300]})))
-        | rate | steps |
-        | --- | --- |
-        | 0.123 | 300 |
-    """
-    shown = table.map(lambda cell: f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell))
-    return markdown_table([*table.columns], shown.to_numpy().tolist())
 
 
 def picture(draw: Callable[[Figure], None], height: float = 2.3, width: float = 6.75) -> bytes:

@@ -16,8 +16,9 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from gatdiag.errors import InputError
+from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.reproduce.engine import DEFAULTS, SHOWN, Outcome, Row, compared
-from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence, Reproduction, markdown_table
+from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence, Reproduction
 from gatdiag.experiments.settings import Experiment
 from gatdiag.figures import FIGURES, render
 from gatdiag.report import write_report
@@ -143,7 +144,8 @@ def _outcome(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
     )
     heads = ["training", "quantity", "seeds", "measured", "published", "difference", "verdict"]
     width = len(heads) if counts else 4
-    yield markdown_table(heads[:width], (_cells(row)[:width] for row in rows if row.done or row.published))
+    shown = [_cells(row)[:width] for row in rows if row.done or row.published]
+    yield markdown(pd.DataFrame(shown, columns=heads[:width]))
 
 
 def _cells(row: Row) -> list[str]:
@@ -226,7 +228,8 @@ def _settings(outcome: Outcome) -> Iterator[str]:
     table = pd.DataFrame(outcome.results.values())
     names = [one.name for one in fields(Experiment)]
     yield "## Settings\n"
-    yield markdown_table(("setting", "value"), ([name, ", ".join(map(str, table[name].unique()))] for name in names))
+    values = [", ".join(map(str, table[name].unique())) for name in names]
+    yield markdown(pd.DataFrame({"setting": names, "value": values}))
     versions = [one["versions"] for one in outcome.documents.values()]
     made = [f"{name} {' and '.join(sorted({str(one.get(name)) for one in versions}))}" for name in versions[0]]
     yield f"\nMade with {', '.join(made)}."

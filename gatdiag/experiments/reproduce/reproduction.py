@@ -164,19 +164,6 @@ def shorter(cells: Iterable[Experiment], epochs: int) -> tuple[Experiment, ...]:
     return tuple(replace(cell, epochs=epochs) for cell in cells)
 
 
-def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows of text in Markdown.
-
-    Example:
-        >>> print(markdown_table(["rate", "steps"], [["0.1", "300"]]))
-        | rate | steps |
-        | --- | --- |
-        | 0.1 | 300 |
-    """
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
-
-
 def reproductions() -> dict[str, Reproduction]:
     """All of them by name, in the order of the list.
 

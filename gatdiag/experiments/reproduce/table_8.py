@@ -4,8 +4,9 @@ import pandas as pd
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.data import load_graph
+from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.reproduce.gats import PAPER
-from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task, markdown_table
+from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
 
 _PRINTED = {  # nodes, edges
     "Cora": (2708, 10556),
@@ -34,11 +35,7 @@ def _sizes(task: Task) -> Evidence:
     table = pd.DataFrame(rows)
     had = table[table["same"] != "could not be had"]
     outcome = f"{(had['same'] == 'yes').sum()} of the {len(had)} graphs that could be had are of the published sizes."
-    cells = [
-        [str(row["graph"]), f"{row['published_nodes']}, {row['published_edges']}", str(row["same"])] for row in rows
-    ]
-    text = markdown_table(("graph", "published nodes, edges", "the same here"), cells)
-    return Evidence(table, f"{outcome}\n\n{text}")
+    return Evidence(table, f"{outcome}\n\n{markdown(table[['graph', 'published_nodes', 'published_edges', 'same']])}")
 
 
 REPRODUCTION = Reproduction(

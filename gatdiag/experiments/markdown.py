@@ -1,0 +1,28 @@
+"""Tables in Markdown."""
+
+import math
+
+import pandas as pd
+
+
+def table(rows: pd.DataFrame, digits: int = 3) -> str:
+    r"""Rows of text and numbers; what is not there is left empty.
+
+    Example:
+        >>> print(table(pd.DataFrame({"case": ["a|b", None], "rate": [0.1234, 300.0], "steps": [300, 5]})))
+        | case | rate | steps |
+        | --- | --- | --- |
+        | a\|b | 0.123 | 300 |
+        |  | 300 | 5 |
+    """
+    if rows.empty:
+        return "None."
+    cells = [[_text(cell, digits) for cell in row] for row in rows.astype(object).to_numpy().tolist()]
+    lines = [[*rows.columns], ["---"] * len(rows.columns), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _text(cell: object, digits: int) -> str:
+    if isinstance(cell, float):
+        return "" if math.isnan(cell) else f"{cell:.{digits}g}"
+    return "" if cell is None else str(cell).replace("|", "\\|")

@@ -18,7 +18,7 @@ from gatdiag.errors import GatdiagError, InputError, ModelError
 if TYPE_CHECKING:
     from torch import nn
 
-    from gatdiag.experiments.training import TrainingSettings
+    from gatdiag.experiments.settings import Experiment
     from gatdiag.recorder import Recorder
 
 
@@ -117,14 +117,15 @@ def _training(
 
 def _settings(
     data: str, optimizer: str, learning_rate: float | None, weight_decay: float, steps: int | None
-) -> TrainingSettings:
-    from gatdiag.experiments.settings import demonstration
-    from gatdiag.experiments.training import TrainingSettings
+) -> Experiment:
+    from gatdiag.experiments.settings import Experiment, demonstration
 
     usual_rate, usual_steps = demonstration(data)
     kind = next((name for name in ("SGD", "Adam") if name.lower() == optimizer.lower()), optimizer)
     rate = learning_rate if learning_rate is not None else 0.01 if kind == "Adam" else usual_rate
-    return TrainingSettings(
+    if not rate > 0:
+        raise InputError(f"--lr: expected a positive learning rate, got {rate}")
+    return Experiment(
         optimizer=kind,  # type: ignore[arg-type]  # refused there, if it is none
         learning_rate=rate,
         weight_decay=weight_decay,

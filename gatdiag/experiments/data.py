@@ -25,6 +25,7 @@ from torch_geometric.transforms import NormalizeFeatures
 from torch_geometric.utils import remove_self_loops, to_undirected
 
 from gatdiag.errors import InputError
+from gatdiag.experiments.settings import check_choices
 from gatdiag.experiments.synthetic import block_model, contextual_block_model, seeded, tree_neighbors_match
 
 SPLITS: Final = ("train", "val", "test")
@@ -54,65 +55,37 @@ class Source:
     Attributes:
         data_set: Class in `torch_geometric.datasets`; ``npz`` for a file of the repository heterophilous-graphs.
         folder: Its root, below the root of all data.
+        name: Its argument of this name, which is the folder of its raw files, too; "" if the class is of one graph.
         options: Its other arguments.
-        files: Folder below which its raw files lie, below the root of all data.
         transform: What most work trains on.
     """
 
     data_set: str
     folder: str
-    files: str
+    name: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     transform: Transform = "none"
 
 
-def _planetoid(name: str) -> Source:
-    return Source(
-        "Planetoid", "planetoid", f"planetoid/{name}", {"name": name, "split": "public"}, "normalize-features"
-    )
-
-
-def _webkb(name: str) -> Source:
-    return Source("WebKB", "webkb", f"webkb/{name}", {"name": name})
-
-
-def _wikipedia(name: str) -> Source:
-    return Source("WikipediaNetwork", "wikipedia", f"wikipedia/{name}", {"name": name, "geom_gcn_preprocess": True})
-
-
-def _heterophilous(name: str) -> Source:
-    folder = name.lower().replace("-", "_")
-    return Source("HeterophilousGraphDataset", "heterophilous", f"heterophilous/{folder}", {"name": name})
-
-
-def _npz(name: str) -> Source:
-    return Source("npz", f"heterophilous/{name}", f"heterophilous/{name}", {"name": name})
-
-
 _NPZ: Final = (
     *("actor", "chameleon", "cornell", "squirrel", "texas", "wisconsin", "texas_4_classes"),
-    *(
-        f"{name}{kind}"
-        for name in ("chameleon", "squirrel")
-        for kind in ("_directed", "_filtered", "_filtered_directed")
-    ),
+    *("chameleon_directed", "chameleon_filtered", "chameleon_filtered_directed"),
+    *("squirrel_directed", "squirrel_filtered", "squirrel_filtered_directed"),
 )
-
-SOURCES = {
-    "Cora": _planetoid("Cora"),
-    "CiteSeer": _planetoid("CiteSeer"),
-    "PubMed": _planetoid("PubMed"),
-    "Actor": Source("Actor", "actor", "actor"),
-    "Chameleon": _wikipedia("chameleon"),
-    "Squirrel": _wikipedia("squirrel"),
-    "Cornell": _webkb("cornell"),
-    "Texas": _webkb("texas"),
-    "Wisconsin": _webkb("wisconsin"),
+_LARGE: Final = ("Roman-empire", "Amazon-ratings", "Minesweeper", "Tolokers", "Questions")
+SOURCES: Final[Mapping[str, Source]] = {
     **{
-        name: _heterophilous(name)
-        for name in ("Roman-empire", "Amazon-ratings", "Minesweeper", "Tolokers", "Questions")
+        name: Source("Planetoid", "planetoid", name, {"split": "public"}, "normalize-features")
+        for name in ("Cora", "CiteSeer", "PubMed")
     },
-    **{f"{name}.npz": _npz(name) for name in _NPZ},
+    "Actor": Source("Actor", "actor"),
+    **{
+        name: Source("WikipediaNetwork", "wikipedia", name.lower(), {"geom_gcn_preprocess": True})
+        for name in ("Chameleon", "Squirrel")
+    },
+    **{name: Source("WebKB", "webkb", name.lower()) for name in ("Cornell", "Texas", "Wisconsin")},
+    **{name: Source("HeterophilousGraphDataset", "heterophilous", name.lower().replace("-", "_")) for name in _LARGE},
+    **{f"{name}.npz": Source("npz", "heterophilous", name) for name in _NPZ},
 }
 
 
@@ -149,13 +122,7 @@ class Variant:
 
     def __post_init__(self) -> None:
         """Refuses what no graph has."""
-        for name, value, known in (
-            ("edges", self.edges, get_args(Edges)),
-            ("isolated", self.isolated, get_args(Isolated)),
-            ("test", self.test, get_args(Test)),
-        ):
-            if value not in known:
-                raise InputError(f"Expected {name} to be {' or '.join(known)}, got {value!r}")
+        check_choices(self)
         if self.split is not None and not 0 <= self.split < 10:
             raise InputError(f"Expected split to be from 0 to 9, got {self.split}")
         if not 0 <= self.missing <= 1:
@@ -243,19 +210,20 @@ _VARIANT: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
 
 def _from_files(name: str, base: Path, split: int | None) -> Data:
     source = SOURCES[name]
-    options = dict(source.options)
+    files = Path(source.folder, source.name)
+    options = {**source.options, **({"name": source.name} if source.name else {})}
     if source.data_set == "Planetoid" and split is not None:
         options["split"] = "geom-gcn"
     try:
         with TemporaryDirectory(prefix="gatdiag-") as mirror:
-            _link(base, source.files, Path(mirror))
-            data = _read(source, Path(mirror), options)
-            _keep(Path(mirror), source.files, base)
+            _link(base, files, Path(mirror))
+            is_file = source.data_set == "npz"
+            data = _read_npz(Path(mirror, files, "raw", name)) if is_file else _read(source, Path(mirror), options)
+            _keep(Path(mirror), files, base)
     except Exception as error:
-        where = base / source.files
         raise InputError(
-            f"the graph {name} is not to be had: expected its raw files below {where}, or a network to download them "
-            f"from ({type(error).__name__}: {error})"
+            f"the graph {name} is not to be had: expected its raw files below {base / files}, or a network to download "
+            f"them from ({type(error).__name__}: {error})"
         ) from error
     for mask in _MASKS:
         if data[mask].dim() > 1:
@@ -266,16 +234,14 @@ def _from_files(name: str, base: Path, split: int | None) -> Data:
 def _read(source: Source, base: Path, options: Mapping[str, Any]) -> Data:
     """Torch's random state is kept, from which a data set may draw, and standard output, to which one may print."""
     with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
-        if source.data_set == "npz":
-            return _read_npz(base / source.folder / "raw", source.options["name"])
         data: Data = getattr(datasets, source.data_set)(str(base / source.folder), **options)[0]
     return data
 
 
-def _read_npz(folder: Path, name: str) -> Data:
-    file = folder / f"{name}.npz"
+def _read_npz(file: Path) -> Data:
     if not file.exists():
-        download_url(f"{_NPZ_URL}/{file.name}", str(folder))
+        with redirect_stdout(sys.stderr):
+            download_url(f"{_NPZ_URL}/{file.name}", str(file.parent))
     with np.load(file) as arrays:  # pickles are refused
         return Data(
             x=torch.from_numpy(arrays["node_features"]).float(),
@@ -303,7 +269,7 @@ def _vary(graph: Data, variant: Variant) -> Data:
     return graph
 
 
-def _link(base: Path, folder: str, mirror: Path) -> None:
+def _link(base: Path, folder: Path, mirror: Path) -> None:
     """PyG writes processed/ beside raw/, and downloads what is missing; links let it do both elsewhere."""
     for file in (base / folder).rglob("raw/*"):
         link = mirror / file.relative_to(base)
@@ -311,7 +277,7 @@ def _link(base: Path, folder: str, mirror: Path) -> None:
         link.symlink_to(file.resolve())
 
 
-def _keep(mirror: Path, folder: str, base: Path) -> None:
+def _keep(mirror: Path, folder: Path, base: Path) -> None:
     """Copy what was downloaded below the root; a file that is there is never replaced."""
     for file in (mirror / folder).rglob("raw/*"):
         kept = base / file.relative_to(mirror)

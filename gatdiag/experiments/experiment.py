@@ -20,7 +20,7 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import SPLITS, Transform, prepared_graph
 from gatdiag.experiments.models import build
 from gatdiag.experiments.settings import Experiment
-from gatdiag.experiments.training import Epoch, TrainingResult, TrainingSettings, train
+from gatdiag.experiments.training import Epoch, TrainingResult, train
 from gatdiag.experiments.trees import TreeNetwork, train_trees
 from gatdiag.recorder import Every, Metrics
 from gatdiag.remedies import initialize_, lipschitz_normalize_, weight_normalize_
@@ -91,15 +91,6 @@ def run_experiment(
         >>> result.test_accuracy > 0.9
         True
     """
-    settings = TrainingSettings(
-        experiment.optimizer,
-        experiment.rate,
-        experiment.weight_decay,
-        experiment.epochs,
-        experiment.stop_below,
-        experiment.seed,
-        experiment.schedule,
-    )
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: expected cpu, for torch finds no GPU, got cuda")
     graph = graph_of(experiment, root)
@@ -113,10 +104,10 @@ def run_experiment(
     if experiment.trees:
         fit = partial(train_trees, trees=experiment.trees, passes=experiment.passes)
     if folder is None:
-        return _result(fit(model, graph, settings, progress=progress))
+        return _result(fit(model, graph, experiment, progress=progress))
     with watch(model, folder, every=every, metrics=metrics, best="val_accuracy", overwrite=overwrite) as recorder:
         _write(experiment, None, Path(folder))
-        result = _result(fit(model, graph, settings, recorder, progress))
+        result = _result(fit(model, graph, experiment, recorder, progress))
         _write(experiment, result, Path(folder))
     return result
 

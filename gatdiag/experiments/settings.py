@@ -48,7 +48,7 @@ class Network:
 
     def __post_init__(self) -> None:
         """Refuses what no network has."""
-        _check_choices(self)
+        check_choices(self)
         for name, least in (("layers", 1), ("width", 1), ("heads", 1)):
             if getattr(self, name) < least:
                 raise InputError(f"Expected {name} to be {least} or more, got {getattr(self, name)}")
@@ -113,6 +113,10 @@ class Experiment(Network):
         for name in ("learning_rate", "weight_norm", "weight_decay", "stop_below"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InputError(f"Expected {name} to be 0 or more and finite, got {getattr(self, name)}")
+        if self.epochs < 1:
+            raise InputError(f"Expected epochs to be 1 or more, got {self.epochs}")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"Expected seed to be from 0 to 2**63 - 1, got {self.seed}")
 
     def _check_trees(self) -> None:
         if self.trees < 0 or self.passes < 1 or (self.passes > 1 and not self.trees):
@@ -176,7 +180,8 @@ def choices(settings: type) -> dict[str, tuple[str, ...]]:
     return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
-def _check_choices(settings: Any) -> None:
+def check_choices(settings: Any) -> None:
+    """Raises InputError where a field has none of the values that it may have."""
     known = choices(type(settings))
     for one in fields(settings):
         value = getattr(settings, one.name)

@@ -1,9 +1,8 @@
 """A plain training loop: full batch, cross-entropy, one graph."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +10,8 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch_geometric.data import Data
 
-from gatdiag.errors import InputError
 from gatdiag.experiments.data import SPLITS
-from gatdiag.experiments.settings import Schedule
+from gatdiag.experiments.settings import Experiment
 
 
 class Recorder(Protocol):
@@ -21,51 +19,6 @@ class Recorder(Protocol):
 
     def log(self, **scalars: Any) -> None:
         """Take the numbers of one step by name."""
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How to train. The defaults are those of "Are GATs Out of Balance?" for ten layers on Cora.
-
-    Attributes:
-        optimizer: ``SGD`` is gradient descent without momentum; ``Adam`` has torch's defaults.
-        learning_rate: At first.
-        weight_decay: As the optimizer defines it.
-        epochs: At most so many; each is one step on all training nodes.
-        stop_below: Training ends once the loss is less. The paper's text says 1e-4, its code 1e-5 for citation graphs
-            and 1e-3 for heterophilic ones.
-        seed: Of what is random in the forward pass (dropout); from 0 to 2**63 - 1.
-        schedule: ``plateau``: the rate is divided by ten after ten epochs without a lower validation loss, by torch's
-            `ReduceLROnPlateau`.
-
-    Raises:
-        InputError: A value with which nothing can be trained.
-    """
-
-    optimizer: Literal["SGD", "Adam"] = "SGD"
-    learning_rate: float = 0.05
-    weight_decay: float = 0.0
-    epochs: int = 5000
-    stop_below: float = 1e-4
-    seed: int = 0
-    schedule: Schedule = "constant"
-
-    def __post_init__(self) -> None:
-        """Refuses what torch would refuse later, or not at all."""
-        if self.optimizer not in ("SGD", "Adam"):
-            raise InputError(f"Expected optimizer to be SGD or Adam, got {self.optimizer!r}")
-        if self.epochs < 1:
-            raise InputError(f"Expected epochs to be 1 or more, got {self.epochs}")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise InputError(f"Expected learning_rate to be positive and finite, got {self.learning_rate}")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"Expected seed to be from 0 to 2**63 - 1, got {self.seed}")
-
-    def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of a model's parameters."""
-        kind: type[Any] = getattr(torch.optim, self.optimizer)
-        made: torch.optim.Optimizer = kind(model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-        return made
 
 
 @dataclass(frozen=True)
@@ -104,7 +57,7 @@ class TrainingResult:
 def train(
     model: nn.Module,
     graph: Data,
-    settings: TrainingSettings = TrainingSettings(),
+    experiment: Experiment,
     recorder: Recorder | None = None,
     progress: Callable[[int, Epoch], None] | None = None,
     inputs: tuple[Any, ...] | None = None,
@@ -117,7 +70,7 @@ def train(
         model: Called as ``model(x, edge_index)``, or with ``inputs``; returns logits (nodes, classes). Its weights are
             trained in place.
         graph: With ``x``, ``edge_index``, ``y`` and one mask (nodes,) for each of train, val and test.
-        settings: Optimizer and limits.
+        experiment: Optimizer, rate, limits, and seed of what is random in the forward pass (dropout).
         recorder: Its ``log`` gets loss and accuracies after each step, by the names of `Epoch`.
         progress: Called after each epoch with its position and numbers.
         inputs: Of a forward pass, in place of the graph's ``x`` and ``edge_index``.
@@ -135,20 +88,20 @@ def train(
         >>> from gatdiag.experiments.data import load_graph
         >>> from gatdiag.experiments.models import gcn
         >>> _ = torch.manual_seed(0)
-        >>> result = train(gcn(64, 4, layers=2), load_graph("sbm"), TrainingSettings(learning_rate=0.5, epochs=20))
+        >>> result = train(gcn(64, 4, layers=2), load_graph("sbm"), Experiment(learning_rate=0.5, epochs=20))
         >>> len(result.epochs), result.epochs[-1].loss < result.epochs[0].loss
         (20, True)
     """
-    optimizer = settings.optimizer_of(model)
-    scheduler = ReduceLROnPlateau(optimizer) if settings.schedule == "plateau" else None
+    optimizer = optimizer_of(experiment, model)
+    scheduler = ReduceLROnPlateau(optimizer) if experiment.schedule == "plateau" else None
     epochs: list[Epoch] = []
     inputs = inputs or (graph.x, graph.edge_index)
     passes_twice = has_modes or recorder is not None
     model.train()
     with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(experiment.seed)
         logits = model(*inputs)
-        for number in range(settings.epochs):
+        for number in range(experiment.epochs):
             loss = _step(model(*inputs) if number and passes_twice else logits, graph, optimizer)
             logits = _evaluated(model, inputs) if passes_twice else model(*inputs)
             epochs.append(Epoch(loss, *_shares(logits, graph)))
@@ -158,9 +111,16 @@ def train(
                 recorder.log(**vars(epochs[-1]))
             if progress is not None:
                 progress(number, epochs[-1])
-            if loss < settings.stop_below:
+            if loss < experiment.stop_below:
                 return TrainingResult(tuple(epochs), converged=True)
     return TrainingResult(tuple(epochs), converged=False)
+
+
+def optimizer_of(experiment: Experiment, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of a model's parameters; Adam has torch's defaults."""
+    kind: type[Any] = getattr(torch.optim, experiment.optimizer)
+    made: torch.optim.Optimizer = kind(model.parameters(), lr=experiment.rate, weight_decay=experiment.weight_decay)
+    return made
 
 
 def accuracy(model: nn.Module, graph: Data, inputs: tuple[Any, ...] | None = None) -> tuple[float, float, float]:

@@ -12,8 +12,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GatedGraphConv, GCNConv, GINConv
 
 from gatdiag.experiments.models import ACTIVATIONS, NORMS
-from gatdiag.experiments.settings import Network
-from gatdiag.experiments.training import Epoch, Recorder, TrainingResult, TrainingSettings
+from gatdiag.experiments.settings import Experiment, Network
+from gatdiag.experiments.training import Epoch, Recorder, TrainingResult, optimizer_of
 
 _PATIENCE: Final = 20  # epochs without a better accuracy
 _BETTER: Final = 1e-4
@@ -94,7 +94,7 @@ _CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int], nn.Module]]] = Mappin
 def train_trees(
     model: nn.Module,
     graph: Data,
-    settings: TrainingSettings,
+    experiment: Experiment,
     recorder: Recorder | None = None,
     progress: Callable[[int, Epoch], None] | None = None,
     *,
@@ -106,7 +106,7 @@ def train_trees(
     Args:
         model: As `gatdiag.experiments.training.train` has it.
         graph: From `gatdiag.experiments.synthetic.tree_neighbors_match`.
-        settings: Optimizer and limits. With the schedule ``plateau`` the rate is halved after ten epochs without a
+        experiment: Optimizer and limits. With the schedule ``plateau`` the rate is halved after ten epochs without a
             higher training accuracy. Training ends, too, once all is right, or after 20 epochs that are no better.
         recorder: Its ``log`` gets the numbers of `Epoch` after each epoch.
         progress: Called after each epoch with its position and numbers.
@@ -124,19 +124,19 @@ def train_trees(
         >>> from gatdiag.experiments.synthetic import tree_neighbors_match
         >>> graph, network = tree_neighbors_match(2), Network(model="gcn", layers=3, width=32)
         >>> model = TreeNetwork(network, graph.num_features, 5)
-        >>> len(train_trees(model, graph, TrainingSettings("Adam", 1e-3, epochs=3)).epochs)
+        >>> len(train_trees(model, graph, Experiment(optimizer="Adam", learning_rate=1e-3, epochs=3)).epochs)
         3
     """
-    optimizer = settings.optimizer_of(model)
+    optimizer = optimizer_of(experiment, model)
     scheduler = None
-    if settings.schedule == "plateau":
+    if experiment.schedule == "plateau":
         scheduler = ReduceLROnPlateau(optimizer, mode="max", threshold_mode="abs", factor=0.5)
     mine, others, converged = _trees(graph, "train"), _trees(graph, "test"), False
     epochs: list[Epoch] = []
     best, best_at = 0.0, 0
     with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
-        while len(epochs) < settings.epochs and not converged and len(epochs) - best_at < _PATIENCE:
+        torch.manual_seed(experiment.seed)
+        while len(epochs) < experiment.epochs and not converged and len(epochs) - best_at < _PATIENCE:
             order = mine.repeat(passes)[torch.randperm(passes * len(mine))]
             model.train()
             loss, share = _over(model, batches(graph, order, trees), optimizer)
@@ -146,7 +146,7 @@ def train_trees(
                 scheduler.step(share)
             if share > best + _BETTER:
                 best, best_at = share, len(epochs)
-            converged = loss < settings.stop_below or share == 1
+            converged = loss < experiment.stop_below or share == 1
             if recorder is not None:
                 recorder.log(**vars(epochs[-1]))
             if progress is not None:

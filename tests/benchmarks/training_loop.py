@@ -17,7 +17,7 @@ from gatdiag.experiments.bench import _like_cora
 from gatdiag.experiments.experiment import prepared_model
 from gatdiag.experiments.pool import one_thread
 from gatdiag.experiments.settings import Experiment
-from gatdiag.experiments.training import TrainingSettings, train
+from gatdiag.experiments.training import train
 
 
 def masked(graph):
@@ -65,7 +65,7 @@ def ratio(graph, layers, seconds, *, has_modes):
         last[0] = time.process_time()
 
     with suppress(StopIteration):
-        train(model, graph, TrainingSettings(epochs=10**6, stop_below=0.0), progress=in_turn, has_modes=has_modes)
+        train(model, graph, Experiment(epochs=10**6, stop_below=0.0), progress=in_turn, has_modes=has_modes)
     ours, theirs = (fmean(one[2:]) for one in times)
     return ours / theirs, len(times[0]) - 2
 

@@ -98,7 +98,7 @@ def test_a_finding_of_ones_own_choice_is_treated(treat):
         ("made", [], "shelf:made is a module: give the class or a function that makes it, with fresh weights"),
         ("small", ["--seeds", "a"], "--seeds: expected whole numbers separated by commas, such as 0,1,2, got 'a'"),
         ("small", ["--remedy", "hope"], "--remedy: expected the code of a finding"),
-        ("small", ["--optimizer", "LBFGS"], "optimizer to be SGD or Adam, got 'LBFGS'"),
+        ("small", ["--optimizer", "LBFGS"], "optimizer to be one of SGD, Adam, got 'LBFGS'"),
         ("small", ["--data", "moon"], "moon"),
         ("small", ["--steps", "0"], "1 or more"),
         ("Raising", ["--steps", "5"], "shelf:Raising raised KeyError while it was trained: 'lost'"),

@@ -121,7 +121,7 @@ def test_rows_of_citation_graphs_sum_to_one(root):
         ("sbm:missing=2", r"missing.*from 0 to 1, got 2"),
         ("sbm:split=1", "sbm has one split"),
         ("Cora:split=10", "split.*from 0 to 9"),
-        ("sbm:edges=both", "edges to be stored or undirected, got 'both'"),
+        ("sbm:edges=both", "edges to be one of stored, undirected, got 'both'"),
         ("csbm:nodes=50", "46 nodes or more"),
         ("csbm:homophily=1.5", "homophily from 0 to 1"),
         ("sbm:nodes=0", "a node or more in each of 1 or more classes, got nodes=0"),
@@ -191,7 +191,7 @@ def test_a_file_that_is_there_is_never_replaced(tmp_path):
         (folder / "set" / "raw" / "both").write_text(text)
     (mirror / "set" / "raw" / "fresh").write_text("new")
     (mirror / "set" / "raw" / "link").symlink_to(base / "set" / "raw" / "both")
-    _keep(mirror, "set", base)
+    _keep(mirror, Path("set"), base)
     kept = {path.name: path.read_text() for path in (base / "set" / "raw").iterdir()}
     assert kept == {"both": "old", "fresh": "new"}
 

@@ -10,7 +10,7 @@ from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.experiment import FILE, document, graph_of, prepared_model, run_experiment
 from gatdiag.experiments.models import gat
 from gatdiag.experiments.settings import Experiment
-from gatdiag.experiments.training import TrainingSettings, train
+from gatdiag.experiments.training import train
 from gatdiag.remedies import initialize_
 
 QUICK = Experiment(data="csbm:nodes=200,features=16", layers=3, width=8, learning_rate=0.1, epochs=12)
@@ -21,7 +21,7 @@ def test_it_is_the_loop_on_the_network_from_the_scheme():
     graph = load_graph(QUICK.data)
     model = gat(16, 2, hidden_channels=8, layers=3)
     initialize_(model, "balanced_orthogonal", generator=torch.Generator().manual_seed(3))
-    epochs = train(model, graph, TrainingSettings(learning_rate=0.1, epochs=12, seed=3)).epochs
+    epochs = train(model, graph, Experiment(learning_rate=0.1, epochs=12, seed=3)).epochs
     best = [epoch.val_accuracy for epoch in epochs].index(max(epoch.val_accuracy for epoch in epochs))
     assert result.epochs_to_best == best + 1
     assert result.test_accuracy == epochs[best].test_accuracy

@@ -10,10 +10,10 @@ from gatdiag.experiments.experiment import prepared_model
 from gatdiag.experiments.models import gcn
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.synthetic import block_model
-from gatdiag.experiments.training import Epoch, TrainingResult, TrainingSettings, accuracy, train
+from gatdiag.experiments.training import Epoch, TrainingResult, accuracy, train
 
 GRAPH = block_model(nodes=200, words=16)
-SETTINGS = TrainingSettings(learning_rate=0.5, epochs=6)
+SETTINGS = Experiment(learning_rate=0.5, epochs=6)
 
 
 def network(seed=0, dropout=0.0):
@@ -49,7 +49,7 @@ def test_it_is_gradient_descent():
 
 def test_adam_is_torchs():
     model, expected = network(), network()
-    train(model, GRAPH, TrainingSettings("Adam", 0.01, epochs=1))
+    train(model, GRAPH, Experiment(optimizer="Adam", learning_rate=0.01, epochs=1))
     moved = [(a - b).abs().max() for a, b in zip(model.parameters(), expected.parameters(), strict=True)]
     assert [float(m.detach()) for m in moved] == pytest.approx([0.01, 0.01], rel=1e-3)
 
@@ -151,15 +151,12 @@ def test_one_pass_for_evaluation_and_the_next_step_changes_no_number(settings):
     experiment = Experiment(layers=3, width=8, data="csbm:nodes=100,features=8", epochs=12, **settings)
     assert not experiment.has_modes
     graph = prepared_graph(experiment.data)
-    limits = TrainingSettings(
-        experiment.optimizer, experiment.rate, 0.0, 12, experiment.stop_below, 0, experiment.schedule
-    )
     found = []
     for has_modes in (True, False):
         model = prepared_model(experiment, graph)
         calls = []
         model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
-        found.append((train(model, graph, limits, has_modes=has_modes), [*model.parameters()], len(calls)))
+        found.append((train(model, graph, experiment, has_modes=has_modes), [*model.parameters()], len(calls)))
     (twice, weights, many), (once, others, few) = found
     assert once == twice
     assert all(torch.equal(one, other) for one, other in zip(weights, others, strict=True))
@@ -173,7 +170,7 @@ def test_dropout_and_batch_norm_have_modes(setting):
 
 def test_the_rate_falls_as_torchs_scheduler_has_it_by_hand():
     """A rate that is too large, so that the validation loss soon gets worse, and a loop of its own."""
-    settings = TrainingSettings("SGD", 30.0, epochs=40, stop_below=0, schedule="plateau")
+    settings = Experiment(optimizer="SGD", learning_rate=30.0, epochs=40, stop_below=0, schedule="plateau")
     model, expected = network(), network()
     losses = [epoch.loss for epoch in train(model, GRAPH, settings).epochs]
     optimizer = torch.optim.SGD(expected.parameters(), lr=30.0)

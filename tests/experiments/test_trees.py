@@ -12,11 +12,10 @@ from gatdiag.errors import InputError
 from gatdiag.experiments.experiment import prepared_model, run_experiment
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.synthetic import tree_neighbors_match
-from gatdiag.experiments.training import TrainingSettings
 from gatdiag.experiments.trees import batches, train_trees
 
 GRAPH = tree_neighbors_match(2)
-SETTINGS = TrainingSettings("Adam", 1e-2, epochs=3, stop_below=0)
+SETTINGS = Experiment(optimizer="Adam", learning_rate=1e-2, epochs=3, stop_below=0)
 PAPER = Experiment(
     data="tree:depth=2", model="gat", layers=3, width=8, heads=4, bias=True, residual=True, norm="layernorm",
     activation="none", initialization="default", optimizer="Adam", learning_rate=1e-2, stop_below=0, schedule="plateau",

@@ -27,7 +27,8 @@ import gatdiag
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import Stack, gat, residual_gcn
-from gatdiag.experiments.training import TrainingSettings, train
+from gatdiag.experiments.settings import Experiment
+from gatdiag.experiments.training import train
 from gatdiag.remedies import SCHEMES, initialize_, rebalance_
 from tests.remedies.stacks import EDGES, STACKS, X, initialized, interrupt_at
 
@@ -159,7 +160,7 @@ def test_a_deep_network_of_averaged_heads_trains():
     model = attention_stack(GATConv, 10, 8, False, channels=16, features=graph.num_features, classes=4)
     initialize_(model, "balanced_orthogonal", generator=seeded())
     accuracies = []
-    settings = TrainingSettings("Adam", learning_rate=0.01, epochs=12)
+    settings = Experiment(optimizer="Adam", learning_rate=0.01, epochs=12)
     train(model, graph, settings, None, lambda _, epoch: accuracies.append(epoch.val_accuracy))
     assert max(accuracies) > 0.8
 

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 import gatdiag
 from gatdiag.errors import InputError, ModelError, OptimizerError
 from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
+from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.synthetic import block_model
-from gatdiag.experiments.training import TrainingSettings, train
+from gatdiag.experiments.training import train
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.remedies import rebalance as rebalance_module
 from gatdiag.remedies import rebalance_
@@ -322,7 +323,7 @@ def test_misfits_are_refused_and_nothing_changed(call, error, message):
 
 def test_a_network_that_imbalance_keeps_from_training_trains_as_if_it_had_none():
     graph = block_model(nodes=80, words=16)
-    settings_ = TrainingSettings(learning_rate=0.2, epochs=60)
+    settings_ = Experiment(learning_rate=0.2, epochs=60)
 
     def made():
         return initialized(

@@ -98,7 +98,9 @@ def inspect(
     if out is not None:
         check_new(out, overwrite=overwrite)
     scratch = tempfile.TemporaryDirectory(prefix="gatdiag-") if out is None else nullcontext(str(out))
-    with redirect_stdout(sys.stderr), scratch as folder, _progress() as on_progress:  # the user's own code may print
+    threads = _one_thread() if model is None else nullcontext()
+    # the user's own code may print
+    with redirect_stdout(sys.stderr), scratch as folder, _progress() as on_progress, threads:
         subject = None
         if model is not None:
             from gatdiag.cli.model_case import load_case
@@ -128,6 +130,19 @@ def _import_quickly() -> None:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Spectral norms are many short products, in which threads wait for each other longer than they compute."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -391,3 +391,13 @@ class TestCompare:
         assert done.exit_code == 2
         assert len(done.stderr.splitlines()) == 1
         assert "Expected a run or a checkpoint" in done.stderr
+
+
+def test_inspect_leaves_as_many_threads_as_there_were(saved):
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        assert run("inspect", saved / "epoch0.pt").exit_code == 0
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)

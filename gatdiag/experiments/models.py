@@ -1,12 +1,11 @@
 """Graph neural networks as the papers build them: stacks of PyG convolutions.
 
 Each factory is called with the number of features and of classes; the rest has the defaults of "Are GATs Out of
-Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023), whose depth counts every convolution. `stack` builds one of any
-kind of layer (`LAYERS`), as PyG's classes have it by default; `build` makes what the settings of a training say.
+Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023), whose depth counts every convolution. `build` makes what the
+settings of a training say.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
@@ -14,16 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import (
-    ChebConv,
     GATConv,
     GATv2Conv,
     GCNConv,
     GINConv,
-    GraphConv,
     PairNorm,
     SAGEConv,
     SGConv,
-    TAGConv,
     TransformerConv,
 )
 
@@ -67,58 +63,9 @@ class Stack(nn.Module):
         return x
 
 
-def _gin(width: int, following: int, bias: bool = True) -> GINConv:
+def gin(width: int, following: int, bias: bool = True) -> GINConv:
+    """A layer of a GIN with an MLP of two layers."""
     return GINConv(nn.Sequential(nn.Linear(width, following, bias), nn.ReLU(), nn.Linear(following, following, bias)))
-
-
-def _gat_of_4_heads(width: int, following: int) -> GATConv:
-    """Heads side by side where the width allows it, else their mean, as in the last layer of GAT."""
-    if following % 4:
-        return GATConv(width, following, heads=4, concat=False)
-    return GATConv(width, following // 4, heads=4)
-
-
-LAYERS: Final[Mapping[str, Callable[[int, int], nn.Module]]] = MappingProxyType(
-    {
-        "gcn": GCNConv,
-        "gat": GATConv,
-        "gatv2": lambda width, following: GATv2Conv(width, following, share_weights=True),
-        "sage": SAGEConv,
-        "sage-sum": lambda width, following: SAGEConv(width, following, aggr="sum"),
-        "gin": _gin,
-        "transformer": TransformerConv,
-        "sgc-32": lambda width, following: SGConv(width, following, K=32),
-        "mlp": nn.Linear,
-        "gat-4": _gat_of_4_heads,
-        "graph": GraphConv,
-        "cheb": lambda width, following: ChebConv(width, following, K=3),
-        "tag": lambda width, following: TAGConv(width, following, K=2),
-    }
-)
-"""Kind of layer -> what makes one of a width and the width that follows it."""
-
-
-def stack(
-    layer: str,
-    in_channels: int,
-    out_channels: int,
-    hidden_channels: int = 64,
-    layers: int = 10,
-    dropout: float = 0.0,
-    residual: bool = False,
-    norm: Callable[[int], nn.Module] | None = None,
-    activation: Callable[[Tensor], Tensor] = F.relu,
-) -> Stack:
-    """Layers of one kind (a key of `LAYERS`), with a normalization made for the width after each but the last.
-
-    Example:
-        >>> model = stack("sage", 1433, 7, layers=3, norm=nn.LayerNorm)
-        >>> len(model.convs), len(model.norms)
-        (3, 2)
-    """
-    widths = [in_channels, *[hidden_channels] * (layers - 1), out_channels]
-    norms = [] if norm is None else [norm(hidden_channels) for _ in range(layers - 1)]
-    return Stack([LAYERS[layer](*pair) for pair in pairwise(widths)], dropout, residual, norms, activation)
 
 
 def gat(
@@ -303,7 +250,7 @@ _CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int, int, int], nn.Module]]
         "deep-gt": _transformer,
         "gcn": lambda network, width, following, _: GCNConv(width, following, bias=network.bias),
         "sage": lambda network, width, following, _: SAGEConv(width, following, bias=network.bias),
-        "gin": lambda network, width, following, _: _gin(width, following, network.bias),
+        "gin": lambda network, width, following, _: gin(width, following, network.bias),
         "mlp": lambda network, width, following, _: nn.Linear(width, following, bias=network.bias),
     }
 )

@@ -10,7 +10,8 @@ import gatdiag
 from gatdiag.diagnosis import Action, remedy
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import GatdiagError, InputError, ModelError
-from gatdiag.experiments.models import stack
+from gatdiag.experiments import models
+from gatdiag.experiments.settings import Network
 from gatdiag.treatment.actions import ACTIONS, Dose, apply
 from tests.treatment.loops import X, loop, make
 
@@ -150,7 +151,7 @@ LINES = {
 def test_the_line_to_paste_does_what_the_action_does(case, tmp_path):
     kind, residual, build = LINES[case]
     torch.manual_seed(0)
-    pasted = stack(kind, 6, 3, 8, 5, residual=residual)
+    pasted = models.build(Network(model=kind, layers=5, width=8, bias=True, residual=residual), 6, 3)
     facts, x, edge_index = facts_of(pasted, tmp_path / "run")
     treated, (code, actions) = copy.deepcopy(pasted), build(facts)
     assert actions

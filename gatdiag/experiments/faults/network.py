@@ -1,7 +1,7 @@
 """Recipe -> a network with its weights, of PyG's layers."""
 
 import fnmatch
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
@@ -9,10 +9,23 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import GraphNorm, PairNorm, global_mean_pool
+from torch_geometric.nn import (
+    ChebConv,
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GraphConv,
+    GraphNorm,
+    PairNorm,
+    SAGEConv,
+    SGConv,
+    TAGConv,
+    TransformerConv,
+    global_mean_pool,
+)
 
 from gatdiag.experiments.faults.recipe import Recipe
-from gatdiag.experiments.models import stack
+from gatdiag.experiments.models import Stack, gin
 from gatdiag.remedies import initialize_
 
 
@@ -23,17 +36,11 @@ class Network(nn.Module):
         """Build it with the weights that its layers are made with."""
         super().__init__()
         is_whole = recipe.task in ("nodes", "regression")  # the encoder's last layer gives the output
-        self.encoder = stack(
-            recipe.layer,
-            in_channels,
-            out_channels if is_whole else recipe.width,
-            recipe.width,
-            recipe.depth,
-            recipe.dropout,
-            recipe.residual,
-            NORMS[recipe.norm],
-            ACTIVATIONS[recipe.activation],
-        )
+        hidden = [recipe.width] * (recipe.depth - 1)
+        widths = [in_channels, *hidden, out_channels if is_whole else recipe.width]
+        norms = [norm(width) for norm in NORMS[recipe.norm] for width in hidden]
+        convs = [LAYERS[recipe.layer](*pair) for pair in pairwise(widths)]
+        self.encoder = Stack(convs, recipe.dropout, recipe.residual, norms, ACTIVATIONS[recipe.activation])
         self.head = None if is_whole else nn.Linear(recipe.width, out_channels)
         self.output = OUTPUTS[recipe.output]
 
@@ -55,6 +62,33 @@ def make_network(recipe: Recipe, in_channels: int, out_channels: int) -> Network
     for name, parameter in network.named_parameters():
         parameter.requires_grad = not (recipe.frozen and fnmatch.fnmatch(name, recipe.frozen))
     return network
+
+
+def _gat_of_4_heads(width: int, following: int) -> GATConv:
+    """Heads side by side where the width allows it, else their mean, as in the last layer of GAT."""
+    if following % 4:
+        return GATConv(width, following, heads=4, concat=False)
+    return GATConv(width, following // 4, heads=4)
+
+
+LAYERS: Final[Mapping[str, Callable[[int, int], nn.Module]]] = MappingProxyType(
+    {
+        "gcn": GCNConv,
+        "gat": GATConv,
+        "gatv2": lambda width, following: GATv2Conv(width, following, share_weights=True),
+        "sage": SAGEConv,
+        "sage-sum": lambda width, following: SAGEConv(width, following, aggr="sum"),
+        "gin": gin,
+        "transformer": TransformerConv,
+        "sgc-32": lambda width, following: SGConv(width, following, K=32),
+        "mlp": nn.Linear,
+        "gat-4": _gat_of_4_heads,
+        "graph": GraphConv,
+        "cheb": lambda width, following: ChebConv(width, following, K=3),
+        "tag": lambda width, following: TAGConv(width, following, K=2),
+    }
+)
+"""Kind of layer -> what makes one of a width and the width that follows it."""
 
 
 def _root_of_zero(x: Tensor) -> Tensor:
@@ -95,8 +129,8 @@ ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
     }
 )
 
-NORMS: Final[Mapping[str, Callable[[int], nn.Module] | None]] = MappingProxyType(
-    {"": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "pair": lambda width: PairNorm(), "graph": GraphNorm}
+NORMS: Final[Mapping[str, Sequence[Callable[[int], nn.Module]]]] = MappingProxyType(
+    {"": (), "batch": [nn.BatchNorm1d], "layer": [nn.LayerNorm], "pair": [lambda _: PairNorm()], "graph": [GraphNorm]}
 )
 
 OUTPUTS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(

@@ -21,7 +21,7 @@ class Recipe:
         inputs: What is done to the features: a key of `tasks.INPUTS`, and its number.
         labels: What is done to the labels of training: a key of `tasks.LABELS`.
 
-        layer: Kind of layer, a key of `gatdiag.experiments.models.LAYERS`.
+        layer: Kind of layer, a key of `network.LAYERS`.
         depth: Number of layers, the one that gives the output included.
         width: Of what is between layers.
         residual: Each layer between the first and the last adds to its input.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -14,15 +14,8 @@ from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.synthetic import block_model
 
 
-@dataclass(frozen=True)
-class Examples:
-    """What one forward pass needs.
-
-    Attributes:
-        args: Inputs of the model: features, edges and, where it is not nodes that are predicted, what joins them.
-        rows: Rows of the output that are judged.
-        y: Their labels.
-    """
+class Examples(NamedTuple):
+    """What one forward pass needs: inputs of the model, rows of its output that are judged, and their labels."""
 
     args: tuple[Tensor, ...]
     rows: Tensor

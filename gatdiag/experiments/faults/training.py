@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -53,8 +54,7 @@ def train(recipe: Recipe, folder: Path) -> Outcome:
                     recorder.log(scalars)
                     if recipe.resumed and not part and number == recipe.steps // 2:
                         break
-        on_train, on_val = (_progress(model, task, is_training=is_training) for is_training in (True, False))
-        return Outcome(on_train, on_val, _drift(folder))
+        return _outcome(model, task, _drift(folder))
 
 
 def rehearsal(recipe: Recipe) -> tuple[Callable[[], Network], Callable[[Network, Recorder], Outcome]]:
@@ -65,11 +65,10 @@ def rehearsal(recipe: Recipe) -> tuple[Callable[[], Network], Callable[[Network,
     task = make_task(recipe)
 
     def loop(model: Network, recorder: Recorder) -> Outcome:
-        optimizer = _optimizer(recipe, PARTS[recipe.optimizes](model))
+        optimizer = _optimizer(recipe, model)
         for _, scalars in _steps(recipe, task, model, optimizer):
             recorder.log(scalars)
-        on_train, on_val = (_progress(model, task, is_training=is_training) for is_training in (True, False))
-        return Outcome(on_train, on_val, math.nan)
+        return _outcome(model, task, math.nan)
 
     return lambda: make_network(recipe, task.x.shape[1], task.out_channels), loop
 
@@ -79,7 +78,11 @@ def set_up(recipe: Recipe) -> tuple[Task, Network, Optimizer]:
     torch.manual_seed(recipe.seed)
     task = make_task(recipe)
     model = make_network(recipe, task.x.shape[1], task.out_channels)
-    return task, model, _optimizer(recipe, PARTS[recipe.optimizes](model))
+    return task, model, _optimizer(recipe, model)
+
+
+def _optimizer(recipe: Recipe, model: Network) -> Optimizer:
+    return OPTIMIZERS[recipe.optimizer](PARTS[recipe.optimizes](model), lr=recipe.lr, weight_decay=recipe.decay)
 
 
 def _steps(recipe: Recipe, task: Task, model: Network, optimizer: Optimizer) -> Iterator[tuple[int, dict[str, float]]]:
@@ -106,22 +109,16 @@ def _steps(recipe: Recipe, task: Task, model: Network, optimizer: Optimizer) -> 
         yield number, scalars
 
 
-def _optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> Optimizer:
-    options: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.decay}
-    match recipe.optimizer:
-        case "SGD":
-            return torch.optim.SGD(parameters, **options)
-        case "momentum":
-            return torch.optim.SGD(parameters, momentum=0.9, **options)
-        case "Nesterov":
-            return torch.optim.SGD(parameters, momentum=0.9, nesterov=True, **options)
-        case "RMSprop":
-            return torch.optim.RMSprop(parameters, **options)
-        case "Adam":
-            return torch.optim.Adam(parameters, **options)
-        case "AdamW":
-            return torch.optim.AdamW(parameters, **options)
-
+OPTIMIZERS: Final[Mapping[str, Callable[..., Optimizer]]] = MappingProxyType(
+    {
+        "SGD": torch.optim.SGD,
+        "momentum": partial(torch.optim.SGD, momentum=0.9),
+        "Nesterov": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+        "RMSprop": torch.optim.RMSprop,
+        "Adam": torch.optim.Adam,
+        "AdamW": torch.optim.AdamW,
+    }
+)
 
 _FACTORS: Final[Mapping[str, Callable[[int, int], float]]] = MappingProxyType(
     {
@@ -165,6 +162,11 @@ def _scores(model: Network, task: Task, name: str, *, is_training: bool) -> dict
     if y.dim() == 1:
         scores[f"{name}_accuracy"] = (out.argmax(1) == y).float().mean().item()
     return scores
+
+
+def _outcome(model: Network, task: Task, drift: float) -> Outcome:
+    on_train, on_val = (_progress(model, task, is_training=is_training) for is_training in (True, False))
+    return Outcome(on_train, on_val, drift)
 
 
 def _progress(model: Network, task: Task, *, is_training: bool) -> float:

@@ -12,16 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import (
-    GATConv,
-    GATv2Conv,
-    GCNConv,
-    GINConv,
-    PairNorm,
-    SAGEConv,
-    SGConv,
-    TransformerConv,
-)
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, PairNorm, SAGEConv, SGConv, TransformerConv
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Network

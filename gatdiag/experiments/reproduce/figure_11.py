@@ -8,10 +8,7 @@ REPRODUCTION = of_one_training(
     "figure 11",
     title="Distribution of the relative change of feature weights and the absolute change of attention, by layer",
     claim="From balanced weights the parameters of all layers move farther than from Xavier's.",
-    full=(
-        *grid(layers=10, initialization=FOUR),
-        *grid(layers=20, learning_rate=RATE_OF_20, initialization=FOUR),
-    ),
+    full=(*grid(layers=10, initialization=FOUR), *grid(layers=20, learning_rate=RATE_OF_20, initialization=FOUR)),
     quick=grid(layers=10, initialization=THREE, epochs=1000),
     columns=("median_change", "test_accuracy"),
     measured=changes,

@@ -8,10 +8,7 @@ REPRODUCTION = of_one_training(
     "figure 8",
     title="The part of each layer's parameters that is exactly what it was at first",
     claim="Parameters that never change at all are those of unbalanced deep networks.",
-    full=(
-        *grid(layers=(5, 10), initialization=FOUR),
-        *grid(layers=20, learning_rate=RATE_OF_20, initialization=FOUR),
-    ),
+    full=(*grid(layers=(5, 10), initialization=FOUR), *grid(layers=20, learning_rate=RATE_OF_20, initialization=FOUR)),
     quick=grid(layers=(5, 10), initialization=THREE, epochs=1000),
     columns=("never_changed", "test_accuracy"),
     measured=changes,

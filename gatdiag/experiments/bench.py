@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map_only
 from torch_geometric.data import Data
 from torch_geometric.nn import GAT, PairNorm
 
-from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
+from gatdiag.experiments.models import Stack, gat, gcn
 from gatdiag.experiments.synthetic import block_model
 from gatdiag.remedies import Skip, insert_after_, lipschitz_normalize_, weight_normalize_
 from gatdiag.run import load
@@ -348,7 +348,7 @@ CASES: Final[Mapping[str, Callable[[str], Case]]] = MappingProxyType(
         "gcn-2": lambda name: _on_graph(name, gcn(1433, 7, 16, layers=2), _like_cora()),
         "gat-10": lambda name: _on_graph(name, gat(1433, 7, layers=10), _like_cora()),
         "gat-40": lambda name: _on_graph(name, gat(1433, 7, layers=40), _like_cora()),
-        "residual-gcn-512": lambda name: _on_graph(name, _tamed(residual_gcn(1433, 7, layers=512)), _like_cora()),
+        "residual-gcn-512": lambda name: _on_graph(name, _tamed(gcn(1433, 7, layers=512, residual=True)), _like_cora()),
     }
 )
 """Name -> a built-in training of that name: on 240 nodes of a block model, or on a random graph of Cora's shapes."""

@@ -79,28 +79,20 @@ def gat(
 
 
 def gcn(
-    in_channels: int, out_channels: int, hidden_channels: int = 64, layers: int = 10, dropout: float = 0.0
+    in_channels: int,
+    out_channels: int,
+    hidden_channels: int = 64,
+    layers: int = 10,
+    dropout: float = 0.0,
+    residual: bool = False,
 ) -> Stack:
-    """Graph convolutional network without bias.
+    """Graph convolutional network without bias; residual with an identity skip around each hidden convolution.
 
     Example:
         >>> gcn(1433, 7, layers=2).convs[1].lin.weight.shape
         torch.Size([7, 64])
     """
-    network = Network(model="gcn", layers=layers, width=hidden_channels, dropout=dropout)
-    return _stacked(network, in_channels, out_channels)
-
-
-def residual_gcn(
-    in_channels: int, out_channels: int, hidden_channels: int = 64, layers: int = 10, dropout: float = 0.0
-) -> Stack:
-    """Graph convolutional network without bias, with an identity skip around each convolution between first and last.
-
-    Example:
-        >>> residual_gcn(1433, 7).residual
-        True
-    """
-    network = Network(model="gcn", layers=layers, width=hidden_channels, dropout=dropout, residual=True)
+    network = Network(model="gcn", layers=layers, width=hidden_channels, dropout=dropout, residual=residual)
     return _stacked(network, in_channels, out_channels)
 
 
@@ -200,7 +192,7 @@ def build(network: Network, in_channels: int, out_channels: int) -> Stack | Deep
 def _stacked(network: Network, in_channels: int, out_channels: int) -> Stack:
     convs = _convolutions(network, in_channels, network.layers - 1)
     width = network.heads * network.width if convs else in_channels
-    convs.append(_CONVOLUTIONS[network.model](network, width, out_channels, 1))
+    convs.append(CONVOLUTIONS[network.model](network, width, out_channels, 1))
     norms = _norms(network, network.layers - 1)
     return Stack(convs, network.dropout, network.residual, norms, ACTIVATIONS[network.activation])
 
@@ -208,7 +200,7 @@ def _stacked(network: Network, in_channels: int, out_channels: int) -> Stack:
 def _convolutions(network: Network, in_channels: int, count: int) -> list[nn.Module]:
     """Hidden ones, from the width of what comes in."""
     widths = [in_channels, *[network.heads * network.width] * (count - 1)][:count]
-    return [_CONVOLUTIONS[network.model](network, width, network.width, network.heads) for width in widths]
+    return [CONVOLUTIONS[network.model](network, width, network.width, network.heads) for width in widths]
 
 
 def _norms(network: Network, count: int) -> list[nn.Module]:
@@ -231,7 +223,7 @@ def _transformer(network: Network, width: int, following: int, heads: int) -> nn
     return conv
 
 
-_CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int, int, int], nn.Module]]] = MappingProxyType(
+CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int, int, int], nn.Module]]] = MappingProxyType(
     {
         "gat": _gat,
         "gatv2": _gatv2,
@@ -245,6 +237,7 @@ _CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int, int, int], nn.Module]]
         "mlp": lambda network, width, following, _: nn.Linear(width, following, bias=network.bias),
     }
 )
+"""Model -> (settings, width, that which follows of each head, heads) -> a layer."""
 ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
     {"relu": F.relu, "elu": F.elu, "none": nn.Identity()}
 )

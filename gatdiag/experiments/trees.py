@@ -1,7 +1,6 @@
 """Tree-NeighborsMatch as Alon & Yahav train it: their network, and steps on some trees instead of on all."""
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 import torch
@@ -9,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch_geometric.data import Data
-from torch_geometric.nn import GATConv, GatedGraphConv, GCNConv, GINConv
+from torch_geometric.nn import GatedGraphConv, GINConv
 
-from gatdiag.experiments.models import ACTIVATIONS, NORMS
+from gatdiag.experiments.models import ACTIVATIONS, CONVOLUTIONS, NORMS
 from gatdiag.experiments.settings import Experiment, Network
 from gatdiag.experiments.training import Epoch, Recorder, TrainingResult, optimizer_of
 
@@ -49,7 +48,7 @@ class TreeNetwork(nn.Module):
         norm: Callable[[int], nn.Module] = NORMS.get(network.norm, lambda _: nn.Identity())
         self.first = nn.Linear(in_channels, width, bias=False)
         nn.init.normal_(self.first.weight)  # as torch's embeddings
-        self.convs = nn.ModuleList(_CONVOLUTIONS[network.model](network, width) for _ in range(network.layers))
+        self.convs = nn.ModuleList(_convolution(network, width) for _ in range(network.layers))
         self.norms = nn.ModuleList(norm(width) for _ in range(network.layers))
         self.last = nn.Linear(width, out_channels, bias=False)
         self.activation = ACTIVATIONS[network.activation]
@@ -66,29 +65,20 @@ class TreeNetwork(nn.Module):
         return logits
 
 
-def _gat(network: Network, width: int) -> nn.Module:
-    dropout = network.attention_dropout
-    conv: nn.Module = GATConv(width, network.width, network.heads, dropout=dropout, bias=network.bias)
-    return conv
-
-
-def _gin(_: Network, width: int) -> nn.Module:
-    conv: nn.Module = GINConv(nn.Sequential(*_linear(width), *_linear(width)))
+def _convolution(network: Network, width: int) -> nn.Module:
+    """A layer that keeps the width; a GIN's has batch normalization."""
+    conv: nn.Module
+    if network.model == "ggnn":
+        conv = GatedGraphConv(width, num_layers=1, bias=network.bias)
+    elif network.model == "gin":
+        conv = GINConv(nn.Sequential(*_linear(width), *_linear(width)))
+    else:
+        conv = CONVOLUTIONS[network.model](network, width, network.width, network.heads)
     return conv
 
 
 def _linear(width: int) -> tuple[nn.Module, ...]:
     return nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()
-
-
-_CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int], nn.Module]]] = MappingProxyType(
-    {
-        "gcn": lambda network, width: GCNConv(width, width, bias=network.bias),
-        "gat": _gat,
-        "gin": _gin,
-        "ggnn": lambda network, width: GatedGraphConv(width, num_layers=1, bias=network.bias),
-    }
-)
 
 
 def train_trees(

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -7,8 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.models import build, gat, gcn, residual_gcn
+from gatdiag.experiments.models import build, gat, gcn
 from gatdiag.experiments.settings import Network, choices
+
+residual_gcn = partial(gcn, residual=True)
 
 EDGES = torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]])
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))

@@ -26,7 +26,7 @@ from torch_geometric.nn import (
 import gatdiag
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph
-from gatdiag.experiments.models import Stack, gat, residual_gcn
+from gatdiag.experiments.models import Stack, gat, gcn
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import train
 from gatdiag.remedies import SCHEMES, initialize_, rebalance_
@@ -495,7 +495,7 @@ HETERO = (
 )
 
 MODELS = {
-    "residual gcn": lambda: residual_gcn(5, 3, hidden_channels=7, layers=5),
+    "residual gcn": lambda: gcn(5, 3, hidden_channels=7, layers=5, residual=True),
     "residual gatv2": lambda: Residual(lambda: GATv2Conv(8, 8)),
     "residual gatv2 of heads": lambda: Residual(lambda: GATv2Conv(8, 4, heads=2)),
     "residual gatv2 of averaged heads": lambda: Residual(lambda: GATv2Conv(8, 8, heads=2, concat=False), nn.Identity()),
@@ -740,7 +740,7 @@ def test_a_model_without_memory_is_refused(scheme):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: residual_gcn(5, 3, layers=4), r"convs.1.lin.weight has no gradient there"),
+        (lambda: gcn(5, 3, layers=4, residual=True), r"convs.1.lin.weight has no gradient there"),
         (lambda: gat(5, 3, hidden_channels=4, layers=3), r"residual stream whose branches could begin at zero"),
     ],
 )

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import gatdiag
 from gatdiag.errors import InputError, ModelError, OptimizerError
-from gatdiag.experiments.models import Stack, gat, gcn, residual_gcn
+from gatdiag.experiments.models import Stack, gat, gcn
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.synthetic import block_model
 from gatdiag.experiments.training import train
@@ -59,7 +59,7 @@ def assert_balanced(model, done, *args, **kwargs):
 
 MODELS = {
     **STACKS,
-    "residual gcn": lambda: residual_gcn(5, 3, hidden_channels=6, layers=5),
+    "residual gcn": lambda: gcn(5, 3, hidden_channels=6, layers=5, residual=True),
     "sage": lambda: Stack([gnn.SAGEConv(5, 4), gnn.SAGEConv(4, 6), gnn.SAGEConv(6, 3)]),
     "gin": lambda: Stack([gnn.GINConv(gnn.MLP([5, 6, 4])), gnn.GINConv(gnn.MLP([4, 6, 3]))]),
     "transformer": lambda: Stack([gnn.TransformerConv(5, 4, heads=2), gnn.TransformerConv(8, 4), gnn.GCNConv(4, 3)]),

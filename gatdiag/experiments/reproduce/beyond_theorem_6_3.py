@@ -28,6 +28,7 @@ from gatdiag.structure.isolation import random_state
 EXPERIMENT: Final = Experiment(layers=3, share_weights=False, transform="none", learning_rate=0.1, epochs=200)
 """Features as stored: with rows that sum to one, a network of this depth hardly moves in so many steps."""
 RATES: Final = (0.1, 0.05, 0.025)
+_CHANGES: Final = ["published_step", "corrected_step", "published_drift", "corrected_drift"]
 
 
 def both_forms(model: Any, of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,7 +137,9 @@ def report(draws: pd.DataFrame, runs: pd.DataFrame) -> Evidence:
     """What was measured, in words, tables and a picture."""
     columns = ["neurons", *(f"{form}_{name}" for form in ("published", "corrected") for name in ("median", "largest"))]
     groups = draws.groupby(["case", "depth", "width"])[columns].median().reset_index()
-    by_rate = pd.DataFrame([_of_training(run) for _, run in runs.groupby("rate", sort=False)])
+    rates = runs.groupby("rate", sort=False)
+    by_rate = rates[["step", "loss", *_CHANGES]].last().reset_index()
+    by_rate.insert(2, "first_loss", rates["loss"].first().to_numpy())
     orders = _orders(by_rate)
     relu, zero, elu = (draws[draws["case"] == case] for case in ("ReLU", "ReLU, a = 0", "ELU"))
     reached = int((relu["neurons"] > 0).sum())
@@ -177,23 +180,10 @@ def report(draws: pd.DataFrame, runs: pd.DataFrame) -> Evidence:
     return Evidence(table, text, {"theorem-6-3.png": picture(lambda figure: _draw(figure, runs))})
 
 
-def _of_training(run: pd.DataFrame) -> dict[str, float]:
-    last = run.iloc[-1]
-    return {
-        "rate": last["rate"],
-        "steps": int(last["step"]),
-        "first_loss": run["loss"].iloc[0],
-        "last_loss": last["loss"],
-        **{f"{form}_step": last[f"{form}_step"] for form in ("published", "corrected")},
-        **{f"{form}_drift": last[f"{form}_drift"] for form in ("published", "corrected")},
-    }
-
-
 def _orders(by_rate: pd.DataFrame) -> pd.DataFrame:
     """Of each rate against the next, which is half of it."""
-    names = ["published_step", "corrected_step", "published_drift", "corrected_drift"]
-    found = np.log2(by_rate[names].to_numpy()[:-1] / by_rate[names].to_numpy()[1:])
-    return pd.DataFrame(found, columns=names).assign(rate=by_rate["rate"].iloc[:-1].to_numpy())[["rate", *names]]
+    changes = by_rate.set_index("rate")[_CHANGES]
+    return (changes / changes.shift(-1)).map(np.log2).iloc[:-1].reset_index()
 
 
 def _near(orders: pd.Series, expected: float) -> bool:

@@ -9,7 +9,7 @@
 - `sweep`: all trainings of a grid, and a table of their results
 - `reproduce`: tables and figures of the papers by name, published beside measured
 - `pool`: many trainings at once, in processes
-- `initializations`: the same network trained from Xavier's weights and from balanced ones
+- `markdown`: tables in Markdown
 - `bench`: what recording a training costs
 - `faults`: small trainings with one fault each: how often does the diagnosis name it?
 """

@@ -3,7 +3,7 @@
 import json
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -167,10 +167,6 @@ def published_rules(run: Run) -> str:
     return next((cause for cause, holds in _RULES.items() if holds(run)), "healthy")
 
 
-def _not_a_number(run: Run) -> bool:
-    return not bool(np.isfinite(run.steps["loss"]).all())
-
-
 def _gradient_ratio(run: Run) -> float:
     """Median over steps of the gradient norm of the first layer over that of the last."""
     norms = run.layers.pivot_table(index="step", columns="layer", values="output_gradient_norm", observed=True)
@@ -180,14 +176,6 @@ def _gradient_ratio(run: Run) -> float:
 def _vanishing(run: Run) -> bool:
     largest = run.parameters.groupby("step")["gradient_norm"].max().median()
     return bool(largest < 1e-7) or _gradient_ratio(run) < 1e-3
-
-
-def _dead(run: Run) -> bool:
-    return bool(run.layers.groupby("layer", observed=True)["dead_fraction"].median().max() > 0.5)
-
-
-def _unchanged(run: Run) -> bool:
-    return bool((run.parameters.groupby("parameter", observed=True)["update_ratio"].max() < 1e-5).any())
 
 
 def _large_steps(run: Run) -> bool:
@@ -201,12 +189,14 @@ def _not_decreasing(run: Run) -> bool:
     return len(loss) > 10 and bool(np.mean(loss[10:] > 0.999 * loss[:-10]) > 0.5)
 
 
-_RULES = {
-    "nonfinite-operation": _not_a_number,
+_RULES: Final[Mapping[str, Callable[[Run], Any]]] = {
+    "nonfinite-operation": lambda run: not np.isfinite(run.steps["loss"]).all(),
     "depth-exploding-gradient": lambda run: _gradient_ratio(run) > 70,
     "depth-vanishing-gradient": _vanishing,
-    "dead-units": _dead,
-    "parameters-without-gradient": _unchanged,
+    "dead-units": lambda run: run.layers.groupby("layer", observed=True)["dead_fraction"].median().max() > 0.5,
+    "parameters-without-gradient": lambda run: (
+        run.parameters.groupby("parameter", observed=True)["update_ratio"].max() < 1e-5
+    ).any(),
     "lr-too-large": _large_steps,
     "lr-too-small": _not_decreasing,
 }

@@ -5,8 +5,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction
-from gatdiag.figures.accuracy import size_table
+from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction, by_size
 from gatdiag.run import Run
 from gatdiag.summary import FEATURES, role_series, weight_change
 
@@ -62,20 +61,17 @@ def gradients(run: Run) -> dict[str, float]:
     return {"least_relative_gradient": float(medians.min()), "largest_relative_gradient": float(medians.max())}
 
 
+_PANELS: Final = {"accuracy": "test_accuracy", "epochs to best": "epochs_to_best"}
+
+
 def by_depth(results: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy and epochs to the best against depth, as `gatdiag.figures` draws it."""
-    return _by(results, "depth")
+    """Accuracy and epochs to the best against depth."""
+    return by_size(results, _PANELS, "depth", results["layers"], results["initialization"])
 
 
 def by_width(results: pd.DataFrame) -> pd.DataFrame:
     """The same against width."""
-    return _by(results, "width")
-
-
-def _by(results: pd.DataFrame, size: str) -> pd.DataFrame:
-    named = {"layers": "depth", "initialization": "variant", "test_accuracy": "accuracy_test"}
-    values = {"accuracy": ["accuracy_test"], "epochs to best": ["epochs_to_best"]}
-    return size_table(results.rename(columns=named).assign(score="accuracy"), size, values)
+    return by_size(results, _PANELS, "width", results["width"], results["initialization"])
 
 
 def drawn_by_depth(*data: str) -> tuple[Drawing, ...]:

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from gatdiag.experiments.reproduce.reproduction import Reproduction
-from gatdiag.figures.accuracy import size_table
+from gatdiag.experiments.reproduce.reproduction import Reproduction, by_size
 
 PAPER: Final = "Dasoulas, Scaman, Virmaux, Lipschitz Normalization for Self-Attention Layers, ICML 2021"
 SEEDS: Final = (0, 1, 2, 3, 4)
@@ -41,11 +40,8 @@ def of_paper(where: str, *, notes: Sequence[str] = (), **stated: Any) -> Reprodu
 
 
 def by_depth(results: pd.DataFrame) -> pd.DataFrame:
-    """Test accuracy of the last epoch against depth, a line a normalization, as `gatdiag.figures` draws it."""
-    table = results.rename(columns={"layers": "depth", "last_test_accuracy": "last_accuracy_test"})
-    return size_table(
-        table.assign(variant=variants(results), score="accuracy"), "depth", {"accuracy": ["last_accuracy_test"]}
-    )
+    """Test accuracy of the last epoch against depth, a line a normalization."""
+    return by_size(results, {"accuracy": "last_test_accuracy"}, "depth", results["layers"], variants(results))
 
 
 def variants(results: pd.DataFrame) -> list[str]:

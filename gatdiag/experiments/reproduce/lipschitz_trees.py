@@ -5,10 +5,9 @@ from typing import Any
 import pandas as pd
 
 from gatdiag.experiments.reproduce.lipschitz import PAPER, variants
-from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction, published
+from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction, by_size, published
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.sweep import grid
-from gatdiag.figures.accuracy import size_table
 from gatdiag.run import Run
 
 _DEPTHS = (2, 3, 4, 5, 6, 7, 8)
@@ -51,8 +50,7 @@ def best(run: Run) -> dict[str, float]:
 
 def _by_tree_depth(results: pd.DataFrame) -> pd.DataFrame:
     lines = variants(results.assign(norm="none"))
-    table = results.assign(variant=lines, depth=results["layers"] - 1, score="accuracy")
-    return size_table(table, "depth", {"training accuracy": ["best_train_accuracy"]})
+    return by_size(results, {"training accuracy": "best_train_accuracy"}, "depth", results["layers"] - 1, lines)
 
 
 REPRODUCTION = Reproduction(

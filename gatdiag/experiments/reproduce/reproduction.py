@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from gatdiag.experiments.settings import Device, Experiment
+from gatdiag.figures.accuracy import size_table
 from gatdiag.recorder import Every
 from gatdiag.run import Run
 
@@ -162,6 +163,23 @@ def published(
 def shorter(cells: Iterable[Experiment], epochs: int) -> tuple[Experiment, ...]:
     """The same trainings with fewer epochs."""
     return tuple(replace(cell, epochs=epochs) for cell in cells)
+
+
+def by_size(
+    results: pd.DataFrame, values: Mapping[str, str], size: str, sizes: pd.Series, variants: pd.Series | Sequence[str]
+) -> pd.DataFrame:
+    """Means against depth or width, as `gatdiag.figures` draws them.
+
+    Args:
+        results: A row a training.
+        values: Panel -> the column that it shows.
+        size: "depth" or "width".
+        sizes: That of each training.
+        variants: The line that each belongs to.
+    """
+    named = {"test_accuracy": "accuracy_test", "last_test_accuracy": "last_accuracy_test"}
+    table = results.rename(columns=named).assign(score="accuracy", variant=variants, **{size: sizes})
+    return size_table(table, size, {panel: [named.get(column, column)] for panel, column in values.items()})
 
 
 def reproductions() -> dict[str, Reproduction]:

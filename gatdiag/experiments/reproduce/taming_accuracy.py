@@ -2,10 +2,9 @@
 
 import pandas as pd
 
-from gatdiag.experiments.reproduce.reproduction import Drawing, shorter
+from gatdiag.experiments.reproduce.reproduction import Drawing, by_size, shorter
 from gatdiag.experiments.reproduce.taming import TRAINING, of_paper
 from gatdiag.experiments.sweep import grid
-from gatdiag.figures.accuracy import size_table
 
 _DATA = ("Cora", "CiteSeer", "chameleon.npz", "squirrel.npz")
 _RESIDUAL = {**TRAINING, "residual": True}
@@ -15,8 +14,7 @@ _C = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 def _by_depth(results: pd.DataFrame) -> pd.DataFrame:
     rows = results[["model", "weight_norm"]].to_numpy().tolist()
     lines = [f"{model}, c = {c:g}" if c else f"{model}, no normalization" for model, c in rows]
-    table = results.rename(columns={"layers": "depth", "test_accuracy": "accuracy_test"})
-    return size_table(table.assign(variant=lines, score="accuracy"), "depth", {"accuracy": ["accuracy_test"]})
+    return by_size(results, {"accuracy": "test_accuracy"}, "depth", results["layers"], lines)
 
 
 REPRODUCTION = of_paper(

@@ -6,7 +6,7 @@ Of recorded trainings there is the page of `gatdiag report`, too, of two of them
 import base64
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -191,17 +191,19 @@ def _not_run(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _left_out(one: Reproduction) -> str:
-    """Settings of the paper's protocol with which there is nothing, and those in their place."""
+    """Settings of the paper's protocol with which there is nothing, or those in their place."""
     said = []
     for name in (field.name for field in fields(Experiment)):
-        full, quick = (dict.fromkeys(getattr(cell, name) for cell in cells) for cells in (one.full, one.quick))
-        gone, instead = (
-            ", ".join(str(value) for value in held if value not in other)
-            for held, other in ((full, quick), (quick, full))
-        )
-        if gone:
-            said.append(f"{name} {gone} (here {instead})" if instead else f"{name} {gone}")
+        full, quick = ([*dict.fromkeys(getattr(cell, name) for cell in cells)] for cells in (one.full, one.quick))
+        if {*quick} - {*full}:
+            said.append(f"{name} {_listed(full)} (here {_listed(quick)})")
+        elif gone := [value for value in full if value not in quick]:
+            said.append(f"{name} {_listed(gone)}")
     return "; ".join(said)
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
 
 
 def _portable(why: str, outcome: Outcome) -> str:
@@ -216,7 +218,7 @@ def _in_short(missing: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str,
         here = {one[name] for one in every if one not in missing}
         gone = [value for value in dict.fromkeys(one[name] for one in every) if value not in here]
         if gone and here:
-            said.append(f"nothing with {name} {', '.join(map(str, gone))}")
+            said.append(f"nothing with {name} {_listed(gone)}")
             rest = [one for one in rest if one[name] not in gone]
     if len(missing) == len(every):
         return "nothing yet"
@@ -228,7 +230,7 @@ def _settings(outcome: Outcome) -> Iterator[str]:
     table = pd.DataFrame(outcome.results.values())
     names = [one.name for one in fields(Experiment)]
     yield "## Settings\n"
-    values = [", ".join(map(str, table[name].unique())) for name in names]
+    values = [_listed(table[name].unique()) for name in names]
     yield markdown(pd.DataFrame({"setting": names, "value": values}))
     versions = [one["versions"] for one in outcome.documents.values()]
     made = [f"{name} {' and '.join(sorted({str(one.get(name)) for one in versions}))}" for name in versions[0]]

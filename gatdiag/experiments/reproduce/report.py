@@ -169,8 +169,11 @@ def _spread(mean: float | None, ci95: float | None, form: str) -> str:
 def _not_run(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
     """What is missing, plainly."""
     first = [row for row in rows if row.column == outcome.one.columns[0]]
-    part = [f"{row.label} ({row.done} of {row.planned})" for row in first if 0 < row.done < row.planned]
-    missing = _in_short([row.settings for row in first if not row.done], [row.settings for row in first])
+    gone = _lacking(outcome.cells, outcome.documents)
+    rest = [row for row in first if not any(row.settings[name] in gone.get(name, ()) for name in row.settings)]
+    part = [f"{row.label} ({row.done} of {row.planned})" for row in rest if row.done < row.planned]
+    missing = "; ".join(f"nothing with {name} {_listed(values)}" for name, values in gone.items())
+    missing = missing if outcome.documents else "nothing yet"
     unknown = sum(row.published is None for row in rows)
     runs = outcome.one.record and len(outcome.documents) - len(outcome.runs)
     lines = [
@@ -192,14 +195,25 @@ def _not_run(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
 
 def _left_out(one: Reproduction) -> str:
     """Settings of the paper's protocol with which there is nothing, or those in their place."""
-    said = []
-    for name in (field.name for field in fields(Experiment)):
-        full, quick = ([*dict.fromkeys(getattr(cell, name) for cell in cells)] for cells in (one.full, one.quick))
-        if {*quick} - {*full}:
-            said.append(f"{name} {_listed(full)} (here {_listed(quick)})")
-        elif gone := [value for value in full if value not in quick]:
-            said.append(f"{name} {_listed(gone)}")
-    return "; ".join(said)
+    gone, instead = _lacking(one.full, one.quick), _lacking(one.quick, one.full)
+    return "; ".join(
+        f"{name} {_listed(_values(one.full, name))} (here {_listed(_values(one.quick, name))})"
+        if name in instead
+        else f"{name} {_listed(values)}"
+        for name, values in gone.items()
+    )
+
+
+def _lacking(every: Iterable[Experiment], some: Iterable[Experiment]) -> dict[str, list[Any]]:
+    """By setting the values with which there is nothing among some of the trainings."""
+    cells, others = [*every], [*some]
+    names = [one.name for one in fields(Experiment)]
+    found = {name: [value for value in _values(cells, name) if value not in _values(others, name)] for name in names}
+    return {name: values for name, values in found.items() if values}
+
+
+def _values(cells: Iterable[Experiment], name: str) -> dict[Any, None]:
+    return dict.fromkeys(getattr(cell, name) for cell in cells)
 
 
 def _listed(values: Iterable[object]) -> str:
@@ -209,20 +223,6 @@ def _listed(values: Iterable[object]) -> str:
 def _portable(why: str, outcome: Outcome) -> str:
     """Without the folders of this machine: a report is for others, too."""
     return why.replace(str(outcome.task.root.absolute()), "ROOT").replace(str(outcome.folder.absolute()), "OUT")
-
-
-def _in_short(missing: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]) -> str:
-    """Values with which there is nothing at all, then the combinations that are missing besides."""
-    said, rest = [], list(missing)
-    for name in every[0]:
-        here = {one[name] for one in every if one not in missing}
-        gone = [value for value in dict.fromkeys(one[name] for one in every) if value not in here]
-        if gone and here:
-            said.append(f"nothing with {name} {_listed(gone)}")
-            rest = [one for one in rest if one[name] not in gone]
-    if len(missing) == len(every):
-        return "nothing yet"
-    return "; ".join([*said, *(", ".join(f"{name} {value}" for name, value in one.items()) for one in rest)])
 
 
 def _settings(outcome: Outcome) -> Iterator[str]:

@@ -48,11 +48,6 @@ class TrainingResult:
         """Position of the first epoch of the highest validation accuracy; plus one, the paper's epochs to best."""
         return max(range(len(self.epochs)), key=lambda number: self.epochs[number].val_accuracy)
 
-    @property
-    def test_accuracy(self) -> float:
-        """Of the best epoch by validation."""
-        return self.epochs[self.best].test_accuracy
-
 
 def train(
     model: nn.Module,

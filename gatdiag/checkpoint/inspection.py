@@ -14,7 +14,7 @@ from gatdiag.checkpoint.optimizer import OptimizerState
 from gatdiag.checkpoint.record import ModelCase, PassRecord, WeightRecord
 from gatdiag.checkpoint.stack import ASSUMED, find_stack
 from gatdiag.checkpoint.state_dict import fit, load_weights_
-from gatdiag.errors import InputError
+from gatdiag.errors import InputError, ModelError
 from gatdiag.names import listed, quoted
 from gatdiag.run import Run, load
 from gatdiag.run.meta import LARGEST_STEP
@@ -60,6 +60,7 @@ class Inspection:
         measured: Parameter -> what it measures in the last one.
         optimizer: The optimizer's state in the last one.
         notes: Remarks for the reader.
+        misfits: What of the checkpoints and of the model does not fit: all that is measured is of the rest.
         has_steps: True if any of them stores its step; if none does, steps are counted.
     """
 
@@ -70,6 +71,7 @@ class Inspection:
     measured: Mapping[str, WeightStats]
     optimizer: OptimizerState | None
     notes: tuple[str, ...]
+    misfits: tuple[str, ...]
     has_steps: bool
 
 
@@ -114,10 +116,10 @@ def inspect(
         ('convs.0.bias', 'convs.0.lin.weight', 'convs.1.bias', 'convs.1.lin.weight')
     """
     paths = series(sources)
-    notes = Notes()
+    notes, misfits = Notes(), Notes()
     if subject is not None and subject.source:
         notes.add(f"the model ran on {subject.source}")
-    first = _opened(paths[0] if reference is None else Path(reference), subject, notes)
+    first = _opened(paths[0] if reference is None else Path(reference), subject, notes, misfits)
     compared = len(paths) > 1 or reference is not None
     structure = _structure(subject, first)
     options = {"compared": compared, "quick": quick, "overwrite": overwrite}
@@ -126,13 +128,13 @@ def inspect(
         record.start(first.tensors)
         last, step, has_steps = first, -1, False
         for done, path in enumerate(paths, 1):
-            last = first if done == 1 and reference is None else _opened(path, subject, notes)
+            last = first if done == 1 and reference is None else _opened(path, subject, notes, misfits)
             has_steps |= _says(last) is not None
             step = _step(last, step, notes)
             _tell_of_differences(first, last, notes)
             record.add(step, last.tensors, {} if last.epoch is None else {"epoch": last.epoch})
             on_progress(done, len(paths))
-        record.tell(notes.texts())
+        record.tell([*misfits.texts(), *notes.texts()])
     return Inspection(
         run=load(folder),
         checkpoints=tuple(paths),
@@ -141,6 +143,7 @@ def inspect(
         measured=record.measured,
         optimizer=last.optimizer,
         notes=notes.texts(),
+        misfits=misfits.texts(),
         has_steps=has_steps,
     )
 
@@ -185,16 +188,21 @@ def _record(
         return PassRecord(
             subject, structure, folder, name, compared=options["compared"], overwrite=options["overwrite"]
         )
-    from gatdiag.laws import find_laws  # a heavy import that weights alone do not need
+    from gatdiag.laws import Laws, find_laws  # a heavy import that weights alone do not need
 
-    laws = find_laws(subject.model, *subject.args, **subject.kwargs)
+    try:
+        laws = find_laws(subject.model, *subject.args, **subject.kwargs)
+    except ModelError as error:
+        laws = Laws([], dict(subject.model.named_parameters()))
+        notes.add(f"no c: {error}")
+        return WeightRecord(folder, name, type(subject.model).__name__, structure, laws, **options)
     if not len(laws):
         reasons = dict.fromkeys(excluded.reason for excluded in laws.excluded)
         notes.add(f"no c, for the model has no laws: {listed(reasons, _REASONS)}")
     return WeightRecord(folder, name, type(subject.model).__name__, structure, laws, **options)
 
 
-def _opened(path: Path, subject: ModelCase | None, notes: Notes) -> Checkpoint:
+def _opened(path: Path, subject: ModelCase | None, notes: Notes, misfits: Notes) -> Checkpoint:
     """A checkpoint, under the model's own names if there is a model."""
     checkpoint = open_checkpoint(path)
     for note in checkpoint.notes:
@@ -203,7 +211,7 @@ def _opened(path: Path, subject: ModelCase | None, notes: Notes) -> Checkpoint:
         return checkpoint
     found = fit(subject.model, checkpoint.tensors, checkpoint.keys)
     for difference in found.differences(20):
-        notes.add(difference)
+        misfits.add(difference)
     return replace(checkpoint, tensors=found.tensors)
 
 

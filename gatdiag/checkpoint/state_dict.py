@@ -24,6 +24,7 @@ _TYPES = {
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 }
 _DEPTH = 4  # of dictionaries within each other
+_ODD = "sparse, quantized, complex, of float8 or without data"
 _LISTED = 4  # names in a note
 _WAY_OUT = (
     "Give the model that was saved, with the same arguments; widths may follow from the graph it was trained on, which "
@@ -75,7 +76,12 @@ def find_weights(data: Any) -> Weights:
     within = _path(data, _DEPTH, set())
     if within is None:
         keys = listed(map(quoted, data), _LISTED) or "nothing at all"
-        raise NoModelError(f"there is no state dict in it: expected tensors by name, or the usual keys, got {keys}")
+        holders = [data, *(value for value in data.values() if isinstance(value, Mapping))]
+        odd = [key for holder in holders for key in _odd(holder)]
+        reason = f", of which {_some(odd)} cannot be used, being {_ODD}" if odd else ""
+        raise NoModelError(
+            f"there is no state dict in it: expected tensors by name, or the usual keys, got {keys}{reason}"
+        )
     holder = data
     for key in within:
         holder = holder[key]
@@ -156,13 +162,15 @@ def _choice(data: Mapping[Any, Any], within: tuple[Any, ...]) -> Iterator[str]:
 def _left_out(holder: Mapping[Any, Any]) -> Iterator[str]:
     if "n_averaged" in holder:
         yield "These weights are an average over training (they come with n_averaged)"
-    odd = [key for key, value in holder.items() if isinstance(value, Tensor) and not is_plain(value)]
-    if odd:
-        kinds = "sparse, quantized, complex, of float8 or without data"
-        yield f"{len(odd)} tensors are left out, being {kinds}: {_some(odd)}"
+    if odd := _odd(holder):
+        yield f"{len(odd)} tensors are left out, being {_ODD}: {_some(odd)}"
     other = [key for key, value in holder.items() if not isinstance(value, Tensor)]
     if other:
         yield f"{len(other)} entries beside the tensors are left out: {_some(other)}"
+
+
+def _odd(holder: Mapping[Any, Any]) -> list[Any]:
+    return [key for key, value in holder.items() if isinstance(value, Tensor) and not is_plain(value)]
 
 
 def _some(keys: list[Any]) -> str:

@@ -161,7 +161,7 @@ def _warnings_in_one_line() -> Iterator[None]:
     seen: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        text = " ".join(str(message).split())
+        text = " ".join(str(message).split()).removeprefix("gatdiag: ")
         if text not in seen:
             seen.add(text)
             _complain(text)

@@ -191,6 +191,8 @@ def _print(inspection: Inspection, rows: Sequence[LayerRow], diagnosis: Diagnosi
     if left_out:
         last = printable(shortened(rows[_ROWS - 1].layer, _NAME))
         console.print(f"{left_out} layers after {last} are not shown; the page of --out has all")
+    for misfit in inspection.misfits:
+        console.print(printable(f"the checkpoint does not fit the model: {shortened(misfit, _NOTE)}"))
     print_diagnosis(diagnosis)
     for note in inspection.notes[:_NOTES]:
         console.print(printable(f"note: {shortened(note, _NOTE)}"))

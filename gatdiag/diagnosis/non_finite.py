@@ -15,6 +15,7 @@ from gatdiag.run import Run
 from gatdiag.summary import logged, loss_name
 
 _MOST = 1e18  # entries: a damaged count may be infinite
+_CAUSES_FIRST = ("weight", "output", "gradient of the output", "gradient of the weight")
 
 
 def non_finite_operation(facts: Facts) -> Finding | str | None:
@@ -70,15 +71,17 @@ def _place(facts: Facts, first: dict[str, Any]) -> tuple[str, str]:
 def _first(facts: Facts) -> dict[str, Any] | None:
     """Step, place and kind: as the recorder noted it when it happened, as counts show it, or as the loss does."""
     noted = facts.run.meta.get("first_non_finite")
-    if noted:
+    if noted and not facts.is_of_checkpoints:  # of those all is counted
         named = [str(noted["parameter"])] if noted.get("parameter") else []
         return {"step": int(noted["step"]), "where": noted["where"], "kind": noted["kind"], "count": 0,
                 "layers": [str(noted["layer"])], "parameters": named}  # fmt: skip
     broken = _counts(facts.run)
     if len(broken):
         rows = broken[broken["step"] == broken["step"].min()]
+        where = next(what for what in _CAUSES_FIRST if what in set(rows["what"]))
+        rows = rows[rows["what"] == where]
         layers, parameters = (list(dict.fromkeys(rows[name].dropna())) for name in ("layer", "parameter"))
-        where, count = listed(dict.fromkeys(rows["what"])), int(min(rows["count"].sum(), _MOST))
+        count = int(min(rows["count"].sum(), _MOST))
         return {"step": int(rows["step"].iloc[0]), "where": where, "kind": "NaN or infinite", "count": count,
                 "layers": layers, "parameters": parameters}  # fmt: skip
     loss = broken_loss(facts.run)

@@ -61,8 +61,9 @@ class Evidence:
 def gather(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], layer_of: Mapping[str, str]) -> Evidence:
     """Look at the gradients of a replica at a random point, in float64; in its own precision if it has no other.
 
-    The point is the model's own weights times random factors near one, with zeros made small numbers, so that nothing
-    overflows or vanishes however deep the network is; it falls back to the model's own weights where even that does.
+    The point is the model's own weights times random factors near one, with small numbers in place of zeros and of what
+    is not finite, so that nothing overflows or vanishes however deep the network is; it falls back to the model's own
+    weights where even that does.
     """
     try:
         return _gathered(replicate(model, args, kwargs).to(torch.float64), layer_of, _DOUBLE)
@@ -73,7 +74,8 @@ def gather(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], l
 def _gathered(replica: Replica, layer_of: Mapping[str, str], precision: Precision) -> Evidence:
     generator = torch.Generator().manual_seed(0)
     replica.perturb_inputs(generator)
-    own = {name: tensor.detach().clone() for name, tensor in trainable(replica).items()}
+    # a NaN among the weights says nothing about the laws: it is replaced as zeros are
+    own = {name: tensor.detach().nan_to_num(0.0, 0.0, 0.0) for name, tensor in trainable(replica).items()}
     point = near(replica, own, generator) or at(replica, own)
     if point is None:
         raise ModelError(

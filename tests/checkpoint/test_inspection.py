@@ -169,13 +169,56 @@ def test_names_that_do_not_fit_the_model_are_told(saved, data, tmp_path):
     state["extra.weight"] = torch.ones(2, 2)
     state["convs.2.att"] = torch.ones(1, 1, 17)
     torch.save(state, tmp_path / "other.pt")
-    notes = " ".join(inspect(tmp_path / "other.pt", tmp_path / "run", subject=subject_of(data, with_loss=False)).notes)
+    found = inspect(tmp_path / "other.pt", tmp_path / "run", subject=subject_of(data, with_loss=False))
+    notes = " ".join(found.misfits)
+    assert not set(found.misfits) & set(found.notes)
+    assert set(found.misfits) <= set(found.run.meta["notes"])
     assert "missing in the checkpoint" in notes
     assert "'convs.1.att'" in notes
     assert "unexpected in the checkpoint" in notes
     assert "'extra.weight'" in notes
     assert "another shape" in notes
     assert "'convs.2.att'" in notes
+
+
+@pytest.fixture(scope="module")
+def broken(saved, tmp_path_factory):
+    """The first checkpoint with two entries of a weight that are not finite."""
+    folder = tmp_path_factory.mktemp("broken")
+    state = torch.load(saved[0] / "epoch0.pt")
+    weight = state["model_state_dict"]["convs.0.lin_l.weight"].clone()  # shared with lin_r
+    weight[0, 1], weight[2, 3] = torch.nan, torch.inf
+    state["model_state_dict"] |= {"convs.0.lin_l.weight": weight, "convs.0.lin_r.weight": weight}
+    torch.save(state, folder / "epoch0.pt")
+    return folder / "epoch0.pt"
+
+
+@pytest.mark.parametrize("given", ["state dict", "model", "model and data"])
+def test_what_is_not_finite_is_counted_and_costs_no_laws(broken, saved, data, tmp_path, given):
+    subject = None if given == "state dict" else subject_of(data, with_loss="data" in given)
+    found = inspect([broken, saved[0] / "epoch3.pt"], tmp_path / "run", subject=subject)
+    verdict = diagnose(found.run, weight_table(found)).verdict
+    assert (verdict.code, verdict.evidence[0].value) == ("non-finite", 2)
+    assert "2 of the weight of convs.0.lin_l.weight" in verdict.text
+    c = found.run.neurons.pivot(index="step", columns="law", values="c")
+    assert c.index.tolist() == [0, 3]
+    assert len(c.columns) == 16
+    assert (~np.isfinite(c.loc[0])).sum() == 2
+    assert np.isfinite(c.loc[3]).all()
+
+
+def test_a_model_that_returns_nan_has_no_c(saved, data, tmp_path):
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = built(data)
+
+        def forward(self, x, edge_index):
+            return self.net(x, edge_index) * torch.nan
+
+    found = inspect(saved[0] / "epoch3.pt", tmp_path / "run", subject=ModelCase(Broken(), (data.x, data.edge_index)))
+    assert not len(found.run.neurons)
+    assert any("no c: The gradients of the model are not finite" in note for note in found.notes)
 
 
 def test_a_prefix_on_one_side_is_no_obstacle(saved, data, tmp_path):

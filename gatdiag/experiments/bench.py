@@ -102,7 +102,7 @@ class Cost:
     bare: float
     watched: float
     cpu_ratio: float
-    quartiles: tuple[float, float, float]
+    quartiles: tuple[float, ...]
     first: float
     memory: float
     bytes: float
@@ -159,6 +159,7 @@ def measure(case: Case, name: str, tool: Tool, folder: Path, *, seconds: float =
                 rounds.append((spent, _timed(bare)))
         calls = None if every != 1 else _added_calls(watched, bare)
     steps = [step for several, _ in rounds for step in several]
+    files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".safetensors"]
     made = 1 + len(steps) + (0 if calls is None else _COUNTED)
     return Cost(
         case=case.name,
@@ -167,10 +168,10 @@ def measure(case: Case, name: str, tool: Tool, folder: Path, *, seconds: float =
         bare=fmean(wall for _, (wall, _) in rounds),
         watched=fmean(wall for wall, _ in steps),
         cpu_ratio=fmean(cpu for _, cpu in steps) / fmean(cpu for _, (_, cpu) in rounds),
-        quartiles=_quartiles([wall / alone for several, (alone, _) in rounds for wall, _ in several]),
+        quartiles=(*quantiles([wall / alone for several, (alone, _) in rounds for wall, _ in several], n=4),),
         first=first,
         memory=memory,
-        bytes=sum(file.stat().st_size for file in folder.rglob("*") if _is_counted(file)) / made,
+        bytes=sum(file.stat().st_size for file in files) / made,
         calls=calls,
         recorded=load(folder).parameters["step"].nunique() / made if (folder / "meta.json").exists() else None,
     )
@@ -200,17 +201,8 @@ def _timed(step: Callable[[], object]) -> _Times:
     return time.perf_counter() - start[0], time.process_time() - start[1]
 
 
-def _quartiles(values: list[float]) -> tuple[float, float, float]:
-    first, second, third = quantiles(values, n=4)
-    return first, second, third
-
-
 def _peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-
-
-def _is_counted(file: Path) -> bool:
-    return file.is_file() and file.suffix != ".safetensors"
 
 
 @contextmanager

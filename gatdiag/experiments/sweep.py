@@ -137,11 +137,6 @@ def sweep(
     return failed
 
 
-def results(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd.DataFrame:
-    """A row for each of these cells that is done: see `table_row`."""
-    return pd.DataFrame([table_row(cell, one) for cell, one in documents(cells, folder).items()])
-
-
 def table_row(cell: Experiment, one: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a cell and its result.
 
@@ -185,7 +180,7 @@ def summarize(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd
     of its mean by Student's t (NaN for one seed), ``last_test_accuracy`` that of the last epoch, ``epochs_trained``
     how many there were, at most the setting ``epochs``; ``seeds`` is how many trainings there are.
     """
-    table = results(cells, folder)
+    table = pd.DataFrame([table_row(cell, one) for cell, one in documents(cells, folder).items()])
     if table.empty:
         return table
     names = [one.name for one in fields(Experiment) if one.name != "seed"]

@@ -152,7 +152,7 @@ def compared_curves_draw(table: pd.DataFrame, figure: Canvas) -> None:
     entries: list[Artist] = []
     for axes, (quantity, part) in zip(panels(figure, len(parts), len(parts)), parts, strict=True):
         curves = [
-            (curve, {**category(int(str(place))), "label": plain(curve["label"].iloc[0], 28)})
+            (curve, {**category(int(str(place))), "label": plain(curve["label"].iloc[0], 48)})
             for place, curve in part.groupby("run", sort=True)
         ]
         share = score(str(quantity)) is not None and part["value"].max() <= 1

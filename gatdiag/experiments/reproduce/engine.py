@@ -84,11 +84,13 @@ class Outcome:
         """A training's settings that vary, in a few words: of most only what is not the default."""
         held = {name: getattr(cell, name) for name in self.varied}
         unusual = {name: value for name, value in held.items() if name in SHOWN or value != DEFAULTS[name]} or held
-        words = (
-            value if isinstance(value, str) and value != "none" else f"{name} {value}"
-            for name, value in unusual.items()
-        )
-        return ", ".join(words)
+        return ", ".join(_words(name, value) for name, value in unusual.items())
+
+
+def _words(name: str, value: Any) -> str:
+    if value is True:
+        return name
+    return value if isinstance(value, str) and value != "none" else f"{name} {value}"
 
 
 def planned(one: Reproduction, out: Path, task: Task) -> Outcome:

@@ -1,7 +1,7 @@
 """Structure of a model: layers in order, and the role of every parameter."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import ClassVar, Literal, TypeAlias, TypeVar
 
@@ -67,14 +67,6 @@ class Structure:
 
     layers: tuple[Layer, ...]
     order: Order
-    _layers_of: dict[str, Layer] = field(init=False, repr=False, compare=False)
-    _parameters: dict[str, ParameterInfo] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Indexes the layers by each name of each parameter."""
-        held = [(name, layer, info) for layer in self.layers for info in layer.parameters for name in info.names]
-        object.__setattr__(self, "_layers_of", {name: layer for name, layer, _ in held})
-        object.__setattr__(self, "_parameters", {name: info for name, _, info in held})
 
     def __iter__(self) -> Iterator[Layer]:
         """Yields the layers in order."""
@@ -116,7 +108,7 @@ class Structure:
         Raises:
             InputError: There is none.
         """
-        return _find(self._parameters, name, "parameter")
+        return _find({known: info for info in self.parameters for known in info.names}, name, "parameter")
 
     def layer_of(self, name: str) -> Layer:
         """The layer that a parameter, given by any of its names, belongs to.
@@ -124,7 +116,8 @@ class Structure:
         Raises:
             InputError: There is no such parameter.
         """
-        return _find(self._layers_of, name, "parameter")
+        held = ((layer, info) for layer in self.layers for info in layer.parameters)
+        return _find({known: layer for layer, info in held for known in info.names}, name, "parameter")
 
 
 def _find(known: dict[str, T], name: str, what: str) -> T:

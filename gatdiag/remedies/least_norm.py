@@ -78,8 +78,7 @@ def balancing(
     reasons = dict(refused)
     chosen = [number for number in range(len(laws)) if number not in reasons]
     orbit = Orbit([laws[number] for number in chosen])
-    found, skipped = least_norm(orbit, weights if gradients is None else relative_gradients(weights, gradients), held)
-    found = found if gradients is None else -found / 2
+    found, skipped = balanced_point(orbit, weights, gradients, held)
     reasons |= {chosen[at]: reason for at, reason in skipped.items()}
     coordinates = torch.zeros(len(laws), dtype=torch.float64)
     coordinates[chosen] = found
@@ -91,6 +90,16 @@ def balancing(
         balanced,
         tuple(Exclusion(laws[number].name, reason) for number, reason in sorted(reasons.items())),
     )
+
+
+def balanced_point(
+    orbit: Orbit, weights: Tensors, gradients: Tensors | None, held: Collection[str] = ()
+) -> tuple[Tensor, dict[int, str]]:
+    """What `least_norm` returns, of weights or, with gradients, of their relative gradients."""
+    if gradients is None:
+        return least_norm(orbit, weights, held)
+    found, skipped = least_norm(orbit, relative_gradients(weights, gradients), held)
+    return -found / 2, skipped  # a weight times s has a relative gradient times s^-2
 
 
 def relative_gradients(weights: Tensors, gradients: Tensors) -> dict[str, Tensor]:

@@ -119,11 +119,8 @@ def rebalance_(
     if towards not in get_args(Towards):
         raise InputError(f"Expected towards to be one of {', '.join(get_args(Towards))}, got {towards!r}.")
     user = unwrapped(module_of(model))
-    if optimizer is not None:
-        refuse_foreign(user, optimizer)
-    powers = {} if optimizer is None else powers_of(optimizer)
+    powers = {} if optimizer is None else checked_powers(user, optimizer)
     laws = repeatable_laws(user, args, kwargs)
-    refuse_shared_memory(laws.parameters)
     gradients = None if towards == "c" else _gradients(laws.parameters)
     rescaling, double, own = verified_balancing(user, laws, gradients, args, kwargs)
     scales = rescaling.factors
@@ -206,6 +203,7 @@ def _scaled(
 def repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
     """The laws in the mode the model is in; none if it is in evaluation mode, and calls in training differ."""
     laws = find_laws(model, *args, **kwargs)
+    _refuse_shared_memory(laws.parameters)
     if model.training or not len(laws):
         return laws
     replica = replicate(model, args, kwargs)
@@ -219,16 +217,17 @@ def repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     return Laws([], laws.parameters, [*laws.excluded, Exclusion("the forward pass", f"in training, {obstacle}")])
 
 
-def refuse_foreign(model: nn.Module, optimizer: Any) -> None:
-    """An optimizer that trains something else, or is none."""
+def checked_powers(model: nn.Module, optimizer: Any) -> Mapping[str, int]:
+    """How the state of the optimizer that trains a model scales; refuses one that trains something else, or is none."""
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"Expected optimizer to be a torch.optim.Optimizer, got {type(optimizer).__name__}.")
     trained = held_by(optimizer).keys()
     if trained.isdisjoint(map(id, model.parameters())):
         raise InputError("Expected the optimizer that trains this model, got one that holds none of its parameters.")
+    return powers_of(optimizer)
 
 
-def refuse_shared_memory(parameters: Tensors) -> None:
+def _refuse_shared_memory(parameters: Tensors) -> None:
     """Copies of the model, on which all is found and checked, have memory of their own for each parameter."""
     seen: dict[int, str] = {}
     for name, parameter in parameters.items():

@@ -9,10 +9,9 @@ from torch.utils.hooks import RemovableHandle
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.remedies.applied import Applied, module_of, remove_all
-from gatdiag.remedies.least_norm import least_norm, relative_gradients
-from gatdiag.remedies.moments import powers_of
+from gatdiag.remedies.least_norm import balanced_point
 from gatdiag.remedies.orbit import Orbit
-from gatdiag.remedies.rebalance import Towards, refuse_foreign, refuse_shared_memory, repeatable_laws, rescale_
+from gatdiag.remedies.rebalance import Towards, checked_powers, repeatable_laws, rescale_
 from gatdiag.remedies.verification import verified_balancing
 from gatdiag.structure import unwrapped
 
@@ -82,10 +81,8 @@ class Rebalance(Applied):
         if criterion not in get_args(Towards):
             raise InputError(f"Expected criterion {' or '.join(map(repr, get_args(Towards)))}, got {criterion!r}")
         user = unwrapped(module_of(model))
-        refuse_foreign(user, optimizer)
-        self._powers = powers_of(optimizer)
+        self._powers = checked_powers(user, optimizer)
         laws = repeatable_laws(user, args, kwargs)
-        refuse_shared_memory(laws.parameters)
         checked, _, _ = verified_balancing(user, laws, None, args, kwargs)
         if not checked.balanced:
             reasons = "; ".join(f"{other.what}: {other.reason}" for other in (*checked.skipped, *laws.excluded))
@@ -111,11 +108,7 @@ class Rebalance(Applied):
                 "Undo Rebalance and make it again."
             )
         weights = self._parameters
-        if self._is_of_gradients:
-            gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
-            found, _skipped = least_norm(self._orbit, relative_gradients(weights, gradients))
-            found = -found / 2  # a weight times s has a relative gradient times s^-2
-        else:
-            found, _skipped = least_norm(self._orbit, weights)
+        gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
+        found, _skipped = balanced_point(self._orbit, weights, gradients if self._is_of_gradients else None)
         rescale_(weights, self._orbit.factors(found.numpy()), optimizer, self._powers)
         self.times += 1

@@ -5,7 +5,7 @@ import pytest
 import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch, schedule
+from gatdiag.recorder.schedule import UNSEEN, Pace, StepCounter, Stopwatch, schedule
 from gatdiag.recorder.settings import Settings
 from tests.recorder.loops import train
 
@@ -52,8 +52,11 @@ class Time:
         self.recorded, self.steps = [], 0
 
     def spend(self, seconds):
+        """Record for so long, of which the stopwatch sees a part."""
+        seen = seconds / UNSEEN
         with self.watch, self.watch:  # a context inside of another counts once
-            self.now += seconds
+            self.now += seen
+        self.now += seconds - seen
 
     def train(self, seconds, step, record, idle=0.0, startup=0.0):
         """Train for so long: what a step, a record and a step without one take, each a function of their number."""
@@ -155,7 +158,7 @@ def test_records_that_are_measured_together_are_paced_by_what_each_costs(togethe
         if len(waiting) < together:
             return 0.0005
         waiting.clear()
-        pace.add_measuring(0.003 * together, together)
+        pace.add_measuring(0.003 * together / UNSEEN, together)
         return 0.0005 + 0.003 * together
 
     time.train(1200, constant(0.01), record)

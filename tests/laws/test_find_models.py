@@ -159,10 +159,22 @@ class Cut(nn.Linear):
         return super().forward(x).detach()
 
 
+class Undefined(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * math.nan
+
+
 def of_nan() -> nn.Module:
+    return nn.Sequential(mlp(3, 4, 2), Undefined())
+
+
+def test_weights_that_are_not_finite_have_the_laws_of_others() -> None:
     model = mlp(3, 4, 2)
-    model[0].weight.data[0, 0] = math.nan
-    return model
+    laws = find_laws(model, *ON_ROWS)
+    model[0].weight.data[0, 0], model[2].weight.data[1, 2] = math.nan, math.inf
+    found = find_laws(model, *ON_ROWS)
+    assert [law.terms for law in found] == [law.terms for law in laws]
+    assert found.c().isfinite().tolist() == [False, True, False, True]  # the neurons of those weights
 
 
 ON_GRAPH, ON_ROWS = (features(), edges()), (torch.randn(5, 3),)

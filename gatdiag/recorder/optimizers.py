@@ -83,6 +83,7 @@ class OptimizerHooks:
 
     def open(self, optimizer: Optimizer | None = None) -> None:
         """A step is about to be made, by an optimizer or by something that is not one of torch's."""
+        self._passing = None  # where this is part of it, it is not like the last one
         if len(self._running) < 2 and self._is_another(optimizer):
             self.close()
         if self._members is None:
@@ -161,8 +162,10 @@ class OptimizerHooks:
         """True if this is a step like the last one, and is only to be counted."""
         is_alike = optimizer is self._alone and self._members is None and len(args) < 2 and not kwargs
         is_plain = is_alike and not in_backward_pass() and not _is_skipped(optimizer)
-        self._passing = optimizer if is_plain and self._recorder.may_pass() else None
-        return self._passing is not None
+        if not (is_plain and self._recorder.may_pass()):
+            return False
+        self._passing = optimizer
+        return True
 
     def _is_inside(self, counts: bool) -> bool:
         """True inside a backward pass, which is said of an optimizer that counts."""

@@ -125,6 +125,35 @@ def one_part_only(model, data, log):
         log(after=step)
 
 
+def another_model_is_trained_meanwhile(model, data, log):
+    """By a hook on the step, or, as it comes to the same, in another thread."""
+    optimizer, other = sgd(model), Gat()
+    optimizer_of_other = sgd(other)
+
+    def train_other(*_):
+        loss_of(other, data).backward()
+        optimizer_of_other.step()
+
+    optimizer.register_step_post_hook(train_other)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, data).backward()
+        optimizer.step()
+        log(step_of_user=step)
+
+
+def a_hook_steps_the_rest(model, data, log):
+    """It has no gradients, and does so from the middle on."""
+    first, rest = sgd(model.convs[0], model.convs[1]), sgd(model.convs[2].requires_grad_(False))
+    for step in range(STEPS):
+        if step == 6:
+            first.register_step_post_hook(lambda *_: rest.step())
+        first.zero_grad()
+        loss_of(model, data).backward()
+        first.step()
+        log(step_of_user=step)
+
+
 PATTERNS = [
     plain,
     logged_before_the_step,
@@ -135,6 +164,8 @@ PATTERNS = [
     a_second_optimizer_joins,
     optimizers_take_turns,
     one_part_only,
+    another_model_is_trained_meanwhile,
+    a_hook_steps_the_rest,
 ]
 
 

@@ -223,15 +223,19 @@ class LayerRecorder:
             if known is not None:
                 self._layer_begins(*known)
 
-    def _before_first(self, module: nn.Module, _: tuple[Any, ...]) -> None:
+    def _before_first(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """A module, any one, is about to run in a step of which nothing is recorded."""
         is_own = module is self._root or id(module) in self._layers
-        if torch.compiler.is_dynamo_compiling() or not is_own or _is_unheard() or in_backward_pass():
+        if torch.compiler.is_dynamo_compiling() or not is_own or _is_unheard():
             return
         with self._stopwatch:
-            self._recorder.on_layer_begins()
+            if not in_backward_pass():
+                self._recorder.on_layer_begins()
         if self.rests and self._recorder.is_ahead:
             self._remove_hooks()
+        else:  # a step that is recorded has begun, or only a gradient can tell that this is training
+            self._listen()
+            self._before(module, args)
 
     def _layer_begins(self, layer: str, module: nn.Module) -> None:
         if not in_backward_pass():  # where activation checkpointing repeats forward passes
@@ -264,7 +268,7 @@ class LayerRecorder:
 
     def _layer_ends(self, layer: str, inputs: tuple[Any, ...], returned: Any) -> None:
         self._recorder.on_layer_ends(layer, inputs)
-        if not (self._is_recorded or self._handles):
+        if self._recorder.is_ahead and not (self._is_recorded or self._handles):
             return
         output = _first_tensor_if_any(returned)
         if isinstance(returned, Mapping) and layer not in self._parts:
@@ -322,7 +326,7 @@ class LayerRecorder:
 
     def _measure_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> Run | None:
         self._end_attention(layer)
-        if output is None or not output.dim() or not self._is_recorded:
+        if output is None or not output.dim():
             return None
         if not self._is_due:
             return _UNMEASURED

@@ -5,7 +5,10 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.modules import module as module_hooks
+from torch.utils.checkpoint import checkpoint
+from torch_geometric.nn import GATv2Conv
 
 import gatdiag
 from gatdiag.recorder import layers
@@ -154,6 +157,31 @@ def a_hook_steps_the_rest(model, data, log):
         log(step_of_user=step)
 
 
+def in_evaluation_mode(model, data, log):
+    """Only the backward pass tells that this is training."""
+    model.eval()
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, data)
+        log(before=step)
+        loss.backward()
+        log(loss=loss)
+        optimizer.step()
+
+
+def checkpointed(model, data, log):
+    """The forward pass has gradients only where the backward pass repeats it."""
+    optimizer = sgd(model)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        outputs = checkpoint(model, data.x.clone().requires_grad_(), data.edge_index, use_reentrant=True)
+        loss = functional.cross_entropy(outputs, data.y)
+        loss.backward()
+        log(loss=loss)
+        optimizer.step()
+
+
 PATTERNS = [
     plain,
     logged_before_the_step,
@@ -166,6 +194,8 @@ PATTERNS = [
     one_part_only,
     another_model_is_trained_meanwhile,
     a_hook_steps_the_rest,
+    in_evaluation_mode,
+    checkpointed,
 ]
 
 
@@ -236,6 +266,19 @@ def test_modules_are_listened_to_only_where_something_is_recorded(tmp_path, monk
     assert of_passes == ([2] * 9 if has_compiled else [2, 0, 0, 0, 2, 0, 0, 0, 2])
     assert before == ([2] * 9 if has_compiled else [2, 1, 1, 1, 2, 1, 1, 1, 2])
     assert hooks() == 0
+
+
+def test_the_call_that_ends_a_step_is_heard_as_part_of_the_next(tmp_path):
+    """The step before stays open, for other parameters have gradients, too."""
+    layer, data = GATv2Conv(5, 3), graph()
+    optimizer = torch.optim.SGD([layer.bias], lr=0.1)
+    with gatdiag.watch(layer, tmp_path / "run", every=lambda step: step == 2, metrics="full", law_search_seconds=0):
+        for _ in range(4):
+            loss_of(layer, data).backward()
+            optimizer.step()
+    recorded = gatdiag.load(tmp_path / "run").layers
+    assert recorded["step"].tolist() == [2]
+    assert recorded["attention_entropy"].notna().all()
 
 
 def test_a_nan_is_found_at_its_step(tmp_path):

@@ -10,7 +10,7 @@ From files:
 From tensors:
 
 - `stack`: which layer feeds which -> c of each neuron, for plain stacks
-- `measures`: norms, dead and broken weights, how far weights have moved
+- `measures`: norms, NaN and infinities, dead rows and columns, how far weights have moved
 - `initialization`: the one whose distribution a weight has
 
 Together:
@@ -22,7 +22,7 @@ Together:
 from gatdiag.checkpoint.inspection import Inspection, inspect
 from gatdiag.checkpoint.opening import Checkpoint, open_checkpoint, series
 from gatdiag.checkpoint.optimizer import OptimizerState
-from gatdiag.checkpoint.overview import LayerRow, layer_rows, weight_table
+from gatdiag.checkpoint.overview import layer_table, weight_table
 from gatdiag.checkpoint.record import ModelCase
 from gatdiag.checkpoint.stack import find_stack
 from gatdiag.checkpoint.writing import write_checkpoint
@@ -31,13 +31,12 @@ from gatdiag.structure.from_names import find_layers
 __all__ = [
     "Checkpoint",
     "Inspection",
-    "LayerRow",
     "ModelCase",
     "OptimizerState",
     "find_layers",
     "find_stack",
     "inspect",
-    "layer_rows",
+    "layer_table",
     "open_checkpoint",
     "series",
     "weight_table",

@@ -1,7 +1,6 @@
-"""Measures of a parameter of a state dict: norm, dead rows and columns, NaN and infinities, how far it has moved."""
+"""Measures of a parameter of a state dict: norm, NaN and infinities, dead rows and columns, how far it has moved."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,44 +10,37 @@ from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.weight_change import FRACTIONS
 
 
-@dataclass(frozen=True)
-class WeightStats:
-    """Measures of one parameter.
-
-    Attributes:
-        norm: Frobenius norm ||W||_F. Of a linear map it is an upper bound of its Lipschitz constant ||W||_2.
-        non_finite: How many entries are NaN or infinite.
-        dead_rows: How many rows of a matrix are zero throughout: neurons that nothing leads into.
-        dead_columns: How many columns are: inputs that the layer does not read. Vectors have neither.
-        spectral_norm: ||W||_2, as `gatdiag.metrics.spectral_norm`; NaN for vectors and where it was not measured.
-    """
-
-    norm: float
-    non_finite: int
-    dead_rows: int
-    dead_columns: int
-    spectral_norm: float = math.nan
-
-
-def measure(tensor: Tensor, *, spectral: bool = False) -> WeightStats:
-    """Measure one parameter.
+def measure(tensor: Tensor, *, spectral: bool = False) -> dict[str, float]:
+    """Measure one parameter as a recorder does.
 
     Args:
         tensor: Any shape; axis 0 counts rows, all others are columns.
         spectral: Measure the spectral norm of a matrix, too, which takes many times as long as all the rest.
 
+    Returns:
+        Column of the table `parameters` -> value.
+
     Example:
         >>> measure(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
-        WeightStats(norm=3.0, non_finite=0, dead_rows=1, dead_columns=1, spectral_norm=nan)
+        {'norm': 3.0, 'non_finite': 0.0}
     """
     values = _values(tensor)
     norm = float(metrics.frobenius_norm(values))
-    non_finite = 0 if math.isfinite(norm) else int(metrics.non_finite_count(values))
-    if tensor.dim() < 2:
-        return WeightStats(norm, non_finite, 0, 0)
-    matrix = values.reshape(len(values), math.prod(values.shape[1:]))
-    spectral_norm = float(metrics.spectral_norm(matrix)) if spectral else math.nan
-    return WeightStats(norm, non_finite, _zero_rows(matrix), _zero_rows(matrix.T), spectral_norm)
+    found = {"norm": norm, "non_finite": 0.0 if math.isfinite(norm) else float(metrics.non_finite_count(values))}
+    if spectral and tensor.dim() > 1:
+        found["spectral_norm"] = float(metrics.spectral_norm(_matrix(values)))
+    return found
+
+
+def dead(tensor: Tensor) -> tuple[int, int]:
+    """How many rows of a matrix are zero throughout (neurons that nothing leads into), and how many columns.
+
+    Example:
+        >>> dead(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
+        (1, 1)
+    """
+    matrix = _matrix(tensor.detach())
+    return _zero_rows(matrix), _zero_rows(matrix.T)
 
 
 def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: bool = False) -> dict[str, float]:
@@ -79,6 +71,10 @@ def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: 
         for name, row in zip(("relative", "absolute"), metrics.change_quantiles(w_0, w).tolist(), strict=True):
             found |= {change_quantile(name, level): value for level, value in zip(LEVELS, row, strict=True)}
     return found
+
+
+def _matrix(tensor: Tensor) -> Tensor:
+    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
 
 
 def _zero_rows(matrix: Tensor) -> int:

@@ -70,6 +70,11 @@ class Checkpoint:
     optimizer: OptimizerState | None
     notes: tuple[str, ...]
 
+    @property
+    def position(self) -> int | None:
+        """Where in the training it was saved: its step, else its epoch."""
+        return self.epoch if self.step is None else self.step
+
 
 def open_checkpoint(path: PathLike) -> Checkpoint:
     """Opens a saved checkpoint.

@@ -1,30 +1,29 @@
 """Checkpoints -> rows of a run: from the weights alone, or by a forward and a backward pass of the model with each."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gatdiag.checkpoint.measures import WeightStats, changes, measure
-from gatdiag.checkpoint.stack import Stack
+from gatdiag.checkpoint.measures import changes, measure
 from gatdiag.checkpoint.state_dict import load_weights_
 from gatdiag.errors import InputError, ModelError
 from gatdiag.quantities import GROUPS
 from gatdiag.recorder import meta
 from gatdiag.recorder.settings import Settings, select
 from gatdiag.run import Store
-from gatdiag.structure import Structure
+from gatdiag.run.laws import RecordedLaws
+from gatdiag.structure import ParameterInfo, Structure
 from gatdiag.structure.adapters import ATTENTION
 
-if TYPE_CHECKING:
-    from gatdiag.laws import Laws
-
 Tensors: TypeAlias = Mapping[str, Tensor]
+Add: TypeAlias = Callable[[int, Tensors, Mapping[str, float]], None]  # step, weights, what is logged with them
+Remarks: TypeAlias = Callable[[], Iterable[str]]  # asked for when all checkpoints are written
 
 _ALWAYS: Final = ("norm", "non_finite", "spectral_norm", "c")
 _OF_TWO: Final = ("changes", "quantiles")
@@ -53,104 +52,90 @@ class ModelCase:
     source: str = ""
 
 
-class WeightRecord:
-    """Writes a step of a run for each checkpoint, from its weights alone; `measured` is what the last one measures."""
+@contextmanager
+def record_weights(
+    folder: Path,
+    name: str,
+    remarks: Remarks,
+    model: str,
+    structure: Structure,
+    laws: Mapping[str, Any],
+    reference: Tensors | None,
+    *,
+    quick: bool,
+    overwrite: bool,
+) -> Iterator[Add]:
+    """Gives what writes a step of a run for each checkpoint, from its weights alone.
 
-    def __init__(
-        self,
-        folder: Path,
-        name: str,
-        model: str,
-        structure: Structure,
-        laws: "Laws | Stack",
-        *,
-        compared: bool,
-        quick: bool,
-        overwrite: bool,
-    ) -> None:
-        self._compared, self._quick = compared, quick
-        self._infos = structure.parameters
-        self._laws, self._of_laws = laws, frozenset(laws.parameters)
-        self._reference: Tensors = {}
-        self.measured: Mapping[str, WeightStats] = {}
-        metrics = (*_ALWAYS, *_OF_TWO) if compared else _ALWAYS
-        about = {
-            "name": name,
-            "model": model,
-            "device": "cpu",
-            "cadence": {"every": "checkpoint", "budget": None, "metrics": ", ".join(metrics), "groups": {}},
-            "structure": meta.of_structure(structure, structure.order),
-            "laws": _described(laws),
-            **meta.fixed(select(metrics)),
-        }
-        self._store = Store.create(folder, about, overwrite=overwrite)
+    Args:
+        folder: Of the run.
+        name: Of the run.
+        remarks: Notes to keep with the run.
+        model: What it is called there.
+        structure: Its layers.
+        laws: As meta.json has them. c is left out where a parameter of a law is missing or has another shape.
+        reference: The weights that changes are measured from; None: none are measured.
+        quick: Leave out spectral norms and quantiles of change.
+        overwrite: Delete the run that is in the folder.
+    """
+    metrics = _ALWAYS if reference is None else (*_ALWAYS, *_OF_TWO)
+    about = {
+        "name": name,
+        "model": model,
+        "device": "cpu",
+        "cadence": {"every": "checkpoint", "budget": None, "metrics": ", ".join(metrics), "groups": {}},
+        "structure": meta.of_structure(structure, structure.order),
+        "laws": laws,
+        **meta.fixed(select(metrics)),
+    }
+    store = Store.create(folder, about, overwrite=overwrite)
+    recorded = RecordedLaws(laws["found"], "the laws")
+    shapes = {term["parameter"]: tuple(term["shape"]) for entry in laws["found"] for term in entry["terms"]}
 
-    def start(self, reference: Tensors) -> None:
-        """Measure changes from these weights on."""
-        self._reference = reference
-
-    def add(self, step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
-        """Write one checkpoint. c is left out if a parameter of a law is missing or has another shape."""
-        measured: dict[str, WeightStats] = {}
-        rows: list[dict[str, float]] = []
-        positions = []
-        for position, info in enumerate(self._infos):
-            if info.name not in tensors:
-                continue
-            attention, tensor = info.role == ATTENTION, tensors[info.name]
-            spectral = not self._quick and not attention and tensor.dim() > 1
-            stats = measure(tensor, spectral=spectral)
-            row = {"norm": stats.norm, "non_finite": float(stats.non_finite)}
-            if spectral:
-                row["spectral_norm"] = stats.spectral_norm
-            if self._compared:
-                row |= changes(self._reference.get(info.name), tensor, attention=attention, quick=self._quick)
-            measured[info.name] = stats
-            rows.append(row)
-            positions.append(position)
-        self.measured = measured
-        self._store.append("steps", {"step": step, **scalars})
+    def add(step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
+        store.append("steps", {"step": step, **scalars})
+        held = {at: info for at, info in enumerate(structure.parameters) if info.name in tensors}
+        rows = [_row(info, tensors[info.name], reference, quick=quick) for info in held.values()]
         if rows:
-            at = np.array(positions, dtype=np.int32)
-            self._store.append("parameters", {"step": step, "parameter": at, **_columns(rows)})
-        shapes = {info.name: info.shape for info in self._infos if info.name in self._of_laws}
+            store.append("parameters", {"step": step, "parameter": np.array([*held], np.int32), **_columns(rows)})
         if shapes and all(name in tensors and tuple(tensors[name].shape) == shape for name, shape in shapes.items()):
-            c = np.asarray(self._laws.c(tensors))
-            self._store.append("neurons", {"step": step, "law": np.arange(len(c), dtype=np.int32), "c": c})
+            c = recorded.c({name: _array(tensors[name]) for name in shapes})
+            store.append("neurons", {"step": step, "law": np.arange(len(c), dtype=np.int32), "c": c})
 
-    def tell(self, notes: Iterable[str]) -> None:
-        """Keep remarks with the run."""
-        self._store.update_meta(notes=[*self._store.meta["notes"], *notes])
-
-    def __enter__(self) -> Self:
-        """The run has begun already."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
-        """Seal the run."""
-        if isinstance(error, KeyboardInterrupt):
-            self._store.seal("interrupted")
-        else:
-            self._store.seal("finished" if error is None else "failed", None if error is None else str(error))
+    try:
+        yield add
+        store.update_meta(notes=[*store.meta["notes"], *remarks()])
+    except KeyboardInterrupt:
+        store.seal("interrupted")
+        raise
+    except BaseException as error:
+        store.seal("failed", str(error))
+        raise
+    store.seal("finished")
 
 
-def _described(laws: "Laws | Stack") -> dict[str, Any]:
-    """As meta.json has them."""
-    if isinstance(laws, Stack):
-        return meta.of_laws([], laws.excluded, None) | {"found": laws.entries}
-    return meta.of_laws(laws, laws.excluded, None)
+def _row(info: ParameterInfo, tensor: Tensor, reference: Tensors | None, *, quick: bool) -> dict[str, float]:
+    attention = info.role == ATTENTION
+    row = measure(tensor, spectral=not quick and not attention)
+    if reference is not None:
+        row |= changes(reference.get(info.name), tensor, attention=attention, quick=quick)
+    return row
 
 
-def _columns(rows: Iterable[Mapping[str, float]]) -> dict[str, Any]:
+def _columns(rows: list[dict[str, float]]) -> dict[str, Any]:
     """One array a column; what a row lacks is masked."""
-    rows = list(rows)
-    names = dict.fromkeys(name for row in rows for name in row)
     return {
         name: np.ma.masked_array(
-            [row.get(name, math.nan) for row in rows], mask=[name not in row for row in rows], dtype=np.float64
+            [row.get(name, np.nan) for row in rows], mask=[name not in row for row in rows], dtype=np.float64
         )
-        for name in names
+        for name in dict.fromkeys(name for row in rows for name in row)
     }
+
+
+def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """On the host, in a type that numpy has."""
+    tensor = tensor.detach()
+    return (tensor.float() if tensor.itemsize == 2 else tensor).numpy()
 
 
 def checkpoint(_: int) -> bool:
@@ -158,65 +143,58 @@ def checkpoint(_: int) -> bool:
     return True
 
 
-class PassRecord:
-    """Writes a step of a run for each checkpoint: what a step of training would have measured there.
+@contextmanager
+def record_passes(
+    folder: Path, name: str, remarks: Remarks, case: ModelCase, reference: Tensors, *, compared: bool, overwrite: bool
+) -> Iterator[Add]:
+    """Gives what writes a step of a run for each checkpoint: what a step of training would have measured there.
 
     The model runs in training mode, with the same random numbers for each checkpoint.
+
+    Args:
+        folder: Of the run.
+        name: Of the run.
+        remarks: Notes to keep with the run.
+        case: The model, its inputs and its loss.
+        reference: The weights that laws are found with, and changes measured from.
+        compared: Measure changes.
+        overwrite: Delete the run that is in the folder.
     """
+    from gatdiag.recorder import Recorder  # a heavy import that weights alone do not need
 
-    def __init__(
-        self, case: ModelCase, structure: Structure, folder: Path, name: str, *, compared: bool, overwrite: bool
-    ) -> None:
-        from gatdiag.recorder import Recorder  # a heavy import that weights alone do not need
+    metrics = _RECORDED if compared else [name for name in _RECORDED if name not in _CHANGES]
+    settings = Settings(select(metrics, 20.0), every=checkpoint, overwrite=overwrite, name=name)
+    recorder = Recorder(case.model, folder, settings)
+    if not recorder.enabled:
+        raise InputError("GATDIAG_DISABLE is set, so nothing can be recorded: unset it")
+    case.model.train()
 
-        self._case = case
-        self._names = [info.name for info in structure.parameters]
-        self.measured: Mapping[str, WeightStats] = {}
-        metrics = _RECORDED if compared else [name for name in _RECORDED if name not in _CHANGES]
-        settings = Settings(select(metrics, 20.0), every=checkpoint, overwrite=overwrite, name=name)
-        self._recorder = Recorder(case.model, folder, settings)
-        if not self._recorder.enabled:
-            raise InputError("GATDIAG_DISABLE is set, so nothing can be recorded: unset it")
-        case.model.train()
-        self._recorder.start()
-
-    def start(self, reference: Mapping[str, Tensor]) -> None:
-        """Measure changes from these weights on; the laws are found with them."""
-        load_weights_(self._case.model, reference)
-        self._loss()
-
-    def add(self, step: int, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> None:
-        """Write one checkpoint; ModelError where the model or the loss fails."""
-        load_weights_(self._case.model, tensors)
-        self._case.model.zero_grad()
-        loss = self._loss()
+    def add(step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
+        load_weights_(case.model, tensors)
+        case.model.zero_grad()
+        loss = _loss(case)
         loss.backward()
-        with self._recorder.step(step):
-            self._recorder.log(loss=loss, **scalars)
-        self.measured = {name: measure(tensors[name]) for name in self._names if name in tensors}
+        with recorder.step(step):
+            recorder.log(loss=loss, **scalars)
 
-    def tell(self, notes: Iterable[str]) -> None:
-        """Keep remarks with the run."""
-        for note in notes:
-            self._recorder.note(note)
-
-    def __enter__(self) -> Self:
-        """The run has begun already."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
-        """Seal the run."""
-        self._case.model.zero_grad()
-        self._recorder.__exit__(kind, error, None)
-
-    def _loss(self) -> Tensor:
-        case = self._case
-        torch.manual_seed(0)
+    with recorder:
+        load_weights_(case.model, reference)
+        _loss(case)
         try:
-            output = case.model(*case.args, **case.kwargs)
-            loss = case.loss(output) if case.loss is not None else output
-        except Exception as error:  # the user's code
-            raise ModelError(f"The model fails with these weights: {type(error).__name__}: {error}") from error
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            raise ModelError("The loss has to be a scalar tensor that depends on the weights")
-        return loss
+            yield add
+        finally:
+            case.model.zero_grad()
+        for note in remarks():
+            recorder.note(note)
+
+
+def _loss(case: ModelCase) -> Tensor:
+    torch.manual_seed(0)
+    try:
+        output = case.model(*case.args, **case.kwargs)
+        loss = case.loss(output) if case.loss is not None else output
+    except Exception as error:  # the user's code
+        raise ModelError(f"The model fails with these weights: {type(error).__name__}: {error}") from error
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise ModelError("The loss has to be a scalar tensor that depends on the weights")
+    return loss

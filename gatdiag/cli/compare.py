@@ -71,10 +71,10 @@ def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd
 
     changed = {
         info: changes(
-            one.tensors.get(info.name), other.tensors[info.name], attention=info.role == ATTENTION, quick=True
+            one.last.tensors.get(info.name), other.last.tensors[info.name], attention=info.role == ATTENTION, quick=True
         ).get(_CHANGED, math.nan)
         for info in other.structure.parameters
-        if info.name in other.tensors
+        if info.name in other.last.tensors
     }
     rows = [
         {"layer": i.name, "role": i.role, "quantity": _CHANGED, "first": 0.0, "second": share, "difference": share}

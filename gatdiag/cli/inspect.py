@@ -33,7 +33,7 @@ from gatdiag.errors import InputError
 from gatdiag.names import printable, shortened
 
 if TYPE_CHECKING:
-    from gatdiag.checkpoint import Checkpoint, Inspection, LayerRow
+    from gatdiag.checkpoint import Checkpoint, Inspection
     from gatdiag.diagnosis import Diagnosis
 
 _COLUMN: Final = 10  # characters that a terminal gives to a number
@@ -42,7 +42,7 @@ _NAME: Final = 40  # characters of a layer's name
 _NOTES: Final = 12  # on a terminal, and how many characters of each
 _NOTE: Final = 800
 
-# Heading, attribute of LayerRow, format; those further right go first where the terminal is narrow.
+# Heading, column of `checkpoint.layer_table`, format; those further right go first where the terminal is narrow.
 _COLUMNS: Final[Sequence[tuple[str, str, str]]] = (
     ("‖W‖", "norm", ".3g"),
     ("largest\n|c|", "c", ".2g"),
@@ -115,7 +115,7 @@ def inspect(
         }
         inspection = checkpoint.inspect(files, Path(folder) / "run", subject=subject, **options)
         diagnosis = diagnosis_of(inspection.run, inspection)
-        rows = checkpoint.layer_rows(inspection)
+        rows = [*checkpoint.layer_table(inspection).itertuples()]
         written = [] if out is None else _write(inspection, out, overwrite=overwrite)
     _print(inspection, rows, diagnosis, written)
     end([diagnosis], fail_on)
@@ -178,13 +178,13 @@ def _write(inspection: Inspection, out: Path, *, overwrite: bool) -> list[str]:
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def _print(inspection: Inspection, rows: Sequence[LayerRow], diagnosis: Diagnosis, written: Sequence[str]) -> None:
+def _print(inspection: Inspection, rows: Sequence[Any], diagnosis: Diagnosis, written: Sequence[str]) -> None:
     console = plain_console()
     steps, paths = inspection.run.steps["step"].tolist(), inspection.checkpoints
     if len(paths) > 1:
         title = f"{len(paths)} checkpoints from step {steps[0]} to {steps[-1]}; below the last, {paths[-1]}"
     else:
-        title = f"{paths[0]}, step {steps[0]}" if inspection.has_steps else str(paths[0])
+        title = f"{paths[0]}, step {steps[0]}" if inspection.last.position is not None else str(paths[0])
     console.print(printable(title))
     left_out = max(0, len(rows) - 2 * _ROWS)
     console.print(_table([*rows[:_ROWS], *rows[_ROWS + left_out :]], console.width))
@@ -202,7 +202,7 @@ def _print(inspection: Inspection, rows: Sequence[LayerRow], diagnosis: Diagnosi
         console.print(printable(f"written: {line}"), soft_wrap=True)
 
 
-def _table(rows: Sequence[LayerRow], width: int) -> Table:
+def _table(rows: Sequence[Any], width: int) -> Table:
     texts = [[printable(shortened(row.layer, _NAME)), printable(row.kind), row.initialization] for row in rows]
     names = sum(max(map(len, column)) + 1 for column in zip(*texts, strict=True))
     measured = [column for column in _COLUMNS if any(number(getattr(row, column[1]), "g") for row in rows)]

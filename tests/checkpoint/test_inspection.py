@@ -2,7 +2,6 @@
 
 import copy
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import GCN
 
 import gatdiag
-from gatdiag.checkpoint.inspection import Notes, inspect
-from gatdiag.checkpoint.overview import layer_rows, weight_table
+from gatdiag.checkpoint import inspect, layer_table, weight_table
 from gatdiag.checkpoint.record import ModelCase
 from gatdiag.diagnosis import diagnose
 from gatdiag.errors import InputError, ModelError
@@ -147,7 +145,7 @@ def test_changes_from_another_checkpoint(saved, tmp_path):
 def test_one_checkpoint_has_changed_from_nothing(saved, tmp_path):
     inspection = inspect(saved[0] / "epoch10.pt", tmp_path / "run")
     assert inspection.run.parameters.unchanged_fraction.isna().all()
-    assert all(math.isnan(row.changed) and math.isnan(row.c_drift) for row in layer_rows(inspection))
+    assert layer_table(inspection)[["changed", "c_drift"]].isna().all(axis=None)
 
 
 def test_checkpoints_without_a_step_are_counted(data, tmp_path):
@@ -160,7 +158,7 @@ def test_checkpoints_without_a_step_are_counted(data, tmp_path):
     assert len(told) == 1
     assert "second.pt" in told[0]
     assert "third.pt" in told[0]
-    assert not inspection.has_steps
+    assert inspection.last.position is None
 
 
 def test_names_that_do_not_fit_the_model_are_told(saved, data, tmp_path):
@@ -224,7 +222,7 @@ def test_a_model_that_returns_nan_has_no_c(saved, data, tmp_path):
 def test_a_prefix_on_one_side_is_no_obstacle(saved, data, tmp_path):
     torch.save({f"net.{name}": value for name, value in saved[1][3].state_dict().items()}, tmp_path / "net.pt")
     inspection = inspect(tmp_path / "net.pt", tmp_path / "run", subject=subject_of(data, with_loss=False))
-    assert set(inspection.measured) == {name for name, _ in saved[1][3].named_parameters()}
+    assert set(weight_table(inspection).parameter) == {name for name, _ in saved[1][3].named_parameters()}
 
 
 def test_a_checkpoint_of_another_model_is_refused(saved, tmp_path):
@@ -286,7 +284,7 @@ def test_a_row_says_nothing_of_earlier_checkpoints(tmp_path):
     state = GCN(3, 4, 3, out_channels=2).state_dict()
     torch.save(state, tmp_path / "step1.pt")
     torch.save({name: value for name, value in state.items() if "convs.2" not in name}, tmp_path / "step2.pt")
-    last = layer_rows(inspect(tmp_path, tmp_path / "run"))[-1]
+    *_, last = layer_table(inspect(tmp_path, tmp_path / "run")).itertuples()
     assert last.layer == "convs.2"
     assert math.isnan(last.norm)
     assert math.isnan(last.changed)
@@ -357,14 +355,4 @@ class TestFindings:
             for parameter in model.parameters():
                 parameter[0] = 0
         assert self.of(model.state_dict(), tmp_path) == {}
-        assert not any(
-            row.dead_rows or row.dead_columns for row in layer_rows(inspect(tmp_path / "x.pt", tmp_path / "r"))
-        )
-
-
-def test_a_note_is_told_once_with_few_of_its_checkpoints():
-    notes = Notes()
-    for number in range(100):
-        notes.add("of all")
-        notes.add("lacks 'a'", Path(f"{number}.pt"))
-    assert notes.texts() == ("of all", "'0.pt', '1.pt' and 98 more: lacks 'a'")
+        assert not weight_table(inspect(tmp_path / "x.pt", tmp_path / "r"))[["dead_rows", "dead_columns"]].sum().any()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gatdiag.checkpoint import inspect, layer_rows
+from gatdiag.checkpoint import inspect, layer_table
 
 
 @pytest.mark.parametrize("steps", [1, 7])
@@ -18,7 +18,7 @@ def test_adam_remembers_a_constant_gradient(tmp_path, steps):
             parameter.grad = gradients[name].clone()
         optimizer.step()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "x.pt")
-    for row in layer_rows(inspect(tmp_path / "x.pt", tmp_path / "run")):
+    for row in layer_table(inspect(tmp_path / "x.pt", tmp_path / "run")).itertuples():
         name = f"{row.layer}.weight"
         expected = gradients[name].norm() / dict(model.named_parameters())[name].norm()
         assert row.remembered_gradient == pytest.approx(expected.item(), rel=1e-4)
@@ -30,7 +30,10 @@ def test_other_optimizers_remember_no_gradient(tmp_path):
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "x.pt")
-    assert all(math.isnan(row.remembered_gradient) for row in layer_rows(inspect(tmp_path / "x.pt", tmp_path / "run")))
+    assert all(
+        math.isnan(row.remembered_gradient)
+        for row in layer_table(inspect(tmp_path / "x.pt", tmp_path / "run")).itertuples()
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_moments_that_make_no_sense(tmp_path, moment, step, betas):
     state = {0: {"exp_avg": torch.ones(4, 3), "exp_avg_sq": moment, "step": step}}
     optimizer = {"state": state, "param_groups": [{"params": [0], "betas": betas}]}
     torch.save({"model": {"0.weight": torch.ones(4, 3)}, "optimizer": optimizer}, tmp_path / "x.pt")
-    (row,) = layer_rows(inspect(tmp_path / "x.pt", tmp_path / "run"))
+    (row,) = layer_table(inspect(tmp_path / "x.pt", tmp_path / "run")).itertuples()
     assert math.isnan(row.remembered_gradient)
 
 
@@ -59,7 +62,7 @@ def test_moments_that_make_no_sense(tmp_path, moment, step, betas):
 def test_norms_of_a_weight_that_is_computed_are_not_known(tmp_path, made):
     model = nn.ModuleDict({"lin": made(nn.Linear(4, 4)), "other": nn.Linear(4, 5)})
     torch.save(model.state_dict(), tmp_path / "x.pt")
-    row, other = layer_rows(inspect(tmp_path / "x.pt", tmp_path / "run"))
+    row, other = layer_table(inspect(tmp_path / "x.pt", tmp_path / "run")).itertuples()
     assert math.isnan(row.norm)
     assert math.isnan(row.spectral_norm)
     assert other.norm == pytest.approx(model["other"].weight.norm().item(), rel=1e-5)
@@ -69,5 +72,5 @@ def test_norms_of_a_weight_that_is_computed_are_not_known(tmp_path, made):
 def test_a_layer_of_infinities_is_neither_balanced_nor_constant(tmp_path):
     tensors = {name: torch.full((4, 4), math.inf) for name in ("lin1.weight", "lin2.weight")}
     torch.save(tensors, tmp_path / "x.pt")
-    rows = layer_rows(inspect(tmp_path / "x.pt", tmp_path / "run"))
-    assert [row.initialization for row in rows] == ["", ""]
+    table = layer_table(inspect(tmp_path / "x.pt", tmp_path / "run"))
+    assert table.initialization.tolist() == ["", ""]

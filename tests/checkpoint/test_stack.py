@@ -12,16 +12,28 @@ from torch import nn
 from gatdiag import find_laws
 from gatdiag.checkpoint.stack import ASSUMED, _law, find_stack
 from gatdiag.experiments import models
+from gatdiag.laws import Laws
 from gatdiag.structure.from_names import find_layers
+from gatdiag.structure.stack import plain_stack
 from tests.laws.zoo import ZOO, build
 
 X = torch.linspace(-1, 1, 60).view(12, 5).sin()
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 5, 9]])
 
 
-def stack_of(model):
-    tensors = model.state_dict()
-    return tensors, find_stack(tensors, find_layers(tensors))
+def shown(tensors):
+    """The laws that a state dict shows, and why it shows no others."""
+    return find_stack(tensors, find_layers(tensors))
+
+
+def laws_of(tensors):
+    """The laws, of a kind that computes c in a way of its own."""
+    laws, excluded = shown(tensors)
+    return Laws(list(laws), tensors, excluded)
+
+
+def c_of(tensors):
+    return shown(tensors)[0].c({name: tensor.numpy() for name, tensor in tensors.items()})
 
 
 def entries(term):
@@ -46,16 +58,14 @@ def neurons(laws):
 
 
 def assert_same(model, *args, **kwargs):
-    tensors, found_stack = stack_of(model)
-    traced = find_laws(model, *args, **kwargs)
-    laws = found_stack.laws(tensors)
+    traced, laws = find_laws(model, *args, **kwargs), laws_of(model.state_dict())
     known, found = by_terms(traced), by_terms(laws)
     assert len(laws) > 0
     assert found.keys() <= known.keys()
     for terms, value in found.items():
         assert value == pytest.approx(known[terms], abs=1e-6)
     assert len(laws) == neurons(traced)
-    assert found_stack.c(tensors) == pytest.approx(laws.c().numpy(), rel=1e-5, abs=1e-6)
+    assert c_of(model.state_dict()) == pytest.approx(laws.c().numpy(), rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -124,11 +134,10 @@ UNBROKEN = [name for name in ZOO if not any(re.search(words, name) for words in 
 def false_laws(name):
     """How many of the laws that the state dict shows are none that tracing finds, by their values."""
     case = build(name)
-    tensors, found_stack = stack_of(case.model)
-    if not found_stack.pairs:
+    values = laws_of(case.model.state_dict()).c().tolist()
+    if not values:
         return 0
     known = sorted(find_laws(case.model, *case.args, **(case.kwargs or {})).c().tolist())
-    values = found_stack.laws(tensors).c().tolist()
     return sum(min((abs(value - other) for other in known), default=1) > 1e-9 for value in values)
 
 
@@ -166,7 +175,10 @@ def stack(*widths, make=gnn.GCNConv):
 
 
 def fed(model):
-    return [(one.path, following.path) for one, following in stack_of(model)[1].pairs]
+    """A layer, and the one that its outputs feed, as the laws have them."""
+    structure = find_layers(model.state_dict())
+    ends = ((law.layer, structure.layer_of(law.terms[-1].parameter).name) for law in shown(model.state_dict())[0])
+    return list(dict.fromkeys(ends))
 
 
 def test_equal_widths_follow_their_numbers():
@@ -220,10 +232,10 @@ def tied():
     ],
 )
 def test_what_is_no_plain_stack_has_no_law_and_a_reason(model, reason):
-    found = stack_of(model)[1]
-    assert not found.pairs
-    assert all(reason in excluded.reason and "give --model" in excluded.reason for excluded in found.excluded)
-    assert found.excluded
+    laws, excluded = shown(model.state_dict())
+    assert not len(laws)
+    assert all(reason in each.reason and "give --model" in each.reason for each in excluded)
+    assert excluded
 
 
 class Wired(nn.Module):
@@ -256,9 +268,7 @@ def test_no_law_is_false_where_layers_read_parts_of_others():
     for seed in range(500):
         torch.manual_seed(seed)
         model = Wired(seed)
-        tensors, found_stack = stack_of(model)
-        if found_stack.pairs:
-            laws = by_terms(found_stack.laws(tensors)).keys()
+        if laws := by_terms(laws_of(model.state_dict())).keys():
             assert laws <= by_terms(find_laws(model, X)).keys(), model.wires
             found += len(laws)
     assert found > 100
@@ -306,7 +316,7 @@ def test_the_way_round_of_square_matrices_is_that_of_their_series(make, pattern)
 def test_square_matrices_of_which_nothing_tells_the_way_round_have_no_law(pattern):
     model = Stack(pattern, *stack(8, 8, 8, make=nn.Linear))
     assert not fed(model)
-    assert "count outputs is not known" in stack_of(model)[1].excluded[0].reason
+    assert "count outputs is not known" in shown(model.state_dict())[1][0].reason
     assert len(fed(Stack("lin#", *stack(8, 8, 8, make=nn.Linear)))) == 1
 
 
@@ -336,10 +346,9 @@ def test_whatever_the_shapes_there_is_an_answer_and_both_ways_to_c_agree(name):
     found = 0
     for _ in range(150):
         tensors = mutated(whole, rng)
-        found_stack = find_stack(tensors, find_layers(tensors))
-        c = found_stack.c(tensors)
+        c = c_of(tensors)
         found += len(c)
-        assert c == pytest.approx(found_stack.laws(tensors).c().numpy(), rel=1e-4, abs=1e-5, nan_ok=True)
+        assert c == pytest.approx(laws_of(tensors).c().numpy(), rel=1e-4, abs=1e-5, nan_ok=True)
     assert found > 0
 
 
@@ -355,11 +364,10 @@ def test_whatever_the_shapes_there_is_an_answer_and_both_ways_to_c_agree(name):
     ids=["GIN", "GCN", "heads", "averaged heads", "one neuron"],
 )
 def test_what_is_recorded_of_the_laws_is_all_of_them(model):
-    tensors, found_stack = stack_of(model)
-    laws = found_stack.laws(tensors)
-    one_by_one = [_law(*pair, neuron) for pair in found_stack.pairs for neuron in range(pair[1].inputs)]
+    laws = shown(model.state_dict())[0]
+    pairs = pairwise(plain_stack(model.state_dict(), find_layers(model.state_dict())))
+    one_by_one = [_law(*pair, neuron) for pair in pairs for neuron in range(pair[1].inputs)]
     assert [(law.name, law.kind, law.layer, law.neuron, law.terms) for law in laws] == [
         (law.name, law.kind, law.layer, law.neuron, law.terms) for law in one_by_one
     ]
     assert len(laws) > 0
-    assert found_stack.parameters == frozenset(laws.parameters)

@@ -14,7 +14,7 @@ from torch_geometric.nn import GCN
 from typer.testing import CliRunner
 
 import gatdiag
-from gatdiag.checkpoint import inspect, layer_rows
+from gatdiag.checkpoint import inspect, layer_table
 from gatdiag.cli.app import app
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import gat
@@ -164,8 +164,8 @@ class TestRebalance:
         torch.testing.assert_close(
             outputs(tmp_path / "out.pt", graph), outputs(saved / "epoch4.pt", graph), rtol=1e-5, atol=1e-6
         )
-        layers = layer_rows(inspect(tmp_path / "out.pt", tmp_path / "inspected"))
-        assert max(layer.c for layer in layers[:-1]) < 1e-6
+        layers = layer_table(inspect(tmp_path / "out.pt", tmp_path / "inspected"))
+        assert layers.c[:-1].max() < 1e-6
         assert "largest difference of outputs in float64" in done.stdout
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -251,7 +251,12 @@ def _library_classes(module: nn.Module) -> list[type]:
     return [cls for cls in classes if cls.__module__.startswith(("torch_geometric.", "torch.nn."))]
 
 
-def role_of(name: str, dimensions: int, owner: nn.Module, adapter: str | None) -> Role:
+def normalizes(module: nn.Module) -> bool:
+    """True for a normalization, by the name of its class."""
+    return any(_NORM.search(cls.__name__) for cls in type(module).__mro__)
+
+
+def role_of(name: str, dimensions: int, adapter: str | None, *, normalizes: bool) -> Role:
     """The role of one parameter.
 
     In this order: a parameter of a normalization is its scale or shift; what is called a bias is one; then what the
@@ -261,17 +266,17 @@ def role_of(name: str, dimensions: int, owner: nn.Module, adapter: str | None) -
     Args:
         name: Of the parameter, relative to its layer, parametrizations already looked through (`lin_l.weight`).
         dimensions: How many axes it has.
-        owner: The module that holds it.
         adapter: As `adapter_name` gave it for the layer.
+        normalizes: Whether the module that holds it does.
 
     Example:
-        >>> role_of("weight", 1, nn.LayerNorm(3), None)
+        >>> role_of("weight", 1, None, normalizes=True)
         'norm scale'
-        >>> role_of("lin_edge.weight", 2, nn.Linear(2, 3), "GATv2Conv")
+        >>> role_of("lin_edge.weight", 2, "GATv2Conv", normalizes=False)
         'edge weight'
     """
     last = name.rpartition(".")[2]
-    if last in _NORM_ROLES and any(_NORM.search(cls.__name__) for cls in type(owner).__mro__):
+    if normalizes and last in _NORM_ROLES:
         return _NORM_ROLES[last]
     if "bias" in last:
         return BIAS

@@ -10,7 +10,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatdiag.errors import ModelError
-from gatdiag.structure.adapters import ADAPTERS, adapter_name, kind_of, role_of, weight_name
+from gatdiag.structure.adapters import ADAPTERS, adapter_name, kind_of, normalizes, role_of, weight_name
 from gatdiag.structure.copying import tensors_among
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 from gatdiag.structure.replica import Replica, refuse_uninitialized, replicate, unwrapped
@@ -120,7 +120,7 @@ def _infos(model: nn.Module, drafts: Mapping[str, _Draft]) -> dict[str, Paramete
             infos[name] = ParameterInfo(
                 name=name,
                 names=tuple(names[id(parameter)]),
-                role=role_of(relative, parameter.dim(), modules[holder], draft.adapter),
+                role=role_of(relative, parameter.dim(), draft.adapter, normalizes=normalizes(modules[holder])),
                 shape=tuple(parameter.shape),
                 trainable=parameter.requires_grad,
                 module=holder,

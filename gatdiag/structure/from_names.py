@@ -22,9 +22,9 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gatdiag.structure.adapters import ADAPTERS, BLOCKS, Role, role_of, weight_name
+from gatdiag.structure.adapters import ADAPTERS, BLOCKS, role_of, weight_name
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 
 Shape: TypeAlias = tuple[int, ...]
@@ -39,8 +39,6 @@ _BUFFER = re.compile(
 _NUMBER = re.compile(r"([0-9]+)")
 
 _NORMS: Final = ("BatchNorm", "BatchNorm1d", "LayerNorm", "RMSNorm", "GraphNorm")
-_NORM_ROLES: Final[Mapping[str, Role]] = {"weight": "norm scale", "scale": "norm scale", "bias": "norm shift"}
-_PLAIN: Final = nn.Module()  # role_of asks an owner's class whether it normalizes; here names have said so already
 _INNER: Final = ("conv_in", "conv_out", "phi")  # convolutions inside a convolution: layers of their own
 _WRAPPERS: Final = ("DirGNNConv", "AntiSymmetricConv")
 _LINEAR: Final = re.compile(r"(^|_)(lin|linear|fc)s?\d*(_|$)", re.IGNORECASE)  # names that nn.Linear alone is given
@@ -184,10 +182,9 @@ def _last_word(path: str) -> str:
 
 
 def _info(key: str, meant: str, path: str, modules: "_Modules", names: tuple[str, ...], shape: Shape) -> ParameterInfo:
-    owner, _, last = meant.rpartition(".")
-    role = role_of(meant.removeprefix(f"{path}."), len(shape), _PLAIN, modules.kind(path))
-    if modules.kind(owner) in _NORMS:
-        role = _NORM_ROLES.get(last, role)
+    owner = meant.rpartition(".")[0]
+    relative = meant.removeprefix(f"{path}.")
+    role = role_of(relative, len(shape), modules.kind(path), normalizes=modules.kind(owner) in _NORMS)
     return ParameterInfo(key, names, role, shape, trainable=True, module=owner)
 
 

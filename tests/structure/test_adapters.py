@@ -11,7 +11,7 @@ import torch_geometric.nn as gnn
 from torch import nn
 
 from gatdiag.structure import Structure, discover
-from gatdiag.structure.adapters import ADAPTERS, adapter_name, role_of
+from gatdiag.structure.adapters import ADAPTERS, adapter_name, normalizes, role_of
 
 NODES, CHANNELS, HIDDEN, EDGE_CHANNELS = 4, 8, 4, 3
 EDGES = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 2, 3, 0, 0, 1]])
@@ -321,4 +321,4 @@ def test_same_name_outside_the_libraries_is_no_adapter():
 
 def test_a_class_that_merely_mentions_a_norm_is_no_norm():
     owner = type("LayerNormGCN", (nn.Module,), {})()
-    assert role_of("weight", 2, owner, None) == "feature weight"
+    assert role_of("weight", 2, None, normalizes=normalizes(owner)) == "feature weight"

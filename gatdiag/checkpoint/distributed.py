@@ -7,7 +7,7 @@ bytes of which file each part of each tensor was written by torch.save.
 import io
 import pickle
 from collections import OrderedDict
-from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -34,20 +34,16 @@ _DTYPES = {f"torch.{name}" for name, value in vars(torch).items() if isinstance(
 
 
 class _Object:
-    """Stands for an object of any class: nothing but what the pickle says of it."""
+    """Stands for an object of any class: nothing but what the pickle says of it, and None for all else."""
 
     def __init__(self, *_: Any) -> None:
-        self.state: Mapping[str, Any] = {}
+        pass
 
     def __setstate__(self, state: Any) -> None:
-        self.state = state if isinstance(state, dict) else {}
+        self.__dict__.update(state if isinstance(state, dict) else {})
 
-    def get(self, name: str) -> Any:  # no __getitem__, by which tuple(...) would iterate without end
-        return self.__dict__.get("state", {}).get(name)
-
-    @property
-    def kind(self) -> str:
-        return type(self).__name__
+    def __getattr__(self, name: str) -> Any:  # not __getitem__, by which tuple(...) would iterate without end
+        return None
 
 
 class _Unpickler(pickle._Unpickler):  # the one in Python, which allocates nothing that a file merely claims
@@ -67,16 +63,14 @@ def read_distributed(folder: Path) -> dict[Any, Any]:
         InputError: The description or a part is damaged or missing, or needs more than weights-only loading.
     """
     described = _metadata(folder / METADATA)
-    entries, paths = described.get("state_dict_metadata"), described.get("planner_data")
-    parts = _parts(described.get("storage_data"))
+    entries, paths, parts = described.state_dict_metadata, described.planner_data, _parts(folder, described)
     if not isinstance(entries, dict):
         raise InputError("its .metadata lists no tensors")
-    reader = _Reader(folder)
     data: dict[Any, Any] = {}
     for name, entry in entries.items():
-        value = _value(reader, name, entry, parts.get(name, []))
         path = paths.get(name) if isinstance(paths, dict) else None
-        _place(data, path if isinstance(path, tuple) and path else (name,), value)
+        value = _value(name, entry, parts.get(name, []))
+        _put(data, path if isinstance(path, tuple) and path else (name,), value)
     return data
 
 
@@ -86,74 +80,71 @@ def _metadata(path: Path) -> _Object:
     data = path.read_bytes()
     scan(io.BytesIO(data), len(data))
     described = _Unpickler(io.BytesIO(data)).load()
-    if not isinstance(described, _Object) or described.kind != "Metadata":
+    if not isinstance(described, _Object) or type(described).__name__ != "Metadata":
         raise InputError("its .metadata does not describe a distributed checkpoint")
     return described
 
 
-def _parts(stored: Any) -> dict[str, list[tuple[_Object, _Object]]]:
-    """Name -> (index, place) of each of its parts."""
-    parts: dict[str, list[tuple[_Object, _Object]]] = {}
-    for index, place in stored.items():
-        if not isinstance(index, _Object) or not isinstance(place, _Object) or not isinstance(index.get("fqn"), str):
+@dataclass(frozen=True)
+class _Part:
+    """A part of a tensor: where it begins in that, and where it is."""
+
+    begins: tuple[int, ...]
+    file: Path
+    offset: int
+    length: int
+
+    def read(self) -> Any:
+        with self.file.open("rb") as file:
+            file.seek(self.offset)
+            return read_bytes(file.read(self.length))
+
+
+def _parts(folder: Path, described: _Object) -> dict[str, list[_Part]]:
+    """Name -> its parts, which lie in files of the folder, and together take no more bytes than these have."""
+    parts: dict[str, list[_Part]] = {}
+    for index, place in described.storage_data.items():
+        if not isinstance(index, _Object) or not isinstance(place, _Object) or not isinstance(index.fqn, str):
             raise InputError("its .metadata does not say where the tensors are")
-        parts.setdefault(index.get("fqn"), []).append((index, place))
+        name, offset, length = place.relative_path, place.offset, place.length
+        if type(name) is not str or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
+            raise InputError(f"its .metadata names {quoted(name)}: expected a file in the same folder")
+        if place.transform_descriptors:
+            raise InputError("its tensors are compressed: save them without extensions")
+        file = folder / name
+        if not file.is_file():
+            raise InputError(f"its file {quoted(name)} is missing")
+        if not (type(offset) is type(length) is int and 0 <= offset <= offset + length <= file.stat().st_size):
+            raise InputError(f"its file {quoted(name)} was cut off: a part of it is missing")
+        parts.setdefault(index.fqn, []).append(_Part(index.offset or (), file, offset, length))
+    held = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    if sum(part.length for found in parts.values() for part in found) > held:
+        raise InputError("its .metadata puts several tensors at the same place")
     return parts
 
 
-class _Reader:
-    """Reads parts of the folder's files, no more bytes of them in all than they have."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._left = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-
-    def read(self, place: _Object) -> Any:
-        name, offset, length = place.get("relative_path"), place.get("offset"), place.get("length")
-        if type(name) is not str or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
-            raise InputError(f"its .metadata names {quoted(name)}: expected a file in the same folder")
-        if place.get("transform_descriptors"):
-            raise InputError("its tensors are compressed: save them without extensions")
-        path = self._folder / name
-        if not path.is_file():
-            raise InputError(f"its file {quoted(name)} is missing")
-        if not (type(offset) is type(length) is int and 0 <= offset <= offset + length <= path.stat().st_size):
-            raise InputError(f"its file {quoted(name)} was cut off: a part of it is missing")
-        self._left -= length
-        if self._left < 0:
-            raise InputError("its .metadata puts several tensors at the same place")
-        with path.open("rb") as file:
-            file.seek(offset)
-            return read_bytes(file.read(length))
-
-
-def _value(reader: _Reader, name: Any, entry: Any, parts: list[tuple[_Object, _Object]]) -> Any:
-    kind = entry.kind if isinstance(entry, _Object) else None
+def _value(name: Any, entry: Any, parts: list[_Part]) -> Any:
+    kind = type(entry).__name__
     if kind == "BytesStorageMetadata" and len(parts) == 1:
-        return reader.read(parts[0][1])
+        return parts[0].read()
     if kind != "TensorStorageMetadata" or not parts:
         raise InputError(f"{quoted(name)} is nowhere in its files")
-    return _tensor(reader, name, entry.get("size"), parts)
-
-
-def _tensor(reader: _Reader, name: Any, size: Any, parts: list[tuple[_Object, _Object]]) -> Tensor:
-    pieces = [(index.get("offset") or (), reader.read(place)) for index, place in parts]
-    if not all(isinstance(piece, Tensor) for _, piece in pieces):
+    size, pieces = entry.size, [part.read() for part in parts]
+    if not all(isinstance(piece, Tensor) for piece in pieces):
         raise InputError(f"{quoted(name)} is not a tensor where it should be one")
-    first: Tensor = pieces[0][1].detach()
-    if len(pieces) == 1 and tuple(first.shape) == size:
-        return first
-    held = sum(piece.numel() for _, piece in pieces)
-    if prod(size) != held or len({offset for offset, _ in pieces}) < len(pieces):
+    if len(pieces) == 1 and tuple(pieces[0].shape) == size:
+        return pieces[0].detach()
+    held = sum(piece.numel() for piece in pieces)
+    if prod(size) != held or len({part.begins for part in parts}) < len(parts):
         raise InputError(f"the parts of {quoted(name)} hold {held:,} numbers: expected those of shape {quoted(size)}")
-    whole = torch.zeros(size, dtype=first.dtype)
-    for offset, piece in pieces:
-        place = tuple(slice(begin, begin + length) for begin, length in zip(offset, piece.shape, strict=True))
+    whole = torch.zeros(size, dtype=pieces[0].dtype)
+    for part, piece in zip(parts, pieces, strict=True):
+        place = tuple(slice(begin, begin + length) for begin, length in zip(part.begins, piece.shape, strict=True))
         whole[place].copy_(piece.detach())
     return whole
 
 
-def _place(data: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:
+def _put(data: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:
     """Puts a value where its path leads; positions in lists become keys."""
     for key in path[:-1]:
         data = data.setdefault(key, {})

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.checkpoint.state_dict import clean_names, is_plain
-from gatdiag.structure.from_names import is_buffer
+from gatdiag.structure.from_names import find_layers
 
 _DEPTH = 5  # of containers that an optimizer's state is looked for in
 
@@ -85,9 +85,9 @@ def named_states(optimizer: State, tensors: Mapping[str, Tensor]) -> dict[str, S
     if named and len(named) == len(order) and all(isinstance(name, str) for name in named):
         names: list[str] | None = _by_name(named, tensors)
     else:
-        shapes = {key: _shape(states.get(key)) for key in order}
-        apart = not any(_overlap(shapes, one, other) for one, other in combinations(members, 2))
-        names = _by_order([shapes[key] for key in order], tensors) if apart else None
+        shapes = [[_shape(states.get(key)) for key in group] for group in members]
+        apart = not any(set(one) & set(other) - {None} for one, other in combinations(shapes, 2))
+        names = _by_order([*chain.from_iterable(shapes)], tensors) if apart else None
     if names is None:
         return None
     return {name: states[key] for key, name in zip(order, names, strict=True) if key in states and name in tensors}
@@ -102,28 +102,14 @@ def _by_name(given: list[str], tensors: Mapping[str, Tensor]) -> list[str]:
 
 def _by_order(shapes: list[tuple[int, ...] | None], tensors: Mapping[str, Tensor]) -> list[str] | None:
     """The name at each place, if each shape is that of the parameter there; of a GIN, `eps` may be a buffer."""
-    names = _parameters(tensors)
+    once = {info.name for info in find_layers(tensors).parameters}
+    names = [name for name in tensors if name in once]
     if len(names) != len(shapes):
         names = [name for name in names if not name.endswith("eps")]
     if len(names) != len(shapes):
         return None
     fits = all(shape in (None, tuple(tensors[name].shape)) for name, shape in zip(names, shapes, strict=True))
     return names if fits else None
-
-
-def _overlap(shapes: Mapping[Any, tuple[int, ...] | None], one: list[Any], other: list[Any]) -> bool:
-    """True where two groups hold moments of the same shape, so that they could be in the place of each other."""
-    return bool({shapes[key] for key in one} & {shapes[key] for key in other} - {None})
-
-
-def _parameters(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Names of what can be parameters, each once where several share their memory."""
-    names: dict[tuple[Any, ...], str] = {}
-    for name, tensor in tensors.items():
-        if not is_buffer(name, tensor, tensors):
-            place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.numel() or name)
-            names.setdefault(place, name)
-    return list(names.values())
 
 
 def _shape(state: Any) -> tuple[int, ...] | None:

@@ -31,8 +31,6 @@ _WAY_OUT = (
     "--data names."
 )
 
-Shape = tuple[int, ...]
-
 
 class NoModelError(InputError):
     """A file is whole, but holds no model that is read: an optimizer's state alone, say, or objects of Python's."""
@@ -72,10 +70,11 @@ def find_weights(data: Any) -> Weights:
         InputError: There are several, and nothing says which is the model.
     """
     if not isinstance(data, MutableMapping):
-        raise NoModelError(f"expected a state dict, or a dictionary that holds one, got {_kind(data)}")
+        kind = "a single tensor" if isinstance(data, Tensor) else f"an object of type {type(data).__name__}"
+        raise NoModelError(f"expected a state dict, or a dictionary that holds one, got {kind}")
     within = _path(data, _DEPTH, set())
     if within is None:
-        keys = listed(map(quoted, data), _LISTED) or "nothing at all"
+        keys = _some(data) or "nothing at all"
         holders = [data, *(value for value in data.values() if isinstance(value, Mapping))]
         odd = [key for holder in holders for key in _odd(holder)]
         reason = f", of which {_some(odd)} cannot be used, being {_ODD}" if odd else ""
@@ -88,7 +87,7 @@ def find_weights(data: Any) -> Weights:
     lightning = any(isinstance(key, str) and key.startswith("pytorch-lightning") for key in data)
     usable = [key for key, value in holder.items() if _is_weight(key, value)]
     names, taken = clean_names(usable, modules=("model", "net") if lightning else ())
-    notes = [*_choice(data, within), *_left_out(holder)]
+    notes = [*_notes(data, within, holder)]
     if taken:
         notes.append(f"Prefixes taken off the names: {', '.join(taken)}")
     return Weights(holder, tuple(map(str, within)), names, tuple(notes))
@@ -124,8 +123,7 @@ def _below_any(data: Mapping[Any, Any], depth: int, seen: set[int]) -> tuple[Any
         and (rest := _path(value, depth - 1, seen)) is not None
     }
     if len(found) > 1:
-        names = listed(map(quoted, found), _LISTED)
-        raise InputError(f"it holds several state dicts ({names}): save the one that is meant by itself")
+        raise InputError(f"it holds several state dicts ({_some(found)}): save the one that is meant by itself")
     return next(((key, *rest) for key, rest in found.items()), None)
 
 
@@ -144,28 +142,21 @@ def is_plain(value: Any) -> bool:
     )
 
 
-def _choice(data: Mapping[Any, Any], within: tuple[Any, ...]) -> Iterator[str]:
-    if not within:
-        return
-    others = [
-        key
-        for key, value in data.items()
-        if key != within[0] and key in (*_KEYS, *_AVERAGES) and _path(value, _DEPTH - 1, set()) is not None
-    ]
-    what = "the average of the weights" if within[0] in _AVERAGES else "the weights"
+def _notes(data: Mapping[Any, Any], within: tuple[Any, ...], holder: Mapping[Any, Any]) -> Iterator[str]:
+    """Which of several state dicts was read, and what of it is left out."""
+    usual = (*_KEYS, *_AVERAGES) if within else ()
+    others = [key for key in usual if key != within[0] and _path(data.get(key), _DEPTH - 1, set()) is not None]
+    is_average = bool(within) and within[0] in _AVERAGES
     if others:
+        what = "the average of the weights" if is_average else "the weights"
         yield f"Read {what} under {quoted(within[0])}; not those under {', '.join(map(quoted, others))}"
-    elif within[0] in _AVERAGES:
-        yield f"Only {what} over training is in the file, under {quoted(within[0])}"
-
-
-def _left_out(holder: Mapping[Any, Any]) -> Iterator[str]:
+    elif is_average:
+        yield f"Only the average of the weights over training is in the file, under {quoted(within[0])}"
     if "n_averaged" in holder:
         yield "These weights are an average over training (they come with n_averaged)"
     if odd := _odd(holder):
         yield f"{len(odd)} tensors are left out, being {_ODD}: {_some(odd)}"
-    other = [key for key, value in holder.items() if not isinstance(value, Tensor)]
-    if other:
+    if other := [key for key, value in holder.items() if not isinstance(value, Tensor)]:
         yield f"{len(other)} entries beside the tensors are left out: {_some(other)}"
 
 
@@ -173,12 +164,8 @@ def _odd(holder: Mapping[Any, Any]) -> list[Any]:
     return [key for key, value in holder.items() if isinstance(value, Tensor) and not is_plain(value)]
 
 
-def _some(keys: list[Any]) -> str:
+def _some(keys: Iterable[Any]) -> str:
     return listed(map(quoted, keys), _LISTED)
-
-
-def _kind(data: Any) -> str:
-    return f"an object of type {type(data).__name__}" if not isinstance(data, Tensor) else "a single tensor"
 
 
 def clean_names(keys: Iterable[str], *, modules: tuple[str, ...] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -204,17 +191,15 @@ def clean_names(keys: Iterable[str], *, modules: tuple[str, ...] = ()) -> tuple[
     inside = _WRAPPERS.intersection(part for split in parts for part in split[:-1])
     parts = [[part for part in split[:-1] if part not in inside] + split[-1:] for split in parts]
     taken = [f"{wrapper}." for wrapper in sorted(inside)]
-    while parts and (first := parts[0][0]) in {"module", *modules} and all(_leads(first, split) for split in parts):
+    while parts and (first := parts[0][0]) in {"module", *modules}:
+        if not all(len(split) > 1 and split[0] == first for split in parts):
+            break
         parts = [split[1:] for split in parts]
         taken.append(f"{first}.")
     names = [".".join(split) for split in parts]
     if len(set(names)) < len(keys):
         return {key: key for key in keys}, ()
     return dict(zip(names, keys, strict=True)), tuple(taken)
-
-
-def _leads(first: str, split: list[str]) -> bool:
-    return len(split) > 1 and split[0] == first
 
 
 # --- into a model -----------------------------------------------------------------------------------------------------
@@ -227,28 +212,20 @@ class Fit:
     Attributes:
         tensors: The model's name -> tensor of the checkpoint.
         names: The model's name -> the checkpoint's.
-        missing: What the model has and the checkpoint lacks.
+        lacking: What the model has and the checkpoint lacks, or has in another shape, in words.
         unexpected: What the checkpoint has and the model lacks.
-        reshaped: Name -> shape in the model and in the checkpoint, where these differ.
     """
 
     tensors: Mapping[str, Tensor]
     names: Mapping[str, str]
-    missing: tuple[str, ...]
+    lacking: tuple[str, ...]
     unexpected: tuple[str, ...]
-    reshaped: Mapping[str, tuple[Shape, Shape]]
 
     def differences(self, most: int) -> tuple[str, ...]:
         """Words for what does not fit: up to so many names of each kind."""
-        shapes = [
-            f"{quoted(name)} {list(held)}, the model's {list(own)}" for name, (own, held) in self.reshaped.items()
-        ]
-        differing = (
-            ("missing in the checkpoint, so that the model keeps its own", listed(map(quoted, self.missing), most)),
-            ("unexpected in the checkpoint, and not used", listed(map(quoted, self.unexpected), most)),
-            ("of another shape in the checkpoint, and not used", listed(shapes, most)),
-        )
-        return tuple(f"{what}: {which}" for what, which in differing if which)
+        lacking = "missing in the checkpoint, or of another shape, so that the model keeps its own"
+        differing = {lacking: self.lacking, "unexpected in the checkpoint, and not used": self.unexpected}
+        return tuple(f"{what}: {listed(which, most)}" for what, which in differing.items() if which)
 
 
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping[str, str]) -> Fit:
@@ -265,8 +242,8 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping[str, str]
     Example:
         >>> import torch
         >>> found = fit(nn.Linear(2, 1), {"net.weight": torch.ones(1, 2)}, {"net.weight": "net.weight"})
-        >>> list(found.tensors), found.missing
-        (['weight'], ('bias',))
+        >>> list(found.tensors), found.lacking
+        (['weight'], ("'bias'",))
     """
     own = model.state_dict()
     heads = dict.fromkeys(f"{name.partition('.')[0]}." for name in (*own, *tensors))
@@ -280,14 +257,16 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping[str, str]
             f"The model knows no tensor of the checkpoint: that holds {listed(map(quoted, tensors), 3)}, and the model "
             f"{listed(map(quoted, own), 3)}. {_WAY_OUT}"
         )
-    shapes = {name: (tuple(own[name].shape), tuple(tensor.shape)) for name, tensor in found.items() if _has(own[name])}
-    reshaped = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
+    reshaped = {
+        name: f"{quoted(name)} {list(tensor.shape)}, the model's {list(own[name].shape)}"
+        for name, tensor in found.items()
+        if not is_lazy(own[name]) and own[name].shape != tensor.shape
+    }
     fitted = Fit(
         {name: tensor for name, tensor in found.items() if name not in reshaped},
         {meant[name]: name for name in tensors if meant[name] in found},
-        tuple(name for name in own if name not in found),
-        tuple(name for name in tensors if meant[name] not in own),
-        reshaped,
+        (*(quoted(name) for name in own if name not in found), *reshaped.values()),
+        tuple(quoted(name) for name in tensors if meant[name] not in own),
     )
     if 2 * len(fitted.tensors) < len(own):
         raise InputError(
@@ -311,8 +290,3 @@ def load_weights_(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         model.load_state_dict(dict(tensors), strict=False)
     except RuntimeError as error:
         raise ModelError(f"The model does not take the checkpoint's weights: {error}") from error
-
-
-def _has(tensor: Tensor) -> bool:
-    """True where it has a shape that could differ."""
-    return isinstance(tensor, Tensor) and not is_lazy(tensor)

@@ -96,7 +96,7 @@ def _balanced(
     from gatdiag.remedies import rebalance_
 
     found = fit(case.model, checkpoint.tensors, checkpoint.keys)
-    if found.missing or found.reshaped:
+    if found.lacking:
         raise InputError(
             f"The checkpoint does not fit the model ({'; '.join(found.differences(3))}). If shapes follow from the "
             "graph, name the one it was trained on: --data NAME --root FOLDER, or --inputs"

@@ -236,7 +236,7 @@ def test_a_checkpoint_of_other_widths_is_refused_with_what_differs(saved, data, 
         inspect(saved[0], tmp_path / "run", subject=wide)
     text = str(raised.value)
     assert "of the model's 9 tensors it holds 0 in the same shape" in text
-    assert "of another shape in the checkpoint" in text
+    assert "of another shape" in text
     assert "the model's [1, 1, 9]" in text
     assert "Give the model that was saved" in text
     assert not (tmp_path / "run").exists()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GIN
+from torch_geometric.nn import GIN, GATv2Conv
 
 from gatdiag.checkpoint.optimizer import optimizer_state, optimizers
 from tests.checkpoint.saved import trained
@@ -143,6 +143,17 @@ def test_tied_weights_count_once():
     sum(p.sum() for p in model.parameters()).backward()
     optimizer.step()
     check({"optimizer": optimizer.state_dict()}, model, optimizer)
+
+
+def test_shared_weights_that_are_saved_as_copies_count_once():
+    model = nn.ModuleList([GATv2Conv(3, 4, share_weights=True), GATv2Conv(4, 2, share_weights=True)])
+    optimizer = stepped(model, model.parameters())
+    copies = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state, notes = optimizer_state({"optimizer": optimizer.state_dict()}, copies)
+    assert notes == ()
+    assert state.moments.keys() == moments(optimizer, model).keys()
+    for name, entries in moments(optimizer, model).items():
+        assert torch.equal(state.moments[name]["exp_avg"], entries["exp_avg"])
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class OptimizerHooks:
     @property
     def is_open(self) -> bool:
         """True if a step has begun and is not over."""
-        return self._members is not None
+        return self._members is not None or self._passing is not None
 
     def attach(self) -> None:
         """Start listening."""
@@ -83,7 +83,7 @@ class OptimizerHooks:
 
     def open(self, optimizer: Optimizer | None = None) -> None:
         """A step is about to be made, by an optimizer or by something that is not one of torch's."""
-        self._passing = None  # where this is part of it, it is not like the last one
+        self._alone = self._passing = None  # where this is part of it, it is not like the last one
         if len(self._running) < 2 and self._is_another(optimizer):
             self.close()
         if self._members is None:
@@ -95,7 +95,10 @@ class OptimizerHooks:
 
     def close(self) -> None:
         """The open step is over."""
-        if self._members is not None:
+        if self._passing is not None:
+            self._passing = None
+            self._recorder.on_passed()
+        elif self._members is not None:
             self._recorder.on_done()
             self._members = self._backward_passes = None
 
@@ -176,15 +179,13 @@ class OptimizerHooks:
 
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if optimizer is self._passing:
-            self._passing = None
-            self._recorder.on_passed()
+            self.close()
             return
         if id(optimizer) not in self._running:
             return
         self._running.remove(id(optimizer))
         if self._members is None:
             return
-        self._alone = None
         if not self._running and self._is_complete():
             self._alone = optimizer if len(self._members) == 1 else None
             self.close()

@@ -394,6 +394,7 @@ class Recorder:
             self._guard("this step", self._open, optimizers)
             if self._counter.record is not None:
                 self._guard("signals", self._signals.before_step, optimizers, self._sample)
+        self._await_training()  # which ends the step where an exception keeps it from its end
 
     def on_left_open(self) -> None:
         """The step may go on after what its optimizers have done, until the next training pass begins."""
@@ -429,6 +430,7 @@ class Recorder:
         plan = self._model.plan
         if self._counter.record is not None or not self._layers.rests or plan is None:
             return False
+        self._await_training()
         with self._stopwatch:
             return bool(self._guard("this step", self._is_alike, plan))
 
@@ -449,7 +451,6 @@ class Recorder:
         self._counter.advance()
         if self._counter.record is not None:
             self._layers.start_step(self._counter.record)
-        self._await_training()
 
     def _look_for_errors(self) -> None:
         if self._alarm is not None and self._writer is not None:

@@ -1,5 +1,6 @@
 """Steps of which nothing is recorded: they are counted, and logged to, as if they were; and cost next to nothing."""
 
+import contextlib
 import warnings
 
 import pytest
@@ -182,6 +183,26 @@ def checkpointed(model, data, log):
         optimizer.step()
 
 
+def interrupted(model, data, log):
+    """Now and then in a step, of one optimizer, and later of the first of two."""
+    first, rest = sgd(model.convs[0], model.convs[1]), sgd(model.convs[2].requires_grad_(False))
+
+    def interrupt(*_):
+        if step % 3 == 1:
+            raise KeyboardInterrupt
+
+    first.register_step_pre_hook(interrupt)
+    for step in range(STEPS):
+        model.convs[2].requires_grad_(step > 6)
+        model.zero_grad()
+        loss_of(model, data).backward()
+        with contextlib.suppress(KeyboardInterrupt):
+            first.step()
+            if step > 6:
+                rest.step()
+        log(step_of_user=step)
+
+
 PATTERNS = [
     plain,
     logged_before_the_step,
@@ -196,6 +217,7 @@ PATTERNS = [
     a_hook_steps_the_rest,
     in_evaluation_mode,
     checkpointed,
+    interrupted,
 ]
 
 

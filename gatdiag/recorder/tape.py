@@ -88,13 +88,14 @@ class Tape(TorchFunctionMode):
     def enters(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """A module, any one, is about to run."""
         if self._running:
-            self._running.append(module)
+            if threading.get_ident() == self._thread:
+                self._running.append(module)
         elif not self._has_ended:
             self._contained(self._enter, module, args)
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not self._is_rolling and module is self._model and not _is_redirected(module):
-            self._running = [module]  # an ordinary forward pass, which needs no tape
+            self._thread, self._running = threading.get_ident(), [module]  # an ordinary pass, which needs no tape
         elif (self._is_rolling or self._begins_with(module)) and threading.get_ident() == self._thread:
             self._pause()
             if self._is_transparent(module):

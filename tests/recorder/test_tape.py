@@ -1,6 +1,8 @@
 """Training that does not call the model's own forward pass: its laws are those of what it computes."""
 
 import random
+import sys
+import threading
 import warnings
 from contextlib import nullcontext
 from types import MethodType
@@ -16,6 +18,7 @@ from torch_geometric.nn import GAE, VGAE, DeepGraphInfomax, GATv2Conv, GCNConv
 
 import gatdiag
 from gatdiag.recorder import RecordingWarning
+from gatdiag.recorder.tape import Tape
 from tests.recorder.loops import graph
 
 DATA = graph()
@@ -375,3 +378,28 @@ def test_evaluation_between_steps_changes_nothing(tmp_path):
     run = gatdiag.load(tmp_path / "run")
     assert len(run.neurons) == 3 * 6
     assert run.neurons.delta.abs().max() < 1e-6
+
+
+def test_calls_in_another_thread_are_none_of_training():
+    model, part, other = nn.Identity(), nn.Identity(), nn.Identity()
+    tape, raised = Tape(model, lambda _: None), []
+
+    def call(module):
+        try:
+            for _ in range(200_000):
+                tape.enters(module, ())
+                tape.leaves(module, (), {}, None)
+        except IndexError as error:
+            raised.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        tape.enters(model, ())
+        thread = threading.Thread(target=call, args=(other,))
+        thread.start()
+        call(part)
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert raised == []

@@ -1,7 +1,8 @@
 import pytest
 
+from gatdiag.experiments.reproduce.engine import trained
 from gatdiag.experiments.reproduce.gats import by_depth, changes, gradients
-from gatdiag.experiments.reproduce.reproduction import Drawing, Published, Reproduction
+from gatdiag.experiments.reproduce.reproduction import Drawing, Published, Reproduction, Task
 from gatdiag.experiments.sweep import grid
 
 SMALL = {"data": "csbm:nodes=200,features=16", "model": "gcn", "width": 8, "learning_rate": 1.0, "epochs": 6}
@@ -33,3 +34,11 @@ def small():
         ),
         notes=("A note.",),
     )
+
+
+@pytest.fixture(scope="session")
+def out(small, tmp_path_factory):
+    """Where all of its trainings are."""
+    folder = tmp_path_factory.mktemp("out")
+    trained(small, folder, Task(full=True))
+    return folder

@@ -12,13 +12,6 @@ from gatdiag.experiments.reproduce.reproduction import Published, Task
 from gatdiag.experiments.sweep import cell_key, sweep
 
 
-@pytest.fixture(scope="module")
-def out(small, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("out")
-    trained(small, folder, Task(full=True))
-    return folder
-
-
 def test_intervals_are_those_of_scipy():
     values = [79.5, 80.1, 78.2, 80.3, 77.9]
     mean, half = interval(values)

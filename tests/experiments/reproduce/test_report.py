@@ -12,11 +12,9 @@ from gatdiag.experiments.sweep import grid
 
 
 @pytest.fixture(scope="module")
-def written(small, tmp_path_factory):
-    out = tmp_path_factory.mktemp("out")
+def written(small, out, tmp_path_factory):
     partly = replace(small, full=(*small.full, *(replace(cell, layers=4) for cell in small.full[:1])))
-    trained(small, out, Task(full=True))
-    return write_reproduction(trained(partly, out, Task(full=True, trains=False)), out)
+    return write_reproduction(trained(partly, out, Task(full=True, trains=False)), tmp_path_factory.mktemp("report"))
 
 
 def test_the_page_says_published_and_measured_and_what_is_missing(written):

@@ -94,21 +94,23 @@ def test_trees_are_those_of_alon_and_yahav(depth, permutations):
     assert graph.num_nodes == permutations * leaves * size
     edges, at_leaf = [], []
     walk(0, size - 1, edges, at_leaf)
-    key, value = graph.x.view(-1, size, 2, leaves + 1).argmax(3).unbind(2)
+    keys, values = (one.tolist() for one in graph.x.view(-1, size, 2, leaves + 1).argmax(3).unbind(2))
+    labels = graph.y.tolist()
     assert graph.x.sum(1).eq(2).all()
     links = {}
     for source, target in graph.edge_index.T.tolist() if depth < 4 else []:
         links.setdefault(target // size, []).append((source - target // size * size, target % size))
     for example in range(0, permutations * leaves, 7):
         assert depth == 4 or sorted(links[example]) == sorted(edges)
-        held = [int(value[example, leaf]) for leaf in at_leaf]
+        key, value = keys[example], values[example]
+        held = [value[leaf] for leaf in at_leaf]
         assert sorted(held) == [*range(1, leaves + 1)]
-        assert [int(key[example, leaf]) for leaf in at_leaf] == [*range(1, leaves + 1)]
+        assert [key[leaf] for leaf in at_leaf] == [*range(1, leaves + 1)]
         inner = [node for node in range(size) if node not in at_leaf]
-        assert all(value[example, node] == 0 for node in inner)
-        assert all(key[example, node] == 0 for node in inner[1:])
-        assert int(graph.y[example * size]) == held[int(key[example, 0]) - 1]
-    examples = Counter((tuple(row[at_leaf].tolist()), int(k)) for row, k in zip(value, key[:, 0], strict=True))
+        assert all(value[node] == 0 for node in inner)
+        assert all(key[node] == 0 for node in inner[1:])
+        assert labels[example * size] == held[key[0] - 1]
+    examples = Counter((*(value[leaf] for leaf in at_leaf), key[0]) for key, value in zip(keys, values, strict=True))
     assert depth == 4 or (set(examples.values()) == {1} and len(examples) == permutations * leaves)
     assert permutations == min(1000, factorial(leaves))
 

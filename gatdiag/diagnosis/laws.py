@@ -44,8 +44,9 @@ def law_broken(facts: Facts) -> Finding | str | None:
     return _broken(
         f"In layer {short(worst)} the balance c of the weights into and out of a neuron is, at step {step:,}, "
         f"{number(error[worst])} of their squared norms away from where the optimizer's steps must have put it: the "
-        "loss depends on these weights in another way than by the forward pass (a penalty, a second use), its gradients "
-        "are of other weights than those that moved (SAM), or something else than the optimizer changed them.",
+        "loss depends on these weights in another way than by the forward pass (a penalty, a second use), its "
+        "gradients are of other weights than those that moved (SAM), or something else than the optimizer changed "
+        "them.",
         Evidence("|c - predicted c| over the squared norms that make it up", error[worst]),
         tuple(layer for layer in error if error[layer] > limit("law")),
         step,

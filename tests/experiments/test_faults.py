@@ -2,8 +2,10 @@
 
 import json
 import math
-import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -357,25 +359,27 @@ def test_what_was_trained_is_not_trained_again_but_diagnosed(tmp_path, monkeypat
     assert trained == ["faulty", "repaired", "faulty"]
 
 
-def run_on_one_thread(chosen, folder):
-    torch.set_num_threads(1)  # threads do not live on in a fork
-    run_bank(chosen, folder, jobs=1)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_killed_bank_goes_on_where_it_was(tmp_path):
-    short, long = replace(SMALL, steps=3), replace(SMALL, steps=100_000)
-    chosen = [Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, long, None)]
-    fork = multiprocessing.get_context("fork")
-    process = fork.Process(target=run_on_one_thread, args=(chosen, tmp_path), daemon=True)
-    process.start()
+    script = (
+        "from pathlib import Path\n"
+        "from gatdiag.experiments.faults.bank import run_bank\n"
+        "from gatdiag.experiments.faults.cases import Case\n"
+        "from gatdiag.experiments.faults.recipe import Recipe\n"
+        "quick, slow = Recipe(width=8, steps=3), Recipe(width=8, steps=100000)\n"
+        "chosen = [Case('healthy', 0, quick, None), Case('healthy', 2, slow, None)]\n"
+        f"run_bank(chosen, Path({str(tmp_path)!r}), jobs=1)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
     while not (tmp_path / "healthy-02" / "faulty" / "meta.json").exists():
-        assert process.is_alive()
+        assert process.poll() is None
         time.sleep(0.05)
-    process.kill()
-    process.join()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     kept = (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns
     assert not (tmp_path / "healthy-02" / "faulty.json").exists()
+    short = Recipe(width=8, steps=3)
     results = run_bank([Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, short, None)], tmp_path, jobs=1)
     assert len(results) == 2
     assert (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns == kept

@@ -5,8 +5,11 @@ import os
 import re
 import signal
 import statistics
+import subprocess
+import sys
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import filelock
 import pytest
@@ -18,6 +21,7 @@ from gatdiag.experiments.experiment import Experiment, run_experiment
 from gatdiag.experiments.sweep import cell_key, read_grid, summarize, sweep
 from gatdiag.run.files import atomic_write
 
+ROOT = Path(__file__).parents[2]
 GRID = """
 data = "csbm:nodes=200,features=16"
 model = "gcn"
@@ -257,18 +261,19 @@ def test_a_worker_that_is_killed_is_told_and_what_is_done_is_kept(cells, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_killed_at_any_instant_it_goes_on_in_processes(tmp_path):
     (tmp_path / "grid.toml").write_text(GRID.replace("epochs = 6", "epochs = 60").replace("[2, 3]", "2"))
     cells, out = read_grid(tmp_path / "grid.toml"), tmp_path / "out"
-    process = multiprocessing.get_context("fork").Process(target=sweep, args=(cells, out), kwargs={"workers": 2})
-    process.start()
+    command = [sys.executable, "-m", "gatdiag", "sweep", str(tmp_path / "grid.toml"), "--out", str(out)]
+    process = subprocess.Popen(
+        [*command, "--workers", "2"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
-        while process.is_alive() and len(contents(out)) < 2:
+        while process.poll() is None and len(contents(out)) < 2:
             time.sleep(0.01)
     finally:
-        process.kill()
-        process.join()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
     before = contents(out)
     assert len(before) >= 2
     told = []

@@ -8,6 +8,7 @@ import pytest
 from gatdiag.experiments.experiment import run_experiment
 from gatdiag.experiments.reproduce.beyond_features import REPRODUCTION as BEYOND_FEATURES
 from gatdiag.experiments.reproduce.figure_2 import REPRODUCTION as FIGURE_2
+from gatdiag.experiments.reproduce.figure_12 import judged
 from gatdiag.experiments.reproduce.gats import by_depth, by_width, changes, gradients
 from gatdiag.experiments.settings import Experiment
 from gatdiag.run import load
@@ -105,3 +106,24 @@ def test_tables_of_figures_are_means_by_size_and_initialization():
         }
     )
     assert {*by_width(results)["size"]} == {8}
+
+
+def test_relative_gradients_under_adam_are_judged_at_each_depth():
+    results = pd.DataFrame(
+        [
+            {"layers": 5, "initialization": "xavier", "test_accuracy": 0.716, "largest_relative_gradient": 0.02},
+            {"layers": 5, "initialization": "balanced_xavier", "test_accuracy": 0.9, "largest_relative_gradient": 9.0},
+            {
+                "layers": 5,
+                "initialization": "balanced_orthogonal",
+                "test_accuracy": 0.8,
+                "largest_relative_gradient": 0.01,
+            },
+            {"layers": 10, "initialization": "xavier", "test_accuracy": 0.6, "largest_relative_gradient": 0.02},
+        ]
+    )
+    assert judged(results) == [
+        "Reproduced: 5 layers, test accuracy: 71.6% from Xavier's weights, 80.0% from balanced orthogonal ones.",
+        "NOT reproduced: 5 layers, largest relative gradient: 0.02 from Xavier's weights, 0.01 from balanced "
+        "orthogonal ones.",
+    ]

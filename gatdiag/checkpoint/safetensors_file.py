@@ -2,17 +2,17 @@
 
 import json
 import struct
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from gatdiag.errors import InputError
 from gatdiag.names import quoted
 from gatdiag.structure.from_names import by_number
 
+INDEX = "model.safetensors.index.json"
 _LENGTH = struct.Struct("<Q")
 _HEADER = 64 << 20  # bytes; about half a million tensors
 
@@ -46,21 +46,24 @@ def weight_map(index: Path) -> dict[str, str]:
     if index.stat().st_size > _HEADER:
         raise InputError(f"expected an index of at most {_HEADER:,} bytes")
     try:
-        names: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
-        outside = [shard for shard in names.values() if shard == ".." or Path(shard).name != shard or "\0" in shard]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError("its index is damaged: expected a weight_map from names to files") from error
-    if outside:
-        raise InputError(f"its index names {quoted(outside[0])}: expected a file in the same folder")
+        names = json.loads(index.read_bytes())["weight_map"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError("its index is damaged: expected a JSON object with a weight_map") from error
+    if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
+        raise InputError("its index is damaged: expected a weight_map from names to files")
+    for shard in set(names.values()):
+        if shard in ("", ".", "..") or "\0" in shard or Path(shard).name != shard or "\\" in shard:
+            raise InputError(f"its index names {quoted(shard)}: expected a file in the same folder")
     return names
 
 
-def write_safetensors(source: Path, tensors: Mapping[str, Tensor], target: Path) -> None:
-    """Writes a file that has been read again with other tensors under some names; its metadata stay."""
-    with safe_open(source, framework="pt", device="cpu") as file:
-        metadata = file.metadata()
-    replaced = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    save_file(_tensors(source) | replaced, target, metadata)
+def positions(path: Path) -> dict[str, int]:
+    """Where each tensor's bytes begin in a file that has been read without an error."""
+    with path.open("rb") as file:
+        length = _LENGTH.unpack(file.read(_LENGTH.size))[0]
+        header: dict[str, Any] = json.loads(file.read(length))
+    start = _LENGTH.size + length
+    return {name: start + entry["data_offsets"][0] for name, entry in header.items() if name != "__metadata__"}
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

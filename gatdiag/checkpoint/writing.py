@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gatdiag.checkpoint.opening import Checkpoint, read_contents, reading, shown_path
 from gatdiag.checkpoint.optimizer import named_states, optimizers
-from gatdiag.checkpoint.safetensors_file import write_safetensors
+from gatdiag.checkpoint.safetensors_file import positions
 from gatdiag.checkpoint.state_dict import find_weights
 from gatdiag.errors import InputError
 from gatdiag.names import quoted
@@ -62,9 +62,7 @@ def write_checkpoint(
             raise InputError("there is no optimizer in it whose state could be replaced")
     if checkpoint.format == "safetensors":
         with atomic_write(place, durable=True) as part:
-            replaced = {checkpoint.keys[name]: new.to(checkpoint.tensors[name].dtype) for name, new in tensors.items()}
-            write_safetensors(checkpoint.path, replaced, part)
-            shutil.copymode(checkpoint.path, part)
+            _write_safetensors(checkpoint, tensors, part)
         return target
     _, data = read_contents(checkpoint.path, mapped=False)
     with reading(checkpoint.path), torch.no_grad():
@@ -127,7 +125,7 @@ def _replace(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
     for name, tensor in new.items():
         old[name].detach().copy_(tensor)
     for name, tensor in new.items():
-        if not torch.allclose(old[name], tensor.to(old[name]), rtol=0, atol=0, equal_nan=True):
+        if not torch.equal(_raw(old[name], old[name].dtype), _raw(tensor, old[name].dtype)):
             raise InputError(
                 f"{quoted(name)} shares its memory with another tensor, and got other values than that one"
             )
@@ -138,7 +136,26 @@ def _replace_moments(data: Any, checkpoint: Checkpoint, moments: Moments) -> Non
         return
     found = optimizers(data)
     states = named_states(found[0], checkpoint.tensors) if found else None
-    for name, state in moments.items():
-        for key, new in state.items():
-            old = (states or {}).get(name, {}).get(key)
-            _check_fit(f"{key} of {name}", old, new).copy_(new)
+    for name, key, new in _flat(moments):
+        old = (states or {}).get(name, {}).get(key)
+        _check_fit(f"{key} of {name}", old, new).copy_(new)
+
+
+def _flat(moments: Moments) -> Iterator[tuple[str, str, Tensor]]:
+    return ((name, key, new) for name, state in moments.items() for key, new in state.items())
+
+
+def _write_safetensors(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], part: Path) -> None:
+    """Copies the file and writes over the bytes of the tensors, so that no other byte of it changes."""
+    shutil.copy(checkpoint.path, part)
+    places = positions(part)
+    with part.open("r+b") as file:
+        for name, new in tensors.items():
+            file.seek(places[checkpoint.keys[name]])
+            file.write(_raw(new, checkpoint.tensors[name].dtype).numpy().data)
+
+
+def _raw(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bytes of a tensor, row by row."""
+    plain = tensor.detach().resolve_conj().resolve_neg().to("cpu", dtype)
+    return plain.contiguous().reshape(-1).view(torch.uint8)

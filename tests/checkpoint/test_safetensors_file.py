@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gatdiag.checkpoint import open_checkpoint
+from gatdiag.checkpoint.safetensors_file import positions
 from gatdiag.errors import InputError
 from tests.checkpoint.saved import save
 
@@ -57,6 +58,14 @@ def test_lengths_that_lie(tmp_path, length):
 def test_no_tensors(tmp_path):
     with pytest.raises(InputError, match="nothing at all"):
         open_checkpoint(file(tmp_path / "a", {}, b""))
+
+
+def test_positions(tmp_path):
+    path = save("safetensors", {"a": torch.arange(3.0), "b": torch.arange(4)}, tmp_path)
+    data = path.read_bytes()
+    for name, begin in positions(path).items():
+        stored = open_checkpoint(path).tensors[name].numpy().tobytes()
+        assert data[begin : begin + len(stored)] == stored
 
 
 @pytest.mark.parametrize(

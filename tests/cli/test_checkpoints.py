@@ -81,13 +81,11 @@ class TestInspect:
         assert "No problem found" in done.stdout
 
     def test_with_data_gradients_are_measured(self, saved):
-        saved /= "epoch4.pt"
         assert "relative" not in run("inspect", saved, "--model", FACTORY).stdout
         assert "relative" in run("inspect", saved, "--model", FACTORY, "--data", "sbm").stdout
 
     def test_what_the_model_ran_on_is_told(self, saved):
-        options = ["--model", FACTORY, "--data", "sbm", "--transform", "normalize-features"]
-        done = run("inspect", saved / "epoch4.pt", *options)
+        done = run("inspect", saved, "--model", FACTORY, "--data", "sbm", "--transform", "normalize-features")
         assert done.exit_code == 0, done.stderr
         assert "note: the model ran on sbm, transform normalize-features" in done.stdout
         refused = run("inspect", saved, "--transform", "none")

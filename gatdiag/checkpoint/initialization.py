@@ -100,7 +100,9 @@ def _mirrored(matrix: Tensor) -> bool:
     """True where the lower rows are the upper ones with their signs turned; of an odd number the last was left out."""
     half = -(-len(matrix) // 2)
     lower, upper = matrix[half:], matrix[: len(matrix) - half]
-    return len(lower) > 1 and torch.allclose(lower, -upper, rtol=_EXACT, atol=0)
+    if len(lower) < 2 or not bool(torch.isclose(lower[0], -upper[0], rtol=_EXACT, atol=0).all()):
+        return False
+    return bool(torch.isclose(lower, -upper, rtol=_EXACT, atol=0).all())
 
 
 def _fans(shape: torch.Size) -> list[tuple[int, int]]:
@@ -115,18 +117,18 @@ def _fans(shape: torch.Size) -> list[tuple[int, int]]:
 def _uniform(tensor: Tensor, sample: Tensor) -> tuple[Initialization, ...]:
     fans = _fans(tensor.shape)
     bounds: list[tuple[Initialization, float]] = [("Xavier uniform", math.sqrt(6 / sum(pair))) for pair in fans]
-    bounds += [("uniform 1/sqrt(fan_in)", 1 / math.sqrt(fan_in)) for fan_in, _ in fans[:1]]
-    bounds += [("Kaiming uniform", math.sqrt(6 / fan)) for pair in fans[:1] for fan in pair]
-    largest, rounding = float(tensor.abs().max()), 1 + float(torch.finfo(tensor.dtype).eps)
-    least = (FALSE_REJECTION / 2) ** (1 / len(sample))
-    fitting = (
+    if fans:
+        bounds.append(("uniform 1/sqrt(fan_in)", 1 / math.sqrt(fans[0][0])))
+        bounds += [("Kaiming uniform", math.sqrt(6 / fan)) for fan in fans[0]]
+    largest, rounding = float(sample.abs().max()), 1 + float(torch.finfo(tensor.dtype).eps)
+    found = [
         name
         for name, bound in bounds
-        if bound * least <= float(sample.abs().max())
-        and largest <= bound * rounding
+        if bound * (FALSE_REJECTION / 2) ** (1 / len(sample)) <= largest <= bound * rounding
+        and max(map(abs, map(float, tensor.aminmax()))) <= bound * rounding
         and _distance((sample / bound + 1) / 2) <= _KS
-    )
-    return tuple(dict.fromkeys(fitting))
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _normal(tensor: Tensor, sample: Tensor) -> tuple[Initialization, ...]:
@@ -134,14 +136,14 @@ def _normal(tensor: Tensor, sample: Tensor) -> tuple[Initialization, ...]:
     deviations: list[tuple[Initialization, float]] = [("standard normal", 1.0)]
     deviations += [("Xavier normal", math.sqrt(2 / sum(pair))) for pair in fans]
     deviations += [("Kaiming normal", math.sqrt(2 / fan)) for pair in fans[:1] for fan in pair]
-    spread, square = 2 / (9 * len(sample)), float(sample.square().mean())
-    fitting = (
-        name
-        for name, deviation in deviations
-        if abs((square / deviation**2) ** (1 / 3) - (1 - spread)) <= _NORMAL * math.sqrt(spread)
-        and _distance(torch.special.ndtr(sample / deviation)) <= _KS
-    )
-    return tuple(dict.fromkeys(fitting))
+    spread = 2 / (9 * len(sample))
+    found = []
+    for name, deviation in deviations:
+        scaled = sample / deviation
+        z = (float(scaled.square().mean()) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+        if abs(z) <= _NORMAL and _distance(torch.special.ndtr(scaled)) <= _KS:
+            found.append(name)
+    return tuple(dict.fromkeys(found))
 
 
 def _distance(levels: Tensor) -> float:

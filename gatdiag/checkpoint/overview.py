@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gatdiag.checkpoint.initialization import matching_initialization
 from gatdiag.checkpoint.inspection import Inspection
-from gatdiag.checkpoint.measures import dead
+from gatdiag.checkpoint.measures import dead, measure
 from gatdiag.checkpoint.opening import Checkpoint
 from gatdiag.run import Run
 from gatdiag.structure import Layer, ParameterInfo
@@ -51,7 +51,10 @@ def layer_table(inspection: Inspection) -> pd.DataFrame:
     table = pd.DataFrame({"kind": {layer.name: layer.kind for layer in inspection.structure}})
     for name, values in series.items():
         table[name] = values[values["step"] == _last_step(run)].set_index("layer")["value"].astype(np.float64)
-    table["remembered_gradient"] = _remembered(weight_table(inspection))
+    table["remembered_gradient"] = [
+        _remembered(layer, inspection.last, norm)
+        for layer, norm in zip(inspection.structure, table["norm"], strict=True)
+    ]
     computed = [any(_COMPUTED_FROM.search(info.name) for info in _features(layer)) for layer in inspection.structure]
     table.loc[computed, ["norm", "spectral_norm"]] = math.nan
     table["initialization"] = [
@@ -69,20 +72,21 @@ def weight_table(inspection: Inspection) -> pd.DataFrame:
 
     Returns:
         layer, parameter, role, norm; dead_rows and dead_columns (how many are zero; NaN where rows are no neurons);
-        second_moment: the sum of the squared gradients that Adam remembers, sum v / (1 - beta2^t) (NaN where the file
-        holds none).
+        second_moment (the norm of Adam's running mean of squared gradients; NaN where the file holds none).
     """
-    run, tensors = inspection.run, inspection.last.tensors
+    run, tensors, optimizer = inspection.run, inspection.last.tensors, inspection.last.optimizer
     table = run.parameters[run.parameters["step"] == _last_step(run)]
     norms = dict(zip(table["parameter"], table["norm"], strict=True))
+    moments = {} if optimizer is None else optimizer.moments
     rows: list[tuple[object, ...]] = []
     for layer in inspection.structure:
         for info in layer.parameters:
             if info.name in tensors:
                 rows_are_neurons = info in _features(layer) and layer.kind not in _TABLES and not _is_part(info)
                 zeros = map(float, dead(tensors[info.name])) if rows_are_neurons else (math.nan, math.nan)
-                second = _second_moment(inspection.last, info.name)
-                rows.append((layer.name, info.name, info.role, float(norms[info.name]), *zeros, second))
+                second = moments.get(info.name, {}).get("exp_avg_sq")
+                moment = math.nan if second is None else measure(second)["norm"]
+                rows.append((layer.name, info.name, info.role, float(norms[info.name]), *zeros, moment))
     columns = ["layer", "parameter", "role", "norm", "dead_rows", "dead_columns", "second_moment"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -108,25 +112,24 @@ def _drift(run: Run) -> pd.DataFrame:
     return last[["step", "layer"]].assign(value=drift).groupby(["step", "layer"], observed=True, as_index=False).max()
 
 
-def _remembered(weights: pd.DataFrame) -> "pd.Series[float]":
-    """sqrt(sum v / (1 - beta2^t)) / ||W|| of each layer's feature weights."""
-    found = {}
-    for layer, table in weights[weights["role"] == FEATURES].groupby("layer"):
-        moment, square = table["second_moment"].sum(skipna=False), (table["norm"] ** 2).sum()
-        found[layer] = math.sqrt(moment / square) if moment >= 0 and square > 0 else math.nan
-    return pd.Series(found, dtype=np.float64)
-
-
-def _second_moment(checkpoint: Checkpoint, name: str) -> float:
-    """Of Adam, without the bias towards zero of the first steps."""
-    if checkpoint.optimizer is None:
+def _remembered(layer: Layer, checkpoint: Checkpoint, norm: float) -> float:
+    """NaN without Adam's second moment of every feature weight, or where its settings are not in the file."""
+    optimizer = checkpoint.optimizer
+    decays = set() if optimizer is None else {_decay(group) for group in optimizer.groups}
+    if optimizer is None or len(decays) != 1:
         return math.nan
-    state = checkpoint.optimizer.moments.get(name, {})
+    (decay,) = decays
+    names = [info.name for info in _features(layer) if info.name in checkpoint.tensors]
+    squares = sum(_mean_square(optimizer.moments.get(name, {}), decay) for name in names)
+    return math.sqrt(squares) / norm if norm > 0 and squares >= 0 else math.nan
+
+
+def _mean_square(state: Mapping[str, Tensor], decay: float) -> float:
+    """Of all entries of a gradient together, without the bias towards zero of the first steps."""
     square, step = state.get("exp_avg_sq"), state.get("step")
-    decays = {_decay(group) for group in checkpoint.optimizer.groups}
-    if square is None or step is None or step.numel() != 1 or len(decays) != 1:
+    if square is None or step is None or step.numel() != 1 or not square.is_floating_point():
         return math.nan
-    kept = 1 - decays.pop() ** float(step)
+    kept = 1 - decay ** float(step)
     return float(square.double().sum()) / kept if kept > 0 else math.nan
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gatdiag.checkpoint import inspect, layer_table
+from gatdiag.checkpoint import inspect, layer_table, weight_table
 
 
 @pytest.mark.parametrize("steps", [1, 7])
@@ -74,3 +74,13 @@ def test_a_layer_of_infinities_is_neither_balanced_nor_constant(tmp_path):
     torch.save(tensors, tmp_path / "x.pt")
     table = layer_table(inspect(tmp_path / "x.pt", tmp_path / "run"))
     assert table.initialization.tolist() == ["", ""]
+
+
+def test_second_moments_are_read_where_groups_average_over_other_times(tmp_path):
+    state = {at: {"exp_avg_sq": torch.full((4, 3), float(at)), "step": torch.tensor(3.0)} for at in (0, 1)}
+    groups = [{"params": [at], "param_names": [f"{at}.weight"], "betas": (0.9, 0.99 + at / 200)} for at in (0, 1)]
+    tensors = {f"{at}.weight": torch.ones(4, 3) for at in (0, 1)}
+    torch.save({"model": tensors, "optimizer": {"state": state, "param_groups": groups}}, tmp_path / "x.pt")
+    inspection = inspect(tmp_path / "x.pt", tmp_path / "run")
+    assert weight_table(inspection).second_moment.tolist() == pytest.approx([0, 12**0.5])
+    assert layer_table(inspection).remembered_gradient.isna().all()

@@ -5,11 +5,11 @@ import os
 import signal
 import socket
 import threading
-import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from multiprocessing import get_context, parent_process
 from textwrap import shorten
 from types import MappingProxyType
@@ -105,7 +105,7 @@ def _begin_worker() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-# --- clusters, through the backends of joblib -------------------------------------------------------------------------
+# --- clusters ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -113,25 +113,16 @@ def _on_cluster(
     work: Callable[[_C], _T], chosen: Sequence[_C], backend: str, address: str | None
 ) -> Iterator[Iterable[_T]]:
     try:
-        from joblib import Parallel, delayed
-
-        with _CLUSTERS[backend](address) as its_backend:
-            run = Parallel(-1, backend=its_backend, return_as="generator_unordered", batch_size=1, pre_dispatch="all")
-            tasks = (delayed(_work_alone)(work, one) for one in chosen)
-            done = _ended(lambda: run(tasks), backend)
-            try:
-                yield done
-            finally:
-                with warnings.catch_warnings(action="ignore"):  # joblib counts what it cancels
-                    done.close()
+        with _CLUSTERS[backend](work, chosen, address) as done:
+            yield _ended(done, backend)
     except ImportError as error:
         raise InputError(f"{backend} is not installed: pip install 'gatdiag[{backend}]' ({error})") from None
 
 
-def _ended(start: Callable[[], Iterator[_T]], backend: str) -> Generator[_T]:
+def _ended(done: Iterator[_T], backend: str) -> Iterator[_T]:
     """Results until there is one that the cluster could not give."""
     try:
-        yield from start()
+        yield from done
     except Exception as error:
         reason = shorten(f"{type(error).__name__}: {error}", _LONGEST, placeholder=" ...")
         raise InputError(
@@ -147,30 +138,9 @@ def _work_alone(work: Callable[[_C], _T], one: _C) -> _T:
 
 
 @contextmanager
-def _dask(address: str | None) -> Iterator[Any]:
+def _dask(work: Callable[[_C], _T], chosen: Sequence[_C], address: str | None) -> Iterator[Iterator[_T]]:
     import dask
-    from distributed import Client
-    from joblib._dask import DaskDistributedBackend
-
-    class Backend(DaskDistributedBackend):  # type: ignore[misc]
-        """joblib's own waits forever for what Dask gives up, as a task whose workers died."""
-
-        def effective_n_jobs(self, n_jobs: int) -> Any:
-            return max(2, super().effective_n_jobs(n_jobs))  # with one joblib would work here, not on the cluster
-
-        def submit(self, func: Any, callback: Callable[[Any], None]) -> Any:
-            def tell(ended: Future[Any]) -> None:
-                if (error := ended.exception()) is not None:
-                    callback(error)
-
-            future = super().submit(func, callback)
-            future.add_done_callback(tell)
-            return future
-
-        def retrieve_result_callback(self, out: Any) -> Any:
-            if isinstance(out, BaseException):
-                raise out
-            return super().retrieve_result_callback(out)
+    from distributed import Client, as_completed
 
     place = address or dask.config.get("scheduler-address", None) or "tcp://127.0.0.1:8786"
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is wrong is told in one line
@@ -183,18 +153,19 @@ def _dask(address: str | None) -> Iterator[Any]:
                 f"--nworkers -1 --nthreads 1` start one ({error})"
             ) from None
         with client:
-            yield Backend(client=client)
+
+            def results() -> Iterator[_T]:
+                client.wait_for_workers(1, _PATIENCE)
+                futures = client.map(partial(_work_alone, work), chosen, pure=False)
+                for future in as_completed(futures, loop=client.loop):
+                    yield future.result()
+
+            yield results()
 
 
 @contextmanager
-def _ray(address: str | None) -> Iterator[Any]:
+def _ray(work: Callable[[_C], _T], chosen: Sequence[_C], address: str | None) -> Iterator[Iterator[_T]]:
     import ray
-    from ray.util.joblib.ray_backend import RayBackend
-
-    class Backend(RayBackend):  # type: ignore[misc]
-        """It tells each result as it comes, though the pool of processes that it is made from does not."""
-
-        supports_return_generator = True
 
     was_connected = ray.is_initialized()
     try:
@@ -208,19 +179,29 @@ def _ray(address: str | None) -> Iterator[Any]:
             f"No Ray cluster answers at {address or 'this machine'}: `ray start --head` starts one; where one asks for "
             f"a token, set RAY_AUTH_MODE=token ({error})"
         ) from None
+    waiting: list[Any] = []
     try:
-        if (cpus := ray.cluster_resources().get("CPU", 0)) < 2:  # with one joblib would work here, not on the cluster
-            raise InputError(f"Expected a Ray cluster of at least 2 CPUs, got {cpus:g}")
-        yield Backend()
+
+        def results() -> Iterator[_T]:
+            remote = ray.remote(max_retries=0)(_work_alone)
+            waiting.extend(remote.remote(work, one) for one in chosen)
+            while waiting:
+                [done], waiting[:] = ray.wait(waiting)
+                yield ray.get(done)
+
+        yield results()
     finally:
-        if not was_connected:
+        if was_connected:
+            for task in waiting:
+                ray.cancel(task, force=True)
+        else:
             ray.shutdown()
 
 
-_CLUSTERS: Final[Mapping[str, Callable[[str | None], AbstractContextManager[Any]]]] = MappingProxyType(
+_CLUSTERS: Final[Mapping[str, Callable[..., AbstractContextManager[Iterator[Any]]]]] = MappingProxyType(
     {"dask": _dask, "ray": _ray}
 )
-"""Name -> (address) -> joblib's backend, connected."""
+"""Name -> (work, chosen, address) -> results, as they come."""
 
 BACKENDS: Final = ("processes", *_CLUSTERS)
 """What trainings can run on."""

@@ -70,13 +70,11 @@ def cluster(request, tmp_path_factory):
     script = tmp_path_factory.mktemp("cluster") / "start.py"
     script.write_text(START[request.param])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "_PATIENCE", 1)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_worker_niceness", "0")  # else a busy machine leaves its workers nothing
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("PYTHONPATH", str(ROOT))
-        pytest.importorskip("joblib")
         pytest.importorskip({"dask": "distributed", "ray": "ray"}[request.param])
         process = subprocess.Popen(
             [sys.executable, str(script)],
@@ -137,7 +135,7 @@ def test_a_worker_that_dies_is_one_line(cluster):
             list(done)
 
 
-def test_a_cluster_that_dies_is_one_line_and_what_is_done_is_kept(cluster, cells, expected, tmp_path):
+def test_a_cluster_that_dies_is_one_line_and_what_is_done_is_kept(cluster, cells, expected, tmp_path, monkeypatch):
     """Last of all: the cluster is gone after this."""
     backend, address, process = cluster
     long = [replace(cell, epochs=1000) for cell in cells]
@@ -145,6 +143,7 @@ def test_a_cluster_that_dies_is_one_line_and_what_is_done_is_kept(cluster, cells
         sweep(long, tmp_path, backend=backend, address=address, on_cell=lambda *_: process.kill())
     before = contents(tmp_path)
     assert 1 <= len(before) < len(long)
+    monkeypatch.setattr(pool, "_PATIENCE", 1)
     with pytest.raises(InputError, match=f"No {backend.title()} cluster answers at {address}: `{backend}"):
         sweep(cells, tmp_path, backend=backend, address=address)
     assert sweep(cells, tmp_path) == {}

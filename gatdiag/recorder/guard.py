@@ -26,10 +26,18 @@ class Guard:
         self.failures: dict[str, str] = {}
 
     def __call__(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The function's result, or None if it raised. What the user raises (an interrupt) passes."""
+        """The function's result, or None if it raised. What the user raises (an interrupt) passes.
+
+        Args:
+            what: What it does, for the message; "{0!r}" in it stands for the first argument.
+            function: What may fail.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+        """
         try:
             return function(*args, **kwargs)
         except Exception as error:
+            what = what.format(*args)
             self.warn(what, f"not recorded: {what} ({type(error).__name__}: {_text(error)})")
             return None
 

@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
+from torch.utils.hooks import RemovableHandle
 
 from gatdiag import metrics
 from gatdiag.metrics import smoothing
@@ -54,6 +55,7 @@ for _each in columns("layers"):
         _OTHERS.setdefault((_each.metric, _each.takes, _each.is_of_gradient), []).append(_each)
 _POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # of the loss's scale, by unit
 _SCALED: Final = {each.name: _POWERS[each.unit] for each in columns("layers") if each.unit in _POWERS}
+_GLOBAL_PRE_HOOKS: Final[dict[int, Any]] = module_hooks._global_forward_pre_hooks
 _COMPILED = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
 _OF_THE_LAST = (
     "gradients of layer outputs: several backward passes went through one forward pass, and those of the last are "
@@ -100,6 +102,7 @@ class LayerRecorder:
         self._selection, self._guard, self._stopwatch, self._recorder = selection, guard, stopwatch, recorder
         self._layers: dict[int, tuple[str, nn.Module]] = {}  # id -> name and module
         self._hooks: list[Any] = []
+        self._first_hook = RemovableHandle(_GLOBAL_PRE_HOOKS)
         self.rests = False  # whether they await the next training pass, and no more
         self._filter: Any = None
         self.due: frozenset[str] = frozenset()  # groups that the coming record has; none if it is no record
@@ -162,11 +165,14 @@ class LayerRecorder:
         Hooks on each call of a module take longer than recording may in a small step. Where something was compiled they
         stay, or it would be compiled anew.
         """
-        is_wanted = self.is_attached and self._tape is None and not (self.rests and self._hooks)
-        if not is_wanted or _has_compiled():
+        is_done = bool(self._hooks) if self.rests else self._tape is not None
+        if is_done or not self.is_attached or _has_compiled():
             return
-        self._remove_hooks()
-        self._hooks, self.rests = [module_hooks.register_module_forward_pre_hook(self._before_first)], True
+        if not self.rests:
+            self._remove_hooks()
+            self.rests = True
+        _GLOBAL_PRE_HOOKS[self._first_hook.id] = self._before_first  # in half the time that torch's own way takes
+        self._hooks = [self._first_hook]
 
     def _remove_hooks(self) -> None:
         for handle in self._hooks:
@@ -228,11 +234,13 @@ class LayerRecorder:
         is_own = module is self._root or id(module) in self._layers
         if torch.compiler.is_dynamo_compiling() or not is_own or _is_unheard():
             return
-        with self._stopwatch:
-            if not in_backward_pass():
-                self._recorder.on_layer_begins()
+        begin = self._stopwatch.clock()
+        if not in_backward_pass():
+            self._recorder.on_layer_begins()
+        self._stopwatch.add_since(begin)
         if self.rests and self._recorder.is_ahead:
-            self._remove_hooks()
+            _GLOBAL_PRE_HOOKS.pop(self._first_hook.id, None)
+            self._hooks = []
         else:  # a step that is recorded has begun, or only a gradient can tell that this is training
             self._listen()
             self._before(module, args)

@@ -163,9 +163,9 @@ class OptimizerHooks:
 
     def _passes(self, optimizer: Optimizer, args: Any, kwargs: Any) -> bool:
         """True if this is a step like the last one, and is only to be counted."""
-        is_alike = optimizer is self._alone and self._members is None and len(args) < 2 and not kwargs
-        is_plain = is_alike and not in_backward_pass() and not _is_skipped(optimizer)
-        if not (is_plain and self._recorder.may_pass()):
+        if optimizer is not self._alone or self._members is not None or len(args) > 1 or kwargs:
+            return False
+        if in_backward_pass() or _is_skipped(optimizer) or not self._recorder.may_pass():
             return False
         self._passing = optimizer
         return True

@@ -29,7 +29,7 @@ from gatdiag.recorder.optimizers import (
     unscale_of_outputs,
     unscale_of_parameters,
 )
-from gatdiag.recorder.scalars import TrainerMetrics, flattened, scalar, training_loss
+from gatdiag.recorder.scalars import TrainerMetrics, are_plain, flattened, scalar, training_loss
 from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.signals import Signals
@@ -249,12 +249,15 @@ class Recorder:
         """
         if self._writer is None or not self._layers.is_attached:
             return
-        with self._stopwatch:
-            given: dict[str, Any] = {}
+        begin = self._stopwatch.clock()
+        given = scalars
+        if mappings or not are_plain(scalars.values()):
+            given = {}
             for mapping in (*mappings, scalars):
                 self._guard(f"logged values ({type(mapping).__name__})", given.update, flattened(mapping))
-            self._logs_loss |= "loss" in given
-            self._keep(given, self._counter.step if self.is_ahead or self._steps.is_open else self._counter.last_step)
+        self._logs_loss |= "loss" in given
+        self._keep(given, self._counter.step if self.is_ahead or self._steps.is_open else self._counter.last_step)
+        self._stopwatch.add_since(begin)
 
     def _keep(self, given: Mapping[str, Any], step: int) -> None:
         """Write what was logged, or found to be logged, of a step."""
@@ -263,8 +266,9 @@ class Recorder:
         values: dict[str, float | Tensor] = {}
         for name, value in given.items():
             if self._writer.can_be_logged(name):
-                number = self._guard(f"values of {name!r}", scalar, name, value)
-                values |= {} if number is None else {name: number}
+                number = self._guard("values of {0!r}", scalar, name, value)
+                if number is not None:
+                    values[name] = number
         self._writer.log(step, values)
         best, plan = self._settings.best, self._model.plan
         if best is not None and best[0] in values and plan is not None:
@@ -430,23 +434,30 @@ class Recorder:
         plan = self._model.plan
         if self._counter.record is not None or not self._layers.rests or plan is None:
             return False
+        begin = self._stopwatch.clock()
         self._await_training()
-        with self._stopwatch:
-            return bool(self._guard("this step", self._is_alike, plan))
+        is_alike = self._guard("this step", self._is_alike, plan)
+        self._stopwatch.add_since(begin)
+        return is_alike is True
 
     def _is_alike(self, plan: RecordingPlan) -> bool:
         """True if as many gradients are there as at the last step, all finite, and c is not to be foreseen of them."""
-        gradients = [] if plan.foresees(self._counter.next_record) else _gradients(plan)
+        if (record := self._counter.next_record) is not None and plan.foresees(record):
+            return False
+        gradients = _gradients(plan)
         return len(gradients) == self._count and are_finite(gradients)
 
     def on_passed(self) -> None:
         """A step that is only counted was made."""
-        with self._stopwatch:
-            self._signals.after_step(is_recorded=False)
-            if self._backlog is not None and self._backlog.is_due:
+        begin = self._stopwatch.clock()
+        self._signals.after_step(is_recorded=False)
+        self._log_what_a_trainer_knows(self._counter.step)
+        is_due = self._backlog is not None and self._backlog.is_due
+        self._stopwatch.add_since(begin)
+        if is_due:
+            with self._stopwatch:
                 self._guard("this step", self._measure, self._counter.step)
                 self._look_for_errors()
-            self._log_what_a_trainer_knows(self._counter.step)
         self.is_ahead = False
         self._counter.advance()
         if self._counter.record is not None:

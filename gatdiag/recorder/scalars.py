@@ -13,6 +13,7 @@ from gatdiag.errors import InputError
 
 _LOSS = re.compile(r"(?i)(?!val|test|predict).*loss(_step)?")
 _PLAIN = re.compile(r"(?i)train(ing)?.?loss(_step)?")
+_PLAIN_TYPES = frozenset({Tensor, float})
 
 
 def flattened(mapping: Any, prefix: str = "", inside: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -27,6 +28,11 @@ def flattened(mapping: Any, prefix: str = "", inside: tuple[int, ...] = ()) -> I
             yield from flattened(value, f"{name}/", inside)
         else:
             yield name, value
+
+
+def are_plain(values: Iterable[Any]) -> bool:
+    """True if each is a tensor or a float, as most values that are logged."""
+    return _PLAIN_TYPES.issuperset(map(type, values))
 
 
 def scalar(name: str, value: Any) -> float | Tensor:

@@ -15,13 +15,14 @@ Every: TypeAlias = int | Literal["auto", "log"] | Callable[[int], bool]
 
 SHARE = 0.05  # of training time, that recording may take by default
 _DENSE = 64  # steps that "log" records one by one
-_FREE = 5.0  # seconds that recording may cost before it is paced
-_STARTUP = 2.5  # of these, that the first step may use up
+_FREE = 3.0  # seconds that recording may cost before it is paced
+_FIRST = 8  # records come one after another, whatever they cost
+_STARTUP = 1.5  # of these, that the first step may use up
 _REPAYING = 1 / 8  # of the share is used, until what was spent at first is within it
 _MARGIN = 0.9  # of the share may be spent before recording slows down
 _WINDOW = 50  # values that a moving average is of, about
 _OUTLIER = 10.0
-UNSEEN = 1.15  # times what the stopwatch sees: torch's way to the hooks and colder caches are beside it (measured)
+UNSEEN = 1.25  # times what the stopwatch sees: torch's way to the hooks and colder caches are beside it (measured)
 
 
 def schedule(every: Every) -> Callable[[int], bool]:
@@ -70,29 +71,35 @@ class Stopwatch:
         if self._depth == 0:
             self.seconds += self.clock() - self._start
 
+    def add_since(self, begin: float) -> None:
+        """Count the time since then, in which no context was open: it takes half as long as one."""
+        self.seconds += self.clock() - begin
+
 
 @dataclass
 class _Average:
-    """A moving average; to it a single value counts as ten times the average at most."""
+    """A moving average, to which what is added counts as ten times the average at most."""
 
     value: float = 0.0
     count: int = 0
 
-    def add(self, value: float) -> None:
-        self.count += 1
-        value = min(value, _OUTLIER * self.value) if self.count > 1 and self.value > 0 else value
-        self.value += (value - self.value) / min(self.count, _WINDOW)
+    def add(self, total: float, count: int = 1) -> None:
+        """Add some values, of which the total is known."""
+        value = total / count
+        self.count += count
+        value = min(value, _OUTLIER * self.value) if self.value > 0 else value
+        self.value += (value - self.value) * min(1.0, count / min(self.count, _WINDOW))
 
 
 class Pace:
     """How many steps apart records are, so that recording takes no more than a share of the training's time.
 
-    Every step is recorded until recording has cost 5 s in all. From then on records are as far apart as the average
-    cost of one (its share of expensive groups included), of the steps between, and the average time of a step ask for:
-    at an eighth of the share until those 5 s are less than the share, too, which takes a hundred seconds of training at
-    5 %, and at the whole of it then. Averages are of the last fifty, so that one slow step does not silence recording.
-    What the first step costs, the search for laws above all, counts as 2.5 s at most: it comes once. Costs are what the
-    stopwatch sees and 15 % more.
+    Every step is recorded until recording has cost 3 s in all, and eight steps at least. From then on records are as
+    far apart as the average cost of one (its share of expensive groups included), of the steps between, and the average
+    time of a step ask for: at an eighth of the share until those 3 s are less than the share, too, which takes a minute
+    of training at 5 %, and at the whole of it then. Averages are of the last fifty, so that one slow step does not
+    silence recording. What the first step costs, the search for laws above all, counts as 1.5 s at most: it comes once.
+    Costs are what the stopwatch sees and 25 % more.
     """
 
     def __init__(self, share: float | None, watch: Stopwatch) -> None:
@@ -112,8 +119,8 @@ class Pace:
             for _ in range(records):
                 self._measuring.add(seconds / records)
 
-    def end_step(self, *, recorded: bool) -> None:
-        """A step has ended, and its recording."""
+    def end_steps(self, *, recorded: bool, count: int = 1) -> None:
+        """A step has ended, and its recording; or some have that were not recorded, since the last call."""
         if self._share is None:
             return
         now, cost = self._watch.clock(), self._watch.seconds * UNSEEN
@@ -124,13 +131,16 @@ class Pace:
             training = max(0.0, now - self._last[0] - spent)
             self._spent += spent
             self._trained += training
-            self._step.add(training)
-            (self._record if recorded else self._idle).add(spent - self._apart)
+            self._step.add(training, count)
+            if recorded:
+                self._record.add(spent - self._apart)
+            elif spent - self._apart <= self._record.value * count:  # else something else took the time
+                self._idle.add(spent - self._apart, count)
         self._last, self._apart = (now, cost), 0.0
 
     def interval(self) -> int:
         """Steps from a record to the next."""
-        if self._share is None or self._spent <= _FREE:
+        if self._share is None or self._spent <= _FREE or self._record.count < _FIRST:
             return 1
         used = self._spent / (self._share * self._trained) if self._trained > 0 else math.inf
         slowed = (1.0 - used) / (1.0 - _MARGIN)  # 1 while there is a margin, 0 once all is used up
@@ -149,6 +159,7 @@ class StepCounter:
         self.record: int | None = None
         self.steps = self.records = 0
         self._wait = 0  # steps until the pace allows a record
+        self._passed = 0  # steps since the last record
         self._answer: tuple[int, bool] | None = None  # the last step asked about, and whether it is due
 
     @property
@@ -169,14 +180,18 @@ class StepCounter:
 
     def advance(self) -> None:
         """A step was made."""
-        self._pace.end_step(recorded=self.record is not None)
-        self.steps += 1
-        self._wait -= 1
-        if self.record is not None:
+        if self.record is None:
+            self._passed += 1
+        else:
+            self._pace.end_steps(recorded=True)
             self.records += 1
-            self._wait = self._pace.interval() - 1
+            self._wait, self._passed = self._pace.interval(), 0
+        self.steps += 1
         self.step += 1
+        self._wait -= 1
         self._decide()
+        if self._passed and self.record is not None:
+            self._pace.end_steps(recorded=False, count=self._passed)
 
     def skip_to(self, step: int) -> None:
         """Give the coming step a later number; whether it is recorded was decided before."""

@@ -62,9 +62,15 @@ def test_of_a_gradient_of_zero_or_nan_nothing_is_said():
         assert math.isnan(misfit)
 
 
-def test_statistics_of_inputs_are_those_of_loops():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("chunk", [1, 9, 2**18])
+def test_statistics_of_inputs_are_those_of_loops(dtype, chunk, monkeypatch):
+    monkeypatch.setattr(criterion, "_CHUNK", chunk)
     x = torch.randn(7, 4, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0, 100.0, 0.0, 0.01])
+    x = x.to(dtype)
+    before = x.clone()
     found = criterion.input_statistics("x", x)
+    assert x.equal(before)
     columns = [math.sqrt(sum(float(v) ** 2 for v in x[:, k]) / 7) for k in range(4)]
     mean = [sum(float(v) for v in x[:, k]) / 7 for k in range(4)]
     mu = math.sqrt(sum((float(x[i, k]) - mean[k]) ** 2 for i in range(7) for k in range(4)))

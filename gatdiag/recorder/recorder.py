@@ -206,6 +206,8 @@ class Recorder:
         if self._steps.is_open:
             self._guard("the last step", self._steps.close)
         self._log_what_a_trainer_knows(self._counter.last_step)
+        if self._counter.steps:
+            writer.row(self._counter.last_step)  # from which a resumed run goes on, though nothing was recorded of it
         self._measure(sys.maxsize)
         if not (self._counter.steps or self._steps.stepped_inside) and error is None:
             self._guard.warn(

@@ -265,6 +265,20 @@ def hooks():
     return len(module_hooks._global_forward_pre_hooks) + len(module_hooks._global_forward_hooks)
 
 
+def test_a_run_of_which_nothing_was_logged_goes_on_after_its_last_step(tmp_path):
+    model, data = Gat(), graph()
+    for resume in (False, True):
+        optimizer = sgd(model)
+        with gatdiag.watch(model, tmp_path / "run", every=5, resume=resume, law_search_seconds=0):
+            for _ in range(STEPS):
+                model.zero_grad()
+                loss_of(model, data).backward()
+                optimizer.step()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps["step"].tolist() == [0, 5, 10, 12, 15, 20, 25]
+    assert run.parameters["step"].unique().tolist() == [0, 5, 10, 15, 20, 25]
+
+
 @pytest.mark.parametrize("has_compiled", [False, True])
 def test_modules_are_listened_to_only_where_something_is_recorded(tmp_path, monkeypatch, has_compiled):
     """Where something was compiled they always are, or it would be compiled anew."""

@@ -125,7 +125,8 @@ def measure(case: Case, name: str, tool: Tool, folder: Path, *, seconds: float =
 
     A step is zero_grad, forward pass, loss, backward pass and update; a watched one logs its loss, too. While the twin
     steps, hooks that hear of every module are off. A recorder that paces itself takes the time of bare steps for
-    training, so to "auto" only each eleventh step is bare: it may record a tenth too much.
+    training, so to "auto" two bare steps follow ten watched ones: it may record a fifth too much. The first of the two
+    is not timed, for it finds its own weights out of the caches.
 
     Args:
         case: What to train.
@@ -156,6 +157,8 @@ def measure(case: Case, name: str, tool: Tool, folder: Path, *, seconds: float =
         while len(rounds) < _LEAST or time.perf_counter() - begin - first < seconds:
             spent = [_timed(watched) for _ in range(1 if every == 1 else _PACED)]
             with _without_global_hooks():
+                if every != 1:
+                    bare()
                 rounds.append((spent, _timed(bare)))
         calls = None if every != 1 else _added_calls(watched, bare)
     steps = [step for several, _ in rounds for step in several]

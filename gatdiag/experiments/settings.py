@@ -1,6 +1,8 @@
 """The settings of an experiment, from which the options of `gatdiag train` come. Without torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from gatdiag.errors import InputError
@@ -169,7 +171,8 @@ def demonstration(data: str) -> tuple[float, int]:
     return 0.1 if name in _PLANETOID else 0.01, 200 if name == "sbm" else 300
 
 
-def choices(settings: type) -> dict[str, tuple[str, ...]]:
+@cache
+def choices(settings: type) -> Mapping[str, tuple[str, ...]]:
     """Name of a field -> the values it may have, if they are counted.
 
     Example:
@@ -182,7 +185,7 @@ def choices(settings: type) -> dict[str, tuple[str, ...]]:
 
 def check_choices(settings: Any) -> None:
     """Raises InputError where a field has none of the values that it may have."""
-    known = choices(type(settings))
+    known = choices(settings.__class__)
     for one in fields(settings):
         value = getattr(settings, one.name)
         if one.name in known and value not in known[one.name]:

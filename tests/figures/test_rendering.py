@@ -16,7 +16,6 @@ from tests.figures.odd_runs import recorded_run
 from tests.run.synthetic import synthetic_meta
 
 _QUICK = ("compared_curves", "training_curves", "unchanged_fraction")
-NAMES = {figure.name for figure in FIGURES}
 
 
 def names(figures):

@@ -22,7 +22,6 @@ class Case:
     of_constant: float | None = None
 
 
-NAN = float("nan")
 CASES = [
     Case("mu", lambda x, e: metrics.mu(x), 1, True, of_empty=0, of_zero=0, of_constant=0),
     Case("relative_mu", lambda x, e: metrics.relative_mu(x), 0, of_constant=0),

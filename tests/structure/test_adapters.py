@@ -44,7 +44,6 @@ def plain(make: Callable[[], nn.Module], *more: Any) -> tuple[Callable[[], nn.Mo
 
 
 TYPES = torch.tensor([0, 1, 0, 1, 0, 1])
-WEIGHTS = torch.linspace(0.5, 1.5, EDGES.shape[1])
 POSITIONS = torch.linspace(0, 1, NODES * 3).view(NODES, 3).sin()
 HETERO = hetero_inputs()
 

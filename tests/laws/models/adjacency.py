@@ -40,25 +40,6 @@ class PlainSparse(nn.Module):
         return torch.sparse.mm(adjacency, self.second(x))
 
 
-class Bipartite(nn.Module):
-    """A sampled block: sources 0..8, the first five of them are targets, the first three of those are seeds."""
-
-    def __init__(self, conv: type[nn.Module], **options: Any) -> None:
-        super().__init__()
-        self.first, self.second = conv((IN, IN), HID, **options), conv((HID, HID), OUT, **options)
-
-    def forward(self, x: Tensor, blocks: list[Tensor]) -> Tensor:
-        x = F.relu(self.first((x, x[:5]), blocks[0]))
-        return self.second((x, x[:3]), blocks[1])
-
-
-def blocks() -> list[Tensor]:
-    outer = [(s, t) for s, t in edges().t().tolist() if t < 5]
-    inner = [(s, t) for s, t in edges().t().tolist() if s < 5 and t < 3]
-    inner += [(3, 0), (4, 1), (0, 2), (1, 0)]
-    return [torch.tensor(outer).t(), torch.tensor(inner).t()]
-
-
 class Trimmed(nn.Module):
     """The seeds' rows of a GraphSAGE on a sampled sub-graph (batch_size first nodes)."""
 

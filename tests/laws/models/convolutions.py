@@ -14,21 +14,11 @@ from tests.laws.models.graph import (
     OUT,
     Case,
     Factory,
-    Stack,
     edge_features,
     edges,
     features,
     stack,
 )
-
-
-class DropoutStack(Stack):
-    """Dropout after every activation."""
-
-    def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
-        for layer in self.layers[:-1]:
-            x = F.dropout(F.relu(layer(x, *rest)), 0.3, self.training)
-        return self.layers[-1](x, *rest)
 
 
 class LearnedSkip(nn.Module):
@@ -173,17 +163,6 @@ def sage(**options: object) -> Case:
 def gcn(norm: Callable[[int], nn.Module] | None = None, bias: bool = True, **options: object) -> Case:
     norms = (norm(HID), norm(HID2)) if norm else ()
     return stack(lambda i, o: gnn.GCNConv(i, o, bias=bias), norms=norms, **options)
-
-
-def rgcn(**options: object) -> Case:
-    kinds = torch.arange(edges().shape[1]) % 2
-    return stack(lambda i, o: gnn.RGCNConv(i, o, num_relations=2, **options), kinds)
-
-
-def dropout() -> Case:
-    return Case(
-        DropoutStack(gnn.GCNConv(IN, HID), gnn.GCNConv(HID, HID2), gnn.GCNConv(HID2, OUT)), (features(), edges())
-    )
 
 
 def on_graph(model: nn.Module) -> Case:

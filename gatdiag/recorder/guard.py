@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+_FIRST = "{0!r}"
+
 
 class RecordingWarning(UserWarning):
     """Part of a recording failed or is not possible; training goes on."""
@@ -29,7 +31,7 @@ class Guard:
         """The function's result, or None if it raised. What the user raises (an interrupt) passes.
 
         Args:
-            what: What it does, for the message; "{0!r}" in it stands for the first argument.
+            what: What it does, for the message; "{0!r}" in it stands for the first argument, a string.
             function: What may fail.
             args: Its arguments.
             kwargs: Its arguments by name.
@@ -37,7 +39,8 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            what = what.format(*args)
+            if _FIRST in what:
+                what = what.replace(_FIRST, repr(args[0]))
             self.warn(what, f"not recorded: {what} ({type(error).__name__}: {_text(error)})")
             return None
 

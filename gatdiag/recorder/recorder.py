@@ -209,6 +209,20 @@ class Recorder:
         if self._counter.steps:
             writer.row(self._counter.last_step)  # from which a resumed run goes on, though nothing was recorded of it
         self._measure(sys.maxsize)
+        self._warn_of_nothing_seen(writer, error)
+        self._guard("signals", self._tell_signals, at_once=True)
+        self._model.warn_of_missing_laws()
+        notes = list(self._layers.notes)
+        if (plan := self._model.plan) is not None:
+            self._guard("final parameters", writer.save_snapshot, "final", plan.weights)
+            if plan.neurons is not None and plan.neurons.unpredictable:
+                notes.append(f"predicted c: {plan.neurons.unpredictable}")
+        writer.end(error, notes)
+        if self._observer is not None:
+            self._guard("the progress line", self._observer, None)
+        self._model.forget()
+
+    def _warn_of_nothing_seen(self, writer: Writer, error: BaseException | None) -> None:
         if not (self._counter.steps or self._steps.stepped_inside) and error is None:
             self._guard.warn(
                 "steps",
@@ -221,17 +235,6 @@ class Recorder:
                 "no output of a layer was seen: inside compiled code, and where layers are not called as modules, "
                 "nothing can be read without changing the computation. Parameters and laws are recorded",
             )
-        self._guard("signals", self._tell_signals, at_once=True)
-        self._model.warn_of_missing_laws()
-        notes = list(self._layers.notes)
-        if (plan := self._model.plan) is not None:
-            self._guard("final parameters", writer.save_snapshot, "final", plan.weights)
-            if plan.neurons is not None and plan.neurons.unpredictable:
-                notes.append(f"predicted c: {plan.neurons.unpredictable}")
-        writer.end(error, notes)
-        if self._observer is not None:
-            self._guard("the progress line", self._observer, None)
-        self._model.forget()
 
     # --- what the user calls ------------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """The last checkpoint of an inspection: one row per layer for a terminal, one per parameter for `gatdiag.diagnosis`."""
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,11 +14,11 @@ from gatdiag.checkpoint.measures import dead, measure
 from gatdiag.checkpoint.opening import Checkpoint
 from gatdiag.run import Run
 from gatdiag.structure import Layer, ParameterInfo
+from gatdiag.structure.adapters import weight_name
 from gatdiag.summary import ATTENTION, FEATURES, layer_series, neuron_series, role_series
 
 _TABLES: Final = ("Embedding", "EmbeddingBag")  # rows are entries, of which that of the padding is zero by intent
 _BALANCED: Final = 1e-6  # of |c| to the squared norm of a whole layer: the rounding of single precision
-_COMPUTED_FROM: Final = re.compile(r"(^|\.)parametrizations\.|_orig$|_[gv]$")  # tensors that make up a weight
 
 
 def layer_table(inspection: Inspection) -> pd.DataFrame:
@@ -55,7 +54,7 @@ def layer_table(inspection: Inspection) -> pd.DataFrame:
         _remembered(layer, inspection.last, norm)
         for layer, norm in zip(inspection.structure, table["norm"], strict=True)
     ]
-    computed = [any(_COMPUTED_FROM.search(info.name) for info in _features(layer)) for layer in inspection.structure]
+    computed = [any(weight_name(i.name) != i.name for i in _features(layer)) for layer in inspection.structure]
     table.loc[computed, ["norm", "spectral_norm"]] = math.nan
     table["initialization"] = [
         _initialization(layer, inspection.last.tensors, c, norm)

@@ -69,6 +69,16 @@ def test_norms_of_a_weight_that_is_computed_are_not_known(tmp_path, made):
     assert not math.isnan(other.spectral_norm)
 
 
+def test_norms_of_weights_whose_names_only_look_like_computed_ones_are_known(tmp_path):
+    tensors = {
+        f"layers.{layer}.{name}": torch.full((8, 8), 0.5) for layer in range(2) for name in ("W_q", "W_k", "W_v")
+    }
+    torch.save(tensors, tmp_path / "x.pt")
+    table = layer_table(inspect(tmp_path / "x.pt", tmp_path / "run"))
+    assert table.norm.tolist() == pytest.approx([math.sqrt(3 * 64) / 2] * 2)
+    assert table.spectral_norm.tolist() == pytest.approx([4.0] * 2)
+
+
 def test_a_layer_of_infinities_is_neither_balanced_nor_constant(tmp_path):
     tensors = {name: torch.full((4, 4), math.inf) for name in ("lin1.weight", "lin2.weight")}
     torch.save(tensors, tmp_path / "x.pt")

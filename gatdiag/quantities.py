@@ -402,7 +402,7 @@ _GROUPS = (
             meaning="mean entropy of the attention of a node; null where a note says why",
             high="attention is spread evenly",
             low="attention is on one neighbor",
-            metric="mean_entropies",
+            metric="attention_spread",
             is_compared=False,
         ),
         Quantity(
@@ -412,7 +412,7 @@ _GROUPS = (
             meaning="the same over its largest possible value",
             high="attention is spread evenly",
             low="attention is on one neighbor",
-            metric="mean_entropies",
+            metric="attention_spread",
             is_share=True,
         ),
         Quantity(
@@ -422,7 +422,7 @@ _GROUPS = (
             meaning="share of the nodes with at least two neighbors whose largest coefficient exceeds 0.99",
             high="attention is saturated and cannot learn",
             low="attention is spread",
-            metric="peaked_fraction",
+            metric="attention_spread",
             is_share=True,
         ),
     ),

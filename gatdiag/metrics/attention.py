@@ -8,7 +8,7 @@ evaluation mode.
 import torch
 from torch import Tensor
 
-__all__ = ["attention_entropy", "mean_entropies", "peaked_fraction"]
+__all__ = ["attention_entropy", "attention_spread"]
 
 
 def attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) -> Tensor:
@@ -31,54 +31,33 @@ def attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) -> Tensor:
     return entropy.new_zeros(num_nodes, *alpha.shape[1:]).index_add(0, target, entropy)
 
 
-def mean_entropies(alpha: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Both entropies, averaged over heads and over the nodes where they are defined, as a run records them.
+def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> tuple[Tensor, Tensor, Tensor]:
+    """Both entropies averaged over heads and nodes, and the share of nodes with a peak, as a run records them.
 
-    Args:
-        alpha: (E,) or (E, H), as in `attention_entropy`.
-        target: (E,), `edge_index[1]`.
-
-    Returns:
-        The mean of H_i over the nodes with incoming edges, and of H_i / log d_i over those with at least two, 0-d each;
-        the second is 1 where attention is uniform and 0 where it is on one edge, whatever the degree d_i. NaN
-        (undefined) if there are no such nodes, or if a coefficient is not finite. It waits for the device.
-
-    Example:
-        >>> [round(mean.item(), 6) for mean in mean_entropies(torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1]))]
-        [0.346574, 1.0]
-    """
-    nodes = int(target.max()) + 1 if len(target) else 0
-    entropy, degree = attention_entropy(alpha, target, nodes), _degrees(target, nodes)
-    uniform = degree[degree > 1].log().view(-1, *[1] * (entropy.dim() - 1))
-    relative = (entropy[degree > 1] / uniform).mean()
-    return entropy[degree > 0].mean(), torch.where(alpha.isfinite().all(), relative, torch.nan)
-
-
-def peaked_fraction(alpha: Tensor, target: Tensor, level: float = 0.99) -> Tensor:
-    """Share of the nodes with at least two incoming edges that give one of them nearly all of their attention.
-
-    There the slope of the softmax, a (1 - a), is next to zero, and attention cannot learn.
+    A node whose attention is nearly all on one edge has next to no slope of the softmax, a (1 - a), and cannot learn.
 
     Args:
         alpha: (E,) or (E, H), as in `attention_entropy`; each head of a node counts.
         target: (E,), `edge_index[1]`.
-        level: What a coefficient has to exceed.
+        level: What a coefficient has to exceed to be a peak.
 
     Returns:
-        0-d, in [0, 1]. NaN (undefined) if there is no such node, or if a coefficient is not finite.
+        The mean of H_i over the nodes with incoming edges; of those with at least two the mean of H_i / log d_i, which
+        is 1 where attention is uniform and 0 where it is on one edge, whatever the degree d_i; and the share of these
+        that have a peak. 0-d each, float64. NaN (undefined) if there are no such nodes, or if a coefficient is not
+        finite. It waits for the device.
 
     Example:
-        >>> peaked_fraction(torch.tensor([0.999, 0.001, 0.5, 0.5, 1.0]), torch.tensor([0, 0, 1, 1, 2]))
-        tensor(0.5000, dtype=torch.float64)
+        >>> alpha, target = torch.tensor([0.999, 0.001, 0.5, 0.5, 1.0]), torch.tensor([0, 0, 1, 1, 2])
+        >>> [round(value.item(), 4) for value in attention_spread(alpha, target)]
+        [0.2337, 0.5057, 0.5]
     """
     nodes = int(target.max()) + 1 if len(target) else 0
     alpha = alpha.double()[:, None].flatten(1)
-    place = target[:, None].expand_as(alpha)
-    top = alpha.new_zeros(nodes, alpha.shape[1]).scatter_reduce(0, place, alpha, "amax")
-    share = (top[_degrees(target, nodes) > 1] > level).double().mean()
-    return torch.where(alpha.isfinite().all(), share, torch.nan)
-
-
-def _degrees(target: Tensor, num_nodes: int) -> Tensor:
-    ones = torch.ones_like(target, dtype=torch.float64)
-    return ones.new_zeros(num_nodes).index_add(0, target, ones)
+    entropy, degree = attention_entropy(alpha, target, nodes), target.bincount(minlength=nodes)
+    several = degree > 1
+    top = torch.zeros_like(entropy).scatter_reduce(0, target[:, None].expand_as(alpha), alpha, "amax")
+    relative = (entropy[several] / degree[several].double().log()[:, None]).mean()
+    undefined = torch.where(alpha.isfinite().all(), 1.0, torch.nan)
+    peaked = (top[several] > level).double().mean()
+    return entropy[degree > 0].mean() * undefined, relative * undefined, peaked * undefined

@@ -11,11 +11,10 @@ float64, and so is float32 whose squares over- or underflow, or whose rows are a
 """
 
 import math
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag.errors import InputError
@@ -149,41 +148,41 @@ def dead_fraction(x: Tensor) -> Tensor:
 
 def _in_float32(x: Tensor) -> Numbers | None:
     """None where squares over- or underflow, and where the rows are alike to the last digits."""
-    rows, sums, square = len(x), *_sums(x)
-    common = float(np.vdot(sums, sums)) / rows
-    spread = square - common
+    rows, columns = x.shape
+    sums, square = _sums(x)
+    spread = square - torch.dot(sums, sums).item() / rows
     if spread <= _ALIKE * square < _LARGEST:
-        shift = sums / rows
-        sums, left = _sums(x - torch.from_numpy(shift).float())
-        off = float(np.vdot(sums, sums)) / rows  # what rounding left of the mean
-        spread = left - off
+        shift = (sums / rows).float()
+        sums, left = _sums(x - shift)
+        spread = left - torch.dot(sums, sums).item() / rows  # without what rounding left of the mean
         if not spread > _ALIKE * left:
             return None
-        sums = sums + rows * shift.astype(np.float32).astype(np.float64)
-        square = spread + float(np.vdot(sums, sums)) / rows
+        sums = sums + rows * shift.double()
+        square = spread + torch.dot(sums, sums).item() / rows
     if not _SMALLEST < spread < _LARGEST > square:
         return None
-    live = int(np.count_nonzero(sums))
-    if live < len(sums):  # some cancel, perhaps
+    live = int(sums.count_nonzero())
+    if live < columns:  # some cancel, perhaps
         live = int(torch.count_nonzero(x.amax(0).logical_or(x.amin(0))))
     norm, mu = math.sqrt(square), math.sqrt(spread)
-    return norm, mu, mu / norm, (len(sums) - live) / len(sums), 0.0
+    return norm, mu, mu / norm, (columns - live) / columns, 0.0
 
 
-def _sums(x: Tensor) -> tuple[NDArray[Any], float]:
+def _sums(x: Tensor) -> tuple[Tensor, float]:
     """Sums of the columns, and of all squares: calls take longer here than arithmetic, so these are few."""
     if x.numel() < _FEW:
-        exact = x.double().numpy()
-        return exact.sum(0), float(np.vdot(exact, exact))
-    sums = x.sum(0, dtype=torch.float64 if x.shape[1] < _NARROW else None).numpy()
-    pieces = [x]
-    if not _NARROW <= x.shape[1] <= _WIDE:
+        exact = x.double()
+        entries = exact.reshape(-1)
+        return exact.sum(0), torch.dot(entries, entries).item()
+    columns = x.shape[1]
+    if _NARROW <= columns <= _WIDE:
+        lengths = torch.linalg.vector_norm(x, dim=1)
+    else:
         entries = x.reshape(-1)
         end = len(entries) // _PIECE * _PIECE
-        pieces = [piece for piece in (entries[:end].view(-1, _PIECE), entries[end:].view(1, -1)) if piece.numel()]
-    lengths = [torch.linalg.vector_norm(piece, dim=1).numpy().astype(np.float64) for piece in pieces]
-    # not by `vdot`: of many float64 numbers BLAS makes that with threads, which wait for torch's
-    return sums, sum(float(np.square(length).sum()) for length in lengths)
+        lengths = torch.cat([torch.linalg.vector_norm(entries[:end].view(-1, _PIECE), dim=1), entries[end:]])
+    lengths = lengths.double()
+    return x.sum(0, dtype=torch.float64 if columns < _NARROW else None), torch.dot(lengths, lengths).item()
 
 
 def _out_of_range(x: Tensor) -> Numbers | None:

@@ -81,8 +81,6 @@ def listen_once(module: Any, tell: Callable[[Callable[[], Coefficients]], None])
 
 
 @torch.no_grad()
-def mean_entropies(read: Callable[[], Coefficients]) -> dict[str, Tensor]:
+def spread(read: Callable[[], Coefficients]) -> dict[str, Tensor]:
     """The columns of the group "attention" of one layer."""
-    alpha, target = read()
-    values = (*metrics.mean_entropies(alpha, target), metrics.peaked_fraction(alpha, target))
-    return dict(zip(GROUPS["attention"].columns, values, strict=True))
+    return dict(zip(GROUPS["attention"].columns, metrics.attention_spread(*read()), strict=True))

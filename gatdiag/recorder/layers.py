@@ -314,7 +314,7 @@ class LayerRecorder:
         def tell(read: Callable[[], attention.Coefficients]) -> None:
             self._unseen.discard(layer)
             with self._stopwatch:
-                entropies = self._guard("attention entropy", attention.mean_entropies, read)
+                entropies = self._guard("attention entropy", attention.spread, read)
             if entropies is not None:
                 self._pass.others.setdefault(layer, {}).update(entropies)
 

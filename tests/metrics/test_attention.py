@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatdiag.metrics.attention import attention_entropy, mean_entropies, peaked_fraction
+from gatdiag.metrics.attention import attention_entropy, attention_spread
 
 
 def drawn_attention(seed, num_nodes, num_edges, heads):
@@ -36,20 +36,20 @@ def test_against_loops(device, seed, num_nodes, num_edges, heads):
     torch.testing.assert_close(one_head, entropy[:, 0].cpu())
     degree = target.bincount(minlength=num_nodes)
     expected = (entropy.cpu()[degree > 0].mean(), torch.tensor(relative, dtype=torch.float64).mean())
-    torch.testing.assert_close(mean_entropies(alpha, target), expected, equal_nan=True)
+    torch.testing.assert_close(attention_spread(alpha, target)[:2], expected, equal_nan=True)
 
 
 def test_extremes():
     target = torch.tensor([0, 0, 0, 0, 1, 1])
     alpha = torch.tensor([0.25] * 4 + [1.0, 0.0])
     assert attention_entropy(alpha, target, 2).tolist() == pytest.approx([math.log(4), 0])
-    assert mean_entropies(alpha, target)[1].item() == pytest.approx(0.5)  # of 1 and 0
+    assert attention_spread(alpha, target)[1].item() == pytest.approx(0.5)  # of 1 and 0
 
 
 def test_nan_stays_at_its_node():
     target, alpha = torch.tensor([0, 0, 1, 1]), torch.tensor([0.5, torch.nan, 0.5, 0.5])
     assert attention_entropy(alpha, target, 2).isnan().tolist() == [True, False]
-    assert all(mean.isnan() for mean in mean_entropies(alpha, target))
+    assert all(mean.isnan() for mean in attention_spread(alpha, target))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -62,7 +62,7 @@ def test_without_edges_or_nodes():
     none, alpha = torch.zeros(0, dtype=torch.long), torch.zeros(0, 2)
     assert attention_entropy(alpha, none, 3).tolist() == [[0, 0]] * 3
     assert attention_entropy(alpha, none, 0).shape == (0, 2)
-    assert all(mean.isnan() for mean in mean_entropies(alpha, none))
+    assert all(mean.isnan() for mean in attention_spread(alpha, none))
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
@@ -71,9 +71,10 @@ def test_peaked_nodes_are_counted_as_by_loops(seed, num_nodes, num_edges, heads)
     alpha, target = drawn_attention(seed, num_nodes, num_edges, heads)
     several = [node for node in range(num_nodes) if (target == node).sum() > 1]
     hits = [float(alpha[target == node, head].max()) > 0.6 for node in several for head in range(heads)]
-    share = peaked_fraction(alpha, target, level=0.6).item()
+    share = attention_spread(alpha, target, level=0.6)[2].item()
     assert share == pytest.approx(sum(hits) / len(hits)) if hits else math.isnan(share)
 
 
-def test_a_peak_of_coefficients_that_are_not_finite_is_undefined():
-    assert peaked_fraction(torch.tensor([math.nan, 1.0]), torch.tensor([0, 0])).isnan()
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_makes_the_spread_undefined(value):
+    assert all(each.isnan() for each in attention_spread(torch.tensor([value, 1.0]), torch.tensor([0, 0])))

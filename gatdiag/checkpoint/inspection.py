@@ -1,13 +1,12 @@
 """Saved checkpoints -> a run folder, so that every figure and report of a run works on them."""
 
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from gatdiag.checkpoint.opening import Checkpoint, open_checkpoint, series, shown_path
-from gatdiag.checkpoint.record import ModelCase, record_passes, record_weights
+from gatdiag.checkpoint.opening import Checkpoint, PathLike, open_checkpoint, series, shown_path
+from gatdiag.checkpoint.record import ModelCase, Saved, record_passes, record_weights
 from gatdiag.checkpoint.stack import ASSUMED, find_stack
 from gatdiag.checkpoint.state_dict import fit, load_weights_
 from gatdiag.errors import InputError, ModelError
@@ -18,7 +17,6 @@ from gatdiag.run.meta import LARGEST_STEP
 from gatdiag.structure import Structure, discover
 from gatdiag.structure.from_names import find_layers
 
-PathLike = str | os.PathLike[str]
 Notes: TypeAlias = dict[str, list[Path]]  # text -> the checkpoints it is true of; none: all of them
 
 _REASONS: Final = 3  # of layers without laws, that are noted
@@ -94,22 +92,25 @@ def inspect(
     first = last = _opened(paths[0] if reference is None else Path(reference), subject, notes, misfits)
     compared = len(paths) > 1 or reference is not None
     structure = _structure(subject, first)
-    about = Path(folder), _name(paths), lambda: [*_texts(misfits), *_texts(notes)]
-    if subject is None or subject.loss is None:
-        laws = _laws(subject, first, structure, notes)
-        model = "state dict" if subject is None else type(subject.model).__name__
-        weights = first.tensors if compared else None
-        record = record_weights(*about, model, structure, laws, weights, quick=quick, overwrite=overwrite)
-    else:
-        record = record_passes(*about, subject, first.tensors, compared=compared, overwrite=overwrite)
-    with record as add:
+
+    def checkpoints() -> Iterator[Saved]:
+        nonlocal last
         step = -1
         for done, path in enumerate(paths, 1):
             last = first if done == 1 and reference is None else _opened(path, subject, notes, misfits)
             step = _step(last, step, notes)
             _note_differences(first, last, notes)
-            add(step, last.tensors, {} if last.epoch is None else {"epoch": last.epoch})
+            yield step, last.tensors, {} if last.epoch is None else {"epoch": last.epoch}
             on_progress(done, len(paths))
+
+    about = Path(folder), _name(paths), checkpoints(), lambda: [*_texts(misfits), *_texts(notes)]
+    if subject is None or subject.loss is None:
+        laws = _laws(subject, first, structure, notes)
+        model = "state dict" if subject is None else type(subject.model).__name__
+        weights = first.tensors if compared else None
+        record_weights(*about, model, structure, laws, weights, quick=quick, overwrite=overwrite)
+    else:
+        record_passes(*about, subject, first.tensors, compared=compared, overwrite=overwrite)
     return Inspection(load(folder), tuple(paths), structure, last, _texts(notes), _texts(misfits))
 
 

@@ -28,7 +28,7 @@ def measure(tensor: Tensor, *, spectral: bool = False) -> dict[str, float]:
     norm = float(metrics.frobenius_norm(values))
     found = {"norm": norm, "non_finite": 0.0 if math.isfinite(norm) else float(metrics.non_finite_count(values))}
     if spectral and tensor.dim() > 1:
-        found["spectral_norm"] = float(metrics.spectral_norm(_matrix(values)))
+        found["spectral_norm"] = float(metrics.spectral_norm(values))
     return found
 
 
@@ -39,7 +39,7 @@ def dead(tensor: Tensor) -> tuple[int, int]:
         >>> dead(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
         (1, 1)
     """
-    matrix = _matrix(tensor.detach())
+    matrix = tensor.detach().reshape(len(tensor), math.prod(tensor.shape[1:]))
     return _zero_rows(matrix), _zero_rows(matrix.T)
 
 
@@ -71,10 +71,6 @@ def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: 
         for name, row in zip(("relative", "absolute"), metrics.change_quantiles(w_0, w).tolist(), strict=True):
             found |= {change_quantile(name, level): value for level, value in zip(LEVELS, row, strict=True)}
     return found
-
-
-def _matrix(tensor: Tensor) -> Tensor:
-    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
 
 
 def _zero_rows(matrix: Tensor) -> int:

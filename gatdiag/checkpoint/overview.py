@@ -81,7 +81,8 @@ def weight_table(inspection: Inspection) -> pd.DataFrame:
     for layer in inspection.structure:
         for info in layer.parameters:
             if info.name in tensors:
-                rows_are_neurons = info in _features(layer) and layer.kind not in _TABLES and not _is_part(info)
+                is_part = "parametrizations." in info.name  # of what a weight is computed from
+                rows_are_neurons = info in _features(layer) and layer.kind not in _TABLES and not is_part
                 zeros = map(float, dead(tensors[info.name])) if rows_are_neurons else (math.nan, math.nan)
                 second = moments.get(info.name, {}).get("exp_avg_sq")
                 moment = math.nan if second is None else measure(second)["norm"]
@@ -92,11 +93,6 @@ def weight_table(inspection: Inspection) -> pd.DataFrame:
 
 def _features(layer: Layer) -> list[ParameterInfo]:
     return [info for info in layer.parameters if info.role == FEATURES]
-
-
-def _is_part(info: ParameterInfo) -> bool:
-    """True for what a parametrization computes a weight from."""
-    return "parametrizations." in info.name
 
 
 def _last_step(run: Run) -> int:

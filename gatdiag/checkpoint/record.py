@@ -1,7 +1,6 @@
 """Checkpoints -> rows of a run: from the weights alone, or by a forward and a backward pass of the model with each."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -22,7 +21,7 @@ from gatdiag.structure import ParameterInfo, Structure
 from gatdiag.structure.adapters import ATTENTION
 
 Tensors: TypeAlias = Mapping[str, Tensor]
-Add: TypeAlias = Callable[[int, Tensors, Mapping[str, float]], None]  # step, weights, what is logged with them
+Saved: TypeAlias = tuple[int, Tensors, Mapping[str, float]]  # step, weights, what is logged with them
 Remarks: TypeAlias = Callable[[], Iterable[str]]  # asked for when all checkpoints are written
 
 _ALWAYS: Final = ("norm", "non_finite", "spectral_norm", "c")
@@ -52,10 +51,10 @@ class ModelCase:
     source: str = ""
 
 
-@contextmanager
 def record_weights(
     folder: Path,
     name: str,
+    checkpoints: Iterable[Saved],
     remarks: Remarks,
     model: str,
     structure: Structure,
@@ -64,12 +63,13 @@ def record_weights(
     *,
     quick: bool,
     overwrite: bool,
-) -> Iterator[Add]:
-    """Gives what writes a step of a run for each checkpoint, from its weights alone.
+) -> None:
+    """Write a run with a step for each checkpoint, from its weights alone.
 
     Args:
         folder: Of the run.
         name: Of the run.
+        checkpoints: Taken one by one.
         remarks: Notes to keep with the run.
         model: What it is called there.
         structure: Its layers.
@@ -91,19 +91,16 @@ def record_weights(
     store = Store.create(folder, about, overwrite=overwrite)
     recorded = RecordedLaws(laws["found"], "the laws")
     shapes = {term["parameter"]: tuple(term["shape"]) for entry in laws["found"] for term in entry["terms"]}
-
-    def add(step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
-        store.append("steps", {"step": step, **scalars})
-        held = {at: info for at, info in enumerate(structure.parameters) if info.name in tensors}
-        rows = [_row(info, tensors[info.name], reference, quick=quick) for info in held.values()]
-        if rows:
-            store.append("parameters", {"step": step, "parameter": np.array([*held], np.int32), **_columns(rows)})
-        if shapes and all(name in tensors and tuple(tensors[name].shape) == shape for name, shape in shapes.items()):
-            c = recorded.c({name: _array(tensors[name]) for name in shapes})
-            store.append("neurons", {"step": step, "law": np.arange(len(c), dtype=np.int32), "c": c})
-
     try:
-        yield add
+        for step, tensors, scalars in checkpoints:
+            store.append("steps", {"step": step, **scalars})
+            held = {at: info for at, info in enumerate(structure.parameters) if info.name in tensors}
+            rows = [_row(info, tensors[info.name], reference, quick=quick) for info in held.values()]
+            if rows:
+                store.append("parameters", {"step": step, "parameter": np.array([*held], np.int32), **_columns(rows)})
+            if shapes and shapes == {name: tuple(tensors[name].shape) for name in shapes if name in tensors}:
+                c = recorded.c({name: _array(tensors[name]) for name in shapes})
+                store.append("neurons", {"step": step, "law": np.arange(len(c), dtype=np.int32), "c": c})
         store.update_meta(notes=[*store.meta["notes"], *remarks()])
     except KeyboardInterrupt:
         store.seal("interrupted")
@@ -143,17 +140,25 @@ def checkpoint(_: int) -> bool:
     return True
 
 
-@contextmanager
 def record_passes(
-    folder: Path, name: str, remarks: Remarks, case: ModelCase, reference: Tensors, *, compared: bool, overwrite: bool
-) -> Iterator[Add]:
-    """Gives what writes a step of a run for each checkpoint: what a step of training would have measured there.
+    folder: Path,
+    name: str,
+    checkpoints: Iterable[Saved],
+    remarks: Remarks,
+    case: ModelCase,
+    reference: Tensors,
+    *,
+    compared: bool,
+    overwrite: bool,
+) -> None:
+    """Write a run with a step for each checkpoint: what a step of training would have measured there.
 
     The model runs in training mode, with the same random numbers for each checkpoint.
 
     Args:
         folder: Of the run.
         name: Of the run.
+        checkpoints: Taken one by one.
         remarks: Notes to keep with the run.
         case: The model, its inputs and its loss.
         reference: The weights that laws are found with, and changes measured from.
@@ -168,20 +173,17 @@ def record_passes(
     if not recorder.enabled:
         raise InputError("GATDIAG_DISABLE is set, so nothing can be recorded: unset it")
     case.model.train()
-
-    def add(step: int, tensors: Tensors, scalars: Mapping[str, float]) -> None:
-        load_weights_(case.model, tensors)
-        case.model.zero_grad()
-        loss = _loss(case)
-        loss.backward()
-        with recorder.step(step):
-            recorder.log(loss=loss, **scalars)
-
     with recorder:
         load_weights_(case.model, reference)
         _loss(case)
         try:
-            yield add
+            for step, tensors, scalars in checkpoints:
+                load_weights_(case.model, tensors)
+                case.model.zero_grad()
+                loss = _loss(case)
+                loss.backward()
+                with recorder.step(step):
+                    recorder.log(loss=loss, **scalars)
         finally:
             case.model.zero_grad()
         for note in remarks():

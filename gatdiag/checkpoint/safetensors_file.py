@@ -12,7 +12,6 @@ from gatdiag.errors import InputError
 from gatdiag.names import quoted
 from gatdiag.structure.from_names import by_number
 
-INDEX = "model.safetensors.index.json"
 _LENGTH = struct.Struct("<Q")
 _HEADER = 64 << 20  # bytes; about half a million tensors
 

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +136,10 @@ def _replace_moments(data: Any, checkpoint: Checkpoint, moments: Moments) -> Non
         return
     found = optimizers(data)
     states = named_states(found[0], checkpoint.tensors) if found else None
-    for name, key, new in _flat(moments):
-        old = (states or {}).get(name, {}).get(key)
-        _check_fit(f"{key} of {name}", old, new).copy_(new)
-
-
-def _flat(moments: Moments) -> Iterator[tuple[str, str, Tensor]]:
-    return ((name, key, new) for name, state in moments.items() for key, new in state.items())
+    for name, state in moments.items():
+        for key, new in state.items():
+            old = (states or {}).get(name, {}).get(key)
+            _check_fit(f"{key} of {name}", old, new).copy_(new)
 
 
 def _write_safetensors(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], part: Path) -> None:

@@ -182,7 +182,8 @@ def _sums(x: Tensor) -> tuple[Tensor, float]:
         end = len(entries) // _PIECE * _PIECE
         lengths = torch.cat([torch.linalg.vector_norm(entries[:end].view(-1, _PIECE), dim=1), entries[end:]])
     lengths = lengths.double()
-    return x.sum(0, dtype=torch.float64 if columns < _NARROW else None), torch.dot(lengths, lengths).item()
+    sums = x.sum(0, dtype=torch.float64 if columns < _NARROW else None)
+    return sums if columns <= _WIDE else sums.double(), torch.dot(lengths, lengths).item()
 
 
 def _out_of_range(x: Tensor) -> Numbers | None:

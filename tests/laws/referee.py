@@ -10,14 +10,15 @@ Only the counting is done here: no operation, layer or architecture is named, ex
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from tests.laws.many_draws import gradients
+from torch.func import functional_call, functionalize, grad, vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 TINY_EPS = 1e-24
 LARGE_EPS = 0.1
@@ -111,19 +112,23 @@ def spectrum(
         torch.set_num_threads(threads)
 
 
+Function = Callable[..., Tensor]
+Drawn = tuple[list[Tensor], list[Any]]  # weights, (draws, ...); what each draw has in the place of each input
+
+
 class Draws:
     """Random rows w * dLoss/dw of one model, and which entries ever had a gradient."""
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], eps: float) -> None:
-        self.model, self.args, self.kwargs, self.eps = model, args, kwargs, eps
+        self.model, self.eps = model, eps
+        self.inputs, self.structure = tree_flatten((args, kwargs))
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters = list(self.named.values())
         self.entries = sum(p.numel() for p in self.parameters)
         self.reached = torch.zeros(self.entries, dtype=torch.bool)
-        self.rows: list[Tensor] = []
+        self.rows = torch.zeros(0, self.entries)
         self.kept = self.refused = 0
         self.guarded = with_eps(model)
-        self.vectorizes: bool | None = None  # whether many draws can be made at once; None before it was tried
         self.set_eps(eps)
 
     def set_eps(self, eps: float) -> None:
@@ -131,109 +136,97 @@ class Draws:
         for module in self.guarded:
             module.eps = eps
 
-    def add(self, losses: int) -> None:
-        """Draw weights and inputs once and losses several times; keep the rows that can be trusted.
+    def add(self, rows: int, losses: int = 1) -> None:
+        """Draw weights, inputs and losses as often as that; keep the rows that can be trusted.
+
+        A model that torch cannot vectorize runs once for so many losses.
 
         Where a channel is constant (all of its units are dead) a normalization divides rounding noise by
         sqrt(eps).  Such a draw is told by its gradients depending on eps, and refused.
         """
-        set_weights(self.parameters, [values[0] for values in generic(self.parameters, 1)])
-        args, kwargs, state = redraw(self.args), redraw(self.kwargs), torch.get_rng_state()
-        rows = self.one_draw(args, kwargs, losses)
-        trusted = bool(torch.isfinite(rows).all())
-        if trusted and self.guarded and self.eps <= TINY_EPS:
-            torch.set_rng_state(state)
-            self.set_eps(100 * self.eps)
-            trusted = torch.allclose(rows, self.one_draw(args, kwargs, losses), rtol=0, atol=ALIKE)
-            self.set_eps(self.eps)
-        self.keep(rows if trusted else rows[:0], int(trusted), int(not trusted))
-
-    def keep(self, rows: Tensor, kept: int, refused: int) -> None:
-        """Note the rows of draws that can be trusted, and how many could not."""
-        self.kept, self.refused = self.kept + kept, self.refused + refused
-        if self.refused > 20 and self.refused > 20 * self.kept:
-            raise UnclearGapError(f"{self.refused} of {self.refused + self.kept} random draws gave no usable gradient")
-        self.rows += [row for row in rows if row.any()]
-
-    def add_many(self, draws: int) -> None:
-        """`add(1)` as often as that, all at once where torch can vectorize the model."""
-        if self.vectorizes is not False:
-            try:
-                rows, trusted = self.at_once(draws)
-            except RuntimeError:  # no rule for an operation, or the first draw came out otherwise
-                self.vectorizes = False
-                self.set_eps(self.eps)
-            else:
-                self.keep(rows[trusted], int(trusted.sum()), int((~trusted).sum()))
-                return
-        for _ in range(draws):
-            self.add(1)
-
-    def at_once(self, draws: int) -> tuple[Tensor, Tensor]:
-        """What `add` draws, and which rows can be trusted; the very first must be what the model gives by itself."""
-        weights = dict(zip(self.named, generic(self.parameters, draws), strict=True))
-        inputs = [(redraw(self.args), redraw(self.kwargs)) for _ in range(draws)]
-        args, kwargs = inputs[0]
-        set_weights(self.parameters, [values[0] for values in weights.values()])
-        outputs = list(leaves(self.model(*args, **kwargs)))
-        trained = [y.requires_grad for y in outputs]
-        random = torch.randn(draws, 3, sum(y.numel() for y, counts in zip(outputs, trained, strict=True) if counts))
-
-        def loss(output: Any, numbers: Tensor) -> Tensor:
-            flat = [y.reshape(-1) for y, counts in zip(leaves(output), trained, strict=True) if counts]
-            return random_loss(torch.cat(flat).double(), numbers)
-
-        def rows_of() -> Tensor:
-            found = gradients(self.model, weights, inputs, random, loss)
-            rows = torch.cat([(weights[name] * found[name]).reshape(draws, -1) for name in weights], 1)
-            return rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-200)
-
+        if self.vectorized:
+            make = partial(self.at_once, self.drawn(rows), self.vectorized)
+        else:
+            make = partial(self.one_by_one, self.drawn(-(-rows // losses)), losses)
         state = torch.get_rng_state()
-        rows = rows_of()
-        if self.vectorizes is None:
-            alone = torch.autograd.grad(
-                loss(self.model(*args, **kwargs), random[0]), self.parameters, allow_unused=True
-            )
-            if not torch.allclose(rows[0], self.one_row(alone), rtol=0, atol=ALIKE, equal_nan=True):
-                raise RuntimeError("many draws at once are not what one draw is")
-            self.vectorizes = True
-        trusted = rows.isfinite().all(1)
+        found = make()
+        trusted = found.isfinite().all(1)
         if self.guarded and self.eps <= TINY_EPS:
             torch.set_rng_state(state)
             self.set_eps(100 * self.eps)
-            trusted &= ((rows - rows_of()).abs() <= ALIKE).all(1)
+            trusted &= ((found - make()).abs() <= ALIKE).all(1)
             self.set_eps(self.eps)
-        return rows, trusted
+        self.kept, self.refused = self.kept + int(trusted.sum()), self.refused + int((~trusted).sum())
+        if self.refused > 20 and self.refused > 20 * self.kept:
+            raise UnclearGapError(f"{self.refused} of {self.refused + self.kept} random draws gave no usable gradient")
+        self.rows = torch.cat([self.rows, found[trusted & found.any(1)]])
 
-    def one_draw(self, args: tuple[Any, ...], kwargs: dict[str, Any], losses: int) -> Tensor:
-        """One row a random smooth loss of all outputs, each of unit length unless it vanishes."""
-        outputs = torch.cat([y.reshape(-1) for y in leaves(self.model(*args, **kwargs)) if y.requires_grad]).double()
+    @cached_property
+    def vectorized(self) -> Callable[[Function], Function] | None:
+        """What makes the model one that torch has vectorizing rules for, so that a draw comes out as by itself.
+
+        Most models need nothing; made functional, one may also write into tensors that it makes.
+        """
+        drawn = self.drawn(2)
+        for prepared in (lambda loss: loss, functionalize):
+            try:
+                self.at_once(drawn, prepared)
+                state = torch.get_rng_state()
+                row = self.at_once(drawn, prepared, randomness="same")[0]
+            except RuntimeError:
+                continue
+            torch.set_rng_state(state)
+            if torch.allclose(row, self.one_by_one(drawn, 1)[0], rtol=0, atol=ALIKE, equal_nan=True):
+                return prepared
+        return None
+
+    def drawn(self, draws: int) -> Drawn:
+        """Random weights and inputs."""
+        return generic(self.parameters, draws), [redraw(leaf, draws) for leaf in self.inputs]
+
+    def at_once(self, drawn: Drawn, prepared: Callable[[Function], Function], randomness: str = "different") -> Tensor:
+        """A row a draw; buffers stay as they are."""
+        weights, inputs = drawn
+        draws = len(weights[0])
+        varies = [isinstance(leaf, Tensor) for leaf in inputs]
+        named = dict(zip(self.named, weights, strict=True))
+        buffers = {name: buffer.expand(draws, *buffer.shape).clone() for name, buffer in self.model.named_buffers()}
+
+        def loss(of: dict[str, Tensor], state: dict[str, Tensor], leaves: list[Any]) -> Tensor:
+            args, kwargs = tree_unflatten(leaves, self.structure)
+            # With tie_weights torch would leave what it puts into a module that has two names there for ever.
+            return random_loss(functional_call(self.model, {**of, **state}, args, kwargs, tie_weights=False))
+
+        axes = (0, 0, [0 if many else None for many in varies])
+        leaves = [leaf if many else leaf[0] for leaf, many in zip(inputs, varies, strict=True)]
+        found = vmap(grad(prepared(loss)), axes, randomness=randomness)(named, buffers, leaves)
+        return unit(torch.cat([(named[name] * found[name]).flatten(1) for name in named], 1))
+
+    def one_by_one(self, drawn: Drawn, losses: int) -> Tensor:
+        """A row a draw and loss."""
         rows = []
-        for _ in range(min(losses, outputs.numel())):
-            loss = random_loss(outputs, torch.randn(3, outputs.numel()))
-            rows.append(self.one_row(torch.autograd.grad(loss, self.parameters, retain_graph=True, allow_unused=True)))
-        return torch.stack(rows)
-
-    def one_row(self, found: tuple[Tensor | None, ...]) -> Tensor:
-        """Flatten w * dLoss/dw over all parameters and normalize it."""
-        pairs = list(zip(self.parameters, found, strict=True))
-        self.reached |= torch.cat([torch.full((p.numel(),), g is not None) for p, g in pairs])
-        parts = [torch.zeros(p.numel()) if g is None else (p.detach() * g.to_dense()).reshape(-1) for p, g in pairs]
-        row = torch.cat([part.double() for part in parts])
-        return row / row.norm().clamp(min=1e-200)
+        for number in range(len(drawn[0][0])):
+            weights, inputs = ([values[number] for values in of] for of in drawn)
+            set_weights(self.parameters, weights)
+            args, kwargs = tree_unflatten(inputs, self.structure)
+            output = self.model(*args, **kwargs)
+            for _ in range(losses):
+                found = torch.autograd.grad(random_loss(output), self.parameters, retain_graph=True, allow_unused=True)
+                pairs = list(zip(weights, found, strict=True))
+                self.reached |= torch.cat([torch.full((w.numel(),), g is not None) for w, g in pairs])
+                parts = [torch.zeros_like(w) if g is None else w * g.to_dense() for w, g in pairs]
+                rows.append(torch.cat([part.flatten() for part in parts]))
+        return unit(torch.stack(rows))
 
 
 def converge(draws: Draws) -> Spectrum:
     """Draw until many fresh draws add nothing to the rank: a kink that is met rarely must not pass for a law."""
-    while len(draws.rows) < draws.entries + 10:
-        if draws.vectorizes is False or not draws.kept:
-            draws.add(LOSSES_A_DRAW)
-        else:
-            draws.add_many(FRESH_DRAWS)
+    while (missing := draws.entries + 10 - len(draws.rows)) > 0:
+        draws.add(missing, LOSSES_A_DRAW)
     counts: list[int] = []
     while len(counts) < MOST_ROUNDS:
-        draws.add_many(FRESH_DRAWS)
-        found = cut(torch.stack(draws.rows)[:, draws.reached])
+        draws.add(FRESH_DRAWS)
+        found = cut(draws.rows[:, draws.reached])
         counts.append(found.laws)
         if found.laws == 0 or counts[-3:] == [found.laws] * 3:
             return found
@@ -251,11 +244,17 @@ def with_eps(model: nn.Module) -> list[nn.Module]:
     ]
 
 
-def random_loss(outputs: Tensor, random: Tensor) -> Tensor:
+def random_loss(output: Any) -> Tensor:
     """A smooth loss of all outputs, of which the sizes are taken out: linear, quadratic and mixed terms."""
-    linear, quadratic, mixed = random
+    outputs = torch.cat([y.reshape(-1) for y in leaves(output)]).double()
     outputs = outputs / outputs.detach().norm().clamp(min=1e-6)
+    linear, quadratic, mixed = torch.randn(3, outputs.numel())
     return linear @ outputs + quadratic @ outputs.square() + (mixed @ outputs).square()
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Rows of length 1; rows of zeros stay."""
+    return rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-200)
 
 
 def generic(parameters: list[nn.Parameter], draws: int) -> list[Tensor]:
@@ -280,33 +279,20 @@ def set_weights(parameters: list[nn.Parameter], values: list[Tensor]) -> None:
         p.copy_(value)
 
 
-def redraw(tree: Any) -> Any:
-    """The same structure with new floating values; zeros of a non-negative tensor stay (it may be an adjacency)."""
-    if isinstance(tree, Tensor):
-        return redraw_tensor(tree)
-    if isinstance(tree, Mapping):
-        return {key: redraw(value) for key, value in tree.items()}
-    if isinstance(tree, tuple | list):
-        return type(tree)(redraw(value) for value in tree)
-    if hasattr(tree, "to_dict") and hasattr(tree, "apply"):  # graph data objects
-        return tree.clone().apply(redraw_tensor)
-    return tree
-
-
-def redraw_tensor(tensor: Tensor) -> Tensor:
-    """See `redraw`."""
-    if not tensor.is_floating_point():
-        return tensor
-    if tensor.layout is torch.sparse_coo:
-        tensor = tensor.coalesce()
-        return torch.sparse_coo_tensor(tensor.indices(), redraw_tensor(tensor.values()), tensor.shape).coalesce()
-    if tensor.layout is torch.sparse_csr:
-        values = redraw_tensor(tensor.values())
-        return torch.sparse_csr_tensor(tensor.crow_indices(), tensor.col_indices(), values, tensor.shape)
-    tensor = tensor.double()
-    if tensor.numel() and (tensor >= 0).all():
-        return (tensor > 0) * (0.2 + 0.8 * torch.rand_like(tensor))
-    return torch.randn_like(tensor) * (0.5 + 2 * torch.rand(()))
+def redraw(leaf: Any, draws: int) -> Any:
+    """New floating values for each draw; zeros of a non-negative tensor stay (it may be an adjacency)."""
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        return [leaf] * draws
+    if leaf.layout is torch.sparse_coo:
+        leaf = leaf.coalesce()
+        values = redraw(leaf.values(), draws)
+        return [torch.sparse_coo_tensor(leaf.indices(), new, leaf.shape).coalesce() for new in values]
+    if leaf.layout is torch.sparse_csr:
+        values = redraw(leaf.values(), draws)
+        return [torch.sparse_csr_tensor(leaf.crow_indices(), leaf.col_indices(), new, leaf.shape) for new in values]
+    if leaf.numel() and (leaf >= 0).all():
+        return (leaf > 0) * (0.2 + 0.8 * torch.rand(draws, *leaf.shape))
+    return torch.randn(draws, *leaf.shape) * (0.5 + 2 * torch.rand(draws, *[1] * leaf.ndim))
 
 
 def leaves(tree: Any) -> Iterator[Tensor]:

@@ -81,16 +81,24 @@ def double_precision() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("name", ["attention: gatv2 shared", "convolutions: gin batch norm", "plain: mlp layer norm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention: gatv2 shared",
+        "attention: gatv2 dropout",
+        "convolutions: gin batch norm",
+        "plain: mlp layer norm",
+        "pooling: gru aggregation",
+    ],
+)
 def test_many_draws_at_once_have_the_null_space_of_single_ones(name: str) -> None:
     model, args, kwargs = build(name)
-    at_once, singly = (Draws(model.double(), args, dict(kwargs or {}), TINY_EPS) for _ in range(2))
-    singly.vectorizes = False
+    at_once, singly = (Draws(model.double(), args, dict(kwargs), TINY_EPS) for _ in range(2))
+    singly.vectorized = None
     for draws in (at_once, singly):
-        draws.add(1)
-        draws.add_many(200)
+        draws.add(200)
 
-    assert at_once.vectorizes
-    assert at_once.kept + at_once.refused == singly.kept + singly.refused == 201
-    counts = {cut(torch.stack(rows)).laws for rows in (at_once.rows, singly.rows, at_once.rows + singly.rows)}
+    assert at_once.vectorized
+    assert at_once.kept + at_once.refused == singly.kept + singly.refused == 200
+    counts = {cut(rows).laws for rows in (at_once.rows, singly.rows, torch.cat([at_once.rows, singly.rows]))}
     assert len(counts) == 1

@@ -91,19 +91,22 @@ def draw_by_size(axes: Axes, table: pd.DataFrame, order: Sequence[str], *, size:
     return entries
 
 
-def _draw(figure: Canvas, table: pd.DataFrame, values: Mapping[str, Sequence[str]], size: str) -> None:
-    """The panels of a `size_table` beside each other, and one legend below them."""
-    order = list(dict.fromkeys(table["variant"]))
-    entries: list[Artist] = []
-    for axes, panel in zip(panels(figure, len(values)), values, strict=True):
-        part = table[table["panel"] == panel]
-        if len(part):
-            split = _WORDS.get(str(part["column"].iloc[0]).rsplit("_", 1)[-1], "")
-            value = f"{split} {part['score'].iloc[0]}".strip() if panel == "accuracy" else panel
-            entries += draw_by_size(axes, part, order, size=size, value=value)
-        else:
-            note(axes, not_recorded("steps.test_accuracy" if panel == "accuracy" else "steps.val_accuracy"))
-    legend_below(figure, entries)
+def _drawing(values: Mapping[str, Sequence[str]], size: str) -> Callable[[pd.DataFrame, Canvas], None]:
+    def drawing(table: pd.DataFrame, figure: Canvas) -> None:
+        """The panels of a `size_table` beside each other, and one legend below them."""
+        order = list(dict.fromkeys(table["variant"]))
+        entries: list[Artist] = []
+        for axes, panel in zip(panels(figure, len(values)), values, strict=True):
+            part = table[table["panel"] == panel]
+            if len(part):
+                split = _WORDS.get(str(part["column"].iloc[0]).rsplit("_", 1)[-1], "")
+                value = f"{split} {part['score'].iloc[0]}".strip() if panel == "accuracy" else panel
+                entries += draw_by_size(axes, part, order, size=size, value=value)
+            else:
+                note(axes, not_recorded("steps.test_accuracy" if panel == "accuracy" else "steps.val_accuracy"))
+        legend_below(figure, entries)
+
+    return drawing
 
 
 def _data(
@@ -146,10 +149,6 @@ def accuracy_by_tree_depth_data(
     trees = [(tree_depths or {}).get(run.name, depth(run) - 1) for run in runs]
     table = compare(runs, variants).assign(best_training_accuracy=best, depth=trees)
     return size_table(table, "depth", _TREES)
-
-
-def _drawing(values: Mapping[str, Sequence[str]], size: str) -> Callable[[pd.DataFrame, Canvas], None]:
-    return lambda table, figure: _draw(figure, table, values, size)
 
 
 def _comparable(*sizes: Callable[[Run], object]) -> Callable[[Sequence[Run]], bool]:

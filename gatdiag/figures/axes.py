@@ -159,7 +159,7 @@ def _dots(shown: Floats) -> dict[str, Any]:
     return {"marker": "o", "markersize": 2.5, "markevery": np.flatnonzero(alone).tolist()} if alone.any() else {}
 
 
-def mark_hidden(axes: Axes, x: Floats, y: Floats, undefined: Sequence[str] | pd.Series | None = None) -> set[str]:
+def mark_hidden(axes: Axes, x: NDArray[Any], y: Floats, undefined: Sequence[str] | pd.Series | None = None) -> set[str]:
     """Mark the values of one line that its axis cannot show, at its edge; call after `scale_axis`.
 
     Args:
@@ -241,28 +241,23 @@ def _upright(labels: Sequence[str], letters: int) -> bool:
     return max(map(len, labels), default=0) * len(labels) > letters
 
 
-def layer_codes(layers: pd.Series) -> Floats:
-    """The place of each row's layer in the structure, from 0."""
-    return layers.cat.codes.to_numpy().astype(np.float64)
-
-
 def layer_names(table: pd.DataFrame) -> list[str]:
     """All layers of the run, in order, whether they have rows or not."""
     return [str(name) for name in table["layer"].cat.categories]
 
 
-def layer_lines(table: pd.DataFrame, **style: Any) -> tuple[list[Curve], list[int]]:
-    """A line for each layer of a thinned table, colored dark to light by depth; and the positions of those layers."""
+def layer_lines(table: pd.DataFrame, width: float) -> list[Curve]:
+    """A line for each layer of a thinned table, colored dark to light by depth."""
     parts = [part for _, part in table.groupby("layer", observed=True, sort=True)]
     colors = ordered_colors(len(parts))
-    lines: list[Curve] = [(part, {"color": color, **style}) for part, color in zip(parts, colors, strict=True)]
-    return lines, [int(part["layer"].cat.codes.iloc[0]) for part in parts]
+    return [(part, {"color": color, "linewidth": width}) for part, color in zip(parts, colors, strict=True)]
 
 
-def layer_bar(figure: Canvas, axes: Sequence[Axes], names: Sequence[str], drawn: Sequence[int]) -> None:
-    """A color bar beside the axes that says which of the layers each line is, in place of a long legend."""
-    labels, pattern = layer_labels(names, 14)
-    ordered_bar(figure, axes, [labels[i] for i in drawn], f"layer ({pattern})" if pattern else "layer")
+def layer_bar(figure: Canvas, axes: Sequence[Axes], table: pd.DataFrame) -> None:
+    """A color bar beside the axes that says which layer each line of a table is, in place of a long legend."""
+    labels, pattern = layer_labels(layer_names(table), 14)
+    drawn = np.unique(table["layer"].cat.codes)
+    ordered_bar(figure, axes, [labels[place] for place in drawn], f"layer ({pattern})" if pattern else "layer")
 
 
 def ordered_bar(figure: Canvas, axes: Sequence[Axes], labels: Sequence[str], title: str) -> None:

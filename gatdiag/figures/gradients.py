@@ -6,17 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from gatdiag.figures.axes import (
-    draw_lines,
-    layer_bar,
-    layer_lines,
-    layer_names,
-    legend_below,
-    not_recorded,
-    note,
-    panels,
-    step_axis,
-)
+from gatdiag.figures.axes import draw_lines, layer_bar, layer_lines, legend_below, not_recorded, note, panels, step_axis
 from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, equations, symbol, tidy
 from gatdiag.figures.heat import heat_bar, heat_legend, heat_map, heat_table, shared_limits
 from gatdiag.figures.style import ROLE_STYLES, Canvas, is_wide, plain
@@ -69,11 +59,10 @@ def gradient_norms_draw(table: pd.DataFrame, figure: Canvas) -> None:
             axes.set_ylabel("loss")
             step_axis(axes, table["step"])
         else:
-            lines, layers = layer_lines(part, linewidth=0.9)
-            marks += draw_lines(axes, lines, log=True)
+            marks += draw_lines(axes, layer_lines(part, 0.9), log=True)
             axes.set_ylabel(f"{symbol(_RELATIVE)}, {quantity}s")
             step_axis(axes, table["step"])
-            layer_bar(figure, [axes], layer_names(table), layers)
+            layer_bar(figure, [axes], part)
     legend_below(figure, marks)
 
 

@@ -8,15 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from gatdiag.figures.axes import (
-    draw_lines,
-    layer_bar,
-    layer_lines,
-    layer_names,
-    legend_below,
-    panels,
-    step_axis,
-)
+from gatdiag.figures.axes import draw_lines, layer_bar, layer_lines, legend_below, panels, step_axis
 from gatdiag.figures.figure import GATS, Figure, equations, symbol, tidy
 from gatdiag.figures.style import PREDICTED, Canvas, is_wide, ordered_colors, plain
 from gatdiag.run import Run
@@ -133,11 +125,10 @@ def conservation_data(run: Run) -> pd.DataFrame:
 def conservation_draw(table: pd.DataFrame, figure: Canvas) -> None:
     """A line a layer."""
     axes = figure.subplots()
-    lines, layers = layer_lines(table, linewidth=0.8)
-    legend_below(figure, draw_lines(axes, lines, log=True))
+    legend_below(figure, draw_lines(axes, layer_lines(table, 0.8), log=True))
     axes.set_ylabel(f"largest |{symbol('neurons.delta')}|")
     step_axis(axes, table["step"])
-    layer_bar(figure, [axes], layer_names(table), layers)
+    layer_bar(figure, [axes], table)
 
 
 CONSERVATION = Figure(

@@ -8,9 +8,7 @@ from typing import Any, Literal
 
 import matplotlib.figure
 import pandas as pd
-from matplotlib.backend_bases import FigureCanvasBase
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.backend_bases import get_registered_canvas_class
 
 from gatdiag.errors import InputError
 from gatdiag.figures import accuracy, curves, gradients, laws, overview, smoothing, weight_change
@@ -109,18 +107,10 @@ def render(
         values = table(chosen, runs, **options)
     content = BytesIO()
     with style_context(salt=f"gatdiag {chosen.name}"):
-        canvas = _canvas(format)(_drawn(chosen, values, SIZES[width], dpi))
+        canvas = get_registered_canvas_class(format)(_drawn(chosen, values, SIZES[width], dpi))
         # not savefig, which draws everything twice
         getattr(canvas, f"print_{format}")(content, metadata=_METADATA[format])
     return content.getvalue()
-
-
-def _canvas(format: Format) -> type[FigureCanvasBase]:
-    if format == "pdf":
-        from matplotlib.backends.backend_pdf import FigureCanvasPdf  # slow to load
-
-        return FigureCanvasPdf
-    return FigureCanvasSVG if format == "svg" else FigureCanvasAgg
 
 
 def _drawn(figure: Figure, values: pd.DataFrame, width: float, dpi: int) -> matplotlib.figure.Figure:

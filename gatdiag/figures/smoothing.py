@@ -12,7 +12,6 @@ from gatdiag.figures.axes import (
     draw_lines,
     layer_axis,
     layer_bar,
-    layer_codes,
     layer_lines,
     layer_names,
     layer_room,
@@ -111,7 +110,7 @@ def smoothing_by_layer_draw(table: pd.DataFrame, figure: Canvas) -> None:
     marker = {"marker": ".", "markersize": 3} if len(names) <= 40 else {}
 
     def curves(part: pd.DataFrame) -> list[Curve]:
-        part = part.sort_values("layer").assign(place=lambda of: layer_codes(of["layer"]))
+        part = part.sort_values("layer").assign(place=lambda of: of["layer"].cat.codes)
         return [(curve, {"color": colors[step], **marker}) for step, curve in part.groupby("step")]
 
     panels = _draw_panels(table, figure, curves, "place")
@@ -124,12 +123,11 @@ def smoothing_by_layer_draw(table: pd.DataFrame, figure: Canvas) -> None:
 
 def smoothing_over_training_draw(table: pd.DataFrame, figure: Canvas) -> None:
     """A line a layer."""
-    panels = _draw_panels(table, figure, lambda part: layer_lines(part, linewidth=0.9)[0], "step")
+    panels = _draw_panels(table, figure, lambda part: layer_lines(part, 0.9), "step")
     for axes, drawn in panels:
         if drawn:
             step_axis(axes, table["step"])
-    layers = sorted({int(code) for code in table["layer"].cat.codes})
-    layer_bar(figure, [axes for axes, _ in panels], layer_names(table), layers)
+    layer_bar(figure, [axes for axes, _ in panels], table)
 
 
 SMOOTHING_BY_LAYER = Figure(

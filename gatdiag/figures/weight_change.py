@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 
 from gatdiag.figures.axes import (
     layer_axis,
-    layer_codes,
     layer_names,
     layer_room,
     legend_below,
@@ -67,7 +66,7 @@ def _draw_fraction(axes: Axes, table: pd.DataFrame, column: str) -> list[Artist]
     parts = list(table.groupby("role", sort=False))
     width = 0.8 / len(parts)
     for index, (role, part) in enumerate(parts):
-        x, y = layer_codes(part["layer"]), part[column].to_numpy(np.float64)
+        x, y = part["layer"].cat.codes, part[column].to_numpy(np.float64)
         style: dict[str, Any] = {**ROLE_STYLES[str(role)], "label": f"{role}s"}
         if len(names) <= _BARS:
             axes.bar(x + (index - (len(parts) - 1) / 2) * width, np.nan_to_num(y), width, edgecolor="white",
@@ -161,7 +160,7 @@ def change_boxes_draw(table: pd.DataFrame, figure: Canvas) -> None:
         _layers_below(axes, names)
         axes.set_ylabel(f"{change},\n{role}s")
         entries += axes.get_legend_handles_labels()[0]
-        entries += mark_handles(mark_hidden(axes, layer_codes(part["layer"]), part["q50"].to_numpy(np.float64)))
+        entries += mark_handles(mark_hidden(axes, part["layer"].cat.codes.to_numpy(), part["q50"].to_numpy(np.float64)))
     _finish(figure, table, entries)
 
 
@@ -172,7 +171,7 @@ def _boxes(axes: Axes, part: pd.DataFrame, color: str) -> None:
     thin = {"linewidth": 0.6}
     axes.bxp(
         [{str(name): value for name, value in box.items()} for box in boxes.to_dict("records")],
-        positions=layer_codes(part["layer"]),
+        positions=part["layer"].cat.codes,
         widths=0.6,
         showfliers=False,
         patch_artist=True,
@@ -182,11 +181,11 @@ def _boxes(axes: Axes, part: pd.DataFrame, color: str) -> None:
         whiskerprops=thin,
         capprops=thin,
     )
-    axes.plot(layer_codes(part["layer"]), part["q100"].clip(upper=high), "_", color="#777777", markersize=3)
+    axes.plot(part["layer"].cat.codes, part["q100"].clip(upper=high), "_", color="#777777", markersize=3)
 
 
 def _bands(axes: Axes, part: pd.DataFrame, color: str) -> None:
-    x, drawn = layer_codes(part["layer"]), part[_QUANTILES]
+    x, drawn = part["layer"].cat.codes, part[_QUANTILES]
     drawn = drawn.clip(lower=axes.get_ylim()[0]) if axes.get_yscale() == "log" else drawn
     axes.fill_between(x, drawn["q5"], drawn["q95"], color=color, alpha=0.2, linewidth=0, label="5 to 95 %")
     axes.fill_between(x, drawn["q25"], drawn["q75"], color=color, alpha=0.45, linewidth=0, label="25 to 75 %")

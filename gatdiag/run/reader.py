@@ -45,7 +45,7 @@ class Run:
         self._laws: RecordedLaws | None = None
         self._frames: dict[str, pd.DataFrame] = {}
         self._measured: dict[str, dict[str, pa.ChunkedArray]] = {}
-        self._problems: dict[str, None] = {}
+        self._problems: tables.Damages = {}
 
     def __repr__(self) -> str:
         """For example ``Run('runs/gat10', finished)``."""
@@ -125,20 +125,13 @@ class Run:
         """
         if table not in tables.ROWS:
             raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
-        lost: list[str] = []
-
-        def report(text: str, is_loss: bool) -> None:
-            self._problems[text] = None
-            lost.extend([text] * is_loss)
-
-        try:
-            found = self._found(table, report)
-        except ValueError as error:
-            report(str(error), True)
-            found = tables.schema(table).empty_table()
-        if lost:
+        damages: tables.Damages = {}
+        found = self._found(table, damages) or [tables.schema(table).empty_table()]
+        self._problems |= damages
+        if lost := [text for text, is_loss in damages.items() if is_loss]:
             warnings.warn(f"{self.folder}: not all of the run can be read: {'; '.join(lost)}", stacklevel=4)
-        return found
+        # pyarrow 18 writes the head of CSV for each piece
+        return pa.concat_tables([piece for piece in found if len(piece)] or found[:1], promote_options="default")
 
     def measured(self, table: TableName, column: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """For each row of a table of pandas, whether the column was measured there; a measured value may be NaN.
@@ -160,23 +153,21 @@ class Run:
             self._frames[name] = _frame(table, self.layer_names, self.parameter_names)
         return self._frames[name]
 
-    def _found(self, name: TableName, report: tables.Report) -> pa.Table:
+    def _found(self, name: TableName, damages: tables.Damages) -> list[pa.Table]:
         for _ in range(_TRIES):
             was_sealed = self.meta["sealed"]
             if not was_sealed:
                 self.meta = meta.read(self.folder)
             try:
-                found = list(tables.read(self.folder, name, is_sealed=self.meta["sealed"], report=report))
+                found = list(tables.read(self.folder, name, damages, is_sealed=self.meta["sealed"]))
             except FileNotFoundError:
                 self.meta = meta.read(self.folder)
                 if was_sealed or self.meta["sealed"]:
                     continue
-                found = [tables.schema(name).empty_table()]  # no row was recorded yet
-            if name == "steps" and self._waiting:
-                found.append(tables.of_rows(self._waiting))
-            # pyarrow 18 writes the head of CSV for each piece
-            return pa.concat_tables([piece for piece in found if len(piece)] or found[:1], promote_options="default")
-        raise ValueError(f"{files.sealed(self.folder, name).name} is missing, though the run was sealed")
+                found = []  # no row was recorded yet
+            return [*found, tables.of_rows(self._waiting)] if name == "steps" and self._waiting else found
+        damages[f"{files.sealed(self.folder, name).name} is missing, though the run was sealed"] = True
+        return []
 
     def quantity(self, table: TableName, column: str) -> Quantity:
         """Description of a column, as the run gives it; of a logged scalar its name alone."""

@@ -6,7 +6,7 @@ result is undefined.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ KEYS: Mapping[TableName, Mapping[str, str]] = {
 NAMES = pa.dictionary(pa.int32(), pa.string())
 BROKEN = (pa.ArrowException, OSError, EOFError, ValueError, TypeError, LookupError, OverflowError, MemoryError)
 
-Report = Callable[[str, bool], None]  # what could not be read, and whether that is more than what a kill cuts off
+Damages = dict[str, bool]  # what could not be read, in words; whether that is more than what a kill cuts off
 
 _STARTS = b"\xff\xff\xff\xff"  # every message in an Arrow stream
 _ROWS_A_GROUP = 500_000
@@ -119,25 +119,24 @@ def _dictionary(values: Sequence[str | None], names: Iterable[str]) -> pa.Array:
 # --- reading and writing ----------------------------------------------------------------------------------------------
 
 
-def read(folder: Path, table: TableName, *, is_sealed: bool, report: Report) -> Iterator[pa.Table]:
-    """A table, a piece at a time: at least one, which may be empty.
+def read(folder: Path, table: TableName, damages: Damages, *, is_sealed: bool) -> Iterator[pa.Table]:
+    """A table as far as it can be read, a piece at a time; `damages` takes what cannot be.
 
     Raises:
         FileNotFoundError: There is no file.
-        ValueError: It cannot be read at all, and why.
     """
     path = files.sealed(folder, table) if is_sealed else files.stream(folder, table)
     try:
         if is_sealed:
             pieces = _parquet(path, table)
         else:
-            pieces = _lines(path, report) if table == "steps" else _stream(path, report)
+            pieces = _lines(path, damages) if table == "steps" else _stream(path, damages)
         for piece in pieces:
             yield _fitted(piece, table)
     except FileNotFoundError:
         raise
     except BROKEN as error:
-        raise ValueError(f"{path.name} is damaged and cannot be read ({error})") from error
+        damages[f"{path.name} is damaged and cannot be read ({error})"] = True
 
 
 def _fitted(piece: pa.Table, table: TableName) -> pa.Table:
@@ -166,7 +165,7 @@ def _parquet(path: Path, table: TableName) -> Iterator[pa.Table]:
         yield file.read(None if table == "steps" else [name for name in schema(table).names if name in there])
 
 
-def _stream(path: Path, report: Report) -> Iterator[pa.Table]:
+def _stream(path: Path, damages: Damages) -> Iterator[pa.Table]:
     with pa.memory_map(str(path)) as file:
         reader = pa.ipc.open_stream(file)
         yield reader.schema.empty_table()
@@ -179,9 +178,9 @@ def _stream(path: Path, report: Report) -> Iterator[pa.Table]:
         except BROKEN:
             pass  # told below: where a kill cuts a stream nothing whole comes after it
         if whole < size and _holds_a_message(path.read_bytes()[whole + 1 :]):
-            report(f"{path.name}: damaged at byte {whole}; the rows behind it are lost", True)
+            damages[f"{path.name}: damaged at byte {whole}; the rows behind it are lost"] = True
         elif whole < size:
-            report(f"{path.name}: the last {size - whole} bytes are an unfinished batch, left out", False)
+            damages[f"{path.name}: the last {size - whole} bytes are an unfinished batch, left out"] = False
 
 
 def _holds_a_message(data: bytes) -> bool:
@@ -194,7 +193,7 @@ def _holds_a_message(data: bytes) -> bool:
     return False
 
 
-def _lines(path: Path, report: Report) -> Iterator[pa.Table]:
+def _lines(path: Path, damages: Damages) -> Iterator[pa.Table]:
     *lines, rest = path.read_bytes().split(b"\n")
     rows = []
     for number, line in enumerate(lines, 1):
@@ -204,9 +203,9 @@ def _lines(path: Path, report: Report) -> Iterator[pa.Table]:
                 raise ValueError("no step")
             rows.append({name: value if name == "step" else float(value) for name, value in row.items()})
         except (*BROKEN, AttributeError, RecursionError):
-            report(f"{path.name}: line {number} is damaged; its row is lost", True)
+            damages[f"{path.name}: line {number} is damaged; its row is lost"] = True
     if rest:
-        report(f"{path.name}: the last {len(rest)} bytes are an unfinished line, left out", False)
+        damages[f"{path.name}: the last {len(rest)} bytes are an unfinished line, left out"] = False
     yield of_rows(rows)
 
 

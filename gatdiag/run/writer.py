@@ -1,5 +1,6 @@
 """The writing side of a run folder."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -113,7 +114,7 @@ class Store:
         return store
 
     def _write_anew(self, step: int | None) -> None:
-        damages: dict[str, bool] = {}
+        damages: tables.Damages = {}
         for name in tables.ROWS:
             for rows in _readable(self.folder, name, damages, is_sealed=True):
                 kept = rows if step is None else rows.filter(pc.less(rows.column("step"), step))
@@ -298,7 +299,7 @@ def seal(folder: PathLike) -> None:
 
 def _seal(folder: Path, contents: meta.Meta) -> None:
     """Streams -> Parquet files. What counts is said by meta.json, so it may be killed and called again at any time."""
-    damages: dict[str, bool] = {}
+    damages: tables.Damages = {}
     if not contents["sealed"]:
         for name in tables.ROWS:
             rows = _readable(folder, name, damages, is_sealed=False)
@@ -311,17 +312,12 @@ def _seal(folder: Path, contents: meta.Meta) -> None:
     _remove([files.stream(folder, name) for name in tables.ROWS], damages)
 
 
-def _readable(folder: Path, name: TableName, damages: dict[str, bool], *, is_sealed: bool) -> Iterator[pa.Table]:
-    """The rows of a table that can be read; `damages` takes what cannot be, and whether that are rows."""
-    try:
-        yield from tables.read(folder, name, is_sealed=is_sealed, report=damages.__setitem__)
-    except FileNotFoundError:
-        pass  # nothing was recorded in this table
-    except ValueError as error:
-        damages[str(error)] = True
+def _readable(folder: Path, name: TableName, damages: tables.Damages, *, is_sealed: bool) -> Iterator[pa.Table]:
+    with contextlib.suppress(FileNotFoundError):  # nothing was recorded in this table
+        yield from tables.read(folder, name, damages, is_sealed=is_sealed)
 
 
-def _remove(replaced: Iterable[Path], damages: Mapping[str, bool]) -> None:
+def _remove(replaced: Iterable[Path], damages: tables.Damages) -> None:
     """Deletes files that others have taken the place of; what could not be read whole is kept under another name."""
     for path in replaced:
         if any(is_loss and text.startswith(f"{path.name}") for text, is_loss in damages.items()) and path.exists():

@@ -7,7 +7,7 @@ from typing import Any
 from gatdiag.diagnosis import Diagnosis, diagnose
 from gatdiag.figures import figures_for, not_recorded
 from gatdiag.names import listed, short
-from gatdiag.report.plots import FigureBlock, Width, figure_block
+from gatdiag.report.plots import FigureBlock, figure_block
 from gatdiag.report.story import loss_text, metric, notes_text, story, warnings
 from gatdiag.report.tables import Cell, Table, run_tables, settings_tables
 from gatdiag.run import Run
@@ -48,39 +48,23 @@ class Comparison:
 
 
 def run_sections(runs: Sequence[Run]) -> list[RunSection]:
-    """Each run, with overviews in the same colors; of many runs no other figure."""
+    """Each run, with overviews in the same colors; of many runs no figure but these and what verdicts are seen in."""
     recorded = [run for run in runs if not is_empty(run)]
     shared = next((one.shared(recorded) for one in figures_for(recorded[:1]) if one.name == _OVERVIEW), {})
-    widths: Sequence[Width] = ("double", "single") if len(runs) == 1 else ("single",)
-    return [
-        run_section(run, f"run-{place}", in_full=len(runs) <= MOST_IN_FULL, shared=shared, widths=widths)
-        for place, run in enumerate(runs, start=1)
-    ]
+    overview = {"widths": ("double", "single") if len(runs) == 1 else ("single",), **shared}
+    in_full = len(runs) <= MOST_IN_FULL
+    return [_section(run, f"run-{place}", overview, in_full=in_full) for place, run in enumerate(runs, start=1)]
 
 
-def run_section(
-    run: Run,
-    anchor: str,
-    *,
-    in_full: bool = True,
-    shared: Mapping[str, Any] | None = None,
-    widths: Sequence[Width] = ("double", "single"),
-) -> RunSection:
-    """One run.
-
-    Args:
-        run: The run.
-        anchor: What the identifiers of its section begin with.
-        in_full: Draw more than the overview, and what the verdict is seen in.
-        shared: Options of the overview's data, that it can be compared with those of other runs.
-        widths: Of the overview.
-    """
+def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool) -> RunSection:
+    """One run; the options are those of its overview."""
     own = {} if is_empty(run) else {figure.name: figure for figure in figures_for([run])}
     diagnosis = None if is_empty(run) else diagnose(run)
     seen = diagnosis.verdict.figure if diagnosis else ""
     drawn = {name: one for name, one in own.items() if in_full or name in (_OVERVIEW, seen)}
-    options: dict[str, dict[str, Any]] = {_OVERVIEW: {"widths": widths, **(shared or {})}}
-    blocks = {name: figure_block(one, [run], anchor, **options.get(name, {})) for name, one in drawn.items()}
+    blocks = {
+        name: figure_block(one, [run], anchor, **(options if name == _OVERVIEW else {})) for name, one in drawn.items()
+    }
     remarks = [
         f"No figure {own[name].title!r}: {not_recorded(*own[name].needs)}." for name in blocks if not blocks[name]
     ]
@@ -139,7 +123,7 @@ def _in_short(runs: Sequence[Run], sections: Sequence[RunSection]) -> Iterator[s
         if section.diagnosis is None:
             yield f"{short(run.name)}: nothing was recorded."
             continue
-        parts = [loss_text(short(facts.loss), facts) if facts.loss and facts.steps else "No loss was logged."]
+        parts = [loss_text(facts) if facts.loss and facts.steps else "No loss was logged."]
         if facts.metric and facts.best_step is not None:
             best = metric(facts.metric, facts.best_metric)
             parts.append(f"Best {short(facts.metric)}: {best}, at step {facts.best_step:,}.")

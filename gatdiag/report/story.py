@@ -39,9 +39,13 @@ def story(run: Run) -> tuple[str, ...]:
 
 def notes_text(run: Run) -> str:
     """Notes on measurements that the recorder could not make, in its own words; of many notes the first."""
-    notes = [one_line(str(note)).rstrip(".") for note in run.meta["notes"]]
+    notes = _notes(run)
     rest = f" And {len(notes) - _NOTES:,} more, under Settings." if len(notes) > _NOTES else ""
     return f"{'; '.join(notes[:_NOTES])}.{rest}" if notes else ""
+
+
+def _notes(run: Run) -> list[str]:
+    return [one_line(note).rstrip(".") for note in run.meta["notes"]]
 
 
 def sizes(meta: Mapping[str, Any]) -> tuple[int, int]:
@@ -64,8 +68,9 @@ def optimizer_text(optimizer: Mapping[str, Any]) -> str:
     return f"{optimizer['class']}{rate}{since}"
 
 
-def loss_text(loss: str, facts: TrainingFacts) -> str:
-    """The course of the loss, in one sentence or two."""
+def loss_text(facts: TrainingFacts) -> str:
+    """The course of the logged loss, in one sentence or two."""
+    loss = short(str(facts.loss))
     if facts.best_loss_step is None:
         return f"The {loss} was never finite."
     first, last, best = (number(value, 4) for value in (facts.first_loss, facts.last_loss, facts.best_loss))
@@ -101,11 +106,10 @@ def duration(seconds: float) -> str:
 
 def _nothing_recorded(run: Run) -> tuple[str, str, str]:
     """That nothing was recorded, why as far as the recorder knows, and what to do."""
-    notes = [one_line(str(note)).rstrip(".") for note in run.meta["notes"]]
     known = "no step of the training reached the recorder, and it noted no reason"
     return (
         "Nothing was recorded: none of its tables has a row, so there is nothing to draw or to judge.",
-        f"Why: {'; '.join(notes[:_NOTES]) or known}.",
+        f"Why: {'; '.join(_notes(run)[:_NOTES]) or known}.",
         "What to do: give gatdiag.watch the module whose parameters the optimizer holds, and call optimizer.step() "
         "while it records; with an optimizer that is not one of torch's, call recorder.step() before each update. "
         "Then train again.",
@@ -138,7 +142,7 @@ def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:
     elif facts.loss is None:
         yield "No loss was logged, so whether it trained cannot be said: recorder.log(loss=...) in the loop records it."
     else:
-        yield loss_text(short(facts.loss), facts)
+        yield loss_text(facts)
     if facts.metric and facts.best_step is not None:
         best = metric(facts.metric, facts.best_metric)
         at = f"at step {facts.best_step:,} (steps count from 0)"

@@ -15,6 +15,7 @@ from gatdiag.errors import InputError
 from gatdiag.quantities import TableName
 from gatdiag.run import Run
 from gatdiag.summary.thinning import spaced
+from gatdiag.weight_change import FRACTIONS
 
 __all__ = [
     "ATTENTION", "FEATURES", "has_role", "known_layers", "last_values", "layer_series",
@@ -24,8 +25,6 @@ __all__ = [
 FEATURES = "feature weight"
 ATTENTION = "attention vector"
 Floats = NDArray[np.float64]
-
-_FRACTIONS = ("unchanged_fraction", "changed_fraction_005", "changed_fraction_050")
 
 
 def recorded(run: Run, table: TableName, column: str) -> bool:
@@ -81,9 +80,9 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
     frame = frame[_codes(frame, run) >= 0]  # an edited meta.json may lack layers
     if not len(frame):
         return _empty(run)
-    steps, place = _positions(frame["step"].to_numpy())
     layers = len(run.layer_names)
-    cells, cell = np.unique(place * layers + _codes(frame, run), return_inverse=True)
+    place, steps = pd.factorize(frame["step"].to_numpy(), sort=True)
+    cell, cells = pd.factorize(place * layers + _codes(frame, run), sort=True)
     value = _combined(run, frame, column, cell, len(cells))
     kept = np.ones(len(cells), bool)
     if column == "relative_gradient_norm":
@@ -109,8 +108,8 @@ def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "e
     starts = np.flatnonzero(np.append(True, (step[1:] != step[:-1]) | (layer[1:] != layer[:-1])))
     parts = np.stack([np.maximum.reduceat(values, starts), -np.minimum.reduceat(values, starts)])
     kept = layer[starts] >= 0  # laws of layers that are not recorded have none
-    steps, place = np.unique(step[starts][kept], return_inverse=True)
-    cells, cell = np.unique(place * layers + layer[starts][kept], return_inverse=True)  # may come in several parts
+    place, steps = pd.factorize(step[starts][kept], sort=True)
+    cell, cells = pd.factorize(place * layers + layer[starts][kept], sort=True)  # may come in several parts
     highest, lowest = (_largest(part[kept], cell, len(cells)) for part in parts)
     extreme = np.where(lowest > np.abs(highest), -lowest, highest) if how == "extreme" else np.maximum(highest, lowest)
     return _tidy(run, steps[cells // layers], cells % layers, extreme)
@@ -176,7 +175,7 @@ def _combined(run: Run, frame: pd.DataFrame, column: str, cell: NDArray[np.int64
         above, below = (_norms(frame[name].to_numpy(np.float64), cell, count) for name in ("gradient_norm", "norm"))
         with np.errstate(divide="ignore", invalid="ignore"):
             return above / below
-    if column in _FRACTIONS:
+    if column in FRACTIONS:
         sizes = {parameter["name"]: float(np.prod(parameter["shape"])) for parameter in _parameters(run)}
         weight = frame["parameter"].astype(object).map(sizes).fillna(1.0).to_numpy(np.float64)
         return np.bincount(cell, weight * values, count) / np.bincount(cell, weight, count)
@@ -202,14 +201,6 @@ def _largest(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:
 
 def _parameters(run: Run) -> list[dict[str, Any]]:
     return [parameter for layer in run.meta["structure"]["layers"] for parameter in layer["parameters"]]
-
-
-def _positions(step: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct steps in order, and the place of each row among them."""
-    if len(step) and (np.diff(step) >= 0).all():  # as recorded; far quicker than sorting
-        new = np.diff(step, prepend=step[0] - 1) != 0
-        return step[new], np.cumsum(new) - 1
-    return np.unique(step, return_inverse=True)
 
 
 def _codes(frame: pd.DataFrame, run: Run) -> NDArray[np.integer]:

@@ -38,7 +38,6 @@ class TrainingFacts:
         last_loss: Its last one.
         best_loss: Its smallest finite one; NaN if none is finite.
         best_loss_step: When that was reached first.
-        is_finite: No value of the loss was NaN or infinite.
         metric: Name of the logged scalar that chose the best step (as `watch(best=...)` or a validation accuracy).
         best_metric: Its best value.
         best_step: When that was reached first.
@@ -51,7 +50,6 @@ class TrainingFacts:
     last_loss: float
     best_loss: float
     best_loss_step: int | None
-    is_finite: bool
     metric: str | None
     best_metric: float
     best_step: int | None
@@ -75,7 +73,6 @@ def training_facts(run: Run) -> TrainingFacts:
         last_loss=float(values.iloc[-1]) if len(values) else np.nan,
         best_loss=float(finite.min()) if len(finite) else np.nan,
         best_loss_step=int(finite.idxmin()) if len(finite) else None,
-        is_finite=len(finite) == len(values),
         metric=metric,
         best_metric=float(chosen[best_step]) if best_step is not None else np.nan,
         best_step=int(best_step) if best_step is not None else None,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gatdiag.run import Run, Store, load
+from gatdiag.run.writer import Ending
 from tests.run.synthetic import synthetic_meta, synthetic_run
 
 PAUSED = (*range(20), *range(1000, 1020), 3500, *range(6000, 6020))  # three stretches, and a step between
@@ -22,13 +23,22 @@ HOSTILE = (
 )
 
 
-def recorded_run(folder: Path, meta: dict[str, Any], rows: Callable[[int], dict[str, Any]], steps: int) -> Run:
-    """A run whose rows of each step are given as {table: columns}."""
+def recorded_run(
+    folder: Path,
+    meta: dict[str, Any],
+    rows: Callable[[int], dict[str, Any]],
+    steps: int,
+    ending: Ending | None = "finished",
+) -> Run:
+    """A run whose rows of each step are given as {table: columns}; without an ending it is left open."""
     store = Store.create(folder, meta)
     for step in range(steps):
         for table, columns in rows(step).items():
             store.append(table, {"step": step, **columns})
-    store.seal("finished")
+    if ending is None:
+        store.close()
+    else:
+        store.seal(ending, meta.get("error"))
     return load(folder)
 
 

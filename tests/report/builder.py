@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-import gatdiag
-from gatdiag.run import Store
+from tests.figures.odd_runs import recorded_run
 from tests.run.synthetic import synthetic_meta
 
+NO_LAYERS = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
 VOID = {"meta", "link", "img", "source", "br", "hr", "input", "path", "use", "rect", "circle"}
-SHAPES = {"lin_l.weight": 0, "att": 1, "bias": 2}
 
 
 def build(folder, *, layers=None, weights=None, neurons=None, logged=None, width=2, ending="finished", **meta):
@@ -32,23 +31,21 @@ def build(folder, *, layers=None, weights=None, neurons=None, logged=None, width
     steps = len(given[0]) if given else 0
     wide = [np.asarray(v, float).shape[1] for table in (layers, weights) for v in (table or {}).values()]
     depth = wide[0] if wide else 2
-    store = Store.create(folder, {**synthetic_meta(depth, width), **meta})
-    for step in range(steps):
-        scalars = {name: values[step] for name, values in (logged or {}).items()}
-        store.append("steps", {"step": step, "time": 0.5 * step, **scalars})
-        for table, key, positions, columns in (
-            ("layers", "layer", np.arange(depth), layers),
-            ("parameters", "parameter", np.arange(depth) * len(SHAPES), weights),
-            ("neurons", "law", np.arange((depth - 1) * width), neurons),
-        ):
-            if columns:
-                rows = {name: np.asarray(values, float)[step] for name, values in columns.items()}
-                store.append(table, {"step": step, key: positions, **rows})
-    if ending is None:
-        store.close()
-    else:
-        store.seal(ending, error=meta.get("error"))
-    return gatdiag.load(folder)
+
+    def rows(step):
+        tables = {
+            "steps": ({"time": 0.5 * step}, logged or {}),
+            "layers": ({"layer": np.arange(depth)}, layers),
+            "parameters": ({"parameter": 3 * np.arange(depth)}, weights),  # the first of each layer
+            "neurons": ({"law": np.arange((depth - 1) * width)}, neurons),
+        }
+        return {
+            table: keys | {name: np.asarray(values, float)[step] for name, values in columns.items()}
+            for table, (keys, columns) in tables.items()
+            if columns is not None
+        }
+
+    return recorded_run(folder, {**synthetic_meta(depth, width), **meta}, rows, steps, ending)
 
 
 def rewrite_meta(folder, change):

@@ -18,7 +18,7 @@ from gatdiag.figures import figures_for
 from gatdiag.report import page as page_module
 from gatdiag.report import sections
 from gatdiag.report.page import check_target, render_page, unique_labels, write_report
-from tests.report.builder import Reader, build, luminance, rewrite_meta
+from tests.report.builder import NO_LAYERS, Reader, build, luminance, rewrite_meta
 from tests.run import synthetic
 from tests.run.synthetic import synthetic_run
 
@@ -186,11 +186,7 @@ def test_several_runs_are_compared_first(stuck, tmp_path, monkeypatch):
             "logged": {"loss": [np.nan] * 3},
         },
         {"weights": {"norm": [[1.0]], "relative_gradient_norm": [[np.inf]]}, "logged": {"loss": [np.inf]}},
-        {
-            "logged": {"loss": [1.0]},
-            "structure": {"order": "module", "layers": []},
-            "laws": {"found": [], "excluded": [], "error": None},
-        },
+        {"logged": {"loss": [1.0]}, **NO_LAYERS},
         {"logged": {"loss": [1.0]}, "optimizers": [], "versions": {}, "cadence": {}, "notes": [], "quantities": []},
         {"logged": {"loss": [1.0]}, "optimizers": [{"class": None, "groups": [ODD]}]},
     ],
@@ -222,8 +218,7 @@ def test_every_text_has_the_contrast_that_accessibility_asks_for(page, theme):
 
 
 def test_a_page_about_nothing_says_why_and_draws_nothing(tmp_path):
-    empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
-    empty["notes"] = ["no step of an optimizer was seen"]
+    empty = {**NO_LAYERS, "notes": ["no step of an optimizer was seen"]}
     reader = checked(render_page([build(tmp_path / "run", **empty)]))
     assert reader.tags["figure"] == 0
     assert "Why: no step of an optimizer was seen." in reader.words

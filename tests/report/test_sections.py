@@ -4,9 +4,9 @@ import pytest
 import gatdiag
 from gatdiag.figures import figures_for, table
 from gatdiag.report import plots, sections
-from gatdiag.report.sections import comparison, comparison_table, run_section, run_sections
+from gatdiag.report.sections import comparison, comparison_table, run_sections
 from gatdiag.report.tables import cell_text
-from tests.report.builder import build
+from tests.report.builder import NO_LAYERS, build
 from tests.run.synthetic import synthetic_run
 
 
@@ -33,7 +33,7 @@ def runs(tmp_path_factory):
 
 
 def test_only_the_overview_is_drawn_where_there_are_many_runs(runs):
-    section = run_section(runs[0], "run-1", in_full=False)
+    section = run_sections(runs[:1] * 7)[0]
     assert section.overview is not None
     assert section.figures == []
     assert "has all its figures" in section.remarks[0]
@@ -104,8 +104,7 @@ def test_accuracies_come_first_and_a_status_that_all_share_not_at_all(tmp_path):
 
 
 def test_of_an_empty_run_nothing_is_claimed(tmp_path):
-    empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
-    section = run_section(build(tmp_path / "run", notes=["no forward"], **empty), "run-1")
+    (section,) = run_sections([build(tmp_path / "run", notes=["no forward"], **NO_LAYERS)])
     assert not any((section.story, section.diagnosis, section.overview, section.figures, section.tables))
     assert section.warnings[0].startswith("Nothing was recorded: ")
     assert section.warnings[1] == "Why: no forward."
@@ -113,8 +112,7 @@ def test_of_an_empty_run_nothing_is_claimed(tmp_path):
 
 
 def test_layers_that_are_not_known_are_not_counted(tmp_path):
-    empty = {"structure": {"order": "module", "layers": []}, "laws": {"found": [], "excluded": [], "error": None}}
-    section = run_section(build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, **empty), "run-1")
+    (section,) = run_sections([build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, **NO_LAYERS)])
     assert section.story[0].startswith("GATv2, trained by SGD")
     assert "parameters" not in section.story[0]
 
@@ -129,7 +127,7 @@ def test_a_comparison_calls_scores_what_they_are(tmp_path):
 
 
 def test_figures_without_any_of_their_columns_are_named_and_not_drawn(tmp_path):
-    section = run_section(build(tmp_path / "run", logged={"loss": [2.0, 1.0]}), "run-1")
+    (section,) = run_sections([build(tmp_path / "run", logged={"loss": [2.0, 1.0]})])
     drawn = {block.figure.title for block in section.figures}
     assert drawn == {
         "Loss, accuracy and gradient over training",

@@ -54,7 +54,7 @@ def test_layers_stand_in_order_with_their_last_values(tmp_path):
 def test_a_quantity_of_a_coarser_cadence_says_its_step(tmp_path):
     columns = {"mu": np.ones((4, 2)), "mad": [[1.0, 2.0], [np.nan] * 2, [3.0, np.nan], [np.nan] * 2]}
     table = layer_table(build(tmp_path / "run", layers=columns), "layers")
-    assert column(table, "mad (step 2)") == ["3", "NaN"]
+    assert column(table, "mean cosine distance (step 2)") == ["3", "NaN"]
 
 
 def test_every_parameter_has_its_row(tmp_path):

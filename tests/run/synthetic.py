@@ -8,6 +8,7 @@ It goes through `Store` as a real one does. The numbers have the shape of the pa
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def synthetic_meta(layers: int, neurons: int) -> dict[str, Any]:
         "dtype": "float32",
         "structure": {"order": "execution", "layers": structure},
         "laws": {"found": laws, "excluded": [], "error": None},
-        "quantities": _quantities(),
+        "quantities": [asdict(quantity) for quantity in QUANTITIES],
         "cadence": {"every": "1", "budget": None, "metrics": "standard", "groups": {"outputs": 1, "ranks": COARSE}},
         "optimizers": [{"class": "SGD", "groups": [{"lr": 0.1, "weight_decay": 0.0, "parameters": weights}]}],
         "versions": {"gatdiag": "0.1.0", "python": "3.11", "torch": "2.13.0", "platform": "made up"},
@@ -116,29 +117,6 @@ def _layer(position: int, neurons: int) -> dict[str, Any]:
         for key, shape in shapes.items()
     ]
     return {"index": position + 1, "name": module, "kind": "GATv2Conv", "executed": True, "parameters": parameters}
-
-
-def _quantities() -> list[dict[str, str]]:
-    known = {
-        "mu": r"\mu(X) = \|X - \mathbf{1}\gamma_{X}\|_F",
-        "relative_mu": r"\mu(X) / \|X\|_F",
-        "relative_gradient_norm": r"\|\nabla_W\mathcal{L}\|_F / \|W\|_F",
-        "delta": r"\sum_k e_k \langle w_k, \nabla_{w_k}\mathcal{L}\rangle",
-        "c": r"\sum_k e_k \|w_k\|^2",
-    }
-    return [
-        {
-            "name": column.name,
-            "table": column.table,
-            "label": column.name.replace("_", " "),
-            "unit": column.unit,
-            "equation": known.get(column.name, ""),
-            "paper": "",
-            "high": f"a high value of {column.meaning}",
-            "low": f"a low value of {column.meaning}",
-        }
-        for column in QUANTITIES
-    ]
 
 
 def _tensors(random: np.random.Generator, layers: int, neurons: int) -> dict[str, np.ndarray]:

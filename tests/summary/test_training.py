@@ -24,7 +24,6 @@ def test_the_facts_of_a_run(run):
     assert (facts.steps, facts.last_step, facts.loss) == (5, 4, "train_loss")
     assert (facts.first_loss, facts.last_loss, facts.best_loss, facts.best_loss_step) == (3.0, 0.5, 0.5, 2)
     assert (facts.metric, facts.best_metric, facts.best_step) == ("val_acc", 0.7, 1)
-    assert facts.is_finite
 
 
 def test_the_metric_that_watch_was_told_counts(run):

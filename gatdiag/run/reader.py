@@ -155,14 +155,13 @@ class Run:
 
     def _found(self, name: TableName, damages: tables.Damages) -> list[pa.Table]:
         for _ in range(_TRIES):
-            was_sealed = self.meta["sealed"]
-            if not was_sealed:
+            if not self.meta["sealed"]:
                 self.meta = meta.read(self.folder)
             try:
                 found = list(tables.read(self.folder, name, damages, is_sealed=self.meta["sealed"]))
             except FileNotFoundError:
-                self.meta = meta.read(self.folder)
-                if was_sealed or self.meta["sealed"]:
+                before, self.meta = self.meta, meta.read(self.folder)
+                if before["sealed"] or before != self.meta:
                     continue
                 found = []  # no row was recorded yet
             return [*found, tables.of_rows(self._waiting)] if name == "steps" and self._waiting else found

@@ -19,7 +19,7 @@ import gatdiag
 from gatdiag import quantities
 from gatdiag.errors import InputError
 from gatdiag.quantities import Quantity
-from gatdiag.run import Store, export, load, seal
+from gatdiag.run import Store, export, load, seal, tables
 from tests.run.recorded import LAWS, LAYERS, META, PARAMETERS, ROWS, append_step, check, files, record, same, value
 from tests.run.synthetic import synthetic_run
 
@@ -259,6 +259,20 @@ def test_every_reading_of_a_live_run_is_a_beginning_of_it_and_no_shorter_than_th
     assert writer.returncode == 0
     assert readings > 3
     check(load(folder), range(60))
+
+
+def test_a_run_that_is_sealed_and_resumed_while_a_table_is_opened_is_not_empty(tmp_path, monkeypatch):
+    store = record(tmp_path / "run", range(3))
+    run, read = load(store.folder), tables.read
+
+    def sealed_and_resumed_just_now(*given, **more):
+        monkeypatch.setattr(tables, "read", read)
+        store.seal("finished")
+        Store.resume(store.folder).close()
+        raise FileNotFoundError
+
+    monkeypatch.setattr(tables, "read", sealed_and_resumed_just_now)
+    assert len(run.layers) == 6
 
 
 # --- cut off and damaged ----------------------------------------------------------------------------------------------

@@ -123,6 +123,19 @@ def _with_gradients(*of_output: Quantity) -> tuple[Quantity, ...]:
     return (*of_output, *map(_of_gradient, of_output))
 
 
+def _non_finite(matrix: str, of: str) -> Quantity:
+    return Quantity(
+        "non_finite",
+        label="NaN and infinities",
+        equation=rf"\#\{{{matrix}_{{ij}} \notin \mathbb{{R}}\}}",
+        meaning=f"how many entries of {of} are NaN or infinite",
+        high="the numbers are broken",
+        low="zero: all is finite",
+        metric="non_finite_count",
+        is_compared=False,
+    )
+
+
 def _quantiles(kind: str, unit: str, change: str, equation: str, of: str = "") -> tuple[Quantity, ...]:
     return tuple(
         Quantity(
@@ -276,25 +289,11 @@ _GROUPS = (
         "health",
         "parameters",
         0.5,
-        Quantity(
-            "non_finite",
-            label="NaN and infinities",
-            equation=r"\#\{W_{ij} \notin \mathbb{R}\}",
-            meaning="how many entries of W are NaN or infinite",
-            high="the numbers are broken",
-            low="zero: all is finite",
-            metric="non_finite_count",
-            is_compared=False,
-        ),
-        Quantity(
-            "gradient_non_finite",
+        _non_finite("W", "W"),
+        replace(
+            _non_finite(r"(\nabla_W\mathcal{L})", "its gradient"),
+            name="gradient_non_finite",
             label="NaN and infinities of the gradient",
-            equation=r"\#\{(\nabla_W\mathcal{L})_{ij} \notin \mathbb{R}\}",
-            meaning="how many entries of its gradient are NaN or infinite",
-            high="the numbers are broken",
-            low="zero: all is finite",
-            metric="non_finite_count",
-            is_compared=False,
         ),
     ),
     _group(
@@ -378,16 +377,7 @@ _GROUPS = (
                 metric="dead_fraction",
                 is_share=True,
             ),
-            Quantity(
-                "non_finite",
-                label="NaN and infinities",
-                equation=r"\#\{X_{ij} \notin \mathbb{R}\}",
-                meaning="how many entries of X are NaN or infinite",
-                high="the numbers are broken",
-                low="zero: all is finite",
-                metric="non_finite_count",
-                is_compared=False,
-            ),
+            _non_finite("X", "X"),
         ),
     ),
     _group(

@@ -43,7 +43,7 @@ def dirichlet_energy(x: Tensor, edge_index: Tensor) -> Tensor:
         >>> dirichlet_energy(x, path).item()
         5.0
     """
-    return _energies(x, edge_index, None)[0]
+    return energies(x, edge_index)[0]
 
 
 def rayleigh_quotient(x: Tensor, edge_index: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def rayleigh_quotient(x: Tensor, edge_index: Tensor) -> Tensor:
         >>> round(rayleigh_quotient(torch.tensor([[1.0], [-1.0]]), pair).item(), 12)
         1.0
     """
-    return _energies(x, edge_index, _inverse_sqrt_degree(x, edge_index))[0] / x.double().square().sum()
+    return energies(x, edge_index)[1]
 
 
 def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,39 +93,29 @@ def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
         >>> [round(value.item(), 6) for value in energies(x, pair)]
         [4.0, 1.0]
     """
-    plain, symmetric = _energies(x, edge_index, None, _inverse_sqrt_degree(x, edge_index))
-    return plain, symmetric / x.double().square().sum()
-
-
-def _inverse_sqrt_degree(x: Tensor, edge_index: Tensor) -> Tensor:
-    source, target = _checked(x, edge_index)
-    ones = torch.ones_like(source, dtype=torch.float64)
-    degree, loops = (ones.new_zeros(len(x)) for _ in range(2))
-    degree.index_add_(0, source, ones / 2).index_add_(0, target, ones / 2)
-    loops.index_add_(0, target, (source == target).double())
-    return (degree + (loops == 0).double()).rsqrt().unsqueeze(1)
-
-
-def _checked(x: Tensor, edge_index: Tensor) -> Tensor:
     if x.dim() != 2:
         raise InputError(f"x of shape (nodes, channels) was expected, got {tuple(x.shape)}; flatten or unsqueeze it")
     if edge_index.dim() != 2 or len(edge_index) != 2:
         raise InputError(f"edge_index of shape (2, edges) was expected, got {tuple(edge_index.shape)}")
-    return edge_index
-
-
-def _energies(x: Tensor, edge_index: Tensor, *scales: Tensor | None) -> list[Tensor]:
-    """Half the sum over edges for each scale, in pieces, so that memory stays far below edges times channels."""
-    source, target = _checked(x, edge_index)
-    found: list[list[Tensor]] = [[] for _ in scales]
+    source, target = edge_index
+    scale = _inverse_sqrt_degree(len(x), source, target)
+    plain, symmetric = [], []  # squared differences of edges, in pieces: memory stays far below edges times channels
     step = max(1, _CHUNK * (1 if x.device.type == "cpu" else 512) // max(1, x.shape[1]))
     for some, others in zip(source.split(step), target.split(step), strict=True):
         one, other = (x.index_select(0, nodes).double() for nodes in (some, others))
-        for squares, scale in zip(found, scales, strict=True):
-            if scale is None:
-                difference = one - other
-            else:
-                difference = one * scale.index_select(0, some) - other * scale.index_select(0, others)
-            squares.append(difference.square().sum(1))
+        plain.append((one - other).square().sum(1))
+        scaled = one * scale.index_select(0, some) - other * scale.index_select(0, others)
+        symmetric.append(scaled.square().sum(1))
     is_finite = x.isfinite().all()
-    return [torch.where(is_finite, (0.5 * torch.cat(squares)).sum(), torch.nan) for squares in found]
+    energy, of_symmetric = (
+        torch.where(is_finite, (0.5 * torch.cat(squares)).sum(), torch.nan) for squares in (plain, symmetric)
+    )
+    return energy, of_symmetric / x.double().square().sum()
+
+
+def _inverse_sqrt_degree(nodes: int, source: Tensor, target: Tensor) -> Tensor:
+    ones = torch.ones_like(source, dtype=torch.float64)
+    degree, loops = (ones.new_zeros(nodes) for _ in range(2))
+    degree.index_add_(0, source, ones / 2).index_add_(0, target, ones / 2)
+    loops.index_add_(0, target, (source == target).double())
+    return (degree + (loops == 0).double()).rsqrt().unsqueeze(1)

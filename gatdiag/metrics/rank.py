@@ -34,7 +34,7 @@ def effective_rank(x: Tensor) -> Tensor:
         >>> round(effective_rank(torch.eye(3)).item(), 6), round(effective_rank(torch.ones(5, 3)).item(), 6)
         (3.0, 1.0)
     """
-    return _effective(_singular_values(x))
+    return ranks(x)[0]
 
 
 def numerical_rank(x: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def numerical_rank(x: Tensor) -> Tensor:
         >>> round(numerical_rank(torch.diag(torch.tensor([2.0, 1.0]))).item(), 12)
         1.25
     """
-    return _numerical(_singular_values(x))
+    return ranks(x)[1]
 
 
 def ranks(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,18 +76,11 @@ def ranks(x: Tensor) -> tuple[Tensor, Tensor]:
         [3.0, 3.0]
     """
     sigma = _singular_values(x)
-    return _effective(sigma), _numerical(sigma)
-
-
-def _effective(sigma: Tensor) -> Tensor:
     total = sigma.sum()
-    rank = torch.special.entr(sigma / torch.where(total == 0, 1.0, total)).sum().exp()
-    return torch.where(total == 0, 0.0, rank)
-
-
-def _numerical(sigma: Tensor) -> Tensor:
-    largest = sigma.amax() if len(sigma) else sigma.sum()
-    return (sigma / torch.where(largest == 0, 1.0, largest)).square().sum()
+    effective = torch.special.entr(sigma / torch.where(total == 0, 1.0, total)).sum().exp()
+    largest = sigma.amax() if len(sigma) else total
+    numerical = (sigma / torch.where(largest == 0, 1.0, largest)).square().sum()
+    return torch.where(total == 0, 0.0, effective), numerical
 
 
 def _singular_values(x: Tensor) -> Tensor:

@@ -234,15 +234,11 @@ def _in_float64(x: Tensor) -> Tensor:
 
 
 def _largest(x: Tensor) -> Tensor:
-    largest = x.detach().abs().amax() if x.numel() else x.new_zeros(())
+    largest = x.abs().amax()
     return torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
 
 
 def _number(x: Tensor, which: int) -> Tensor:
-    return torch.as_tensor(measure(_matrix(x).detach())[which], dtype=torch.float64, device=x.device)
-
-
-def _matrix(x: Tensor) -> Tensor:
     if x.dim() != 2:
         raise InputError(f"x of shape (nodes, channels) was expected, got {tuple(x.shape)}; flatten or unsqueeze it")
-    return x
+    return torch.as_tensor(measure(x.detach())[which], dtype=torch.float64, device=x.device)

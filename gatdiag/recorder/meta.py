@@ -39,7 +39,15 @@ def fixed(selection: Selection) -> dict[str, Any]:
         for quantity in recorded
         if quantity.name in selection.columns
     ]
-    return {"quantities": quantities, "versions": _versions()}
+    versions = {
+        "gatdiag": _installed("gatdiag"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_geometric": _installed("torch_geometric"),
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+    }
+    return {"quantities": quantities, "versions": versions}
 
 
 def of_structure(layers: Iterable[Layer], order: str) -> dict[str, Any]:
@@ -56,12 +64,8 @@ def refuse_another_model(recorded: Mapping[str, Any], layers: Sequence[Layer]) -
             f"The run that is resumed is of another model, or include= and exclude= were others: it has the layer "
             f"{missing[0]}, and this one has not; give another folder, or overwrite=True"
         )
-    shapes = {
-        info["name"]: tuple(info["shape"])
-        for layer in recorded["layers"]
-        for info in layer["parameters"]
-        if "shape" in info
-    }
+    infos = [info for layer in recorded["layers"] for info in layer["parameters"]]
+    shapes = {info["name"]: tuple(info["shape"]) for info in infos if "shape" in info}
     for layer in layers:
         for info in layer.parameters:
             if shapes.get(info.name, info.shape) != info.shape:
@@ -82,7 +86,14 @@ def of_laws(found: Iterable[Law], excluded: Iterable[Exclusion], error: str | No
 
 def of_optimizer(optimizer: Optimizer, names: Mapping[int, str], step: int) -> dict[str, Any]:
     """Class and settings of an optimizer, and the parameters of the model that each of its groups holds."""
-    return {"class": type(optimizer).__name__, "groups": _groups(optimizer, names), "from_step": step}
+    groups = [
+        {
+            **{key: _plain(value) for key, value in group.items() if key != "params"},
+            "parameters": [names[id(parameter)] for parameter in group["params"] if id(parameter) in names],
+        }
+        for group in optimizer.param_groups
+    ]
+    return {"class": type(optimizer).__name__, "groups": groups, "from_step": step}
 
 
 def joined(known: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -110,33 +121,12 @@ def _but(entries: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in entries.items() if name != key}
 
 
-def _groups(optimizer: Optimizer, names: Mapping[int, str]) -> list[dict[str, Any]]:
-    return [
-        {
-            **{key: _plain(value) for key, value in group.items() if key != "params"},
-            "parameters": [names[id(parameter)] for parameter in group["params"] if id(parameter) in names],
-        }
-        for group in optimizer.param_groups
-    ]
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "gatdiag": _installed("gatdiag"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torch_geometric": _installed("torch_geometric"),
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-    }
 
 
 def _installed(distribution: str) -> str:

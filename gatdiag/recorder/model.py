@@ -4,7 +4,7 @@ Parameters that get other names, as by pruning, are followed; where they are rep
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, TypeAlias
@@ -103,15 +103,13 @@ def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, unse
         return plan
     if inputs is None:
         return replace(plan, error=unseen)
-    return plan if error is not None else _with_laws(plan, model, structure, inputs, settings.selection)
+    return _with_laws(plan, model, inputs, settings.selection)
 
 
 def add_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, settings: Settings) -> RecordingPlan:
     """The plan with the laws, of a model whose inputs were not known when all else was settled."""
     structure, error = _structure(model, *inputs)
-    if error is not None:
-        return replace(plan, error=error)
-    return _with_laws(plan, model, structure, inputs, settings.selection)
+    return _with_laws(replace(plan, structure=structure, error=error), model, inputs, settings.selection)
 
 
 def without_disproved(plan: RecordingPlan, selection: Selection, *, is_rough: bool) -> tuple[RecordingPlan, str | None]:
@@ -152,10 +150,10 @@ def _structure(model: nn.Module, args: Any, kwargs: Any) -> tuple[Structure, str
         return discover(model), str(error) if isinstance(error, GatdiagError) else f"{type(error).__name__}: {error}"
 
 
-def _with_laws(
-    plan: RecordingPlan, model: nn.Module, structure: Structure, inputs: Inputs, selection: Selection
-) -> RecordingPlan:
+def _with_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, selection: Selection) -> RecordingPlan:
     """The plan with the laws, or with the reason why there are none."""
+    if plan.error is not None:
+        return plan
     seconds = selection.law_search_seconds
     bound = "no limit" if seconds is None else f"limit {seconds:g} s"
 
@@ -164,7 +162,7 @@ def _with_laws(
 
     try:
         with time_limit(seconds, announce):
-            laws = find_laws_within(structure, model, *inputs)
+            laws = find_laws_within(plan.structure, model, *inputs)
     except TimeLimitError:
         error = (
             f"the search for them was stopped after {seconds:g} s, and training goes on. Give gatdiag.watch more time "
@@ -179,7 +177,7 @@ def _with_laws(
         reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in laws.excluded[:3])
         error = f"the model has no conservation law ({reasons or 'no rescaling of its weights keeps its function'})"
         return replace(plan, laws=laws, error=error)
-    return replace(plan, laws=laws, neurons=_neurons(plan, laws, selection), error=None)
+    return replace(plan, laws=laws, neurons=_neurons(plan, laws, selection))
 
 
 def _neurons(plan: RecordingPlan, laws: Laws, selection: Selection) -> NeuronRecorder | None:
@@ -212,11 +210,6 @@ class _Binding:
     def holds(self) -> bool:
         """True if each is where it was; a few dozen nanoseconds for each, for every step asks."""
         return all(map(is_, map(dict.get, self._places, self._keys), self._held))
-
-
-def holds_none_of(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Parameter]) -> bool:
-    """True if no optimizer holds any of the parameters."""
-    return held_by(*optimizers).keys().isdisjoint(map(id, parameters))
 
 
 class WatchedModel:
@@ -325,7 +318,7 @@ class WatchedModel:
         if gone:
             self.plan = None
             text = f"nothing is recorded of the model from step {step} on, since {gone[0]} was replaced; watch it anew"
-            if optimizers and holds_none_of(optimizers, self._model.parameters()):
+            if optimizers and held_by(*optimizers).keys().isdisjoint(present):
                 text += (
                     f", with a new optimizer: that of step {step} moves parameters that the model no longer has, and "
                     "has to be made from model.parameters()"

@@ -233,7 +233,7 @@ class Backlog:
             self._last = _Last(sample.step, norm, sample.gradients if raw is None else raw, found.changes[row])
             if last is not None and last.step == sample.step - 1:
                 columns |= _compared(sample, self._last.gradients, last)
-            self._writer.step(sample.step, columns)
+            self._writer.row(sample.step).update(columns)
 
     def _layers(self, samples: Sequence[Sample]) -> dict[str, Any]:
         seen = [(sample, sample.layers) for sample in samples if sample.layers is not None and sample.layers.runs]

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-_FIRST = "{0!r}"
-
 
 class RecordingWarning(UserWarning):
     """Part of a recording failed or is not possible; training goes on."""
@@ -31,7 +29,7 @@ class Guard:
         """The function's result, or None if it raised. What the user raises (an interrupt) passes.
 
         Args:
-            what: What it does, for the message; "{0!r}" in it stands for the first argument, a string.
+            what: What it does, for the message.
             function: What may fail.
             args: Its arguments.
             kwargs: Its arguments by name.
@@ -39,14 +37,8 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if _FIRST in what:
-                what = what.replace(_FIRST, repr(args[0]))
             self.warn(what, f"not recorded: {what} ({type(error).__name__}: {_text(error)})")
             return None
-
-    def note(self, what: str, message: str) -> None:
-        """Keep a message for the run's notes, once for each `what`, without a warning."""
-        self.failures.setdefault(what, message)
 
     def warn(self, what: str, message: str) -> None:
         """Warn, once for each `what`. Where warnings are errors, standard error has to do."""

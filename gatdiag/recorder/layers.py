@@ -18,7 +18,7 @@ weights.
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -39,7 +39,7 @@ from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.schedule import Stopwatch
 from gatdiag.recorder.settings import Selection
 from gatdiag.recorder.tape import Tape
-from gatdiag.structure.replica import unwrapped
+from gatdiag.structure import Layer, Structure
 
 if TYPE_CHECKING:
     from gatdiag.recorder.recorder import Recorder
@@ -90,14 +90,14 @@ class LayerRecorder:
 
     def __init__(
         self,
-        model: nn.Module,
+        root: nn.Module,
         tape: Tape,
         selection: Selection,
         guard: Guard,
         stopwatch: Stopwatch,
         recorder: "Recorder",
     ) -> None:
-        self._root = unwrapped(model)
+        self._root = root
         self._tape: Tape | None = tape
         self._selection, self._guard, self._stopwatch, self._recorder = selection, guard, stopwatch, recorder
         self._layers: dict[int, tuple[str, nn.Module]] = {}  # id -> name and module
@@ -129,9 +129,11 @@ class LayerRecorder:
         """Remarks on what could not be recorded."""
         return [*self._notes.values(), *self._parts.values()]
 
-    def listen_to(self, layers: Mapping[str, nn.Module]) -> None:
+    def listen_to(self, layers: Iterable[Layer]) -> None:
         """Name the layers that are recorded; those named before are forgotten."""
-        self._layers = {id(module): (name, module) for name, module in layers.items()}
+        modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}
+        named = {layer.name: modules[layer.name] for layer in layers if layer.name in modules}
+        self._layers = {id(module): (name, module) for name, module in named.items()}
 
     def attach(self) -> None:
         """Start listening."""

@@ -191,7 +191,7 @@ class OptimizerHooks:
             self.close()
         else:
             self._backward_passes = self._counter.count()
-            self._recorder.on_left_open()
+            self._recorder.await_training()
 
     def _is_complete(self) -> bool:
         """True if every parameter with a gradient is held by an optimizer that has made its step."""

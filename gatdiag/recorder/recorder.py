@@ -4,7 +4,7 @@ import atexit
 import os
 import sys
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +35,6 @@ from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.signals import Signals
 from gatdiag.recorder.weights import are_equal, are_finite
 from gatdiag.recorder.writer import Writer
-from gatdiag.structure import Layer, Structure
 from gatdiag.structure.replica import unwrapped
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class Recorder:
         self._pace = Pace(settings.share, self._stopwatch)
         self._counter = StepCounter(settings.every, self._pace, self._guard)
         self._model = WatchedModel(self._root, settings, self._guard, self._begin_recording, self._follow)
-        self._layers = LayerRecorder(model, self._model.tape, self._selection, self._guard, self._stopwatch, self)
+        self._layers = LayerRecorder(self._root, self._model.tape, self._selection, self._guard, self._stopwatch, self)
         self._steps = OptimizerHooks(lambda: list(self._root.parameters()), self, self._guard, settings.optimizers)
         self._writer: Writer | None = None
         self._backlog: Backlog | None = None
@@ -144,7 +143,7 @@ class Recorder:
         self._free_model()
         self._counter.start(self._writer.next_step)
         self._layers.start_step(self._counter.record)
-        self._listen_to(layers)
+        self._layers.listen_to(layers)
         self._layers.attach()
         self._steps.attach()
         _recording.append(self)
@@ -271,10 +270,10 @@ class Recorder:
         values: dict[str, float | Tensor] = {}
         for name, value in given.items():
             if self._writer.can_be_logged(name):
-                number = self._guard("values of {0!r}", scalar, name, value)
+                number = self._guard(f"values of {name!r}", scalar, name, value)
                 if number is not None:
                     values[name] = number
-        self._writer.log(step, values)
+        self._writer.row(step).update(values)
         best, plan = self._settings.best, self._model.plan
         if best is not None and best[0] in values and plan is not None:
             self._guard("best parameters", self._writer.offer_best, *best, float(values[best[0]]), step, plan.weights)
@@ -320,7 +319,7 @@ class Recorder:
 
     def note(self, text: str) -> None:
         """Keep a remark with the run; the report shows it among the run's notes."""
-        self._guard.note(text, text)
+        self._guard.failures.setdefault(text, text)
 
     def step(self, number: int | None = None) -> AbstractContextManager[Any]:
         """Say that a step is about to be made by something that is not an optimizer of torch's.
@@ -344,7 +343,7 @@ class Recorder:
                 self._guard("numbers of steps", self._counter.skip_to, number)
             self.is_ahead = False
             self._guard("this step", self._steps.open)
-            self.on_left_open()
+            self.await_training()
         moving = ExitStack()
         moving.callback(self._guard, "this step", self._steps.close)
         return moving
@@ -403,11 +402,12 @@ class Recorder:
             self._guard("this step", self._open, optimizers)
             if self._counter.record is not None:
                 self._guard("signals", self._signals.before_step, optimizers, self._sample)
-        self._await_training()  # which ends the step where an exception keeps it from its end
+        self.await_training()  # which ends the step where an exception keeps it from its end
 
-    def on_left_open(self) -> None:
-        """The step may go on after what its optimizers have done, until the next training pass begins."""
-        self._await_training()
+    def await_training(self) -> None:
+        """Until a step is recorded, listen for the next training pass alone, with which an open step ends, too."""
+        if self._counter.record is None and not self._model.wants_inputs:
+            self._layers.await_training()
 
     def on_loss(self, loss: Any) -> None:
         """A closure has returned its loss."""
@@ -432,7 +432,7 @@ class Recorder:
         with self._stopwatch:
             self._look_for_errors()
             self._layers.start_step(self._counter.record)
-            self._await_training()
+            self.await_training()
 
     def may_pass(self) -> bool:
         """Before a step that is like the last one: True if it is only to be counted."""
@@ -440,7 +440,7 @@ class Recorder:
         if self._counter.record is not None or not self._layers.rests or plan is None:
             return False
         begin = self._stopwatch.clock()
-        self._await_training()
+        self.await_training()
         is_alike = self._guard("this step", self._is_alike, plan)
         self._stopwatch.add_since(begin)
         return is_alike is True
@@ -472,10 +472,6 @@ class Recorder:
         if self._alarm is not None and self._writer is not None:
             first, counter = self._writer.first_non_finite, self._counter
             self._guard("errors of the training", self._alarm.look, counter.last_step, counter.records, first)
-
-    def _await_training(self) -> None:
-        if self._counter.record is None and not self._model.wants_inputs:
-            self._layers.await_training()
 
     @property
     def _looks_closely(self) -> bool:
@@ -604,7 +600,7 @@ class Recorder:
 
     def _begin_recording(self, plan: RecordingPlan) -> bool:
         """Say what is recorded, and keep the initial weights."""
-        self._listen_to(plan.layers)
+        self._layers.listen_to(plan.layers)
         writer = self._writer
         if writer is None or self._guard("all measurements", writer.begin, plan) is not True:
             return False
@@ -618,7 +614,7 @@ class Recorder:
         self._measure(self._counter.step)
         plan = self._model.plan
         if plan is not None and self._writer is not None:
-            self._listen_to(plan.layers)
+            self._layers.listen_to(plan.layers)
             self._writer.describe(laws=meta.of_laws(plan.recorded_laws, plan.excluded, plan.error))
             self._start_backlog(plan, self._writer)
 
@@ -626,10 +622,6 @@ class Recorder:
         seconds = {} if self._observer is None else {"seconds": _SHOWN}
         self._signals.recorded = plan.weights.tensors
         self._backlog = Backlog(plan, self._selection.columns, self._guard, writer, **seconds)
-
-    def _listen_to(self, layers: Iterable[Layer]) -> None:
-        modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}
-        self._layers.listen_to({layer.name: modules[layer.name] for layer in layers if layer.name in modules})
 
 
 def _gradients(plan: RecordingPlan) -> list[Tensor]:

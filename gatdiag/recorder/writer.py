@@ -113,10 +113,6 @@ class Writer:
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    def log(self, step: int, values: Mapping[str, float | Tensor]) -> None:
-        """Scalars of a step, under names that can be logged; those given later replace those given before."""
-        self.row(step).update(values)
-
     def can_be_logged(self, name: str) -> bool:
         """True if scalars may have this name: one that cannot be written must not cost the row that it is in."""
         if name in self._logged:
@@ -134,12 +130,8 @@ class Writer:
         return True
 
     def row(self, step: int) -> dict[str, Any]:
-        """The row of a step in the table `steps`, which begins with its time."""
+        """The row of a step in the table `steps`, which begins with its time, to be filled in until it is written."""
         return self._rows.setdefault(step, {"step": step, "time": time.monotonic() - self._start})
-
-    def step(self, step: int, columns: Mapping[str, float]) -> None:
-        """Columns of `steps` that were measured of a recorded step."""
-        self.row(step).update(columns)
 
     def step_rates(self, step: int, rates: Mapping[tuple[str, int], Any]) -> None:
         """Learning rates of a recorded step; each key has a column of its own, in the order in which they came."""

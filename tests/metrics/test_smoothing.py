@@ -68,65 +68,35 @@ def measure(x):
     return tuple(smoothing.measure(x))
 
 
-def sample(kind, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(300, 16, generator=generator, dtype=torch.float64)
-    return {
-        "plain": x,
-        "relu": x.relu(),
-        "far from zero": 0.01 * x + 5,
-        "nearly alike": 1e-4 * x + torch.linspace(-1, 1, 16).double(),
-        "alike": torch.linspace(-1, 1, 16).double().expand(300, 16).clone(),
-        "small": 1e-20 * x,
-        "tiny": 1e-37 * x,
-        "large": 1e25 * x,
-        "large, far from zero": 1e25 * (0.01 * x + 5),
-        "zero": 0 * x,
-        "dead columns": x * (torch.arange(16) > 4),
-        "dead columns, tiny": 1e-30 * x * (torch.arange(16) > 4),
-        "columns that cancel": torch.cat([x, -x]) * (torch.arange(600).unsqueeze(1) != 0),
-        "one row": x[:1],
-        "one entry": x[:1, :1],
-        "one column": x[:, :1],
-        "transposed": x.T,
-        "strided": x[::2, ::3],
-        "one group of rows is alike": torch.cat([x[:20] + 3, torch.full((600, 16), 3.0).double()]),
-        "dead columns, far from zero": (1e-3 * x + 5) * (torch.arange(16) > 4),
-    }[kind].to(dtype)
-
-
-KINDS = [
-    *(
-        "plain",
-        "relu",
-        "alike",
-        "small",
-        "tiny",
-        "large",
-        "large, far from zero",
-        "zero",
-        "transposed",
-        "strided",
-        "far from zero",
-    ),
-    *(
-        "nearly alike",
-        "dead columns",
-        "dead columns, tiny",
-        "columns that cancel",
-        "one row",
-        "one entry",
-        "one column",
-        "one group of rows is alike",
-        "dead columns, far from zero",
-    ),
-]
+X = drawn(300, 16)
+SAMPLES = {
+    "plain": X,
+    "relu": X.relu(),
+    "far from zero": 0.01 * X + 5,
+    "nearly alike": 1e-4 * X + torch.linspace(-1, 1, 16).double(),
+    "alike": torch.linspace(-1, 1, 16).double().expand(300, 16).clone(),
+    "small": 1e-20 * X,
+    "tiny": 1e-37 * X,
+    "large": 1e25 * X,
+    "large, far from zero": 1e25 * (0.01 * X + 5),
+    "zero": 0 * X,
+    "dead columns": X * (torch.arange(16) > 4),
+    "dead columns, tiny": 1e-30 * X * (torch.arange(16) > 4),
+    "columns that cancel": torch.cat([X, -X]) * (torch.arange(600).unsqueeze(1) != 0),
+    "one row": X[:1],
+    "one entry": X[:1, :1],
+    "one column": X[:, :1],
+    "transposed": X.T,
+    "strided": X[::2, ::3],
+    "one group of rows is alike": torch.cat([X[:20] + 3, torch.full((600, 16), 3.0).double()]),
+    "dead columns, far from zero": (1e-3 * X + 5) * (torch.arange(16) > 4),
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SAMPLES)
 def test_the_five_numbers_are_those_of_the_metrics(kind, dtype):
-    x = sample(kind, dtype)
+    x = SAMPLES[kind].to(dtype)
     before = x.clone()
     found = measure(x)
     tolerance = 1e-6 if dtype == torch.float32 else 1e-12
@@ -153,7 +123,7 @@ def test_mu_far_below_the_norm_has_six_digits(kind, shape, ratio):
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])
 @pytest.mark.parametrize("kind", ["plain", "far from zero", "alike", "dead columns"])
 def test_float64_neither_overflows_nor_vanishes(kind, scale):
-    x = sample(kind, torch.float64)
+    x = SAMPLES[kind]
     norm, mu, *rest = measure(x)
     assert list(measure(scale * x)) == pytest.approx([scale * norm, scale * mu, *rest], rel=1e-12)
     assert list(measure(scale * x)) == pytest.approx(oracles.five_numbers(scale * x), rel=1e-12)
@@ -161,14 +131,14 @@ def test_float64_neither_overflows_nor_vanishes(kind, scale):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_summed_in_float64(dtype):
-    x = sample("plain", dtype)
+    x = SAMPLES["plain"].to(dtype)
     assert list(measure(x)) == pytest.approx(oracles.five_numbers(x), rel=1e-12)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_is_not_finite_is_counted_and_never_dropped(value, dtype):
-    x = sample("dead columns", dtype)
+    x = SAMPLES["dead columns"].to(dtype, copy=True)
     x[3, 7] = x[5, 9] = value
     found, wanted = list(measure(x)), oracles.five_numbers(x)
     assert found[4] == wanted[4] == 2
@@ -184,7 +154,7 @@ def test_nothing_at_all(shape):
 
 
 def test_large_matrices_are_taken_in_pieces(monkeypatch):
-    x = sample("far from zero", torch.float64)
+    x = SAMPLES["far from zero"]
     whole = measure(x)
     monkeypatch.setattr("gatdiag.metrics.smoothing._CHUNK", 100)
     assert measure(x) == pytest.approx(whole, rel=1e-12)

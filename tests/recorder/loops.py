@@ -49,6 +49,19 @@ def loss_of(model: nn.Module, data: Graph) -> Tensor:
     return F.cross_entropy(model(data.x, data.edge_index), data.y)
 
 
+def sgd(*parts: nn.Module, lr: float = 0.1, **options: Any) -> torch.optim.SGD:
+    return torch.optim.SGD([parameter for part in parts for parameter in part.parameters()], lr=lr, **options)
+
+
+def train_step(model: nn.Module, data: Graph, optimizer: torch.optim.Optimizer) -> Tensor:
+    """Make one step and clear the gradients; returns the loss."""
+    loss = loss_of(model, data)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
 @dataclass
 class Trained:
     """What a loop leaves behind."""

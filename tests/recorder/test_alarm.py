@@ -12,7 +12,7 @@ import gatdiag
 from gatdiag.diagnosis import CHECKS
 from gatdiag.recorder import RecordingWarning, TrainingWarning
 from gatdiag.recorder.alarm import CERTAIN
-from tests.recorder.loops import Gat, graph
+from tests.recorder.loops import Gat, graph, sgd
 
 
 class Cut(Gat):
@@ -186,7 +186,7 @@ def test_a_diagnosis_at_any_time_changes_nothing(tmp_path):
     plain, _ = train(None)
     torch.manual_seed(0)
     model, data = Gat(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     recorder = gatdiag.watch(model, tmp_path / "run", law_search_seconds=0)
     counts = [recorder.diagnosis().state]
     for _ in range(12):

@@ -11,7 +11,7 @@ from torch import nn
 from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
 import gatdiag
-from tests.recorder.loops import Gat, graph, loss_of
+from tests.recorder.loops import Gat, graph, loss_of, sgd
 
 NODES, WIDTH = 25, 6
 
@@ -215,7 +215,7 @@ def test_of_several_passes_before_a_step_all_layers_are_of_the_last(tmp_path):
     for name, seeds in (("both", (0, 1)), ("last", (1,))):
         torch.manual_seed(0)
         model = Gat()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = sgd(model)
         with gatdiag.watch(model, tmp_path / name):
             for seed in seeds:
                 loss_of(model, graph(seed=seed)).backward()

@@ -10,7 +10,7 @@ import torch
 import gatdiag
 from gatdiag.recorder import backlog, layers
 from gatdiag.recorder.recorder import Recorder
-from tests.recorder.loops import Gat, graph, loss_of, train
+from tests.recorder.loops import Gat, graph, loss_of, sgd, train, train_step
 
 TABLES = ("steps", "layers", "parameters", "neurons")
 ADAM = {"make_optimizer": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1)}
@@ -89,13 +89,10 @@ def test_a_nan_is_looked_at_at_once_and_after_the_first_one_samples_wait_again(t
 
 def test_an_observer_hears_of_the_last_step_that_was_measured_and_of_the_end(tmp_path, slow_clock):
     model, data, seen = Gat(), graph(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with Recorder(model, tmp_path / "run", observer=seen.append) as recorder:
         for _ in range(5):
-            loss = loss_of(model, data)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            loss = train_step(model, data, optimizer)
             recorder.log(loss=loss)
     assert [status.step for status in seen[:-1]] == [4]
     assert seen[-1] is None
@@ -103,12 +100,10 @@ def test_an_observer_hears_of_the_last_step_that_was_measured_and_of_the_end(tmp
 
 def test_what_is_logged_to_steps_that_are_not_recorded_is_written_in_order(tmp_path, slow_clock):
     model, data = Gat(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with gatdiag.watch(model, tmp_path / "run", every=4) as recorder:
         for step in range(10):
-            loss_of(model, data).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            train_step(model, data, optimizer)
             recorder.log(loss=float(step))
     steps = gatdiag.load(tmp_path / "run").steps
     assert steps.loss.tolist() == steps.step.tolist() == list(range(10))
@@ -117,7 +112,7 @@ def test_what_is_logged_to_steps_that_are_not_recorded_is_written_in_order(tmp_p
 
 def test_a_parameter_of_another_shape_costs_no_step_that_waits(tmp_path, slow_clock):
     model, x = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)), torch.randn(7, 5)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with (
         pytest.warns(gatdiag.recorder.RecordingWarning, match=r"\(6, 5\) was given data of shape \(8, 5\)"),
         gatdiag.watch(model, tmp_path / "run", every=1),
@@ -149,12 +144,10 @@ def test_an_interrupt_while_samples_are_measured_loses_none(tmp_path, monkeypatc
     monkeypatch.setattr(backlog, "measured", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model, data = Gat(), graph()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = sgd(model)
         with gatdiag.watch(model, tmp_path / "run", **ALONE):
             for _ in range(20):
-                loss_of(model, data).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                train_step(model, data, optimizer)
     run = gatdiag.load(tmp_path / "run")
     for table in TABLES:
         assert sorted(getattr(run, table).step.unique()) == list(range(8))
@@ -174,7 +167,7 @@ def test_passes_without_a_step_do_not_fill_the_memory(tmp_path):
         for _ in range(20):
             loss_of(model, data).backward()
         assert alive() - before <= 3
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        sgd(model).step()
     assert len(gatdiag.load(tmp_path / "run").layers) == 3
 
 

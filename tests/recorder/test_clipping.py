@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import gatdiag
-from tests.recorder.loops import Gat, graph, loss_of
+from tests.recorder.loops import Gat, graph, loss_of, sgd
 
 
 def by_data(parameters):
@@ -80,7 +80,7 @@ def test_at_recorded_steps_alone_and_over_accumulated_passes(tmp_path, name):
 
 def test_gradients_asked_for_after_clipping_are_not_taken_for_those_of_the_step(tmp_path):
     model, data = Gat(), graph()
-    optimizer, before = torch.optim.SGD(model.parameters(), lr=0.1), []
+    optimizer, before = sgd(model), []
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(3):
             loss_of(model, data).backward()
@@ -103,7 +103,7 @@ def test_two_losses_of_one_forward_pass_that_are_clipped(tmp_path):
             return [head(hidden) for head in self.heads]
 
     model, x = Branched(), torch.randn(6, 4)
-    optimizers, before = [torch.optim.SGD(head.parameters(), lr=0.1) for head in model.heads], []
+    optimizers, before = [sgd(head) for head in model.heads], []
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(3):
             for output, optimizer in zip(model(x), optimizers, strict=True):
@@ -159,7 +159,7 @@ def test_gradients_whose_squares_are_out_of_range(tmp_path, scale):
 
 def test_gradients_that_are_clipped_between_two_optimizers_of_a_step(tmp_path):
     model, data = Gat(), graph()
-    optimizers = [torch.optim.SGD(conv.parameters(), lr=0.1) for conv in model.convs]
+    optimizers = [sgd(conv) for conv in model.convs]
     before = []
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(3):
@@ -179,7 +179,7 @@ def test_complex_parameters_count_in_neither_norm(tmp_path):
     model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
     model[0].turn = nn.Parameter(torch.ones(4, dtype=torch.complex64))
     x, before = torch.randn(6, 5), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(3):
             (model[1](model[0](x) * model[0].turn.abs()).square().sum() + model(x).sum()).backward()

@@ -8,7 +8,7 @@ import torch
 
 import gatdiag
 from gatdiag.recorder import layers
-from tests.recorder.loops import Gat, graph, loss_of
+from tests.recorder.loops import Gat, graph, loss_of, sgd, train_step
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,7 +27,7 @@ def loop(folder, how, steps=3):
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, data = Gat(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     called = torch.compile(model, backend="aot_eager") if how == "before" else model
     if how == "warm":
         called = torch.compile(model, backend="aot_eager")
@@ -39,10 +39,7 @@ def loop(folder, how, steps=3):
         if how == "inside":
             called = torch.compile(model, backend="aot_eager")
         for _ in range(steps):
-            loss = loss_of(called, data)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            loss = train_step(called, data, optimizer)
             recorder.log(loss=loss)
             losses.append(loss.item())
     return losses, gatdiag.load(folder), model, [str(item.message) for item in caught]

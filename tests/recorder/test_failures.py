@@ -15,10 +15,10 @@ from torch import nn
 
 import gatdiag
 from gatdiag.errors import InputError
-from gatdiag.recorder import RecordingWarning
+from gatdiag.recorder import RecordingWarning, TrainingWarning
 from gatdiag.run import Store
 from gatdiag.structure import deadline
-from tests.recorder.loops import Gat, graph, loss_of, train
+from tests.recorder.loops import Gat, graph, sgd, train, train_step
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
@@ -159,11 +159,10 @@ def test_a_schedule_that_raises(tmp_path):
 
 def test_values_that_cannot_be_logged(tmp_path):
     model, data = Gat(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with pytest.warns(RecordingWarning) as caught, gatdiag.watch(model, tmp_path / "run") as recorder:
         for step in range(2):
-            loss_of(model, data).backward()
-            optimizer.step()
+            train_step(model, data, optimizer)
             recorder.log(loss="low", accuracy=torch.ones(3), step=4, fine=step, **{"odd name <b>": float("nan")})
     messages = [str(item.message) for item in caught]
     assert len(messages) == 3
@@ -179,12 +178,11 @@ def test_values_that_cannot_be_logged(tmp_path):
 
 def test_names_that_cannot_be_written_cost_no_row(tmp_path):
     model, data = Gat(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with warnings.catch_warnings(), gatdiag.watch(model, tmp_path / "run") as recorder:
         warnings.simplefilter("ignore", RecordingWarning)
         for step in range(3):
-            loss_of(model, data).backward()
-            optimizer.step()
+            train_step(model, data, optimizer)
             recorder.log(**{"self": step, "\udc80": 1.0, "loss": 1.0})
             recorder.log(**{f"name {step} {number}": 1.0 for number in range(600)})
     steps = gatdiag.load(tmp_path / "run").steps
@@ -196,11 +194,10 @@ def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     model, data = Gat(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with gatdiag.watch(model, "run"):
         for _ in range(3):
-            loss_of(model, data).backward()
-            optimizer.step()
+            train_step(model, data, optimizer)
             monkeypatch.chdir(tmp_path / "elsewhere")
     assert len(gatdiag.load(tmp_path / "run").steps) == 3
 
@@ -312,15 +309,13 @@ def test_the_first_nan_is_pinned_down_at_once(tmp_path):
 
         broken = False
         model, data = Breaking(), graph()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = sgd(model)
         with gatdiag.watch(model, tmp_path / place):
             for step in range(5):
                 broken = step >= 3
                 if broken and place == "weight":
                     model.convs[1].att.data[0, 0, 2] = float("nan")
-                loss_of(model, data).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                train_step(model, data, optimizer)
                 found = json.loads((tmp_path / place / "meta.json").read_text())["first_non_finite"]
                 assert (found is None) == (step < 3), place
         assert (found["step"], found["layer"], found["where"]) == (3, "convs.1", where)
@@ -332,7 +327,8 @@ def test_a_nan_at_a_step_that_is_not_recorded_is_found_as_well(tmp_path):
         if step == 3:
             model.convs[1].lin_l.weight.grad[0, 0] = float("inf")
 
-    run = train(tmp_path / "run", every=100, steps=6, before_step=spoil).run
+    with pytest.warns(TrainingWarning, match="step 3: "):
+        run = train(tmp_path / "run", every=100, steps=6, before_step=spoil).run
     found = run.meta["first_non_finite"]
     assert (found["step"], found["layer"], found["where"], found["kind"]) == (3, "convs.1", "gradient", "infinity")
     assert found["parameter"] == "convs.1.lin_l.weight"
@@ -344,13 +340,10 @@ def train_on(folder, tell):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model, data = Gat(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with gatdiag.watch(model, folder, every=1) as recorder:
         for step in range(100_000):
-            loss = loss_of(model, data)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            loss = train_step(model, data, optimizer)
             recorder.log(loss=loss)
             tell.send(step)
             time.sleep(0.02)
@@ -408,7 +401,7 @@ def test_an_interrupt_from_outside_leaves_a_finished_file(tmp_path, training):
 @needs_fork
 def test_a_fork_writes_nothing(tmp_path):
     model, data = Gat(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with warnings.catch_warnings(), gatdiag.watch(model, tmp_path / "run"):
         warnings.simplefilter("ignore", DeprecationWarning)  # forking a process that has threads
         child = os.fork()
@@ -417,6 +410,5 @@ def test_a_fork_writes_nothing(tmp_path):
             optimizer.step()
             os._exit(0)
         os.waitpid(child, 0)
-        loss_of(model, data).backward()
-        optimizer.step()
+        train_step(model, data, optimizer)
     assert len(gatdiag.load(tmp_path / "run").steps) == 1

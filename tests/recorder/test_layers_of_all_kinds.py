@@ -14,7 +14,7 @@ import gatdiag
 from gatdiag.errors import InputError, ModelError
 from gatdiag.recorder import RecordingWarning
 from gatdiag.recorder.layers import first_tensor
-from tests.recorder.loops import Gat, graph, loss_of, train
+from tests.recorder.loops import Gat, graph, sgd, train, train_step
 
 
 def recorded(folder, model, *inputs, steps=2, loss=lambda out: out.square().mean(), **options):
@@ -79,7 +79,7 @@ def test_tuples_dicts_and_keywords(tmp_path):
             return {"count": torch.tensor(3), "out": out, "hidden": [hidden]}
 
     model, data = Model(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(2):
             model(features=data.x, edges=data.edge_index)["out"].sum().backward()
@@ -142,10 +142,9 @@ def test_a_lazy_model(tmp_path):
     model, data = Lazy(), graph()
     with gatdiag.watch(model, tmp_path / "run"):
         model(data.x, data.edge_index)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = sgd(model)
         for _ in range(3):
-            loss_of(model, data).backward()
-            optimizer.step()
+            train_step(model, data, optimizer)
     run = gatdiag.load(tmp_path / "run")
     assert run.layer_names == ("conv", "head")
     assert (run.layers.groupby("step").size() == 2).all()
@@ -233,7 +232,7 @@ def test_a_model_whose_forward_is_never_called(tmp_path):
             return F.relu(self.convs[0](x, edge_index))
 
     model, data = Encoder(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with pytest.warns(RecordingWarning, match="the model has no conservation law"):  # of one layer alone
         with gatdiag.watch(model, tmp_path / "run"):
             for _ in range(2):

@@ -12,7 +12,7 @@ from torch_geometric.nn import GATv2Conv
 
 import gatdiag
 from gatdiag.recorder import RecordingWarning
-from tests.recorder.loops import Gat, graph, loss_of
+from tests.recorder.loops import Gat, graph, loss_of, sgd
 
 NAME = "convs.1.lin_l.weight"
 
@@ -20,10 +20,6 @@ NAME = "convs.1.lin_l.weight"
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-
-
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 def assigned(model):
@@ -122,7 +118,7 @@ MODEL_HAS = 12
 def recorded(folder, loss_of=loss_of, change=lambda model: None, make=Gat, steps=3):
     torch.manual_seed(0)
     model, data = make(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with gatdiag.watch(model, folder):
         for _ in range(steps):
             loss_of(model, data).backward()

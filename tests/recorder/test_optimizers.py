@@ -11,11 +11,7 @@ import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.recorder import RecordingWarning
 from gatdiag.recorder.optimizers import calling_scaler
-from tests.recorder.loops import Gat, graph, loss_of
-
-
-def sgd(model, **options):
-    return torch.optim.SGD(model.parameters(), lr=0.1, **options)
+from tests.recorder.loops import Gat, graph, loss_of, sgd, train_step
 
 
 def norms_of(model):
@@ -191,7 +187,7 @@ def test_optimizers_of_parts_share_a_step(tmp_path):
 
 def test_optimizers_that_take_turns_make_steps_of_their_own(tmp_path):
     model, data = Gat(), graph()
-    optimizers = [torch.optim.SGD(conv.parameters(), lr=0.1) for conv in model.convs]
+    optimizers = [sgd(conv) for conv in model.convs]
     with gatdiag.watch(model, tmp_path / "run"):
         for step in range(4):
             loss_of(model, data).backward()
@@ -208,10 +204,8 @@ def test_only_the_optimizers_named_count(tmp_path):
     counted, other = sgd(model), sgd(model)
     with gatdiag.watch(model, tmp_path / "run", optimizer=counted):
         for _ in range(3):
-            loss_of(model, data).backward()
-            other.step()
-            loss_of(model, data).backward()
-            counted.step()
+            train_step(model, data, other)
+            train_step(model, data, counted)
     assert len(gatdiag.load(tmp_path / "run").steps) == 3
     with pytest.raises(InputError, match="expects optimizers of torch, got dict"):
         gatdiag.watch(model, tmp_path / "other", optimizer=[{}])
@@ -234,9 +228,7 @@ def test_an_optimizer_that_wraps_another_makes_one_step(tmp_path):
     optimizer = Lookahead(sgd(model))
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(3):
-            loss_of(model, data).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            train_step(model, data, optimizer)
     run = gatdiag.load(tmp_path / "run")
     assert run.steps.step.tolist() == [0, 1, 2]
     weights = run.parameters[run.parameters.role == "feature weight"]
@@ -305,8 +297,7 @@ def test_learning_rates_of_all_groups(tmp_path):
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(3):
-            loss_of(model, data).backward()
-            optimizer.step()
+            train_step(model, data, optimizer)
             schedule.step()
     steps = gatdiag.load(tmp_path / "run").steps
     for number, name in enumerate(("learning_rate", "learning_rate_1", "learning_rate_2")):
@@ -437,9 +428,7 @@ def test_a_step_before_the_first_forward_pass_does_not_cost_the_laws(tmp_path, g
         optimizer.step()
         optimizer.zero_grad()
         for _ in range(3):
-            loss_of(model, data).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            train_step(model, data, optimizer)
     run = gatdiag.load(tmp_path / "run")
     assert run.parameters.step.unique().tolist() == [0, 1, 2, 3]
     assert run.neurons.step.unique().tolist() == [1, 2, 3]
@@ -454,16 +443,14 @@ def test_each_optimizer_is_described_from_its_first_step_on(tmp_path):
 
     def steps(optimizer, count):
         for _ in range(count):
-            loss_of(model, data).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            train_step(model, data, optimizer)
 
     with gatdiag.watch(model, tmp_path / "run"):
         steps(torch.optim.Adam(model.parameters(), lr=0.01), 2)
         for _ in range(3):
-            steps(torch.optim.SGD(model.parameters(), lr=0.1), 1)
+            steps(sgd(model), 1)
     with gatdiag.watch(model, tmp_path / "run", resume=True):
-        steps(torch.optim.SGD(model.parameters(), lr=0.1), 1)
+        steps(sgd(model), 1)
         steps(torch.optim.SGD(model.parameters(), lr=0.2), 1)
     described = gatdiag.load(tmp_path / "run").meta["optimizers"]
     known = [(entry["class"], entry["groups"][0]["lr"], entry["from_step"]) for entry in described]
@@ -475,9 +462,7 @@ def test_what_is_logged_after_an_evaluation_in_training_mode_belongs_to_the_comi
     optimizer = sgd(model)
     with gatdiag.watch(model, tmp_path / "run") as recorder:
         for step in range(3):
-            loss_of(model, data).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            train_step(model, data, optimizer)
             recorder.log(before=step)
             with torch.no_grad():
                 loss_of(model, data)
@@ -600,7 +585,7 @@ def test_outside_of_a_scalers_step_there_is_none():
 
 def test_float16_without_a_scaler_is_told_once(tmp_path):
     model, data = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3)).half(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with pytest.warns(RecordingWarning, match="scaler=") as caught:
         with gatdiag.watch(model, tmp_path / "run", warn=False):
             for _ in range(3):

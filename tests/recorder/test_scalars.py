@@ -12,7 +12,7 @@ from gatdiag.errors import InputError
 from gatdiag.recorder import RecordingWarning
 from gatdiag.recorder.scalars import flattened, scalar
 from gatdiag.recorder.settings import best_scalar
-from tests.recorder.loops import Gat, graph, loss_of, train
+from tests.recorder.loops import Gat, graph, sgd, train, train_step
 
 
 class Metric:
@@ -91,12 +91,11 @@ class Raising(float):
 def logged(folder, *calls):
     """What `log` keeps of these calls, each a tuple of its positional and a dict of its keyword arguments."""
     model, data = Gat(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with warnings.catch_warnings(record=True) as caught, gatdiag.watch(model, folder, metrics="fast") as recorder:
         warnings.simplefilter("always")
         for _ in range(2):
-            loss_of(model, data).backward()
-            optimizer.step()
+            train_step(model, data, optimizer)
             for args, kwargs in calls:
                 recorder.log(*args, **kwargs)
     own = {"step", *(column.name for column in quantities.columns("steps"))}

@@ -9,7 +9,7 @@ from torch import nn
 
 import gatdiag
 from gatdiag.recorder import RecordingWarning
-from tests.recorder.loops import Gat, graph, loss_of
+from tests.recorder.loops import Gat, graph, loss_of, sgd
 
 STEPS = 5
 
@@ -148,7 +148,7 @@ def test_an_optimizer_without_gradients_that_steps_with_the_models_own_is_no_ste
     """As the heads of other tasks do, whose losses are not in this batch."""
     model, data = Gat(), graph()
     idle = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.5)
-    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    own = sgd(model)
     with gatdiag.watch(model, tmp_path / "run", metrics="fast"):
         for _ in range(STEPS):
             loss_of(model, data).backward()
@@ -168,7 +168,7 @@ def test_an_optimizer_without_gradients_that_steps_with_the_models_own_is_no_ste
 def test_the_head_of_a_network_that_is_not_trained_makes_no_steps(tmp_path, frozen):
     model, data, head = Gat(), graph(), nn.Linear(3, 3)
     model.requires_grad_(not frozen)
-    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    optimizer = sgd(head)
     with (
         pytest.warns(RecordingWarning, match="no step of an optimizer"),
         gatdiag.watch(model, tmp_path / "run", metrics="fast"),
@@ -182,7 +182,7 @@ def test_the_head_of_a_network_that_is_not_trained_makes_no_steps(tmp_path, froz
 
 def test_once_the_models_own_optimizer_steps_no_other_does(tmp_path):
     (model, stale), data = of_a_copy(), graph()
-    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    own = sgd(model)
     with pytest.warns(RecordingWarning, match="holds none"), gatdiag.watch(model, tmp_path / "run", metrics="fast"):
         for step in range(STEPS):
             model.zero_grad()

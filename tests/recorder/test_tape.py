@@ -19,7 +19,7 @@ from torch_geometric.nn import GAE, VGAE, DeepGraphInfomax, GATv2Conv, GCNConv
 import gatdiag
 from gatdiag.recorder import RecordingWarning
 from gatdiag.recorder.tape import Tape
-from tests.recorder.loops import graph
+from tests.recorder.loops import graph, sgd
 
 DATA = graph()
 PAIRS = torch.randint(0, 20, (2, 30), generator=torch.Generator().manual_seed(0))
@@ -144,7 +144,7 @@ def trained(make, loss_of, folder=None, steps=3):
     np.random.seed(0)  # noqa: NPY002 (PyG draws negative edges from it)
     torch.manual_seed(0)
     model = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     losses = []
     with nullcontext() if folder is None else gatdiag.watch(model, folder):
         for _ in range(steps):
@@ -211,7 +211,7 @@ def test_a_step_that_is_made_inside(tmp_path):
 def test_nothing_but_laws_is_lost_where_a_loss_is_not_seen(tmp_path):
     """Gradients that something else computes: the ends of what was seen are what the loss depends on."""
     model = Methods()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(2):
             loss = model.training_step(DATA, 0)
@@ -302,7 +302,7 @@ def test_other_modes_may_be_entered_between_layers(tmp_path, mode):
 
 def test_a_default_device_may_be_set_meanwhile(tmp_path):
     model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     try:
         with gatdiag.watch(model, tmp_path / "run"):
             torch.set_default_device("cpu")

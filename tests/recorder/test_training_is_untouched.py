@@ -12,7 +12,7 @@ from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks
 
 import gatdiag
-from tests.recorder.loops import Gat, graph, loss_of, train
+from tests.recorder.loops import Gat, graph, loss_of, sgd, train, train_step
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -70,10 +70,7 @@ def test_other_number_types_are_untouched_as_well(tmp_path, dtype):
         optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.01), []
         with gatdiag.watch(model, folder, metrics="full", enabled=folder.name == "on"):
             for _ in range(20):
-                loss = loss_of(model, data)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                loss = train_step(model, data, optimizer)
                 losses.append(loss.item())
         return losses, list(model.parameters())
 
@@ -144,8 +141,7 @@ def test_hooks_are_gone_and_exceptions_are_the_users_own(tmp_path, ending, place
         with gatdiag.watch(model, tmp_path / "run"):
             for step in range(3):
                 armed = step == 2 and ending is not None
-                loss_of(model, data).backward()
-                optimizer.step()
+                train_step(model, data, optimizer)
                 if armed and place == "loop":
                     raise ending
     except BaseException as error:
@@ -178,10 +174,9 @@ def test_hooks_are_gone_after_an_interrupt_inside_an_attention_layer(tmp_path):
 
 def test_a_watched_model_can_be_saved_copied_and_pickled_and_its_copies_write_nothing(tmp_path):
     model, data = Gat(), graph()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with gatdiag.watch(model, tmp_path / "run"):
-        loss_of(model, data).backward()
-        optimizer.step()
+        train_step(model, data, optimizer)
         copied = copy.deepcopy(model)
         file = io.BytesIO()
         torch.save(model, file)
@@ -189,10 +184,8 @@ def test_a_watched_model_can_be_saved_copied_and_pickled_and_its_copies_write_no
         for twin in (copied, pickled):
             other = torch.optim.SGD(twin.parameters(), lr=0.1)
             for _ in range(5):
-                loss_of(twin, data).backward()
-                other.step()
-        loss_of(model, data).backward()
-        optimizer.step()
+                train_step(twin, data, other)
+        train_step(model, data, optimizer)
     assert b"gatdiag" not in file.getvalue()
     assert b"gatdiag" not in pickle.dumps(model)
     assert gatdiag.load(tmp_path / "run").steps.step.tolist() == [0, 1]
@@ -200,13 +193,12 @@ def test_a_watched_model_can_be_saved_copied_and_pickled_and_its_copies_write_no
 
 def test_two_models_are_watched_side_by_side_and_one_after_the_other(tmp_path):
     models, data = [Gat(), Gat()], graph()
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    optimizers = [sgd(model) for model in models]
     with gatdiag.watch(models[0], tmp_path / "a"), gatdiag.watch(models[1], tmp_path / "b"):
         for step in range(6):
             for number, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
                 if number == 0 or step % 2 == 0:
-                    loss_of(model, data).backward()
-                    optimizer.step()
+                    train_step(model, data, optimizer)
     with gatdiag.watch(models[0], tmp_path / "c"):
         loss_of(models[0], data).backward()
         optimizers[0].step()
@@ -254,7 +246,7 @@ def test_a_no_op_records_nothing(tmp_path, monkeypatch):
 def test_hooks_of_the_user_see_the_users_passes_only(tmp_path):
     model, data, seen = Gat(), graph(), []
     model.convs[0].register_forward_hook(lambda module, inputs, output: seen.append(output))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(2):
             loss = loss_of(model, data) + seen[-1].square().mean()
@@ -295,7 +287,7 @@ def test_tensors_of_the_users_own_get_no_hooks(tmp_path):  # noqa: C901
 
     for number, model in enumerate((Through(), Model())):
         x = torch.randn(4, 3, requires_grad=True)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = sgd(model)
         with gatdiag.watch(model, tmp_path / str(number)):
             for _ in range(3):
                 model(x).sum().backward()
@@ -306,7 +298,7 @@ def test_tensors_of_the_users_own_get_no_hooks(tmp_path):  # noqa: C901
 
 def test_a_trace_inside_sees_nothing_of_ours(tmp_path):
     model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     with warnings.catch_warnings(), gatdiag.watch(model, tmp_path / "run"):
         warnings.simplefilter("ignore", DeprecationWarning)
         traced = torch.jit.trace(model, x)

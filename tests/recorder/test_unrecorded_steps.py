@@ -1,7 +1,6 @@
 """Steps of which nothing is recorded: they are counted, and logged to, as if they were; and cost next to nothing."""
 
 import contextlib
-import warnings
 
 import pytest
 import torch
@@ -12,15 +11,10 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GATv2Conv
 
 import gatdiag
-from gatdiag.recorder import layers
-from gatdiag.recorder.guard import RecordingWarning, TrainingWarning
-from tests.recorder.loops import Gat, graph, loss_of
+from gatdiag.recorder import RecordingWarning, layers
+from tests.recorder.loops import Gat, graph, loss_of, sgd, train_step
 
 STEPS = 13
-
-
-def sgd(*parts, lr=0.1):
-    return torch.optim.SGD([parameter for part in parts for parameter in part.parameters()], lr=lr)
 
 
 def plain(model, data, log):
@@ -272,9 +266,7 @@ def test_a_run_of_which_nothing_was_logged_goes_on_after_its_last_step(tmp_path)
         optimizer = sgd(model)
         with gatdiag.watch(model, tmp_path / "run", every=5, resume=resume, law_search_seconds=0):
             for _ in range(STEPS):
-                model.zero_grad()
-                loss_of(model, data).backward()
-                optimizer.step()
+                train_step(model, data, optimizer)
     run = gatdiag.load(tmp_path / "run")
     assert run.steps["step"].tolist() == [0, 5, 10, 12, 15, 20, 25]
     assert run.parameters["step"].unique().tolist() == [0, 5, 10, 15, 20, 25]
@@ -296,8 +288,7 @@ def test_modules_are_listened_to_only_where_something_is_recorded(tmp_path, monk
     with gatdiag.watch(model, tmp_path / "run", every=4, law_search_seconds=0):
         for _ in range(9):
             seen[f"before {len(seen) // 2}"] = hooks()
-            loss_of(model, data).backward()
-            optimizer.step()
+            train_step(model, data, optimizer)
     of_passes = [seen[number] for number in seen if isinstance(number, int)]
     before = [seen[f"before {step}"] for step in range(9)]
     assert of_passes == ([2] * 9 if has_compiled else [2, 0, 0, 0, 2, 0, 0, 0, 2])
@@ -311,25 +302,10 @@ def test_the_call_that_ends_a_step_is_heard_as_part_of_the_next(tmp_path):
     optimizer = torch.optim.SGD([layer.bias], lr=0.1)
     with gatdiag.watch(layer, tmp_path / "run", every=lambda step: step == 2, metrics="full", law_search_seconds=0):
         for _ in range(4):
-            loss_of(layer, data).backward()
-            optimizer.step()
+            train_step(layer, data, optimizer)
     recorded = gatdiag.load(tmp_path / "run").layers
     assert recorded["step"].tolist() == [2]
     assert recorded["attention_entropy"].notna().all()
-
-
-def test_a_nan_is_found_at_its_step(tmp_path):
-    model, data = Gat(), graph()
-    optimizer = sgd(model)
-    with warnings.catch_warnings(record=True) as caught, gatdiag.watch(model, tmp_path / "run", every=100):
-        warnings.simplefilter("always")
-        for step in range(8):
-            optimizer.zero_grad()
-            (loss_of(model, data) * (torch.nan if step == 6 else 1.0)).backward()
-            optimizer.step()
-    found = gatdiag.load(tmp_path / "run").meta["first_non_finite"]
-    assert (found["step"], found["where"]) == (6, "gradient")
-    assert [item for item in caught if item.category is TrainingWarning]
 
 
 def test_replaced_parameters_are_noticed_at_once(tmp_path):
@@ -340,9 +316,7 @@ def test_replaced_parameters_are_noticed_at_once(tmp_path):
         for step in range(9):
             if step == 3:
                 model.convs[0].lin_l.weight = nn.Parameter(model.convs[0].lin_l.weight.detach().clone())
-            optimizer.zero_grad()
-            loss_of(model, data).backward()
-            optimizer.step()
+            train_step(model, data, optimizer)
         recorder.finish()
     assert gatdiag.load(tmp_path / "run").parameters["step"].unique().tolist() == [0]
 

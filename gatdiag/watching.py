@@ -175,7 +175,9 @@ class ProgressLine:
         from rich.text import Text
 
         if status is None:
-            self._stop()
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
             return
         if not self._console.is_terminal or time.monotonic() - self._shown < _SECONDS:
             return
@@ -185,11 +187,6 @@ class ProgressLine:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
             self._live.start()
         self._live.update(text, refresh=True)
-
-    def _stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
 
 
 def line(status: Status) -> str:

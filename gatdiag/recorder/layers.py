@@ -449,8 +449,7 @@ def measured(
     ):
         there = [row for row, item in enumerate(of_rows) if item is not None]
         if there:
-            items = [item for item in of_rows if item is not None]
-            table = _table(items)
+            table = _table([item for item in of_rows if item is not None])
             found |= {column: (there, values) for column, values in zip(group, table.T, strict=True)}
     for column in dict.fromkeys(column for _, seen, name in rows for column in seen.others.get(name, ())):
         there = [row for row, (_, seen, name) in enumerate(rows) if column in seen.others.get(name, ())]

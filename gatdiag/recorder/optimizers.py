@@ -63,11 +63,10 @@ class OptimizerHooks:
 
     def attach(self) -> None:
         """Start listening."""
-        if not self._handles:
-            self._handles = [
-                register_optimizer_step_pre_hook(self._before),
-                register_optimizer_step_post_hook(self._after),
-            ]
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
 
     def remove(self) -> None:
         """Stop listening."""

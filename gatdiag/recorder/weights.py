@@ -156,10 +156,9 @@ class Weights:
     def gradient_norms(self) -> Tensor:
         """(parameters,), float64, on the device of the first; 0 where there is no gradient."""
         found = torch.zeros(len(self.names), dtype=torch.float64)
-        for positions, sizes, flat in zip(self._own.positions, self._own.sizes, self._own.gradients(), strict=True):
-            if not flat.is_complex():
-                found = found.to(flat.device)
-                found[positions] = metrics.norms_of_pieces([flat], sizes)[0]
+        for positions, sizes, _, _, flat in self._batches(self._own.gradients()):
+            found = found.to(flat.device)
+            found[positions] = metrics.norms_of_pieces([flat], sizes)[0]
         return found
 
     @torch.no_grad()

@@ -49,6 +49,11 @@ def loss_of(model: nn.Module, data: Graph) -> Tensor:
     return F.cross_entropy(model(data.x, data.edge_index), data.y)
 
 
+def gradient_norm(model: nn.Module) -> float:
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return torch.stack([gradient.double().norm() for gradient in gradients]).norm().item()
+
+
 def sgd(*parts: nn.Module, lr: float = 0.1, **options: Any) -> torch.optim.SGD:
     return torch.optim.SGD([parameter for part in parts for parameter in part.parameters()], lr=lr, **options)
 
@@ -78,7 +83,8 @@ def train(
     make_model: Callable[[], nn.Module] = Gat,
     make_optimizer: Callable[..., torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=0.1),
     seed: int = 0,
-    before_step: Callable[[int, nn.Module], None] = lambda step, model: None,
+    loss_of: Callable[[nn.Module, Graph], Tensor] = loss_of,
+    before_step: Callable[[int, nn.Module], object] = lambda step, model: None,
     **options: Any,
 ) -> Trained:
     """A plain loop, watched if there is a folder. `before_step` sees gradients and the weights that they belong to."""

@@ -12,7 +12,7 @@ import gatdiag
 from gatdiag.diagnosis import CHECKS
 from gatdiag.recorder import RecordingWarning, TrainingWarning
 from gatdiag.recorder.alarm import CERTAIN
-from tests.recorder.loops import Gat, graph, sgd
+from tests.recorder.loops import Gat, graph, loss_of, sgd, train_step
 
 
 class Cut(Gat):
@@ -39,7 +39,7 @@ def train(folder, model=None, steps=12, lr=0.1, parameters=None, *, clears=True,
     for _ in range(steps):
         if clears:
             optimizer.zero_grad()
-        loss = weight * F.cross_entropy(model(data.x, data.edge_index), data.y)
+        loss = weight * loss_of(model, data)
         loss.backward()
         optimizer.step()
         recorder.log(loss=loss)
@@ -218,11 +218,7 @@ def test_it_knows_the_last_step_before_the_next_one_begins(tmp_path):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e30)
     with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0, warn=False) as recorder:
         for _ in range(2):
-            loss = F.cross_entropy(model(data.x, data.edge_index), data.y)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            recorder.log(loss=loss)
+            recorder.log(loss=train_step(model, data, optimizer))
         assert recorder.diagnosis().verdict.code == "lr-too-large"
 
 

@@ -92,8 +92,7 @@ def test_an_observer_hears_of_the_last_step_that_was_measured_and_of_the_end(tmp
     optimizer = sgd(model)
     with Recorder(model, tmp_path / "run", observer=seen.append) as recorder:
         for _ in range(5):
-            loss = train_step(model, data, optimizer)
-            recorder.log(loss=loss)
+            recorder.log(loss=train_step(model, data, optimizer))
     assert [status.step for status in seen[:-1]] == [4]
     assert seen[-1] is None
 

@@ -3,10 +3,9 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import gatdiag
-from tests.recorder.loops import Gat, graph, loss_of, sgd
+from tests.recorder.loops import Gat, gradient_norm, graph, loss_of, sgd
 
 
 def by_data(parameters):
@@ -36,11 +35,6 @@ CLIPS = {
 }
 
 
-def norm_of(model):
-    gradients = [parameter.grad.double() for parameter in model.parameters() if parameter.grad is not None]
-    return torch.stack([gradient.norm() for gradient in gradients]).norm().item()
-
-
 def trained(folder, clip, clips_at, make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1), every=1, passes=1, steps=6):
     """Norms before and after clipping as they were, and the recorded steps."""
     torch.manual_seed(0)
@@ -50,10 +44,10 @@ def trained(folder, clip, clips_at, make_optimizer=lambda p: torch.optim.SGD(p, 
         for step in range(steps):
             for batch in batches:
                 loss_of(model, batch).backward()
-            before.append(norm_of(model))
+            before.append(gradient_norm(model))
             if clips_at(step):
                 clip(list(model.parameters()))
-            after.append(norm_of(model))
+            after.append(gradient_norm(model))
             optimizer.step()
             optimizer.zero_grad()
     return before, after, gatdiag.load(folder).steps
@@ -84,7 +78,7 @@ def test_gradients_asked_for_after_clipping_are_not_taken_for_those_of_the_step(
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(3):
             loss_of(model, data).backward()
-            before.append(norm_of(model))
+            before.append(gradient_norm(model))
             by_data(model.parameters())
             torch.autograd.grad(loss_of(model, data), list(model.parameters()))
             optimizer.step()
@@ -109,7 +103,7 @@ def test_two_losses_of_one_forward_pass_that_are_clipped(tmp_path):
             for output, optimizer in zip(model(x), optimizers, strict=True):
                 model.zero_grad()
                 output.square().sum().backward(retain_graph=True)
-                before.append(norm_of(model))
+                before.append(gradient_norm(model))
                 nn.utils.clip_grad_norm_(model.parameters(), 0.01)
                 optimizer.step()
     assert same(gatdiag.load(tmp_path / "run").steps.gradient_norm_before_clipping, before)
@@ -127,13 +121,12 @@ def test_a_scaled_loss(tmp_path, given, fused, clips):
     with gatdiag.watch(model, tmp_path / "run", scaler=scaler if given else None):
         for step in range(6):
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(data.x, data.edge_index), data.y)
-            scaler.scale(loss).backward()
-            before.append(norm_of(model) / scaler.get_scale())
+            scaler.scale(loss_of(model, data)).backward()
+            before.append(gradient_norm(model) / scaler.get_scale())
             if clips and step % 2:
                 scaler.unscale_(optimizer)
                 by_data(model.parameters())
-                after.append(norm_of(model))
+                after.append(gradient_norm(model))
             else:
                 after.append(before[-1])
             scaler.step(optimizer)
@@ -150,7 +143,7 @@ def test_gradients_whose_squares_are_out_of_range(tmp_path, scale):
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(3):
             (scale * loss_of(model, data)).backward()
-            before.append(norm_of(model))
+            before.append(gradient_norm(model))
             in_place(model.parameters()) if scale < 1 else nn.utils.clip_grad_value_(model.parameters(), 0.02 * scale)
             optimizer.step()
             optimizer.zero_grad()
@@ -164,7 +157,7 @@ def test_gradients_that_are_clipped_between_two_optimizers_of_a_step(tmp_path):
     with gatdiag.watch(model, tmp_path / "run"):
         for _ in range(3):
             loss_of(model, data).backward()
-            before.append(norm_of(model))
+            before.append(gradient_norm(model))
             for conv, optimizer in list(zip(model.convs, optimizers, strict=True))[::-1]:
                 if conv is not model.convs[2]:
                     nn.utils.clip_grad_norm_(conv.parameters(), 1e-3)
@@ -184,7 +177,7 @@ def test_complex_parameters_count_in_neither_norm(tmp_path):
         for _ in range(3):
             (model[1](model[0](x) * model[0].turn.abs()).square().sum() + model(x).sum()).backward()
             before.append(
-                norm_of(nn.ModuleList([nn.ParameterList(p for p in model.parameters() if p.is_floating_point())]))
+                gradient_norm(nn.ModuleList([nn.ParameterList(p for p in model.parameters() if p.is_floating_point())]))
             )
             in_place(model.parameters())
             optimizer.step()

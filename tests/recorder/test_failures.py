@@ -343,8 +343,7 @@ def train_on(folder, tell):
     optimizer = sgd(model)
     with gatdiag.watch(model, folder, every=1) as recorder:
         for step in range(100_000):
-            loss = train_step(model, data, optimizer)
-            recorder.log(loss=loss)
+            recorder.log(loss=train_step(model, data, optimizer))
             tell.send(step)
             time.sleep(0.02)
 

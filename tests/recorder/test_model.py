@@ -12,7 +12,7 @@ from torch_geometric.nn import GATv2Conv
 
 import gatdiag
 from gatdiag.recorder import RecordingWarning
-from tests.recorder.loops import Gat, graph, loss_of, sgd
+from tests.recorder.loops import Gat, graph, loss_of, sgd, train
 
 NAME = "convs.1.lin_l.weight"
 
@@ -115,19 +115,6 @@ def test_parameters_that_are_lent_for_one_call_are_not_taken_for_the_models(tmp_
 MODEL_HAS = 12
 
 
-def recorded(folder, loss_of=loss_of, change=lambda model: None, make=Gat, steps=3):
-    torch.manual_seed(0)
-    model, data = make(), graph()
-    optimizer = sgd(model)
-    with gatdiag.watch(model, folder):
-        for _ in range(steps):
-            loss_of(model, data).backward()
-            change(model)
-            optimizer.step()
-            optimizer.zero_grad()
-    return gatdiag.load(folder)
-
-
 def with_a_penalty_on_all(model, data):
     return loss_of(model, data) + 0.01 * sum(p.abs().sum() for p in model.parameters())
 
@@ -168,7 +155,7 @@ def with_a_reversed_gradient(model, data):
 )
 def test_laws_that_training_disobeys_are_not_recorded(tmp_path, loss_of, left):
     with pytest.warns(RecordingWarning, match="conservation laws are not recorded: delta is up to .* of its terms"):
-        run = recorded(tmp_path / "run", loss_of)
+        run = train(tmp_path / "run", steps=3, loss_of=loss_of).run
     assert len(run.laws) == left
     assert len(run.neurons) == 3 * left
     assert not left or run.neurons.delta.abs().max() < 1e-6
@@ -179,13 +166,13 @@ def test_laws_that_training_disobeys_are_not_recorded(tmp_path, loss_of, left):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda model: nn.utils.clip_grad_value_(model.parameters(), 1e-3),
-        lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1e-3),
-        lambda model: [p.grad.add_(torch.randn_like(p)) for p in model.parameters()],
+        lambda step, model: nn.utils.clip_grad_value_(model.parameters(), 1e-3),
+        lambda step, model: nn.utils.clip_grad_norm_(model.parameters(), 1e-3),
+        lambda step, model: [p.grad.add_(torch.randn_like(p)) for p in model.parameters()],
     ],
 )
 def test_gradients_that_are_changed_after_the_backward_pass_say_nothing_about_laws(tmp_path, change):
-    run = recorded(tmp_path / "run", change=change)
+    run = train(tmp_path / "run", steps=3, before_step=change).run
     assert len(run.laws) == MODEL_HAS
     assert not run.meta["notes"]
 
@@ -208,6 +195,6 @@ def test_rounding_in_low_precision_disproves_nothing(tmp_path):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return loss_of(model, data)
 
-    run = recorded(tmp_path / "run", loss_in_bfloat16)
+    run = train(tmp_path / "run", steps=3, loss_of=loss_in_bfloat16).run
     assert len(run.laws) == MODEL_HAS
     assert run.neurons.delta.abs().max() > 1e-6

@@ -11,12 +11,7 @@ import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.recorder import RecordingWarning
 from gatdiag.recorder.optimizers import calling_scaler
-from tests.recorder.loops import Gat, graph, loss_of, sgd, train_step
-
-
-def norms_of(model):
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    return torch.stack([gradient.double().norm() for gradient in gradients]).norm().item()
+from tests.recorder.loops import Gat, gradient_norm, graph, loss_of, sgd, train_step
 
 
 def weight_norms(run, name="convs.0.lin_l.weight"):
@@ -32,7 +27,7 @@ def test_accumulated_gradients_are_one_step(tmp_path):
                 loss = loss_of(model, batch) / len(batches)
                 loss.backward()
                 recorder.log(loss=loss)
-            expected.append(norms_of(model))
+            expected.append(gradient_norm(model))
             optimizer.step()
             optimizer.zero_grad()
     run = gatdiag.load(tmp_path / "run")
@@ -66,7 +61,7 @@ def test_a_closure_is_measured_where_it_was_first_evaluated(tmp_path, named):
             optimizer.zero_grad()
             loss = loss_of(model, data)
             loss.backward()
-            expected.append(norms_of(model))
+            expected.append(gradient_norm(model))
             weights.append(model.convs[0].lin_l.weight.detach().norm().item())
             return loss
 
@@ -250,7 +245,7 @@ def test_a_step_by_hand(tmp_path, as_context):
             model.zero_grad()
             loss = loss_of(model, data)
             loss.backward()
-            gradients.append(norms_of(model))
+            gradients.append(gradient_norm(model))
             before = model.convs[0].lin_l.weight.detach().clone()
             if as_context:
                 with recorder.step():
@@ -349,7 +344,7 @@ def test_two_losses_of_one_forward_pass_make_two_steps(tmp_path, shared, every):
             for loss, optimizer in zip(losses, optimizers, strict=True):
                 model.zero_grad()
                 loss.backward(retain_graph=True)
-                expected.append(norms_of(model))
+                expected.append(gradient_norm(model))
                 before = heads[1].weight.detach().clone()
                 optimizer.step()
                 moved.append(not torch.equal(before, heads[1].weight))

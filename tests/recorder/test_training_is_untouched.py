@@ -67,11 +67,9 @@ def test_other_number_types_are_untouched_as_well(tmp_path, dtype):
         torch.manual_seed(0)
         model, data = Gat().to(dtype), graph()
         data.x = data.x.to(dtype)
-        optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.01), []
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         with gatdiag.watch(model, folder, metrics="full", enabled=folder.name == "on"):
-            for _ in range(20):
-                loss = train_step(model, data, optimizer)
-                losses.append(loss.item())
+            losses = [train_step(model, data, optimizer).item() for _ in range(20)]
         return losses, list(model.parameters())
 
     (bare, one), (watched, other) = loop(tmp_path / "off"), loop(tmp_path / "on")

@@ -2,9 +2,15 @@
 
 import math
 
+import numpy as np
 import torch
 
 from gatdiag.quantities import LEVELS
+
+
+def drawn(*shape, seed=0, dtype=torch.float64):
+    """Normal numbers, the same at each call."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def five_numbers(x):
@@ -24,6 +30,19 @@ def five_numbers(x):
 
 def frobenius_norm(x):
     return five_numbers(x.flatten().unsqueeze(1))[0] if x.numel() else 0.0
+
+
+def attention_entropies(alpha, target):
+    """Mean entropy over the nodes and heads, and the mean of it relative to the logarithm of the degree."""
+    alpha = alpha.detach().double().reshape(len(target), -1)
+    absolute, relative = [], []
+    for head in range(alpha.shape[1]):
+        for node in target.unique().tolist():
+            shares = alpha[target == node, head].tolist()
+            absolute.append(-math.fsum(share * math.log(share) for share in shares if share > 0))
+            if len(shares) > 1:
+                relative.append(absolute[-1] / math.log(len(shares)))
+    return np.mean(absolute), np.mean(relative)
 
 
 def changes(initial, trained, absolute=False):

@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 from gatdiag.errors import InputError
 from gatdiag.metrics import cosine_distance
 from gatdiag.metrics.cosine_distance import mad
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests.metrics.oracles import drawn
 
 
 def dense_mad(x, mask):

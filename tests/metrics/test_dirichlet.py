@@ -6,10 +6,7 @@ from hypothesis import strategies as st
 from gatdiag.errors import InputError
 from gatdiag.metrics import dirichlet
 from gatdiag.metrics.dirichlet import dirichlet_energy, rayleigh_quotient
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests.metrics.oracles import drawn
 
 
 def random_edges(seed, num_nodes, num_edges):

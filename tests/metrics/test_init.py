@@ -21,10 +21,3 @@ def test_all_is_what_the_files_offer():
 def test_the_map_names_every_file():
     for path in FILES:
         assert f"`{path.stem}`" in metrics.__doc__
-
-
-def test_no_file_imports_another():
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                assert not (node.module or "").startswith("gatdiag.metrics"), path.name

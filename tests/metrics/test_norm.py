@@ -6,10 +6,7 @@ from hypothesis import strategies as st
 from gatdiag.errors import InputError
 from gatdiag.metrics.norm import frobenius_norm, non_finite_count, norms, norms_of_pieces, spectral_norm
 from tests.metrics import oracles
-
-
-def drawn(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+from tests.metrics.oracles import drawn
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -11,10 +11,7 @@ from gatdiag.errors import InputError
 from gatdiag.metrics import smoothing
 from gatdiag.metrics.smoothing import as_rows, mu, relative_mu
 from tests.metrics import oracles
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests.metrics.oracles import drawn
 
 
 def slow_mu(x):

@@ -1,9 +1,7 @@
 """Attention entropy of every kind of layer that attends: recorded, or a note says why not."""
 
-import math
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import torch
 import torch_geometric.nn as gnn
@@ -11,6 +9,7 @@ from torch import nn
 from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
 import gatdiag
+from tests.metrics.oracles import attention_entropies
 from tests.recorder.loops import Gat, graph, loss_of, sgd
 
 NODES, WIDTH = 25, 6
@@ -100,19 +99,6 @@ READ = {
 }
 
 
-def entropies(alpha, target):
-    """By plain loops: mean entropy, and mean of it relative to log of the degree."""
-    alpha = alpha.detach().double().reshape(len(target), -1)
-    absolute, relative = [], []
-    for head in range(alpha.shape[1]):
-        for node in target.unique().tolist():
-            shares = alpha[target == node, head].tolist()
-            absolute.append(-math.fsum(share * math.log(share) for share in shares if share > 0))
-            if len(shares) > 1:
-                relative.append(absolute[-1] / math.log(len(shares)))
-    return np.mean(absolute), np.mean(relative)
-
-
 @pytest.mark.parametrize("name", READ)
 def test_the_entropy_is_that_of_the_layers_own_coefficients(tmp_path, name):
     make, call, coefficients = READ[name]
@@ -120,7 +106,7 @@ def test_the_entropy_is_that_of_the_layers_own_coefficients(tmp_path, name):
     model = Wrapped(make(), call) if call else Wrapped(make())
     x, edges = data()
     with torch.no_grad():
-        wanted = entropies(*coefficients(model.eval().layer, model.before(x), edges))
+        wanted = attention_entropies(*coefficients(model.eval().layer, model.before(x), edges))
     hooks = len(model.layer._message_forward_hooks)
     run = recorded(model.train(), tmp_path / "run")
     row = run.layers.set_index(["step", "layer"]).loc[(0, "layer")]

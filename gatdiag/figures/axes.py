@@ -303,12 +303,13 @@ def not_recorded(*columns: str) -> str:
     advice: dict[str, list[str]] = {}
     for column in columns:
         table, name = column.split(".", 1)
-        how = "no conservation law was found or recorded in this run" if table == "neurons" else "metrics"
+        laws = "no conservation law was found or recorded in this run"
+        how = laws if table == "neurons" else "record it with metrics=[{}]"
         advice.setdefault(how if column in _MEASURED else "give it to recorder.log", []).append(name)
-    if "metrics" in advice:
-        names = ", ".join(f'"{name}"' for name in advice["metrics"])
-        advice = {(f"record it with metrics=[{names}]" if how == "metrics" else how): of for how, of in advice.items()}
-    return "; ".join(f"not recorded: {', '.join(names)}; {how}" for how, names in advice.items())
+    return "; ".join(
+        f"not recorded: {', '.join(names)}; " + how.format(", ".join(f'"{name}"' for name in names))
+        for how, names in advice.items()
+    )
 
 
 def note(place: Axes | Canvas, text: str) -> None:

@@ -1,8 +1,7 @@
 """Loss, scores and gradient norm over training: of one run, and of several on top of each other."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -31,6 +30,7 @@ from gatdiag.summary import (
 _LIMIT = 6  # lines in a panel
 _KINDS = 4  # of scores, a panel each
 _POINTS = 150  # of a line that stands for several runs
+_SPREAD = {"value": 0.5, "low": 0.0, "high": 1.0}  # of it: the share of the runs below
 _SPLITS = {"val": "validation", "train": "training", "test": "test"}  # of which the first that any run has is compared
 _OTHERS = {"loss": "steps.loss", symbol("steps.gradient_norm"): "steps.gradient_norm"}  # than scores: panel -> column
 
@@ -203,16 +203,13 @@ def spread_curves_data(*runs: Run, groups: Sequence[str] | None = None) -> pd.Da
     for (quantity, label), part in pd.concat(parts).groupby(["quantity", "label"], sort=False) if parts else ():
         steps = np.unique(part["step"])
         amid = pd.Series(steps).groupby(bin_steps(steps, _POINTS)).median()
-        bins = np.searchsorted(steps, part["step"])
-        own = part.groupby([bin_steps(steps, _POINTS)[bins], "own"])["value"].agg(_at(0.5))
-        line = own.groupby(level=0).agg(value=_at(0.5), low=_at(0.0), high=_at(1.0))
+        place = np.searchsorted(steps, part["step"])
+        own = part.groupby([bin_steps(steps, _POINTS)[place], "own"])["value"].agg(ranked, share=0.5)
+        bins = own.groupby(level=0)
+        line = pd.DataFrame({name: bins.agg(ranked, share=share) for name, share in _SPREAD.items()})
         line["step"] = amid.loc[line.index]
-        found.append(line.assign(quantity=quantity, run=order.index(str(label)), label=label, stretch=0))
+        found.append(line.assign(quantity=str(quantity), label=str(label), run=order.index(str(label)), stretch=0))
     return tidy(found, "quantity", "run", "label", "step", "value", "low", "high", "stretch")
-
-
-def _at(share: float) -> Callable[[Sequence[float]], float]:
-    return partial(ranked, share=share)
 
 
 SPREAD_CURVES = replace(

@@ -84,8 +84,8 @@ def smoothing_over_training_data(run: Run, layers: Sequence[str] | None = None) 
 
 def _draw_panels(
     table: pd.DataFrame, figure: Canvas, curves: Callable[[pd.DataFrame], list[Curve]], x: str
-) -> list[tuple[Axes, bool]]:
-    """Outputs above, gradients below (beside each other's counterpart); the panels, and whether they are drawn."""
+) -> tuple[list[Axes], list[Axes]]:
+    """Outputs above, gradients below (beside each other's counterpart); all panels, and those with something drawn."""
     panels = figure.subplots(2, 3) if is_wide(figure) else figure.subplots(3, 2).T
     marks, absent = list[Line2D](), dict[str, Axes]()
     for axes, column in zip(panels.flat, COLUMNS, strict=True):
@@ -99,7 +99,7 @@ def _draw_panels(
         axes.set_ylabel(symbol(f"layers.{column}"))
     legend_below(figure, marks)
     note_panels(figure, absent)
-    return [(axes, axes not in absent.values()) for axes in panels.flat]
+    return list(panels.flat), [axes for axes in panels.flat if axes not in absent.values()]
 
 
 def smoothing_by_layer_draw(table: pd.DataFrame, figure: Canvas) -> None:
@@ -113,21 +113,19 @@ def smoothing_by_layer_draw(table: pd.DataFrame, figure: Canvas) -> None:
         part = part.sort_values("layer").assign(place=lambda of: of["layer"].cat.codes)
         return [(curve, {"color": colors[step], **marker}) for step, curve in part.groupby("step")]
 
-    panels = _draw_panels(table, figure, curves, "place")
-    for axes, drawn in panels:
-        if drawn:
-            axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
-            layer_axis(axes, names, limit=6 if is_wide(figure) else 5, letters=_LETTERS)
-    ordered_bar(figure, [axes for axes, _ in panels], [f"{step:,}" for step in steps], "step")
+    panels, drawn = _draw_panels(table, figure, curves, "place")
+    for axes in drawn:
+        axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
+        layer_axis(axes, names, limit=6 if is_wide(figure) else 5, letters=_LETTERS)
+    ordered_bar(figure, panels, [f"{step:,}" for step in steps], "step")
 
 
 def smoothing_over_training_draw(table: pd.DataFrame, figure: Canvas) -> None:
     """A line a layer."""
-    panels = _draw_panels(table, figure, lambda part: layer_lines(part, 0.9), "step")
-    for axes, drawn in panels:
-        if drawn:
-            step_axis(axes, table["step"])
-    layer_bar(figure, [axes for axes, _ in panels], table)
+    panels, drawn = _draw_panels(table, figure, lambda part: layer_lines(part, 0.9), "step")
+    for axes in drawn:
+        step_axis(axes, table["step"])
+    layer_bar(figure, panels, table)
 
 
 SMOOTHING_BY_LAYER = Figure(

@@ -1,5 +1,6 @@
 """How far the weights of each layer have moved since initialization (paper 1, figures 3a, 4a, 8 and 11)."""
 
+from collections.abc import Callable
 from textwrap import fill
 from typing import Any
 
@@ -33,22 +34,12 @@ _UNTIL = (
 )
 
 
-def changed_fraction_data(run: Run) -> pd.DataFrame:
-    """The part of the feature weights and attention vectors that changed by more than 0.05 and 0.5.
+def _data(*columns: str) -> Callable[[Run], pd.DataFrame]:
+    def data(run: Run) -> pd.DataFrame:
+        """Layer, role, source and some of the other columns of `gatdiag.summary.weight_change`, which says more."""
+        return weight_change(run)[["layer", "role", "source", *columns]]
 
-    Returns:
-        layer, role, source (the snapshot compared with the initial one), changed_fraction_005, changed_fraction_050.
-    """
-    return weight_change(run)[["layer", "role", "source", *_CHANGED]]
-
-
-def unchanged_fraction_data(run: Run) -> pd.DataFrame:
-    """The part of the feature weights and attention vectors that is bit for bit as it was initialized.
-
-    Returns:
-        layer, role, source (the snapshot compared with the initial one), unchanged_fraction.
-    """
-    return weight_change(run)[["layer", "role", "source", "unchanged_fraction"]]
+    return data
 
 
 def fractions_draw(table: pd.DataFrame, figure: Canvas) -> None:
@@ -109,7 +100,7 @@ CHANGED_FRACTION = Figure(
     group="changes",
     needs=tuple(f"parameters.{column}" for column in _CHANGED),
     per="run",
-    data=changed_fraction_data,
+    data=_data(*_CHANGED),
     drawing=fractions_draw,
     height=lambda table, width: layer_room(table) + 2.0 if is_wide(width) else 2 * layer_room(table) + 3.4,
 )
@@ -125,7 +116,7 @@ UNCHANGED_FRACTION = Figure(
     group="changes",
     needs=("parameters.unchanged_fraction",),
     per="run",
-    data=unchanged_fraction_data,
+    data=_data("unchanged_fraction"),
     drawing=fractions_draw,
     height=lambda table, width: layer_room(table) + 1.9,
 )
@@ -134,15 +125,6 @@ UNCHANGED_FRACTION = Figure(
 _QUANTILES = [f"q{level}" for level in LEVELS]
 _CHANGES = {FEATURES: "relative change", ATTENTION: "absolute change"}
 _BOXES = 42  # layers
-
-
-def change_boxes_data(run: Run) -> pd.DataFrame:
-    """Quantiles of the change of each layer since initialization.
-
-    Returns:
-        layer, role, source (the snapshot compared with the initial one), q0, q5, q25, q50, q75, q95, q100.
-    """
-    return weight_change(run)[["layer", "role", "source", *_QUANTILES]]
 
 
 def change_boxes_draw(table: pd.DataFrame, figure: Canvas) -> None:
@@ -205,7 +187,7 @@ CHANGE_BOXES = Figure(
     group="changes",
     needs=("parameters.relative_change_q50", "parameters.absolute_change_q50"),
     per="run",
-    data=change_boxes_data,
+    data=_data(*_QUANTILES),
     drawing=change_boxes_draw,
     height=lambda table, width: (layer_room(table) + 1.9) * (1 if is_wide(width) else max(table["role"].nunique(), 1)),
 )

@@ -35,18 +35,6 @@ class RunSection:
     settings: Sequence[Table]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Several runs beside each other."""
-
-    warnings: Sequence[str]
-    story: Sequence[str]
-    table: Table
-    overviews: Sequence[tuple[str, FigureBlock]]
-    left_out: str
-    figures: Sequence[FigureBlock]
-
-
 def run_sections(runs: Sequence[Run]) -> list[RunSection]:
     """Each run, with overviews in the same colors; of many runs no figure but these and what verdicts are seen in."""
     recorded = [run for run in runs if not is_empty(run)]
@@ -88,22 +76,22 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
     )
 
 
-def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> Comparison:
-    """Several runs, each with its section, beside each other."""
+def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str, Any]:
+    """Several runs, each with its section, beside each other: what templates/parts.html shows of them."""
     unfinished = [short(run.name) for run in runs if run.status != "finished"]
     text = f"Without a regular end: {listed(unfinished)}. What was recorded of them is shown."
     left = [short(run.name) for run in runs[MOST_IN_FULL:]]
     have = "has its overview" if len(left) == 1 else "have theirs"
     left_out = f"The first {MOST_IN_FULL} of {len(runs)} runs are shown; {listed(left)} {have} below."
     blocks = (figure_block(figure, runs, "comparison") for figure in figures_for(runs))
-    return Comparison(
-        warnings=[text] if unfinished else [],
-        story=[*_in_short(runs, sections)],
-        table=comparison_table(runs, "comparison-table"),
-        overviews=[(each.name, each.overview) for each in sections[:MOST_IN_FULL] if each.overview],
-        left_out=left_out if left else "",
-        figures=[block for block in blocks if block],
-    )
+    return {
+        "warnings": [text] if unfinished else [],
+        "story": [*_in_short(runs, sections)],
+        "table": comparison_table(runs, "comparison-table"),
+        "overviews": [(each.name, each.overview) for each in sections[:MOST_IN_FULL] if each.overview],
+        "left_out": left_out if left else "",
+        "figures": [block for block in blocks if block],
+    }
 
 
 def comparison_table(runs: Sequence[Run], anchor: str) -> Table:

@@ -254,13 +254,11 @@ def _cadence(cadence: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _catalogue(run: Run, anchor: str) -> Table:
-    rows = []
-    for entry in run.meta["quantities"]:
-        known = {key: str(entry.get(key) or "") for key in (*entry, "unit", "equation", "high", "low", "paper")}
-        name, table = known.get("name", ""), known.get("table", "")
-        column = f"{table}.{name}" if table else name
-        cells = [known.get("label") or name, column, known["unit"], equation(known["equation"])]
-        rows.append([*cells, known["high"], known["low"], known["paper"]])
+    known = [run.quantity(entry.get("table"), entry["name"]) for entry in run.meta["quantities"]]
+    rows = [
+        [q.label, ".".join(filter(None, (q.table, q.name))), q.unit, equation(q.equation), q.high, q.low, q.paper]
+        for q in known
+    ]
     note = (
         "Every recorded quantity, as the tables of the run hold it. X is a layer's output, W (or w) a parameter, "
         "L the loss, η the learning rate, λ the weight decay. A unit says how the number scales with them: L/W, for "

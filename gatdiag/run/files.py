@@ -100,7 +100,8 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "it is there already, and no regular file", str(path))
-    part = _new_part(path)
+    part = path.with_name(f".{path.name[:60]}.{secrets.token_hex(4)}.part")
+    part.touch(exist_ok=False)  # what stands under any name is the user's
     try:
         yield part
         if durable:
@@ -112,15 +113,6 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
-
-
-def _new_part(path: Path) -> Path:
-    """An empty file beside it that was not there before: what stands under any name is the user's."""
-    while True:
-        part = path.with_name(f".{path.name[:60]}.{secrets.token_hex(4)}.part")
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-            return part
 
 
 def _synchronize(path: Path) -> None:

@@ -166,14 +166,9 @@ class Store:
             OSError: That failed for at least one table; its rows wait for the next call.
         """
         self._check_open()
-        failure: OSError | None = None
-        for stream in self._streams.values():
-            try:
-                stream.write()
-            except OSError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        with contextlib.ExitStack() as each:  # although another one fails
+            for stream in self._streams.values():
+                each.callback(stream.write)
 
     def _stream(self, table: TableName) -> Stream | Lines:
         if table not in self._streams:

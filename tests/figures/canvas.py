@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 import matplotlib.figure
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 
 from gatdiag.figures import Figure
 from gatdiag.figures.style import SIZES, style_context
@@ -25,6 +27,11 @@ def lines(axes: Axes) -> list:
     return [
         line for line in axes.get_lines() if not str(line.get_label()).startswith("_") or line.get_label() == "_line"
     ]
+
+
+def luminance(color: str | Sequence[float]) -> float:
+    """How light a color is in a print in gray."""
+    return float(np.dot(to_rgb(color), [0.299, 0.587, 0.114]))
 
 
 def words(canvas: matplotlib.figure.Figure) -> str:

@@ -5,11 +5,10 @@ from importlib import import_module
 
 import pandas as pd
 import pytest
-from matplotlib.colors import to_rgb
 from matplotlib.mathtext import MathTextParser
 
-from gatdiag.figures import FIGURES, figures_for, table
-from tests.figures.canvas import drawn, words
+from gatdiag.figures import FIGURES, table
+from tests.figures.canvas import drawn, luminance, words
 
 OF_A_RUN = [figure for figure in FIGURES if figure.per == "run"]
 OF_SEVERAL = [figure for figure in FIGURES if figure.per == "comparison"]
@@ -102,18 +101,8 @@ def test_what_is_missing_leaves_a_note_and_no_empty_axis(figure, runs, shown):
     assert len(table(figure, runs["ordinary"]))
 
 
-def test_attention_is_not_compared_where_there_is_none(runs):
-    assert "chosen_layers" in [figure.name for figure in figures_for(runs["ordinary"])]
-    assert "chosen_layers" not in [figure.name for figure in figures_for(runs["nothing"])]
-
-
 def gray(handle):
     """What is left of a legend entry in a print in gray: style, marker, hatch and luminance."""
     if hasattr(handle, "get_hatch"):
-        return handle.get_hatch(), round(luminance(handle.get_facecolor()[:3]), 1)
+        return handle.get_hatch(), round(luminance(handle.get_facecolor()), 1)
     return handle.get_linestyle(), handle.get_marker(), round(luminance(handle.get_color()), 1)
-
-
-def luminance(color):
-    red, green, blue = to_rgb(color)
-    return 0.299 * red + 0.587 * green + 0.114 * blue

@@ -2,7 +2,7 @@ import pytest
 
 from gatdiag.figures import table
 from gatdiag.figures.gradients import CHOSEN_LAYERS, GRADIENT_EVOLUTION, GRADIENT_NORMS
-from tests.figures.canvas import drawn, lines, words
+from tests.figures.canvas import drawn, lines, luminance, words
 
 ROLES = ("feature weight", "attention vector")
 
@@ -43,14 +43,10 @@ def test_a_line_a_layer_but_never_more_than_ten(shown, name, width, layers):
 
 def test_lines_run_from_dark_to_light_with_depth(shown):
     canvas = shown(GRADIENT_NORMS)[1]
-    shades = [0.299 * red + 0.587 * green + 0.114 * blue for red, green, blue, _ in map(color, lines(canvas.axes[1]))]
+    shades = [luminance(line.get_color()) for line in lines(canvas.axes[1])]
     assert shades == sorted(shades)
     bar = next(axes for axes in canvas.axes if axes.get_label() == "<colorbar>")
     assert [text.get_text() for text in bar.get_yticklabels()] == list("012345")
-
-
-def color(line):
-    return line.get_color()
 
 
 def test_first_middle_and_last_with_features_solid_on_the_left_and_attention_dashed_on_the_right(shown):

@@ -19,11 +19,7 @@ from gatdiag.figures.style import (
     plain,
     style_context,
 )
-
-
-def luminance(color):
-    return float(np.dot(mpl.colors.to_rgb(color), [0.299, 0.587, 0.114]))
-
+from tests.figures.canvas import luminance
 
 CATEGORIES = [category(index) for index in range(28)]
 
@@ -43,7 +39,7 @@ def test_few_categories_differ_in_gray(count):
 
 def test_what_is_ordered_grows_lighter():
     for colors in (ordered_colors(10), HEAT(np.linspace(0, 1, 50))):
-        brightness = [luminance(color[:3]) for color in colors]
+        brightness = [luminance(color) for color in colors]
         assert brightness == sorted(brightness)
         assert np.diff(brightness).min() > 0.005
 
@@ -61,7 +57,7 @@ def test_signs_differ_in_hue_and_zero_is_lightest():
     ends, middle = SIGNED([0.0, 1.0]), SIGNED(0.5)
     assert ends[0][2] > ends[0][0]
     assert ends[1][0] > ends[1][2]
-    assert luminance(middle[:3]) > 0.9 > max(luminance(end[:3]) for end in ends)
+    assert luminance(middle) > 0.9 > max(map(luminance, ends))
 
 
 def test_the_look_ends_with_its_context():
@@ -97,10 +93,6 @@ def test_hostile_text_is_drawn_without_a_warning(text):
         figure = Figure()
         figure.text(0, 0, plain(text))
         figure.draw_without_rendering()
-
-
-def test_shortening_keeps_both_ends():
-    assert plain("layers.17.attention.weight", 15) == "layers.….weight"
 
 
 @pytest.mark.parametrize(

@@ -64,21 +64,21 @@ def test_a_loss_that_is_no_number_is_not_called_unknown(tmp_path):
 
 def test_a_comparison_begins_with_one_sentence_a_run(runs):
     found = compared(runs)
-    assert [sentence.split(":")[0] for sentence in found.story[:2]] == ["stuck", "fine"]
-    assert "The loss fell from" in found.story[1]
-    assert len(found.story) == 2
-    assert "Verdict: the loss does not fall." in found.story[0]
-    assert [name for name, _ in found.overviews] == ["stuck", "fine"]
-    assert found.warnings == []
+    assert [sentence.split(":")[0] for sentence in found["story"][:2]] == ["stuck", "fine"]
+    assert "The loss fell from" in found["story"][1]
+    assert len(found["story"]) == 2
+    assert "Verdict: the loss does not fall." in found["story"][0]
+    assert [name for name, _ in found["overviews"]] == ["stuck", "fine"]
+    assert found["warnings"] == []
 
 
 def test_a_comparison_names_runs_without_an_end(runs, tmp_path):
     found = compared([runs[0], build(tmp_path / "open", logged={"loss": [1.0]}, ending=None)])
-    assert "open" in found.warnings[0]
+    assert "open" in found["warnings"][0]
 
 
 def test_overviews_beside_each_other_have_the_same_colors(runs):
-    first, second = (block for _, block in compared(runs).overviews)
+    first, second = (block for _, block in compared(runs)["overviews"])
     assert first.figure.name == "overview"
     assert first.drawing == second.drawing == repr(figures_for(runs[0])[0].shared(runs))
 
@@ -86,10 +86,10 @@ def test_overviews_beside_each_other_have_the_same_colors(runs):
 def test_runs_beyond_the_sixth_are_pointed_to(tmp_path):
     runs = [build(tmp_path / str(place), name=str(place), logged={"loss": [2.0, 1.0]}) for place in range(8)]
     found = compared(runs)
-    story = found.story
-    assert found.left_out == "The first 6 of 8 runs are shown; 6 and 7 have theirs below."
-    assert compared(runs[:7]).left_out == "The first 6 of 7 runs are shown; 6 has its overview below."
-    assert compared(runs[:6]).left_out == ""
+    story = found["story"]
+    assert found["left_out"] == "The first 6 of 8 runs are shown; 6 and 7 have theirs below."
+    assert compared(runs[:7])["left_out"] == "The first 6 of 7 runs are shown; 6 has its overview below."
+    assert compared(runs[:6])["left_out"] == ""
     assert len(story) == 7
     assert story[0].startswith("0: The loss fell from 2 to 1, by 50 %")
     assert story[-1] == "And 2 more runs: see the table."

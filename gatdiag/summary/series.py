@@ -169,10 +169,12 @@ def without_layer(run: Run, curve: pd.DataFrame) -> pd.DataFrame:
 
 def _combined(run: Run, frame: pd.DataFrame, column: str, cell: NDArray[np.int64], count: int) -> Floats:
     values = frame[column].to_numpy(np.float64, na_value=np.nan)
-    if column in ("norm", "gradient_norm"):
+    norms = ("gradient_norm", "norm")
+    if column in norms:
         return _norms(values, cell, count)
-    if column == "relative_gradient_norm" and {"norm", "gradient_norm"} <= set(frame.columns) and count < len(values):
-        above, below = (_norms(frame[name].to_numpy(np.float64), cell, count) for name in ("gradient_norm", "norm"))
+    several = count < len(values)
+    if several and column == "relative_gradient_norm" and all(recorded(run, "parameters", each) for each in norms):
+        above, below = (_norms(frame[name].to_numpy(np.float64), cell, count) for name in norms)
         with np.errstate(divide="ignore", invalid="ignore"):
             return above / below
     if column in FRACTIONS:

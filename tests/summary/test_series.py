@@ -21,9 +21,9 @@ from gatdiag.summary import (
     without_layer,
     zero_norms,
 )
-from tests.figures.odd_runs import bare_run
+from tests.figures.odd_runs import bare_run, recorded_run
 from tests.report.builder import build
-from tests.run.synthetic import synthetic_run
+from tests.run.synthetic import synthetic_meta, synthetic_run
 
 
 def cells(run, role):
@@ -56,6 +56,14 @@ def test_the_relative_gradient_norm_is_a_ratio_of_combined_norms_and_as_recorded
     assert values(role_series(shared, column, FEATURES)) == pytest.approx(ratios)
     recorded_ratios = {key: rows[0][column] for key, rows in single.items()}
     assert values(role_series(shared, column, ATTENTION)) == pytest.approx(recorded_ratios)
+
+
+def test_without_norms_the_relative_gradient_norm_is_the_largest_of_the_parameters(tmp_path):
+    meta = synthetic_meta(1, 2)
+    meta["structure"]["layers"][0]["parameters"][1]["role"] = FEATURES
+    ratios = {"parameter": np.arange(3), "relative_gradient_norm": [0.25, 0.5, 1.0]}
+    run = recorded_run(tmp_path / "run", meta, lambda _: {"parameters": ratios}, 1)
+    assert values(role_series(run, "relative_gradient_norm", FEATURES)) == {(0, "convs.0"): 0.5}
 
 
 @pytest.mark.parametrize("column", ["unchanged_fraction", "changed_fraction_005"])

@@ -44,11 +44,11 @@ def balance_data(run: Run, layers: Sequence[str] | None = None, neurons: int = _
     """
     frame, chosen = run.neurons, known_layers(run, layers)
     columns = ("layer", "neuron", "law", "step", "c", "low", "high", "stretch", "predicted_c")
-    if not {"c", "law"} <= set(frame.columns) or not len(frame):
+    if not len(frame):
         return tidy([], *columns)
     rows = frame[np.isin(frame["law"].to_numpy(), _laws(frame, chosen, neurons))].sort_values(["law", "step"])
     table = thin_groups(rows.assign(value=rows["c"]), "law").rename(columns={"value": "c"})
-    predicted = thin_groups(rows.assign(value=rows.get("predicted_c", np.nan)), "law")["value"]
+    predicted = thin_groups(rows.assign(value=rows["predicted_c"]), "law")["value"]
     sizes = table.groupby("law").size()
     marked = np.concatenate([np.isin(np.arange(size), spaced(size, _PREDICTIONS)) for size in sizes])
     known = rows.drop_duplicates("law").set_index("law")

@@ -8,7 +8,7 @@ from gatdiag.diagnosis.thresholds import limit
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, one_line, short
 from gatdiag.run import Run
-from gatdiag.summary import TrainingFacts, accuracies, is_empty, logged, score, training_facts
+from gatdiag.summary import TrainingFacts, accuracies, compare, is_empty, score, training_facts
 
 _NOTES = 3  # of the recorder, that are said at the beginning
 _SHOWN = "The page shows what was on disk when it was made."
@@ -26,7 +26,7 @@ def warnings(run: Run) -> tuple[str, ...]:
     status = "live" if run.status == "recording" and run.is_live else run.status
     texts = [f"Not everything could be read: {one_line(problem)}" for problem in run.problems]
     if status in _UNFINISHED:
-        error = one_line(str(run.meta.get("error") or "no message"))
+        error = one_line(run.meta["error"] or "no message")
         texts.insert(0, f"{_UNFINISHED[status].format(error=error)} {_SHOWN}")
     return (*texts, *_nothing_recorded(run)) if nothing else tuple(texts)
 
@@ -118,20 +118,21 @@ def _nothing_recorded(run: Run) -> tuple[str, str, str]:
 
 def _what(run: Run, facts: TrainingFacts) -> str:
     layers = len(run.layer_names)
-    kinds = {str(layer.get("kind") or "") for layer in run.meta["structure"]["layers"]}
+    kinds = {layer.get("kind") or "" for layer in run.meta["structure"]["layers"]}
     kind = f"{short(min(kinds))} " if len(kinds) == 1 and kinds != {""} else ""
     total, trainable = sizes(run.meta)
     frozen = f", {total - trainable:,} of them frozen" if trainable < total else ""
     made = f" of {layers} {kind}layer{'s' * (layers != 1)} with {total:,} parameters{frozen}" if layers else ""
-    model = f"{short(str(run.meta.get('model') or 'A model'))}{made}"
+    model = f"{short(run.meta['model'] or 'A model')}{made}"
     if _is_of_checkpoints(run):
         saved = f"{facts.steps} saved checkpoint{'s' * (facts.steps != 1)}"
         return f"{model}, read off {saved}, the last of step {facts.last_step or 0:,}."
     optimizers = [short(optimizer_text(optimizer)) for optimizer in run.meta["optimizers"]]
     by = f" by {listed(optimizers)}" if optimizers else ""
-    seconds = float(run.steps["time"].max()) if len(run.steps) and "time" in run.steps else 0.0
+    seconds = float(run.steps["time"].max())
     time = f" in {duration(seconds)}" if seconds > 0 else ""
-    return f"{model}, trained{by} for {_steps(facts)} optimizer step{'s' * (facts.last_step != 0)}{time}."
+    steps = 0 if facts.last_step is None else facts.last_step + 1
+    return f"{model}, trained{by} for {steps:,} optimizer step{'s' * (steps != 1)}{time}."
 
 
 def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:
@@ -146,19 +147,14 @@ def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:
     if facts.metric and facts.best_step is not None:
         best = metric(facts.metric, facts.best_metric)
         at = f"at step {facts.best_step:,} (steps count from 0)"
-        yield f"The best {short(facts.metric)} is {best}, {at}{_tested(run, facts.best_step)}."
+        yield f"The best {short(facts.metric)} is {best}, {at}{_tested(run)}."
 
 
-def _tested(run: Run, step: int) -> str:
+def _tested(run: Run) -> str:
     """The score of test data at the best step; "" if none was logged."""
-    name = accuracies(run).get("test")
-    known = [value for at, value in logged(run, name).dropna().items() if int(str(at)) <= step] if name else []
-    return f", where {short(name)} is {metric(name, known[-1])}" if name and known else ""
+    name, value = accuracies(run).get("test"), float(compare([run])["accuracy_test"].iloc[0])
+    return f", where {short(name)} is {metric(name, value)}" if name and not math.isnan(value) else ""
 
 
 def _is_of_checkpoints(run: Run) -> bool:
     return bool(run.meta["cadence"].get("every") == "checkpoint")
-
-
-def _steps(facts: TrainingFacts) -> str:
-    return "0" if facts.last_step is None else f"{facts.last_step + 1:,}"

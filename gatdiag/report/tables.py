@@ -176,7 +176,7 @@ def _last_recorded(run: Run, table: Literal["layers", "parameters"], names: Sequ
     frame, by = (run.layers, "layer") if table == "layers" else (run.parameters, "parameter")
     steps = frame["step"].to_numpy()
     for name in names:
-        numbers = np.flatnonzero(frame[name].notna().to_numpy()) if name in frame.columns else np.empty(0)
+        numbers = np.flatnonzero(frame[name].notna())
         if len(numbers):
             step = steps[numbers[-1]]
             known = (steps == step) & run.measured(table, name)
@@ -191,7 +191,7 @@ def _last_recorded(run: Run, table: Literal["layers", "parameters"], names: Sequ
 
 def settings_tables(run: Run, anchor: str) -> list[Table]:
     """All of them, those with anything in them."""
-    notes = [[str(place), str(note)] for place, note in enumerate(run.meta["notes"], start=1)]
+    notes = [[str(place), note] for place, note in enumerate(run.meta["notes"], start=1)]
     tables = [
         _pairs("The run", f"{anchor}-run", _about(run)),
         *_optimizers(run, anchor),
@@ -213,15 +213,15 @@ def _about(run: Run) -> dict[str, object]:
         "name": run.name,
         "folder": run.folder.name,
         "status": f"{run.status}: {meta['error']}" if meta["error"] else run.status,
-        "created": meta.get("created"),
-        "ended": meta.get("ended"),
+        "created": meta["created"],
+        "ended": meta["ended"],
         "resumed at steps": ", ".join(map(str, meta["resumed_at"])),
-        "model": meta.get("model"),
-        "device": meta.get("device"),
-        "number format": meta.get("dtype"),
+        "model": meta["model"],
+        "device": meta["device"],
+        "number format": meta["dtype"],
         "order of the layers": meta["structure"].get("order"),
         "logged": ", ".join(run.logged),
-        "schema": meta.get("schema"),
+        "schema": meta["schema"],
     }
     return {name: entry for name, entry in known.items() if entry not in (None, "")}
 

@@ -80,11 +80,9 @@ def _is_a_run(folder: Path) -> bool:
 
 def delete_run(folder: Path) -> None:
     """Deletes the files of a run and no others; meta.json, which is to be replaced, and the lock stay."""
-    for path in folder.iterdir():
-        part = _PART.fullmatch(path.name)
-        name = part[1] if part else path.name.removesuffix(".damaged")
-        if name in _OWN and path.name != META:
-            path.unlink()
+    own = (folder / f"{name}{ending}" for name in _OWN - {META} for ending in ("", ".damaged"))
+    for path in (*unfinished(folder), *own):
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -125,7 +123,7 @@ def _synchronize(path: Path) -> None:
         os.close(descriptor)
 
 
-def lock(folder: Path) -> "BaseFileLock":
+def lock(folder: Path, patience: float = _PATIENCE) -> "BaseFileLock":
     """The right to write to a run folder, until it is released or the process ends, however; InputError: it is taken.
 
     Where the file system has no locks nothing is locked, and it is left to the user to write from one process only.
@@ -134,7 +132,7 @@ def lock(folder: Path) -> "BaseFileLock":
 
     taken = FileLock(folder / LOCK, thread_local=False)
     try:
-        taken.acquire(timeout=_PATIENCE)
+        taken.acquire(timeout=patience)
     except Timeout:
         raise InputError(
             f"{folder} is being recorded by another process, or elsewhere in this one, and a run has one writer. "
@@ -147,14 +145,9 @@ def lock(folder: Path) -> "BaseFileLock":
 
 def is_locked(folder: Path) -> bool:
     """True if a live process is writing to the folder."""
-    from filelock import FileLock, Timeout
-
-    if not (folder / LOCK).exists():
-        return False
-    try:
-        with FileLock(folder / LOCK, timeout=0, thread_local=False):
-            return False
-    except Timeout:
-        return True
-    except (OSError, NotImplementedError):  # nobody can be writing here, or nobody can know
-        return False
+    if (folder / LOCK).exists():
+        try:
+            lock(folder, patience=0).release()
+        except InputError:
+            return True
+    return False

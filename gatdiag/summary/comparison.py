@@ -229,8 +229,5 @@ def _difference(table: pd.DataFrame, one: dict[str, float], other: dict[str, flo
     is_c = (table["quantity"] == "c").to_numpy()
     squares = table["layer"].map(one).fillna(0) + table["layer"].map(other).fillna(0)
     size = np.where(share, 1.0, np.where(is_c, squares.to_numpy(), np.abs(a) + np.abs(b)))
-    with np.errstate(all="ignore"):
-        difference: Floats = np.where(a == b, 0.0, np.abs(a - b) / size)
-    undefined = ~np.isfinite(difference)
-    alike = (np.isnan(a) & np.isnan(b)) | (a == b)
-    return np.where(undefined, np.where(alike, 0.0, 1.0), np.minimum(difference, 1.0))
+    with np.errstate(all="ignore"):  # what is NaN or infinite in one of them differs by 1
+        return np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.fmin(np.abs(a - b) / size, 1.0))

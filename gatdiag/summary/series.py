@@ -38,10 +38,8 @@ def layer_series(run: Run, column: str) -> pd.DataFrame:
     Returns:
         step, layer, value. Empty if the column was not recorded; NaN where it was measured and is undefined.
     """
-    keep = run.measured("layers", column)
-    frame = run.layers.loc[keep]
-    values = frame[column].to_numpy(np.float64) if keep.any() else np.empty(0)
-    return _tidy(run, frame["step"].to_numpy(), _codes(frame, run), values)
+    frame = run.layers.loc[run.measured("layers", column)]
+    return _tidy(run, frame["step"].to_numpy(), _codes(frame, run), frame[column].to_numpy(np.float64))
 
 
 def zero_norms(run: Run, column: str) -> NDArray[np.bool_]:
@@ -53,7 +51,7 @@ def zero_norms(run: Run, column: str) -> NDArray[np.bool_]:
     """
     keep = run.measured("layers", column)
     norm = {"relative_mu": "output_norm", "relative_gradient_mu": "output_gradient_norm"}.get(column)
-    if norm is None or norm not in run.layers.columns:
+    if norm is None:
         return np.zeros(int(keep.sum()), bool)
     frame = run.layers.loc[keep, [column, norm]]
     return (frame[column].isna() & (frame[norm] == 0)).to_numpy(bool)
@@ -78,8 +76,6 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
     keep = run.measured("parameters", column) & (run.parameters["role"] == role).to_numpy()
     frame = run.parameters.loc[keep]
     frame = frame[_codes(frame, run) >= 0]  # an edited meta.json may lack layers
-    if not len(frame):
-        return _empty(run)
     layers = len(run.layer_names)
     place, steps = pd.factorize(frame["step"].to_numpy(), sort=True)
     cell, cells = pd.factorize(place * layers + _codes(frame, run), sort=True)
@@ -102,7 +98,7 @@ def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "e
         step, layer, value. NaN where a neuron of that layer is NaN.
     """
     if not recorded(run, "neurons", column):
-        return _empty(run)
+        return _tidy(run, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     frame, layers = run.neurons, len(run.layer_names)
     step, layer, values = frame["step"].to_numpy(), _codes(frame, run), frame[column].to_numpy(np.float64)
     starts = np.flatnonzero(np.append(True, (step[1:] != step[:-1]) | (layer[1:] != layer[:-1])))
@@ -218,7 +214,3 @@ def _names(run: Run, codes: NDArray[np.integer]) -> pd.Categorical:
 
 def _tidy(run: Run, step: NDArray[np.int64], layer: NDArray[np.integer], value: Floats) -> pd.DataFrame:
     return pd.DataFrame({"step": step, "layer": _names(run, layer), "value": value})
-
-
-def _empty(run: Run) -> pd.DataFrame:
-    return _tidy(run, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))

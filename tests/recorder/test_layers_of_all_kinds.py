@@ -255,9 +255,6 @@ def test_evaluation_is_not_recorded(tmp_path):
     """The same numbers with and without passes that no gradient comes back to, before and after the step."""
     plain = train(tmp_path / "plain", steps=3).run
 
-    class Evaluated(Gat):
-        pass
-
     def evaluate(step, model):
         other = graph(seed=9)
         with torch.no_grad():
@@ -267,7 +264,7 @@ def test_evaluation_is_not_recorded(tmp_path):
         model(other.x, other.edge_index)
         model.train()
 
-    run = train(tmp_path / "run", steps=3, make_model=Evaluated, before_step=evaluate).run
+    run = train(tmp_path / "run", steps=3, before_step=evaluate).run
     columns = ["output_norm", "mu", "output_gradient_norm"]
     assert run.layers[columns].equals(plain.layers[columns])
 

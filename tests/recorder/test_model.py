@@ -33,16 +33,16 @@ def exchanged(model):
     assigned(model.convs[1])
 
 
-def watched(folder, model, replace, at=2, steps=5, renew=sgd):
+def watched(folder, model, replace, weight_of=lambda model: model.get_parameter(NAME), *, renews=True):
     """Norms of a weight before each step, as recorded and as they were."""
     data, optimizer, norms = graph(), sgd(model), []
     with gatdiag.watch(model, folder):
-        for step in range(steps):
-            if step == at:
+        for step in range(5):
+            if step == 2:
                 replace(model)
-                optimizer = renew(model)
+                optimizer = sgd(model) if renews else optimizer
             loss_of(model, data).backward()
-            norms.append(model.get_parameter(NAME).detach().double().norm().item())
+            norms.append(weight_of(model).detach().double().norm().item())
             optimizer.step()
             optimizer.zero_grad()
     return gatdiag.load(folder), norms
@@ -67,27 +67,18 @@ def test_replaced_parameters_end_the_recording_of_the_model(tmp_path, replace):
 
 
 def test_an_optimizer_of_what_the_model_no_longer_has(tmp_path):
-    model = Gat()
-    old = sgd(model)
     with pytest.warns(RecordingWarning, match="that of step 2 moves parameters that the model no longer has"):
-        run, _ = watched(tmp_path / "run", model, assigned, renew=lambda model: old)
+        run, _ = watched(tmp_path / "run", Gat(), assigned, renews=False)
     assert run.parameters.step.max() == 1
 
 
 def test_a_parameter_that_is_only_renamed_goes_on(tmp_path):
+    def pruned(model):
+        prune.random_unstructured(model.convs[1].lin_l, "weight", 0.5)
+
     model = Gat()
     weight = model.get_parameter(NAME)
-    run, norms = None, []
-    data, optimizer = graph(), sgd(model)
-    with gatdiag.watch(model, tmp_path / "run"):
-        for step in range(4):
-            if step == 2:
-                prune.random_unstructured(model.convs[1].lin_l, "weight", 0.5)
-            loss_of(model, data).backward()
-            norms.append(weight.detach().double().norm().item())
-            optimizer.step()
-            optimizer.zero_grad()
-    run = gatdiag.load(tmp_path / "run")
+    run, norms = watched(tmp_path / "run", model, pruned, lambda _: weight, renews=False)
     assert series(run, "norm").tolist() == pytest.approx(norms, rel=1e-5)
     assert not [note for note in run.meta["notes"] if "replaced" in note]
 
@@ -178,7 +169,6 @@ def test_gradients_that_are_changed_after_the_backward_pass_say_nothing_about_la
 
 
 def test_parameters_without_a_gradient_say_nothing_either(tmp_path):
-    torch.manual_seed(0)
     model, data = Gat(), graph()
     half = list(model.convs[1].parameters())
     optimizer = torch.optim.SGD(half, lr=0.1)

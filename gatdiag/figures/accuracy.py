@@ -165,7 +165,6 @@ ACCURACY_BY_DEPTH = Figure(
     paper=f"{GATS}, figures 6, 7, 9 and 10",
     group="comparison",
     needs=("steps.val_accuracy", "steps.test_accuracy"),
-    per="comparison",
     data=_data("depth", _PANELS, "width"),
     drawing=_drawing(_PANELS, "layers"),
     height=lambda table, width: 2.2 if is_wide(width) else 3.6,

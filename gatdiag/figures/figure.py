@@ -36,7 +36,6 @@ class Figure:
         group: The part of a report it belongs to.
         needs: The columns it draws, as "table.column"; "steps.loss" stands for whatever the loss was logged as.
             It can be drawn without some of them: a note takes their place.
-        per: "run" if it draws one run, "comparison" if several.
         data: Runs (and options) -> the tidy table that is drawn.
         drawing: That table, not empty -> drawn on a matplotlib Figure or SubFigure; nothing is computed here.
         height: The table and a width in inches -> the height in inches that suits them.
@@ -52,13 +51,17 @@ class Figure:
     paper: str
     group: Group
     needs: tuple[str, ...]
-    per: Literal["run", "comparison"]
     data: Callable[..., pd.DataFrame]
     drawing: Callable[[pd.DataFrame, Canvas], None]
     height: Callable[[pd.DataFrame, float], float]
     equation: str = ""
     applies: Callable[[Sequence[Run]], bool] = lambda _: True
     shared: Callable[[Sequence[Run]], dict[str, Any]] = lambda _: {}
+
+    @property
+    def per(self) -> Literal["run", "comparison"]:
+        """What it draws: one run, or several."""
+        return "comparison" if self.group == "comparison" else "run"
 
     @property
     def heading(self) -> str:

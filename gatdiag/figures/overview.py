@@ -125,7 +125,6 @@ OVERVIEW = Figure(
     paper=f"{GATS}; {TAMING}",
     group="overview",
     needs=("steps.loss", *(column for column, _ in _MAPS.values())),
-    per="run",
     data=data,
     drawing=draw,
     height=lambda table, width: 5.6,

@@ -1,6 +1,7 @@
 """mu of outputs and of gradients against the layer, and over training (paper 3)."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -26,8 +27,6 @@ from gatdiag.run import Run
 from gatdiag.summary import known_layers, layer_series, some_layers, thin_groups, zero_norms
 
 COLUMNS = ("mu", "relative_mu", "output_norm", "gradient_mu", "relative_gradient_mu", "output_gradient_norm")
-_NEEDS = tuple(f"layers.{column}" for column in COLUMNS)
-_EQUATION = equations("layers.mu") + r", \quad \gamma_X = \mathbf{1}^\top X / N"
 _ZERO = {"relative_mu": "output is zero", "relative_gradient_mu": "gradient is zero"}  # why they are undefined
 _LETTERS = 20  # that fit side by side below a panel
 
@@ -136,29 +135,24 @@ SMOOTHING_BY_LAYER = Figure(
     reading="Relative mu that falls towards 0 with depth is oversmoothing of the outputs; one that falls towards 0 "
     "backwards is oversmoothing of the gradients. Where mu falls only as the norm does, everything vanishes, which is "
     "a different problem. mu that grows backwards is gradient expansion.",
-    equation=_EQUATION,
+    equation=equations("layers.mu") + r", \quad \gamma_X = \mathbf{1}^\top X / N",
     paper=TAMING,
     group="smoothing",
-    needs=_NEEDS,
-    per="run",
+    needs=tuple(f"layers.{column}" for column in COLUMNS),
     data=smoothing_by_layer_data,
     drawing=smoothing_by_layer_draw,
     height=lambda table, width: (
         (3.4 if is_wide(width) else 4.4) + layer_room(table, _LETTERS) * (2 if is_wide(width) else 3)
     ),
 )
-SMOOTHING_OVER_TRAINING = Figure(
+SMOOTHING_OVER_TRAINING = replace(
+    SMOOTHING_BY_LAYER,
     name="smoothing_over_training",
     title="Oversmoothing of outputs and gradients over training",
     shows="For a few layers over training: mu of the output and of its gradient, mu over the norm, and the norm.",
     reading="Compare the lines, dark (first layer) to light (last): relative mu near 0 in late layers is an "
     "oversmoothed output; near 0 in early layers of the gradient's panel, an oversmoothed gradient. See whether "
     "training repairs it.",
-    equation=_EQUATION,
-    paper=TAMING,
-    group="smoothing",
-    needs=_NEEDS,
-    per="run",
     data=smoothing_over_training_data,
     drawing=smoothing_over_training_draw,
     height=lambda table, width: 3.4 if is_wide(width) else 4.4,

@@ -196,12 +196,8 @@ class Backlog:
             "layers": self._guard("rows of layers", self._layers, recorded) or {},
             "neurons": self._guard("delta and c", self._neurons, samples) or {},
         }
-        count = len(self.plan.weights.names)
-        seen = {
-            "step": np.repeat([step for step, _ in watched], count),
-            "parameter": np.tile(np.arange(count), len(watched)),
-            "gradient_norm": np.concatenate([[], *(norms.cpu().numpy() for _, norms in watched)]),
-        }
+        norms = np.array([norms.cpu().numpy() for _, norms in watched])
+        seen = _rows([step for step, _ in watched], "parameter", len(self.plan.weights.names), {"gradient_norm": norms})
         self._samples, self._watched = [], []
         self._since, self._bytes, self._is_urgent = time.monotonic(), 0, False
         self._writer.write({name: rows for name, rows in tables.items() if rows}, seen, before)
@@ -211,12 +207,8 @@ class Backlog:
             return {}
         found = self.plan.weights.measure(samples, self._guard, self._columns)
         self._tell_steps(samples, found)
-        count = len(self.plan.weights.names)
-        return {
-            "step": np.repeat([sample.step for sample in samples], count),
-            "parameter": np.tile(np.arange(count, dtype=np.int32), len(samples)),
-            **{name: values.ravel() for name, values in found.columns.items()},
-        }
+        steps = [sample.step for sample in samples]
+        return _rows(steps, "parameter", len(self.plan.weights.names), found.columns)
 
     def _tell_steps(self, samples: Sequence[Sample], found: WeightColumns) -> None:
         """The columns of the table `steps`: norms of all gradients together, and what two steps in a row show."""
@@ -246,15 +238,15 @@ class Backlog:
         neurons = self.plan.neurons
         if neurons is None:
             return {}
-        due, columns = neurons.measure(samples)
-        if not due:
-            return {}
-        count = len(neurons.recorded)
-        return {
-            "step": np.repeat([sample.step for sample in due], count),
-            "law": np.tile(np.arange(count, dtype=np.int32), len(due)),
-            **{name: values.ravel() for name, values in columns.items() if name in self._columns},
-        }
+        due, found = neurons.measure(samples)
+        columns = {name: values for name, values in found.items() if name in self._columns}
+        return _rows([sample.step for sample in due], "law", len(neurons.recorded), columns) if due else {}
+
+
+def _rows(steps: Sequence[int], item: str, count: int, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of a table: of each step one for each of so many items, whose values are (steps, items)."""
+    items = np.tile(np.arange(count, dtype=np.int32), len(steps))
+    return {"step": np.repeat(steps, count), item: items} | {name: values.ravel() for name, values in columns.items()}
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 MOST_LAWS = 2**24
 _NEURON = "{neuron}"
+_MISSING = {"name": "", "kind": "neuron", "count": 1, "exact": True, "residual": None, "terms": None}
 _SAME = ("name", "kind", "layer", "exact")
 _SAME_IN_TERMS = ("exponent", "parameter", "shape", "axes")
 
@@ -170,13 +171,13 @@ class RecordedLaws(Sequence[Law]):
 
     def __init__(self, entries: Sequence[Entry], where: str) -> None:
         self.entries = entries
-        self._ends = list(accumulate(entry.get("count", 1) for entry in entries))
+        self._entries = [{**_MISSING, **entry} for entry in entries]
+        self._ends = list(accumulate(entry["count"] for entry in self._entries))
         self._terms: list[tuple[_Terms, ...]] = []
-        for number, entry in enumerate(entries):
-            count = entry.get("count", 1)
+        for number, entry in enumerate(self._entries):
             try:
-                self._terms.append(tuple(_Terms.read(term, count) for term in entry.get("terms") or ()))
-                _residual(entry, count - 1)
+                self._terms.append(tuple(_Terms.read(term, entry["count"]) for term in entry["terms"] or ()))
+                _facts(entry, entry["count"] - 1)
             except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
                 raise InputError(f'{where}: the terms in "laws.found.{number}" cannot be read ({error})') from error
 
@@ -200,16 +201,16 @@ class RecordedLaws(Sequence[Law]):
             return [self[at] for at in range(len(self))[position]]
         position = range(len(self))[position]
         at = bisect_right(self._ends, position)
-        number = position - self._ends[at] + self.entries[at].get("count", 1)
-        facts = _facts(self.entries[at], number)
-        return Law(**facts, terms=tuple(terms.term(number) for terms in self._terms[at]))
+        number = position - self._ends[at] + self._entries[at]["count"]
+        terms = tuple(terms.term(number) for terms in self._terms[at])
+        return Law(**_facts(self._entries[at], number), terms=terms)
 
     @cached_property
     def table(self) -> "pd.DataFrame":
         """All but the terms: name, kind, layer, neuron, exact and residual, one row a law."""
         import pandas as pd
 
-        rows = [_facts(entry, number) for entry in self.entries for number in range(entry.get("count", 1))]
+        rows = [_facts(entry, number) for entry in self._entries for number in range(entry["count"])]
         table = pd.DataFrame(rows, columns=["name", "kind", "layer", "neuron", "exact", "residual"])
         return table.astype({"neuron": "Int32", "exact": "bool", "residual": "float64"})
 
@@ -227,8 +228,8 @@ class RecordedLaws(Sequence[Law]):
         """
         squares: dict[tuple[str, tuple[int, ...]], Floats] = {}
         found = [np.zeros(0)]
-        for entry, terms in zip(self.entries, self._terms, strict=True):
-            values = np.full(entry.get("count", 1), 0.0 if terms else nan)
+        for entry, terms in zip(self._entries, self._terms, strict=True):
+            values = np.full(entry["count"], 0.0 if terms else nan)
             for term in terms:
                 if term.parameter not in weights:
                     values += nan
@@ -245,17 +246,13 @@ class RecordedLaws(Sequence[Law]):
 
 def _facts(entry: Entry, number: int) -> dict[str, Any]:
     """All but the terms of the law with this number in its entry."""
-    name, neuron = str(entry.get("name", "")), None if entry["neuron"] is None else int(entry["neuron"]) + number
+    neuron = None if entry["neuron"] is None else int(entry["neuron"]) + number
+    residual = None if entry["residual"] is None else entry["residual"][number]
     return {
-        "name": name if neuron is None else name.replace(_NEURON, str(neuron)),
-        "kind": entry.get("kind", "neuron"),
+        "name": entry["name"] if neuron is None else entry["name"].replace(_NEURON, str(neuron)),
+        "kind": entry["kind"],
         "layer": entry["layer"],
         "neuron": neuron,
-        "exact": bool(entry.get("exact", True)),
-        "residual": _residual(entry, number),
+        "exact": bool(entry["exact"]),
+        "residual": nan if residual is None else float(residual),
     }
-
-
-def _residual(entry: Entry, number: int) -> float:
-    residuals = entry.get("residual")
-    return nan if residuals is None or residuals[number] is None else float(residuals[number])

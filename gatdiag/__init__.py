@@ -21,6 +21,7 @@ neighbors never:
     structure      model, or names of a state dict -> ordered layers, with each parameter's role
     weight_change  how far weights moved, on arrays: the one definition; never torch
     quantities     the catalogue: every recorded column, described once; never torch
+    roles          of parameters, by which layers of all architectures are spoken of alike; never torch
     law            one conservation law and its terms, as a run keeps them; never torch
     names          names that come from outside: escaped, shortened, listed
     errors         what gatdiag raises on purpose

@@ -12,10 +12,11 @@ from gatdiag.checkpoint.initialization import matching_initialization
 from gatdiag.checkpoint.inspection import Inspection
 from gatdiag.checkpoint.measures import dead, measure
 from gatdiag.checkpoint.opening import Checkpoint
+from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.structure import Layer, ParameterInfo
 from gatdiag.structure.adapters import weight_name
-from gatdiag.summary import ATTENTION, FEATURES, layer_series, neuron_series, role_series
+from gatdiag.summary import layer_series, neuron_series, role_series
 
 _TABLES: Final = ("Embedding", "EmbeddingBag")  # rows are entries, of which that of the padding is zero by intent
 _BALANCED: Final = 1e-6  # of |c| to the squared norm of a whole layer: the rounding of single precision
@@ -37,14 +38,14 @@ def layer_table(inspection: Inspection) -> pd.DataFrame:
     """
     run = inspection.run
     series = {
-        "norm": role_series(run, "norm", FEATURES),
-        "spectral_norm": role_series(run, "spectral_norm", FEATURES),
+        "norm": role_series(run, "norm", FEATURE),
+        "spectral_norm": role_series(run, "spectral_norm", FEATURE),
         "c": neuron_series(run, "c", "largest"),
         "c_drift": _drift(run),
-        "changed": role_series(run, "changed_fraction_005", FEATURES),
+        "changed": role_series(run, "changed_fraction_005", FEATURE),
         "changed_attention": role_series(run, "changed_fraction_005", ATTENTION),
-        "unchanged": role_series(run, "unchanged_fraction", FEATURES),
-        "relative_gradient": role_series(run, "relative_gradient_norm", FEATURES),
+        "unchanged": role_series(run, "unchanged_fraction", FEATURE),
+        "relative_gradient": role_series(run, "relative_gradient_norm", FEATURE),
         "relative_mu": layer_series(run, "relative_mu"),
     }
     table = pd.DataFrame({"kind": {layer.name: layer.kind for layer in inspection.structure}})
@@ -92,7 +93,7 @@ def weight_table(inspection: Inspection) -> pd.DataFrame:
 
 
 def _features(layer: Layer) -> list[ParameterInfo]:
-    return [info for info in layer.parameters if info.role == FEATURES]
+    return [info for info in layer.parameters if info.role == FEATURE]
 
 
 def _last_step(run: Run) -> int:

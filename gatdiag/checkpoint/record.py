@@ -15,10 +15,10 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.quantities import GROUPS
 from gatdiag.recorder import meta
 from gatdiag.recorder.settings import Settings, select
+from gatdiag.roles import ATTENTION
 from gatdiag.run import Store
 from gatdiag.run.laws import RecordedLaws
 from gatdiag.structure import ParameterInfo, Structure
-from gatdiag.structure.adapters import ATTENTION
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 Saved: TypeAlias = tuple[int, Tensors, Mapping[str, float]]  # step, weights, what is logged with them

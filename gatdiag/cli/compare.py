@@ -13,6 +13,7 @@ import typer
 from gatdiag.cli.diagnose import diagnosis_of, headline, opened
 from gatdiag.cli.printing import grid, number, plain_console
 from gatdiag.names import listed, printable, quoted
+from gatdiag.roles import ATTENTION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,6 @@ def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd
     import pandas as pd
 
     from gatdiag.checkpoint.measures import changes
-    from gatdiag.structure.adapters import ATTENTION
 
     changed = {
         info: changes(

@@ -31,6 +31,7 @@ from gatdiag.cli.options import (
 from gatdiag.cli.printing import grid, number, plain_console
 from gatdiag.errors import InputError
 from gatdiag.names import printable, shortened
+from gatdiag.roles import FEATURE
 
 if TYPE_CHECKING:
     from gatdiag.checkpoint import Checkpoint, Inspection
@@ -157,9 +158,8 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 def sizes_of(checkpoint: Checkpoint) -> dict[str, int]:
     """Widths of input and output, read off the first and the last feature weight."""
     from gatdiag.checkpoint import find_layers
-    from gatdiag.summary import FEATURES
 
-    layers = [[info for info in layer.parameters if info.role == FEATURES] for layer in find_layers(checkpoint.tensors)]
+    layers = [[info for info in layer.parameters if info.role == FEATURE] for layer in find_layers(checkpoint.tensors)]
     weights = [infos for infos in layers if infos]
     if not weights:
         return {}

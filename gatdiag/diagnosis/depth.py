@@ -8,7 +8,7 @@ from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import short
-from gatdiag.summary import FEATURES
+from gatdiag.roles import FEATURE
 
 _WIDER = "hidden_channels = 64  # a layer of one neuron passes on one number for each node"
 _LAST = 3  # layers, of which the smallest counts: the very last may tell nodes apart by rounding alone
@@ -108,7 +108,7 @@ def rank_collapse(facts: Facts) -> Finding | str | None:
 def layers_of_rank_one(facts: Facts) -> dict[str, float]:
     """Hidden layers of one neuron, or of neurons that begin alike: spectral over Frobenius norm of their weights."""
     norms, spectral = facts.first_values("norm"), facts.first_values("spectral_norm")
-    hidden = [(layer["name"], p) for layer in facts.layers[:-1] for p in layer["parameters"] if p["role"] == FEATURES]
+    hidden = [(layer["name"], p) for layer in facts.layers[:-1] for p in layer["parameters"] if p["role"] == FEATURE]
     shares: dict[str, float] = {}
     for name, parameter in hidden:
         norm, key = norms.get(parameter["name"], 0.0), parameter["name"]
@@ -138,7 +138,7 @@ def _weights_of_rank_one(facts: Facts) -> Finding | None:
 
 def _is_narrow(facts: Facts, layer: str) -> bool:
     own = [p for one in facts.layers if one["name"] == layer for p in one["parameters"]]
-    return any(p["shape"][0] == 1 for p in own if p["role"] == FEATURES)
+    return any(p["shape"][0] == 1 for p in own if p["role"] == FEATURE)
 
 
 def is_smoothed(facts: Facts) -> bool:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from gatdiag.diagnosis.finding import Severity
 from gatdiag.diagnosis.thresholds import limit
+from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, accuracies, logged, loss_name, recorded, score_kind, scores
+from gatdiag.summary import accuracies, logged, loss_name, recorded, score_kind, scores
 
 Floats: TypeAlias = NDArray[np.float64]
 State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
@@ -91,7 +92,7 @@ class Facts:
     @cached_property
     def attends(self) -> bool:
         """It has attention vectors."""
-        return any(parameter["role"] == "attention vector" for parameter in self.parameters.values())
+        return any(parameter["role"] == ATTENTION for parameter in self.parameters.values())
 
     @cached_property
     def passes_messages(self) -> bool:
@@ -152,7 +153,7 @@ class Facts:
             return len(labels)
         if not any(kind == "accuracy" for kind in scores(self.run)):
             return 0
-        shapes = [p["shape"] for layer in self.layers[-1:] for p in layer["parameters"] if p["role"] == FEATURES]
+        shapes = [p["shape"] for layer in self.layers[-1:] for p in layer["parameters"] if p["role"] == FEATURE]
         return int(shapes[-1][0]) if shapes and len(shapes[-1]) == 2 else 0
 
     @cached_property
@@ -371,7 +372,7 @@ def _is_conv(layer: Mapping[str, Any]) -> bool:
 def _gain(layer: Mapping[str, Any], parameter: Mapping[str, Any], norm: float) -> float:
     """NaN of what is no feature matrix; a bottleneck's Glorot norm is sqrt(2 m n / (m + n))."""
     shape = parameter["shape"]
-    if parameter["role"] != FEATURES or len(shape) != 2 or layer.get("kind") in ("Embedding", "EmbeddingBag"):
+    if parameter["role"] != FEATURE or len(shape) != 2 or layer.get("kind") in ("Embedding", "EmbeddingBag"):
         return math.nan
     return norm / math.sqrt(2 * shape[0] * shape[1] / (shape[0] + shape[1])) if math.prod(shape) else math.nan
 

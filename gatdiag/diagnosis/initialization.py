@@ -12,7 +12,7 @@ from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.units import saturated_at_start
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
-from gatdiag.summary import ATTENTION, FEATURES
+from gatdiag.roles import ATTENTION, FEATURE
 
 _UNKNOWN = "no initial norm of a feature weight was recorded"
 
@@ -203,7 +203,7 @@ def _attention_pace(facts: Facts) -> float:
     for layer in facts.layers[len(facts.layers) // 2 :]:
         by_role = [
             [pace.get(p["name"], math.nan) for p in layer["parameters"] if p["role"] == role]
-            for role in (ATTENTION, FEATURES)
+            for role in (ATTENTION, FEATURE)
         ]
         attention, features = map(median, by_role)
         found.append(attention / features if features > 0 else math.nan)

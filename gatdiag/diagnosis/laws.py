@@ -11,8 +11,9 @@ from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import listed, short
+from gatdiag.roles import FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, role_series
+from gatdiag.summary import role_series
 
 _DISPROVED = "delta is up to"  # how the recorder begins the reason for a law that it dropped
 
@@ -138,7 +139,7 @@ def relative_to_weights(
     own = rows["neuron"].notna().to_numpy()
     by = values[own].abs().groupby(rows["layer"][own].astype(str), sort=False)
     largest, neurons = by.max().dropna(), by.size()
-    norms = role_series(run, "norm", FEATURES)
+    norms = role_series(run, "norm", FEATURE)
     if not len(norms):
         return {}
     at = norms["step"].min() if first else norms["step"][norms["step"] <= rows["step"].max()].max()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Action
-from gatdiag.summary import ATTENTION, FEATURES
+from gatdiag.roles import ATTENTION, FEATURE
 
 _SHOWN = ("lr", "momentum", "weight_decay")
 GLOROT: Final = 'gatdiag.remedies.initialize_(model, "xavier_uniform")  # before training'
@@ -86,7 +86,7 @@ def inserted(facts: Facts, *modules: str) -> tuple[str, tuple[Action, ...]]:
 
 def _kept_width(layer: dict[str, Any]) -> int:
     """Columns that go into a layer, if as many come out; 0 if not."""
-    shapes = [one["shape"] for one in layer["parameters"] if one["role"] == FEATURES and len(one["shape"]) == 2]
+    shapes = [one["shape"] for one in layer["parameters"] if one["role"] == FEATURE and len(one["shape"]) == 2]
     return int(shapes[0][1]) if shapes and shapes[0][1] == shapes[-1][0] else 0
 
 

@@ -5,7 +5,8 @@ from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, short
-from gatdiag.summary import FEATURES, last_values, role_series
+from gatdiag.roles import FEATURE
+from gatdiag.summary import last_values, role_series
 
 
 def loss_not_falling(facts: Facts) -> Finding | None:
@@ -34,7 +35,7 @@ def loss_not_falling(facts: Facts) -> Finding | None:
 
 def unchanged_weights(facts: Facts) -> Finding | None:
     """Layers half of whose feature weights are bit for bit what they were."""
-    series = role_series(facts.run, "unchanged_fraction", FEATURES)
+    series = role_series(facts.run, "unchanged_fraction", FEATURE)
     if facts.state == "trained" or not len(series):
         return None
     shares = last_values(series[series["step"] > facts.run.parameters["step"].min()])

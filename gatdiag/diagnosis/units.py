@@ -14,7 +14,8 @@ from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, short
-from gatdiag.summary import FEATURES, recorded
+from gatdiag.roles import FEATURE
+from gatdiag.summary import recorded
 
 
 def dead_units(facts: Facts) -> Finding | str | None:
@@ -93,7 +94,7 @@ def dead_weights(weights: pd.DataFrame) -> Iterator[Finding]:
         weights: One row a parameter: layer, parameter, role, norm, dead_rows, dead_columns (rows and columns that are
             zero; NaN where they are no neurons).
     """
-    matrices = weights[weights["role"] == FEATURES]
+    matrices = weights[weights["role"] == FEATURE]
     for layer, table in matrices.groupby("layer", sort=False):
         living = table[table["norm"] > 0]
         rows, columns = (int(living[name].sum()) for name in ("dead_rows", "dead_columns"))

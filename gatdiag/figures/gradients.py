@@ -10,10 +10,9 @@ from gatdiag.figures.axes import draw_lines, layer_bar, layer_lines, legend_belo
 from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, equations, symbol, tidy
 from gatdiag.figures.heat import heat_bar, heat_legend, heat_map, heat_table, shared_limits
 from gatdiag.figures.style import ROLE_STYLES, Canvas, is_wide, plain
+from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import (
-    ATTENTION,
-    FEATURES,
     has_role,
     known_layers,
     logged,
@@ -48,7 +47,7 @@ def gradient_norms_data(run: Run) -> pd.DataFrame:
 
 def gradient_norms_draw(table: pd.DataFrame, figure: Canvas) -> None:
     """The loss, then a panel a role with a line a layer."""
-    roles = [role for role in ROLE_STYLES if role == FEATURES or (table["quantity"] == role).any()]
+    roles = [role for role in ROLE_STYLES if role == FEATURE or (table["quantity"] == role).any()]
     marks: list[Line2D] = []
     for axes, quantity in zip(panels(figure, 1 + len(roles)), ("loss", *roles), strict=True):
         part = table[table["quantity"] == quantity]
@@ -97,7 +96,7 @@ def chosen_layers_data(run: Run, layers: Sequence[str] | None = None) -> pd.Data
         InputError: A name is not one of the run's layers.
     """
     series = {role: role_series(run, "relative_gradient_norm", role) for role in ROLE_STYLES}
-    chosen = known_layers(run, layers) or some_layers(series[FEATURES], 3)["layer"].unique().tolist()
+    chosen = known_layers(run, layers) or some_layers(series[FEATURE], 3)["layer"].unique().tolist()
     parts = [
         thin_groups(table[table["layer"].isin(chosen).to_numpy()], "layer").assign(role=role)
         for role, table in series.items()
@@ -112,7 +111,7 @@ def chosen_layers_draw(table: pd.DataFrame, figure: Canvas) -> None:
     for panel, (layer, part) in zip(panels(figure, len(layers), len(layers)), layers, strict=True):
         for role, curve in part.groupby("role", sort=False):
             style = ROLE_STYLES[str(role)]
-            axes = panel if role == FEATURES else panel.twinx()
+            axes = panel if role == FEATURE else panel.twinx()
             shown += draw_lines(axes, [(curve, {**style, "label": f"{role}s"})], log=True)
             axes.set_ylabel(f"{role}s", color=style["color"])
             if role == ATTENTION:
@@ -154,7 +153,7 @@ def gradient_evolution_data(*runs: Run) -> pd.DataFrame:
         run (its place among the runs), label, step, until (where its cell ends), layer, value. A run without the
         column has one row of nulls; the table is empty if all are.
     """
-    maps = [heat_table(role_series(run, "gradient_norm", FEATURES)) for run in runs[:_LIMIT]]
+    maps = [heat_table(role_series(run, "gradient_norm", FEATURE)) for run in runs[:_LIMIT]]
     nulls = pd.DataFrame({"step": [None], "until": [None], "layer": [None], "value": [np.nan]})
     parts = [
         (table if len(table) else nulls).assign(run=place, label=run.name, layer=lambda of: of["layer"].astype(object))

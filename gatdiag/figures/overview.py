@@ -11,9 +11,9 @@ from gatdiag.figures.axes import draw_lines, layer_names, legend_below, not_reco
 from gatdiag.figures.figure import GATS, TAMING, Figure, equations, symbol, tidy
 from gatdiag.figures.heat import HeatKind, Limits, heat_bar, heat_legend, heat_map, heat_table, shared_limits
 from gatdiag.figures.style import Canvas, plain
+from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import (
-    FEATURES,
     layer_series,
     logged,
     loss_name,
@@ -74,7 +74,7 @@ def _limits(maps: Sequence[Mapping[str, pd.DataFrame]], runs: Sequence[Run]) -> 
 
 def _maps(run: Run) -> dict[str, pd.DataFrame]:
     series = (
-        heat_table(role_series(run, "relative_gradient_norm", FEATURES), "max"),
+        heat_table(role_series(run, "relative_gradient_norm", FEATURE), "max"),
         heat_table(layer_series(run, "mu"), "first"),
         heat_table(neuron_series(run, "c"), "extreme"),
     )

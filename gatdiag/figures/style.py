@@ -19,7 +19,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from gatdiag.names import shortened
-from gatdiag.summary import ATTENTION, FEATURES
+from gatdiag.roles import ATTENTION, FEATURE
 
 Canvas: TypeAlias = Figure | SubFigure
 
@@ -72,8 +72,8 @@ SETTINGS: dict[Any, Any] = {
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")  # Okabe and Ito
 _LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
-ROLE_STYLES = {
-    FEATURES: {"color": COLORS[0], "linestyle": "-"},
+ROLE_STYLES: dict[str, dict[str, str]] = {
+    FEATURE: {"color": COLORS[0], "linestyle": "-"},
     ATTENTION: {"color": COLORS[6], "linestyle": "--"},
 }
 PREDICTED = COLORS[1]

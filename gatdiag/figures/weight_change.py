@@ -22,10 +22,11 @@ from gatdiag.figures.axes import (
 )
 from gatdiag.figures.figure import GATS, Figure, described, equations
 from gatdiag.figures.style import BROKEN, ROLE_STYLES, Canvas, is_wide, plain
+from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import ATTENTION, FEATURES, LEVELS, weight_change
+from gatdiag.summary import LEVELS, weight_change
 
-_HATCHES = {FEATURES: "", ATTENTION: "////"}
+_HATCHES: dict[str, str] = {FEATURE: "", ATTENTION: "////"}
 _BARS = 24  # layers
 _CHANGED = ("changed_fraction_005", "changed_fraction_050")
 _UNTIL = (
@@ -121,7 +122,7 @@ UNCHANGED_FRACTION = Figure(
 
 
 _QUANTILES = [f"q{level}" for level in LEVELS]
-_CHANGES = {FEATURES: "relative change", ATTENTION: "absolute change"}
+_CHANGES: dict[str, str] = {FEATURE: "relative change", ATTENTION: "absolute change"}
 _BOXES = 42  # layers
 
 

@@ -22,6 +22,7 @@ from gatdiag.laws.outputs import read_outputs
 from gatdiag.laws.repetition import repetition
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
+from gatdiag.roles import FEATURE
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.discovery import discover
 from gatdiag.structure.inputs import Inputs, sample
@@ -102,7 +103,7 @@ def _found(structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica
     """
     infos = [(layer, info) for layer in structure for info in layer.parameters]
     places = {
-        info.name: Place(layer.index, layer.name, order, info.role == "feature weight")
+        info.name: Place(layer.index, layer.name, order, info.role == FEATURE)
         for order, (layer, info) in enumerate(infos)
     }
     parameters = dict(user.named_parameters())

@@ -31,6 +31,7 @@ from gatdiag.recorder.model import RecordingPlan
 from gatdiag.recorder.non_finite import FirstNonFinite
 from gatdiag.recorder.weights import Flat, WeightColumns, are_equal, are_finite, dot
 from gatdiag.recorder.writer import Writer
+from gatdiag.roles import FEATURE
 
 _SECONDS: Final = 0.5
 _MOST: Final = 64  # samples
@@ -175,7 +176,7 @@ class Backlog:
         (step, values), layers, found = self._latest, self.plan.layers, []
         each = iter(values)
         for layer in layers:
-            of = [(info.role == "feature weight", next(each)) for info in layer.parameters]
+            of = [(info.role == FEATURE, next(each)) for info in layer.parameters]
             known = [(math.isfinite(value), is_weight, value) for is_weight, value in of if not math.isnan(value)]
             found.append(max(known, default=(False, False, math.nan))[-1])
         names = tuple(layer.name for layer in layers)

@@ -24,6 +24,7 @@ from gatdiag.recorder.neurons import NeuronRecorder
 from gatdiag.recorder.settings import Selection, Settings
 from gatdiag.recorder.tape import Tape
 from gatdiag.recorder.weights import Weights
+from gatdiag.roles import ATTENTION
 from gatdiag.structure import Layer, Structure, discover
 from gatdiag.structure.deadline import time_limit
 from gatdiag.structure.program import Program
@@ -95,7 +96,7 @@ def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, unse
     layers = recorded_layers(structure, settings.keeps)
     parameters = dict(model.named_parameters())
     infos = [info for layer in layers for info in layer.parameters]
-    attention = [info.name for info in infos if info.role == "attention vector"]
+    attention = [info.name for info in infos if info.role == ATTENTION]
     weights = Weights({info.name: parameters[info.name] for info in infos}, attention)
     weights.take_also(tensor for tensor in model.parameters() if tensor.requires_grad)
     plan = RecordingPlan(structure, layers, weights, error=error)

@@ -16,6 +16,7 @@ from torch.nn.modules import module as module_hooks
 from gatdiag.errors import ModelError
 from gatdiag.laws import Term
 from gatdiag.laws.outputs import floating_tensors
+from gatdiag.roles import SCALE
 from gatdiag.structure import Layer, Replica, Structure, discover, replicate
 from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, path_of, stack_layer
 
@@ -209,7 +210,7 @@ def preserving_factor(
     structure = discover(model, *args, **kwargs)
     roles = {info.role for info in structure.parameters}
     first = next(layer for layer in structure if scaled.intersection(info.name for info in layer.parameters))
-    if "norm scale" in roles or first.name == structure.ROOT:
+    if SCALE in roles or first.name == structure.ROOT:
         return 1.0
     replica = replicate(model, args, kwargs)
     replica.model.eval()

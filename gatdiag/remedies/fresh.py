@@ -12,6 +12,7 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Term
 from gatdiag.remedies.applied import positive
 from gatdiag.remedies.balance import Neuron
+from gatdiag.roles import FEATURE
 from gatdiag.structure import ParameterInfo
 
 Scheme: TypeAlias = Literal["xavier", "xavier_uniform", "kaiming", "orthogonal", "identity", "looks_linear_identity"]
@@ -116,7 +117,7 @@ def draw_(
     Raises:
         ModelError: The scheme is not defined for such a weight.
     """
-    if info.role == "feature weight" and scheme in LAID_OUT:
+    if info.role == FEATURE and scheme in LAID_OUT:
         if weight.dim() != 2:
             raise ModelError(
                 f"Expected matrices, got {info.name} of shape {list(info.shape)}, for which {scheme} is not defined. "
@@ -128,7 +129,7 @@ def draw_(
             looks_linear_(laid_out, layout, generator)
         else:
             _identity_(laid_out, layout, generator, is_doubled=scheme == "looks_linear_identity")
-    elif info.role == "feature weight" and scheme == "kaiming":
+    elif info.role == FEATURE and scheme == "kaiming":
         nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
     else:
         draw = nn.init.xavier_uniform_ if scheme == "xavier_uniform" else nn.init.xavier_normal_

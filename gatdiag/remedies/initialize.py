@@ -35,6 +35,7 @@ from gatdiag.remedies.fresh import (
 from gatdiag.remedies.least_norm import balancing
 from gatdiag.remedies.orbit import multiply_
 from gatdiag.remedies.weight_norm import is_rewritten
+from gatdiag.roles import ATTENTION, EDGE, FEATURE
 from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrapped
 from gatdiag.structure.isolation import preserved_random_state
 
@@ -42,7 +43,7 @@ Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 _TARGETS: Final[Mapping[str, str]] = {"GATv2Conv": "lin_r"}  # weights of the target node, which only score edges
 _OPTIONS: Final = ("balanced", "attention", "beta", "order", "zero_branches", "generator")
-_DRAWN: Final = ("feature weight", "edge weight", "attention vector")
+_DRAWN: Final = (FEATURE, EDGE, ATTENTION)
 
 
 class Initialized(Applied):
@@ -259,7 +260,7 @@ def _drawn(
 def _is_zero(info: ParameterInfo, kind: str, recipe: Recipe) -> bool:
     if info.role == "bias":
         return True
-    only_scores = info.role == "attention vector" or (recipe.balanced and _is_target(info, kind))
+    only_scores = info.role == ATTENTION or (recipe.balanced and _is_target(info, kind))
     return recipe.attention == "zero" and only_scores
 
 
@@ -277,7 +278,7 @@ def _balance_stack_(
     recipe: Recipe,
     neurons: Sequence[Neuron],
 ) -> None:
-    vectors = [info.name for info in structure.parameters if info.role == "attention vector"]
+    vectors = [info.name for info in structure.parameters if info.role == ATTENTION]
     squared_norm = recipe.beta
     if squared_norm is None and neurons:
         passing = squared_norm_of_stack(model, structure, in_reverse=recipe.in_reverse)
@@ -334,7 +335,7 @@ def _balance_by_laws_(
     roles = {info.name: info.role for info in structure.parameters}
     held = {name for name, role in roles.items() if role not in (*_DRAWN, "bias")}
     queries_and_keys = {term.parameter for law in laws if not _is_neuron(law) for term in law.terms}
-    vectors = {name for name, role in roles.items() if role == "attention vector"} | queries_and_keys
+    vectors = {name for name, role in roles.items() if role == ATTENTION} | queries_and_keys
     begin = ends(_neurons(laws), recipe.in_reverse, vectors | held)
     squared_norm = recipe.squared_norm if recipe.beta is None else recipe.beta
     skipped = _settle_(weights, recipe, laws, squared_norm, begin, vectors, held)
@@ -384,7 +385,7 @@ def _branches(structure: Structure, laws: Laws) -> list[str]:
         info.name
         for layer in structure
         for info in layer.parameters
-        if info.role == "feature weight" and not _is_target(info, layer.kind)
+        if info.role == FEATURE and not _is_target(info, layer.kind)
     ]
     order = {name: number for number, name in enumerate(matrices)}
     found = set()

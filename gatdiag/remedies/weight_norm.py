@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
 from gatdiag.remedies.applied import Applied, module_of, positive, put_on, refuse_scripted, take_off
+from gatdiag.roles import FEATURE
 from gatdiag.structure import discover, unwrapped
 from gatdiag.structure.from_names import FROBENIUS_NORM
 
@@ -72,7 +73,7 @@ def is_rewritten(model: nn.Module, name: str) -> bool:
 def _weights(model: nn.Module) -> list[nn.Parameter]:
     """The matrices that map features."""
     infos = [info for layer in discover(model) for info in layer.parameters]
-    names = [info.name for info in infos if info.role == "feature weight" and len(info.shape) > 1]
+    names = [info.name for info in infos if info.role == FEATURE and len(info.shape) > 1]
     for name in names:
         if is_rewritten(model, name):
             raise ModelError(f"{name} is rewritten already, by a normalization or by pruning: remove that first")

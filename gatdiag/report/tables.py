@@ -12,8 +12,9 @@ from gatdiag.diagnosis.wording import TIMES, number
 from gatdiag.names import one_line, short
 from gatdiag.quantities import columns
 from gatdiag.report.equations import equation
+from gatdiag.roles import FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, last_values, role_series, zero_norms
+from gatdiag.summary import last_values, role_series, zero_norms
 
 Cell: TypeAlias = str | Markup | float | None  # None: a number that was not measured
 
@@ -82,7 +83,7 @@ def run_tables(run: Run, anchor: str) -> list[Table]:
 def layer_table(run: Run, anchor: str) -> Table:
     """One row a layer, in order."""
     layers = run.meta["structure"]["layers"]
-    gradients = last_values(role_series(run, "relative_gradient_norm", FEATURES))
+    gradients = last_values(role_series(run, "relative_gradient_norm", FEATURE))
     executed = any(layer.get("executed") is not None for layer in layers)
     known: dict[str, list[Cell]] = {}
     for place, layer in enumerate(layers, start=1):

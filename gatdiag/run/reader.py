@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 
 from gatdiag.errors import InputError
 from gatdiag.quantities import Quantity, TableName
+from gatdiag.roles import ROLES
 from gatdiag.run import files, meta, tables
 from gatdiag.run.laws import RecordedLaws
 
@@ -216,7 +217,7 @@ def _frame(table: pa.Table, layers: Iterable[str], parameters: Iterable[str]) ->
     )
     if "law" in frame:
         frame["law"] = frame["law"].astype(np.int32)  # of which none is missing
-    for name, known in (("layer", layers), ("parameter", parameters), ("role", tables.ROLES)):
+    for name, known in (("layer", layers), ("parameter", parameters), ("role", ROLES)):
         if name in frame:
             column = frame[name].cat
             names = dict.fromkeys([*known, *column.categories])

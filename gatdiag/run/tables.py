@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 
 from gatdiag import quantities
 from gatdiag.quantities import TableName
+from gatdiag.roles import ROLES
 from gatdiag.run import files
 
 SCHEMA_VERSION = 2
-ROLES = ("feature weight", "attention vector", "bias", "edge weight", "norm scale", "norm shift", "other")
 ROWS: Mapping[TableName, str] = {
     "steps": "",
     "layers": " and layer",

@@ -4,7 +4,7 @@
 user's model without changing it.
 """
 
-from gatdiag.structure.adapters import ROLES, Role
+from gatdiag.roles import ROLES, Role
 from gatdiag.structure.discovery import discover
 from gatdiag.structure.layers import Layer, Order, ParameterInfo, Structure
 from gatdiag.structure.replica import Replica, replicate, unwrapped

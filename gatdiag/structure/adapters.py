@@ -8,24 +8,12 @@ and nothing is imported to look. A convolution that is not in the table is caugh
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final
 
 from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-Role: TypeAlias = Literal[
-    "feature weight", "attention vector", "bias", "edge weight", "norm scale", "norm shift", "other"
-]
-ROLES: Final[tuple[Role, ...]] = get_args(Role)
-
-FEATURE: Final[Role] = "feature weight"  # maps node features: W, also of the root node, queries, keys and values
-ATTENTION: Final[Role] = "attention vector"  # scores edges: a
-EDGE: Final[Role] = "edge weight"  # reads edge features or relative positions
-BIAS: Final[Role] = "bias"
-SCALE: Final[Role] = "norm scale"
-SHIFT: Final[Role] = "norm shift"
-OTHER: Final[Role] = "other"  # gates, exponents, temperatures, mixing coefficients
-
+from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE, OTHER, SCALE, SHIFT, Role
 
 ALWAYS: Final = "always"
 

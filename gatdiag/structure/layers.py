@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 from gatdiag.errors import InputError
-from gatdiag.structure.adapters import Role
+from gatdiag.roles import Role
 
 T = TypeVar("T")
 Order: TypeAlias = Literal["execution", "module"]

@@ -17,7 +17,8 @@ from typing import Final
 from torch import Tensor
 
 from gatdiag.law import Term
-from gatdiag.structure.adapters import ADAPTERS, ATTENTION, BIAS, FEATURE, OTHER, SCALE
+from gatdiag.roles import ATTENTION, BIAS, FEATURE, OTHER, SCALE
+from gatdiag.structure.adapters import ADAPTERS
 from gatdiag.structure.from_names import FROBENIUS_NORM, output_axes, series_of
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 

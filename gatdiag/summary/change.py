@@ -11,8 +11,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gatdiag import quantities
+from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
-from gatdiag.summary.series import ATTENTION, FEATURES, role_series
+from gatdiag.summary.series import role_series
 from gatdiag.summary.training import training_facts
 from gatdiag.weight_change import FRACTIONS, change_fractions, change_quantiles
 
@@ -63,7 +64,7 @@ def _from_snapshots(run: Run, name: Literal["best", "final"]) -> list[dict[str, 
     source = f"{name} model" + (f", after step {step}" if name == "best" and step is not None else "")
     rows: list[dict[str, object]] = []
     for layer in run.meta["structure"]["layers"]:
-        for role in (FEATURES, ATTENTION):
+        for role in (FEATURE, ATTENTION):
             names = [p["name"] for p in layer["parameters"] if p["role"] == role]
             pairs = [(initial[n].ravel(), trained[n].ravel()) for n in names if n in initial and n in trained]
             if pairs:
@@ -75,13 +76,13 @@ def _from_snapshots(run: Run, name: Literal["best", "final"]) -> list[dict[str, 
 def _change(before: NDArray[np.float64], after: NDArray[np.float64], role: str) -> dict[str, float]:
     absolute = np.arange(len(after) if role == ATTENTION else 0)
     fractions = change_fractions(before, after, [len(after)], absolute)[:, 0].tolist()
-    quantiles = change_quantiles(before, after, relative=role == FEATURES).tolist()
+    quantiles = change_quantiles(before, after, relative=role == FEATURE).tolist()
     return dict(zip(COLUMNS[3:], [*fractions, *quantiles], strict=True))
 
 
 def _from_table(run: Run) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for role, kind in ((FEATURES, "relative"), (ATTENTION, "absolute")):
+    for role, kind in ((FEATURE, "relative"), (ATTENTION, "absolute")):
         columns = {name: name for name in COLUMNS[3:6]}
         columns |= {f"q{level}": f"{kind}_change_q{level}" for level in LEVELS}
         found: dict[str, dict[str, object]] = {}

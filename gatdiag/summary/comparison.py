@@ -10,8 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gatdiag.quantities import QUANTITIES, columns
+from gatdiag.roles import ATTENTION, FEATURE, SCALE
 from gatdiag.run import Run
-from gatdiag.summary.series import ATTENTION, FEATURES, layer_series, neuron_series, role_series
+from gatdiag.summary.series import layer_series, neuron_series, role_series
 from gatdiag.summary.training import accuracies, logged, score_kind, training_facts
 
 __all__ = [
@@ -132,7 +133,7 @@ def normalization(run: Run) -> str:
     kinds = {
         layer["kind"]
         for layer in run.meta["structure"]["layers"]
-        if any(p["role"] == "norm scale" for p in layer["parameters"])
+        if any(p["role"] == SCALE for p in layer["parameters"])
     }
     return ", ".join(sorted(kinds)) or "none"
 
@@ -171,7 +172,7 @@ def mean_by(table: pd.DataFrame, value: str, by: Sequence[str]) -> pd.DataFrame:
 
 
 def _features(layer: Mapping[str, list[dict[str, list[int]]]]) -> list[dict[str, list[int]]]:
-    return [p for p in layer["parameters"] if str(p["role"]) == FEATURES]
+    return [p for p in layer["parameters"] if str(p["role"]) == FEATURE]
 
 
 def differences(first: Run, second: Run, when: When = "median") -> pd.DataFrame:
@@ -200,11 +201,11 @@ def differences(first: Run, second: Run, when: When = "median") -> pd.DataFrame:
 
 def _values(run: Run, when: When) -> dict[tuple[str, str, str], float]:
     found: dict[tuple[str, str, str], float] = {}
-    series = [
-        (role, column, role_series(run, column, role)) for column in _OF_WEIGHTS for role in (FEATURES, ATTENTION)
+    series: list[tuple[str, str, pd.DataFrame]] = [
+        *((role, column, role_series(run, column, role)) for column in _OF_WEIGHTS for role in (FEATURE, ATTENTION)),
+        *(("", column, layer_series(run, column)) for column in _OF_OUTPUTS),
+        ("", "c", neuron_series(run, "c")),
     ]
-    series += [("", column, layer_series(run, column)) for column in _OF_OUTPUTS]
-    series += [("", "c", neuron_series(run, "c"))]
     for role, column, table in series:
         grouped = table.groupby("layer", observed=True)["value"]
         for layer, value in (grouped.last() if when == "last" else grouped.median()).items():
@@ -219,7 +220,7 @@ def _values(run: Run, when: When) -> dict[tuple[str, str, str], float]:
 def _squares(values: dict[tuple[str, str, str], float], run: Run) -> dict[str, float]:
     """Mean squared norm of a neuron's feature weights, for each layer with laws."""
     neurons = run.neurons.groupby("layer", observed=True)["law"].nunique()
-    norms = {layer: value for (layer, role, name), value in values.items() if name == "norm" and role == FEATURES}
+    norms = {layer: value for (layer, role, name), value in values.items() if name == "norm" and role == FEATURE}
     return {str(layer): norms.get(str(layer), 0.0) ** 2 / count for layer, count in neurons.items()}
 
 

@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 
 from gatdiag.errors import InputError
 from gatdiag.quantities import TableName
+from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary.thinning import spaced
 from gatdiag.weight_change import FRACTIONS
 
 __all__ = [
-    "ATTENTION", "FEATURES", "has_role", "known_layers", "last_values", "layer_series",
+    "has_role", "known_layers", "last_values", "layer_series",
     "neuron_series", "recorded", "role_series", "some_layers", "weight_scale", "without_layer", "zero_norms",
 ]  # fmt: skip
 
-FEATURES = "feature weight"
-ATTENTION = "attention vector"
 Floats = NDArray[np.float64]
 
 
@@ -120,7 +119,7 @@ def weight_scale(run: Run) -> float | None:
         The scale; None if no positive, finite norm was recorded.
     """
     frame = run.parameters
-    frame = frame[run.measured("parameters", "norm") & (frame["role"] == FEATURES).to_numpy()]
+    frame = frame[run.measured("parameters", "norm") & (frame["role"] == FEATURE).to_numpy()]
     first = frame[frame["step"] == frame["step"].min()]
     rows = {parameter["name"]: parameter["shape"][0] for parameter in _parameters(run) if parameter["shape"]}
     sizes = first["norm"] ** 2 / first["parameter"].astype(object).map(rows).fillna(1.0).astype(float)

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Store, load
-from gatdiag.summary import ATTENTION, FEATURES, LEVELS, weight_change
+from gatdiag.summary import LEVELS, weight_change
 from tests.figures.odd_runs import bare_run, recorded_run
 from tests.run.synthetic import synthetic_meta
 
@@ -29,10 +30,10 @@ def snapshots(tmp_path, *, best=True, seed=1):
 def test_change_by_the_papers_definitions(tmp_path):
     run, initial, trained = snapshots(tmp_path)
     table = weight_change(run)
-    assert table["role"].tolist() == [FEATURES] * 2 + [ATTENTION] * 2
+    assert table["role"].tolist() == [FEATURE] * 2 + [ATTENTION] * 2
     assert set(table["source"]) == {"best model"}
     for row in table.to_dict("records"):
-        name = f"{row['layer']}.{'lin_l.weight' if row['role'] == FEATURES else 'att'}"
+        name = f"{row['layer']}.{'lin_l.weight' if row['role'] == FEATURE else 'att'}"
         moved, counted = [], []
         for before, after in zip(initial[name].ravel().tolist(), trained[name].ravel().tolist(), strict=True):
             moved.append(abs(after - before))

@@ -5,10 +5,9 @@ import pandas as pd
 import pytest
 
 from gatdiag.errors import InputError
+from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import load
 from gatdiag.summary import (
-    ATTENTION,
-    FEATURES,
     known_layers,
     last_values,
     layer_series,
@@ -43,7 +42,7 @@ def norm(rows, column):
     return np.linalg.norm([row[column] for row in rows])
 
 
-@pytest.mark.parametrize("role", [FEATURES, ATTENTION, "bias"])
+@pytest.mark.parametrize("role", [FEATURE, ATTENTION, "bias"])
 @pytest.mark.parametrize("column", ["norm", "gradient_norm"])
 def test_norms_combine_as_one_norm(shared, column, role):
     expected = {key: norm(rows, column) for key, rows in cells(shared, role).items()}
@@ -51,28 +50,28 @@ def test_norms_combine_as_one_norm(shared, column, role):
 
 
 def test_the_relative_gradient_norm_is_a_ratio_of_combined_norms_and_as_recorded_of_a_single_parameter(shared):
-    column, several, single = "relative_gradient_norm", cells(shared, FEATURES), cells(shared, ATTENTION)
+    column, several, single = "relative_gradient_norm", cells(shared, FEATURE), cells(shared, ATTENTION)
     ratios = {key: norm(rows, "gradient_norm") / norm(rows, "norm") for key, rows in several.items()}
-    assert values(role_series(shared, column, FEATURES)) == pytest.approx(ratios)
+    assert values(role_series(shared, column, FEATURE)) == pytest.approx(ratios)
     recorded_ratios = {key: rows[0][column] for key, rows in single.items()}
     assert values(role_series(shared, column, ATTENTION)) == pytest.approx(recorded_ratios)
 
 
 def test_without_norms_the_relative_gradient_norm_is_the_largest_of_the_parameters(tmp_path):
     meta = synthetic_meta(1, 2)
-    meta["structure"]["layers"][0]["parameters"][1]["role"] = FEATURES
+    meta["structure"]["layers"][0]["parameters"][1]["role"] = FEATURE
     ratios = {"parameter": np.arange(3), "relative_gradient_norm": [0.25, 0.5, 1.0]}
     run = recorded_run(tmp_path / "run", meta, lambda _: {"parameters": ratios}, 1)
-    assert values(role_series(run, "relative_gradient_norm", FEATURES)) == {(0, "convs.0"): 0.5}
+    assert values(role_series(run, "relative_gradient_norm", FEATURE)) == {(0, "convs.0"): 0.5}
 
 
 @pytest.mark.parametrize("column", ["unchanged_fraction", "changed_fraction_005"])
 def test_fractions_are_weighted_by_the_number_of_entries(shared, column):
     expected = {}
-    for key, rows in cells(shared, FEATURES).items():
+    for key, rows in cells(shared, FEATURE).items():
         sizes = [16 if row["parameter"].endswith("lin_l.weight") else 8 for row in rows]
         expected[key] = np.average([row[column] for row in rows], weights=sizes)
-    assert values(role_series(shared, column, FEATURES)) == pytest.approx(expected)
+    assert values(role_series(shared, column, FEATURE)) == pytest.approx(expected)
 
 
 def test_tiny_and_huge_norms_neither_vanish_nor_overflow(shared):
@@ -83,9 +82,9 @@ def test_tiny_and_huge_norms_neither_vanish_nor_overflow(shared):
             frame["norm"] = kept * scale
             expected = {
                 key: scale * np.linalg.norm([row["norm"] / scale for row in rows])
-                for key, rows in cells(shared, FEATURES).items()
+                for key, rows in cells(shared, FEATURE).items()
             }
-            assert values(role_series(shared, "norm", FEATURES)) == pytest.approx(expected, rel=1e-12)
+            assert values(role_series(shared, "norm", FEATURE)) == pytest.approx(expected, rel=1e-12)
     finally:
         frame["norm"] = kept
 
@@ -103,7 +102,7 @@ def test_what_was_measured_as_nan_is_kept(broken):
     table = layer_series(broken, "mu")
     assert len(table) == len(broken.layers)
     assert table["value"].isna().sum() == 25 * 6
-    table = role_series(broken, "relative_gradient_norm", FEATURES)
+    table = role_series(broken, "relative_gradient_norm", FEATURE)
     assert table["value"].isna().sum() == 25 * 6
     assert np.isinf(table["value"]).sum() == 1
     assert (table["value"] == 0).sum() == 15
@@ -116,7 +115,7 @@ def test_layers_that_an_edited_structure_lacks_have_no_values(tmp_path):
         meta["structure"]["layers"] = meta["structure"]["layers"][:kept]
         (folder / "meta.json").write_text(json.dumps(meta))
         run = load(folder)
-        for table in (role_series(run, "norm", FEATURES), neuron_series(run, "c"), layer_series(run, "mu")):
+        for table in (role_series(run, "norm", FEATURE), neuron_series(run, "c"), layer_series(run, "mu")):
             assert set(table["layer"].dropna()) == {f"convs.{place}" for place in range(kept)}
 
 

@@ -6,8 +6,9 @@ from typing import Any, Final
 import pandas as pd
 
 from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction, by_size
+from gatdiag.roles import FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, role_series, weight_change
+from gatdiag.summary import role_series, weight_change
 
 PAPER: Final = "Mustafa, Bojchevski, Burkholz, Are GATs Out of Balance?, NeurIPS 2023"
 SEEDS: Final = (0, 1, 2, 3, 4)
@@ -51,13 +52,13 @@ def changes(run: Run) -> dict[str, float]:
         "never_changed": "unchanged_fraction",
         "median_change": "q50",
     }
-    features = table[table["role"] == FEATURES]
+    features = table[table["role"] == FEATURE]
     return {name: float(features[column].mean()) for name, column in columns.items()}
 
 
 def gradients(run: Run) -> dict[str, float]:
     """Relative gradient norms of feature weights, medians over training: the least and the largest of any layer."""
-    medians = role_series(run, "relative_gradient_norm", FEATURES).groupby("layer", observed=True)["value"].median()
+    medians = role_series(run, "relative_gradient_norm", FEATURE).groupby("layer", observed=True)["value"].median()
     return {"least_relative_gradient": float(medians.min()), "largest_relative_gradient": float(medians.max())}
 
 

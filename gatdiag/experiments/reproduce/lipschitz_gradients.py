@@ -6,13 +6,14 @@ import pandas as pd
 from gatdiag.experiments.reproduce.lipschitz import DEEP_GAT, of_paper
 from gatdiag.experiments.reproduce.reproduction import Drawing, shorter
 from gatdiag.experiments.sweep import grid
+from gatdiag.roles import FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import FEATURES, role_series
+from gatdiag.summary import role_series
 
 
 def gradients(run: Run) -> dict[str, float]:
     """Size of the feature weights' gradients, and over how many decades the layers' spread; medians are over steps."""
-    table = role_series(run, "gradient_norm", FEATURES)
+    table = role_series(run, "gradient_norm", FEATURE)
     norms = table[np.isfinite(table["value"])].groupby("step")["value"]
     with np.errstate(divide="ignore", invalid="ignore"):
         decades = np.log10(norms.max() / norms.min())

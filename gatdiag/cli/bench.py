@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from gatdiag.cli.options import DATA_FOLDER, Data, Inputs, Root, Transform
+from gatdiag.cli.options import DATA_FOLDER, Data, Inputs, Root, Transform, parts
 from gatdiag.cli.printing import grid, number, plain_console
 from gatdiag.errors import InputError
 
@@ -70,9 +70,9 @@ def bench(
         raise InputError(f"--device: expected cpu, or cuda where torch finds a GPU, got {device!r}")
     cadence = 1 if remedies else _cadence(every)
     limit = seconds if seconds is not None else _PACED_SECONDS if cadence == "auto" else _SECONDS
-    tools = {preset: (gatdiag_tool(preset, cadence), cadence) for preset in _split(metrics)}
+    tools = {preset: (gatdiag_tool(preset, cadence), cadence) for preset in parts(metrics)}
     tools |= {name: (tool, 1) for name, tool in PEERS.items() if peers}
-    trainings = _trainings(factory, (data, inputs, root, transform), _split(cases), torch.device(device))
+    trainings = _trainings(factory, (data, inputs, root, transform), parts(cases), torch.device(device))
     if remedies:
         tools = {name: (tool, 1) for name, tool in REMEDIES.items()}
         trainings = (make(name).to(torch.device(device)) for name, make in GATS.items())
@@ -104,10 +104,6 @@ def _cadence(every: str) -> Every:
     if every.isdecimal() and int(every) > 0:
         return int(every)
     raise InputError(f"--every: expected a positive number or auto, got {every!r}")
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _trainings(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gatdiag.cli.options import parts
 from gatdiag.cli.training import trainings_progress
 from gatdiag.errors import InputError
 
@@ -85,7 +86,7 @@ def _chosen(only: str | None, part: str) -> list[Case]:
     if part not in _PARTS:
         raise InputError(f"--part: expected one of {', '.join(_PARTS)}, got {part!r}")
     known = [*FAULTS, HEALTHY]
-    wanted = known if only is None else [cause.strip() for cause in only.split(",") if cause.strip()]
+    wanted = known if only is None else parts(only)
     if not wanted or not {*wanted} <= {*known}:
         raise InputError(f"--only: expected some of {', '.join(known)}, got {only!r}")
     return [

@@ -93,13 +93,15 @@ def inspect(
     """
     _import_quickly()
     from gatdiag import checkpoint
+    from gatdiag.experiments.pool import one_thread
 
     if model is None and any(given is not None for given in (data, inputs, transform)):
         raise InputError("--data, --inputs and --transform are of what the model runs on: give --model, too")
     if out is not None:
         check_new(out, overwrite=overwrite)
     scratch = tempfile.TemporaryDirectory(prefix="gatdiag-") if out is None else nullcontext(str(out))
-    threads = _one_thread() if model is None else nullcontext()
+    # spectral norms are many short products, in which threads wait for each other longer than they compute
+    threads = one_thread() if model is None else nullcontext()
     # the user's own code may print
     with redirect_stdout(sys.stderr), scratch as folder, _progress() as on_progress, threads:
         subject = None
@@ -131,19 +133,6 @@ def _import_quickly() -> None:
     finally:
         gc.freeze()
         gc.enable()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Spectral norms are many short products, in which threads wait for each other longer than they compute."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

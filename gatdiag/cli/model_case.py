@@ -58,7 +58,7 @@ def load_case(
         graph.x = torch.randn(graph.num_nodes, sizes["in_channels"])
         model = _model(factory, made, sizes)
         return ModelCase(model, _graph_inputs(model, graph), source=f"the edges of {name} and random features")
-    model = _model(factory, made, {"in_channels": graph.num_features, "out_channels": int(graph.y.max()) + 1})
+    model = _model(factory, made, _sizes(graph))
     used = chosen or usual_transform(name)
     source = name if name.lower() == BUILT_IN and used == "none" else f"{name}, transform {used}"
     return ModelCase(model, _graph_inputs(model, graph), source=source, loss=_classification_loss(graph))
@@ -78,7 +78,7 @@ def load_factory(
     if isinstance(made, nn.Module):
         raise ModelError(f"{factory} is a module: give the class or a function that makes it, with fresh weights")
     graph = prepared_graph(data, root, chosen)
-    sizes = {"in_channels": graph.num_features, "out_channels": int(graph.y.max()) + 1}
+    sizes = _sizes(graph)
     with torch.random.fork_rng():
         inputs = _graph_inputs(_model(factory, made, sizes), graph)
     return lambda: _model(factory, made, sizes), graph, inputs
@@ -122,12 +122,14 @@ def _described(error: BaseException) -> str:
 def _transform(text: str | None, data: str | None) -> Transform | None:
     if text is not None and data is None:
         raise InputError("--transform changes the features of a data set: give --data, too")
-    for known in TRANSFORMS:
-        if text is not None and known == text.lower():
-            return known
-    if text is not None:
+    chosen = next((known for known in TRANSFORMS if text is not None and known == text.lower()), None)
+    if text is not None and chosen is None:
         raise InputError(f"--transform: expected {' or '.join(TRANSFORMS)}, got {text!r}")
-    return None
+    return chosen
+
+
+def _sizes(graph: Data) -> dict[str, int]:
+    return {"in_channels": graph.num_features, "out_channels": int(graph.y.max()) + 1}
 
 
 def _model(target: str, made: Any, sizes: Mapping[str, int]) -> nn.Module:

@@ -74,6 +74,11 @@ Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace
 FailOn: TypeAlias = Annotated[Level, typer.Option(help="End with status 1 at a finding that is this bad.")]
 
 
+def parts(text: str) -> list[str]:
+    """What a list names whose parts are separated by commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def check_workers(workers: int | None, backend: str) -> None:
     """Raise InputError where workers are asked for that a cluster has itself."""
     if workers is not None and backend != "processes":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 import typer
 
-from gatdiag.cli.options import Overwrite
+from gatdiag.cli.options import Overwrite, parts
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def report(
 
 
 def _parsed(formats: str) -> list[str]:
-    wanted = list(dict.fromkeys(part.strip().lower() for part in formats.split(",") if part.strip()))
+    wanted = list(dict.fromkeys(parts(formats.lower())))
     if not wanted or not set(wanted) <= set(_FORMATS):
         raise InputError(f"--format takes {', '.join(_FORMATS)}, separated by commas, got {formats!r}")
     return wanted

@@ -73,7 +73,8 @@ def treat(
         raise InputError(f"--remedy: expected the code of a finding ({', '.join(CAUSES)}), got {remedy!r}")
     check_new(out, overwrite=overwrite)
     with redirect_stdout(sys.stderr):  # the model's own code may print
-        make, train, inputs = _training(factory, data, root, transform, (optimizer, learning_rate, weight_decay, steps))
+        settings = _settings(data, optimizer, learning_rate, weight_decay, steps)
+        make, train, inputs = _training(factory, data, root, transform, settings)
         done = treat_(
             make,
             train,
@@ -89,11 +90,7 @@ def treat(
 
 
 def _training(
-    factory: str,
-    data: str,
-    root: Path,
-    transform: str | None,
-    options: tuple[str, float | None, float, int | None],
+    factory: str, data: str, root: Path, transform: str | None, settings: Experiment
 ) -> tuple[Callable[[], nn.Module], Callable[[nn.Module, Recorder], None], tuple[Any, ...]]:
     """What makes the model, what trains it, and the inputs of a forward pass."""
     import torch
@@ -102,7 +99,6 @@ def _training(
     from gatdiag.experiments.training import train as train_
 
     make, graph, inputs = load_factory(factory, data, root, transform)
-    settings = _settings(data, *options)
 
     def train(model: nn.Module, recorder: Recorder) -> None:
         try:

@@ -36,10 +36,7 @@ _BESIDE: Final = (
 
 def of_paper(where: str, *, notes: Sequence[str] = (), **stated: Any) -> Reproduction:
     """A name of the paper."""
-    paper = (
-        f"Park, Kim, Taming Gradient Oversmoothing and Expansion in Graph Neural Networks, arXiv 2410.04824, {where}"
-    )
-    return Reproduction(paper=paper, notes=(_SETTINGS, *notes), **stated)
+    return Reproduction(paper=f"{_PAPER}, {where}", notes=(_SETTINGS, *notes), **stated)
 
 
 def of_deep_networks(where: str, *, notes: Sequence[str] = (), **stated: Any) -> Reproduction:

@@ -68,7 +68,7 @@ def watch(
         folder: Where the run is written; see `gatdiag.run` for what is in it.
         every: "auto": every step until recording has cost 3 s in all, and then as often as keeps it within 5 % of the
             training's time (`budget`), the steps evenly spread. What is expensive is part of the account, the search
-            for laws in the first step with at most half of these 3 s. Or a number: steps 0, k, 2k, ...; or "log":
+            for laws in the first step with at most 2.5 of these 3 s. Or a number: steps 0, k, 2k, ...; or "log":
             densely early, sparsely later; or a function of the step. `meta.json` says which it was, and the rows are
             those of the steps that were recorded; what is logged is kept of every step. Where a step takes a
             millisecond or less, noticing and logging each one costs more than the share by itself, and "auto" records

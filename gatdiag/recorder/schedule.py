@@ -17,12 +17,14 @@ SHARE = 0.05  # of training time, that recording may take by default
 _DENSE = 64  # steps that "log" records one by one
 _FREE = 3.0  # seconds that recording may cost before it is paced
 _FIRST = 8  # records come one after another, whatever they cost
-_STARTUP = 1.5  # of these, that the first step may use up
+_STARTUP = 2.5  # of these, that the first step may use up
 _REPAYING = 1 / 8  # of the share is used, until what was spent at first is within it
 _MARGIN = 0.9  # of the share may be spent before recording slows down
 _WINDOW = 50  # values that a moving average is of, about
 _OUTLIER = 10.0
-UNSEEN = 1.25  # times what the stopwatch sees: torch's way to the hooks and colder caches are beside it (measured)
+# Times what the stopwatch sees: torch's way to the hooks and colder caches are beside it (measured).
+UNSEEN = 1.25  # of a record
+UNSEEN_IDLE = 1.5  # of a step that is not recorded
 
 
 def schedule(every: Every) -> Callable[[int], bool]:
@@ -98,15 +100,15 @@ class Pace:
     far apart as the average cost of one (its share of expensive groups included), of the steps between, and the average
     time of a step ask for: at an eighth of the share until those 3 s are less than the share, too, which takes a minute
     of training at 5 %, and at the whole of it then. Averages are of the last fifty, so that one slow step does not
-    silence recording. What the first step costs, the search for laws above all, counts as 1.5 s at most: it comes once.
-    Costs are what the stopwatch sees and 25 % more.
+    silence recording. What the first step costs, the search for laws above all, counts as 2.5 s at most: it comes once.
+    Costs are what the stopwatch sees and 25 % more; of steps that are not recorded, 50 % more.
     """
 
     def __init__(self, share: float | None, watch: Stopwatch) -> None:
         if share is not None and not (isinstance(share, int | float | np.floating) and 0 < share < 1):
             raise InputError(f"budget= expects a share of training time between 0 and 1, such as 0.03, got {share!r}")
         self._share, self._watch = share, watch
-        self._last: tuple[float, float] | None = None  # time and cost at the end of the last step
+        self._last: tuple[float, float] | None = None  # time at the end of the last step, and what the stopwatch saw
         self._spent = self._trained = 0.0
         self._record, self._idle, self._step, self._measuring = _Average(), _Average(), _Average(), _Average()
         self._apart = 0.0  # seconds of this step in which samples of several were measured
@@ -114,29 +116,29 @@ class Pace:
     def add_measuring(self, seconds: float, records: int) -> None:
         """Samples of some records were measured together, which took part of what this step costs."""
         if records:
-            seconds *= UNSEEN
             self._apart += seconds
             for _ in range(records):
-                self._measuring.add(seconds / records)
+                self._measuring.add(UNSEEN * seconds / records)
 
     def end_steps(self, *, recorded: bool, count: int = 1) -> None:
         """A step has ended, and its recording; or some have that were not recorded, since the last call."""
         if self._share is None:
             return
-        now, cost = self._watch.clock(), self._watch.seconds * UNSEEN
+        now, seen = self._watch.clock(), self._watch.seconds
         if self._last is None:
-            self._spent = min(cost, _STARTUP)
+            self._spent = min(seen * UNSEEN, _STARTUP)
         else:
-            spent = cost - self._last[1]
+            own = (seen - self._last[1] - self._apart) * (UNSEEN if recorded else UNSEEN_IDLE)
+            spent = own + self._apart * UNSEEN
             training = max(0.0, now - self._last[0] - spent)
             self._spent += spent
             self._trained += training
             self._step.add(training, count)
             if recorded:
-                self._record.add(spent - self._apart)
-            elif spent - self._apart <= self._record.value * count:  # else something else took the time
-                self._idle.add(spent - self._apart, count)
-        self._last, self._apart = (now, cost), 0.0
+                self._record.add(own)
+            elif own <= self._record.value * count:  # else something else took the time
+                self._idle.add(own, count)
+        self._last, self._apart = (now, seen), 0.0
 
     def interval(self) -> int:
         """Steps from a record to the next."""

@@ -120,10 +120,12 @@ def _described(error: BaseException) -> str:
 
 
 def _transform(text: str | None, data: str | None) -> Transform | None:
-    if text is not None and data is None:
+    if text is None:
+        return None
+    if data is None:
         raise InputError("--transform changes the features of a data set: give --data, too")
-    chosen = next((known for known in TRANSFORMS if text is not None and known == text.lower()), None)
-    if text is not None and chosen is None:
+    chosen = next((known for known in TRANSFORMS if known == text.lower()), None)
+    if chosen is None:
         raise InputError(f"--transform: expected {' or '.join(TRANSFORMS)}, got {text!r}")
     return chosen
 

@@ -75,7 +75,7 @@ FailOn: TypeAlias = Annotated[Level, typer.Option(help="End with status 1 at a f
 
 
 def parts(text: str) -> list[str]:
-    """What a list names whose parts are separated by commas."""
+    """The parts of a list that are separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

@@ -35,7 +35,7 @@ from gatdiag.remedies.fresh import (
 from gatdiag.remedies.least_norm import balancing
 from gatdiag.remedies.orbit import multiply_
 from gatdiag.remedies.weight_norm import is_rewritten
-from gatdiag.roles import ATTENTION, EDGE, FEATURE
+from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE
 from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrapped
 from gatdiag.structure.isolation import preserved_random_state
 
@@ -258,7 +258,7 @@ def _drawn(
 
 
 def _is_zero(info: ParameterInfo, kind: str, recipe: Recipe) -> bool:
-    if info.role == "bias":
+    if info.role == BIAS:
         return True
     only_scores = info.role == ATTENTION or (recipe.balanced and _is_target(info, kind))
     return recipe.attention == "zero" and only_scores
@@ -298,7 +298,7 @@ def _laws(model: nn.Module, structure: Structure, args: tuple[Any, ...], kwargs:
     replica, generator = replicate(model, args, kwargs), Generator().manual_seed(0)
     for info in structure.parameters:
         parameter = replica.parameters[info.name].detach()
-        if info.role in (*_DRAWN, "bias"):
+        if info.role in (*_DRAWN, BIAS):
             fans = parameter.shape[-1] + (parameter.shape[-2] if parameter.dim() > 1 else 1)
             drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * (2 / fans) ** 0.5
             parameter.copy_(drawn)
@@ -333,7 +333,7 @@ def _balance_by_laws_(
 ) -> tuple[Exclusion, ...]:
     """Balance, at the size that passes a signal on; what cannot be balanced, and why."""
     roles = {info.name: info.role for info in structure.parameters}
-    held = {name for name, role in roles.items() if role not in (*_DRAWN, "bias")}
+    held = {name for name, role in roles.items() if role not in (*_DRAWN, BIAS)}
     queries_and_keys = {term.parameter for law in laws if not _is_neuron(law) for term in law.terms}
     vectors = {name for name, role in roles.items() if role == ATTENTION} | queries_and_keys
     begin = ends(_neurons(laws), recipe.in_reverse, vectors | held)

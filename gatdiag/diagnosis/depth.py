@@ -178,8 +178,8 @@ def _alike(facts: Facts) -> Finding | None:
 def _within_a_layer(facts: Facts) -> Finding | None:
     """Many hops within one convolution (SGC, APPNP): its output has next to no rank although its input differs."""
     ranks = list(facts.profile("effective_rank").items())
-    inputs = facts.signals.get("inputs") or []
-    if not ranks or not inputs or None in inputs[0].values() or inputs[0]["non_finite"] or _width(facts) < 8:
+    inputs = facts.inputs
+    if not ranks or not inputs or inputs[0]["non_finite"] or _width(facts) < 8:
         return None
     name, rank = ranks[0]
     differ = inputs[0]["relative_mu"] > 0.1 and inputs[0]["largest_column"] < 0.9 * inputs[0]["row_norm"]

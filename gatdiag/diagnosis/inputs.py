@@ -17,7 +17,7 @@ def input_non_finite(facts: Facts) -> Finding | str | None:
     bad = next((one for one in facts.inputs if one["non_finite"]), None)
     if bad is None:
         return None
-    row, column = (bad.get("first") or [0, 0])[:2]
+    row, column = (*bad.get("first", ()), 0, 0)[:2]
     return Finding(
         "input-nonfinite",
         "error",

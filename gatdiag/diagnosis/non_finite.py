@@ -26,7 +26,7 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
         return None if "non_finite" in columns or len(facts.loss) else "nothing that would show it was recorded"
     size = _size_before(facts, first["step"])
     overflows = size > limit("size") or _blew_up(facts, first["step"])
-    place, exact = _place(facts, first)
+    place, exact = _place(first)
     if facts.is_of_checkpoints:
         kind, code = "NaN or infinite values", "non-finite"
         text = f"{first['count']:,} of {place} {'is' if first['count'] == 1 else 'are'} NaN or infinite."
@@ -58,10 +58,7 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
     )
 
 
-def _place(facts: Facts, first: dict[str, Any]) -> tuple[str, str]:
-    seen = facts.signals.get("first_non_finite") or {}
-    if seen.get("module") and seen.get("step") == first["step"]:
-        return f"the {seen.get('where', 'output')} of {short(seen['module'])}", str(seen["module"])
+def _place(first: dict[str, Any]) -> tuple[str, str]:
     names = first["parameters"] or first["layers"]
     if not names:
         return "the loss", "the loss"

@@ -49,7 +49,7 @@ def balanced(facts: Facts) -> tuple[str, tuple[Action, ...]]:
 
 def _arguments(facts: Facts) -> list[str]:
     """Of a forward pass, as far as their names are known."""
-    named = [str(one["name"]) for one in facts.signals.get("inputs") or [] if str(one.get("name")).isidentifier()]
+    named = [one["name"] for one in facts.inputs if one["name"].isidentifier()]
     return [*(named or ["x"]), *(["edge_index"] if facts.passes_messages and "edge_index" not in named else [])]
 
 

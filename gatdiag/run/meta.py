@@ -25,6 +25,27 @@ _TEXT, _NUMBER = (str, None), (float, None)
 # The shape of meta.json, on which all readers rely. A shape is: a type; None for null; a range of whole numbers; a text
 # for itself; (shape, ...) for one of several; [shape] for a list; {key: shape} for an object that has at least these
 # keys, but for those with a question mark; "*" stands for any key.
+_SIGNALS: dict[str, Any] = {
+    "inputs?": [
+        {
+            "name": str,
+            **dict.fromkeys(("rows", "columns", "non_finite", "step?"), _STEP),
+            "first?": [_STEP],
+            **dict.fromkeys(("largest_column?", "smallest_column?", "row_norm?", "relative_mu?"), _NUMBER),
+        }
+    ],
+    "output?": {
+        **dict.fromkeys(("min?", "max?", "row_sum_error?", "criterion_misfit?", "criterion_share?"), _NUMBER),
+        **dict.fromkeys(("implied_mse?", "implied_variance?"), _NUMBER),
+        **dict.fromkeys(("last_operation?", "criterion?"), _TEXT),
+        "labels?": ([_STEP], None),
+        "implied_step?": (_STEP, None),
+        "has_graph?": (bool, None),
+    },
+    "zero_inputs?": {"*": {"first": _NUMBER, "since": (_STEP, None), "last": _NUMBER}},
+    "unreached?": [str],
+    "foreign_leaves?": _STEP,
+}
 _SHAPE: dict[str, Any] = {
     "schema": int,
     "sealed": bool,
@@ -36,6 +57,7 @@ _SHAPE: dict[str, Any] = {
         "layers": [
             {
                 "name": str,
+                "index?": _STEP,
                 "kind?": _TEXT,
                 "executed?": (bool, None),
                 "parameters": [
@@ -73,7 +95,7 @@ _SHAPE: dict[str, Any] = {
     "best": ({"name?": _TEXT, "mode?": ("min", "max"), "value?": _NUMBER, "step?": (_STEP, None)}, None),
     "notes": [str],
     "resumed_at": [_STEP],
-    "signals?": (dict, None),
+    "signals?": (_SIGNALS, None),
 }
 _WORDS = {
     str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object", list: "a list",

@@ -79,7 +79,7 @@ def replaced(folder, path, value):
         (["sealed"], 1, '"sealed" should be true or false, got 1'),
         (["notes"], [1], '"notes.0" should be text, got 1'),
         (["structure", "layers", 0, "index"], {}, '"structure.layers.0.index" should be a whole number'),
-        (["signals"], {"inputs": "x"}, '"signals.inputs" should be a list, got \'x\''),
+        (["signals"], {"inputs": "x"}, "\"signals.inputs\" should be a list, got 'x'"),
         (["signals"], {"zero_inputs": {"a": {"first": 0.0, "since": None}}}, '"signals.zero_inputs.a.last" is missing'),
         (["signals"], {"output": {"labels": ["cat"]}}, '"signals.output.labels.0" should be a whole number'),
         (["quantities"], [{}], '"quantities.0.name" is missing'),

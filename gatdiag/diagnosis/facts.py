@@ -55,13 +55,13 @@ class Facts:
     def inputs(self) -> list[dict[str, Any]]:
         """What the recorder saw of the model's floating-point inputs; a size that overflowed is infinite."""
         unknown = {**dict.fromkeys(("largest_column", "smallest_column", "row_norm"), math.inf), "relative_mu": 1.0}
-        found = self.signals.get("inputs") or []
+        found = self.signals.get("inputs", [])
         return [unknown | {name: value for name, value in one.items() if value is not None} for one in found]
 
     @cached_property
     def output(self) -> dict[str, Any]:
         """What the recorder saw of the model's output and of dL/dout, as far as it is known."""
-        return {name: value for name, value in (self.signals.get("output") or {}).items() if value is not None}
+        return {name: value for name, value in self.signals.get("output", {}).items() if value is not None}
 
     @cached_property
     def layers(self) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ def dead_units(facts: Facts) -> Finding | str | None:
     """Units that are zero at every node: inputs of a layer behind an activation, outputs, or without any gradient."""
     if layers_of_rank_one(facts):
         return None  # of neurons that are all alike, or of one, all are dead or none
-    fed: dict[str, Any] = facts.signals.get("zero_inputs") or {}
+    fed: dict[str, Any] = facts.signals.get("zero_inputs", {})
     shares = {name: float(one["last"] or 0.0) for name, one in fed.items()}
     dead = tuple(name for name in shares if shares[name] >= limit("dead"))
     if dead and facts.state != "trained":

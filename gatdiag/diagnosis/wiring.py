@@ -28,7 +28,7 @@ def not_in_optimizer(facts: Facts) -> Finding | str | None:
         for name in trainable
         if name not in unreached and held.isdisjoint(facts.parameters[name].get("names") or [name])
     ]
-    foreign = int(facts.signals.get("foreign_leaves", 0))
+    foreign = facts.signals.get("foreign_leaves", 0)
     if not missing and not foreign:
         return None
     if missing:

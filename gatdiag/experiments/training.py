@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,7 @@ from torch_geometric.data import Data
 
 from gatdiag.experiments.data import SPLITS
 from gatdiag.experiments.settings import Experiment
-
-
-class Recorder(Protocol):
-    """What the loop tells its numbers to, as `gatdiag.watch` gives it."""
-
-    def log(self, **scalars: Any) -> None:
-        """Take the numbers of one step by name."""
+from gatdiag.recorder import Recorder
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from torch_geometric.nn import GatedGraphConv, GINConv
 
 from gatdiag.experiments.models import ACTIVATIONS, CONVOLUTIONS, NORMS
 from gatdiag.experiments.settings import Experiment, Network
-from gatdiag.experiments.training import Epoch, Recorder, TrainingResult, optimizer_of
+from gatdiag.experiments.training import Epoch, TrainingResult, optimizer_of
+from gatdiag.recorder import Recorder
 
 _PATIENCE: Final = 20  # epochs without a better accuracy
 _BETTER: Final = 1e-4

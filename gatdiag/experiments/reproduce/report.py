@@ -137,7 +137,7 @@ def _outcome(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
         said = "; ".join(f"{_SAID[verdict]}: {count}" for verdict, count in counts.items())
         yield f"Numbers of the paper that are known to us: {sum(counts.values())} ({said})."
     else:
-        yield "No number of the paper that this could be compared with is available to us."
+        yield "No published value is known to compare this with."
     yield (
         "± is the 95 % confidence interval of the mean over seeds (Student's t). Accuracies are in percent; test "
         "accuracy is that at the first epoch of the highest validation accuracy.\n"

@@ -12,7 +12,7 @@ def judged(results: pd.DataFrame) -> list[str]:
     said = []
     for row in results.sort_values(["model", "residual", "layers", "weight_norm"]).to_dict("records"):
         broken = row["loss"] is None or not np.isfinite(row["loss"])
-        end = "the loss is no number" if broken else f"the loss is {row['loss']:.3g}"
+        end = "the loss is NaN or infinite" if broken else f"the loss is {row['loss']:.3g}"
         learned = "trains" if row["last_train_accuracy"] > 0.9 else "does NOT train"
         right = f"{row['last_train_accuracy']:.1%} of training nodes right"
         said.append(f"{network(row)}, {normalization(row)}: {learned} ({right}, {end}).")

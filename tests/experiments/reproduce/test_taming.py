@@ -109,7 +109,7 @@ def test_what_is_said_of_training_follows_the_numbers():
     ]
     broken, learned = taming_training.judged(pd.DataFrame(rows))
     assert broken == (
-        "residual GAT of 64 layers, not normalized: does NOT train (10.0% of training nodes right, the loss is no "
-        "number)."
+        "residual GAT of 64 layers, not normalized: does NOT train (10.0% of training nodes right, the loss is "
+        "NaN or infinite)."
     )
     assert learned.startswith("residual GCN of 64 layers, c = 4: trains (95.0%")

@@ -177,9 +177,12 @@ def _stream(path: Path, damages: Damages) -> Iterator[pa.Table]:
                 whole = file.tell()
         except BROKEN:
             pass  # told below: where a kill cuts a stream nothing whole comes after it
-        if whole < size and _holds_a_message(path.read_bytes()[whole + 1 :]):
+        if whole == size:
+            return
+        file.seek(whole + 1)  # not in the path: a live run may have grown since
+        if _holds_a_message(file.read()):
             damages[f"{path.name}: damaged at byte {whole}; the rows behind it are lost"] = True
-        elif whole < size:
+        else:
             damages[f"{path.name}: the last {size - whole} bytes are an unfinished batch, left out"] = False
 
 

@@ -244,18 +244,17 @@ for life in range(3):
 @pytest.mark.filterwarnings("error")
 def test_every_reading_of_a_live_run_is_a_beginning_of_it_and_no_shorter_than_the_last(tmp_path):
     folder = tmp_path / "run"
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE)
-    assert writer.stdout.readline() == b"begun\n"
-    seen, readings = dict.fromkeys(ROWS, 0), 0
-    while writer.poll() is None:
-        run = load(folder)
-        for name, rows in reversed(ROWS.items()):
-            found = getattr(run, name)
-            assert list(found["step"]) == [row // rows for row in range(len(found))]
-            assert seen[name] <= len(found)
-            seen[name] = len(found)
-        readings += 1
-    writer.communicate()
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout.readline() == b"begun\n"
+        seen, readings = dict.fromkeys(ROWS, 0), 0
+        while writer.poll() is None:
+            run = load(folder)
+            for name, rows in reversed(ROWS.items()):
+                found = getattr(run, name)
+                assert list(found["step"]) == [row // rows for row in range(len(found))]
+                assert seen[name] <= len(found)
+                seen[name] = len(found)
+            readings += 1
     assert writer.returncode == 0
     assert readings > 3
     check(load(folder), range(60))
@@ -289,6 +288,17 @@ def pieces(tmp_path_factory):
         sizes.append({name: (folder / name).stat().st_size for name in ("layers.arrows", "steps.jsonl")})
     store.close()
     return {path.name: path.read_bytes() for path in folder.iterdir()}, sizes
+
+
+def test_a_batch_that_is_finished_while_its_stream_is_read_is_not_taken_for_damage(pieces, tmp_path):
+    path, data, end = tmp_path / "layers.arrows", pieces[0]["layers.arrows"], pieces[1][2]["layers.arrows"]
+    path.write_bytes(data[: end - 10])
+    damages = {}
+    found = tables.read(tmp_path, "layers", damages, is_sealed=False)
+    next(found)
+    path.write_bytes(data)
+    assert sum(len(rows) for rows in found) == 2 * ROWS["layers"]
+    assert list(damages.values()) == [False]
 
 
 @pytest.fixture

@@ -97,17 +97,17 @@ def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]
     a, b = _flat(one), _flat(other)
     for name in dict.fromkeys([*a, *b]):
         if a.get(name) != b.get(name):
-            yield f"{name}: {a.get(name) or 'none'} | {b.get(name) or 'none'}"
+            yield f"{name}: {a.get(name, 'none')} | {b.get(name, 'none')}"
 
 
-def _flat(meta: Mapping[str, Any]) -> dict[str, str]:
+def _flat(meta: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: meta.get(name) for name in ("model", "device", "dtype", "status", "error")}
     for at, optimizer in enumerate(meta["optimizers"]):
         found[f"optimizer {at}"] = optimizer["class"]
         for place, group in enumerate(optimizer["groups"]):
             found |= {f"optimizer {at}, group {place}: {k}": v for k, v in group.items() if k != "parameters"}
     found |= {f"versions: {name}": version for name, version in meta["versions"].items()}
-    return {name: str(value) for name, value in found.items() if value is not None}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _print_differences(differing: pd.DataFrame, most: int, *, alike: bool) -> None:

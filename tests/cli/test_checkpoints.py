@@ -364,10 +364,10 @@ class TestCompare:
         assert "%" in done.stdout
 
     def test_the_outcome_of_trainings_comes_first_then_settings_then_layers(self, graph, tmp_path):
-        for name, rate in (("slow", 1e-4), ("fast", 0.5)):
+        for name, rate, decay in (("slow", 1e-4, 0), ("fast", 0.5, 0.0)):
             torch.manual_seed(0)
             model = gat(graph.num_features, 4, layers=6)
-            optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate, weight_decay=decay)
             with gatdiag.watch(model, tmp_path / name) as recorder:
                 for step in range(3):
                     optimizer.zero_grad()
@@ -379,6 +379,7 @@ class TestCompare:
         assert done.exit_code == 0, done.stderr
         places = [done.stdout.index(text) for text in ("validation accuracy", "first loss", "lr: ", "update_ratio")]
         assert places == sorted(places)
+        assert "weight_decay" not in done.stdout
         rows = [line.split() for line in done.stdout.splitlines()]
         assert ["validation", "accuracy", "0.2", "0.2"] in rows
         assert sum(row[-4:-3] == ["update_ratio"] for row in rows) <= 6  # of feature weights and of attention

@@ -39,6 +39,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from gatdiag.diagnosis import diagnose
     from gatdiag.laws import find_laws
     from gatdiag.rehearsal import preflight
@@ -63,6 +64,13 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib import metadata
+
+        try:
+            return metadata.version("gatdiag")
+        except metadata.PackageNotFoundError:  # a source tree on the path, never installed
+            return "unknown"
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     if not name.startswith("_") and find_spec(f"gatdiag.{name}"):

@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,10 @@ def test_every_room_is_an_attribute():
     assert {"laws", "structure", "recorder", "cli"} < rooms < set(dir(gatdiag))
     program = f"import gatdiag; assert all(getattr(gatdiag, room).__name__ == f'gatdiag.{{room}}' for room in {rooms})"
     assert "gatdiag.laws" in loaded_by(program)
+
+
+def test_its_version_is_that_of_the_package():
+    assert gatdiag.__version__ == metadata.version("gatdiag")
 
 
 def test_an_unknown_name_is_an_attribute_error():

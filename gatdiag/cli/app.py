@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from importlib import metadata
 from inspect import Parameter, signature
 from typing import Annotated, Any, Final
 
@@ -93,11 +92,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        try:
-            version = metadata.version("gatdiag")
-        except metadata.PackageNotFoundError:  # a source tree on the path, never installed
-            version = "unknown"
-        typer.echo(f"gatdiag {version}")
+        from gatdiag import __version__
+
+        typer.echo(f"gatdiag {__version__}")
         raise typer.Exit
 
 

@@ -280,6 +280,7 @@ def _tensorboard(model: nn.Module, folder: Path) -> Iterator[AfterStep]:
             writer.add_histogram(name, parameter)
             if parameter.grad is not None:
                 writer.add_histogram(f"{name}.grad", parameter.grad)
+        writer.flush()  # its thread would write on while the bare step is timed
 
     yield after
     writer.close()

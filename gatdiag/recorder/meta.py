@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.law import Exclusion, Law
 from gatdiag.quantities import QUANTITIES
@@ -40,7 +41,7 @@ def fixed(selection: Selection) -> dict[str, Any]:
         if quantity.name in selection.columns
     ]
     versions = {
-        "gatdiag": _installed("gatdiag"),
+        "gatdiag": gatdiag.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torch_geometric": _installed("torch_geometric"),

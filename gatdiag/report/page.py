@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+import gatdiag
 from gatdiag.diagnosis.wording import number
 from gatdiag.errors import InputError
 from gatdiag.names import listed, one_line, short, without_unseen
@@ -120,17 +121,13 @@ def render(
     The body is escaped unless it is Markup.
     """
     script = _asset("script.js")
-    try:
-        version = metadata.version("gatdiag")
-    except metadata.PackageNotFoundError:  # a source tree on the path, never installed
-        version = "unknown"
     return (
         _environment()
         .get_template("page.html")
         .render(
             title=one_line(title),
             made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            generator=f"gatdiag {version}",
+            generator=f"gatdiag {gatdiag.__version__}",
             contents=contents,
             treatment=treatment,
             comparison=comparison,

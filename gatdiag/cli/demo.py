@@ -43,7 +43,7 @@ def demo(
     """Train a deep graph attention network twice, see one of them fail, and read why.
 
     The first training begins with Xavier's weights, the second with balanced ones; all else is the same. Both are
-    recorded, compared on a page, and drawn. Ctrl-C leaves runs that can be read.
+    recorded at each step, compared on a page, and drawn. Ctrl-C leaves runs that can be read.
     """
     from gatdiag.experiments.experiment import run_experiment
     from gatdiag.run import load
@@ -63,7 +63,8 @@ def demo(
     with training_progress(experiment.epochs, *trainings) as progress:
         for folder, training in trainings.items():
             on_epoch = partial(progress, spoken(folder.name))
-            run_experiment(training, root, folder, overwrite=overwrite, progress=on_epoch)
+            # at each step, so that the page has no gaps on a slow machine either
+            run_experiment(training, root, folder, every=1, overwrite=overwrite, progress=on_epoch)
     runs = [load(folder) for folder in trainings]
     _print(runs, f"A GAT of {layers} layers on {dataset}, seed {seed}, learning rate {experiment.rate:g}")
     _write(runs, out, dataset, overwrite=overwrite)

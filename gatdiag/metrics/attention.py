@@ -39,7 +39,7 @@ def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> tupl
     Args:
         alpha: (E,) or (E, H), as in `attention_entropy`; each head of a node counts.
         target: (E,), `edge_index[1]`.
-        level: What a coefficient has to exceed to be a peak.
+        level: What a coefficient has to exceed to be a peak: at least 0.5, so that a node has one at most.
 
     Returns:
         The mean of H_i over the nodes with incoming edges; of those with at least two the mean of H_i / log d_i, which
@@ -52,12 +52,11 @@ def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> tupl
         >>> [round(value.item(), 4) for value in attention_spread(alpha, target)]
         [0.2337, 0.5057, 0.5]
     """
-    nodes = int(target.max()) + 1 if len(target) else 0
-    alpha = alpha.double()[:, None].flatten(1)
-    entropy, degree = attention_entropy(alpha, target, nodes), target.bincount(minlength=nodes)
+    alpha, degree = alpha.double()[:, None].flatten(1), target.bincount()
     several = degree > 1
-    top = torch.zeros_like(entropy).scatter_reduce(0, target[:, None].expand_as(alpha), alpha, "amax")
-    relative = (entropy[several] / degree[several].double().log()[:, None]).mean()
-    undefined = torch.where(alpha.isfinite().all(), 1.0, torch.nan)
-    peaked = (top[several] > level).double().mean()
-    return entropy[degree > 0].mean() * undefined, relative * undefined, peaked * undefined
+    of_edges = torch.special.entr(alpha).sum(1)  # whose sums over a node's edges, and over all nodes, are the same
+    weight = torch.where(several, 1.0 / degree.double().log(), 0.0).index_select(0, target)
+    peaks = ((alpha > level).sum(1) * (weight > 0)).sum().double()
+    undefined = torch.where(alpha.sum().isfinite(), 1.0, torch.nan)
+    nodes, chosen = (each.sum() * alpha.shape[1] * undefined for each in (degree > 0, several))
+    return of_edges.sum() / nodes, torch.dot(of_edges, weight) / chosen, peaks / chosen

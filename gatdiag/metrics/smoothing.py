@@ -32,8 +32,10 @@ _SMALLEST, _LARGEST = 1e-28, 1e30  # squared norms between which float32 neither
 _MODERATE = 1e-13, 1e13  # largest entries between which squares are within float32 anyway
 _TINY = 1e-30  # entries below this cannot be scaled up
 _ALIKE = 0.1  # below this mu^2 / norm^2 the rounding of sums shows in mu
-_FEW, _NARROW = 1 << 13, 8  # entries and columns below which the rounding of single sums shows, not their average
+_FEW, _NARROW = 1 << 16, 8  # entries up to which float64 costs no more, and columns below which rounding of sums shows
 _PIECE, _WIDE = 128, 512  # entries whose squares are added up in float32, and the longest row of which all are
+
+_lengths = torch.linalg.vector_norm
 
 Numbers: TypeAlias = tuple[float, float, float, float, float]
 
@@ -61,11 +63,11 @@ def measure(x: Tensor) -> Numbers | Tensor:
         >>> [round(value, 6) for value in measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]]))]
         [3.162278, 1.414214, 0.447214, 0.5, 0.0]
     """
+    x = x.detach() if x.requires_grad else x
     if x.numel() == 0:
         return 0.0, 0.0, math.nan, math.nan, 0.0
     if not x.is_cpu:
         return _in_float64(x)
-    x = x.detach() if x.requires_grad else x
     found = None if x.dtype is not torch.float32 else _in_float32(x) or _out_of_range(x)
     if found is None:
         norm, size, relative, dead, broken = _in_float64(x).tolist()
@@ -161,29 +163,27 @@ def _in_float32(x: Tensor) -> Numbers | None:
         square = spread + torch.dot(sums, sums).item() / rows
     if not _SMALLEST < spread < _LARGEST > square:
         return None
-    live = int(sums.count_nonzero())
-    if live < columns:  # some cancel, perhaps
-        live = int(torch.count_nonzero(x.amax(0).logical_or(x.amin(0))))
-    norm, mu = math.sqrt(square), math.sqrt(spread)
-    return norm, mu, mu / norm, (columns - live) / columns, 0.0
+    norm, mu, dead = math.sqrt(square), math.sqrt(spread), 0.0
+    if not sums.all():  # some columns cancel, perhaps
+        dead = 1.0 - int(torch.count_nonzero(x.amax(0).logical_or(x.amin(0)))) / columns
+    return norm, mu, mu / norm, dead, 0.0
 
 
 def _sums(x: Tensor) -> tuple[Tensor, float]:
     """Sums of the columns, and of all squares: calls take longer here than arithmetic, so these are few."""
+    columns = x.shape[1]
     if x.numel() < _FEW:
         exact = x.double()
         entries = exact.reshape(-1)
         return exact.sum(0), torch.dot(entries, entries).item()
-    columns = x.shape[1]
     if _NARROW <= columns <= _WIDE:
-        lengths = torch.linalg.vector_norm(x, dim=1)
-    else:
-        entries = x.reshape(-1)
-        end = len(entries) // _PIECE * _PIECE
-        lengths = torch.cat([torch.linalg.vector_norm(entries[:end].view(-1, _PIECE), dim=1), entries[end:]])
-    lengths = lengths.double()
-    sums = x.sum(0, dtype=torch.float64 if columns < _NARROW else None)
-    return sums if columns <= _WIDE else sums.double(), torch.dot(lengths, lengths).item()
+        lengths = _lengths(x, dim=1).double()
+        return x.sum(0), torch.dot(lengths, lengths).item()
+    entries = x.reshape(-1)
+    end = len(entries) // _PIECE * _PIECE
+    lengths = torch.cat([_lengths(entries[:end].view(-1, _PIECE), dim=1), entries[end:]]).double()
+    sums = x.sum(0, dtype=torch.float64) if columns < _NARROW else x.sum(0).double()
+    return sums, torch.dot(lengths, lengths).item()
 
 
 def _out_of_range(x: Tensor) -> Numbers | None:

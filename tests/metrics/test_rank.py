@@ -41,3 +41,20 @@ def test_both_fall_to_one_where_mu_does_not():
 def test_shape():
     with pytest.raises(InputError, match=r"\(3,\)"):
         effective_rank(torch.zeros(3))
+
+
+@pytest.mark.parametrize(("decades", "digits"), [(0, 1e-9), (3, 1e-6), (5, 1e-5), (12, 2e-4)])
+def test_float32_has_the_ranks_of_its_exact_singular_values(decades, digits):
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(n, 16, generator=generator, dtype=torch.float64)).Q for n in (200, 16))
+    x = (left * torch.logspace(0, -decades, 16, dtype=torch.float64) @ right.mT).float()
+    sigma = torch.linalg.svdvals(x.double())
+    p = sigma / sigma.sum()
+    for each in (x, x.mT):
+        assert effective_rank(each).item() == pytest.approx(math.exp(-(p * p.log()).sum()), rel=digits)
+        assert numerical_rank(each).item() == pytest.approx((sigma.square().sum() / sigma[0] ** 2).item(), rel=1e-12)
+
+
+def test_equal_rows_of_float32_have_rank_one_exactly():
+    x = torch.randn(6, generator=torch.Generator().manual_seed(0)).expand(50, 6)
+    assert effective_rank(x) == 1

@@ -70,6 +70,9 @@ def test_other_tools_write_where_they_are_told(monkeypatch, tmp_path):
         def add_histogram(self, name, value):
             written.append(name)
 
+        def flush(self):
+            written.append("flushed")
+
         def close(self):
             written.append("closed")
 
@@ -79,7 +82,7 @@ def test_other_tools_write_where_they_are_told(monkeypatch, tmp_path):
     with experiments_bench.PEERS["TensorBoard"](line, tmp_path) as after:
         line(torch.ones(3, 2)).sum().backward()
         after(torch.ones(()))
-    assert written == ["loss", "weight", "weight.grad", "closed"]
+    assert written == ["loss", "weight", "weight.grad", "flushed", "closed"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ float64, and so is float32 whose squares over- or underflow, or whose rows are a
 """
 
 import math
+from operator import mul
 from typing import TypeAlias
 
 import numpy as np
@@ -152,38 +153,44 @@ def _in_float32(x: Tensor) -> Numbers | None:
     """None where squares over- or underflow, and where the rows are alike to the last digits."""
     rows, columns = x.shape
     sums, square = _sums(x)
-    spread = square - torch.dot(sums, sums).item() / rows
+    values = sums.tolist()  # calls take longer here than arithmetic, so these are few
+    spread = square - _squared(values) / rows
     if spread <= _ALIKE * square < _LARGEST:
         shift = (sums / rows).float()
         sums, left = _sums(x - shift)
-        spread = left - torch.dot(sums, sums).item() / rows  # without what rounding left of the mean
+        spread = left - _squared(sums.tolist()) / rows  # without what rounding left of the mean
         if not spread > _ALIKE * left:
             return None
-        sums = sums + rows * shift.double()
-        square = spread + torch.dot(sums, sums).item() / rows
+        values = (sums + rows * shift.double()).tolist()
+        square = spread + _squared(values) / rows
     if not _SMALLEST < spread < _LARGEST > square:
         return None
     norm, mu, dead = math.sqrt(square), math.sqrt(spread), 0.0
-    if not sums.all():  # some columns cancel, perhaps
-        dead = 1.0 - int(torch.count_nonzero(x.amax(0).logical_or(x.amin(0)))) / columns
+    if 0.0 in values:  # some columns cancel, perhaps
+        dead = x.amax(0).logical_or(x.amin(0)).tolist().count(False) / columns
     return norm, mu, mu / norm, dead, 0.0
 
 
 def _sums(x: Tensor) -> tuple[Tensor, float]:
-    """Sums of the columns, and of all squares: calls take longer here than arithmetic, so these are few."""
+    """Sums of the columns, and of all squares."""
     columns = x.shape[1]
     if x.numel() < _FEW:
         exact = x.double()
         entries = exact.reshape(-1)
         return exact.sum(0), torch.dot(entries, entries).item()
     if _NARROW <= columns <= _WIDE:
-        lengths = _lengths(x, dim=1).double()
-        return x.sum(0), torch.dot(lengths, lengths).item()
-    entries = x.reshape(-1)
-    end = len(entries) // _PIECE * _PIECE
-    lengths = torch.cat([_lengths(entries[:end].view(-1, _PIECE), dim=1), entries[end:]]).double()
-    sums = x.sum(0, dtype=torch.float64) if columns < _NARROW else x.sum(0).double()
-    return sums, torch.dot(lengths, lengths).item()
+        lengths, sums = _lengths(x, dim=1), x.sum(0)
+    else:
+        entries = x.reshape(-1)
+        end = len(entries) // _PIECE * _PIECE
+        lengths = torch.cat([_lengths(entries[:end].view(-1, _PIECE), dim=1), entries[end:]])
+        sums = x.sum(0, dtype=torch.float64) if columns < _NARROW else x.sum(0)
+    return sums, float(_lengths(lengths, dtype=torch.float64)) ** 2
+
+
+def _squared(values: list[float]) -> float:
+    total: float = sum(map(mul, values, values))
+    return total
 
 
 def _out_of_range(x: Tensor) -> Numbers | None:

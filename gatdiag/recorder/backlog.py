@@ -2,9 +2,9 @@
 
 A call of torch or numpy takes longer than its arithmetic where tensors are small, so that measuring sixty steps costs
 little more than measuring one; and on an accelerator the host waits for the device once, not at each step. Samples
-wait for half a second at most, and take 16 MiB at most: those of a model with more than about a million parameters are
+wait for two seconds at most, and take 64 MiB at most: those of a model with more than about five million parameters are
 measured at the end of their own step. So recording holds one copy of the parameters (the initial ones), three more
-during a step (four where gradients are clipped), two of the last step, 16 MiB, and as much for the layers of a step.
+during a step (four where gradients are clipped), two of the last step, 64 MiB, and as much for the layers of a step.
 
 A process that is killed loses the samples that wait. Of the last step before those, layers, parameters and laws may
 have their rows while `steps` lacks its own: something may still be logged to a step until the next one is made.
@@ -33,9 +33,9 @@ from gatdiag.recorder.weights import Flat, WeightColumns, are_equal, are_finite,
 from gatdiag.recorder.writer import Writer
 from gatdiag.roles import FEATURE
 
-_SECONDS: Final = 0.5
-_MOST: Final = 64  # samples
-_MOST_BYTES: Final = 16 << 20
+_SECONDS: Final = 2.0
+_MOST: Final = 256  # samples
+_MOST_BYTES: Final = 64 << 20
 _TINY: Final = 1e-30
 
 

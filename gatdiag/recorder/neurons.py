@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gatdiag.recorder.backlog import Sample
 
 _MOST_LAWS = 4096  # recorded at each recorded step; with more of them, at a fraction of the steps
-_MOST_ENTRIES = 1 << 19  # of parameters that are squared at a time
 
 
 class NeuronRecorder:
@@ -67,8 +66,7 @@ class NeuronRecorder:
         chosen = [sample for sample in samples if self.is_due(sample.record) or sample.moves is not None]
         if not chosen:
             return [], {}
-        at_a_time = max(1, _MOST_ENTRIES // max(1, sum(tensor.numel() for tensor in self._weights.flat.tensors)))
-        pieces = [self._observe(chosen[start : start + at_a_time]) for start in range(0, len(chosen), at_a_time)]
+        pieces = [self._observe(some) for some in self._weights.flat.few(chosen)]
         delta, c, after = (torch.cat(values).cpu().numpy()[:, self._wanted] for values in zip(*pieces, strict=True))
         step, known = self._predicted or (None, after[0])
         foreseen = [step, *(None if sample.moves is None else sample.step + 1 for sample in chosen)]

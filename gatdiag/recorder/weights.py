@@ -23,6 +23,7 @@ Flat: TypeAlias = list[Tensor]  # one for each device and type
 Floats: TypeAlias = NDArray[np.float64]
 Guarded: TypeAlias = Callable[..., Any]  # calls what comes after a name
 
+_MOST_ENTRIES = 1 << 20  # of parameters that are stacked at a time, so that they stay in a processor's cache
 _WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -71,6 +72,11 @@ class FlatParameters:
         if len(self.positions) == 1 and not self._lacks_some:
             return [_flat(dense)]
         return [_flat([dense[position] for position in positions]) for positions in self.positions]
+
+    def few(self, samples: Sequence["Sample"]) -> Iterator[Sequence["Sample"]]:
+        """The samples, as many at a time as are quickly stacked."""
+        count = max(1, _MOST_ENTRIES // max(1, sum(self._totals)))
+        return (samples[start : start + count] for start in range(0, len(samples), count))
 
     def pieces(self, flats: Flat) -> list[Tensor]:
         """The entries of each parameter: views along the last axis, which may have others in front."""
@@ -224,11 +230,14 @@ class Weights:
 
     def changes(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """Fractions of the weights that changed since the beginning, and that did not change at all."""
-        found = np.full((len(FRACTIONS), len(samples), len(self.names)), np.nan)
-        together = [torch.stack(flats) for flats in zip(*(sample.weights for sample in samples), strict=True)]
-        for positions, sizes, initial, absolute, flats in self._batches(together):
-            found[:, :, positions] = metrics.change_fractions(initial, flats, sizes, absolute).cpu().numpy()
-        return dict(zip(FRACTIONS, found, strict=True))
+        pieces = []
+        for some in self.flat.few(samples):
+            found = np.full((len(FRACTIONS), len(some), len(self.names)), np.nan)
+            together = [torch.stack(flats) for flats in zip(*(sample.weights for sample in some), strict=True)]
+            for positions, sizes, initial, absolute, flats in self._batches(together):
+                found[:, :, positions] = metrics.change_fractions(initial, flats, sizes, absolute).cpu().numpy()
+            pieces.append(found)
+        return dict(zip(FRACTIONS, np.concatenate(pieces, axis=1), strict=True))
 
     def quantiles(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """Quantiles of relative and absolute change since the beginning."""

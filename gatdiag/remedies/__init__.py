@@ -9,7 +9,8 @@
 - `initialize`: fresh weights by a named scheme, as they are or balanced
 - `fresh`: the schemes with their options, and what each draws
 - `balance`: which weights lead into a neuron and which out, and how large fresh ones are: each neuron balances
-- `rebalance`: rescale a model, also while it trains, so that neurons balance and its function stays
+- `rebalance`: rescale a model so that neurons balance and its function stays
+- `schedule`: the same again and again while it trains
 - `least_norm`: the factors that do so, from laws and tensors, along the `orbit` of the weights
 - `verification`: how far outputs move, found out on a copy; layers that move them are skipped
 - `moments`: what an optimizer remembers, carried along

@@ -18,10 +18,10 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
-from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gatdiag.errors import InputError, ModelError
+from gatdiag.structure import unwrapped
 
 _REMEDIES, _OWN = "_gatdiag_remedies", "_gatdiag_own"  # of a class: what was put in front, and of which class
 
@@ -59,7 +59,7 @@ class Applied:
         >>> before = model[0].weight.clone()
         >>> applied = Applied("zero")
         >>> with applied.changing():
-        ...     applied.remember("0.weight", model[0].weight, "set to zero")
+        ...     applied.remember("0.weight", "set to zero", model[0].weight)
         ...     _ = nn.init.zeros_(model[0].weight)
         >>> applied.undo()
         >>> torch.equal(model[0].weight, before), [str(change) for change in applied.changes]
@@ -71,14 +71,14 @@ class Applied:
         self.changes: tuple[Change, ...] = ()
         self._ways_back: list[Callable[[], object]] = []
 
-    def record(self, where: str, what: str, undo: Callable[[], object]) -> None:
+    def record(self, where: str, what: str, *undo: Callable[[], object]) -> None:
         """Note a change that was made, and how it is taken back."""
-        self._ways_back.append(undo)
+        self._ways_back += undo
         self.changes = (*self.changes, Change(where, what))
 
-    def remember(self, where: str, tensor: Tensor, what: str) -> None:
-        """Note that a tensor is about to be written to, and keep what it holds."""
-        self.record(where, what, Kept(tensor).put_back)
+    def remember(self, where: str, what: str, *tensors: Tensor) -> None:
+        """Note that tensors are about to be written to, and keep what they hold."""
+        self.record(where, what, *(_Kept(tensor).put_back for tensor in tensors))
 
     @contextmanager
     def changing(self) -> Iterator[Self]:
@@ -108,7 +108,7 @@ class Applied:
         return "\n".join([f"{self.remedy}:", *(f"  {change}" for change in self.changes)])
 
 
-class Kept:
+class _Kept:
     """What a tensor holds, to be put back unless something older was put back there in the meantime."""
 
     _numbers: Final = count()
@@ -130,14 +130,14 @@ class Kept:
 
 
 def module_of(model: Any) -> nn.Module:
-    """The model, if it is one.
+    """The model inside the wrappers of compilation and data parallelism, if it is one.
 
     Raises:
         InputError: It is something else.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"Expected a torch.nn.Module as the first argument, got {type(model).__name__}")
-    return model
+    return unwrapped(model)
 
 
 def refuse_scripted(name: str, module: nn.Module) -> None:
@@ -171,14 +171,9 @@ def refuse_without_values(named: Iterable[tuple[str, Tensor]]) -> None:
         )
 
 
-def has_remedy(module: nn.Module, remedy: type) -> bool:
-    """Is this class in front of the module's own?"""
-    return remedy in _remedies(module)
-
-
 def put_on(module: nn.Module, remedy: type) -> None:
     """Put a class in front of that of a module, unless it is there."""
-    if not has_remedy(module, remedy):
+    if remedy not in _remedies(module):
         _dress(module, (*_remedies(module), remedy))
 
 
@@ -211,12 +206,6 @@ def _dress(module: nn.Module, remedies: tuple[type, ...]) -> None:
     module.__class__ = dressed
 
 
-def remove_all(handles: Iterable[RemovableHandle]) -> None:
-    """Remove hooks; harmless if that was done."""
-    for handle in handles:
-        handle.remove()
-
-
 @cache
 def _class_of(own: type, remedies: tuple[type, ...]) -> type:
     """The class of a layer with remedies, called as the layer's own: that is what people and PyG go by."""
@@ -226,8 +215,7 @@ def _class_of(own: type, remedies: tuple[type, ...]) -> type:
 
 
 def _reduced(module: Any, _: object) -> Any:
-    kind = type(module)
-    return _empty, (getattr(kind, _OWN, kind), _remedies(module)), module.__getstate__()
+    return _empty, (getattr(type(module), _OWN), _remedies(module)), module.__getstate__()
 
 
 def _empty(own: type, remedies: tuple[type, ...]) -> Any:

@@ -128,12 +128,13 @@ def balance_(
     Source:
         Procedure 2.6 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023).
     """
-    scale_ends_(weights, ends(neurons, in_reverse, (*vectors, *held)), squared_norm)
+    for terms in ends(neurons, in_reverse, {*vectors, *held}):
+        scale_(weights, terms, squared_norm)
     for terms in reversed(neurons) if in_reverse else neurons:
         first, second = _sides(terms, in_reverse)
         followed = _squares(weights, tuple(term for term in second if term.parameter in held))
         scaled = tuple(term for term in second if term.parameter not in held)
-        _scale(weights, scaled, max(0.0, _squares(weights, first) - followed))
+        scale_(weights, scaled, max(0.0, _squares(weights, first) - followed))
     return next((terms for terms in neurons if not _is_balanced(*squared_sides(weights, terms))), None)
 
 
@@ -147,7 +148,7 @@ def _is_balanced(into: float, out: float) -> bool:
     return abs(into - out) <= _TOLERANCE * (into + out)
 
 
-def ends(neurons: Sequence[Neuron], in_reverse: bool = False, others: Collection[str] = ()) -> list[Neuron]:
+def ends(neurons: Sequence[Neuron], in_reverse: bool, others: Collection[str]) -> list[Neuron]:
     """Terms of the matrices that lead into the first layer's neurons, neuron by neuron (in reverse: out of the last).
 
     That is where balancing begins. `others` are no matrices of features: attention vectors, scales of normalizations.
@@ -156,12 +157,6 @@ def ends(neurons: Sequence[Neuron], in_reverse: bool = False, others: Collection
     others = {*others, *(term.parameter for _, second in sides for term in second)}
     found = (tuple(t for t in first if t.parameter not in others and len(t.shape) > 1) for first, _ in sides)
     return [terms for terms in found if terms]
-
-
-def scale_ends_(weights: Mapping[str, Tensor], found: Sequence[Neuron], squared_norm: float) -> None:
-    """Scale what `ends` gives, in place, to a squared norm."""
-    for terms in found:
-        _scale(weights, terms, squared_norm)
 
 
 def _sides(terms: Neuron, in_reverse: bool) -> tuple[Neuron, Neuron]:
@@ -176,8 +171,8 @@ def _squares(weights: Mapping[str, Tensor], terms: Neuron) -> float:
     return sum(exponent * float(view.square().sum()) for exponent, view in views)
 
 
-def _scale(weights: Mapping[str, Tensor], terms: Neuron, squared_norm: float) -> None:
-    """Scale to a squared norm what is not zero."""
+def scale_(weights: Mapping[str, Tensor], terms: Neuron, squared_norm: float) -> None:
+    """Scale to a squared norm, in place, what is not zero."""
     before = _squares(weights, terms)
     if before > 0:
         for term in terms:

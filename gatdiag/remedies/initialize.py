@@ -18,7 +18,7 @@ from gatdiag.remedies.balance import (
     ends,
     neurons_of_stack,
     preserving_factor,
-    scale_ends_,
+    scale_,
     squared_norm_of_stack,
     squared_sides,
 )
@@ -177,7 +177,7 @@ def initialize_(
     weights = {name: tensor.to(torch.float64) for name, tensor in drawn.items()}
     skipped: tuple[Exclusion, ...] = ()
     if recipe.balanced and laws is not None:
-        skipped = _balance_by_laws_(user, structure, weights, recipe, laws, inputs)
+        skipped = _balance_by_laws_(user, structure, weights, recipe, laws, neurons, inputs)
     elif recipe.balanced:
         _balance_stack_(user, structure, weights, recipe, neurons)
     _refuse_dead_branches(user, weights, branches, inputs)
@@ -187,7 +187,7 @@ def initialize_(
     _refuse_overflow(fresh, weights)
     with applied.changing():
         for name, what in said.items():
-            applied.remember(name, parameters[name], what)
+            applied.remember(name, what, parameters[name])
             parameters[name].detach().copy_(fresh[name])
         return applied
 
@@ -329,6 +329,7 @@ def _balance_by_laws_(
     weights: dict[str, Tensor],
     recipe: Recipe,
     laws: Laws,
+    neurons: Sequence[Neuron],
     inputs: Inputs,
 ) -> tuple[Exclusion, ...]:
     """Balance, at the size that passes a signal on; what cannot be balanced, and why."""
@@ -336,15 +337,14 @@ def _balance_by_laws_(
     held = {name for name, role in roles.items() if role not in (*_DRAWN, BIAS)}
     queries_and_keys = {term.parameter for law in laws if not _is_neuron(law) for term in law.terms}
     vectors = {name for name, role in roles.items() if role == ATTENTION} | queries_and_keys
-    begin = ends(_neurons(laws), recipe.in_reverse, vectors | held)
     squared_norm = recipe.squared_norm if recipe.beta is None else recipe.beta
-    skipped = _settle_(weights, recipe, laws, squared_norm, begin, vectors, held)
+    skipped = _settle_(weights, recipe, laws, neurons, squared_norm, vectors, held)
     if recipe.beta is None:
         scaled = frozenset(term.parameter for law in laws for term in law.terms) - held
         factor = preserving_factor(model, weights, scaled, *inputs)
         for name in scaled:
             weights[name] *= factor
-        skipped = _settle_(weights, recipe, laws, squared_norm * factor**2, begin, vectors, held)
+        skipped = _settle_(weights, recipe, laws, neurons, squared_norm * factor**2, vectors, held)
     return (*skipped, *laws.excluded)
 
 
@@ -352,20 +352,21 @@ def _settle_(
     weights: dict[str, Tensor],
     recipe: Recipe,
     laws: Laws,
+    neurons: Sequence[Neuron],
     squared_norm: float,
-    begin: Sequence[Neuron],
     vectors: Collection[str],
     held: Collection[str],
 ) -> tuple[Exclusion, ...]:
     """Balance neurons one after the other, or else all at once; what cannot be balanced, and why."""
-    neurons = _neurons(laws)
     swept = {name: weight.clone() for name, weight in weights.items()}
     if balance_(swept, neurons, squared_norm, in_reverse=recipe.in_reverse, vectors=vectors, held=held) is None:
         weights.update(swept)
         if len(neurons) == len(laws):
             return ()
     elif recipe.beta is not None:
-        scale_ends_(weights, begin, squared_norm)
+        begin = ends(neurons, recipe.in_reverse, {*vectors, *held})
+        for terms in begin:
+            scale_(weights, terms, squared_norm)
         held = {*held, *(term.parameter for terms in begin for term in terms)}
     rescaling = balancing(laws, weights, held=held)
     if not rescaling.balanced:

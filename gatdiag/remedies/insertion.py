@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.names import listed
-from gatdiag.remedies.applied import Applied, has_remedy, module_of, put_on, refuse_scripted, take_off
-from gatdiag.structure import unwrapped
+from gatdiag.remedies.applied import Applied, module_of, put_on, refuse_scripted, take_off
 
 _SLOT = "inserted"
 
@@ -107,7 +106,7 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
         insert_after:
           module_0: PairNorm() inserted after it
     """
-    user = unwrapped(module_of(model))
+    user = module_of(model)
     if not isinstance(pattern, str):
         raise InputError(f"Expected the name of a layer after the model, as 'convs.*', got {type(pattern).__name__}")
     if not isinstance(module, nn.Module):
@@ -162,7 +161,7 @@ def _check(name: str, layer: nn.Module, module: nn.Module) -> None:
     if isinstance(layer, nn.Sequential):
         last = next(reversed([part for part, _ in layer.named_children()]), "0")
         raise InputError(f"{name} is a Sequential, which calls all that is in it: insert after a part, '{name}.{last}'")
-    if hasattr(layer, _SLOT) and not has_remedy(layer, _Extended):
+    if hasattr(layer, _SLOT) and not isinstance(layer, _Extended):
         raise ModelError(f"{name} has an attribute called {_SLOT!r} of its own: rename it")
     if any(type(other) is type(module) for other in getattr(layer, _SLOT, ())):
         raise ModelError(f"{name} has a {type(module).__name__} inserted after it already: undo that first")

@@ -9,11 +9,10 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from gatdiag.remedies.applied import Applied, module_of, positive, put_on, refuse_scripted, take_off
-from gatdiag.structure import unwrapped
 
 _SLOPE = "_gatdiag_slope"
-_FRESH = (torch.relu, F.relu, Tensor.relu)
 _IN_PLACE = (torch.relu_, F.relu_, Tensor.relu_)
+_RELU = (torch.relu, F.relu, Tensor.relu, *_IN_PLACE)
 
 
 def leaky_relu_(model: nn.Module, slope: float = 0.1) -> Applied:
@@ -45,7 +44,7 @@ def leaky_relu_(model: nn.Module, slope: float = 0.1) -> Applied:
         >>> model(torch.tensor([-1.0, 2.0]))
         tensor([0., 2.])
     """
-    user = unwrapped(module_of(model))
+    user = module_of(model)
     refuse_scripted("", user)
     setting = positive(slope, "slope")
     applied, before = Applied("leaky_relu"), getattr(user, _SLOPE, None)
@@ -85,9 +84,7 @@ class _LeakyMode(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = dict(kwargs or {})
-        if func in _IN_PLACE:
-            return F.leaky_relu_(args[0] if args else given["input"], self._slope)
-        if func in _FRESH:
-            inplace = given.get("inplace", args[1] if len(args) > 1 else False)
-            return F.leaky_relu(args[0] if args else given["input"], self._slope, inplace)
-        return func(*args, **given)
+        if func not in _RELU:
+            return func(*args, **given)
+        inplace = func in _IN_PLACE or given.get("inplace", args[1] if len(args) > 1 else False)
+        return F.leaky_relu(args[0] if args else given["input"], self._slope, inplace)

@@ -37,14 +37,12 @@ class Rescaling:
     Attributes:
         factors: Name of parameter -> what to multiply it by, positive float64 on the CPU, broadcasting against it.
         coordinates: Logarithm of each law's factor, float64 of shape (laws,); zero where the law was skipped.
-        by_law: Name of each law that was balanced -> its factor.
-        balanced: Positions of those laws.
+        balanced: Positions of the laws that were balanced.
         skipped: Laws that were not, and why.
     """
 
     factors: Mapping[str, Tensor]
     coordinates: Tensor
-    by_law: Mapping[str, float]
     balanced: tuple[int, ...]
     skipped: tuple[Exclusion, ...]
 
@@ -86,7 +84,6 @@ def balancing(
     return Rescaling(
         {name: factor for name, factor in orbit.factors(found.numpy()).items() if name not in held},
         coordinates,
-        {laws[number].name: math.exp(coordinates[number]) for number in balanced},
         balanced,
         tuple(Exclusion(laws[number].name, reason) for number, reason in sorted(reasons.items())),
     )

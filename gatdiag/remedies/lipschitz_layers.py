@@ -11,14 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gatdiag.remedies.applied import remove_all
-
 Mode: TypeAlias = Literal["paper", "code"]
 _LARGEST_EXPONENT: Final = 40.0  # whose exponentials are far from overflow
 _LEAST_NORM: Final = 1e-12
 
 
-class _Normalized:
+class Normalized:
     """A layer whose scores are divided."""
 
     lipschitz_alpha: float
@@ -28,6 +26,7 @@ class _Normalized:
         """PyG writes methods for a class when a layer is made or copied; those of the layer's own class are there."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """The layer's own; lengths are kept no longer than it runs."""
         try:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         finally:
@@ -83,7 +82,7 @@ class _Normalized:
         return functional.dropout(alpha, p=self.dropout, training=self.training)
 
 
-class _GAT(_Normalized):
+class _GAT(Normalized):
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         # PyG hands only a^T x on to what computes the scores: the lengths of x are taken where x is made.
         made: list[Tensor] = []
@@ -97,7 +96,8 @@ class _GAT(_Normalized):
         try:
             return super().forward(*args, **kwargs)
         finally:
-            remove_all(handles)
+            for handle in handles:
+                handle.remove()
             del self.__dict__["_made"]
 
     def edge_updater(self: Any, edge_index: Any, alpha: Any, edge_attr: Any = None, size: Any = None) -> Any:
@@ -124,7 +124,7 @@ class _GAT(_Normalized):
         return self._dropped(alpha.to(alpha_j.dtype))
 
 
-class _GATv2(_Normalized):
+class _GATv2(Normalized):
     def edge_updater(self: Any, edge_index: Any, x: Any, edge_attr: Any = None, size: Any = None) -> Any:
         source = lengths(x[0])
         self._measure(edge_index, source if x[1] is x[0] else lengths(x[1]), source)
@@ -143,7 +143,7 @@ class _GATv2(_Normalized):
         return self._dropped(self._softmax(score, index, dim_size).to(x_j.dtype))
 
 
-class _Transformer(_Normalized):
+class _Transformer(Normalized):
     def propagate(self: Any, edge_index: Any, query: Tensor, key: Tensor, value: Tensor, edge_attr: Any) -> Any:
         self._measure(edge_index, lengths(query), lengths(key), lengths(value))
         given = {"query": query, "key": key, "value": value, "edge_attr": edge_attr}

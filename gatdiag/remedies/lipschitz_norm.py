@@ -27,9 +27,8 @@ from torch import Tensor, nn
 
 from gatdiag import metrics
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied, has_remedy, module_of, positive, put_on, refuse_without_values, take_off
-from gatdiag.remedies.lipschitz_layers import CLASSES, Mode, lengths
-from gatdiag.structure import unwrapped
+from gatdiag.remedies.applied import Applied, module_of, positive, put_on, refuse_without_values, take_off
+from gatdiag.remedies.lipschitz_layers import CLASSES, Mode, Normalized, lengths
 from gatdiag.structure.adapters import adapter_name
 
 _OF_THE_AUTHORS: Final = ("GATConv", "TransformerConv")
@@ -75,11 +74,11 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
     alpha = positive(alpha, "alpha is the size of the largest score")
     if mode not in get_args(Mode):
         raise InputError(f"Expected mode 'paper' or 'code', got {mode!r}")
-    named = unwrapped(module_of(model)).named_modules()
-    layers = {name or "the model": module for name, module in named if adapter_name(module) in CLASSES}
+    user = module_of(model)
+    layers = {name or "the model": layer for name, layer in user.named_modules() if adapter_name(layer) in CLASSES}
     if not layers:
         raise ModelError(f"Expected a model with {', '.join(CLASSES)}, got {type(model).__name__} without any")
-    refuse_without_values(unwrapped(model).named_parameters())
+    refuse_without_values(user.named_parameters())
     applied = Applied("lipschitz_normalize")
     with applied.changing():
         for name, layer in layers.items():
@@ -89,7 +88,7 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
 
 def _normalize_(applied: Applied, name: str, layer: Any, alpha: float, mode: Mode) -> None:
     kind = adapter_name(layer) or ""
-    if has_remedy(layer, CLASSES[kind]):
+    if isinstance(layer, Normalized):
         raise ModelError(f"{name} is normalized already: undo that first")
     own = [method for method in _OVERRIDABLE if not _is_of_pyg(getattr(layer, method, None))]
     if own:
@@ -147,8 +146,7 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
         >>> round(lipschitz_bound(layer, torch.tensor([[0, 1], [1, 0]]), 2).item(), 3)  # a mean of two, taken twice
         1.225
     """
-    kind = adapter_name(layer) or ""
-    if kind not in CLASSES or not has_remedy(layer, CLASSES[kind]) or getattr(layer, "lipschitz_mode", None) != "paper":
+    if not isinstance(layer, Normalized) or layer.lipschitz_mode != "paper":
         raise ModelError(f"Expected a layer normalized in mode 'paper', got {type(layer).__name__} that is not")
     if getattr(layer, "lin_beta", None) is not None:
         return torch.tensor(math.inf, dtype=torch.float64)
@@ -162,7 +160,7 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
     ]
     square = torch.stack(bounds)[place].square()
     received = torch.zeros_like(square).index_add(0, source, square[target])
-    sources, own = _weight_norms(layer, kind)
+    sources, own = _weight_norms(layer, adapter_name(layer))
     heads = (sources.square().unsqueeze(1) * received + own.square().unsqueeze(1) * square).amax(1).sqrt()
     bound = metrics.heads_bound(heads, concat=bool(layer.concat))
     for name in ("res", "lin_skip"):
@@ -171,7 +169,7 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
     return bound
 
 
-def _weight_norms(layer: Any, kind: str) -> tuple[Tensor, Tensor]:
+def _weight_norms(layer: Any, kind: str | None) -> tuple[Tensor, Tensor]:
     """(H,) each: of what moves with a neighbor, and with the target."""
 
     def norm(linear: Any) -> Tensor:

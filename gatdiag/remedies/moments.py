@@ -4,42 +4,27 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from torch import Tensor
-from torch.optim import (
-    ASGD,
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    Muon,
-    NAdam,
-    Optimizer,
-    RAdam,
-    RMSprop,
-    Rprop,
-)
+from torch import Tensor, optim
 
 from gatdiag.errors import OptimizerError
 from gatdiag.remedies.orbit import multiply_
 
 _ADAM = MappingProxyType({"exp_avg": -1, "exp_avg_sq": -2})
 
-POWERS: Final[Mapping[type[Optimizer], Mapping[str, int]]] = MappingProxyType(
+POWERS: Final[Mapping[type[optim.Optimizer], Mapping[str, int]]] = MappingProxyType(
     {
-        SGD: {"momentum_buffer": -1},
-        Muon: {"momentum_buffer": -1},
-        ASGD: {"ax": 1},
-        Adam: {**_ADAM, "max_exp_avg_sq": -2},
-        AdamW: {**_ADAM, "max_exp_avg_sq": -2},
-        NAdam: _ADAM,
-        RAdam: _ADAM,
-        Adamax: {"exp_avg": -1, "exp_inf": -1},
-        Adagrad: {"sum": -2},
-        Adadelta: {"square_avg": -2, "acc_delta": 2},
-        RMSprop: {"square_avg": -2, "grad_avg": -1, "momentum_buffer": 0},
-        Rprop: {"prev": -1, "step_size": 1},
+        optim.SGD: {"momentum_buffer": -1},
+        optim.Muon: {"momentum_buffer": -1},
+        optim.ASGD: {"ax": 1},
+        optim.Adam: {**_ADAM, "max_exp_avg_sq": -2},
+        optim.AdamW: {**_ADAM, "max_exp_avg_sq": -2},
+        optim.NAdam: _ADAM,
+        optim.RAdam: _ADAM,
+        optim.Adamax: {"exp_avg": -1, "exp_inf": -1},
+        optim.Adagrad: {"sum": -2},
+        optim.Adadelta: {"square_avg": -2, "acc_delta": 2},
+        optim.RMSprop: {"square_avg": -2, "grad_avg": -1, "momentum_buffer": 0},
+        optim.Rprop: {"prev": -1, "step_size": 1},
     }
 )
 """Optimizer -> name of a state tensor -> the power of s it scales with, where weights are multiplied by s.
@@ -49,7 +34,7 @@ gradients that are normalized already. State with one value a parameter (step co
 """
 
 
-def powers_of(optimizer: Optimizer) -> Mapping[str, int]:
+def powers_of(optimizer: optim.Optimizer) -> Mapping[str, int]:
     """How the state of an optimizer scales with the weights.
 
     Raises:

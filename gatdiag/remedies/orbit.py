@@ -108,8 +108,8 @@ class Orbit:
         return {name: part.reshape(self._shapes[name]) for name, part in zip(self._shapes, parts, strict=True)}
 
 
-def multiply_(tensor: Tensor, factor: Tensor, power: int = 1) -> Tensor:
-    """Multiply a tensor of any floating dtype by a power of a factor, in place, rounding once."""
+def multiply_(tensor: Tensor, factor: Tensor) -> Tensor:
+    """Multiply a tensor of any floating dtype by a float64 factor, in place, rounding once."""
     own = tensor.detach()
-    own.copy_(own.to(torch.float64) * factor.to(tensor.device) ** power)
+    own.copy_(own.to(torch.float64) * factor.to(tensor.device))
     return tensor

@@ -1,6 +1,7 @@
 """Balance a model without changing the function it computes."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -12,12 +13,12 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Laws, find_laws
 from gatdiag.laws.prediction import held_by
 from gatdiag.laws.repetition import repetition
-from gatdiag.remedies.applied import Applied, Kept, module_of
+from gatdiag.remedies.applied import Applied, module_of
 from gatdiag.remedies.least_norm import Rescaling, relative_gradients
 from gatdiag.remedies.moments import powers_of, scaled_moments
 from gatdiag.remedies.orbit import Tensors, multiply_
 from gatdiag.remedies.verification import OutputDifference, verified_balancing
-from gatdiag.structure import replicate, unwrapped
+from gatdiag.structure import replicate
 
 Towards: TypeAlias = Literal["c", "relative-gradients"]
 
@@ -118,7 +119,7 @@ def rebalance_(
     """
     if towards not in get_args(Towards):
         raise InputError(f"Expected towards to be one of {', '.join(get_args(Towards))}, got {towards!r}.")
-    user = unwrapped(module_of(model))
+    user = module_of(model)
     powers = {} if optimizer is None else checked_powers(user, optimizer)
     laws = repeatable_laws(user, args, kwargs)
     gradients = None if towards == "c" else _gradients(laws.parameters)
@@ -128,7 +129,7 @@ def rebalance_(
     weights = {name: multiply_(laws.parameters[name].detach().clone(), scale) for name, scale in scales.items()}
     c_before, imbalance_before = _imbalance(laws, rescaling, laws.parameters, relative)
     if relative is not None:
-        relative |= {name: multiply_(relative[name], scale, -2) for name, scale in scales.items()}
+        relative |= {name: multiply_(relative[name], scale**-2) for name, scale in scales.items()}
     c_after, imbalance_after = _imbalance(laws, rescaling, {**laws.parameters, **weights}, relative)
     done = Rebalanced(
         towards,
@@ -136,7 +137,7 @@ def rebalance_(
         c_after,
         imbalance_before,
         imbalance_after,
-        rescaling.by_law,
+        {laws[number].name: math.exp(rescaling.coordinates[number]) for number in rescaling.balanced},
         scales,
         (*rescaling.skipped, *laws.excluded, *_frozen(user)),
         double,
@@ -145,7 +146,9 @@ def rebalance_(
     with done.changing():
         for name, scale in [(name, scale) for name, scale in scales.items() if bool((scale != 1).any())]:
             what = f"multiplied by {float(scale.min()):.3g} to {float(scale.max()):.3g}"
-            done.record(name, what, _way_back(laws.parameters[name], optimizer))
+            parameter = laws.parameters[name]
+            held = parameter, parameter.grad, *_state(parameter, optimizer).values()
+            done.remember(name, what, *(tensor for tensor in held if isinstance(tensor, Tensor)))
         rescale_(laws.parameters, scales, optimizer, powers)
         return done
 
@@ -155,18 +158,6 @@ def _gradients(parameters: Tensors) -> dict[str, Tensor]:
     if not found and parameters:
         raise InputError("Expected gradients, got a model without: call this after loss.backward().")
     return found
-
-
-def _way_back(parameter: Tensor, optimizer: Optimizer | None) -> Callable[[], None]:
-    """Puts back a parameter, its gradient if that is still there, and what an optimizer remembers of it."""
-    state = _state(parameter, optimizer)
-    kept = [Kept(tensor) for tensor in (parameter, parameter.grad, *state.values()) if isinstance(tensor, Tensor)]
-
-    def put_back() -> None:
-        for tensor in kept:
-            tensor.put_back()
-
-    return put_back
 
 
 def _state(parameter: Tensor, optimizer: Optimizer | None) -> Mapping[str, Any]:

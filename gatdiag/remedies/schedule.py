@@ -1,19 +1,16 @@
 """Rebalancing again and again while a model trains."""
 
-from functools import partial
 from typing import Any, get_args
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.applied import Applied, module_of, remove_all
+from gatdiag.remedies.applied import Applied, module_of
 from gatdiag.remedies.least_norm import balanced_point
 from gatdiag.remedies.orbit import Orbit
 from gatdiag.remedies.rebalance import Towards, checked_powers, repeatable_laws, rescale_
 from gatdiag.remedies.verification import verified_balancing
-from gatdiag.structure import unwrapped
 
 
 class Rebalance(Applied):
@@ -80,7 +77,7 @@ class Rebalance(Applied):
             raise InputError(f"every= is a number of steps: a whole number from 1 was expected, got {every!r}")
         if criterion not in get_args(Towards):
             raise InputError(f"Expected criterion {' or '.join(map(repr, get_args(Towards)))}, got {criterion!r}")
-        user = unwrapped(module_of(model))
+        user = module_of(model)
         self._powers = checked_powers(user, optimizer)
         laws = repeatable_laws(user, args, kwargs)
         checked, _, _ = verified_balancing(user, laws, None, args, kwargs)
@@ -91,11 +88,8 @@ class Rebalance(Applied):
         self._every, self._is_of_gradients = every, criterion == "relative-gradients"
         self._model, self._kinds = user, [type(module) for module in user.modules()]
         self._steps = self.times = 0
-        handles: list[RemovableHandle] = []
         what = f"{len(checked.balanced)} laws, towards {criterion}, every {every} steps"
-        self.record(type(user).__name__, what, partial(remove_all, handles))
-        with self.changing():
-            handles.append(optimizer.register_step_pre_hook(self._before_step))
+        self.record(type(user).__name__, what, optimizer.register_step_pre_hook(self._before_step).remove)
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         due = self._steps % self._every == 0

@@ -9,10 +9,8 @@ from torch import Tensor, nn
 from gatdiag.errors import ModelError
 from gatdiag.remedies.applied import Applied, module_of, positive, put_on, refuse_scripted, take_off
 from gatdiag.roles import FEATURE
-from gatdiag.structure import discover, unwrapped
+from gatdiag.structure import discover
 from gatdiag.structure.from_names import FROBENIUS_NORM
-
-_NORM = f"{{}}{FROBENIUS_NORM}"
 
 
 def weight_normalize_(model: nn.Module, c: float = 1.0) -> Applied:
@@ -49,7 +47,7 @@ def weight_normalize_(model: nn.Module, c: float = 1.0) -> Applied:
         (4.0, ['0.weight', '2.weight'])
     """
     c = positive(c, "c is the norm of each weight")
-    user = unwrapped(module_of(model))
+    user = module_of(model)
     weights = _weights(user)
     applied = Applied("weight_normalize")
     with applied.changing():
@@ -67,7 +65,7 @@ def is_rewritten(model: nn.Module, name: str) -> bool:
     layer: Any = reduce(getattr, filter(None, path.split(".")), model)  # get_submodule is not of scripted models
     made, _, mark = attribute.rpartition("_")  # as weight_orig, weight_g, weight_v
     hooked = mark in ("orig", "g", "v") and isinstance(getattr(layer, made, None), Tensor)
-    return hooked or ".parametrizations." in f".{name}" or hasattr(layer, _NORM.format(attribute))
+    return hooked or ".parametrizations." in f".{name}" or hasattr(layer, attribute + FROBENIUS_NORM)
 
 
 def _weights(model: nn.Module) -> list[nn.Parameter]:
@@ -86,13 +84,13 @@ def _normalize_(applied: Applied, name: str, module: nn.Module, c: float) -> Non
     attribute = name.rpartition(".")[2]
     applied.record(name, f"||W||_F = {c:g}", partial(_restore_, module, attribute))
     weight = module._parameters[attribute]
-    module.register_buffer(_NORM.format(attribute), torch.as_tensor(c).to(weight))
+    module.register_buffer(attribute + FROBENIUS_NORM, torch.as_tensor(c).to(weight))
     put_on(module, _Normalized)
 
 
 def _restore_(module: nn.Module, attribute: str) -> None:
-    module._buffers.pop(_NORM.format(attribute), None)
-    if not any(_NORM.format(name) in module._buffers for name in module._parameters):
+    module._buffers.pop(attribute + FROBENIUS_NORM, None)
+    if not any(name + FROBENIUS_NORM in module._buffers for name in module._parameters):
         take_off(module, _Normalized)
 
 
@@ -101,13 +99,13 @@ class _Normalized:
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)  # type: ignore[misc]
-        c = vars(self)["_buffers"].get(_NORM.format(name))
+        c = vars(self)["_buffers"].get(name + FROBENIUS_NORM)
         return found if c is None else frobenius_normalized(found, c)
 
     def _save_to_state_dict(self: Any, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[misc]
         for name, weight in self._parameters.items():  # PyG's linear layers save what they compute with, no buffers
-            if (norm := _NORM.format(name)) in self._buffers:
+            if (norm := name + FROBENIUS_NORM) in self._buffers:
                 destination[f"{prefix}{name}"] = weight if keep_vars else weight.detach()
                 destination[f"{prefix}{norm}"] = self._buffers[norm]
 

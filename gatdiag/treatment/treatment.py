@@ -4,7 +4,7 @@ import math
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -94,7 +94,7 @@ def treat(
         raise InputError(f"before: expected a run for each of {len(known)} seeds, got {len(before)}")
     if not (before or overwrite) and place.is_dir() and any(place.iterdir()):
         raise InputError(f"{place} is not empty: give another folder, or say overwrite=True to replace the treatment")
-    session = _Session(make_model, train, inputs, known, place, overwrite, on_progress or _silent)
+    session = _Session(make_model, train, inputs, known, place, overwrite, on_progress or (lambda _: None))
     try:
         done = session.run(given, [load(place) for place in before])
     except BaseException as error:  # whatever ends it, what was recorded is shown, and the error goes on
@@ -104,20 +104,10 @@ def treat(
     return done
 
 
-def _silent(_: str) -> None:
-    pass
-
-
 def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    try:
-        known = tuple(seeds)
-    except TypeError:
-        known = ()
-    if (
-        not known
-        or not all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in known)
-        or len({*known}) < len(known)
-    ):
+    known = tuple(seeds) if isinstance(seeds, Iterable) else ()
+    fits = all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in known)
+    if not known or not fits or len({*known}) < len(known):
         raise InputError(f"seeds: expected different whole numbers from 0 to 2**32 - 1, got {seeds!r}")
     return known
 
@@ -161,7 +151,7 @@ class _Session:
             before = self.with_run(before, run)
         before = before if recorded else self.trained(before)
         self.done = done = Treatment(self.folder, self.seeds, self.yardstick, before)
-        options = list(self.options(before, given))
+        options = _options(before, given)
         basis, tried = before, set[str]()
         while options and len(done.trials) < _MOST:
             option = options.pop(0)
@@ -172,33 +162,11 @@ class _Session:
             self.done = done = replace(done, trials=(*done.trials, trial))
             self.tell(result(trial))
             if trial.helped:
-                basis, options = trial, []
-                if not _is_treatable(trial.verdict) or given is not None:
-                    break
-                options = list(self.options(trial, None))
+                basis = trial
+                options = _options(trial, None) if given is None else []
             elif given is None and _shows_another(trial):
-                options = [*list(self.options(trial, None))[:1], *options]
+                options = [*_options(trial, None)[:1], *options]
         return done
-
-    # --- what to try --------------------------------------------------------------------------------------------------
-
-    def options(self, trial: Trial, given: str | tuple[Action, ...] | None) -> Iterator[Trial]:
-        """Remedies on top of those of a trial, the verdict's first."""
-        if isinstance(given, tuple):
-            yield Trial("", None, given, "\n".join(f"# {action}" for action in given))
-            return
-        verdict = trial.verdict
-        if given is None and not (_is_treatable(verdict) and verdict is not None and verdict.actions):
-            return  # nothing is wrong, or what is wrong has to be changed by hand before anything else
-        findings = _in_turn(trial)
-        if given is not None and given not in [finding.code for finding in findings if finding.actions]:
-            raise InputError(
-                f"remedy: expected the code of a finding that can be treated, got {given!r}; of this training: "
-                f"{listed([finding.code for finding in findings if finding.actions]) or 'none'}"
-            )
-        for finding in findings:
-            if finding.actions and given in (None, finding.code):
-                yield _on_top(trial, finding)
 
     # --- trainings ----------------------------------------------------------------------------------------------------
 
@@ -221,7 +189,8 @@ class _Session:
     def one(self, trial: Trial, seed: int) -> tuple[Run, list[str]]:
         """One training; all random states are given back."""
         folder = self.folder / trial.name / f"seed-{seed}"
-        with random_state(seed, _devices()):
+        devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+        with random_state(seed, devices):
             model = self.make_model()
             self.check(model)
             dose = Dose(model, self.inputs)
@@ -297,8 +266,7 @@ class _Session:
     # --- what came of it ----------------------------------------------------------------------------------------------
 
     def value(self, run: Run) -> float:
-        if self.yardstick is None:
-            self.yardstick = yardstick(run)
+        self.yardstick = self.yardstick or yardstick(run)
         if self.yardstick is None:
             raise InputError(
                 "train(model, recorder) logged no loss and no score, so that trainings cannot be compared: call "
@@ -318,12 +286,24 @@ def _counted(trial: Trial) -> list[float]:
     return [math.nan if Facts(run).is_broken else value for run, value in zip(trial.runs, trial.values, strict=True)]
 
 
-def _devices() -> list[torch.device]:
-    return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+# --- what to try ------------------------------------------------------------------------------------------------------
 
 
-def _is_treatable(verdict: Finding | None) -> bool:
-    return verdict is not None and verdict.is_problem and verdict.severity != "note"
+def _options(trial: Trial, given: str | tuple[Action, ...] | None) -> list[Trial]:
+    """Remedies on top of those of a trial, the verdict's first."""
+    if isinstance(given, tuple):
+        return [Trial("", None, given, "\n".join(f"# {action}" for action in given))]
+    verdict, findings = trial.verdict, [finding for finding in _in_turn(trial) if finding.actions]
+    if given is None:
+        # if nothing is wrong, or what is wrong has to be changed by hand before anything else, there are none
+        treatable = verdict is not None and verdict.is_problem and verdict.severity != "note" and verdict.actions
+        return [_on_top(trial, finding) for finding in findings] if treatable else []
+    if given not in (codes := [finding.code for finding in findings]):
+        raise InputError(
+            f"remedy: expected the code of a finding that can be treated, got {given!r}; of this training: "
+            f"{listed(codes) or 'none'}"
+        )
+    return [_on_top(trial, finding) for finding in findings if finding.code == given]
 
 
 def _in_turn(trial: Trial) -> list[Finding]:

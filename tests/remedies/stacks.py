@@ -1,6 +1,9 @@
 """Small stacks of every kind that the balanced schemes speak of, and what to run them on."""
 
 import sys
+from contextlib import contextmanager
+from fractions import Fraction
+from itertools import count, pairwise
 from pathlib import Path
 
 import torch
@@ -8,6 +11,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, Linear
 
 from gatdiag import remedies
 from gatdiag.experiments.models import Stack, gat, gcn
+from gatdiag.laws import Law, Term
 
 REMEDIES = Path(remedies.__file__).parent
 
@@ -62,8 +66,54 @@ def initialized(model, *args, **kwargs):
     return model
 
 
-def interrupt_at(line, call, files="*.py"):
-    """Raise KeyboardInterrupt at that line of what runs of the remedies; what the call returned, or None."""
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@contextmanager
+def unchanged(model):
+    """Every parameter is afterwards what it was before, bit for bit."""
+    before = [parameter.clone() for parameter in model.parameters()]
+    yield
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+def neurons(*widths):
+    """The terms of each neuron of a multilayer perceptron without biases, weights "0", "1", ... of shape (out, in)."""
+    shapes = [(out, into) for into, out in pairwise(widths)]
+    return [
+        (
+            Term(str(layer), shape, (0,), ((i,),), Fraction(1)),
+            Term(str(layer + 1), following, (1,), ((i,),), Fraction(-1)),
+        )
+        for layer, (shape, following) in enumerate(pairwise(shapes))
+        for i in range(shape[0])
+    ]
+
+
+def law(*terms):
+    return Law("law", "neuron", "", None, terms, True, 0.0)
+
+
+def weights(*widths, seed=0, spread=0.0):
+    """Random ones of such a perceptron, each row as large as it happens to be."""
+    generator, drawn = seeded(seed), {}
+    for layer, (into, out) in enumerate(pairwise(widths)):
+        size = (spread * torch.randn(out, 1, generator=generator, dtype=torch.float64)).exp()
+        drawn[str(layer)] = size * torch.randn(out, into, generator=generator, dtype=torch.float64)
+    return drawn
+
+
+def interrupts(call, files="*.py"):
+    """Interrupt a call at each line of the remedies that it runs: (line, None) each time, then what it returns."""
+    for line in count(1):
+        returned = _interrupt_at(line, call, files)
+        yield line, returned
+        if returned is not None:
+            return
+
+
+def _interrupt_at(line, call, files):
     reached, names = 0, [str(path) for path in REMEDIES.glob(files)]
 
     def trace(frame, event, _):

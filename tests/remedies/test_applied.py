@@ -10,35 +10,24 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch_geometric.nn import GATConv, GATv2Conv, HeteroConv, LayerNorm, PairNorm
 
+from gatdiag.experiments.models import Stack
 from gatdiag.remedies import Skip, initialize_, insert_after_, lipschitz_normalize_, rebalance_, weight_normalize_
 from gatdiag.structure import discover
-from tests.remedies.stacks import interrupt_at
+from tests.remedies.stacks import interrupts
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
 X = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
 
 
-class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.convs = nn.ModuleList([GATv2Conv(6, 3, heads=2), GATv2Conv(6, 6)])
-        self.out = nn.Linear(6, 6)
-
-    def forward(self, x, edge_index):
-        for conv in self.convs:
-            x = conv(x, edge_index).relu()
-        return self.out(x)
-
-
 def network():
     torch.manual_seed(0)
-    model = Network()
+    model = Stack([GATv2Conv(6, 3, heads=2), GATv2Conv(6, 6), nn.Linear(6, 6)])
     return model, torch.optim.Adam(model.parameters())
 
 
 REMEDIES = {
     "scores": lipschitz_normalize_,
-    "norm": lambda model: insert_after_(model, "[co]*[0-9t]", LayerNorm(6)),
+    "norm": lambda model: insert_after_(model, "convs.*", LayerNorm(6)),
     "weights": lambda model: weight_normalize_(model, 2.0),
 }
 
@@ -121,7 +110,7 @@ def test_layers_with_several_remedies_are_pickled():
 
 def test_copies_live_on_when_a_remedy_is_undone():
     model, _ = network()
-    with insert_after_(model, "out", Skip()), weight_normalize_(model, 2.0):
+    with insert_after_(model, "convs.2", Skip()), weight_normalize_(model, 2.0):
         expected = model(X, EDGES)
         best = copy.deepcopy(model)
     assert not torch.equal(model(X, EDGES), expected)
@@ -176,20 +165,18 @@ def test_a_heterogeneous_model_takes_every_remedy_and_gives_it_back():
 
 def test_a_parametrization_of_the_users_stays():
     model, _ = network()
-    applied = insert_after_(model, "out", Skip())
-    parametrizations.weight_norm(model.out)
+    applied = insert_after_(model, "convs.2", Skip())
+    parametrizations.weight_norm(model.convs[2])
     applied.undo()
-    assert nn.utils.parametrize.is_parametrized(model.out, "weight")
+    assert nn.utils.parametrize.is_parametrized(model.convs[2], "weight")
     assert model(X, EDGES).isfinite().all()
 
 
 @pytest.mark.parametrize("kind", REMEDIES)
 def test_an_interrupt_at_any_line_leaves_nothing_behind(kind):
     model, optimizer = network()
-    before, line, applied = state_of(model, optimizer), 0, None
-    while applied is None:
-        line += 1
-        applied = interrupt_at(line, lambda: REMEDIES[kind](model))
+    before = state_of(model, optimizer)
+    for line, applied in interrupts(lambda: REMEDIES[kind](model)):
         assert applied is not None or state_of(model, optimizer) == before, line
     assert line > 10
     applied.undo()

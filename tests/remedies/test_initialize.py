@@ -30,18 +30,20 @@ from gatdiag.experiments.models import Stack, gat, gcn
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import train
 from gatdiag.remedies import SCHEMES, initialize_, rebalance_
-from tests.remedies.stacks import EDGES, STACKS, X, initialized, interrupt_at
+from gatdiag.structure.copying import changed
+from tests.remedies.stacks import EDGES, STACKS, X, initialized, interrupts, seeded, unchanged
 
 BALANCED = ("balanced_xavier", "balanced_orthogonal")
 PAPERS = ("xavier", "xavier_zero_attention", *BALANCED)
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def squares(weight, axis):
     return weight.detach().double().square().sum(axis)
+
+
+def c_of_neurons(model, *inputs):
+    laws = gatdiag.find_laws(model, *inputs)
+    return laws.normalized_c().abs()[[law.kind == "neuron" for law in laws]]
 
 
 @pytest.mark.parametrize(
@@ -249,10 +251,7 @@ class Normed(nn.Module):
 
 def test_with_inputs_the_laws_say_what_leads_where():
     model = initialized(Normed(), "balanced_xavier", X, edge_index=EDGES, generator=seeded())
-    laws = gatdiag.find_laws(model, X, EDGES)
-    neurons = torch.tensor([law.kind == "neuron" for law in laws])
-    assert neurons.any()
-    assert laws.normalized_c()[neurons].abs().max() < 1e-6
+    assert c_of_neurons(model, X, EDGES).max() < 1e-6
     assert torch.equal(model.norm.module.weight, torch.ones(6))
 
 
@@ -269,10 +268,9 @@ class Edged(nn.Module):
 def test_neurons_balance_beside_edge_features(conv):
     inputs = (X, EDGES, torch.ones(EDGES.shape[1], 2))
     model = initialized(Edged(conv), "balanced_orthogonal", *inputs, generator=seeded())
-    laws = gatdiag.find_laws(model, *inputs)
-    c = [abs(c) for law, c in zip(laws, laws.normalized_c().tolist(), strict=True) if law.kind == "neuron"]
+    c = c_of_neurons(model, *inputs)
     assert len(c) == 4
-    assert max(c) < 1e-6
+    assert c.max() < 1e-6
     assert model.first.lin_edge.weight.any()
 
 
@@ -287,10 +285,9 @@ def test_target_weights_of_gat_stay_alive():
             return self.second((h, h), edge_index)
 
     model = initialized(Bipartite(), "balanced_orthogonal", X, EDGES, generator=seeded())
-    laws = gatdiag.find_laws(model, X, EDGES)
-    c = [abs(c) for law, c in zip(laws, laws.normalized_c().tolist(), strict=True) if law.kind == "neuron"]
+    c = c_of_neurons(model, X, EDGES)
     assert len(c) == 4
-    assert max(c) < 1e-6
+    assert c.max() < 1e-6
     assert model.first.lin_dst.weight.any()  # with the attention vector at zero, both would stay there
 
 
@@ -321,13 +318,8 @@ class RGCN(nn.Module):
         return self.conv(x, edge_index, torch.zeros(edge_index.shape[1], dtype=torch.long))
 
 
-class Saturating(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(5, 4), nn.Linear(4, 3)
-
-    def forward(self, x, edge_index):
-        return self.second(self.first(x).tanh())
+def saturating():
+    return Stack([nn.Linear(5, 4), nn.Linear(4, 3)], activation=torch.tanh)
 
 
 def tied():
@@ -356,7 +348,7 @@ def tied():
             (X, EDGES),
             r"got convs.0.conv.weight of shape \[1, 5, 4",
         ),
-        (Saturating, "balanced_xavier", (X, EDGES), r"neurons have laws.*tanh.*Leave the inputs out"),
+        (saturating, "balanced_xavier", (X, EDGES), r"neurons have laws.*tanh.*Leave the inputs out"),
         (tied, "balanced_xavier", (), r"convs.2 is a GATv2Conv with convs.2.att"),
         (lambda: weight_norm(nn.Linear(5, 3)), "xavier", (), r"parametrizations.weight.original0.*Initialize first"),
         (
@@ -370,10 +362,8 @@ def tied():
 def test_what_is_not_clear_is_refused_and_nothing_changed(model, scheme, inputs, message):
     torch.manual_seed(0)
     made = model()
-    before = [parameter.clone() for parameter in made.parameters()]
-    with pytest.raises(ModelError, match=message):
+    with unchanged(made), pytest.raises(ModelError, match=message):
         initialize_(made, scheme, *inputs)
-    assert all(torch.equal(a, b) for a, b in zip(made.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("scheme", BALANCED)
@@ -391,8 +381,9 @@ def test_concatenated_layers_are_mirrored_each_by_itself():
 
 
 def test_an_activation_without_laws_is_no_matter_in_a_stack():
-    model = initialized(Saturating(), "balanced_orthogonal", generator=seeded())
-    assert squares(model.first.weight, 1).tolist() == pytest.approx(squares(model.second.weight, 0).tolist())
+    model = initialized(saturating(), "balanced_orthogonal", generator=seeded())
+    first, second = model.convs
+    assert squares(first.weight, 1).tolist() == pytest.approx(squares(second.weight, 0).tolist())
 
 
 def test_an_unknown_scheme_is_answered_with_the_known_ones():
@@ -522,8 +513,7 @@ COMBINATIONS = [
 
 def inputs_of(name, dtype=torch.float64):
     given = HETERO if name.startswith("hetero") else (X, EDGES)
-    return tuple({k: v.to(dtype) if v.is_floating_point() else v for k, v in g.items()} if isinstance(g, dict) else
-                 g.to(dtype) if g.is_floating_point() else g for g in given)  # fmt: skip
+    return changed(given, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 @pytest.mark.parametrize(("scheme", "options"), COMBINATIONS, ids=[scheme for scheme, _ in COMBINATIONS])
@@ -653,12 +643,11 @@ def test_branches_may_begin_at_zero():
 @pytest.mark.parametrize("inputs", [(), (X, EDGES)], ids=["stack", "laws"])
 def test_undoing_puts_the_weights_back_bit_for_bit(scheme, inputs):
     model = gat(5, 3, hidden_channels=6, layers=3)
-    before, output = [parameter.clone() for parameter in model.parameters()], model(X, EDGES)
-    with initialize_(model, scheme, *inputs, balanced=True) as applied:
+    output = model(X, EDGES)
+    with unchanged(model), initialize_(model, scheme, *inputs, balanced=True) as applied:
         assert {change.where for change in applied.changes} == {name for name, _ in model.named_parameters()}
         assert str(applied).startswith("initialize:\n  convs.0.")
         assert not torch.equal(model(X, EDGES), output)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
     assert torch.equal(model(X, EDGES), output)
 
 
@@ -676,10 +665,8 @@ def test_twice_is_once():
 def test_an_interrupt_at_any_line_changes_nothing():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 2), nn.ReLU(), nn.Linear(2, 3))
-    before, line, applied = [parameter.clone() for parameter in model.parameters()], 0, None
-    while applied is None:
-        line += 1
-        applied = interrupt_at(line, lambda: initialize_(model, "balanced_orthogonal"), "initialize.py")
+    before = [parameter.clone() for parameter in model.parameters()]
+    for line, applied in interrupts(lambda: initialize_(model, "balanced_orthogonal"), "initialize.py"):
         if applied is None:
             assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True)), line
     assert line > 20
@@ -708,10 +695,8 @@ def test_an_interrupt_at_any_line_changes_nothing():
 )
 def test_options_that_do_not_fit_are_refused_and_nothing_changed(options, message):
     model = gat(5, 3, hidden_channels=4, layers=3)
-    before = [parameter.clone() for parameter in model.parameters()]
-    with pytest.raises(InputError, match=message):
+    with unchanged(model), pytest.raises(InputError, match=message):
         initialize_(model, **{"scheme": "xavier"} | options)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
 def test_a_scripted_model_balances_too():
@@ -725,10 +710,9 @@ def test_a_scripted_model_balances_too():
 @pytest.mark.parametrize("inputs", [(), (X, EDGES)], ids=["stack", "laws"])
 def test_weights_that_their_dtype_cannot_hold_are_refused_and_nothing_changed(beta, inputs):
     model = gat(5, 3, hidden_channels=4, layers=3)
-    before = [parameter.clone() for parameter in model.parameters()]
-    with pytest.raises(ModelError, match=r"torch.float32 can hold, but those of convs.0.lin_l.weight would be"):
+    message = r"torch.float32 can hold, but those of convs.0.lin_l.weight would be"
+    with unchanged(model), pytest.raises(ModelError, match=message):
         initialize_(model, "balanced_xavier", *inputs, beta=beta)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("scheme", ["xavier", "balanced_orthogonal"])
@@ -746,7 +730,5 @@ def test_a_model_without_memory_is_refused(scheme):
 )
 def test_branches_that_would_stay_at_zero_are_refused_and_nothing_changed(model, message):
     made = model()
-    before = [parameter.clone() for parameter in made.parameters()]
-    with pytest.raises(ModelError, match=message):
+    with unchanged(made), pytest.raises(ModelError, match=message):
         initialize_(made, "xavier", X, EDGES, zero_branches=True)
-    assert all(torch.equal(a, b) for a, b in zip(made.parameters(), before, strict=True))

@@ -29,14 +29,15 @@ STEPS = {
 FACTOR = torch.tensor([[0.02], [1.0], [30.0]], dtype=torch.float64)
 
 
-def warmed_up(make, shape=(3, 4), steps=12):
+def warmed_up(make, steps=12, factor=1.0):
+    """A weight times a factor, its optimizer after some gradients divided by it, and the next gradient."""
     generator = torch.Generator().manual_seed(0)
-    weight = torch.nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
+    weight = torch.nn.Parameter(torch.randn(3, 4, generator=generator, dtype=torch.float64) * factor)
     optimizer = make([weight])
     for _ in range(steps):
-        weight.grad = torch.randn(shape, generator=generator, dtype=torch.float64)
+        weight.grad = torch.randn(3, 4, generator=generator, dtype=torch.float64) / factor
         optimizer.step()
-    return weight, optimizer, torch.randn(shape, generator=generator, dtype=torch.float64)
+    return weight, optimizer, torch.randn(3, 4, generator=generator, dtype=torch.float64) / factor
 
 
 def twin_of(weight, optimizer, make):
@@ -79,12 +80,7 @@ def test_moments_are_those_of_gradients_taken_at_the_rescaled_weights(name):
     make, _ = STEPS[name]
     weight, optimizer, _ = warmed_up(make)
     rescale_moments_(optimizer.state[weight], FACTOR, powers_of(optimizer))
-    generator = torch.Generator().manual_seed(0)
-    twin = torch.nn.Parameter(torch.randn(3, 4, generator=generator, dtype=torch.float64) * FACTOR)
-    follower = make([twin])
-    for _ in range(12):
-        twin.grad = torch.randn(3, 4, generator=generator, dtype=torch.float64) / FACTOR
-        follower.step()
+    twin, follower, _ = warmed_up(make, factor=FACTOR)
     for key, value in follower.state[twin].items():
         if isinstance(value, torch.Tensor) and key != "ax":  # the average of weights, which go other ways
             torch.testing.assert_close(optimizer.state[weight][key], value, rtol=1e-10, atol=0)

@@ -5,12 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from gatdiag.laws import Law, Term
+from gatdiag.laws import Term
 from gatdiag.remedies.orbit import Orbit, multiply_
-
-
-def law(*terms):
-    return Law("law", "neuron", "", None, terms, True, 0.0)
+from tests.remedies.stacks import law
 
 
 def term(parameter, shape, axes, *indices, exponent=1):
@@ -84,7 +81,7 @@ def test_multiplying_rounds_once(dtype):
     factor = torch.tensor([[0.3], [7.7]], dtype=torch.float64)
     expected = (tensor.detach().double() * factor**-2).to(dtype)
     version = tensor._version
-    assert multiply_(tensor, factor, -2) is tensor
+    assert multiply_(tensor, factor**-2) is tensor
     assert torch.equal(tensor, expected)
     assert tensor._version > version  # autograd is to notice that a saved weight was changed
     assert tensor.is_leaf

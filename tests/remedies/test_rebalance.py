@@ -18,7 +18,7 @@ from gatdiag.remedies import rebalance as rebalance_module
 from gatdiag.remedies import rebalance_
 from gatdiag.remedies.orbit import Orbit, multiply_
 from tests.laws.zoo import ZOO, build
-from tests.remedies.stacks import EDGES, STACKS, X, initialized, interrupt_at
+from tests.remedies.stacks import EDGES, STACKS, X, initialized, interrupts, seeded, unchanged
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 
@@ -189,10 +189,8 @@ class Embedded(nn.Module):
 def test_sparse_gradients_are_refused_and_nothing_changed():
     model, nodes = roughened(Embedded()), torch.tensor([0, 2, 2, 5, 1, 0])
     loss(model(nodes)).backward()
-    before = [parameter.clone() for parameter in model.parameters()]
-    with pytest.raises(ModelError, match="clear them first"):
+    with unchanged(model), pytest.raises(ModelError, match="clear them first"):
         rebalance_(model, nodes)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
     model.zero_grad()
     assert rebalance_(model, nodes).imbalance_after < 1e-6
 
@@ -221,11 +219,7 @@ def test_relative_gradients_balance():
 def test_moments_follow():
     torch.manual_seed(0)
     model = roughened(gat(5, 3, hidden_channels=4, layers=3).double())
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss(model(X.double(), EDGES)).backward()
-        optimizer.step()
+    optimizer = trained(model, X.double(), EDGES)
     before = {name: (p.detach().clone(), copy.deepcopy(optimizer.state[p])) for name, p in named(model)}
     rebalance_(model, X.double(), EDGES, optimizer=optimizer)
     for name, p in named(model):
@@ -239,10 +233,8 @@ def test_moments_follow():
 def test_unknown_optimizers_change_nothing():
     model = roughened(gat(5, 3, hidden_channels=4, layers=3))
     optimizer = torch.optim.LBFGS(model.parameters())
-    before = [parameter.clone() for parameter in model.parameters()]
-    with pytest.raises(OptimizerError, match="make it anew"):
+    with unchanged(model), pytest.raises(OptimizerError, match="make it anew"):
         rebalance_(model, X, EDGES, optimizer=optimizer)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
 def test_frozen_parameters_stay_and_are_named():
@@ -274,9 +266,8 @@ def test_dead_neurons_are_skipped():
 
 def test_a_model_without_laws_is_left_as_it_is():
     model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
-    before = [parameter.clone() for parameter in model.parameters()]
-    done = rebalance_(model, X)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+    with unchanged(model):
+        done = rebalance_(model, X)
     assert (done.factors, done.c_before, done.imbalance_after) == ({}, 0.0, 0.0)
     assert any("tanh" in exclusion.reason for exclusion in done.skipped)
 
@@ -315,10 +306,8 @@ def shared_memory():
 )
 def test_misfits_are_refused_and_nothing_changed(call, error, message):
     model = roughened(gat(5, 3, hidden_channels=4, layers=3))
-    before = [parameter.clone() for parameter in model.parameters()]
-    with pytest.raises(error, match=message):
+    with unchanged(model), pytest.raises(error, match=message):
         call(model)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
 def test_a_network_that_imbalance_keeps_from_training_trains_as_if_it_had_none():
@@ -326,9 +315,7 @@ def test_a_network_that_imbalance_keeps_from_training_trains_as_if_it_had_none()
     settings_ = Experiment(learning_rate=0.2, epochs=60)
 
     def made():
-        return initialized(
-            gat(16, 4, hidden_channels=16, layers=6), "balanced_orthogonal", generator=torch.Generator().manual_seed(0)
-        )
+        return initialized(gat(16, 4, hidden_channels=16, layers=6), "balanced_orthogonal", generator=seeded())
 
     inputs = (graph.x, graph.edge_index)
     stuck, cured = (unbalanced(made(), *inputs, spread=2.0) for _ in range(2))
@@ -351,8 +338,8 @@ def snapshot(model, optimizer):
     return [tensor.tolist() for tensor in tensors]
 
 
-def trained(optimizer_of, model, *inputs):
-    optimizer = optimizer_of(model.parameters())
+def trained(model, *inputs):
+    optimizer = torch.optim.Adam(model.parameters())
     for _ in range(2):
         optimizer.zero_grad()
         loss(model(*inputs)).backward()
@@ -364,7 +351,7 @@ def test_undoing_puts_all_back_bit_for_bit():
     torch.manual_seed(0)
     inputs = X, EDGES
     model = roughened(gat(5, 3, hidden_channels=4, layers=3))
-    optimizer = trained(torch.optim.Adam, model, *inputs)
+    optimizer = trained(model, *inputs)
     before, output = snapshot(model, optimizer), model(*inputs)
     with rebalance_(model, *inputs, optimizer=optimizer) as done:
         assert snapshot(model, optimizer) != before
@@ -379,15 +366,13 @@ def test_undoing_puts_all_back_bit_for_bit():
 def test_an_interrupt_at_any_line_changes_nothing(monkeypatch):
     torch.manual_seed(0)
     model = roughened(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)))
-    optimizer = trained(torch.optim.Adam, model, X)
-    before, line, done = snapshot(model, optimizer), 0, None
+    optimizer = trained(model, X)
+    before = snapshot(model, optimizer)
     laws = rebalance_module.repeatable_laws(model, (X,), {})
     balanced = rebalance_module.verified_balancing(model, laws, None, (X,), {})
     monkeypatch.setattr(rebalance_module, "repeatable_laws", lambda *_: laws)  # both are slow, and change nothing
     monkeypatch.setattr(rebalance_module, "verified_balancing", lambda *_, **__: balanced)
-    while done is None:
-        line += 1
-        done = interrupt_at(line, lambda: rebalance_(model, X, optimizer=optimizer), "rebalance.py")
+    for line, done in interrupts(lambda: rebalance_(model, X, optimizer=optimizer), "rebalance.py"):
         assert done is not None or snapshot(model, optimizer) == before, line
     assert snapshot(model, optimizer) != before
     done.undo()

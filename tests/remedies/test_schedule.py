@@ -10,21 +10,9 @@ from torch_geometric.nn import GATv2Conv
 
 from gatdiag import find_laws
 from gatdiag.errors import InputError, ModelError, OptimizerError
-from gatdiag.experiments.models import gat
+from gatdiag.experiments.models import Stack, gat
 from gatdiag.remedies import Rebalance, lipschitz_normalize_, rebalance_
-from tests.remedies.stacks import interrupt_at
-
-
-class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.convs = nn.ModuleList([GATv2Conv(5, 6), GATv2Conv(6, 6), GATv2Conv(6, 3)])
-
-    def forward(self, x, edge_index):
-        for conv in self.convs[:-1]:
-            x = conv(x, edge_index).relu()
-        return self.convs[-1](x, edge_index)
-
+from tests.remedies.stacks import interrupts
 
 X = torch.randn(8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 EDGES = torch.randint(0, 8, (2, 30), generator=torch.Generator().manual_seed(1))
@@ -34,7 +22,7 @@ LABELS = torch.arange(8) % 3
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return Network().double()
+    return Stack([GATv2Conv(5, 6), GATv2Conv(6, 6), GATv2Conv(6, 3)]).double()
 
 
 def train(model, optimizer, steps):
@@ -120,7 +108,7 @@ def test_undoing_ends_it(model):
         train(model, optimizer, 2)
     train(model, optimizer, 2)
     assert schedule.times == 2
-    assert str(schedule) == "rebalance:\n  Network: 12 laws, towards c, every 1 steps"
+    assert str(schedule) == "rebalance:\n  Stack: 12 laws, towards c, every 1 steps"
 
 
 def state(model, optimizer):
@@ -135,23 +123,22 @@ def test_an_interrupt_at_any_line_comes_before_all_is_rescaled_or_after_it(model
     start = copy.deepcopy([optimizer.state[weight] for weight in model.parameters()])
     weights = [(weight.detach().clone(), weight.grad.clone()) for weight in model.parameters()]
 
-    def again():
+    def step():
         for weight, (value, gradient), kept in zip(model.parameters(), weights, start, strict=True):
             weight.data.copy_(value)
             weight.grad.copy_(gradient)
             optimizer.state[weight] = copy.deepcopy(kept)
+        schedule._before_step(optimizer)
+        return True
 
     schedule = Rebalance(model, X, EDGES, optimizer=optimizer, every=1)
-    before, line, done, seen = state(model, optimizer), 0, None, set()
-    schedule._before_step(optimizer)
+    before, seen = state(model, optimizer), set()
+    step()
     after = state(model, optimizer)
     assert after != before
-    while done is None:
-        again()
-        line += 1
-        done = interrupt_at(line, lambda: schedule._before_step(optimizer) or True, "*e.py")
+    for line, _ in interrupts(step, "*e.py"):
         found = state(model, optimizer)
-        assert found in (before, after)
+        assert found in (before, after), line
         seen.add(found == after)
     assert line > 20
     assert seen == {False, True}

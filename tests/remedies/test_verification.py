@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -82,16 +83,13 @@ def test_a_change_no_layer_makes_alone_is_refused():
     model = Together().double()
     model.own = [float(model.net[n].bias[0].detach()) for n in (0, 2)]
     laws = gatdiag.find_laws(network(), X)
-    renamed = Laws(
-        [type(law)(**{**vars(law), "terms": tuple(renamed_term(t) for t in law.terms)}) for law in laws],
-        dict(model.named_parameters()),
-    )
+    inside = [
+        replace(law, terms=tuple(replace(term, parameter=f"net.{term.parameter}") for term in law.terms))
+        for law in laws
+    ]
+    renamed = Laws(inside, dict(model.named_parameters()))
     with pytest.raises(ModelError, match="would move"):
         verified_balancing(model, renamed, None, (X.double(),), {})
-
-
-def renamed_term(term):
-    return type(term)(**{**vars(term), "parameter": f"net.{term.parameter}"})
 
 
 class Single(nn.Module):

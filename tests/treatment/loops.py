@@ -14,12 +14,20 @@ def make():
     return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
 
 
-def loop(lr=0.1, steps=40, optimizer=torch.optim.SGD, x=X, clears=True, schedule=None, seen=None, **options):
+class Silent:
+    """A recorder of nothing."""
+
+    @staticmethod
+    def log(**_):
+        pass
+
+
+def loop(lr=0.1, steps=40, optimizer=torch.optim.SGD, x=X, scale=1, clears=True, schedule=None, seen=None, **options):
     def train(model, recorder):
         chosen = optimizer(model.parameters(), lr=lr, **options)
         scheduler = schedule(chosen) if schedule else None
         for _ in range(steps):
-            loss = F.cross_entropy(model(x), Y)
+            loss = F.cross_entropy(scale * model(x), Y)
             loss.backward()
             chosen.step()
             if scheduler is not None:

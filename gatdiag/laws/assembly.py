@@ -22,23 +22,19 @@ class Place(NamedTuple):
     number: int  # position of its layer in order of execution, from 1
     layer: str  # module path of its layer
     order: int  # position of the parameter among all
+    shape: tuple[int, ...]
     is_feature_weight: bool  # whether it is the weight of a product with features
 
 
-def assemble(
-    labels: Mapping[str, Label],
-    shapes: Mapping[str, Sequence[int]],
-    basis: Basis,
-    places: Mapping[str, Place],
-) -> list[Law]:
+def assemble(labels: Mapping[str, Label], basis: Basis, places: Mapping[str, Place]) -> list[Law]:
     """One law for each basis vector that moves a parameter, in order of execution. Residuals are still to be measured.
 
-    Labels (in unbound unknowns), shapes and places are given for each parameter by name.
+    Labels (in unbound unknowns) and places are given for each parameter by name.
     """
     laws: list[tuple[tuple[int, ...], Law]] = []
-    for vector, exponents in enumerate(_exponents(labels, shapes, basis)):
+    for vector, exponents in enumerate(_exponents(labels, basis, places)):
         check_time()
-        terms = _terms(exponents, shapes, places)
+        terms = _terms(exponents, places)
         if terms:
             kind, layer, neuron, name = _named(terms, places)
             place = places[terms[0].parameter]
@@ -75,14 +71,15 @@ _Parts = list[tuple[int, Fraction]]  # basis vector, exponent
 _Exponents = dict[tuple[str, tuple[int, ...]], dict[tuple[int, ...], Fraction]]
 
 
-def _exponents(labels: Mapping[str, Label], shapes: Mapping[str, Sequence[int]], basis: Basis) -> list[_Exponents]:
+def _exponents(labels: Mapping[str, Label], basis: Basis, places: Mapping[str, Place]) -> list[_Exponents]:
     """For each basis vector: (parameter, kept axes) -> index -> exponent."""
     found: list[_Exponents] = [defaultdict(dict) for _ in basis.free]
     scaled: dict[Fraction, dict[int, _Parts]] = defaultdict(dict)  # an unknown is that of entries in many parameters
     for name, label in labels.items():
+        shape = places[name].shape
         for coefficient, ids in label.terms:
-            axes = _kept_axes(ids, shapes[name])
-            indices = product(*(range(shapes[name][axis]) for axis in axes))
+            axes = _kept_axes(ids, shape)
+            indices = product(*(range(shape[axis]) for axis in axes))
             check_time()
             parts = scaled[coefficient]
             for index, unknown in zip(indices, ids.flatten().tolist(), strict=True):
@@ -101,11 +98,11 @@ def _kept_axes(ids: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(axis for axis, length in enumerate(ids.shape) if length > 1)
 
 
-def _terms(exponents: _Exponents, shapes: Mapping[str, Sequence[int]], places: Mapping[str, Place]) -> tuple[Term, ...]:
+def _terms(exponents: _Exponents, places: Mapping[str, Place]) -> tuple[Term, ...]:
     """Terms in order of execution, the first one positive, positive ones before negative ones."""
     ordered = sorted(exponents.items(), key=lambda item: _precedence(item[0][0], item[0][1], places))
     terms = [
-        Term(name, tuple(shapes[name]), axes, tuple(sorted(indices)), exponent)
+        Term(name, places[name].shape, axes, tuple(sorted(indices)), exponent)
         for (name, axes), entries in ordered
         for exponent, indices in _by_exponent(entries)
     ]

@@ -3,7 +3,7 @@
 Most equations are solved the moment they arise, whole arrays at a time: an unknown that an equation determines is
 *bound*, value[i] = value[plus[i]] - value[minus[i]], and disappears. A matrix product, for instance, binds every entry
 of its weight to (unknown of the row) - (exponent of the column). What cannot be bound is kept as an equation for
-`gatdiag.laws.solver`. Unknown 0 is the exponent zero.
+`gatdiag.laws.solver`.
 """
 
 from bisect import bisect_right
@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gatdiag.laws.label import Label, distinct_slices, merged
+from gatdiag.laws.label import ZERO, Label, distinct_slices, merged
 
-ZERO = 0
 _ONE = Fraction(1)
 _MANY = 4096  # entries; looking for equal slices is worth it where there are more
 
@@ -71,7 +71,7 @@ def _condensed(label: Label) -> tuple[Label, list[tuple[int, Tensor]]]:
     for axis, length in enumerate(label.shape):
         if length > 1 and (found := distinct_slices(label.arrays, axis)) is not None:
             first, kind = found
-            label = label.map(lambda array, axis=axis, first=first: _taken(array, axis, first))  # type: ignore[misc]
+            label = label.map(partial(_taken, axis=axis, positions=first))
             kinds.append((axis, kind))
     return label, kinds
 
@@ -129,9 +129,9 @@ class Exponents:
 
     def resolve(self, label: Label) -> Label:
         """The label in unbound unknowns only, equal terms added up."""
-        label = Label(merged(list(label.terms), ZERO), label.zeros)
+        label = Label(merged(label.terms), label.zeros)
         while len(expanded := self._expanded(label)) > len(label.terms):
-            label = Label(merged(expanded, ZERO), label.zeros)
+            label = Label(merged(expanded), label.zeros)
         return label
 
     def _expanded(self, label: Label) -> list[tuple[Fraction, Tensor]]:
@@ -387,14 +387,12 @@ class Exponents:
 
     def _solvable(self, label: Label, axis: int) -> int | None:
         """The term whose unknowns a sum over the axis determines: the largest, a parameter's before others."""
-        best: tuple[int, bool, int] | None = None
-        for position, (coefficient, ids) in enumerate(label.terms):
-            if ids.shape[axis] == 1 or abs(coefficient) != 1 or not self._distinct(label, position):
-                continue
-            rank = (ids.numel(), self._is_entry(int(ids.max())), int(ids.max()))
-            if best is None or rank > best:
-                best, chosen = rank, position
-        return None if best is None else chosen
+        candidates = [
+            (ids.numel(), self._is_entry(int(ids.max())), int(ids.max()), position)
+            for position, (coefficient, ids) in enumerate(label.terms)
+            if ids.shape[axis] != 1 and abs(coefficient) == 1 and self._distinct(label, position)
+        ]
+        return max(candidates)[-1] if candidates else None
 
     def _distinct(self, label: Label, position: int) -> bool:
         ids = label.terms[position][1].flatten()

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as module_hooks
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from gatdiag.errors import ModelError
 from gatdiag.law import Exclusion
 from gatdiag.laws.assembly import Place, assemble
 from gatdiag.laws.check import Evidence, checked, gather
-from gatdiag.laws.exponents import ZERO, Exponents
-from gatdiag.laws.label import Label
+from gatdiag.laws.exponents import Exponents
+from gatdiag.laws.label import ZERO, Label
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.outputs import read_outputs
 from gatdiag.laws.repetition import repetition
@@ -103,7 +103,7 @@ def _found(structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica
     """
     infos = [(layer, info) for layer in structure for info in layer.parameters]
     places = {
-        info.name: Place(layer.index, layer.name, order, info.role == FEATURE)
+        info.name: Place(layer.index, layer.name, order, info.shape, info.role == FEATURE)
         for order, (layer, info) in enumerate(infos)
     }
     parameters = dict(user.named_parameters())
@@ -111,8 +111,7 @@ def _found(structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica
     exponents = Exponents()
     labels, trace = _traced(whole or evidence.replica, exponents, evidence)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
-    shapes = {info.name: info.shape for info in structure.parameters}
-    candidates = assemble(labels, shapes, basis, places)
+    candidates = assemble(labels, basis, places)
     kept, failed = checked(candidates, evidence)
     excluded = [
         *_without_effect(evidence),
@@ -150,8 +149,7 @@ def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple
 
     with _running(replica.model) as running:
         trace = replica.no_grad(traced)
-    resolved = {name: exponents.resolve(label) for name, label in labels.items()}
-    return {name: _present(label) for name, label in resolved.items()}, trace
+    return {name: _present(exponents.resolve(label)) for name, label in labels.items()}, trace
 
 
 @contextmanager
@@ -169,15 +167,8 @@ def _running(model: nn.Module) -> Iterator[Any]:
     def leave(*_: Any) -> None:
         stack.pop()
 
-    handles = [
-        module_hooks.register_module_forward_pre_hook(enter),
-        module_hooks.register_module_forward_hook(leave),
-    ]
-    try:
+    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave):
         yield lambda: stack[-1] or "the model"
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _present(label: Label) -> Label:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 Arrange = Callable[[Tensor], Tensor]
+ZERO = 0  # the unknown that is the exponent zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,12 +150,12 @@ def distinct_slices(arrays: Sequence[Tensor], axis: int) -> tuple[Tensor, Tensor
     return first, kinds
 
 
-def merged(terms: list[tuple[Fraction, Tensor]], zero: int) -> tuple[tuple[Fraction, Tensor], ...]:
-    """Terms with equal arrays added up; arrays that are `zero` everywhere dropped."""
+def merged(terms: Iterable[tuple[Fraction, Tensor]]) -> tuple[tuple[Fraction, Tensor], ...]:
+    """Terms with equal arrays added up; arrays that are `ZERO` everywhere dropped."""
     kept: list[tuple[Fraction, Tensor]] = []
     for coefficient, raw in terms:
         ids = shrink(raw)
-        if ids.numel() and not bool((ids != zero).any()):
+        if ids.numel() and not bool((ids != ZERO).any()):
             continue
         for position, (other, array) in enumerate(kept):
             if array.shape == ids.shape and torch.equal(array, ids):

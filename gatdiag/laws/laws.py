@@ -314,7 +314,8 @@ class Laws:
     def _total(self, values: Tensor) -> Tensor:
         """Sums over the entries of each law: the last axis."""
         points = math.prod(values.shape[:-1])
-        places = self._law if points == 1 else (self._law + len(self) * _counted(points, values.device)).flatten()
+        rows = torch.arange(points, device=values.device).unsqueeze(1)
+        places = self._law if points == 1 else (self._law + len(self) * rows).flatten()
         total = torch.zeros(points * len(self), dtype=torch.float64, device=values.device)
         return total.index_add_(0, places, values.flatten()).view(*values.shape[:-1], len(self))
 
@@ -363,10 +364,8 @@ class Observation:
             [[(of.keep, of.step) for of in (moves.get(name, _STILL) for name in laws.names)] for moves in self._moves],
             dtype=torch.float64,
         ).view(*c.shape[:-1], len(laws.names), 2)
-        keep, step = (column[..., laws._owner.cpu()].to(c.device) for column in (table[..., 0], table[..., 1]))
-        keep_of_law, step_of_law = (
-            column[..., laws._first.cpu()].to(c.device) for column in (table[..., 0], table[..., 1])
-        )
+        keep, step = table[..., laws._owner.cpu(), :].to(c.device).unbind(-1)
+        keep_of_law, step_of_law = table[..., laws._first.cpu(), :].to(c.device).unbind(-1)
         # what a law does not cancel, where its parameters are kept and moved differently: zero inside one group
         loss = (keep**2 - keep_of_law[..., laws._law] ** 2) * self._squares
         push = (keep * step - (keep_of_law * step_of_law)[..., laws._law]) * self._products
@@ -389,10 +388,6 @@ def _rest(moves: Sequence[Mapping[str, Update]], weights: Tensors) -> dict[str, 
         stacked = torch.stack([torch.zeros_like(some) if rest is None else rest for rest in of_steps])
         found[name] = stacked.view(weights[name].shape)
     return found
-
-
-def _counted(points: int, device: torch.device) -> Tensor:
-    return torch.arange(points, device=device).unsqueeze(1)
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:

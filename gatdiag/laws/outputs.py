@@ -60,7 +60,8 @@ def read_outputs(value: Any) -> Outputs:
     while waiting:
         item = waiting.pop()
         if isinstance(item, Tensor):
-            _note(item, found.tensors)
+            pieces = item.unbind() if item.is_nested else (item,)
+            found.tensors += [piece for piece in pieces if piece.is_floating_point() or piece.is_complex()]
         if isinstance(item, _LEAVES) or id(item) in seen:
             continue
         seen[id(item)] = item  # kept alive, so that no other object gets its id
@@ -75,14 +76,6 @@ def read_outputs(value: Any) -> Outputs:
 def floating_tensors(value: Any) -> Iterator[Tensor]:
     """The tensors of `read_outputs`."""
     yield from read_outputs(value).tensors
-
-
-def _note(tensor: Tensor, found: list[Tensor]) -> None:
-    if tensor.is_nested:
-        for part in tensor.unbind():
-            _note(part, found)
-    elif tensor.is_floating_point() or tensor.is_complex():
-        found.append(tensor)
 
 
 def _parts(value: Any) -> list[Any] | None:

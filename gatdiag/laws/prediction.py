@@ -57,14 +57,14 @@ def updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, 
     found: dict[int, Update] = {}
     for group in optimizer.param_groups:
         moved = [parameter for parameter in group["params"] if id(parameter) in gradients]
-        if rule is None and moved:
+        if not moved:
+            continue
+        if rule is None:
             known = ", ".join(kind.__name__ for kind in _RULES)
             raise OptimizerError(
                 f"Expected one of {known}, got {type(optimizer).__name__}, whose step gatdiag cannot predict. "
                 "Measure c before and after the step with laws.c() instead."
             )
-        if rule is None or not moved:
-            continue
         if rule is _sgd and not group["momentum"]:  # the same for all
             found |= dict.fromkeys(map(id, moved), _sgd(group, {}, moved[0], gradients[id(moved[0])]))
             continue
@@ -146,8 +146,4 @@ def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor, gradient
 
 
 _Rule: TypeAlias = Callable[[dict[str, Any], dict[str, Any], Tensor, Tensor], Update]
-_RULES: dict[type[Optimizer], _Rule] = {
-    SGD: _sgd,
-    Adam: _adam,
-    AdamW: _adam,
-}
+_RULES: dict[type[Optimizer], _Rule] = {SGD: _sgd, Adam: _adam, AdamW: _adam}

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gatdiag.laws.exponents import ZERO, Equations, Exponents, distinct_rows
-from gatdiag.laws.label import Label
+from gatdiag.laws.exponents import Equations, Exponents, distinct_rows
+from gatdiag.laws.label import ZERO, Label
 from gatdiag.structure.deadline import check_time
 
 Vector = dict[int, Fraction]
@@ -114,4 +114,4 @@ def _vectors(exponents: Exponents, equations: Iterable[Equations]) -> Iterable[V
             vector: Vector = {}
             for coefficient, unknown in zip(coefficients, row, strict=True):
                 vector[unknown] = vector.get(unknown, Fraction(0)) + coefficient
-            yield {unknown: value for unknown, value in vector.items() if value and unknown != ZERO}
+            yield vector

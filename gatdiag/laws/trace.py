@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from gatdiag.laws.label import Label, written
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, reduction
 from gatdiag.structure.deadline import check_time
 
-_ONE = Fraction(1)
 _MAKES_ZEROS = (arrangement.made_of_zeros, arrangement.constant, arrangement.literal)
 _KEEPS_SPREAD = (elementwise.same, elementwise.power, RULES["square"], RULES["sqrt"], reduction.summed)
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
@@ -73,43 +71,37 @@ class Trace(TorchDispatchMode):
         shape = args[0].shape if args and isinstance(args[0], Tensor) else torch.Size()
         out = func(*args, **kwargs)
         call = Call(func, _bound(func, args, kwargs), out, shape, self._exponents, self.label_of, self._zero_tests)
-        name = func._schema.name.removeprefix("aten::")
-        rule = self._rule(func, call)
+        rule = self._rule(call)
         if rule is not None:
             if rule not in _KEEPS_SPREAD:
                 call = replace(call, label_of=self._settled_label_of)
-            self._assign(call, self._labels_by(rule, name, call))
+            self._assign(call, self._labels_by(rule, call))
         if func.is_view:
             self._remember(call)
         return out
 
-    def _labels_by(self, rule: Rule, name: str, call: Call) -> Labels:
+    def _labels_by(self, rule: Rule, call: Call) -> Labels:
         """Labels by a rule; where it cannot read the call, what it touches is held."""
-        where = self._running()
+        name, where = call.name, self._running()
         self._exponents.cause = f"{'item' if name == '_local_scalar_dense' else name} in {where}"
         try:
             return rule(call)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             self.failed[name, where] = f"{type(error).__name__}: {error}"
-            return _held(call)
+            return call.vanish()
 
-    def _rule(self, func: Any, call: Call) -> Rule | None:
-        name = func._schema.name.removeprefix("aten::")
-        plain = name.removesuffix("_") if func._schema.is_mutable else name
-        rule = next(
-            (RULES[key] for key in (f"{name}.{func._overloadname}", name, plain) if key in RULES),
-            None,
-        )
-        if any(self.label_of(tensor).arrays for tensor in call.tensors()):
-            if rule is None:
-                self.unknown[name, self._running()] += 1
-                return _held
-            return rule
-        return rule if rule in _MAKES_ZEROS else None
+    def _rule(self, call: Call) -> Rule | None:
+        is_mutable = call.function._schema.is_mutable
+        rule = RULES.get(call.name) or (RULES.get(call.name.removesuffix("_")) if is_mutable else None)
+        if not any(self.label_of(tensor).arrays for tensor in call.tensors()):
+            return rule if rule in _MAKES_ZEROS else None
+        if rule is None:
+            self.unknown[call.name, self._running()] += 1
+        return rule or elementwise.fixed
 
     def _assign(self, call: Call, labels: Labels) -> None:
         for tensor, label in zip(call.results, [labels] if isinstance(labels, Label) else labels, strict=False):
-            if isinstance(tensor, Tensor) and label is not None:
+            if isinstance(tensor, Tensor):
                 mutated = any(tensor is argument for argument in call.tensors())
                 before = self.label_of(tensor)
                 self.set_label(tensor, label)
@@ -176,16 +168,8 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[
     return named
 
 
-def _held(call: Call) -> Label:
-    """The rule of an operation without one: everything it touches keeps its scale."""
-    return call.vanish()
-
-
 def _same(left: Label, right: Label) -> bool:
-    """True if two labels are the same arrays (not: if they are equal in value)."""
-    if len(left.terms) != len(right.terms) or (left.zeros is None) != (right.zeros is None):
-        return False
-    pairs = zip(left.arrays, right.arrays, strict=True)
-    return all(
-        first is second or (first.shape == second.shape and torch.equal(first, second)) for first, second in pairs
-    )
+    """True if two labels are written alike (not: if they are equal in value)."""
+    coefficients = [[coefficient for coefficient, _ in label.terms] for label in (left, right)]
+    is_alike = coefficients[0] == coefficients[1] and (left.zeros is None) == (right.zeros is None)
+    return is_alike and all(map(torch.equal, left.arrays, right.arrays))

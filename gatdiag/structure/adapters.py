@@ -195,7 +195,7 @@ BLOCKS: Final[Mapping[str, Adapter]] = {
     "InstanceNorm": _row(),
     "HeteroBatchNorm": _row(),
     "HeteroLayerNorm": _row(),
-    "GraphNorm": _row(other="mean_scale"),
+    "GraphNorm": _row("mean_scale/1 weight bias", other="mean_scale"),
     "DiffGroupNorm": _row("lin norm", feature="lin"),
 }
 
@@ -208,7 +208,8 @@ _NORM_ROLES: Final[Mapping[str, Role]] = {
     "shift": SHIFT,
     "beta": SHIFT,
 }
-_NORM = re.compile(r"Norm(\dd)?$")
+NORM: Final = re.compile(r"Norm(\dd)?$")
+"""End of the name of a class that normalizes."""
 _PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\..*$")
 _REWRITTEN = re.compile(r"(?<=weight)_[gv]$|_orig$")  # by old-style weight normalization, spectral one, and pruning
 
@@ -221,9 +222,7 @@ def adapter_name(module: nn.Module) -> str | None:
 
 def attends(module: nn.Module) -> bool:
     """True if a layer computes attention coefficients."""
-    name = adapter_name(module) or ""
-    adapter = ADAPTERS.get(name) or BLOCKS.get(name)
-    switch = "" if adapter is None else adapter.attends
+    switch = _entry(adapter_name(module)).attends
     return switch == ALWAYS or bool(switch and getattr(module, switch))
 
 
@@ -241,7 +240,7 @@ def _library_classes(module: nn.Module) -> list[type]:
 
 def normalizes(module: nn.Module) -> bool:
     """True for a normalization, by the name of its class."""
-    return any(_NORM.search(cls.__name__) for cls in type(module).__mro__)
+    return any(NORM.search(cls.__name__) for cls in type(module).__mro__)
 
 
 def role_of(name: str, dimensions: int, adapter: str | None, *, normalizes: bool) -> Role:
@@ -271,9 +270,12 @@ def role_of(name: str, dimensions: int, adapter: str | None, *, normalizes: bool
     return _listed(name, adapter) or _guessed(name, last, dimensions)
 
 
+def _entry(adapter: str | None) -> Adapter:
+    return ADAPTERS.get(adapter or "") or BLOCKS.get(adapter or "") or Adapter()
+
+
 def _listed(name: str, adapter: str | None) -> Role | None:
-    entry = ADAPTERS.get(adapter or "") or BLOCKS.get(adapter or "") or Adapter()
-    for role, places in entry.roles.items():
+    for role, places in _entry(adapter).roles.items():
         if any(f"{name}.".startswith(f"{place}.") for place in places):
             return role
     return None

@@ -18,11 +18,11 @@ from torch.overrides import TorchFunctionMode
 
 T = TypeVar("T")
 Memo: TypeAlias = dict[int, Any]
-Change: TypeAlias = Callable[[Tensor, Memo], Tensor]
+Change: TypeAlias = Callable[[Tensor], Any]
 
 
 class _Copying(TorchFunctionMode):
-    """Answers `Tensor.__deepcopy__` with `change(tensor, memo)`."""
+    """Answers `Tensor.__deepcopy__` with `change(tensor)`."""
 
     def __init__(self, change: Change) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class _Copying(TorchFunctionMode):
         if func is not Tensor.__deepcopy__:
             return func(*args, **(kwargs or {}))
         tensor, memo = args
-        memo[id(tensor)] = self.change(tensor, memo)
+        memo[id(tensor)] = self.change(tensor)
         return memo[id(tensor)]
 
 
@@ -44,16 +44,16 @@ def duplicate(value: T, omit: Sequence[object] = ()) -> T:
     Tensors that share memory share it in the copy.
     """
     memo: Memo = {id(mapping): type(mapping)() for mapping in omit}
-    return deep_copied(value, memo, _duplicate_tensor)
+    return deep_copied(value, memo, lambda tensor: _duplicate_tensor(tensor, memo))
 
 
-def changed(value: T, change: Callable[[Tensor], Any]) -> T:
+def changed(value: T, change: Change) -> T:
     """A deep copy of inputs in which each tensor is `change(tensor)`.
 
     A `Parameter` among the inputs stays one (its class belongs to it) but no longer asks for a gradient.
     """
     memo: Memo = {}
-    result = deep_copied(value, memo, lambda tensor, _: change(tensor))
+    result = deep_copied(value, memo, change)
     for parameter in {id(copied): copied for copied in memo.values() if isinstance(copied, Parameter)}.values():
         parameter.requires_grad_(False)
         parameter.data = change(parameter.data)
@@ -64,7 +64,7 @@ def tensors(value: object) -> list[Tensor]:
     """Every tensor that can be reached from an object, each once; none is copied but the parameters outside modules."""
     parameters = list(value.parameters()) if isinstance(value, Module) else []
     memo: Memo = {id(parameter): parameter for parameter in parameters}
-    deep_copied(value, memo, lambda tensor, _: tensor)
+    deep_copied(value, memo, lambda tensor: tensor)
     copied = memo.get(id(memo), [])  # what deepcopy keeps alive: the originals of all that it copied
     found = [original for original in [*memo.values(), *copied] if isinstance(original, Tensor)]
     originals = {id(original): original for original in found}
@@ -72,7 +72,7 @@ def tensors(value: object) -> list[Tensor]:
 
 
 def deep_copied(value: T, memo: Memo, change: Change) -> T:
-    """A deep copy with this memo, in which each tensor is `change(tensor, memo)`; parameters copy themselves."""
+    """A deep copy with this memo, in which each tensor is `change(tensor)`; parameters copy themselves."""
     with _Copying(change):
         return copy.deepcopy(value, memo)
 

@@ -37,11 +37,10 @@ def time_limit(seconds: float | None, when_slow: Callable[[float], None] = lambd
     None is no limit; `when_slow` is called once with the seconds that have passed, if they are more than two.
     """
     token = _CURRENT.set(_Deadline(seconds, when_slow))
-    handle = register_module_forward_pre_hook(lambda module, args: check_time())
     try:
-        yield
+        with register_module_forward_pre_hook(lambda module, args: check_time()):
+            yield
     finally:
-        handle.remove()
         _CURRENT.reset(token)
 
 

@@ -1,7 +1,6 @@
 """From a model to its structure."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,9 +162,16 @@ def first_uses(
         uses.setdefault(layer, len(reads) + len(calls))
 
     owners = {id(replica.parameters[name]): layer for layer, names in layers.items() for name in names}
-    called = _calling(replica.model, layers, lambda layer: note(calls, layer))
     foreign = {id(tensor): name for name, tensor in (originals or {}).items()}
-    with called, _Reading(owners, foreign, lambda layer: note(reads, layer)):
+    modules = dict(replica.model.named_modules())
+    paths = {id(modules[path]): path for path in layers}
+
+    def called(module: nn.Module, args: Any) -> None:
+        if id(module) in paths:
+            note(calls, paths[id(module)])
+
+    # A hook on all modules: scripted ones take no hooks of their own.
+    with register_module_forward_pre_hook(called), _Reading(owners, foreign, lambda layer: note(reads, layer)):
         replica.run_no_grad()
     uses = calls | reads
     return sorted(uses, key=uses.__getitem__)
@@ -197,20 +203,3 @@ class _Reading(TorchDispatchMode):
             if id(value) in self.owners:
                 self.note(self.owners[id(value)])
         return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _calling(model: nn.Module, layers: Iterable[str], note: Callable[[str], None]) -> Iterator[None]:
-    """Tells of every call of the modules at these paths."""
-    modules = dict(model.named_modules())
-    paths = {id(modules[path]): path for path in layers}
-
-    def hook(module: nn.Module, args: Any) -> None:
-        if id(module) in paths:
-            note(paths[id(module)])
-
-    handle = register_module_forward_pre_hook(hook)  # scripted modules take no hooks of their own
-    try:
-        yield
-    finally:
-        handle.remove()

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from gatdiag.structure.adapters import ADAPTERS, BLOCKS, role_of, weight_name
+from gatdiag.structure.adapters import ADAPTERS, BLOCKS, NORM, role_of, weight_name
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 
 Shape: TypeAlias = tuple[int, ...]
@@ -38,7 +38,6 @@ _BUFFER = re.compile(
 )
 _NUMBER = re.compile(r"([0-9]+)")
 
-_NORMS: Final = ("BatchNorm", "BatchNorm1d", "LayerNorm", "RMSNorm", "GraphNorm")
 _INNER: Final = ("conv_in", "conv_out", "phi")  # convolutions inside a convolution: layers of their own
 _WRAPPERS: Final = ("DirGNNConv", "AntiSymmetricConv")
 _LINEAR: Final = re.compile(r"(^|_)(lin|linear|fc)s?\d*(_|$)", re.IGNORECASE)  # names that nn.Linear alone is given
@@ -184,7 +183,7 @@ def _last_word(path: str) -> str:
 def _info(key: str, meant: str, path: str, modules: "_Modules", names: tuple[str, ...], shape: Shape) -> ParameterInfo:
     owner = meant.rpartition(".")[0]
     relative = meant.removeprefix(f"{path}.")
-    role = role_of(relative, len(shape), modules.kind(path), normalizes=modules.kind(owner) in _NORMS)
+    role = role_of(relative, len(shape), modules.kind(path), normalizes=bool(NORM.search(modules.kind(owner) or "")))
     return ParameterInfo(key, names, role, shape, trainable=True, module=owner)
 
 
@@ -325,8 +324,6 @@ class _Modules:
         own = self._own(path)
         if path in self._running:
             return "BatchNorm1d"
-        if "mean_scale" in own:
-            return "GraphNorm"
         weight = own.get("weight", own.get("scale") if path else None)
         if weight is None or not own.keys() <= {"weight", "scale", "bias"}:
             return None

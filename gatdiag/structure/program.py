@@ -67,7 +67,7 @@ class Program:
         modules = dict(model.named_modules())
         values: dict[Key, Any] = dict(model.named_parameters(remove_duplicate=False))
         for step in self.steps:
-            callee, args, kwargs = _filled(step.inputs, values)
+            callee, args, kwargs = mapped(step.inputs, lambda tensor: tensor, {_VALUES: values})
             function = modules[step.function] if isinstance(step.function, str) else step.function or callee
             given = list(tensors_in((args, kwargs))) if step.changed else []
             with torch.set_grad_enabled(step.records_gradients and torch.is_grad_enabled()):
@@ -104,14 +104,9 @@ def leading_to(ends: Iterable[Key], steps: Sequence[Step]) -> Program | None:
     return Program(tuple(reversed(kept)), (*numbers, *names))
 
 
-def mapped(value: Any, change: Callable[[Tensor], Any], known: Mapping[int, Any]) -> Any:
+def mapped(value: Any, change: Callable[[Tensor], Any], known: Mapping[Any, Any]) -> Any:
     """Inputs with other objects in place of their tensors; parameters, which copy themselves, are known by their id."""
-    return deep_copied(value, dict(known), lambda tensor, _: change(tensor))
-
-
-def _filled(value: Any, values: Mapping[Key, Any]) -> Any:
-    memo: dict[Any, Any] = {_VALUES: values}
-    return deep_copied(value, memo, lambda tensor, _: tensor)
+    return deep_copied(value, dict(known), change)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -10,12 +10,11 @@ from gatdiag.laws.assembly import Place, assemble
 from gatdiag.laws.label import Label
 from gatdiag.laws.solver import Basis
 
-SHAPES = {"one.weight": (2, 3), "one.bias": (2,), "two.weight": (4, 2), "norm.weight": (2,)}
 PLACES = {
-    "one.weight": Place(1, "one", 0, True),
-    "one.bias": Place(1, "one", 1, False),
-    "norm.weight": Place(2, "norm", 2, False),
-    "two.weight": Place(3, "two", 3, True),
+    "one.weight": Place(1, "one", 0, (2, 3), True),
+    "one.bias": Place(1, "one", 1, (2,), False),
+    "norm.weight": Place(2, "norm", 2, (2,), False),
+    "two.weight": Place(3, "two", 3, (4, 2), True),
 }
 HIDDEN = torch.tensor([1, 2])
 
@@ -41,7 +40,7 @@ def basis(*free: int, sign: int = 1) -> Basis:
 
 
 def assembled(labels: dict[str, Label], found: Basis) -> list[Law]:
-    return assemble(labels, SHAPES, found, PLACES)
+    return assemble(labels, found, PLACES)
 
 
 def test_a_neuron_between_two_layers() -> None:
@@ -100,11 +99,10 @@ def test_what_nothing_reads_is_a_scale() -> None:
 
 
 def test_factors_of_one_layer_are_a_product() -> None:
-    shapes = {"att.query": (2, 3), "att.key": (2, 3)}
-    places = {"att.query": Place(1, "att", 0, True), "att.key": Place(1, "att", 1, True)}
+    places = {"att.query": Place(1, "att", 0, (2, 3), True), "att.key": Place(1, "att", 1, (2, 3), True)}
     labels = {"att.query": label(1, HIDDEN.reshape(2, 1)), "att.key": label(-1, HIDDEN.reshape(2, 1))}
 
-    law = assemble(labels, shapes, basis(1, 2), places)[1]
+    law = assemble(labels, basis(1, 2), places)[1]
     assert (law.kind, str(law)) == ("product", "layer 1 (att), query/key channel 1: att.query[1, :] - att.key[1, :]")
 
 

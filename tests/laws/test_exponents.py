@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatdiag.laws.exponents import ZERO, Exponents, distinct_rows
-from gatdiag.laws.label import ZEROS, Label
+from gatdiag.laws.exponents import Exponents, distinct_rows
+from gatdiag.laws.label import ZERO, ZEROS, Label
 from gatdiag.laws.solver import solve
 
 ONE = Fraction(1)

@@ -98,9 +98,9 @@ def test_equal_arrays_are_added_up_and_zeros_dropped() -> None:
     a, zero = torch.tensor([1, 2]), torch.tensor([0, 0])
     one = Fraction(1)
 
-    ((coefficient, ids),) = merged([(one, a), (2 * one, zero), (3 * one, a.clone())], 0)
+    ((coefficient, ids),) = merged([(one, a), (2 * one, zero), (3 * one, a.clone())])
     assert (coefficient, ids.tolist()) == (4, [1, 2])
-    assert merged([(one, a), (-one, a)], 0) == ()
+    assert merged([(one, a), (-one, a)]) == ()
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

@@ -93,6 +93,15 @@ def test_a_write_to_the_parts_relabels_complex_numbers(follow: Follower) -> None
     assert follow.exponents_of(numbers) == ["a0", "a1"]
 
 
+def test_a_power_in_place_relabels_the_other_views(follow: Follower) -> None:
+    with torch.no_grad(), follow.trace:
+        base = follow.labeled("a", 2).clone()
+        view = base.view(2, 1)
+        base.square_()
+
+    assert follow.exponents_of(view) == ["2a0", "2a1"]
+
+
 def test_an_assignment_by_index_relabels_only_what_it_writes(follow: Follower) -> None:
     a, b = follow.labeled("a", 2, 3), follow.labeled("b", 2)
     with torch.no_grad(), follow.trace:

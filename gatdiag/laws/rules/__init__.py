@@ -7,15 +7,8 @@ In-place and ``out=`` forms (``add_``, ``add.out``) use the rule of the plain fo
 
 from fractions import Fraction
 
-from gatdiag.laws.rules import (
-    arrangement,
-    elementwise,
-    matrix,
-    normalization,
-    reduction,
-    scatter,
-)
-from gatdiag.laws.rules.call import Call, Labels, Rule, beside, each
+from gatdiag.laws.rules import arrangement, elementwise, matrix, normalization, reduction, scatter
+from gatdiag.laws.rules.call import Call, Labels, Rule, each
 
 __all__ = ["RULES", "Call", "Labels", "Rule"]
 
@@ -25,15 +18,14 @@ RULES: dict[str, Rule] = {
     **each(
         elementwise.same,
         "abs alias clone contiguous nan_to_num neg positive relu leaky_relu rrelu_with_noise_functional tril "
-        "triu real imag dropout feature_dropout _conj _conj_physical resolve_conj resolve_neg",
+        "triu real imag dropout feature_dropout native_dropout _conj _conj_physical resolve_conj resolve_neg "
+        "rrelu_with_noise",
     ),
     **each(elementwise.stopped, "detach detach_copy"),
-    **each(beside(elementwise.same), "native_dropout"),
     **each(elementwise.converted, "_to_copy to"),
     **each(elementwise.hinge, "threshold"),
     **each(elementwise.leaky, "_prelu_kernel prelu"),
     **each(elementwise.clamped, "clamp clamp_min clamp_max clip"),
-    "rrelu_with_noise": elementwise.same,
     # powers
     "square": elementwise.power_of(2),
     "sqrt": elementwise.power_of(Fraction(1, 2)),
@@ -109,17 +101,13 @@ RULES: dict[str, Rule] = {
     # reductions
     **each(
         reduction.reduced,
-        "nansum nanmean amax amin max.default min.default median.default _sparse_sum",
+        "nansum nanmean amax amin max min median nanmedian mode kthvalue _sparse_sum",
     ),
     **each(reduction.summed, "sum mean linalg_vector_norm norm"),
-    **each(beside(reduction.reduced), "max min median nanmedian mode kthvalue"),
     "aminmax": reduction.extremes,
-    "var": reduction.spread(2),
-    "std": reduction.spread(1),
-    "var_mean": reduction.spread_and_mean(2),
-    "std_mean": reduction.spread_and_mean(1),
-    **each(reduction.along_axis, "cumsum _fft_r2c _fft_c2c _fft_c2r"),
-    **each(beside(reduction.along_axis), "sort topk cummax cummin"),
+    **each(reduction.spread(2), "var var_mean"),
+    **each(reduction.spread(1), "std std_mean"),
+    **each(reduction.along_axis, "cumsum cummax cummin sort topk _fft_r2c _fft_c2c _fft_c2r"),
     **each(reduction.positions, "argmax argmin argsort"),
     "prod": reduction.multiplied,
     **each(
@@ -129,11 +117,8 @@ RULES: dict[str, Rule] = {
     **each(
         reduction.pooled,
         "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d "
-        "adaptive_avg_pool2d upsample_linear1d",
-    ),
-    **each(
-        beside(reduction.pooled),
-        "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d",
+        "adaptive_avg_pool2d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d "
+        "upsample_linear1d",
     ),
     **each(reduction.distance, "_cdist_forward cdist"),
     # products summed over an index
@@ -144,10 +129,7 @@ RULES: dict[str, Rule] = {
     "_trilinear": matrix.trilinear,
     **each(matrix.outer, "ger outer"),
     # message passing
-    **each(
-        scatter.scattered,
-        "scatter scatter_add scatter_reduce index_add index_reduce index_fill",
-    ),
+    **each(scatter.scattered, "scatter scatter_add scatter_reduce index_add index_reduce index_fill"),
     **each(scatter.placed, "index_put _unsafe_index_put"),
     **each(scatter.segmented, "segment_reduce"),
     **each(scatter.sparse_from_values, "_sparse_coo_tensor_with_dims_and_tensors sparse_compressed_tensor"),
@@ -173,4 +155,4 @@ RULES: dict[str, Rule] = {
     "_prelu_kernel_backward": elementwise.leaky_backward,
     "native_layer_norm_backward": normalization.layer_norm_backward,
 }
-"""Operation name -> rule; ``name.overload`` takes precedence over ``name``."""
+"""Operation name -> rule."""

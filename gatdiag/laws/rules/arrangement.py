@@ -1,6 +1,6 @@
 """Rules of operations that move, repeat, select or join entries: what happens to the tensor happens to its label."""
 
-from fractions import Fraction
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,8 +9,6 @@ from torch.utils._pytree import tree_map_only
 
 from gatdiag.laws.label import ZEROS, Arrange, Label, written
 from gatdiag.laws.rules.call import Call, Labels
-
-_ONE = Fraction(1)
 
 
 def arranged(call: Call) -> Labels:
@@ -65,39 +63,36 @@ def indexed(call: Call) -> Labels:
     return arranged(call)
 
 
-def replaced(call: Call) -> Labels:
+def replaced(call: Call) -> Label:
     """index_copy: entries along an axis replaced by those of another tensor, in the label too if it changes there."""
-    axis = call["dim"]
-    labels = [call.label(name).aligned(call["self"].ndim) for name in ("self", "source")]
+    axis, index, labels = call["dim"], call["index"].cpu(), (call.label("self"), call.label("source"))
     if not any(label.changes_along([axis]) for label in labels):
         return call.exponents.equal(*labels)
-    index = call["index"].cpu()
-    (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "source")
-    return written(ids.index_copy(axis, index, new), zeros.index_copy(axis, index, gone))
+    return _entry_by_entry(call, lambda old, new: old.index_copy(axis, index, new), "self", "source")
 
 
-def _written_out(call: Call, name: str) -> tuple[Tensor, Tensor]:
-    return call.exponents.written_out(call.label(name), call[name].shape)
+def _entry_by_entry(call: Call, change: Callable[..., Tensor], *names: str) -> Label:
+    """The label after the same change to the unknowns of every entry of these tensors and to where they are zeros."""
+    parts = [call.exponents.written_out(call.label(name), call[name].shape) for name in names]
+    ids, zeros = zip(*parts, strict=True)
+    return written(change(*ids), change(*zeros))
 
 
 def paired(call: Call) -> Label:
     """view_as_complex: real and imaginary part, side by side on the last axis, must scale alike."""
-    ndim = call["self"].ndim
-    return call.lumped(call.label("self").aligned(ndim), [ndim - 1]).map(lambda array: array.squeeze(-1))
+    return call.lumped(call.label("self"), [call["self"].ndim - 1]).map(lambda array: array.squeeze(-1))
 
 
 def composed(call: Call) -> Label:
     """complex: real and imaginary part must scale alike."""
-    parts = [
-        call.label(name).aligned(call.out.ndim).map(lambda array: array.unsqueeze(-1)) for name in ("real", "imag")
-    ]
+    parts = [call.label(name).map(lambda array: array.unsqueeze(-1)) for name in ("real", "imag")]
     whole = side_by_side(call, [(part, torch.Size((*call.out.shape, 1))) for part in parts], call.out.ndim)
     return call.lumped(whole, [call.out.ndim]).map(lambda array: array.squeeze(-1))
 
 
 def parted(call: Call) -> Label:
     """view_as_real: real and imaginary part of a number scale alike."""
-    return call.label("self").aligned(call["self"].ndim).map(lambda array: array.unsqueeze(-1))
+    return call.label("self").map(lambda array: array.unsqueeze(-1))
 
 
 def joined(call: Call) -> Label:
@@ -112,40 +107,26 @@ def stacked(call: Call) -> Label:
     axis = call.get("dim", 0) % call.out.ndim
     pieces = []
     for tensor in call["tensors"]:
-        label = call.label_of(tensor).aligned(tensor.ndim).map(lambda array: array.unsqueeze(axis))
+        label = call.label_of(tensor).map(lambda array: array.unsqueeze(axis))
         pieces.append((label, tensor.unsqueeze(axis).shape))
     return side_by_side(call, pieces, axis)
 
 
 def side_by_side(call: Call, pieces: list[tuple[Label, torch.Size]], axis: int) -> Label:
     """The label of pieces joined along an axis."""
-    ids, zeros = [], []
-    for label, shape in pieces:
-        leading = (1,) * len(shape)
-        single = call.exponents.collapse(label.present())
-        ids.append(single.reshape(leading[single.ndim :] + single.shape))
-        zeros.append(label.mask.reshape(leading[label.mask.ndim :] + label.mask.shape))
-    return Label(
-        ((_ONE, _concatenated(ids, pieces, axis)),),
-        _concatenated(zeros, pieces, axis) if any(bool(mask.any()) for mask in zeros) else None,
-    )
-
-
-def _concatenated(arrays: list[Tensor], pieces: list[tuple[Label, torch.Size]], axis: int) -> Tensor:
-    common = list(torch.broadcast_shapes(*(_without(array.shape, axis) for array in arrays)))
-    parts = []
-    for array, (_, shape) in zip(arrays, pieces, strict=True):
-        parts.append(array.expand([*common[:axis], shape[axis], *common[axis + 1 :]]))
-    return torch.cat(parts, dim=axis)
-
-
-def _without(shape: torch.Size, axis: int) -> tuple[int, ...]:
-    return (*shape[:axis], 1, *shape[axis + 1 :])
+    known = [torch.broadcast_shapes(label.shape, (1,) * len(shape)) for label, shape in pieces]
+    common = torch.broadcast_shapes(*((*shape[:axis], 1, *shape[axis + 1 :]) for shape in known))
+    parts = [
+        call.exponents.written_out(label, torch.Size((*common[:axis], shape[axis], *common[axis + 1 :])))
+        for label, shape in pieces
+    ]
+    ids, zeros = (torch.cat(arrays, axis) for arrays in zip(*parts, strict=True))
+    return written(ids, zeros)
 
 
 def padded(call: Call) -> Label:
     """constant_pad_nd: zeros around the tensor fit every exponent, another constant does not."""
-    if call["value"] not in (0, float("inf"), -float("inf")):
+    if not call.label("value").is_zero:
         return call.vanish()
     return _among_zeros(call, lambda array: torch.ops.aten.constant_pad_nd(array, call["pad"], 0))
 
@@ -158,7 +139,7 @@ def embedded(call: Call) -> Label:
 
 def _among_zeros(call: Call, arrange: Arrange) -> Label:
     """The label after the first tensor's entries were placed among zeros."""
-    ids, zeros = _written_out(call, call.function._schema.arguments[0].name)
+    ids, zeros = call.exponents.written_out(call.label_of(call.first), call.first.shape)
     return written(arrange(ids), ~arrange(~zeros))
 
 
@@ -171,16 +152,13 @@ def masked_select(call: Call) -> Label:
 def inserted(call: Call) -> Label:
     """slice_scatter and select_scatter: part of the tensor is replaced by another."""
     rest = {name: value for name, value in call.arguments.items() if name not in ("self", "src")}
-    (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "src")
-    return written(call.function(ids, new, **rest), call.function(zeros, gone, **rest))
+    return _entry_by_entry(call, lambda old, new: call.function(old, new, **rest), "self", "src")
 
 
 def overwritten(call: Call) -> Label:
     """index_put that replaces entries: the same replacement in the label."""
     indices = tree_map_only(Tensor, torch.Tensor.cpu, call["indices"])
-    (ids, zeros), (new, gone) = _written_out(call, "self"), _written_out(call, "values")
-    put = torch.ops.aten.index_put
-    return written(put(ids, indices, new), put(zeros, indices, gone))
+    return _entry_by_entry(call, lambda old, new: torch.ops.aten.index_put(old, indices, new), "self", "values")
 
 
 def looked_up(call: Call) -> Labels:

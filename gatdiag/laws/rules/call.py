@@ -27,7 +27,7 @@ class Call:
     out: Any
     shape: torch.Size  # of the first argument before it ran (an in-place view changes it)
     exponents: Exponents  # the equations to add to
-    label_of: Callable[[Tensor], Label]  # no terms for an unlabeled tensor
+    label_of: Callable[[Tensor], Label]  # with the tensor's number of axes; no terms for an unlabeled tensor
     zero_tests: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
     """Results of x == 0 and x != 0, for x that is zero nowhere -> the value that they have everywhere."""
 
@@ -49,6 +49,12 @@ class Call:
     def tensors(self) -> list[Tensor]:
         """All tensor arguments, those inside lists included."""
         return tensors_among(list(self.arguments.values()), None)
+
+    @property
+    def name(self) -> str:
+        """Name of the operation, without its namespace."""
+        name: str = self.function._schema.name
+        return name.removeprefix("aten::")
 
     @property
     def results(self) -> list[Any]:
@@ -90,13 +96,19 @@ class Call:
         return Label()
 
 
-Labels = Label | Sequence[Label | None]
+# One label is that of the first result: what else is returned (positions, masks, statistics) has no scale.
+Labels = Label | Sequence[Label]
 Rule = Callable[[Call], Labels]
 
 
-def beside(rule: Callable[[Call], Label]) -> Rule:
-    """The rule of an operation that also returns positions or a mask, which have no scale."""
-    return lambda call: [rule(call), None]
+def guard(call: Call, label: Label, constant: float) -> bool:
+    """True if a constant added to what has this label may be left out; only a tiny one may, with laws approximate."""
+    if not abs(constant) <= EPSILON:
+        call.exponents.vanish(label)
+        return False
+    if constant:
+        call.exponents.approximate(label)
+    return True
 
 
 def each(rule: Rule, names: str) -> dict[str, Rule]:

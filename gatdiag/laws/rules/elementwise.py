@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.laws.label import Label
-from gatdiag.laws.rules.call import EPSILON, HUGE, Call, Labels, Rule
+from gatdiag.laws.rules.call import EPSILON, HUGE, Call, Labels, Rule, guard
 
 # PyG's standard deviation is compared with the square root of its guard.
 _SQRT_EPSILON = EPSILON**0.5
@@ -78,12 +78,7 @@ def _guarded(call: Call, name: str, constant: float) -> Label:
     label = call.label(name)
     if label.is_zero:
         return label if constant == 0 else Label()
-    if 0 < abs(constant) <= EPSILON:
-        call.exponents.approximate(label)
-    elif constant != 0:
-        call.exponents.vanish(label)
-        return Label()
-    return label
+    return label if guard(call, label, constant) else Label()
 
 
 def fused_product(call: Call) -> Label:
@@ -151,8 +146,7 @@ def compared(call: Call) -> Label:
 
     What has a scale is never equal to a number but zero, before and after.
     """
-    constant = call.number("other")
-    name = call.function._schema.name.removeprefix("aten::").rstrip("_")
+    constant, name = call.number("other"), call.name.rstrip("_")
     equality = name in ("eq", "ne")
     if constant is None:
         call.exponents.equal(call.label("self"), call.label("other"))

@@ -1,17 +1,18 @@
 """Rules of products that sum over an index: matrix products, convolutions."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from gatdiag.laws.label import Arrange, Label
-from gatdiag.laws.rules.call import Call, Labels
+from gatdiag.laws.rules.call import Call
 
 
 def contracted(call: Call, left: Tensor, right: Tensor) -> Label:
     """left @ right, with an axis more for each vector among them, over the last axis of `left`."""
     rows, columns = left.ndim > 1, right.ndim > 1
-    first = call.label_of(left).aligned(left.ndim)
-    second = call.label_of(right).aligned(right.ndim)
+    first, second = call.label_of(left), call.label_of(right)
     first = first if rows else first.map(lambda array: array.unsqueeze(0))
     second = second if columns else second.map(lambda array: array.unsqueeze(-1))
     ndim = max(left.ndim, right.ndim, 2)
@@ -21,11 +22,9 @@ def contracted(call: Call, left: Tensor, right: Tensor) -> Label:
     return label.map(lambda array: array.squeeze(gone))
 
 
-def product(call: Call) -> Labels:
+def product(call: Call) -> Label:
     """mm, bmm, mv and dot, dense or sparse."""
-    left, right = call.tensors()[:2]
-    label = contracted(call, left, right)
-    return [label, None] if isinstance(call.out, tuple) else label
+    return contracted(call, *call.tensors()[:2])
 
 
 def shifted_product(call: Call) -> Label:
@@ -39,10 +38,9 @@ def shifted_product(call: Call) -> Label:
 
 def linear(call: Call) -> Label:
     """input @ weight^T + bias."""
-    first = call.label("input").aligned(call["input"].ndim).map(lambda array: array.unsqueeze(-2))
-    second = call.label("weight").aligned(2)
+    both = call.label("input").map(lambda array: array.unsqueeze(-2)) + call.label("weight")
     axis = call["input"].ndim
-    result = call.exponents.uniform(first + second, [axis]).map(lambda array: array.squeeze(axis))
+    result = call.exponents.uniform(both, [axis]).map(lambda array: array.squeeze(axis))
     if call.get("bias") is None:
         return result
     return call.exponents.equal(result, call.label("bias"))
@@ -53,12 +51,12 @@ def convolution(call: Call) -> Label:
     inputs, weight, groups = call["input"], call["weight"], call["groups"]
     spatial = inputs.ndim - 2
     batch, channels = inputs.shape[:2]
-    entering = call.exponents.uniform(call.label("input").aligned(inputs.ndim), range(2, inputs.ndim))
+    entering = call.exponents.uniform(call.label("input"), range(2, inputs.ndim))
     entering = entering.arranged(
         torch.Size((batch, channels, *(1,) * spatial)),
         lambda array: array.reshape(batch, groups, 1, channels // groups, *(1,) * spatial),
     )
-    filters = call.label("weight").aligned(weight.ndim).arranged(weight.shape, _grouped(call))
+    filters = call.label("weight").arranged(weight.shape, _grouped(call))
     both = call.exponents.uniform((entering + filters).aligned(4 + spatial), range(3, 4 + spatial))
     width = call.out.shape[1]
     leaving = both.arranged(
@@ -67,7 +65,7 @@ def convolution(call: Call) -> Label:
     )
     if call.get("bias") is None:
         return leaving
-    bias = call.label("bias").aligned(1).map(lambda array: array.reshape(-1, *(1,) * spatial))
+    bias = call.label("bias").map(lambda array: array.reshape(-1, *(1,) * spatial))
     return call.exponents.equal(leaving, bias)
 
 
@@ -82,19 +80,16 @@ def _grouped(call: Call) -> Arrange:
 
 def trilinear(call: Call) -> Label:
     """The product behind nn.Bilinear: sum over axes of three factors, each with its own expanded axes."""
-    factors = []
+    whole, axes = Label(), sorted(call["sumdim"])
     for position in (1, 2, 3):
-        expanded = sorted(call[f"expand{position}"])
-        label = call.label(f"i{position}").aligned(call[f"i{position}"].ndim)
-        for axis in expanded:
-            label = label.map(lambda array, axis=axis: array.unsqueeze(axis))  # type: ignore[misc]
-        factors.append(label)
-    axes = sorted(call["sumdim"])
-    result = call.exponents.uniform(factors[0] + factors[1] + factors[2], axes)
-    return result.map(lambda array: array.squeeze(axes))
+        label = call.label(f"i{position}")
+        for axis in sorted(call[f"expand{position}"]):
+            label = label.map(partial(torch.unsqueeze, dim=axis))
+        whole = whole + label
+    return call.exponents.uniform(whole, axes).map(lambda array: array.squeeze(axes))
 
 
 def outer(call: Call) -> Label:
     """ger: x_i y_j."""
     first, second = call.tensors()[:2]
-    return call.label_of(first).aligned(1).map(lambda array: array.unsqueeze(-1)) + call.label_of(second).aligned(1)
+    return call.label_of(first).map(lambda array: array.unsqueeze(-1)) + call.label_of(second)

@@ -11,18 +11,14 @@ from gatdiag.laws.rules.call import Call, Labels, Rule
 
 def reduced(call: Call) -> Label:
     """Maximum, median ... along axes."""
-    return _squeezed(call, call.exponents.uniform(_label(call), call.axes()))
+    return _squeezed(call, call.exponents.uniform(call.label_of(call.first), call.axes()))
 
 
 def summed(call: Call) -> Label:
     """Sum, mean or norm along axes: summands that scale differently are allowed as long as that cancels later."""
     if 0 in (call.get("p"), call.get("ord")):  # the number of entries that are not zero
         return Label()
-    return _squeezed(call, call.exponents.total(_label(call), call.axes(), is_spread=call.out.numel() > 1))
-
-
-def _label(call: Call) -> Label:
-    return call.label_of(call.first).aligned(call.first.ndim)
+    return _squeezed(call, call.exponents.total(call.label_of(call.first), call.axes(), is_spread=call.out.numel() > 1))
 
 
 def _squeezed(call: Call, label: Label) -> Label:
@@ -36,12 +32,7 @@ def extremes(call: Call) -> Labels:
 
 
 def spread(degree: int | Fraction) -> Rule:
-    """Variance (degree two) and standard deviation along axes."""
-    return lambda call: reduced(call).scaled(degree)
-
-
-def spread_and_mean(degree: int | Fraction) -> Rule:
-    """var_mean and std_mean."""
+    """Variance (degree two) and standard deviation along axes, and the mean where that is returned with them."""
 
     def rule(call: Call) -> Labels:
         label = reduced(call)
@@ -52,7 +43,7 @@ def spread_and_mean(degree: int | Fraction) -> Rule:
 
 def along_axis(call: Call) -> Label:
     """Running sums, softmax-like scans, sorting: the axis stays, with one exponent along it."""
-    return call.exponents.uniform(_label(call), call.axes())
+    return call.exponents.uniform(call.label_of(call.first), call.axes())
 
 
 def positions(call: Call) -> Labels:
@@ -63,7 +54,7 @@ def positions(call: Call) -> Labels:
 
 def multiplied(call: Call) -> Label:
     """prod: the exponents of the factors add up."""
-    label = _label(call)
+    label = call.label_of(call.first)
     for axis in call.axes():
         label = call.exponents.resolve(added_along(label, axis, call.first.shape[axis]))
     return _squeezed(call, label)
@@ -82,21 +73,19 @@ def added_along(label: Label, axis: int, length: int) -> Label:
 
 def lumped_first(call: Call) -> Label:
     """Linear in the first tensor, but not followed in detail: all of its entries must scale alike."""
-    return call.lumped(_label(call), range(call.first.ndim)).map(lambda array: array.reshape(()))
+    return call.lumped(call.label_of(call.first), range(call.first.ndim)).map(lambda array: array.reshape(()))
 
 
 def pooled(call: Call) -> Label:
     """Pooling over the spatial axes of an image or a sequence: batch and channel axes keep their exponents."""
-    dimensions = re.search(r"(\d)d", call.function._schema.name)
+    dimensions = re.search(r"(\d)d", call.name)
     count = int(dimensions[1]) if dimensions else call.first.ndim
-    return call.lumped(_label(call), range(call.first.ndim)[-count:])
+    return call.lumped(call.label_of(call.first), range(call.first.ndim)[-count:])
 
 
 def distance(call: Call) -> Label:
     """cdist: |x_i - y_j| over the last axis."""
-    left, right = call.label("x1"), call.label("x2")
-    left = call.exponents.uniform(left.aligned(call["x1"].ndim), [call["x1"].ndim - 1])
-    right = call.exponents.uniform(right.aligned(call["x2"].ndim), [call["x2"].ndim - 1])
+    left, right = (call.exponents.uniform(call.label(name), [call[name].ndim - 1]) for name in ("x1", "x2"))
     return call.exponents.equal(left, right.map(lambda array: array.transpose(-1, -2)))
 
 

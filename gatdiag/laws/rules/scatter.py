@@ -5,7 +5,7 @@ from torch import Tensor
 
 from gatdiag.laws.label import Label, shrink, written
 from gatdiag.laws.rules import arrangement
-from gatdiag.laws.rules.call import HUGE, Call, Labels
+from gatdiag.laws.rules.call import HUGE, Call
 
 
 def scattered(call: Call) -> Label:
@@ -14,20 +14,20 @@ def scattered(call: Call) -> Label:
     if call.get("reduce") in ("prod", "multiply"):
         return call.vanish()
     name = "src" if "src" in call.arguments else "source"
-    if name not in call.arguments or not isinstance(call[name], Tensor):
+    if not isinstance(call.get(name), Tensor):
         return call.exponents.equal(call.label("self"), call.label("value"))
     source = call.exponents.uniform(_used(call, name), [call["dim"] % target.ndim])
-    replaces = call.function._schema.name in ("aten::scatter", "aten::scatter_") and call.get("reduce") is None
+    replaces = call.name in ("scatter", "scatter_") and call.get("reduce") is None
     if not call.get("include_self", not replaces):
         return _over(call, source)
-    base = call.exponents.uniform(call.label("self").aligned(target.ndim), [call["dim"] % target.ndim])
+    base = call.exponents.uniform(call.label("self"), [call["dim"] % target.ndim])
     return call.exponents.equal(base, source)
 
 
 def _used(call: Call, name: str) -> Label:
     """The part of the source that an index tensor covers; beside it, nothing arrives."""
     source, target, axis = call[name], call["self"], call["dim"] % call["self"].ndim
-    label = call.label(name).aligned(source.ndim)
+    label = call.label(name)
     if name == "source":
         return label
     covered = call["index"].shape
@@ -46,16 +46,11 @@ def _over(call: Call, source: Label) -> Label:
     target, untouched = call["self"], _untouched(call)
     if not bool(untouched.any()):
         return source
-    base = call.label("self").aligned(target.ndim)
+    base = call.label("self")
     is_infinite = bool((target.detach().cpu()[untouched].abs() >= HUGE).all())  # a number that stands for infinity
-    ids, zeros = (
-        torch.where(shrink(untouched), old, new)
-        for old, new in (
-            (call.exponents.collapse(base.present()), call.exponents.collapse(source.present())),
-            (base.mask | is_infinite, source.mask),
-        )
-    )
-    return written(ids, zeros)
+    kept = shrink(untouched)
+    ids = torch.where(kept, call.exponents.collapse(base.present()), call.exponents.collapse(source.present()))
+    return written(ids, torch.where(kept, base.mask | is_infinite, source.mask))
 
 
 def _untouched(call: Call) -> Tensor:
@@ -75,7 +70,7 @@ def placed(call: Call) -> Label:
     adjacent = used == list(range(used[0], used[-1] + 1))
     if not adjacent or values.ndim > ndim:
         return call.vanish("self", "values")
-    base, source = call.label("self").aligned(target.ndim), call.label("values").aligned(ndim)
+    base, source = call.label("self"), call.label("values").aligned(ndim)
     arriving = range(used[0], used[0] + width)
     if not call["accumulate"] and (base.changes_along(used) or source.changes_along(arriving)):
         return arrangement.overwritten(call)
@@ -85,19 +80,14 @@ def placed(call: Call) -> Label:
     return call.exponents.equal(call.exponents.uniform(base, range(used[0], used[0] + len(flat))), source)
 
 
-def segmented(call: Call) -> Labels:
-    """segment_reduce and library kernels that reduce runs of rows: the first axis must scale alike."""
-    first = call.first
+def segmented(call: Call) -> Label:
+    """segment_reduce: the first axis must scale alike."""
     if call.get("reduce") == "prod" or call.get("initial") not in (None, 0):
         return call.vanish()
-    label = call.exponents.uniform(call.label_of(first).aligned(first.ndim), [call.get("axis", 0)])
-    if isinstance(call.out, list | tuple):
-        return [label] + [None] * (len(call.out) - 1)
-    return label
+    return call.exponents.uniform(call.label_of(call.first), [call.get("axis", 0)])
 
 
 def sparse_from_values(call: Call) -> Label:
     """A sparse matrix made of labeled values: they must all scale alike."""
-    values = call["values"]
-    label = call.lumped(call.label("values").aligned(values.ndim), range(values.ndim))
+    label = call.lumped(call.label("values"), range(call["values"].ndim))
     return label.map(lambda array: array.reshape(()))

@@ -30,7 +30,4 @@ def test_every_rule_is_compared_with_its_operation(name: str) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_is_of_an_operation_that_exists(name: str) -> None:
-    packet, _, overload = name.partition(".")
-
-    assert hasattr(torch.ops.aten, packet)
-    assert not overload or overload in getattr(torch.ops.aten, packet).overloads()
+    assert hasattr(torch.ops.aten, name)

@@ -29,6 +29,7 @@ from gatdiag.cli.report import report
 from gatdiag.cli.reproduce import reproduce
 from gatdiag.cli.sweep import sweep
 from gatdiag.cli.train import train
+from gatdiag.cli.training import INTERRUPTED
 from gatdiag.cli.treat import treat
 from gatdiag.errors import GatdiagError
 from gatdiag.names import printable
@@ -52,7 +53,6 @@ _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
 )
 _LONGEST: Final = 300  # characters of a message that was not written for a person
 _FAILED: Final = 2
-_INTERRUPTED: Final = 130  # as a shell has it for what Ctrl-C ended
 
 # What typer raises where a command line is wrong; newer releases bring a copy of click of their own.
 _UsageError: Final[Any] = typer.BadParameter.__base__
@@ -81,7 +81,7 @@ class _Group(TyperGroup):
             status = error.exit_code
         except typer.Abort:
             _complain("interrupted")
-            status = _INTERRUPTED
+            status = INTERRUPTED
         sys.exit(status or 0)
 
 
@@ -134,7 +134,7 @@ def _errors_in_one_line(debug: bool) -> Iterator[None]:
         if debug and not interrupted:
             traceback.print_exc()
         _complain(_one_line(error))
-        raise typer.Exit(_INTERRUPTED if interrupted else _FAILED) from None
+        raise typer.Exit(INTERRUPTED if interrupted else _FAILED) from None
 
 
 def _one_line(error: BaseException) -> str:

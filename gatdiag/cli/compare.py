@@ -69,18 +69,14 @@ def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd
 
     from gatdiag.checkpoint.measures import changes
 
-    changed = {
-        info: changes(
-            one.last.tensors.get(info.name), other.last.tensors[info.name], attention=info.role == ATTENTION, quick=True
-        ).get(_CHANGED, math.nan)
-        for info in other.structure.parameters
-        if info.name in other.last.tensors
-    }
-    rows = [
-        {"layer": i.name, "role": i.role, "quantity": _CHANGED, "first": 0.0, "second": share, "difference": share}
-        for i, share in changed.items()
-        if not math.isnan(share)
-    ]
+    rows = []
+    for info in other.structure.parameters:
+        if info.name in other.last.tensors:
+            before, after = one.last.tensors.get(info.name), other.last.tensors[info.name]
+            share = changes(before, after, attention=info.role == ATTENTION, quick=True).get(_CHANGED, math.nan)
+            if not math.isnan(share):
+                values = {"first": 0.0, "second": share, "difference": share}
+                rows.append({"layer": info.name, "role": info.role, "quantity": _CHANGED, **values})
     table = table[~table["quantity"].str.contains("changed_fraction")]
     table = pd.concat([pd.DataFrame(rows), table]) if rows else table
     return table.sort_values("difference", ascending=False, kind="stable", ignore_index=True)

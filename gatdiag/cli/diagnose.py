@@ -104,9 +104,9 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
 
 def headline(finding: Finding) -> str:
     """A finding in one sentence or two; it takes a severity to be wrong."""
-    severity = f"{finding.severity}: " if finding.is_problem else ""
-    code = f" [{finding.code}]" if finding.is_problem else ""
-    text = f"{severity}{finding.title}{':' if finding.is_problem else '.'} {finding.text}{code}"
+    text = f"{finding.title}. {finding.text}"
+    if finding.is_problem:
+        text = f"{finding.severity}: {finding.title}: {finding.text} [{finding.code}]"
     return text.replace("\N{NO-BREAK SPACE}", " ")
 
 

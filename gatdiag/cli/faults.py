@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatdiag.cli.options import parts
+from gatdiag.cli.options import check_folder, parts
 from gatdiag.cli.training import trainings_progress
 from gatdiag.errors import InputError
 
@@ -51,8 +51,7 @@ def faults(
     from rich.markdown import Markdown
 
     chosen = _chosen(only, part)
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file: choose another --out")
+    check_folder(out)
     for page in _pages(chosen, out, jobs, pairs=part == "pairs", before=before, treated=treated):
         Console().print(Markdown(page))
     typer.echo(f"Each case: {out}")

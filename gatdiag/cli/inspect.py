@@ -18,11 +18,11 @@ from rich.table import Table
 from gatdiag.cli.diagnose import diagnosis_of, end, print_diagnosis
 from gatdiag.cli.options import (
     DATA_FOLDER,
+    MODEL_OF_CHECKPOINT,
     Data,
     FailOn,
     Inputs,
     Level,
-    ModelOfCheckpoint,
     Overwrite,
     Root,
     Transform,
@@ -67,7 +67,7 @@ def inspect(
             ".ckpt), safetensors, torch.distributed.checkpoint. Several are a series, in order of their steps.",
         ),
     ],
-    model: ModelOfCheckpoint = None,
+    model: Annotated[str | None, MODEL_OF_CHECKPOINT] = None,
     data: Data = None,
     inputs: Inputs = None,
     root: Root = DATA_FOLDER,
@@ -110,13 +110,15 @@ def inspect(
 
             first = checkpoint.open_checkpoint(checkpoint.series(files)[0])
             subject = load_case(model, data, inputs, root, transform, sizes_of(first))
-        options: dict[str, Any] = {
-            "reference": reference,
-            "quick": quick,
-            "overwrite": overwrite,
-            "on_progress": on_progress,
-        }
-        inspection = checkpoint.inspect(files, Path(folder) / "run", subject=subject, **options)
+        inspection = checkpoint.inspect(
+            files,
+            Path(folder) / "run",
+            subject=subject,
+            reference=reference,
+            quick=quick,
+            overwrite=overwrite,
+            on_progress=on_progress,
+        )
         diagnosis = diagnosis_of(inspection.run, inspection)
         rows = [*checkpoint.layer_table(inspection).itertuples()]
         written = [] if out is None else _write(inspection, out, overwrite=overwrite)

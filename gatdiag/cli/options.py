@@ -51,14 +51,11 @@ Transform: TypeAlias = Annotated[
         "PubMed) or none (the default of all others).",
     ),
 ]
-ModelOfCheckpoint: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PACKAGE.MODULE:FACTORY",
-        help="The model that a checkpoint is of, so that its own laws are found and it can run. Arguments called "
-        "in_channels and out_channels get the widths that the checkpoint shows, or those of --data.",
-    ),
-]
+MODEL_OF_CHECKPOINT: Final = typer.Option(
+    metavar="PACKAGE.MODULE:FACTORY",
+    help="The model that a checkpoint is of, so that its own laws are found and it can run. Arguments called "
+    "in_channels and out_channels get the widths that the checkpoint shows, or those of --data.",
+)
 Workers: TypeAlias = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Processes, each with one thread; one for each core if left out."),
@@ -85,9 +82,14 @@ def check_workers(workers: int | None, backend: str) -> None:
         raise InputError("--workers is of --backend processes: a cluster has the workers that it was started with")
 
 
-def check_new(out: Path, *, overwrite: bool) -> None:
-    """Raise InputError where a folder to write into is a file, or holds something that is not to be replaced."""
+def check_folder(out: Path) -> None:
+    """Raise InputError where a folder to write into is a file."""
     if out.exists() and not out.is_dir():
         raise InputError(f"--out: expected a folder, got the file {str(out)!r}: choose another --out")
+
+
+def check_new(out: Path, *, overwrite: bool) -> None:
+    """Raise InputError where a folder to write into is a file, or holds something that is not to be replaced."""
+    check_folder(out)
     if not overwrite and out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out} is there already: choose another --out, or replace what is in it with --overwrite")

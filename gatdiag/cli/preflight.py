@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -72,12 +72,12 @@ def preflight(
 def _optimizer(name: str, model: nn.Module, lr: float | None) -> Optimizer:
     from torch import optim
 
-    kinds = {kind.lower(): getattr(optim, kind) for kind in dir(optim) if isinstance(getattr(optim, kind), type)}
-    kind = kinds.get(name.lower())
-    if kind is None or not issubclass(kind, optim.Optimizer) or kind is optim.Optimizer:
+    kind = next((kind for known, kind in vars(optim).items() if known.lower() == name.lower()), None)
+    if not isinstance(kind, type) or not issubclass(kind, optim.Optimizer) or kind is optim.Optimizer:
         raise InputError(f"--optimizer: expected a class of torch.optim, such as SGD or Adam, got {name!r}")
+    options: dict[str, Any] = {} if lr is None else {"lr": lr}
     try:
-        made: Optimizer = kind(model.parameters(), **({} if lr is None else {"lr": lr}))
+        made: Optimizer = kind(model.parameters(), **options)
     except (ValueError, TypeError) as error:
         raise InputError(f"--optimizer {name}: {error}") from error
     return made

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -43,7 +44,9 @@ def number(value: float | None, form: str) -> str:
 
 def print_document(document: Any) -> None:
     """Print one strict JSON document on a line; numbers that are not finite become null."""
-    print(json.dumps(_finite(document), allow_nan=False))  # noqa: T201
+    from gatdiag.run.meta import jsonable
+
+    typer.echo(json.dumps(jsonable(document), allow_nan=False))
 
 
 def as_options(text: str) -> str:
@@ -56,15 +59,3 @@ def as_options(text: str) -> str:
     for argument, option in _OPTIONS.items():
         text = text.replace(argument, option)
     return text
-
-
-def _finite(value: Any) -> Any:
-    """Strict JSON has no token for NaN and infinity."""
-    match value:
-        case dict():
-            return {key: _finite(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_finite(item) for item in value]
-        case float() if not math.isfinite(value):
-            return None
-    return value

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gatdiag.cli.inspect import sizes_of
-from gatdiag.cli.options import DATA_FOLDER, Data, Inputs, Root, Transform
+from gatdiag.cli.options import DATA_FOLDER, MODEL_OF_CHECKPOINT, Data, Inputs, Root, Transform
 from gatdiag.cli.printing import as_options, plain_console
 from gatdiag.errors import InputError, OptimizerError
 from gatdiag.names import listed, printable, quoted
@@ -36,14 +36,7 @@ def rebalance(
     target: Annotated[
         Path | None, typer.Argument(metavar="OUT", help="File to write: the same, with other weights.")
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="PACKAGE.MODULE:FACTORY",
-            help="The model that the checkpoint is of, so that its laws are found and its outputs compared. Arguments "
-            "called in_channels and out_channels get the widths that the checkpoint shows, or those of --data.",
-        ),
-    ],
+    model: Annotated[str, MODEL_OF_CHECKPOINT],
     data: Data = None,
     inputs: Inputs = None,
     root: Root = DATA_FOLDER,

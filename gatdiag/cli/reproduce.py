@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_workers
+from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_folder, check_workers
 from gatdiag.cli.printing import grid, plain_console, print_document
 from gatdiag.cli.training import trainings_progress
 from gatdiag.errors import InputError
@@ -50,8 +50,7 @@ def reproduce(
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device: expected cpu or cuda, got {device!r}")
     check_workers(workers, backend)
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file: choose another --out")
+    check_folder(out)
     from gatdiag.experiments.reproduce.engine import chosen, trained
     from gatdiag.experiments.reproduce.reproduction import Task, reproductions
 

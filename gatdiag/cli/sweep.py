@@ -48,36 +48,30 @@ def sweep(
     workers need gatdiag, and the data sets at the same place.
     """
     from gatdiag.experiments import sweep as sweeping
+    from gatdiag.run.files import atomic_write
 
     check_workers(workers, backend)
     cells = sweeping.read_grid(grid)
     with trainings_progress(str(out), len(cells)) as on_cell:
         options: dict[str, Any] = {"workers": workers, "backend": backend, "address": address, "record": record}
         failed = sweeping.sweep(cells, out, root, on_cell=on_cell, **options)
+    wrong = []
+    if failed:
+        reasons = "; ".join(dict.fromkeys(failed.values()))
+        wrong.append(f"{len(failed)} of {len(cells)} trainings failed, and are tried again next time: {reasons}")
     means = sweeping.summarize(cells, out)
-    wrong = _table_error(means, out / "table.csv")
+    try:
+        if not means.empty:
+            with atomic_write(out / "table.csv") as part:
+                means.to_csv(part, index=False)
+    except OSError as error:
+        wrong.append(f"{out / 'table.csv'} could not be written: {error}")
     if as_json:
         print_document({"version": 1, "table": means.to_dict("records"), "failed": [*failed.values()]})
     else:
         _print(means, out)
-    if failed:
-        reasons = "; ".join(dict.fromkeys(failed.values()))
-        wrong.insert(0, f"{len(failed)} of {len(cells)} trainings failed, and are tried again next time: {reasons}")
     if wrong:
         raise InputError("; ".join(wrong))
-
-
-def _table_error(means: pd.DataFrame, file: Path) -> list[str]:
-    """Write the table; what is wrong with that is told after the trainings that failed."""
-    from gatdiag.run.files import atomic_write
-
-    try:
-        if not means.empty:
-            with atomic_write(file) as part:
-                means.to_csv(part, index=False)
-    except OSError as error:
-        return [f"{file} could not be written: {error}"]
-    return []
 
 
 def _print(means: pd.DataFrame, out: Path) -> None:

@@ -22,8 +22,7 @@ from rich.progress import (
 if TYPE_CHECKING:
     from gatdiag.experiments.training import Epoch
 
-
-_INTERRUPTED: Final = 130  # as a shell has it for a process ended by Ctrl-C
+INTERRUPTED: Final = 130  # exit status, as a shell has it for a process ended by Ctrl-C
 
 
 @contextmanager
@@ -58,7 +57,7 @@ def training_progress(epochs: int, *folders: Path) -> Iterator[Callable[[str, in
         begun = [str(folder) for folder in folders if (folder / "meta.json").exists()]
         readable = f"what was recorded can be read: gatdiag report {' '.join(begun)}"
         typer.echo(f"gatdiag: interrupted; {readable if begun else 'nothing was recorded yet'}", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager
@@ -71,9 +70,6 @@ def trainings_progress(name: str, total: int) -> Iterator[Callable[..., None]]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    if not total:
-        yield lambda *_: None
-        return
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    with Progress(*columns, console=Console(stderr=True), disable=not total) as bars:
         task = bars.add_task(name, total=total)
         yield lambda *_: bars.advance(task)

@@ -150,19 +150,15 @@ def finds(facts: Facts, codes: Iterable[str]) -> bool:
 
 def _ranked(found: Sequence[Finding]) -> list[Finding]:
     """The findings in the order of the table, each with those that it explains below it."""
-    ordered = sorted(found, key=lambda one: (SEVERITIES.index(one.severity), _place(one)))
-    by_table = sorted(found, key=_place)
-    causes: list[Finding] = []
-    below: dict[int, list[Finding]] = {}
-    for one in by_table:
-        cause = next((other for other in causes if _explains(other, one)), None)
-        if cause is None:
-            causes.append(one)
+    causes: list[tuple[Finding, list[Finding]]] = []
+    for one in sorted(found, key=_place):
+        below = next((symptoms for cause, symptoms in causes if _explains(cause, one)), None)
+        if below is None:
+            causes.append((one, []))
         else:
-            below.setdefault(id(cause), []).append(one)
-    kept = [one for one in ordered if any(one is cause for cause in causes)]
-    named = [replace(one, symptoms=tuple(below.get(id(one), ()))) for one in kept]
-    return [_alone(one) for one in named if one.code not in SILENT]
+            below.append(one)
+    named = [replace(cause, symptoms=tuple(symptoms)) for cause, symptoms in causes if cause.code not in SILENT]
+    return [_alone(one) for one in sorted(named, key=lambda one: SEVERITIES.index(one.severity))]
 
 
 def _explains(cause: Finding, other: Finding) -> bool:

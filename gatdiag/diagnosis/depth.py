@@ -1,14 +1,14 @@
 """What depth does: rows become alike, gradients vanish or explode on their way, all rows become multiples of one."""
 
 import math
+from statistics import median_high
 
 from gatdiag.diagnosis import remedy
-from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.facts import Facts, matrices
 from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import short
-from gatdiag.roles import FEATURE
 
 _WIDER = "hidden_channels = 64  # a layer of one neuron passes on one number for each node"
 _LAST = 3  # layers, of which the smallest counts: the very last may tell nodes apart by rounding alone
@@ -19,8 +19,8 @@ def exploding(facts: Facts) -> Finding | str | None:
     norms, grads = _hidden(facts, "output_norm"), _hidden(facts, "output_gradient_norm")
     if len(norms) < 5:
         return f"it takes 6 layers to speak of depth, and {len(norms) + 1} have a recorded output"
-    gain = _typical_gain(facts)
-    if facts.state == "trained" or facts.learns_at_once or not gain < limit("gain-large"):
+    gain = median_high(facts.gains.values()) if facts.gains else 1.0
+    if facts.learns or not gain < limit("gain-large"):
         return None
     grow = _ratio(norms[-1], norms[0])
     back = _ratio(grads[0], grads[-1]) if grads else math.nan
@@ -28,7 +28,6 @@ def exploding(facts: Facts) -> Finding | str | None:
     is_hot = facts.first_loss > limit("jump") * facts.base and most > 10
     if not (grow > limit("explode") or back > limit("explode-back") or is_hot):
         return None
-    layers = tuple(facts.profile("output_norm"))
     lines, actions = remedy.inserted(facts, *(_modules(facts) if facts.has_laws else ("LayerNorm",)))
     scale = f"{1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches over the root of their number"
     return Finding(
@@ -42,7 +41,7 @@ def exploding(facts: Facts) -> Finding | str | None:
             Evidence("gradient of the first over the last hidden layer", back),
         ),
         f"Flagged above {said('explode', 'explode-back')}.",
-        layers,
+        tuple(facts.profile("output_norm")),
         steps=(0,),
         figure="gradient_norms",
         remedy=f"{lines}\n# or: x = x + {scale}" if lines else f"x = x + {scale}",
@@ -56,13 +55,12 @@ def vanishing(facts: Facts) -> Finding | str | None:
     grads = [value for value in facts.profile("output_gradient_norm").values() if math.isfinite(value)]
     if len(grads) < limit("deep"):
         return f"it takes 4 layers to speak of depth, and {len(grads)} have a recorded gradient"
-    if facts.state == "trained" or facts.learns_at_once:
+    if facts.learns:
         return None
     threshold = "vanish-alike" if facts.passes_messages and _alike(facts) else "vanish"
     ratio = _ratio(grads[0], grads[-1])
     if not 0 < ratio < limit(threshold):
         return None
-    layers = tuple(facts.profile("output_gradient_norm"))
     lines, actions = _skips(facts)
     return Finding(
         "depth-vanishing-gradient",
@@ -72,7 +70,7 @@ def vanishing(facts: Facts) -> Finding | str | None:
         f"({number(ratio ** (1 / (len(grads) - 1)))} times in each layer), so that the first layers cannot learn.",
         (Evidence("gradient of the first over that of the last layer's output", ratio),),
         f"Flagged below {said(threshold)}.",
-        layers,
+        tuple(facts.profile("output_gradient_norm")),
         steps=(0,),
         figure="gradient_norms",
         remedy=lines,
@@ -85,12 +83,10 @@ def oversmoothing(facts: Facts) -> Finding | str | None:
     """Rows become alike, or multiples of one vector, over graph convolutions, while their norm stays."""
     if not facts.profile("relative_mu"):
         return "relative mu was not recorded"
-    if facts.state == "trained" or facts.learns_at_once or not facts.passes_messages:
-        return None
-    if layers_of_rank_one(facts):
+    if facts.learns or not facts.passes_messages or layers_of_rank_one(facts):
         return None
     return _alike(facts) or (
-        _one_direction(facts, "depth-oversmoothing") if _depth(facts) >= limit("deep") else _within_a_layer(facts)
+        _one_direction(facts, "depth-oversmoothing") if _is_deep(facts) else _within_a_layer(facts)
     )
 
 
@@ -100,7 +96,7 @@ def rank_collapse(facts: Facts) -> Finding | str | None:
         return "the effective rank was not recorded"
     if (of_weights := _weights_of_rank_one(facts)) is not None:
         return of_weights
-    if facts.state == "trained" or facts.learns_at_once or (facts.passes_messages and _depth(facts) >= limit("deep")):
+    if facts.learns or (facts.passes_messages and _is_deep(facts)):
         return None
     return _one_direction(facts, "rank-collapse")
 
@@ -108,13 +104,12 @@ def rank_collapse(facts: Facts) -> Finding | str | None:
 def layers_of_rank_one(facts: Facts) -> dict[str, float]:
     """Hidden layers of one neuron, or of neurons that begin alike: spectral over Frobenius norm of their weights."""
     norms, spectral = facts.first_values("norm"), facts.first_values("spectral_norm")
-    hidden = [(layer["name"], p) for layer in facts.layers[:-1] for p in layer["parameters"] if p["role"] == FEATURE]
     shares: dict[str, float] = {}
-    for name, parameter in hidden:
-        norm, key = norms.get(parameter["name"], 0.0), parameter["name"]
-        if len(parameter["shape"]) == 2 and norm > 0:
-            narrow = parameter["shape"][0] == 1
-            shares[name] = max(shares.get(name, 0.0), 1.0 if narrow else spectral.get(key, 0.0) / norm)
+    for layer in facts.layers[:-1]:
+        for key, (rows, _) in matrices(layer).items():
+            if (norm := norms.get(key, 0.0)) > 0:
+                share = 1.0 if rows == 1 else spectral.get(key, 0.0) / norm
+                shares[layer["name"]] = max(shares.get(layer["name"], 0.0), share)
     return {name: share for name, share in shares.items() if share > limit("weights-alike")}
 
 
@@ -137,26 +132,30 @@ def _weights_of_rank_one(facts: Facts) -> Finding | None:
 
 
 def _is_narrow(facts: Facts, layer: str) -> bool:
-    own = [p for one in facts.layers if one["name"] == layer for p in one["parameters"]]
-    return any(p["shape"][0] == 1 for p in own if p["role"] == FEATURE)
+    return any(rows == 1 for one in facts.layers if one["name"] == layer for rows, _ in matrices(one).values())
 
 
 def is_smoothed(facts: Facts) -> bool:
     """Rows become alike with depth, or multiples of one vector."""
-    rank, norms = _hidden(facts, "effective_rank"), _hidden(facts, "output_norm")
-    stays = len(norms) > 2 and norms[-1] > limit("norm-stays") * norms[0]
-    return bool(_alike(facts) or (stays and len(rank) > 2 and rank[-1] < limit("rank-one") and rank[0] > 2))
+    rank = _hidden(facts, "effective_rank")
+    has_fallen = len(rank) > 2 and rank[-1] < limit("rank-one") and rank[0] > 2
+    return _alike(facts) is not None or (has_fallen and _keeps_size(facts))
 
 
-def _depth(facts: Facts) -> int:
-    return len(facts.profile("output_norm"))
+def _keeps_size(facts: Facts) -> bool:
+    """The hidden outputs do not vanish on their way."""
+    norms = _hidden(facts, "output_norm")
+    return bool(norms) and norms[-1] > limit("norm-stays") * norms[0]
+
+
+def _is_deep(facts: Facts) -> bool:
+    return len(facts.profile("output_norm")) >= limit("deep")
 
 
 def _alike(facts: Facts) -> Finding | None:
     """Relative mu of the last layers, and of the middle one, beside that of the first."""
     mu = {name: value for name, value in facts.profile("relative_mu").items() if math.isfinite(value)}
-    norms = _hidden(facts, "output_norm")
-    if len(mu) < limit("deep") or not norms or norms[-1] <= limit("norm-stays") * norms[0]:
+    if len(mu) < limit("deep") or not _keeps_size(facts):
         return None
     names, values = list(mu), list(mu.values())
     low = min(values[-_LAST:])
@@ -167,8 +166,8 @@ def _alike(facts: Facts) -> Finding | None:
         facts,
         "depth-oversmoothing",
         f"Over {len(mu)} graph convolutions the nodes become alike: relative mu falls from {number(values[0])} at "
-        f"{short(names[0])} to "
-        f"{number(low)}, while the outputs keep their size. The last layer has nothing left to tell nodes apart by.",
+        f"{short(names[0])} to {number(low)}, while the outputs keep their size. The last layer has nothing left to "
+        "tell nodes apart by.",
         Evidence("smallest relative mu of the last layers", low),
         "alike",
         alike,
@@ -200,8 +199,7 @@ def _within_a_layer(facts: Facts) -> Finding | None:
 def _one_direction(facts: Facts, code: str) -> Finding | None:
     """Effective rank of the last hidden layer beside that of the first."""
     rank = {name: value for name, value in list(facts.profile("effective_rank").items())[:-1] if math.isfinite(value)}
-    norms = _hidden(facts, "output_norm")
-    if len(rank) < 2 or not norms or norms[-1] <= limit("norm-stays") * norms[0]:
+    if len(rank) < 2 or not _keeps_size(facts):
         return None
     values = list(rank.values())
     has_fallen = len(values) >= 8 and values[-1] < limit("rank-few") and values[-1] < values[0] / 8
@@ -211,8 +209,8 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
         facts,
         code,
         f"The rows become multiples of one vector: the effective rank falls from {number(values[0])} to "
-        f"{number(values[-1], 4)} over "
-        f"{len(rank) + 1} layers, while the outputs keep their size. Nodes differ in length only.",
+        f"{number(values[-1], 4)} over {len(rank) + 1} layers, while the outputs keep their size. Nodes differ in "
+        "length only.",
         Evidence("effective rank of the last hidden output", values[-1]),
         "rank-few" if has_fallen else "rank-one",
         tuple(name for name in rank if rank[name] < limit("rank-few" if has_fallen else "rank-one")),
@@ -273,11 +271,6 @@ def _hidden(facts: Facts, column: str) -> list[float]:
 
 def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else math.nan
-
-
-def _typical_gain(facts: Facts) -> float:
-    values = sorted(facts.gains.values())
-    return values[len(values) // 2] if values else 1.0
 
 
 def _width(facts: Facts) -> int:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import geometric_mean
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 
 from gatdiag.diagnosis.finding import Severity
 from gatdiag.diagnosis.thresholds import limit
-from gatdiag.roles import ATTENTION, FEATURE
+from gatdiag.roles import FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import accuracies, logged, loss_name, recorded, score_kind, scores
+from gatdiag.summary import accuracies, logged, loss_name, score_kind, scores
 
 Floats: TypeAlias = NDArray[np.float64]
 State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
@@ -80,6 +81,15 @@ class Facts:
         return [{**group, "class": one["class"]} for one in found for group in one.get("groups") or []]
 
     @cached_property
+    def held(self) -> set[str]:
+        """The parameters that an optimizer holds."""
+        return {name for group in self.groups for name in group.get("parameters") or []}
+
+    def setting(self, name: str) -> float:
+        """The largest value of an optimizer's setting, such as "momentum"; 0 where it has none."""
+        return max((float(group.get(name) or 0.0) for group in self.groups), default=0.0)
+
+    @cached_property
     def takes_turns(self) -> bool:
         """Several optimizers make steps, as in adversarial training: each sees gradients and labels of its own."""
         return len(self.run.meta.get("optimizers") or []) > 1
@@ -88,11 +98,6 @@ class Facts:
     def is_adam(self) -> bool:
         """Its steps do not grow with the gradient."""
         return any("betas" in group for group in self.groups)
-
-    @cached_property
-    def attends(self) -> bool:
-        """It has attention vectors."""
-        return any(parameter["role"] == ATTENTION for parameter in self.parameters.values())
 
     @cached_property
     def passes_messages(self) -> bool:
@@ -222,10 +227,11 @@ class Facts:
         return bool(last) and min(last) >= 0.5 * (1 + 1 / self.classes)
 
     @cached_property
-    def learns_at_once(self) -> bool:
-        """In its rehearsal the loss has fallen below that of a constant prediction already."""
+    def learns(self) -> bool:
+        """It trains; or in its rehearsal the loss has fallen below that of a constant prediction already."""
         best = self.finite_loss.min() if len(self.finite_loss) else math.nan
-        return bool(self.is_rehearsal and not self.is_broken and 1 - best / self.base > limit("fall"))
+        has_begun = self.is_rehearsal and not self.is_broken and 1 - best / self.base > limit("fall")
+        return self.state == "trained" or bool(has_begun)
 
     @cached_property
     def severity(self) -> Severity:
@@ -248,19 +254,14 @@ class Facts:
         """A column as (steps, parameters); NaN where it was not measured."""
         frame = self.run.parameters
         grid = np.full((len(self.table_steps), len(self.table_names)), np.nan)
-        if column in frame and len(frame):
-            place = {name: number for number, name in enumerate(self.table_names)}
-            names = frame["parameter"].cat
-            codes = np.array([place.get(str(name), 0) for name in names.categories])[names.codes.to_numpy()]
-            grid[np.searchsorted(self.table_steps, frame["step"].to_numpy()), codes] = frame[column].to_numpy(float)
+        if column in frame:
+            rows = np.searchsorted(self.table_steps, frame["step"].to_numpy())
+            grid[rows, pd.factorize(frame["parameter"])[0]] = frame[column].to_numpy(float)
         return grid
 
     def first_values(self, column: str) -> dict[str, float]:
         """Parameter -> value at the first step at which the column was recorded."""
-        frame = self.run.parameters
-        known = frame[frame[column].notna()] if column in frame else frame.iloc[:0]
-        rows = known[known["step"] == known["step"].min()] if len(known) else known
-        return dict(zip(rows["parameter"].astype(str), rows[column].astype(float), strict=True)) if len(rows) else {}
+        return at_one_step(self.run.parameters, "parameter", column)
 
     @cached_property
     def norms(self) -> Floats:
@@ -319,21 +320,13 @@ class Facts:
 
     # --- layers -------------------------------------------------------------------------------------------------------
 
-    def profile(self, column: str, step: int | None = None) -> dict[str, float]:
-        """Layer -> value at the first recorded step of the column (or at another), node-level layers in order.
+    def profile(self, column: str, *, last: bool = False) -> dict[str, float]:
+        """Layer -> value at the first (or the last) recorded step of the column, node-level layers in order.
 
         Layers behind a pooling have other rows, so that norms cannot be compared: where the network has graph
         convolutions, plain layers behind the last of them are left out.
         """
-        frame = self.run.layers
-        if not recorded(self.run, "layers", column):
-            return {}
-        known = frame[frame[column].notna()]
-        if not len(known):
-            return {}
-        at = known["step"].iloc[0] if step is None else step
-        rows = known[known["step"] == at]
-        found = dict(zip(rows["layer"].astype(str), rows[column].astype(float), strict=True))
+        found = at_one_step(self.run.layers, "layer", column, last=last)
         return {name: found[name] for name in self.node_layers if name in found}
 
     @cached_property
@@ -351,30 +344,37 @@ class Facts:
     def gains(self) -> dict[str, float]:
         """Layer -> geometric mean of ||W|| over that of Glorot's initialization, at the first step.
 
-        Of feature weights that are matrices.
+        Of feature weights that are matrices; a bottleneck's Glorot norm is sqrt(2 m n / (m + n)).
         """
-        if not len(self.table_steps) or not len(self.norms):
-            return {}
-        first = dict(zip(self.table_names, self.norms[0], strict=True))
+        first = dict(zip(self.table_names, self.norms[0], strict=True)) if len(self.norms) else {}
         found: dict[str, list[float]] = {}
         for layer in self.layers:
-            for parameter in layer["parameters"]:
-                gain = _gain(layer, parameter, first.get(parameter["name"], math.nan))
-                if 0 < gain < math.inf:
-                    found.setdefault(layer["name"], []).append(math.log(gain))
-        return {name: math.exp(sum(values) / len(values)) for name, values in found.items()}
+            if layer.get("kind") in ("Embedding", "EmbeddingBag"):
+                continue
+            for name, (rows, columns) in matrices(layer).items():
+                size = math.sqrt(2 * rows * columns / (rows + columns)) if rows * columns else math.nan
+                if 0 < (gain := first.get(name, math.nan) / size) < math.inf:
+                    found.setdefault(layer["name"], []).append(gain)
+        return {name: geometric_mean(values) for name, values in found.items()}
 
 
 def _is_conv(layer: Mapping[str, Any]) -> bool:
     return "Conv" in str(layer.get("kind")) and not str(layer.get("kind")).startswith(("Conv1d", "Conv2d", "Conv3d"))
 
 
-def _gain(layer: Mapping[str, Any], parameter: Mapping[str, Any], norm: float) -> float:
-    """NaN of what is no feature matrix; a bottleneck's Glorot norm is sqrt(2 m n / (m + n))."""
-    shape = parameter["shape"]
-    if parameter["role"] != FEATURE or len(shape) != 2 or layer.get("kind") in ("Embedding", "EmbeddingBag"):
-        return math.nan
-    return norm / math.sqrt(2 * shape[0] * shape[1] / (shape[0] + shape[1])) if math.prod(shape) else math.nan
+def at_one_step(frame: pd.DataFrame, key: str, column: str, *, last: bool = False) -> dict[str, float]:
+    """Layer or parameter -> value at the first or the last step at which the column was measured."""
+    known = frame[frame[column].notna()] if column in frame else frame[:0]
+    if not len(known):
+        return {}
+    rows = known[known["step"] == known["step"].iloc[-1 if last else 0]]
+    return dict(zip(rows[key].astype(str), rows[column].astype(float), strict=True))
+
+
+def matrices(layer: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """The feature weights of a layer that are matrices: name -> rows (outputs) and columns (inputs)."""
+    found = [p for p in layer["parameters"] if p["role"] == FEATURE and len(p["shape"]) == 2]
+    return {p["name"]: (p["shape"][0], p["shape"][1]) for p in found}
 
 
 def median(values: Sequence[float] | Floats) -> float:

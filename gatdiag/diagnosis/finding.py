@@ -138,9 +138,4 @@ class Diagnosis:
 
     def document(self) -> dict[str, Any]:
         """All of it as plain data: verdict, findings, skipped, state."""
-        return {
-            "verdict": asdict(self.verdict),
-            "findings": [asdict(finding) for finding in self.findings],
-            "skipped": dict(self.skipped),
-            "state": self.state,
-        }
+        return {"verdict": asdict(self.verdict), **asdict(self)}

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from gatdiag.diagnosis import remedy
-from gatdiag.diagnosis.facts import Facts, median
+from gatdiag.diagnosis.facts import Facts, Floats, median
 from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
@@ -21,9 +21,8 @@ def overfitting(facts: Facts) -> Finding | str | None:
         return "no validation score and no validation loss was logged"
     if facts.state != "trained":
         return None
-    gap = _gap(facts, names)
-    fell = _fall(facts, names.get("val"))
-    rose = _rise(facts, loss)
+    train, val, losses = (_values(facts, name) for name in (names.get("train"), names.get("val"), loss))
+    gap, fell, rose = median(train[-5:]) - median(val[-5:]), _fall(val), _rise(losses)
     if not (gap > limit("gap") or fell > limit("fell") or rose > limit("rose")):
         return None
     what = f"the validation score is {percent(gap)} below that of training"
@@ -52,23 +51,18 @@ def overfitting(facts: Facts) -> Finding | str | None:
     )
 
 
-def _gap(facts: Facts, names: dict[str, str]) -> float:
-    if "train" not in names or "val" not in names:
-        return math.nan
-    train, val = (logged(facts.run, names[key]).dropna().to_numpy(float) for key in ("train", "val"))
-    return median(train[-5:]) - median(val[-5:])
+def _values(facts: Facts, name: str | None) -> Floats:
+    return logged(facts.run, name).dropna().to_numpy(float) if name else np.empty(0)
 
 
-def _fall(facts: Facts, name: str | None) -> float:
-    values = logged(facts.run, name).dropna().to_numpy(float) if name else np.empty(0)
+def _fall(values: Floats) -> float:
     if len(values) < 6:
         return math.nan
     smooth = pd.Series(values).rolling(3, min_periods=1).median()
     return float((smooth.max() - median(values[-3:])) / smooth.max()) if smooth.max() > 0 else math.nan
 
 
-def _rise(facts: Facts, name: str | None) -> float:
-    values = logged(facts.run, name).dropna().to_numpy(float) if name else np.empty(0)
+def _rise(values: Floats) -> float:
     if len(values) < 6 or not values[0] > 0:
         return math.nan
     return float((median(values[-3:]) - values.min()) / values[0])

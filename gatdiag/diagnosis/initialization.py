@@ -1,6 +1,11 @@
-"""Initial weights: too large, too small, or out of balance with those before and after."""
+"""Initial weights: too large, too small, or out of balance with those before and after.
+
+Outputs follow the product of the norms: what one layer has too much, another may have too little. So geometric means
+over layers are judged.
+"""
 
 import math
+from statistics import geometric_mean
 
 import numpy as np
 
@@ -13,6 +18,7 @@ from gatdiag.diagnosis.units import saturated_at_start
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
 from gatdiag.roles import ATTENTION, FEATURE
+from gatdiag.summary import has_role
 
 _UNKNOWN = "no initial norm of a feature weight was recorded"
 
@@ -22,11 +28,10 @@ def too_large(facts: Facts) -> Finding | str | None:
     gains = facts.gains
     if not gains:
         return _UNKNOWN
-    values = np.array(list(gains.values()))
-    layer, mean = max(gains, key=gains.__getitem__), _geometric_mean(values)
+    layer, mean = max(gains, key=gains.__getitem__), geometric_mean(gains.values())
     is_lost = facts.is_broken and not math.isfinite(facts.first_loss)
     is_hot = is_lost or facts.first_loss > limit("chance") * facts.base
-    is_lonely = values.max() > limit("gain-one") and values.min() > 0.2 and facts.state != "trained"
+    is_lonely = gains[layer] > limit("gain-one") and min(gains.values()) > 0.2 and facts.state != "trained"
     if not is_hot or not (mean > limit("gain-large") or is_lonely):
         return None
     return Finding(
@@ -57,9 +62,8 @@ def too_small(facts: Facts) -> Finding | str | None:
         return _UNKNOWN
     if layers_of_rank_one(facts):
         return None
-    values = np.array(list(gains.values()))
-    layer, mean = min(gains, key=gains.__getitem__), _geometric_mean(values)
-    is_lonely = values.min() < limit("gain-small") / 3 and values.max() < 5 and facts.state != "trained"
+    layer, mean = min(gains, key=gains.__getitem__), geometric_mean(gains.values())
+    is_lonely = gains[layer] < limit("gain-small") / 3 and max(gains.values()) < 5 and facts.state != "trained"
     if not (mean < limit("gain-small") or is_lonely):
         return None
     return Finding(
@@ -86,14 +90,14 @@ def unbalanced(facts: Facts) -> Finding | str | None:
         return "fewer than two layers have feature weights whose initial norm was recorded"
     if layers_of_rank_one(facts):
         return None
-    return _alternating(facts, np.array(gains)) or _neurons(facts) or _stuck(facts)
+    return _alternating(facts, gains) or _neurons(facts) or _stuck(facts)
 
 
-def _alternating(facts: Facts, gains: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Finding | None:
+def _alternating(facts: Facts, gains: list[float]) -> Finding | None:
     jumps = np.diff(np.log(gains))
     factor, turn = float(np.exp(np.abs(jumps).max())), math.log(4)
     turns = len(jumps) == 1 or bool(jumps.max() > turn and jumps.min() < -turn)
-    if factor <= limit("gain-jump") or not turns or not 0.1 < _geometric_mean(gains) < 10:
+    if factor <= limit("gain-jump") or not turns or not 0.1 < geometric_mean(gains) < 10:
         return None
     place = int(np.abs(jumps).argmax())
     names = list(facts.gains)[place : place + 2]
@@ -151,23 +155,29 @@ def _least_of_both_signs(facts: Facts) -> dict[str, float]:
 def _stuck(facts: Facts) -> Finding | None:
     """Nothing moves though weights, depth and rate are usual: attention and features hold each other (paper 1)."""
     norms = list(facts.profile("output_norm").values())
-    is_judged = facts.attends and facts.has_laws and facts.state in ("failing", "partly", "untrained")
-    if not is_judged or len(norms) < 5 or facts.learns_at_once:
+    is_judged = has_role(facts.run, ATTENTION) and facts.has_laws and facts.state in ("failing", "partly", "untrained")
+    if not is_judged or len(norms) < 5 or facts.learns:
         return None
     if facts.is_adam or is_smoothed(facts) or saturated_at_start(facts):
         return None  # Adam does not conserve c, and its steps stay long
-    shrinks = len(norms) >= 8 and norms[0] > 0 and min(norms[-3:]) < limit("shrink") * norms[0]
+    ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
     moves, over, attention = median(facts.step_ratio), median(facts.overshoot), _attention_pace(facts)
+    shrinks = len(norms) >= 8 and ratio < limit("shrink")
     is_stuck = facts.count >= limit("steps") and moves < limit("stuck")
-    is_stiff = (is_stuck and over > limit("stiff")) or (facts.is_rehearsal and _is_bound(moves, over))
-    is_still = (is_stuck or _fades(facts, norms)) and attention < limit("attention-still")
+    is_stiff = is_stuck and over > limit("stiff")
+    if facts.is_rehearsal:  # which has too few steps to get stuck
+        # at whatever rate: the longest step that does not diverge moves next to nothing
+        is_stiff = over > limit("linear") and moves * limit("overshoot") / over < limit("bound")
+        # outputs that shrink a little less tell where attention stands still beside the features
+        is_stuck = len(norms) >= 8 and ratio < limit("norm-stays")
+    is_still = is_stuck and attention < limit("attention-still")
     if not (shrinks or is_stiff or is_still):
         return None
-    ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
+    moving = f", and a step moves the weights by {number(moves)} of theirs" if math.isfinite(moves) else ""
     return _finding(
         facts,
         f"In these {len(norms)} attention layers the weights that lead into each neuron and those that lead out of it "
-        f"are out of balance: outputs shrink to {percent(ratio)} of their size{_moving(moves)}. Gradient descent "
+        f"are out of balance: outputs shrink to {percent(ratio)} of their size{moving}. Gradient descent "
         "conserves that imbalance (c), so that no training repairs it.",
         Evidence("update ratio of attention over that of features, deeper half of the layers", attention)
         if math.isfinite(attention)
@@ -175,25 +185,6 @@ def _stuck(facts: Facts) -> Finding | None:
         "attention-still" if is_still else "shrink" if shrinks else "bound" if facts.is_rehearsal else "stiff",
         tuple(facts.profile("output_norm")),
     )
-
-
-def _geometric_mean(gains: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Outputs follow the product of the norms: what one layer has too much, another may have too little."""
-    return float(np.exp(np.log(gains).mean()))
-
-
-def _moving(moves: float) -> str:
-    return f", and a step moves the weights by {number(moves)} of theirs" if math.isfinite(moves) else ""
-
-
-def _is_bound(moves: float, over: float) -> bool:
-    """Before training, at whatever rate: the longest step that does not diverge moves next to nothing."""
-    return over > limit("linear") and moves * limit("overshoot") / over < limit("bound")
-
-
-def _fades(facts: Facts, norms: list[float]) -> bool:
-    """Before training: what shrinks a little less, where attention stands still beside the features."""
-    return facts.is_rehearsal and len(norms) >= 8 and min(norms[-3:]) < limit("norm-stays") * norms[0]
 
 
 def _attention_pace(facts: Facts) -> float:

@@ -1,7 +1,5 @@
 """What is wrong with the inputs of the model: NaN, scale, no variation. From what the recorder saw of them once."""
 
-from typing import Any
-
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
@@ -74,27 +72,28 @@ def input_scale(facts: Facts) -> Finding | str | None:
                 f"smallest {number(one['smallest_column'])}: the curvature of layer 1 grows with its square, and "
                 "no learning rate suits all columns."
             )
-            return _scale(facts, one, text, "largest_column", threshold)
+            size = Evidence(f"root mean square of the largest column of {one['name']}", one["largest_column"])
+            return _scale(facts, one["name"], text, size, f"above {said(threshold)}")
         if 0 < one["row_norm"] < limit("input-small") and not trained:
             text = (
                 f"The rows of the input {one['name']} have a norm of {number(one['row_norm'])}: beside biases nothing "
                 "of them is left, and gradients of the first weights are as small."
             )
-            return _scale(facts, one, text, "row_norm", "input-small")
+            size = Evidence(f"norm of a row of {one['name']}", one["row_norm"])
+            return _scale(facts, one["name"], text, size, f"below {said('input-small')}")
     return None
 
 
-def _scale(facts: Facts, one: dict[str, Any], text: str, measured: str, threshold: str) -> Finding:
-    what = {"largest_column": "root mean square of the largest column", "row_norm": "norm of a row"}[measured]
+def _scale(facts: Facts, name: str, text: str, size: Evidence, flagged: str) -> Finding:
     return Finding(
         "input-scale",
         facts.severity,
         "Inputs of unusual scale",
         text,
-        (Evidence(f"{what} of {one['name']}", one[measured]),),
-        f"Flagged {'above' if measured == 'largest_column' else 'below'} {said(threshold)}.",
+        (size,),
+        f"Flagged {flagged}.",
         figure="training_curves",
         remedy="data.x = (data.x - data.x.mean(0)) / data.x.std(0).clamp(min=1e-6)  # before training",
-        actions=(Action("standardize_inputs", {"names": (one["name"],)}),),
+        actions=(Action("standardize_inputs", {"names": (name,)}),),
         falsified_by="After standardizing the features the loss takes the same course.",
     )

@@ -35,7 +35,7 @@ def law_broken(facts: Facts) -> Finding | str | None:
     if (dtype := facts.run.meta["dtype"]) in ("bfloat16", "float16"):
         return f"weights of {dtype} are rounded at each step, which moves c further than is predicted"
     step = int(facts.run.neurons["step"].iloc[-1])
-    rows = _at(facts.run.neurons, step)
+    rows = facts.run.neurons[facts.run.neurons["step"] == step]
     error = relative_to_weights(facts.run, rows, rows["c"] - rows["predicted_c"])
     if not error:
         return "c was not predicted for this optimizer"
@@ -75,8 +75,9 @@ def conservation(facts: Facts) -> Finding | str | None:
     neurons = facts.run.neurons
     if not len(neurons):
         return "no conservation laws were recorded"
-    first, last = (_at(neurons, int(neurons["step"].iloc[place])) for place in (0, -1))
-    if len(first) != len(last) or neurons["step"].iloc[0] == neurons["step"].iloc[-1]:
+    steps = (int(neurons["step"].iloc[0]), int(neurons["step"].iloc[-1]))
+    first, last = (neurons[neurons["step"] == step] for step in steps)
+    if len(first) != len(last) or steps[0] == steps[1]:
         return "c was recorded once only"
     with np.errstate(invalid="ignore"):  # infinity less infinity
         moved = pd.Series(last["c"].to_numpy() - first["c"].to_numpy(), last.index)
@@ -100,7 +101,7 @@ def conservation(facts: Facts) -> Finding | str | None:
         ),
         f"Flagged above {said('drift')}.",
         tuple(layer for layer in drift if drift[layer] > limit("drift")),
-        steps=(int(neurons["step"].iloc[0]), int(neurons["step"].iloc[-1])),
+        steps=steps,
         figure="conservation",
         remedy="# nothing has to be done; torch.optim.SGD without momentum and decay, at a small rate, conserves c",
         falsified_by="With plain gradient descent at a tenth of the learning rate c drifts as far.",
@@ -112,9 +113,9 @@ def _why(facts: Facts) -> str:
     parts = []
     if facts.is_adam:
         parts.append("Adam's step size per weight")
-    if any(group.get("momentum") for group in facts.groups):
+    if facts.setting("momentum"):
         parts.append("momentum")
-    if any(group.get("weight_decay") for group in facts.groups):
+    if facts.setting("weight_decay"):
         parts.append("weight decay")
     return listed(parts) or ("the size of the steps" if facts.groups else "")
 
@@ -146,9 +147,3 @@ def relative_to_weights(
     norm: dict[str, Any] = dict(norms[norms["step"] == at][["layer", "value"]].astype({"layer": str}).to_numpy())
     known = [layer for layer in largest.index if norm.get(layer)]
     return {str(layer): float(largest[layer]) / norm[layer] * int(neurons[layer]) / norm[layer] for layer in known}
-
-
-def _at(frame: pd.DataFrame, step: int) -> pd.DataFrame:
-    """The rows of one step; steps stand in order."""
-    steps = frame["step"].to_numpy()
-    return frame.iloc[steps.searchsorted(step) : steps.searchsorted(step, side="right")]

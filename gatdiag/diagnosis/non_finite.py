@@ -12,7 +12,6 @@ from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import listed, short
 from gatdiag.run import Run
-from gatdiag.summary import logged, loss_name
 
 _MOST = 1e18  # entries: a damaged count may be infinite
 _CAUSES_FIRST = ("weight", "output", "gradient of the output", "gradient of the weight")
@@ -26,7 +25,8 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
         return None if "non_finite" in columns or len(facts.loss) else "nothing that would show it was recorded"
     size = _size_before(facts, first["step"])
     overflows = size > limit("size") or _blew_up(facts, first["step"])
-    place, exact = _place(first)
+    named = listed(map(short, (first["parameters"] or first["layers"])[:3])) or "the loss"
+    place = named if first["where"] == "loss" else f"the {first['where']} of {named}"
     if facts.is_of_checkpoints:
         kind, code = "NaN or infinite values", "non-finite"
         text = f"{first['count']:,} of {place} {'is' if first['count'] == 1 else 'are'} NaN or infinite."
@@ -37,8 +37,8 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
         kind, code = "An operation returned NaN or infinity", "nonfinite-operation"
         text = (
             f"At step {first['step']:,} {place} became {first['kind']} though no value before it was large: an "
-            f"operation there is not "
-            "defined at its input (the logarithm or root of zero, 0 / 0), in the forward or in the backward pass."
+            "operation there is not defined at its input (the logarithm or root of zero, 0 / 0), in the forward or in "
+            "the backward pass."
         )
     counted = [Evidence("NaN or infinite values", first["count"], "entries")] if first["count"] else []
     return Finding(
@@ -52,17 +52,10 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
         tuple(first["parameters"]),
         (first["step"],),
         figure="overview",
-        remedy=f"x = torch.log(x.clamp(min=1e-6))  # or torch.sqrt(x + 1e-6), a / (b + 1e-6): in {exact}\n"
+        remedy=f"x = torch.log(x.clamp(min=1e-6))  # or torch.sqrt(x + 1e-6), a / (b + 1e-6): in {named}\n"
         "torch.autograd.set_detect_anomaly(True)  # names the operation",
         falsified_by="With torch.autograd.set_detect_anomaly(True) no operation is reported, or the inputs hold NaN.",
     )
-
-
-def _place(first: dict[str, Any]) -> tuple[str, str]:
-    names = first["parameters"] or first["layers"]
-    if not names:
-        return "the loss", "the loss"
-    return f"the {first['where']} of {listed(map(short, names[:3]))}", listed(map(short, names[:3]))
 
 
 def _first(facts: Facts) -> dict[str, Any] | None:
@@ -81,10 +74,11 @@ def _first(facts: Facts) -> dict[str, Any] | None:
         count = int(min(rows["count"].sum(), _MOST))
         return {"step": int(rows["step"].iloc[0]), "where": where, "kind": "NaN or infinite", "count": count,
                 "layers": layers, "parameters": parameters}  # fmt: skip
-    loss = broken_loss(facts.run)
-    if loss is None:
+    lost = facts.loss[~np.isfinite(facts.loss)]
+    if not len(lost):
         return None
-    return {"step": loss[0], "where": "loss", "kind": loss[1], "count": 0, "layers": [], "parameters": []}
+    kind = "NaN" if math.isnan(lost.iloc[0]) else "infinite"
+    return {"step": int(lost.index[0]), "where": "loss", "kind": kind, "count": 0, "layers": [], "parameters": []}
 
 
 def _size_before(facts: Facts, step: int) -> float:
@@ -102,10 +96,7 @@ def _size_before(facts: Facts, step: int) -> float:
 
 def _blew_up(facts: Facts, step: int) -> bool:
     """The loss or the weights jumped before."""
-    if facts.worst > 100:
-        return True
-    before = facts.step_ratio[facts.table_steps < step] if len(facts.step_ratio) else np.empty(0)
-    return largest(before) > 1
+    return facts.worst > 100 or largest(facts.step_ratio[facts.table_steps < step]) > 1
 
 
 def _counts(run: Run) -> pd.DataFrame:
@@ -120,11 +111,3 @@ def _counts(run: Run) -> pd.DataFrame:
                 found.append(counts.assign(count=rows[column].astype(float)))
     known = [counts for counts in found if len(counts)]
     return pd.concat(known) if known else found[0]
-
-
-def broken_loss(run: Run) -> tuple[int, str] | None:
-    """The step at which the loss was first not finite, and what it was."""
-    name = loss_name(run)
-    values = logged(run, name) if name else pd.Series(dtype=np.float64)
-    lost = values[~np.isfinite(values)]
-    return (int(lost.index[0]), "NaN" if math.isnan(lost.iloc[0]) else "infinite") if len(lost) else None

@@ -86,7 +86,7 @@ def _smaller(facts: Facts, lr: float) -> float:
     longer later, by 1 / (1 - momentum).
     """
     first = next((ratio for ratio in facts.step_ratio.tolist() if math.isfinite(ratio) and ratio > 0), math.nan)
-    longer = 1 - max([float(group.get("momentum") or 0.0) for group in facts.groups] or [0.0])
+    longer = 1 - facts.setting("momentum")
     share = _USUAL * longer / first if first > _USUAL * longer else math.nan
     over = next((value for value in facts.overshoot[:_EARLY].tolist() if value > limit("overshoot")), math.nan)
     known = [one for one in (share, 1 / over) if math.isfinite(one)]
@@ -102,15 +102,16 @@ def too_small(facts: Facts) -> Finding | str | None:
     if (faded := _faded(facts)) is not None:
         return faded
     ratio = median(facts.step_ratio)
-    linear = len(facts.overshoot) > 0 and abs(median(facts.overshoot)) < limit("linear")
+    over = median(facts.overshoot)  # NaN where it was not recorded, which no limit is compared with
+    linear = abs(over) < limit("linear")
     creeps = facts.path < limit("pace") * facts.count or (not len(facts.overshoot) and facts.path < 0.02)
     if not ratio > 0 or not ((linear and facts.path < limit("path")) or creeps) or _is_leaving_plateau(facts):
         return None if len(facts.overshoot) else f"{_NO_OVERSHOOT}, so that only steps next to nothing were looked for"
-    if _is_uneven(facts) or (not linear and len(facts.overshoot) and abs(median(facts.overshoot)) > limit("stiff")):
+    if _is_uneven(facts) or abs(over) > limit("stiff"):
         return None
     lr = remedy.learning_rate(facts)
-    over = median(facts.overshoot) if len(facts.overshoot) and not facts.is_adam else 0.0
-    room = 0.3 / over if over > 0 else math.inf  # where the slope is flat, weights move little at any rate
+    # where the slope is flat, weights move little at any rate
+    room = 0.3 / over if over > 0 and not facts.is_adam else math.inf
     better = remedy.rounded(lr * max(10.0, min(_USUAL / ratio, room)))
     return Finding(
         "lr-too-small",
@@ -120,7 +121,7 @@ def too_small(facts: Facts) -> Finding | str | None:
         f"{facts.count:,} steps together by {number(facts.path)}: the loss falls in a straight line, far too slowly.",
         (
             Evidence("sum of the relative steps", facts.path),
-            *([Evidence("overshoot, median", median(facts.overshoot))] if len(facts.overshoot) else []),
+            *([Evidence("overshoot, median", over)] if len(facts.overshoot) else []),
         ),
         f"Flagged below {said('path', 'pace')}.",
         steps=(0, facts.count - 1),
@@ -134,18 +135,16 @@ def too_small(facts: Facts) -> Finding | str | None:
 def _faded(facts: Facts) -> Finding | None:
     """A schedule that took the rate away while the loss still fell."""
     rates = facts.steps_column("learning_rate")
-    if len(rates) < limit("steps") or not median(rates[:3]) > 0:
-        return None
-    if median(rates[len(rates) // 3 :]) >= limit("faded") * median(rates[:3]):
-        return None
     first = median(rates[:3])
+    if len(rates) < limit("steps") or not first > 0 or median(rates[len(rates) // 3 :]) >= limit("faded") * first:
+        return None
     return Finding(
         "lr-too-small",
         facts.severity,
         "The learning rate fades too early",
-        f"The schedule took the learning rate from {number(median(rates[:3]))} to {number(float(rates[-1]))} while the "
+        f"The schedule took the learning rate from {number(first)} to {number(float(rates[-1]))} while the "
         "loss had hardly fallen.",
-        (Evidence("last learning rate over the first", float(rates[-1]) / median(rates[:3])),),
+        (Evidence("last learning rate over the first", float(rates[-1]) / first),),
         f"Flagged below {said('faded')}.",
         steps=(0, facts.count - 1),
         figure="training_curves",
@@ -181,8 +180,7 @@ def clipping(facts: Facts) -> Finding | str | None:
         left = median(after.to_numpy(float) / before.to_numpy(float))
     if not left < limit("clip"):
         return None
-    eps = max([float(group.get("eps", 0.0)) for group in facts.groups] or [0.0])
-    if facts.is_adam and median(after.to_numpy(float)) > limit("adam-eps") * eps:
+    if facts.is_adam and median(after.to_numpy(float)) > limit("adam-eps") * facts.setting("eps"):
         return None  # Adam divides the bound out again
     usual = median(before.to_numpy(float))
     return Finding(
@@ -203,7 +201,7 @@ def clipping(facts: Facts) -> Finding | str | None:
 
 def weight_decay(facts: Facts) -> Finding | str | None:
     """Decay that pulls the weights towards zero about as hard as the gradient pulls them anywhere."""
-    decay = max([float(group.get("weight_decay") or 0.0) for group in facts.groups] or [0.0])
+    decay = facts.setting("weight_decay")
     if facts.is_of_checkpoints or not len(facts.size):
         return "norms of weights were not recorded at each step"
     if not decay or facts.size[0] == 0:

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.facts import Facts, matrices
 from gatdiag.diagnosis.finding import Action
-from gatdiag.roles import ATTENTION, FEATURE
+from gatdiag.roles import ATTENTION
 
 _SHOWN = ("lr", "momentum", "weight_decay")
 GLOROT: Final = 'gatdiag.remedies.initialize_(model, "xavier_uniform")  # before training'
@@ -15,13 +15,13 @@ FRESH: Final = (Action("initialize", {"scheme": "xavier_uniform"}),)
 _STACKED: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # kinds that `initialize_` balances without inputs
 
 
-def optimizer(facts: Facts, parameters: str = "model.parameters()", **changed: float) -> str:
+def optimizer(facts: Facts, **changed: float) -> str:
     """The line that makes the run's optimizer, with some of its settings changed."""
     group: dict[str, Any] = facts.groups[-1] if facts.groups else {"class": "Adam"}
     settings = {name: group[name] for name in _SHOWN if isinstance(group.get(name), int | float) and group[name]}
     settings |= {name: value for name, value in changed.items() if value or name in settings}
-    shown = ", ".join(f"{name}={value:g}" for name, value in settings.items())
-    return f"optimizer = torch.optim.{group['class']}({parameters}{', ' if shown else ''}{shown})"
+    shown = ", ".join(["model.parameters()", *(f"{name}={value:g}" for name, value in settings.items())])
+    return f"optimizer = torch.optim.{group['class']}({shown})"
 
 
 def learning_rate(facts: Facts) -> float:
@@ -86,8 +86,8 @@ def inserted(facts: Facts, *modules: str) -> tuple[str, tuple[Action, ...]]:
 
 def _kept_width(layer: dict[str, Any]) -> int:
     """Columns that go into a layer, if as many come out; 0 if not."""
-    shapes = [one["shape"] for one in layer["parameters"] if one["role"] == FEATURE and len(one["shape"]) == 2]
-    return int(shapes[0][1]) if shapes and shapes[0][1] == shapes[-1][0] else 0
+    shapes = [*matrices(layer).values()]
+    return shapes[0][1] if shapes and shapes[0][1] == shapes[-1][0] else 0
 
 
 def _loop(names: Sequence[str]) -> tuple[str, str]:

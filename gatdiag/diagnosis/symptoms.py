@@ -58,7 +58,7 @@ def unchanged_weights(facts: Facts) -> Finding | None:
 
 def small_steps(facts: Facts) -> Finding | None:
     """A step moves less than a thousandth of a percent of the weights."""
-    ratio = median(facts.step_ratio) if len(facts.step_ratio) else float("nan")
+    ratio = median(facts.step_ratio)
     if facts.state == "trained" or not 0 < ratio < 1e-4:
         return None
     return Finding(

@@ -4,12 +4,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import layers_of_rank_one
-from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.facts import Facts, at_one_step
 from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
@@ -23,52 +22,44 @@ def dead_units(facts: Facts) -> Finding | str | None:
     if layers_of_rank_one(facts):
         return None  # of neurons that are all alike, or of one, all are dead or none
     fed: dict[str, Any] = facts.signals.get("zero_inputs", {})
-    shares = {name: float(one["last"] or 0.0) for name, one in fed.items()}
-    dead = tuple(name for name in shares if shares[name] >= limit("dead"))
-    if dead and facts.state != "trained":
-        what = "units that feed the layer are zero at every node"
-        return _finding(facts, shares, dead, what, int(fed[max(dead, key=shares.__getitem__)]["since"] or 0))
-    columns = ["dead_fraction", "gradient_dead_fraction"]
-    known = [column for column in columns if recorded(facts.run, "layers", column)]
-    if not known and not fed:
+    columns = ("dead_fraction", "gradient_dead_fraction")
+    if not fed and not any(recorded(facts.run, "layers", column) for column in columns):
         return "neither outputs nor inputs of layers were recorded"
-    return next((found for column in known if (found := _dead(facts, column)) is not None), None)
+    if facts.state == "trained":
+        return None
+    shares = {name: float(one["last"] or 0.0) for name, one in fed.items()}
+    since = {name: int(one["since"] or 0) for name, one in fed.items()}
+    return (
+        _finding(facts, shares, since, "units that feed the layer are zero at every node")
+        or _recorded(facts, "dead_fraction", "units of a layer's output are zero at every node")
+        or _recorded(facts, "gradient_dead_fraction", "units get no gradient from any node")
+    )
 
 
-def _dead(facts: Facts, column: str) -> Finding | None:
+def _recorded(facts: Facts, column: str, what: str) -> Finding | None:
     frame = facts.run.layers
-    if column == "gradient_dead_fraction" and not _is_telling(facts):
-        return None
-    sound = frame[column].notna()
-    for other in ("non_finite", "gradient_non_finite"):
-        sound &= ~(frame[other] > 0) if other in frame else True
-    frame = frame[sound]
-    late = frame[frame["step"] == frame["step"].max()] if len(frame) else frame
-    shares = {str(name): float(value) for name, value in zip(late["layer"], late[column], strict=True)}
-    if column == "gradient_dead_fraction" and (not shares or min(shares.values()) == 1):
+    frame = frame[~frame.reindex(columns=["non_finite", "gradient_non_finite"]).gt(0).any(axis=1)]
+    shares = at_one_step(frame, "layer", column, last=True)
+    is_of_gradients = column == "gradient_dead_fraction"
+    if not shares or (is_of_gradients and (min(shares.values()) == 1 or not _is_telling(facts))):
         return None  # no gradient anywhere says nothing of units
+    flagged = frame[frame[column] >= limit("dead")]
+    return _finding(facts, shares, flagged.groupby("layer", observed=True)["step"].min().to_dict(), what)
+
+
+def _finding(facts: Facts, shares: dict[str, float], first: dict[Any, int], what: str) -> Finding | None:
     dead = tuple(name for name in shares if shares[name] >= limit("dead"))
-    if not dead or facts.state == "trained":
+    if not dead:
         return None
     worst = max(dead, key=shares.__getitem__)
-    flagged = frame[(frame["layer"] == worst) & (frame[column] >= limit("dead"))]
-    since = int(flagged["step"].min())
-    what = {
-        "dead_fraction": "units of a layer's output are zero at every node",
-        "gradient_dead_fraction": "units get no gradient from any node",
-    }[column]
-    return _finding(facts, shares, dead, what, since)
-
-
-def _finding(facts: Facts, shares: dict[str, float], dead: tuple[str, ...], what: str, since: int) -> Finding:
-    worst = max(dead, key=shares.__getitem__)
+    since = int(first[worst])
     start = "from the start" if since <= 1 else f"since step {since:,}"
     return Finding(
         "dead-units",
         facts.severity,
         "Dead units",
         f"{percent(shares[worst])} of the {what}, {start}, in layer {listed(map(short, dead[:3]))}: behind a ReLU "
-        f"they stay dead.",
+        "they stay dead.",
         (Evidence(f"share of dead units, in layer {short(worst)}", shares[worst]),),
         f"Flagged from {said('dead')}.",
         dead,
@@ -83,8 +74,7 @@ def _finding(facts: Facts, shares: dict[str, float], dead: tuple[str, ...], what
 
 def _is_telling(facts: Facts) -> bool:
     """Hidden units without a gradient say something where the network gets a gradient and fails to learn."""
-    known = facts.gradients[np.isfinite(facts.gradients)]
-    return bool(facts.state in ("failing", "partly") and len(known) and (known > 0).any())
+    return facts.state in ("failing", "partly") and bool(((facts.gradients > 0) & (facts.gradients < math.inf)).any())
 
 
 def dead_weights(weights: pd.DataFrame) -> Iterator[Finding]:
@@ -122,14 +112,14 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
     if not peaks and not entropies:
         return "attention coefficients were not recorded, or there are none"
     if facts.state != "trained":
-        peaks = {**peaks, **_last(facts, "attention_peak")} if peaks else {}
-        entropies = {**entropies, **_last(facts, "relative_attention_entropy")} if entropies else {}
+        peaks = peaks | facts.profile("attention_peak", last=True)
+        entropies = entropies | facts.profile("relative_attention_entropy", last=True)
     hot = _hot(peaks, entropies)
     if not hot:
         return None
     is_first = bool({*hot} & {*saturated_at_start(facts)})
     worst = max(hot, key=peaks.__getitem__) if peaks else min(hot, key=entropies.__getitem__)
-    value = peaks.get(worst, entropies.get(worst, math.nan))
+    value = (peaks or entropies)[worst]
     lines, actions = remedy.attention_anew(facts, hot)
     text = f"{percent(value)} of the nodes give" if peaks else "Nodes give"
     return Finding(
@@ -138,11 +128,7 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
         "Attention is saturated",
         f"{text} one neighbor nearly all of their attention in layer {short(worst)}: the softmax is flat there, so "
         f"that attention cannot learn.",
-        (
-            Evidence("share of nodes with a coefficient above 0.99", value)
-            if peaks
-            else Evidence("relative attention entropy", value),
-        ),
+        (Evidence("share of nodes with a coefficient above 0.99" if peaks else "relative attention entropy", value),),
         f"Flagged at {said('one-hot' if peaks else 'entropy')}; here {number(value)}.",
         hot,
         steps=(0 if is_first else facts.count - 1,),
@@ -163,9 +149,3 @@ def _hot(peaks: dict[str, float], entropies: dict[str, float]) -> tuple[str, ...
     if peaks:
         return tuple(name for name, value in peaks.items() if value >= limit("one-hot"))
     return tuple(name for name, value in entropies.items() if value < limit("entropy"))
-
-
-def _last(facts: Facts, column: str) -> dict[str, float]:
-    frame = facts.run.layers
-    known = frame[frame[column].notna()]
-    return facts.profile(column, int(known["step"].iloc[-1]))

@@ -20,7 +20,7 @@ def not_in_optimizer(facts: Facts) -> Finding | str | None:
     """Trainable parameters that take part in the output and that no optimizer holds."""
     if facts.is_of_checkpoints or not facts.run.meta.get("optimizers"):
         return "no optimizer was seen"
-    held = {name for group in facts.groups for name in group.get("parameters") or []}
+    held = facts.held
     unreached = {*facts.signals.get("unreached", ())}
     trainable = [name for name, one in facts.parameters.items() if one.get("trainable", True)]
     missing = [
@@ -31,6 +31,7 @@ def not_in_optimizer(facts: Facts) -> Finding | str | None:
     foreign = facts.signals.get("foreign_leaves", 0)
     if not missing and not foreign:
         return None
+    fix = remedy.optimizer(facts)
     if missing:
         among = f"{len(trainable) - len(missing)} of the model's {len(trainable)}"
         share = among if held else "none of the model's"
@@ -43,8 +44,6 @@ def not_in_optimizer(facts: Facts) -> Finding | str | None:
             f"{foreign} tensors that the output depends on and that take gradients are no parameters of the model "
             "(layers in a plain list or dict are not registered), so that the optimizer does not move them."
         )
-    fix = remedy.optimizer(facts)
-    if not missing:
         fix = "self.layers = torch.nn.ModuleList(self.layers)  # in __init__, in place of a plain list or dict\n" + fix
     return Finding(
         "parameters-not-in-optimizer",
@@ -70,15 +69,13 @@ def without_gradient(facts: Facts) -> Finding | str | None:
     never = [name for name, values in grads.items() if name not in frozen and np.isnan(values).all()]
     zero = [name for name, values in grads.items() if name not in frozen and len(values) > 2 and (values == 0).all()]
     total = len(facts.parameters)
-    if len(never) + len(zero) + len(frozen) >= total and not never and not frozen:
+    if len(zero) >= total:
         return None  # every gradient is zero: there is no signal at all
     if never:
         is_error = facts.state == "failing" or (facts.state == "unknown" and _is_cut_off(facts, never))
         severity: Severity = "error" if is_error else "note" if facts.state == "trained" else "warning"
-        why = "(detached, or not used by the loss)"
-        return _no_gradient(
-            facts, never, f"No gradient ever reaches {len(never)} of {total} parameters {why}", severity
-        )
+        text = f"No gradient ever reaches {len(never)} of {total} parameters (detached, or not used by the loss)"
+        return _no_gradient(facts, never, text, severity)
     if frozen and facts.is_rehearsal:
         text = f"{len(frozen)} of {total} parameters are frozen, so that only the others can learn"
         return _no_gradient(facts, frozen, text, "note")
@@ -96,11 +93,10 @@ def _is_cut_off(facts: Facts, never: Sequence[str]) -> bool:
 
     Unlike a branch that the loss does not use, that is never meant so: something between them detaches.
     """
-    held = {name for group in facts.groups for name in group.get("parameters") or []}
     known = [[p["name"] for p in layer["parameters"] if p.get("trainable", True)] for layer in facts.layers]
     first, *others = [names for names in known if names] or [[]]
     is_behind = any(name not in never for names in others for name in names)
-    return bool(first) and is_behind and held.issuperset(first) and {*never}.issuperset(first)
+    return bool(first) and is_behind and facts.held.issuperset(first) and {*never}.issuperset(first)
 
 
 def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severity) -> Finding:

@@ -13,7 +13,7 @@ from gatdiag.quantities import QUANTITIES, columns
 from gatdiag.roles import ATTENTION, FEATURE, SCALE
 from gatdiag.run import Run
 from gatdiag.summary.series import layer_series, neuron_series, role_series
-from gatdiag.summary.training import accuracies, logged, score_kind, training_facts
+from gatdiag.summary.training import accuracies, logged, loss_name, score_kind, training_facts
 
 __all__ = [
     "compare", "default_variant", "depth", "differences", "mean_by", "normalization", "ranked", "results",
@@ -113,7 +113,7 @@ def _entry(run: Run, value: float | None, column: str) -> float | None:
     known = math.nan if value is None else float(value)
     if math.isfinite(known):
         return int(known) if known.is_integer() else known
-    return known if math.isinf(known) or (column.endswith("loss") and training_facts(run).loss is not None) else None
+    return known if math.isinf(known) or (column.endswith("loss") and loss_name(run) is not None) else None
 
 
 def depth(run: Run) -> int:
@@ -123,8 +123,8 @@ def depth(run: Run) -> int:
 
 def width(run: Run) -> int | None:
     """The most common output width of the hidden layers' feature weights; None if there is no hidden layer."""
-    layers = [layer for layer in run.meta["structure"]["layers"] if _features(layer)]
-    widths = Counter(int(_features(layer)[0]["shape"][0]) for layer in layers[:-1] if _features(layer)[0]["shape"])
+    first = [found[0]["shape"] for layer in run.meta["structure"]["layers"] if (found := _features(layer))]
+    widths = Counter(int(shape[0]) for shape in first[:-1] if shape)
     return widths.most_common(1)[0][0] if widths else None
 
 

@@ -76,13 +76,12 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
     frame = run.parameters.loc[keep]
     frame = frame[_codes(frame, run) >= 0]  # an edited meta.json may lack layers
     layers = len(run.layer_names)
-    steps, place = _positions(frame["step"].to_numpy())
-    cells, cell = np.unique(place * layers + _codes(frame, run), return_inverse=True)
+    cells, cell = np.unique(frame["step"].to_numpy() * layers + _codes(frame, run), return_inverse=True)
     value = _combined(run, frame, column, cell, len(cells))
     kept = np.ones(len(cells), bool)
     if column == "relative_gradient_norm":
         kept = _largest(frame["norm"].to_numpy(np.float64), cell, len(cells)) != 0
-    return _tidy(run, steps[cells // layers][kept], (cells % layers)[kept], value[kept])
+    return _tidy(run, (cells // layers)[kept], (cells % layers)[kept], value[kept])
 
 
 def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "extreme") -> pd.DataFrame:
@@ -103,11 +102,10 @@ def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "e
     starts = np.flatnonzero(np.append(True, (step[1:] != step[:-1]) | (layer[1:] != layer[:-1])))
     parts = np.stack([np.maximum.reduceat(values, starts), -np.minimum.reduceat(values, starts)])
     kept = layer[starts] >= 0  # laws of layers that are not recorded have none
-    steps, place = _positions(step[starts][kept])
-    cells, cell = np.unique(place * layers + layer[starts][kept], return_inverse=True)  # may come in several parts
+    cells, cell = np.unique((step * layers + layer)[starts][kept], return_inverse=True)  # may come in several parts
     highest, lowest = (_largest(part[kept], cell, len(cells)) for part in parts)
     extreme = np.where(lowest > np.abs(highest), -lowest, highest) if how == "extreme" else np.maximum(highest, lowest)
-    return _tidy(run, steps[cells // layers], cells % layers, extreme)
+    return _tidy(run, cells // layers, cells % layers, extreme)
 
 
 def weight_scale(run: Run) -> float | None:
@@ -200,19 +198,8 @@ def _parameters(run: Run) -> list[dict[str, Any]]:
     return [parameter for layer in run.meta["structure"]["layers"] for parameter in layer["parameters"]]
 
 
-def _positions(step: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct steps in order, and the place of each row among them."""
-    if len(step) and (np.diff(step) >= 0).all():  # as recorded; far quicker than sorting
-        new = np.diff(step, prepend=step[0] - 1) != 0
-        return step[new], np.cumsum(new) - 1
-    return np.unique(step, return_inverse=True)
-
-
 def _codes(frame: pd.DataFrame, run: Run) -> NDArray[np.integer]:
-    layer = frame["layer"]
-    if list(layer.cat.categories) != list(run.layer_names):
-        layer = layer.cat.set_categories(list(run.layer_names))
-    return layer.cat.codes.to_numpy()
+    return frame["layer"].cat.set_categories(list(run.layer_names)).cat.codes.to_numpy()
 
 
 def _names(run: Run, codes: NDArray[np.integer]) -> pd.Categorical:

@@ -3,15 +3,11 @@
 A line of 5,000 points on a page 1,000 pixels wide hides nothing when each pixel keeps its lowest and its highest point.
 """
 
-from typing import Any, TypeAlias
-
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["bin_steps", "spaced", "stretches", "thin", "thin_groups"]
-
-Floats: TypeAlias = NDArray[np.float64]
 
 _PAUSE = 10  # times the usual distance of the steps on either side
 _USUAL = 3  # distances whose median is usual
@@ -90,29 +86,10 @@ def thin(values: pd.Series, limit: int = 150) -> pd.DataFrame:
         1     2    2.0  1.0   9.0        0
         2     4    4.0  4.0   4.0        0
     """
-    return pd.DataFrame(_thinned(values.index.to_numpy(), values.to_numpy(np.float64), limit))
-
-
-def thin_groups(table: pd.DataFrame, by: str, limit: int = 150) -> pd.DataFrame:
-    """Each group of a tidy table (step, value, and `by`) reduced by `thin`.
-
-    Returns:
-        step, `by`, value, low, high, stretch.
-    """
-    step, value = table["step"].to_numpy(), table["value"].to_numpy(np.float64)
-    groups = [np.sort(rows) for rows in table.groupby(by, observed=True, sort=True).indices.values()]
-    parts = [_thinned(step[rows], value[rows], limit) for rows in groups if len(rows)]
-    if not parts:
-        return table[["step", by, "value"]].assign(low=table["value"], high=table["value"], stretch=0)
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    first = np.repeat([rows[0] for rows in groups if len(rows)], [len(part["step"]) for part in parts])
-    return pd.DataFrame({"step": columns.pop("step"), by: table[by].iloc[first].array, **columns})
-
-
-def _thinned(step: NDArray[np.int64], value: Floats, limit: int) -> dict[str, NDArray[Any]]:
+    step, value = values.index.to_numpy(), values.to_numpy(np.float64)
     stretch, count = stretches(step), len(value)
     if count <= limit:
-        return {"step": step, "value": value, "low": value, "high": value, "stretch": stretch}
+        return pd.DataFrame({"step": step, "value": value, "low": value, "high": value, "stretch": stretch})
     bins = np.pad(bin_steps(step[1:-1], max(limit - 2, 1)) + 1, (1, 1))
     bins[-1] = bins[-2] + 1
     bins += stretch
@@ -126,4 +103,18 @@ def _thinned(step: NDArray[np.int64], value: Floats, limit: int) -> dict[str, ND
     with np.errstate(invalid="ignore"):
         middle = np.where(below == above, below, below / 2 + above / 2)
     value, low, high = (np.where(known, one, np.nan) for one in (middle, low, high))
-    return {"step": step[amid], "value": value, "low": low, "high": high, "stretch": stretch[amid]}
+    return pd.DataFrame({"step": step[amid], "value": value, "low": low, "high": high, "stretch": stretch[amid]})
+
+
+def thin_groups(table: pd.DataFrame, by: str, limit: int = 150) -> pd.DataFrame:
+    """Each group of a tidy table (step, value, and `by`) reduced by `thin`.
+
+    Returns:
+        step, `by`, value, low, high, stretch.
+    """
+    series = table.set_index("step").groupby(by, observed=True)["value"]
+    parts = [thin(values, limit).assign(**{by: name}) for name, values in series]
+    if not parts:
+        return table[["step", by, "value"]].assign(low=table["value"], high=table["value"], stretch=0)
+    thinned = pd.concat(parts, ignore_index=True).astype({by: table[by].dtype})
+    return thinned[["step", by, "value", "low", "high", "stretch"]]

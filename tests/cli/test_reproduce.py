@@ -76,4 +76,4 @@ def test_a_file_for_a_folder_is_one_line(reproduce, tmp_path):
     (tmp_path / "out").write_text("")
     done = reproduce("table-3")
     assert done.exit_code == 2
-    assert "is a file: choose another --out" in done.stderr
+    assert "expected a folder, got the file" in done.stderr

@@ -93,3 +93,7 @@ class Exclusion:
 
     what: str
     reason: str
+
+    def __str__(self) -> str:
+        """Both in one line."""
+        return f"{self.what}: {self.reason}"

@@ -70,7 +70,7 @@ def rows(found: Laws, layers: Mapping[str, Sequence[str]]) -> list[dict[str, Any
         at = list(numbers.get(name, []))
         own, parameters = [found[number] for number in at], layers.get(name, ())
         users = dict.fromkeys(law.layer for law in found if any(term.parameter in parameters for term in law.terms))
-        missing = "; ".join(f"{one.what}: {one.reason}" for one in found.excluded if _mentions(one.what, name))
+        missing = "; ".join(str(one) for one in found.excluded if _mentions(one.what, name))
         elsewhere = f"weights are in the laws of {', '.join(users)}" if users else "no law moves its weights"
         row = {
             "layer": name,
@@ -132,4 +132,4 @@ def _print_table(title: str, found: Laws, table: Sequence[dict[str, Any]]) -> No
             console.print(f"{row['layer']}: {row['remark']}")
     for exclusion in found.excluded:
         if not any(_mentions(exclusion.what, row["layer"]) for row in table):
-            console.print(f"no law for {exclusion.what}: {exclusion.reason}")
+            console.print(f"no law for {exclusion}")

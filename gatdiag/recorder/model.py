@@ -175,7 +175,7 @@ def _with_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, selection:
     except Exception as failure:  # the user's own code runs in there; all else can be recorded without laws
         return replace(plan, error=f"looking for them failed with {type(failure).__name__}: {failure}")
     if len(laws) == 0:
-        reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in laws.excluded[:3])
+        reasons = "; ".join(map(str, laws.excluded[:3]))
         error = f"the model has no conservation law ({reasons or 'no rescaling of its weights keeps its function'})"
         return replace(plan, laws=laws, error=error)
     return replace(plan, laws=laws, neurons=_neurons(plan, laws, selection))

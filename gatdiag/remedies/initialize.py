@@ -309,7 +309,7 @@ def _neurons(laws: Laws) -> tuple[Neuron, ...]:
     """The neurons of a model's own laws, and the channels of its streams."""
     neurons = tuple(law.terms for law in laws if _is_neuron(law))
     if not neurons:
-        reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in laws.excluded) or "one layer only"
+        reasons = "; ".join(map(str, laws.excluded)) or "one layer only"
         raise ModelError(
             f"Expected a model whose neurons have laws, got one without ({reasons}). Leave the inputs out to take it "
             f"for a stack of {', '.join(KINDS)} layers in module order, or use xavier or kaiming as they are."
@@ -370,7 +370,7 @@ def _settle_(
         held = {*held, *(term.parameter for terms in begin for term in terms)}
     rescaling = balancing(laws, weights, held=held)
     if not rescaling.balanced:
-        reasons = "; ".join(f"{exclusion.what}: {exclusion.reason}" for exclusion in rescaling.skipped)
+        reasons = "; ".join(map(str, rescaling.skipped))
         raise ModelError(f"Expected weights that can be balanced, but {reasons}. Use a scheme that is not balanced.")
     for name, factor in rescaling.factors.items():
         multiply_(weights[name], factor)

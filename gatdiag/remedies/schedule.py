@@ -82,7 +82,7 @@ class Rebalance(Applied):
         laws = repeatable_laws(user, args, kwargs)
         checked, _, _ = verified_balancing(user, laws, None, args, kwargs)
         if not checked.balanced:
-            reasons = "; ".join(f"{other.what}: {other.reason}" for other in (*checked.skipped, *laws.excluded))
+            reasons = "; ".join(map(str, (*checked.skipped, *laws.excluded)))
             raise ModelError(f"Expected a model with laws to rebalance along, got none ({reasons or 'one layer only'})")
         self._orbit, self._parameters = Orbit([laws[number] for number in checked.balanced]), laws.parameters
         self._every, self._is_of_gradients = every, criterion == "relative-gradients"

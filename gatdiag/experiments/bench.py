@@ -144,13 +144,13 @@ def measure(case: Case, name: str, tool: Tool, folder: Path, *, seconds: float =
         >>> cost.steps, cost.recorded, cost.ratio > 0
         (4, 1.0, True)
     """
-    bare = _training(case, lambda _: None)
+    bare = _training(case, copy.deepcopy(case.model), lambda _: None)
     for _ in range(_WARM):
         bare()
     memory, begin = _peak_memory(), time.perf_counter()
     model = copy.deepcopy(case.model)
     with tool(model, folder) as after:
-        watched = _training(case, after, model)
+        watched = _training(case, model, after)
         watched()
         first, memory = time.perf_counter() - begin, _peak_memory() - memory
         rounds: list[tuple[list[_Times], _Times]] = []
@@ -180,9 +180,9 @@ def measure(case: Case, name: str, tool: Tool, folder: Path, *, seconds: float =
     )
 
 
-def _training(case: Case, after: AfterStep, model: nn.Module | None = None) -> Callable[[], None]:
+def _training(case: Case, model: nn.Module, after: AfterStep) -> Callable[[], None]:
     """One step of training."""
-    model = (copy.deepcopy(case.model) if model is None else model).train()
+    model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     on_gpu = any(parameter.is_cuda for parameter in model.parameters())
 

@@ -43,11 +43,6 @@ BUILT_IN_GRAPHS: Final[Mapping[str, Callable[..., Data]]] = MappingProxyType(
 """Name -> what makes the graph; needs no files."""
 
 
-Edges: TypeAlias = Literal["stored", "undirected"]
-Isolated: TypeAlias = Literal["kept", "unmasked"]
-Test: TypeAlias = Literal["standard", "rest"]
-
-
 @dataclass(frozen=True)
 class Source:
     """Where PyG finds a graph.
@@ -114,9 +109,9 @@ class Variant:
     """
 
     split: int | None = None
-    edges: Edges = "stored"
-    isolated: Isolated = "kept"
-    test: Test = "standard"
+    edges: Literal["stored", "undirected"] = "stored"
+    isolated: Literal["kept", "unmasked"] = "kept"
+    test: Literal["standard", "rest"] = "standard"
     missing: float = 0.0
     missing_seed: int = 0
 
@@ -215,7 +210,7 @@ def _from_files(name: str, base: Path, split: int | None) -> Data:
     if source.data_set == "Planetoid" and split is not None:
         options["split"] = "geom-gcn"
     try:
-        with TemporaryDirectory(prefix="gatdiag-") as mirror:
+        with TemporaryDirectory(prefix="gatdiag-") as mirror, redirect_stdout(sys.stderr):  # some data sets print
             _link(base, files, Path(mirror))
             is_file = source.data_set == "npz"
             data = _read_npz(Path(mirror, files, "raw", name)) if is_file else _read(source, Path(mirror), options)
@@ -232,16 +227,15 @@ def _from_files(name: str, base: Path, split: int | None) -> Data:
 
 
 def _read(source: Source, base: Path, options: Mapping[str, Any]) -> Data:
-    """Torch's random state is kept, from which a data set may draw, and standard output, to which one may print."""
-    with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
+    """Torch's random state is kept, from which a data set may draw."""
+    with torch.random.fork_rng(devices=[]):
         data: Data = getattr(datasets, source.data_set)(str(base / source.folder), **options)[0]
     return data
 
 
 def _read_npz(file: Path) -> Data:
     if not file.exists():
-        with redirect_stdout(sys.stderr):
-            download_url(f"{_NPZ_URL}/{file.name}", str(file.parent))
+        download_url(f"{_NPZ_URL}/{file.name}", str(file.parent))
     with np.load(file) as arrays:  # pickles are refused
         return Data(
             x=torch.from_numpy(arrays["node_features"]).float(),

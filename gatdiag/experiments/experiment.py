@@ -100,9 +100,9 @@ def run_experiment(
         )
     model = prepared_model(experiment, graph).to(experiment.device)
     graph = graph.to(experiment.device)
-    fit = partial(train, has_modes=experiment.has_modes)
+    fit: Callable[..., TrainingResult] = partial(train, has_modes=experiment.has_modes)
     if experiment.trees:
-        fit = partial(train_trees, trees=experiment.trees, passes=experiment.passes)
+        fit = train_trees
     if folder is None:
         return _result(fit(model, graph, experiment, progress=progress))
     with watch(model, folder, every=every, metrics=metrics, best="val_accuracy", overwrite=overwrite) as recorder:
@@ -176,7 +176,7 @@ def document(experiment: Experiment, result: Result | None) -> dict[str, Any]:
         values["loss"] = None
     return {
         "version": 1,
-        "settings": {**asdict(experiment), "learning_rate": experiment.rate},
+        "settings": asdict(experiment.resolved),
         "versions": {
             "python": platform.python_version(),
             **{name: metadata.version(name) for name in ("torch", "torch-geometric")},

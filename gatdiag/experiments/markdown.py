@@ -5,8 +5,8 @@ import math
 import pandas as pd
 
 
-def table(rows: pd.DataFrame, digits: int = 3) -> str:
-    r"""Rows of text and numbers; what is not there is left empty.
+def table(rows: pd.DataFrame) -> str:
+    r"""Rows of text and numbers, these with three digits; what is not there is left empty.
 
     Example:
         >>> print(table(pd.DataFrame({"case": ["a|b", None], "rate": [0.1234, 300.0], "steps": [300, 5]})))
@@ -17,12 +17,12 @@ def table(rows: pd.DataFrame, digits: int = 3) -> str:
     """
     if rows.empty:
         return "None."
-    cells = [[_text(cell, digits) for cell in row] for row in rows.astype(object).to_numpy().tolist()]
+    cells = [[_text(cell) for cell in row] for row in rows.astype(object).to_numpy().tolist()]
     lines = [[*rows.columns], ["---"] * len(rows.columns), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _text(cell: object, digits: int) -> str:
+def _text(cell: object) -> str:
     if isinstance(cell, float):
-        return "" if math.isnan(cell) else f"{cell:.{digits}g}"
+        return "" if math.isnan(cell) else f"{cell:.3g}"
     return "" if cell is None else str(cell).replace("|", "\\|")

@@ -6,6 +6,7 @@ settings of a training say.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -136,23 +137,14 @@ class Deep(nn.Module):
         same as of the logits here.
     """
 
-    def __init__(
-        self,
-        first: nn.Module,
-        convs: Sequence[nn.Module],
-        last: nn.Module,
-        dropout: float = 0.0,
-        norms: Sequence[nn.Module] = (),
-        activation: Callable[[Tensor], Tensor] = F.elu,
-    ) -> None:
-        """Chain modules whose widths follow each other."""
+    def __init__(self, network: Network, in_channels: int, out_channels: int) -> None:
         super().__init__()
-        self.first = first
-        self.convs = nn.ModuleList(convs)
-        self.norms = nn.ModuleList(norms)
-        self.last = last
-        self.dropout = dropout
-        self.activation = activation
+        self.first = nn.Linear(in_channels, network.width)
+        self.convs = nn.ModuleList(_convolutions(network, network.width, network.layers))
+        self.norms = nn.ModuleList(_norms(network, network.layers))
+        self.last = nn.Linear(network.heads * network.width, out_channels)
+        self.dropout = network.dropout
+        self.activation = ACTIVATIONS[network.activation]
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """Features (nodes, in_channels) and edges (2, edges) -> logits (nodes, out_channels)."""
@@ -181,11 +173,7 @@ def build(network: Network, in_channels: int, out_channels: int) -> Stack | Deep
     if network.model == "sgc":
         return Stack([SGConv(in_channels, out_channels, K=network.layers, bias=network.bias)])
     if network.model in ("deep-gat", "deep-gt"):
-        first = nn.Linear(in_channels, network.width)
-        convs = _convolutions(network, network.width, network.layers)
-        last = nn.Linear(network.heads * network.width, out_channels)
-        norms = _norms(network, network.layers)
-        return Deep(first, convs, last, network.dropout, norms, ACTIVATIONS[network.activation])
+        return Deep(network, in_channels, out_channels)
     return _stacked(network, in_channels, out_channels)
 
 
@@ -208,29 +196,22 @@ def _norms(network: Network, count: int) -> list[nn.Module]:
     return [] if make is None else [make(network.heads * network.width) for _ in range(count)]
 
 
-def _gat(network: Network, width: int, following: int, heads: int) -> nn.Module:
-    conv: nn.Module = GATConv(width, following, heads, dropout=network.attention_dropout, bias=network.bias)
-    return conv
+def _attention(kind: Callable[..., nn.Module], network: Network, *sizes: int, **options: bool) -> nn.Module:
+    return kind(*sizes, dropout=network.attention_dropout, bias=network.bias, **options)
 
 
-def _gatv2(network: Network, width: int, following: int, heads: int) -> GATv2Conv:
-    options = {"bias": network.bias, "share_weights": network.share_weights}
-    return GATv2Conv(width, following, heads, dropout=network.attention_dropout, **options)
-
-
-def _transformer(network: Network, width: int, following: int, heads: int) -> nn.Module:
-    conv: nn.Module = TransformerConv(width, following, heads, dropout=network.attention_dropout, bias=network.bias)
-    return conv
+def _gatv2(network: Network, *sizes: int) -> nn.Module:
+    return _attention(GATv2Conv, network, *sizes, share_weights=network.share_weights)
 
 
 CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int, int, int], nn.Module]]] = MappingProxyType(
     {
-        "gat": _gat,
+        "gat": partial(_attention, GATConv),
         "gatv2": _gatv2,
         "omega-gat": lambda *sizes: OmegaGATConv(_gatv2(*sizes)),
-        "transformer": _transformer,
-        "deep-gat": _gat,
-        "deep-gt": _transformer,
+        "transformer": partial(_attention, TransformerConv),
+        "deep-gat": partial(_attention, GATConv),
+        "deep-gt": partial(_attention, TransformerConv),
         "gcn": lambda network, width, following, _: GCNConv(width, following, bias=network.bias),
         "sage": lambda network, width, following, _: SAGEConv(width, following, bias=network.bias),
         "gin": lambda network, width, following, _: gin(width, following, network.bias),

@@ -45,8 +45,8 @@ def mapped(
     jobs: int | None,
     backend: str = "processes",
     address: str | None = None,
-) -> Iterator[Iterable[_T]]:
-    """Work on each of these, with one thread: results in the order in which they are done.
+) -> Iterator[Iterable[tuple[_C, _T]]]:
+    """Work on each of these, with one thread: each with its result, in the order in which they are done.
 
     Args:
         work: Of the top level of a module, for another process has to find it.
@@ -62,14 +62,19 @@ def mapped(
         raise InputError(f"Expected backend to be one of {', '.join(BACKENDS)}, got {backend!r}")
     if backend == "processes" and address is not None:
         raise InputError(f"An address is that of a dask or ray cluster; got {address!r} with backend processes")
+    paired = partial(_paired, work)
     if not chosen:
         yield ()
     elif backend == "processes":
-        with _in_processes(work, chosen, min(jobs or os.cpu_count() or 1, len(chosen))) as done:
+        with _in_processes(paired, chosen, min(jobs or os.cpu_count() or 1, len(chosen))) as done:
             yield done
     else:
-        with _on_cluster(work, chosen, backend, address) as done:
+        with _on_cluster(paired, chosen, backend, address) as done:
             yield done
+
+
+def _paired(work: Callable[[_C], _T], one: _C) -> tuple[_C, _T]:
+    return one, work(one)
 
 
 @contextmanager

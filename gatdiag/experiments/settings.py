@@ -1,7 +1,7 @@
 """The settings of an experiment, from which the options of `gatdiag train` come. Without torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -51,9 +51,9 @@ class Network:
     def __post_init__(self) -> None:
         """Refuses what no network has."""
         check_choices(self)
-        for name, least in (("layers", 1), ("width", 1), ("heads", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"Expected {name} to be {least} or more, got {getattr(self, name)}")
+        for name in ("layers", "width", "heads"):
+            if getattr(self, name) < 1:
+                raise InputError(f"Expected {name} to be 1 or more, got {getattr(self, name)}")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"Expected {name} to be from 0 to less than 1, got {getattr(self, name)}")
@@ -136,6 +136,20 @@ class Experiment(Network):
     def rate(self) -> float:
         """The learning rate: as given, or the paper's."""
         return self.learning_rate or papers_learning_rate(self.data, self.optimizer, self.layers)
+
+    @property
+    def resolved(self) -> "Experiment":
+        """The same with its rate as the learning rate: experiments of which this is equal train alike."""
+        return replace(self, learning_rate=self.rate)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The settings that are not the defaults."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
+
+    def fits(self, where: Mapping[str, Any]) -> bool:
+        """It has these settings; the others may be anything."""
+        return all(getattr(self, name) == value for name, value in where.items())
 
 
 def papers_learning_rate(data: str, optimizer: Optimizer, layers: int) -> float:

@@ -7,7 +7,7 @@ import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -28,8 +28,6 @@ _CELLS: Final = "cells"
 _RUNS: Final = "runs"
 _LOCK: Final = "sweep.lock"
 _KINDS: Final[Mapping[type, tuple[type, ...]]] = {int: (int,), float: (float, int), bool: (bool,), str: (str,)}
-
-OnCell = Callable[[Experiment, str], None]
 
 
 def read_grid(file: str | os.PathLike[str]) -> tuple[Experiment, ...]:
@@ -75,7 +73,7 @@ def grid(**settings: Any) -> tuple[Experiment, ...]:
     alike: dict[Experiment, Experiment] = {}
     for combination in product(*axes):
         cell = Experiment(**dict(zip(settings, combination, strict=True)))
-        alike.setdefault(replace(cell, learning_rate=cell.rate), cell)
+        alike.setdefault(cell.resolved, cell)
     return tuple(alike.values())
 
 
@@ -89,7 +87,7 @@ def sweep(
     address: str | None = None,
     record: bool = False,
     every: Every = "auto",
-    on_cell: OnCell = lambda cell, outcome: None,
+    on_cell: Callable[[Experiment, str], None] = lambda cell, outcome: None,
 ) -> dict[Experiment, str]:
     """Train each cell that has no result in the folder yet; killed at any instant, it goes on where it was.
 
@@ -143,7 +141,7 @@ def table_row(cell: Experiment, one: Mapping[str, Any]) -> dict[str, Any]:
     The number of its epochs is ``epochs_trained``: the setting has the other name.
     """
     result = {"epochs_trained" if name == "epochs" else name: value for name, value in one["result"].items()}
-    return {**asdict(cell), **one["settings"], **result}
+    return {**asdict(cell.resolved), **result}
 
 
 def documents(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> dict[Experiment, dict[str, Any]]:
@@ -157,7 +155,7 @@ def documents(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> di
 
 
 def _read(file: Path, cell: Experiment) -> dict[str, Any]:
-    settings = {**asdict(cell), "learning_rate": cell.rate}
+    settings = asdict(cell.resolved)
     try:
         one: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         is_its = (
@@ -183,9 +181,7 @@ def summarize(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd
     table = pd.DataFrame([table_row(cell, one) for cell, one in documents(cells, folder).items()])
     if table.empty:
         return table
-    names = [one.name for one in fields(Experiment) if one.name != "seed"]
-    keys = [name for name in names if len({getattr(cell, name) for cell in cells}) > 1] or ["data"]
-    groups = table.groupby(keys, sort=False, dropna=False)
+    groups = table.groupby(varied(cells, "seed"), sort=False, dropna=False)
     means = groups[["test_accuracy", "last_test_accuracy", "epochs_to_best", "epochs_trained", "converged"]].mean()
     count, error = groups.size(), groups["test_accuracy"].sem()
     means.insert(0, "seeds", count)
@@ -193,10 +189,15 @@ def summarize(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd
     return means.reset_index()
 
 
+def varied(cells: Sequence[Experiment], *besides: str) -> list[str]:
+    """The settings, besides these, in which cells differ; the graph, if there are none."""
+    names = [one.name for one in fields(Experiment) if one.name not in besides]
+    return [name for name in names if len({getattr(cell, name) for cell in cells}) > 1] or ["data"]
+
+
 def cell_key(cell: Experiment) -> str:
     """The name of a cell's file: a digest of its settings that are not the defaults, so that a new one changes none."""
-    chosen = {one.name: getattr(cell, one.name) for one in fields(cell) if getattr(cell, one.name) != one.default}
-    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(cell.chosen, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def run_folder(cell: Experiment, folder: str | os.PathLike[str]) -> Path:
@@ -208,15 +209,13 @@ def _file(folder: Path, cell: Experiment) -> Path:
     return folder / _CELLS / f"{cell_key(cell)}.json"
 
 
-def _train_cell(
-    cell: Experiment, root: Path, recorded: Path | None, every: Every
-) -> tuple[Experiment, dict[str, Any] | str]:
+def _train_cell(cell: Experiment, root: Path, recorded: Path | None, every: Every) -> dict[str, Any] | str:
     """Train; returns the document of the cell, or what was wrong."""
     try:
         result = run_experiment(cell, root, recorded and run_folder(cell, recorded), every=every, overwrite=True)
     except Exception as error:
-        return cell, _reason(error)
-    return cell, document(cell, result)
+        return _reason(error)
+    return document(cell, result)
 
 
 def _keep(cell: Experiment, done: dict[str, Any], folder: Path, record: bool) -> str:

@@ -92,7 +92,7 @@ def train(
         logits = model(*inputs)
         for number in range(experiment.epochs):
             loss = _step(model(*inputs) if number and passes_twice else logits, graph, optimizer)
-            logits = _evaluated(model, inputs) if passes_twice else model(*inputs)
+            logits = evaluated(model, inputs) if passes_twice else model(*inputs)
             epochs.append(Epoch(loss, *_shares(logits, graph)))
             if scheduler is not None:
                 scheduler.step(F.cross_entropy(logits.detach()[graph.val_mask], graph.y[graph.val_mask]))
@@ -114,10 +114,11 @@ def optimizer_of(experiment: Experiment, model: nn.Module) -> torch.optim.Optimi
 
 def accuracy(model: nn.Module, graph: Data, inputs: tuple[Any, ...] | None = None) -> tuple[float, float, float]:
     """Share of the training, validation and test nodes that the model classifies correctly, in evaluation mode."""
-    return _shares(_evaluated(model, inputs or (graph.x, graph.edge_index)), graph)
+    return _shares(evaluated(model, inputs or (graph.x, graph.edge_index)), graph)
 
 
-def _evaluated(model: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+def evaluated(model: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+    """The output in evaluation mode, without a gradient; the mode of the model stays."""
     training = model.training
     model.eval()
     try:

@@ -88,21 +88,17 @@ def train_trees(
     experiment: Experiment,
     recorder: Recorder | None = None,
     progress: Callable[[int, Epoch], None] | None = None,
-    *,
-    trees: int = 64,
-    passes: int = 1,
 ) -> TrainingResult:
     """Train a classifier of roots, in each step on some of the trees that are for training, in random order.
 
     Args:
         model: As `gatdiag.experiments.training.train` has it.
         graph: From `gatdiag.experiments.synthetic.tree_neighbors_match`.
-        experiment: Optimizer and limits. With the schedule ``plateau`` the rate is halved after ten epochs without a
-            higher training accuracy. Training ends, too, once all is right, or after 20 epochs that are no better.
+        experiment: Optimizer, limits, trees in a step and passes over them in an epoch. With the schedule ``plateau``
+            the rate is halved after ten epochs without a higher training accuracy. Training ends, too, once all is
+            right, or after 20 epochs that are no better.
         recorder: Its ``log`` gets the numbers of `Epoch` after each epoch.
         progress: Called after each epoch with its position and numbers.
-        trees: In a step.
-        passes: Over all trees in an epoch.
 
     Returns:
         Of each epoch the mean loss, and the share of right answers that were given while training, which is what the
@@ -113,9 +109,9 @@ def train_trees(
 
     Example:
         >>> from gatdiag.experiments.synthetic import tree_neighbors_match
-        >>> graph, network = tree_neighbors_match(2), Network(model="gcn", layers=3, width=32)
-        >>> model = TreeNetwork(network, graph.num_features, 5)
-        >>> len(train_trees(model, graph, Experiment(optimizer="Adam", learning_rate=1e-3, epochs=3)).epochs)
+        >>> graph = tree_neighbors_match(2)
+        >>> experiment = Experiment(data="tree", model="gcn", layers=3, optimizer="Adam", trees=64, epochs=3)
+        >>> len(train_trees(TreeNetwork(experiment, graph.num_features, 5), graph, experiment).epochs)
         3
     """
     optimizer = optimizer_of(experiment, model)
@@ -128,9 +124,10 @@ def train_trees(
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
         while len(epochs) < experiment.epochs and not converged and len(epochs) - best_at < _PATIENCE:
-            order = mine.repeat(passes)[torch.randperm(passes * len(mine))]
+            order = mine.repeat(experiment.passes)
+            order = order[torch.randperm(len(order))]
             model.train()
-            loss, share = _over(model, batches(graph, order, trees), optimizer)
+            loss, share = _over(model, batches(graph, order, experiment.trees), optimizer)
             _, other = _over(model.eval(), batches(graph, others, _AT_ONCE))
             epochs.append(Epoch(loss, share, other, other))
             if scheduler is not None:

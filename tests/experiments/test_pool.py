@@ -14,7 +14,7 @@ WORK = [f"({number}, {number}**2, __import__('torch').get_num_threads())" for nu
 def test_all_is_worked_on_with_one_thread_whatever_the_number_of_processes(jobs):
     threads = torch.get_num_threads()
     with mapped(eval, WORK, jobs) as done:
-        assert sorted(done) == [(number, number**2, 1) for number in range(4)]
+        assert sorted(done) == [(WORK[number], (number, number**2, 1)) for number in range(4)]
     assert torch.get_num_threads() == threads
 
 

@@ -15,12 +15,12 @@ from gatdiag.experiments.synthetic import tree_neighbors_match
 from gatdiag.experiments.trees import batches, train_trees
 
 GRAPH = tree_neighbors_match(2)
-SETTINGS = Experiment(optimizer="Adam", learning_rate=1e-2, epochs=3, stop_below=0)
 PAPER = Experiment(
     data="tree:depth=2", model="gat", layers=3, width=8, heads=4, bias=True, residual=True, norm="layernorm",
     activation="none", initialization="default", optimizer="Adam", learning_rate=1e-2, stop_below=0, schedule="plateau",
     trees=16, epochs=3,
 )  # fmt: skip
+SETTINGS = replace(PAPER, schedule="constant")
 GGNN = {"model": "ggnn", "width": 32, "heads": 1, "residual": False, "norm": "none"}
 
 
@@ -58,7 +58,7 @@ def test_the_network_is_that_of_the_authors():
 def test_steps_are_those_of_a_plain_loop():
     model = network(model="gin", width=16, heads=1)
     expected = copy.deepcopy(model)
-    epochs = train_trees(model, GRAPH, replace(SETTINGS, seed=4), trees=20, passes=2).epochs
+    epochs = train_trees(model, GRAPH, replace(SETTINGS, seed=4, trees=20, passes=2)).epochs
     numbers = [number for number in range(96) if GRAPH.train_mask[7 * number]] * 2
     optimizer = torch.optim.Adam(expected.parameters(), lr=1e-2)
     torch.manual_seed(4)
@@ -97,9 +97,9 @@ def test_the_rate_falls_as_torchs_scheduler_has_it_by_hand():
     optimizers = []
     hook = register_optimizer_step_post_hook(lambda optimizer, *_: optimizers.append(optimizer))
     recorder = Rates()
-    settings = replace(SETTINGS, learning_rate=1e-6, epochs=50, schedule="plateau")  # nothing gets better
+    settings = replace(PAPER, learning_rate=1e-6, epochs=50, trees=96)  # nothing gets better
     try:
-        epochs = train_trees(network(), GRAPH, settings, recorder, trees=96).epochs
+        epochs = train_trees(network(), GRAPH, settings, recorder).epochs
     finally:
         hook.remove()
     other = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=1e-6)
@@ -114,7 +114,7 @@ def test_the_rate_falls_as_torchs_scheduler_has_it_by_hand():
 
 
 def test_it_ends_when_all_is_right():
-    result = train_trees(network(), GRAPH, replace(SETTINGS, epochs=300), trees=16)
+    result = train_trees(network(), GRAPH, replace(SETTINGS, epochs=300))
     assert result.converged
     assert [epoch.train_accuracy == 1 for epoch in result.epochs] == [False] * (len(result.epochs) - 1) + [True]
 

@@ -86,15 +86,11 @@ def in_order(
 ) -> list[_T]:
     """What comes of working on each of these in processes, in their order."""
     found = {}
-    with mapped(partial(_numbered, work), [*enumerate(chosen)], jobs) as done:
-        for number, result in done:
-            found[number] = result
+    with mapped(work, chosen, jobs) as done:
+        for one, result in done:
+            found[one] = result
             on_done()
-    return [found[number] for number in range(len(chosen))]
-
-
-def _numbered(work: Callable[[Any], _T], one: tuple[int, Any]) -> tuple[int, _T]:
-    return one[0], work(one[1])
+    return [found[one] for one in chosen]
 
 
 def _row(case: Case, folder: Path) -> dict[str, Any]:

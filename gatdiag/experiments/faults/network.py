@@ -170,13 +170,8 @@ def _biases(network: Network, shift: float) -> None:
 
 def _attention(network: Network, factor: float) -> None:
     """Logits of the attention, larger by this factor."""
-    vectors = {name: parameter for name, parameter in network.named_parameters() if ".att" in name}
-    queries = {name: parameter for name, parameter in network.named_parameters() if "lin_query.weight" in name}
-    _multiply([*vectors.values(), *queries.values()], factor)
-
-
-def _last(network: Network, factor: float) -> None:
-    _multiply(_matrices(network.encoder.convs[-1]), factor)
+    named = network.named_parameters()
+    _multiply([parameter for name, parameter in named if ".att" in name or "lin_query.weight" in name], factor)
 
 
 def _neurons(network: Network, factor: float) -> None:
@@ -218,7 +213,7 @@ INITS: Final[Mapping[str, Callable[[Network, float], object]]] = MappingProxyTyp
         "scaled": lambda network, factor: _multiply(_matrices(network), factor),
         "alternating": _alternate,
         "neurons": _neurons,
-        "last": _last,
+        "last": lambda network, factor: _multiply(_matrices(network.encoder.convs[-1]), factor),
         "biases": _biases,
         "attention": _attention,
         "he": _he,

@@ -181,7 +181,7 @@ GRAPHS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = MappingProx
         "power law": _power_law,
     }
 )
-"""(classes, generator) -> links, in one direction. Beside these there is "blocks", `data.block_model`."""
+"""(classes, generator) -> links, in one direction. Beside these there is "blocks", `synthetic.block_model`."""
 
 
 def _regression(recipe: Recipe, generator: Generator) -> _Made:
@@ -236,16 +236,11 @@ def _first(x: Tensor, number: float, *columns: float) -> Tensor:
     return x
 
 
-def _wide_columns(x: Tensor, number: float) -> Tensor:
-    """Columns on scales that differ: one is larger by this factor."""
-    return torch.cat([number * x[:, :1], x[:, 1:]], dim=1)
-
-
 INPUTS: Final[Mapping[str, Callable[[Tensor, float], Tensor]]] = MappingProxyType(
     {
         "as they are": lambda x, number: x,
         "scaled": lambda x, number: number * x,
-        "one column scaled": _wide_columns,
+        "one column scaled": lambda x, number: torch.cat([number * x[:, :1], x[:, 1:]], dim=1),
         "row numbers": lambda x, number: torch.cat([number * torch.arange(len(x))[:, None], x[:, 1:]], dim=1),
         "shifted": lambda x, number: x + number,
         "all equal": lambda x, number: torch.full_like(x, number),

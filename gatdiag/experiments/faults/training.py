@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from gatdiag.experiments.faults.network import Network, make_network
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tasks import Task, make_task
+from gatdiag.experiments.training import evaluated
 from gatdiag.recorder import Recorder
 from gatdiag.run import load
 from gatdiag.watching import watch
@@ -104,8 +105,8 @@ def _steps(recipe: Recipe, task: Task, model: Network, optimizer: Optimizer) -> 
         scheduler.step()
         scalars = {"loss": loss.item()}
         if number % _EVALUATED == 0 or number == recipe.steps - 1:
-            for name, is_training in (("train", True), ("val", False)):
-                scalars |= _scores(model, task, name, is_training=is_training)
+            for is_training in (True, False):
+                scalars |= _scores(model, task, is_training=is_training)
         yield number, scalars
 
 
@@ -145,22 +146,18 @@ def _evaluated(model: Network, task: Task, *, is_training: bool) -> tuple[Tensor
     """Output and labels in evaluation mode, before what the model does to its logits."""
     examples = task.whole(is_training)
     output, model.output = model.output, lambda out: out
-    was_training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
-            return model(*examples.args)[examples.rows], examples.y
+        return evaluated(model, examples.args)[examples.rows], examples.y
     finally:
         model.output = output
-        model.train(was_training)
 
 
-def _scores(model: Network, task: Task, name: str, *, is_training: bool) -> dict[str, float]:
+def _scores(model: Network, task: Task, *, is_training: bool) -> dict[str, float]:
     """Loss, and accuracy where there are classes, as a training loop logs them."""
     out, y = _evaluated(model, task, is_training=is_training)
-    scores = {} if is_training else {f"{name}_loss": _usual(out, y).item()}
+    scores = {} if is_training else {"val_loss": _usual(out, y).item()}
     if y.dim() == 1:
-        scores[f"{name}_accuracy"] = (out.argmax(1) == y).float().mean().item()
+        scores["train_accuracy" if is_training else "val_accuracy"] = (out.argmax(1) == y).float().mean().item()
     return scores
 
 
@@ -192,14 +189,6 @@ def _drift(folder: Path) -> float:
 # --- what a training does, rightly or wrongly -------------------------------------------------------------------------
 
 
-def _all(model: Network) -> list[nn.Parameter]:
-    return list(model.parameters())
-
-
-def _of_a_copy(model: Network) -> list[nn.Parameter]:
-    return list(copy.deepcopy(model).parameters())
-
-
 def _before_the_model_was_rebuilt(model: Network) -> list[nn.Parameter]:
     """All but the last layer is replaced after the optimizer was made."""
     parameters = list(model.parameters())
@@ -218,10 +207,10 @@ def _without_those_in_a_list(model: Network) -> list[nn.Parameter]:
 
 PARTS: Final[Mapping[str, Callable[[Network], list[nn.Parameter]]]] = MappingProxyType(
     {
-        "all": _all,
+        "all": lambda model: list(model.parameters()),
         "last": lambda model: list((model.head or model.encoder.convs[-1]).parameters()),
         "biases": lambda model: [p for name, p in model.named_parameters() if name.endswith("bias")],
-        "of a copy": _of_a_copy,
+        "of a copy": lambda model: list(copy.deepcopy(model).parameters()),
         "before rebuilding": _before_the_model_was_rebuilt,
         "layers in a list": _without_those_in_a_list,
     }
@@ -269,19 +258,12 @@ def _noisy_gradient(model: Network, number: int) -> None:
         parameter.grad += 0.3 * parameter.grad.norm() * torch.randn_like(parameter) / parameter.numel() ** 0.5
 
 
-def _clipped_values(bound: float) -> Callable[[Network, int], None]:
-    def clip(model: Network, number: int) -> None:
-        nn.utils.clip_grad_value_(model.parameters(), bound)
-
-    return clip
-
-
 DISTURBANCES: Final[Mapping[str, Callable[[Network, int], None]]] = MappingProxyType(
     {
         "": lambda model, number: None,
         "gradient scaled later": _scaled_gradient,
         "gradient noisy later": _noisy_gradient,
-        "values clipped at 1e-5": _clipped_values(1e-5),
+        "values clipped at 1e-5": lambda model, number: nn.utils.clip_grad_value_(model.parameters(), 1e-5),
     }
 )
 """What happens to (model, step) between the backward pass and the update."""

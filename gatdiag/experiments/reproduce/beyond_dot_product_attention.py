@@ -19,10 +19,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gatdiag.experiments.data import prepared_graph
-from gatdiag.experiments.experiment import graph_of, prepared_model
+from gatdiag.experiments.experiment import graph_of
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.models import build
-from gatdiag.experiments.reproduce.findings import descent, in_double, outcome, picture
+from gatdiag.experiments.reproduce.findings import in_double, outcome, picture, trainings
 from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
 from gatdiag.experiments.settings import Experiment, Network, choices
 from gatdiag.figures.style import category
@@ -77,38 +77,23 @@ def matrix_residuals(model: Any) -> dict[str, float]:
     return {name: max(values) for name, values in found.items()}
 
 
-def trainings(graph: Data, rates: Sequence[float], experiment: Experiment = EXPERIMENT) -> pd.DataFrame:
-    """Gradient descent from the same weights at several rates, in float64, each for the same time (steps times rate).
+def measured(model: Any, graph: Data, steps: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
+    """At each step of a training (`findings.trainings`) what `matrix_residuals` says, and how far c has moved.
 
-    Args:
-        graph: In float64.
-        rates: Learning rates.
-        experiment: Its epochs are those at its own rate.
-
-    Returns:
-        rate, step, time, loss; what `matrix_residuals` says; found: the largest normalized delta of the laws that
-        `find_laws` finds. Largest change of c since the beginning: drift_diagonal and drift_off_diagonal of Q Q^T -
-        K K^T, drift_values of the channels of V. step_off_diagonal: its change in the last step; unexplained: by how
-        much that misses rate^2 (g_Q g_Q^T - g_K g_K^T), which it is where the law holds.
+    found: the largest normalized delta of the laws that `find_laws` finds. Largest change of c since the beginning:
+    drift_diagonal and drift_off_diagonal of Q Q^T - K K^T, drift_values of the channels of V. step_off_diagonal: its
+    change in the last step; unexplained: by how much that misses rate^2 (g_Q g_Q^T - g_K g_K^T), which it is where the
+    law holds.
     """
-    return pd.concat([pd.DataFrame(_training(graph, rate, experiment)) for rate in rates], ignore_index=True)
-
-
-def _training(graph: Data, rate: float, experiment: Experiment) -> Iterator[dict[str, float]]:
-    model: Any = prepared_model(experiment, graph).double()
     laws = find_laws(model, graph.x, graph.edge_index)
     of_values = torch.tensor([law.kind == "neuron" for law in laws])
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     first = last = _stacked(model)
     expected, values = torch.zeros_like(first), laws.c()[of_values]
     on = _diagonal(model)
-    for step, loss in descent(model, graph, optimizer, round(experiment.epochs * experiment.rate / rate)):
+    for step in steps:
         now = _stacked(model)
         yield {
-            "rate": rate,
-            "step": step,
-            "time": step * rate,
-            "loss": loss,
+            **step,
             **matrix_residuals(model),
             "found": float(laws.normalized_delta().max()),
             "drift_diagonal": float((now - first)[on].abs().max()),
@@ -117,7 +102,7 @@ def _training(graph: Data, rate: float, experiment: Experiment) -> Iterator[dict
             "step_off_diagonal": float((now - last)[~on].abs().max()),
             "unexplained": float((now - last - expected)[~on].abs().max()),
         }
-        last, expected = now, rate**2 * _stacked(model, gradients=True)
+        last, expected = now, step["rate"] ** 2 * _stacked(model, gradients=True)
 
 
 def _stacked(model: Any, *, gradients: bool = False) -> Tensor:
@@ -129,9 +114,7 @@ def _diagonal(model: Any) -> Tensor:
     return torch.cat([eye.flatten() for eye in eyes])
 
 
-def counts(
-    graph: Data, depths: Sequence[int] = (1, 2, 3), heads: Sequence[int] = (1, 2), width: int = 3
-) -> pd.DataFrame:
+def counts(graph: Data, depths: Sequence[int] = (1, 2, 3), heads: Sequence[int] = (1, 2)) -> pd.DataFrame:
     """Numbers of laws: those that `find_laws` finds, and dimensions of null spaces over random draws.
 
     Returns:
@@ -141,7 +124,7 @@ def counts(
     """
     rows = []
     for layers, number, activation in product(depths, heads, choices(Network)["activation"]):
-        network = Network(model="transformer", layers=layers, width=width, heads=number, activation=activation)  # type: ignore[arg-type]
+        network = Network(model="transformer", layers=layers, width=3, heads=number, activation=activation)  # type: ignore[arg-type]
         with random_state(0, ()):
             model: Any = build(network, graph.num_features, int(graph.y.max()) + 1).double()
             found = len(find_laws(model, graph.x, graph.edge_index))
@@ -176,14 +159,13 @@ def _nullity(rows: Tensor) -> int:
 
 def evidence(task: Task) -> Evidence:
     """Measures and reports."""
-    small, blocks = (prepared_graph(f"csbm:{options}") for options in (_SMALL, "classes=4"))
+    small, blocks = prepared_graph("csbm:nodes=100,classes=2,features=4,degree=4"), prepared_graph("csbm:classes=4")
     cora = graph_of(EXPERIMENT, task.root)
-    runs = [(name, trainings(in_double(graph), rates)) for name, graph, rates in (
-        ("block model", blocks, RATES), ("Cora", cora, RATES[1:2]))]  # fmt: skip
-    return report(counts(in_double(small)), pd.concat([run.assign(graph=name) for name, run in runs]))
-
-
-_SMALL: Final = "nodes=100,classes=2,features=4,degree=4"
+    runs = [
+        trainings(in_double(graph), rates, EXPERIMENT, measured).assign(graph=name)
+        for name, graph, rates in (("block model", blocks, RATES), ("Cora", cora, RATES[1:2]))
+    ]
+    return report(counts(in_double(small)), pd.concat(runs))
 
 
 def report(numbers: pd.DataFrame, runs: pd.DataFrame) -> Evidence:
@@ -212,18 +194,16 @@ def report(numbers: pd.DataFrame, runs: pd.DataFrame) -> Evidence:
          f"(ratios {', '.join(f'{ratio:.2f}' for ratio in drifts)})."),
     )  # fmt: skip
     shown = ["graph", "rate", "step", "first_loss", "loss", "drift_diagonal", "drift_off_diagonal", "drift_values"]
-    text = "\n\n".join(
-        (
-            outcome(statements),
-            "Laws by count, of networks with 3 channels a head and two classes. With ELU only the laws inside the "
-            "layers are left. What `find_laws` claims are rescalings: of query against key the diagonal, channel by "
-            "channel. It does not know the rest of the matrix law, which is an independent statement, summed by hand "
-            "here.",
-            markdown(numbers),
-            "Trainings of three layers, two heads of 16 channels, from PyG's weights, in float64: how far c has moved "
-            "at the end, at most over channels or entries.",
-            markdown(last[[*shown, "step_off_diagonal"]]),
-        )
+    text = outcome(
+        statements,
+        "Laws by count, of networks with 3 channels a head and two classes. With ELU only the laws inside the "
+        "layers are left. What `find_laws` claims are rescalings: of query against key the diagonal, channel by "
+        "channel. It does not know the rest of the matrix law, which is an independent statement, summed by hand "
+        "here.",
+        markdown(numbers),
+        "Trainings of three layers, two heads of 16 channels, from PyG's weights, in float64: how far c has moved "
+        "at the end, at most over channels or entries.",
+        markdown(last[[*shown, "step_off_diagonal"]]),
     )
     table = pd.concat([numbers.assign(part="counts"), last.assign(part="trainings")])
     return Evidence(table, text, {"dot-product-attention.png": picture(lambda figure: _draw(figure, blocks))})

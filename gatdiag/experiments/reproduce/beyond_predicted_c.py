@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 from gatdiag.experiments.experiment import graph_of, prepared_model
 from gatdiag.experiments.markdown import table as markdown
-from gatdiag.experiments.reproduce.findings import descent, outcome, picture
+from gatdiag.experiments.reproduce.findings import descent, in_double, outcome, picture
 from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
 from gatdiag.experiments.settings import Experiment
 from gatdiag.figures.style import category
@@ -51,17 +51,16 @@ def predictions(graph: Data, optimizer: str, double: bool = False, experiment: E
     Returns:
         step, law, c and predicted_c before the step, loss.
     """
-    dtype = torch.float64 if double else torch.float32
-    model = prepared_model(experiment, graph).to(dtype)
-    graph = graph.clone()
-    graph.x = graph.x.to(dtype)
+    model = prepared_model(experiment, graph)
+    if double:
+        model, graph = model.double(), in_double(graph)
     stepping = OPTIMIZERS[optimizer if optimizer != CONTROL else "SGD"](model.parameters())
     generator = torch.Generator().manual_seed(0)
 
     def noise(*_: object) -> None:
         with torch.no_grad():
             for weight in model.parameters():
-                weight.mul_(1 + 1e-4 * torch.randn(weight.shape, dtype=dtype, generator=generator))
+                weight.mul_(1 + 1e-4 * torch.randn(weight.shape, dtype=weight.dtype, generator=generator))
 
     if optimizer == CONTROL:
         stepping.register_step_post_hook(noise)
@@ -135,15 +134,13 @@ def report(table: pd.DataFrame) -> Evidence:
         (drifts["Adam"] > 10 * drifts["SGD"], f"Adam moves c {drifts['Adam'] / drifts['SGD']:.0f} times as far as "
          "plain gradient descent, and the prediction follows."),
     ]  # fmt: skip
-    text = "\n\n".join(
-        (
-            outcome(statements),
-            "All laws and steps of a training of a GAT of three layers on Cora, its features as stored, from Xavier's "
-            "weights. drift: largest |c - c at the beginning|; step: largest change in one step; error: largest |c - "
-            "predicted c|; relative_error: the same relative to the largest |c| of the law; of_step: error / step; "
-            "accumulated: largest sum of c - predicted c over the training; loss: the last.",
-            markdown(numbers),
-        )
+    text = outcome(
+        statements,
+        "All laws and steps of a training of a GAT of three layers on Cora, its features as stored, from Xavier's "
+        "weights. drift: largest |c - c at the beginning|; step: largest change in one step; error: largest |c - "
+        "predicted c|; relative_error: the same relative to the largest |c| of the law; of_step: error / step; "
+        "accumulated: largest sum of c - predicted c over the training; loss: the last.",
+        markdown(numbers),
     )
     shown = table[table["precision"] == "float32"]
     return Evidence(numbers, text, {"predicted-c.png": picture(lambda figure: _draw(figure, shown), height=3.0)})

@@ -18,10 +18,10 @@ from torch_geometric.data import Data
 
 from gatdiag.experiments.experiment import graph_of, prepared_model
 from gatdiag.experiments.markdown import table as markdown
-from gatdiag.experiments.reproduce.findings import descent, outcome, picture
+from gatdiag.experiments.reproduce.findings import backward, descent, outcome, picture
 from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
 from gatdiag.experiments.settings import Experiment
-from gatdiag.experiments.training import accuracy
+from gatdiag.experiments.training import accuracy, evaluated
 from gatdiag.figures.style import category
 from gatdiag.remedies import initialize_, rebalance_
 
@@ -42,7 +42,7 @@ def _rebalance(model: nn.Module, graph: Data, _seed: int) -> None:
 
 
 def _rebalance_gradients(model: nn.Module, graph: Data, _seed: int) -> None:
-    next(descent(model, graph, torch.optim.SGD(model.parameters()), 0))
+    backward(model, graph)
     rebalance_(model, graph.x, graph.edge_index, towards="relative-gradients")
 
 
@@ -88,7 +88,7 @@ def treat_stuck(
     """
     model = prepared_model(replace(experiment, seed=seed), graph)
     before = list(_trained(model, graph, experiment.rate, stuck))
-    logits = _logits(model, graph)
+    logits = evaluated(model, (graph.x, graph.edge_index))
     trained, treated = [], []
     for treatment, treat in TREATMENTS.items():
         copied = copy.deepcopy(model)
@@ -107,18 +107,12 @@ def _trained(model: nn.Module, graph: Data, rate: float, steps: int) -> Iterator
 
 def _layers(model: Any, graph: Data, untreated: Tensor) -> Iterator[dict[str, float]]:
     """Of each layer, before the next step is made."""
-    next(descent(model, graph, torch.optim.SGD(model.parameters()), 0))
-    logits = _logits(model, graph)
+    backward(model, graph)
+    logits = evaluated(model, (graph.x, graph.edge_index))
     size, moved = logits.square().mean().sqrt(), (logits - untreated).abs().max() / untreated.abs().max()
     for layer, conv in enumerate(model.convs, 1):
         weight, attention = (float(held.grad.norm() / held.detach().norm()) for held in (conv.lin_l.weight, conv.att))
         yield {"layer": layer, "weight": weight, "attention": attention, "size": float(size), "moved": float(moved)}
-
-
-def _logits(model: nn.Module, graph: Data) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = model(graph.x, graph.edge_index)
-    return logits
 
 
 def evidence(task: Task) -> Evidence:
@@ -151,19 +145,17 @@ def report(trained: pd.DataFrame, treated: pd.DataFrame) -> Evidence:
          "both than with the factor alone, which gives the same function at that moment."),
         (bool((of["balanced weights anew"]["fell"] > 0.1).all()), "Balanced orthogonal weights, drawn anew, train."),
     )  # fmt: skip
-    text = "\n\n".join(
-        (
-            outcome(statements),
-            f"A GAT of ten layers on Cora, Xavier's weights, gradient descent at {EXPERIMENT.rate}; seeds: {seeds}. "
-            f"Logits have a root mean square of {_range(of['nothing']['size'])} when it is stuck: they have vanished, "
-            "and gradients with them. Rebalancing keeps the function, so it keeps that, too. Trainings go on for "
-            f"{int(trained['step'].max())} steps in all; the paper makes up to 5000.",
-            "size: root mean square of the logits after the treatment; moved: largest change of a logit by it, "
-            "relative to the largest logit; spread: largest relative gradient norm of a layer's feature weight by the "
-            "smallest; loss_before, loss: at the treatment and at the end; fell: by which share; test_accuracy: at "
-            "the end.",
-            markdown(table),
-        )
+    text = outcome(
+        statements,
+        f"A GAT of ten layers on Cora, Xavier's weights, gradient descent at {EXPERIMENT.rate}; seeds: {seeds}. "
+        f"Logits have a root mean square of {_range(of['nothing']['size'])} when it is stuck: they have vanished, "
+        "and gradients with them. Rebalancing keeps the function, so it keeps that, too. Trainings go on for "
+        f"{int(trained['step'].max())} steps in all; the paper makes up to 5000.",
+        "size: root mean square of the logits after the treatment; moved: largest change of a logit by it, "
+        "relative to the largest logit; spread: largest relative gradient norm of a layer's feature weight by the "
+        "smallest; loss_before, loss: at the treatment and at the end; fell: by which share; test_accuracy: at "
+        "the end.",
+        markdown(table),
     )
     return Evidence(
         table, text, {"rebalancing.png": picture(lambda figure: _draw(figure, trained, treated), height=3.0)}

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gatdiag.experiments.data import prepared_graph
-from gatdiag.experiments.experiment import graph_of, prepared_model
+from gatdiag.experiments.experiment import graph_of
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.models import build
-from gatdiag.experiments.reproduce.findings import descent, in_double, outcome, picture
+from gatdiag.experiments.reproduce.findings import backward, in_double, outcome, picture, trainings
 from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
 from gatdiag.experiments.settings import Activation, Experiment, Network
 from gatdiag.figures.style import category
@@ -80,7 +80,7 @@ def random_draws(
         for draw in range(draws):
             with random_state(draw, ()):
                 model = _drawn(network, graph, attention)
-            next(descent(model, graph, torch.optim.SGD(model.parameters()), 0))
+            backward(model, graph)
             rows.append({"case": case, "depth": depth, "width": width, "draw": draw, **residuals(model)})
     return pd.DataFrame(rows)
 
@@ -96,26 +96,14 @@ def _drawn(network: Network, graph: Data, attention: float) -> Any:
     return model
 
 
-def trainings(graph: Data, rates: Sequence[float], experiment: Experiment = EXPERIMENT) -> pd.DataFrame:
-    """Gradient descent from the same weights at several rates, in float64, each for the same time (steps times rate).
+def measured(model: Any, _: Data, steps: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
+    """At each step of a training (`findings.trainings`) what `residuals` says, and how far c has moved.
 
-    Args:
-        graph: In float64.
-        rates: Learning rates.
-        experiment: Its epochs are those at its own rate.
-
-    Returns:
-        rate, step, time, loss, what `residuals` says, and of each form of c the largest change over all neurons: since
-        the beginning (published_drift, corrected_drift) and in the last step (published_step, corrected_step).
+    That is, of each form the largest change of c over all neurons: since the beginning (published_drift,
+    corrected_drift) and in the last step (published_step, corrected_step).
     """
-    return pd.concat([pd.DataFrame(_training(graph, rate, experiment)) for rate in rates], ignore_index=True)
-
-
-def _training(graph: Data, rate: float, experiment: Experiment) -> Iterator[dict[str, float]]:
-    model = prepared_model(experiment, graph).double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     first = last = both_forms(model, torch.square)
-    for step, loss in descent(model, graph, optimizer, round(experiment.epochs * experiment.rate / rate)):
+    for step in steps:
         now = both_forms(model, torch.square)
         changes = {
             f"{form}_{name}": float((now[at] - before[at]).abs().max())
@@ -123,14 +111,14 @@ def _training(graph: Data, rate: float, experiment: Experiment) -> Iterator[dict
             for name, before in (("drift", first), ("step", last))
         }
         last = now
-        yield {"rate": rate, "step": step, "time": step * rate, "loss": loss, **residuals(model), **changes}
+        yield {**step, **residuals(model), **changes}
 
 
 def evidence(task: Task) -> Evidence:
     """Measures and reports."""
     draws = random_draws(in_double(prepared_graph("csbm:nodes=200")))
     graph = graph_of(EXPERIMENT, task.root)
-    return report(draws, trainings(in_double(graph), RATES))
+    return report(draws, trainings(in_double(graph), RATES, EXPERIMENT, measured))
 
 
 def report(draws: pd.DataFrame, runs: pd.DataFrame) -> Evidence:
@@ -162,19 +150,17 @@ def report(draws: pd.DataFrame, runs: pd.DataFrame) -> Evidence:
         (_near(orders["published_drift"], 0) and _near(orders["corrected_drift"], 1), "Over the same time at half the "
          "rate the corrected c moves half as far, the published c as far as before: it is not conserved."),
     )  # fmt: skip
-    text = "\n\n".join(
-        (
-            outcome(statements),
-            "delta of random networks, relative to the sum of the magnitudes of its terms: medians over ten draws of "
-            "the median and the worst neuron. Neurons that no gradient reaches are left out. Where features collapse "
-            "(ten layers of width 4) attention has next to no gradient, and both forms agree.",
-            markdown(groups),
-            "Gradient descent on Cora from the same weights for the same time, in float64: change of c in the last "
-            "step and over the whole training, largest over all neurons, and order: the binary logarithm of its ratio "
-            "to that at half the rate.",
-            markdown(by_rate),
-            markdown(orders),
-        )
+    text = outcome(
+        statements,
+        "delta of random networks, relative to the sum of the magnitudes of its terms: medians over ten draws of "
+        "the median and the worst neuron. Neurons that no gradient reaches are left out. Where features collapse "
+        "(ten layers of width 4) attention has next to no gradient, and both forms agree.",
+        markdown(groups),
+        "Gradient descent on Cora from the same weights for the same time, in float64: change of c in the last "
+        "step and over the whole training, largest over all neurons, and order: the binary logarithm of its ratio "
+        "to that at half the rate.",
+        markdown(by_rate),
+        markdown(orders),
     )
     table = pd.concat([groups.assign(part="random networks"), by_rate.assign(part="trainings")])
     return Evidence(table, text, {"theorem-6-3.png": picture(lambda figure: _draw(figure, runs))})

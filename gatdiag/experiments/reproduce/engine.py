@@ -12,7 +12,7 @@ import pandas as pd
 from gatdiag.errors import InputError
 from gatdiag.experiments.reproduce.reproduction import Published, Reproduction, Task, reproductions
 from gatdiag.experiments.settings import Device, Experiment
-from gatdiag.experiments.sweep import documents, run_folder, sweep, table_row
+from gatdiag.experiments.sweep import documents, run_folder, sweep, table_row, varied
 from gatdiag.run import load
 from gatdiag.summary import mean_by
 
@@ -22,10 +22,9 @@ Verdict: TypeAlias = Literal[
 TRAININGS: Final = "trainings"
 """Folder beside the reports with the results and runs of all names, each trained once (`gatdiag.experiments.sweep`)."""
 
-DEFAULTS: Final = {one.name: one.default for one in fields(Experiment) if one.name not in ("seed", "device")}
-"""Of the settings in which trainings can differ besides the seed."""
-SHOWN: Final = ("data", "layers", "initialization")
-"""Those of them that are always said."""
+DEFAULTS: Final = {one.name: one.default for one in fields(Experiment)}
+"""Of all settings."""
+_SHOWN: Final = ("data", "layers", "initialization")
 
 
 @dataclass(frozen=True)
@@ -67,24 +66,30 @@ class Outcome:
         return measure(load(self.runs[cell])) if measure and cell in self.runs else {}
 
     @cached_property
-    def varied(self) -> tuple[str, ...]:
-        """The settings, besides the seed, in which the trainings differ."""
-        names = tuple(name for name in DEFAULTS if len({getattr(cell, name) for cell in self.cells}) > 1)
-        return names or ("data",)
-
-    @cached_property
-    def groups(self) -> dict[tuple[Any, ...], list[Experiment]]:
-        """The trainings that differ in their seed alone, by the settings that vary."""
+    def groups(self) -> list[list[Experiment]]:
+        """The trainings that differ in their seed alone."""
         found: dict[tuple[Any, ...], list[Experiment]] = {}
         for cell in self.cells:
-            found.setdefault(tuple(getattr(cell, name) for name in self.varied), []).append(cell)
-        return found
+            found.setdefault(tuple(self.settings(cell).values()), []).append(cell)
+        return [*found.values()]
+
+    @cached_property
+    def _varied(self) -> list[str]:
+        return varied(self.cells, "seed", "device")
+
+    def settings(self, cell: Experiment) -> dict[str, Any]:
+        """A training's settings that vary, besides the seed."""
+        return {name: getattr(cell, name) for name in self._varied}
 
     def label(self, cell: Experiment) -> str:
-        """A training's settings that vary, in a few words: of most only what is not the default."""
-        held = {name: getattr(cell, name) for name in self.varied}
-        unusual = {name: value for name, value in held.items() if name in SHOWN or value != DEFAULTS[name]} or held
-        return ", ".join(_words(name, value) for name, value in unusual.items())
+        """The same in a few words: of most only what is not the default."""
+        settings = self.settings(cell)
+        return ", ".join(_words(name, value) for name, value in (unusual(settings) or settings).items())
+
+
+def unusual(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that are not the default, and those that are always said."""
+    return {name: value for name, value in settings.items() if name in _SHOWN or value != DEFAULTS[name]}
 
 
 def _words(name: str, value: Any) -> str:
@@ -134,9 +139,9 @@ def _parted(outcome: Outcome) -> dict[bool, list[Experiment]]:
         for cell in (other.full if outcome.task.full else other.quick)
         if other.record
     }
-    done = documents(outcome.cells, outcome.folder)
     for cell in outcome.cells:
-        parts[outcome.one.record or (cell not in done and replace(cell, device="cpu") in runs_needed)].append(cell)
+        is_needed = cell not in outcome.documents and replace(cell, device="cpu") in runs_needed
+        parts[outcome.one.record or is_needed].append(cell)
     return {record: cells for record, cells in parts.items() if cells}
 
 
@@ -184,20 +189,23 @@ class Row:
 
 def compared(outcome: Outcome) -> list[Row]:
     """Each mean over seeds beside the number of the paper."""
-    protocol = {replace(cell, seed=0, device="cpu", learning_rate=cell.rate) for cell in outcome.one.full}
+    protocol = {_without_seed(cell) for cell in outcome.one.full}
     rows = []
     for column in outcome.one.columns:
-        for key, cells in outcome.groups.items():
-            settings = dict(zip(outcome.varied, key, strict=True))
-            published = _published(outcome.one.published, cells[0], column)
+        known = [one for one in outcome.one.published if one.column == column]
+        for cells in outcome.groups:
+            settings, label = outcome.settings(cells[0]), outcome.label(cells[0])
+            published = next((one for one in known if cells[0].fits(one.where)), None)
             values = _values(outcome, cells, column)
             mean, ci95 = interval(values)
-            same = replace(cells[0], seed=0, device="cpu", learning_rate=cells[0].rate) in protocol
-            verdict = judge(mean, ci95, published, of_the_paper=same)
-            rows.append(
-                Row(settings, outcome.label(cells[0]), column, len(values), len(cells), mean, ci95, published, verdict)
-            )
+            verdict = judge(mean, ci95, published, of_the_paper=_without_seed(cells[0]) in protocol)
+            rows.append(Row(settings, label, column, len(values), len(cells), mean, ci95, published, verdict))
     return rows
+
+
+def _without_seed(cell: Experiment) -> Experiment:
+    """The same for all seeds and devices."""
+    return replace(cell.resolved, seed=0, device="cpu")
 
 
 def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
@@ -207,10 +215,8 @@ def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
         >>> interval([1.0, 2.0, 3.0])
         (2.0, 2.484...)
     """
-    if not values:
-        return None, None
     row = mean_by(pd.DataFrame({"value": values, "group": 0}), "value", ["group"])
-    if not len(row):  # all are NaN
+    if not len(row):  # there are none, or all are NaN
         return None, None
     half = float(row["half_width"].iloc[0])
     return float(row["mean"].iloc[0]), None if math.isnan(half) else half
@@ -230,15 +236,6 @@ def judge(mean: float | None, ci95: float | None, published: Published | None, *
     if difference <= ci95:
         return "in the interval"
     return "intervals overlap" if difference <= ci95 + (published.ci95 or 0.0) else "apart"
-
-
-def _published(known: Sequence[Published], cell: Experiment, column: str) -> Published | None:
-    fitting = (
-        one
-        for one in known
-        if one.column == column and all(getattr(cell, name) == value for name, value in one.where.items())
-    )
-    return next(fitting, None)
 
 
 def _values(outcome: Outcome, cells: Sequence[Experiment], column: str) -> list[float]:

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction, by_size
+from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction, by_size, shorter
+from gatdiag.experiments.settings import Experiment
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import role_series, weight_change
@@ -38,9 +39,12 @@ def of_paper(where: str, *, notes: Sequence[str] = (), **stated: Any) -> Reprodu
     return Reproduction(paper=f"{PAPER}, {where}", notes=(NAMES, STOP, *notes), **stated)
 
 
-def of_one_training(where: str, *, notes: Sequence[str] = (), **stated: Any) -> Reproduction:
-    """A figure of the paper that shows what happens in single trainings, which are watched."""
-    return of_paper(where, record=True, notes=(_ONE_TRAINING, *notes), **stated)
+def of_one_training(
+    where: str, *, full: tuple[Experiment, ...], notes: Sequence[str] = (), **stated: Any
+) -> Reproduction:
+    """A figure of the paper that shows what happens in single trainings, which are watched; quick: for 1000 epochs."""
+    stated = {"quick": shorter(full, 1000), **stated}
+    return of_paper(where, full=full, record=True, notes=(_ONE_TRAINING, *notes), **stated)
 
 
 def changes(run: Run) -> dict[str, float]:

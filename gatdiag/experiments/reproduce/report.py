@@ -7,7 +7,6 @@ import base64
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from markupsafe import Markup
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.markdown import table as markdown
-from gatdiag.experiments.reproduce.engine import DEFAULTS, SHOWN, Outcome, Row, compared
+from gatdiag.experiments.reproduce.engine import DEFAULTS, Outcome, Row, compared, unusual
 from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence, Reproduction
 from gatdiag.experiments.settings import Experiment
 from gatdiag.figures import FIGURES, render
@@ -61,7 +60,7 @@ def write_reproduction(outcome: Outcome, out: Path) -> Path:
     table = pd.DataFrame(outcome.results.values()) if evidence is None else evidence.table
     with atomic_write(folder / "results.csv") as part:
         table.to_csv(part, index=False, float_format="%.6g")
-    shown = [Labeled(path, outcome.label(cell)) for cell, path in _firsts(outcome, {}).items()][:_MOST]
+    shown = [*_firsts(outcome, {}).values()][:_MOST]
     if shown:
         write_report(shown, folder / RUNS, title=outcome.one.title, overwrite=True)
     text = "\n".join(_lines(outcome, evidence, [*pictures], has_runs=bool(shown))) + "\n"
@@ -207,8 +206,7 @@ def _left_out(one: Reproduction) -> str:
 def _lacking(every: Iterable[Experiment], some: Iterable[Experiment]) -> dict[str, list[Any]]:
     """By setting the values with which there is nothing among some of the trainings."""
     cells, others = [*every], [*some]
-    names = [one.name for one in fields(Experiment)]
-    found = {name: [value for value in _values(cells, name) if value not in _values(others, name)] for name in names}
+    found = {name: [value for value in _values(cells, name) if value not in _values(others, name)] for name in DEFAULTS}
     return {name: values for name, values in found.items() if values}
 
 
@@ -228,10 +226,9 @@ def _portable(why: str, outcome: Outcome) -> str:
 def _settings(outcome: Outcome) -> Iterator[str]:
     """Of all trainings, with what they were made, and how to repeat one."""
     table = pd.DataFrame(outcome.results.values())
-    names = [one.name for one in fields(Experiment)]
     yield "## Settings\n"
-    values = [_listed(table[name].unique()) for name in names]
-    yield markdown(pd.DataFrame({"setting": names, "value": values}))
+    values = [_listed(table[name].unique()) for name in DEFAULTS]
+    yield markdown(pd.DataFrame({"setting": [*DEFAULTS], "value": values}))
     versions = [one["versions"] for one in outcome.documents.values()]
     made = [f"{name} {' and '.join(sorted({str(one.get(name)) for one in versions}))}" for name in versions[0]]
     yield f"\nMade with {', '.join(made)}."
@@ -239,10 +236,8 @@ def _settings(outcome: Outcome) -> Iterator[str]:
 
 
 def _training(cell: Experiment) -> str:
-    seed = {"seed": cell.seed + 100}
-    chosen = {one.name: getattr(cell, one.name) for one in fields(cell) if getattr(cell, one.name) != one.default}
     options = []
-    for name, value in {**chosen, **seed}.items():
+    for name, value in {**cell.chosen, "seed": cell.seed + 100}.items():
         option = name.replace("_", "-")
         options.append(f"--{'' if value else 'no-'}{option}" if isinstance(value, bool) else f"--{option} {value}")
     return f"gatdiag train runs/one {' '.join(options)}"
@@ -260,7 +255,7 @@ def _pictures(outcome: Outcome) -> dict[str, bytes]:
 
 
 def _from_table(outcome: Outcome, drawing: Drawing) -> dict[str, bytes]:
-    cells = [cell for cell in outcome.documents if _fits(cell, drawing.where)]
+    cells = [cell for cell in outcome.documents if cell.fits(drawing.where)]
     if not cells or drawing.table is None:
         return {}
     values = drawing.table(pd.DataFrame([outcome.results[cell] for cell in cells]))
@@ -271,37 +266,31 @@ def _from_table(outcome: Outcome, drawing: Drawing) -> dict[str, bytes]:
 
 def _from_runs(outcome: Outcome, drawing: Drawing) -> dict[str, bytes]:
     figure = next(one for one in FIGURES if one.name == drawing.figure)
-    runs = {cell: Labeled(path, outcome.label(cell)) for cell, path in _firsts(outcome, drawing.where).items()}
+    runs = _firsts(outcome, drawing.where)
     if not runs:
         return {}
     if figure.per == "comparison":
         content = render(figure, [*runs.values()], format="png", dpi=_DPI, **drawing.options)
         return {f"{_slug(figure.name, drawing.where)}.png": content}
     options = {**figure.shared([*runs.values()]), **drawing.options}
-    held = {cell: {name: getattr(cell, name) for name in outcome.varied} for cell in runs}
     return {
-        f"{_slug(figure.name, held[cell])}.png": render(figure, run, format="png", dpi=_DPI, **options)
+        f"{_slug(figure.name, outcome.settings(cell))}.png": render(figure, run, format="png", dpi=_DPI, **options)
         for cell, run in runs.items()
     }
 
 
-def _firsts(outcome: Outcome, where: Mapping[str, Any]) -> dict[Experiment, Path]:
+def _firsts(outcome: Outcome, where: Mapping[str, Any]) -> dict[Experiment, Labeled]:
     """Of each combination of settings the run of the lowest seed."""
     found = {}
-    for cells in outcome.groups.values():
-        fitting = [cell for cell in cells if cell in outcome.runs and _fits(cell, where)]
+    for cells in outcome.groups:
+        fitting = [cell for cell in cells if cell in outcome.runs and cell.fits(where)]
         if fitting:
             first = min(fitting, key=lambda cell: cell.seed)
-            found[first] = outcome.runs[first]
+            found[first] = Labeled(outcome.runs[first], outcome.label(first))
     return found
 
 
-def _fits(cell: Experiment, where: Mapping[str, Any]) -> bool:
-    return all(getattr(cell, name) == value for name, value in where.items())
-
-
 def _slug(figure: str, settings: Mapping[str, Any]) -> str:
-    """The name of a file: settings that are the default are not in it, but those that every label has."""
-    settings = {name: value for name, value in settings.items() if name in SHOWN or value != DEFAULTS[name]}
-    words = [value if isinstance(value, str) else f"{name}-{value}" for name, value in settings.items()]
+    """The name of a file, of what is unusual in these settings."""
+    words = [value if isinstance(value, str) else f"{name}-{value}" for name, value in unusual(settings).items()]
     return re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([figure, *words]))

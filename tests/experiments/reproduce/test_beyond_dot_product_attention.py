@@ -4,7 +4,6 @@ from itertools import product
 import pandas as pd
 import pytest
 import torch
-from torch.nn import functional as F
 
 from gatdiag.experiments.data import prepared_graph
 from gatdiag.experiments.experiment import prepared_model
@@ -14,11 +13,12 @@ from gatdiag.experiments.reproduce.beyond_dot_product_attention import (
     counts,
     matrix_c,
     matrix_law,
+    measured,
     report,
-    trainings,
 )
-from gatdiag.experiments.reproduce.findings import in_double
+from gatdiag.experiments.reproduce.findings import in_double, trainings
 from gatdiag.experiments.settings import Network
+from tests.experiments.reproduce.by_hand import descend, loss_of
 from tests.laws.referee import count_laws
 
 SMALL = replace(EXPERIMENT, data="csbm", layers=2, width=3, learning_rate=0.2, epochs=10)
@@ -27,10 +27,6 @@ SMALL = replace(EXPERIMENT, data="csbm", layers=2, width=3, learning_rate=0.2, e
 @pytest.fixture(scope="module")
 def graph():
     return in_double(prepared_graph("csbm:nodes=100,classes=2,features=4,degree=4"))
-
-
-def loss_of(model, graph):
-    return F.cross_entropy(model(graph.x, graph.edge_index)[graph.train_mask], graph.y[graph.train_mask])
 
 
 def test_the_matrix_law_is_what_moving_the_weights_does_to_the_loss(graph):
@@ -67,17 +63,11 @@ def by_loops(model):
 
 
 def test_the_drift_of_the_matrix_is_that_of_steps_made_by_hand(graph):
-    found = trainings(graph, (0.2,), replace(SMALL, epochs=3))
+    found = trainings(graph, (0.2,), replace(SMALL, epochs=3), measured)
     model = prepared_model(SMALL, graph).double()
-    weights = [*model.parameters()]
-
     first = by_loops(model)
     assert matrix_c(model.convs[0])[1, 0, 2] == pytest.approx(first[0, 3, 5])
-    for _ in range(3):
-        gradients = torch.autograd.grad(loss_of(model, graph), weights)
-        with torch.no_grad():
-            for weight, gradient in zip(weights, gradients, strict=True):
-                weight -= 0.2 * gradient
+    descend(model, graph, 0.2, 3)
     moved = {place: abs(value - first[place]) for place, value in by_loops(model).items()}
     last = found.iloc[-1]
     for name, is_diagonal in (("drift_diagonal", True), ("drift_off_diagonal", False)):
@@ -94,7 +84,7 @@ def test_as_many_laws_are_found_as_the_referee_counts(graph):
 
 
 def test_the_laws_hold_in_training_and_the_transposed_one_does_not(graph):
-    runs = trainings(graph, (0.05, 0.025), replace(SMALL, epochs=5))
+    runs = trainings(graph, (0.05, 0.025), replace(SMALL, epochs=5), measured)
     assert runs[["diagonal", "off_diagonal", "found"]].max(axis=None) < 1e-9 < 1e-3 < runs["transposed"].min()
     assert runs["unexplained"].max() < 1e-14 < runs["drift_off_diagonal"].iloc[-1]
     numbers = counts(graph, depths=(1,), heads=(1,)).assign(null_space=3)

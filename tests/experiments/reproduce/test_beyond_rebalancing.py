@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from gatdiag.experiments.data import prepared_graph
 from gatdiag.experiments.experiment import prepared_model
 from gatdiag.experiments.reproduce.beyond_rebalancing import EXPERIMENT, TREATMENTS, grow_, report, treat_stuck
+from tests.experiments.reproduce.by_hand import descend, loss_of
 
 SMALL = replace(EXPERIMENT, data="csbm", layers=4, width=6, learning_rate=0.05)
 STUCK, EPOCHS = 10, 10
@@ -22,31 +22,22 @@ def measured(graph):
     return treat_stuck(graph, 0, SMALL, STUCK, EPOCHS)
 
 
-def steps_by_hand(model, graph, count):
-    for _ in range(count):
-        loss = F.cross_entropy(model(graph.x, graph.edge_index)[graph.train_mask], graph.y[graph.train_mask])
-        gradients = torch.autograd.grad(loss, [*model.parameters()])
-        with torch.no_grad():
-            for weight, gradient in zip(model.parameters(), gradients, strict=True):
-                weight -= 0.05 * gradient
-    loss = F.cross_entropy(model(graph.x, graph.edge_index)[graph.train_mask], graph.y[graph.train_mask])
-    return float(loss.detach())
-
-
 def test_without_treatment_training_goes_on_as_if_nothing_had_been(graph, measured):
     trained, treated = measured
     model = prepared_model(SMALL, graph)
     alone = trained[trained["treatment"] == "nothing"]
     assert alone["step"].to_list() == [0, 10, 10, 20]
-    assert steps_by_hand(model, graph, STUCK) == pytest.approx(alone["loss"].iloc[1], rel=1e-6)
+    descend(model, graph, 0.05, STUCK)
+    loss = loss_of(model, graph)
+    assert float(loss.detach()) == pytest.approx(alone["loss"].iloc[1], rel=1e-6)
     found = treated[treated["treatment"] == "nothing"]
-    loss = F.cross_entropy(model(graph.x, graph.edge_index)[graph.train_mask], graph.y[graph.train_mask])
     for layer, conv in enumerate(model.convs):
         weight = conv.lin_l.weight
         (gradient,) = torch.autograd.grad(loss, weight, retain_graph=True)
         squares = (sum(float(entry) ** 2 for entry in tensor.detach().flatten()) for tensor in (gradient, weight))
         assert found["weight"].iloc[layer] == pytest.approx((next(squares) / next(squares)) ** 0.5, rel=1e-4)
-    assert steps_by_hand(model, graph, EPOCHS) == pytest.approx(alone["loss"].iloc[-1], rel=1e-6)
+    descend(model, graph, 0.05, EPOCHS)
+    assert float(loss_of(model, graph).detach()) == pytest.approx(alone["loss"].iloc[-1], rel=1e-6)
 
 
 def test_rebalancing_leaves_the_logits_and_growing_makes_their_size_one(measured):

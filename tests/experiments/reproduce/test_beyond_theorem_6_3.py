@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from gatdiag.experiments.data import prepared_graph
 from gatdiag.experiments.experiment import prepared_model
-from gatdiag.experiments.reproduce.beyond_theorem_6_3 import EXPERIMENT, both_forms, random_draws, report, trainings
-from gatdiag.experiments.reproduce.findings import in_double
+from gatdiag.experiments.reproduce.beyond_theorem_6_3 import EXPERIMENT, both_forms, measured, random_draws, report
+from gatdiag.experiments.reproduce.findings import in_double, trainings
 from gatdiag.laws import find_laws
+from tests.experiments.reproduce.by_hand import descend, loss_of
 
 SMALL = replace(EXPERIMENT, data="csbm", width=4, learning_rate=0.2, epochs=10)
 
@@ -16,10 +16,6 @@ SMALL = replace(EXPERIMENT, data="csbm", width=4, learning_rate=0.2, epochs=10)
 @pytest.fixture(scope="module")
 def graph():
     return in_double(prepared_graph("csbm:nodes=100,classes=2,features=5,degree=4"))
-
-
-def loss_of(model, graph):
-    return F.cross_entropy(model(graph.x, graph.edge_index)[graph.train_mask], graph.y[graph.train_mask])
 
 
 def by_loops(model, values):
@@ -49,22 +45,18 @@ def test_both_forms_are_the_sums_over_rows_entries_and_columns_and_the_corrected
 
 
 def test_the_drift_of_c_is_that_of_steps_made_by_hand(graph):
-    found = trainings(graph, (0.2,), replace(SMALL, epochs=3))
+    found = trainings(graph, (0.2,), replace(SMALL, epochs=3), measured)
     model = prepared_model(SMALL, graph).double()
     weights = dict(model.named_parameters())
     first = by_loops(model, {name: weight.detach() ** 2 for name, weight in weights.items()})
-    for _ in range(3):
-        gradients = torch.autograd.grad(loss_of(model, graph), [*weights.values()])
-        with torch.no_grad():
-            for weight, gradient in zip(weights.values(), gradients, strict=True):
-                weight -= 0.2 * gradient
+    descend(model, graph, 0.2, 3)
     last = by_loops(model, {name: weight.detach() ** 2 for name, weight in weights.items()})
     for form, before, after in zip(("published", "corrected"), first, last, strict=True):
         assert found[f"{form}_drift"].iloc[-1] == pytest.approx(float((after - before).abs().max()), rel=1e-9)
 
 
 def test_the_corrected_form_holds_and_drifts_half_as_far_at_half_the_rate(graph):
-    found = trainings(graph, (0.2, 0.1), SMALL)
+    found = trainings(graph, (0.2, 0.1), SMALL, measured)
     assert found["corrected_largest"].max() < 1e-10 < 1e-4 < found["published_largest"].min()
     fast, slow = (run for _, run in found.groupby("rate", sort=False))
     assert fast["time"].iloc[-1] == pytest.approx(slow["time"].iloc[-1])
@@ -78,7 +70,7 @@ def test_random_draws_tell_the_forms_apart_and_elu_from_both_and_what_is_not_sho
     assert worst.loc["ReLU", "corrected_largest"] < 1e-10 < 1e-4 < worst.loc["ReLU", "published_largest"]
     assert worst.loc["ReLU, a = 0"].max() < 1e-10
     assert draws[draws["case"] == "ELU"][["published_largest", "corrected_largest"]].min(axis=None) > 1e-4
-    runs = trainings(graph, (0.2, 0.1), replace(SMALL, epochs=2))
+    runs = trainings(graph, (0.2, 0.1), replace(SMALL, epochs=2), measured)
     said = report(draws, runs)
     assert said.text.startswith("5 of 7 statements are shown")  # two steps are too few for the orders of drifts
     assert said.text.count("**Not shown:**") == 2

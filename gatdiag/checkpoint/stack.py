@@ -56,7 +56,7 @@ def find_stack(tensors: Mapping[str, Tensor], structure: Structure) -> tuple[Rec
         >>> print(laws[1])
         layer 1 (convs.0), neuron 1: convs.0.lin.weight[1, :] + convs.0.bias[1] - convs.1.lin.weight[:, 1]
         >>> print(*excluded)
-        Exclusion(what='convs.1', reason='no layer takes its outputs: they are those of the model')
+        convs.1: no layer takes its outputs: they are those of the model
     """
     try:
         maps = plain_stack(tensors, structure)

@@ -41,21 +41,16 @@ class Weights:
     """Where the weights of a model are in what was saved.
 
     Attributes:
-        holder: The dictionary that holds them.
-        within: Keys that lead to it.
+        tensors: Name -> tensor.
+        within: Keys that lead to the dictionary that holds them.
         keys: Name -> key in it.
         notes: How they were found.
     """
 
-    holder: MutableMapping[Any, Any]
+    tensors: dict[str, Tensor]
     within: tuple[str, ...]
     keys: Mapping[str, str]
     notes: tuple[str, ...]
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Name -> tensor."""
-        return {name: self.holder[key] for name, key in self.keys.items()}
 
 
 def find_weights(data: Any) -> Weights:
@@ -90,7 +85,8 @@ def find_weights(data: Any) -> Weights:
     notes = [*_notes(data, within, holder)]
     if taken:
         notes.append(f"Prefixes taken off the names: {', '.join(taken)}")
-    return Weights(holder, tuple(map(str, within)), names, tuple(notes))
+    tensors = {name: holder[key] for name, key in names.items()}
+    return Weights(tensors, tuple(map(str, within)), names, tuple(notes))
 
 
 def _path(data: Any, depth: int, seen: set[int]) -> tuple[Any, ...] | None:
@@ -101,18 +97,12 @@ def _path(data: Any, depth: int, seen: set[int]) -> tuple[Any, ...] | None:
     if "param_groups" in data:  # an optimizer's state
         return None
     # A few tensors beside a state dict (class weights, say) do not make the whole one.
-    if (usual := _below(data, depth, seen)) is not None:
-        return usual
-    if any(_is_weight(key, value) for key, value in data.items()):
-        return ()
-    return _below_any(data, depth, seen)
-
-
-def _below(data: Mapping[Any, Any], depth: int, seen: set[int]) -> tuple[Any, ...] | None:
     for key in (*_KEYS, *_AVERAGES):
         if (rest := _path(data.get(key), depth - 1, seen)) is not None:
             return (key, *rest)
-    return None
+    if any(_is_weight(key, value) for key, value in data.items()):
+        return ()
+    return _below_any(data, depth, seen)
 
 
 def _below_any(data: Mapping[Any, Any], depth: int, seen: set[int]) -> tuple[Any, ...] | None:

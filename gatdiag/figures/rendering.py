@@ -151,8 +151,7 @@ def render_document(runs: Run | Sequence[Run], *, width: Width = "double") -> by
     content = BytesIO()
     with style_context(), PdfPages(content, metadata=_METADATA["pdf"]) as pages:
         for _, figure, _, values in _applying(_listed(runs)):
-            with style_context():
-                pages.savefig(_drawn(figure, values, SIZES[width], 300))
+            pages.savefig(_drawn(figure, values, SIZES[width], 300))
     return content.getvalue()
 
 

@@ -9,12 +9,13 @@ import base64
 import re
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
 
 from gatdiag.figures import Figure, render, table
+from gatdiag.figures.rendering import Width
 from gatdiag.names import one_line
 from gatdiag.run import Run
 
@@ -36,8 +37,6 @@ _RULES = "".join(
 )
 _STYLE = f"<style>@media (prefers-color-scheme:dark){{svg{{fill:{_DARK['#000000']}}}{_RULES}}}</style>".encode()
 _PATHS, _DECIMALS = re.compile(rb' d="[^"]*"'), re.compile(rb"(\.\d\d)\d+")
-
-Width = Literal["single", "double"]
 
 
 class FigureBlock(NamedTuple):

@@ -10,15 +10,18 @@ damaged size claims fails.
 
 import io
 import json
+import os
 import random
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 import zipfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -74,6 +77,15 @@ def outcome(path: Path) -> str:
         assert len(text) < 1000, text
         return "refused"
     return "read"
+
+
+def started(*arguments: object, **environment: str) -> Any:
+    """What this file prints when it is run as a program."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.checkpoint.mutating", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False,
+                          env=os.environ | environment, cwd=Path(__file__).parents[2])  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def limit_memory() -> None:

@@ -71,9 +71,10 @@ def save(kind: str, tensors: dict[str, Tensor], folder: Path) -> Path:
     return folder / "step"
 
 
-def dense_tensors() -> dict[str, Tensor]:
-    """Every dtype and layout in memory that people save."""
+def kinds_of_tensors() -> dict[str, Tensor]:
+    """Every dtype and layout in memory that people save, quantized and sparse ones too."""
     values = torch.tensor([[1.0, -2.0], [float("nan"), float("inf")]])
+    sparse = torch.tensor([[1.0, 0.0], [0.0, -2.0]])
     floats = ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"]
     small = values.nan_to_num(0, 1)
     with_attributes = torch.ones(2)
@@ -89,22 +90,11 @@ def dense_tensors() -> dict[str, Tensor]:
         "expanded": torch.ones(1).expand(5, 5),
         "conjugate": torch.tensor([1 + 2j]).conj(),
         "with attributes": with_attributes,
+        "tensor": torch.quantize_per_tensor(sparse, 0.1, 3, torch.qint8),
+        "channel": torch.quantize_per_channel(sparse, torch.tensor([0.1, 0.2]), torch.tensor([0, 1]), 0, torch.qint8),
+        "coo": sparse.to_sparse(),
+        "csr": sparse.to_sparse_csr(),
     }
-
-
-def packed_tensors() -> dict[str, Tensor]:
-    """Quantized and sparse ones."""
-    dense = torch.tensor([[1.0, 0.0], [0.0, -2.0]])
-    return {
-        "tensor": torch.quantize_per_tensor(dense, 0.1, 3, torch.qint8),
-        "channel": torch.quantize_per_channel(dense, torch.tensor([0.1, 0.2]), torch.tensor([0, 1]), 0, torch.qint8),
-        "coo": dense.to_sparse(),
-        "csr": dense.to_sparse_csr(),
-    }
-
-
-def kinds_of_tensors() -> dict[str, Tensor]:
-    return dense_tensors() | packed_tensors()
 
 
 def _sharded(tensors: dict[str, Tensor], folder: Path) -> Path:

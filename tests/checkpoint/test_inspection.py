@@ -53,13 +53,16 @@ def loss_on(data):
     return lambda output: F.cross_entropy(output[data.train_mask], data.y[data.train_mask])
 
 
-def subject_of(data, *, with_loss):
-    return ModelCase(built(data, seed=9), (data.x, data.edge_index), loss=loss_on(data) if with_loss else None)
+def subject_of(data, given="model"):
+    """What is given beside the checkpoints: the model, or that and its loss on data, or nothing."""
+    if given == "state dict":
+        return None
+    return ModelCase(built(data, seed=9), (data.x, data.edge_index), loss=loss_on(data) if "data" in given else None)
 
 
 @pytest.fixture(scope="module", params=["state dict", "model", "model and data"])
 def inspected(request, saved, data, tmp_path_factory):
-    subject = None if request.param == "state dict" else subject_of(data, with_loss="data" in request.param)
+    subject = subject_of(data, request.param)
     return inspect(saved[0], tmp_path_factory.mktemp("run") / "run", subject=subject), request.param
 
 
@@ -99,9 +102,7 @@ def test_c_is_that_of_the_models_laws(inspected, saved, data):
         expected = {(law.layer, law.neuron): c for law, c in zip(laws, laws.c().tolist(), strict=True)}
         rows = neurons[neurons.step == step]
         found = {(row.layer, row.neuron): row.c for row in rows.itertuples()}
-        assert found.keys() == expected.keys()
-        for key, c in expected.items():
-            assert found[key] == pytest.approx(c, abs=1e-5)
+        assert found == pytest.approx(expected, abs=1e-5)
 
 
 def test_gradients_are_those_of_a_training_step(inspected, saved, data):
@@ -167,16 +168,14 @@ def test_names_that_do_not_fit_the_model_are_told(saved, data, tmp_path):
     state["extra.weight"] = torch.ones(2, 2)
     state["convs.2.att"] = torch.ones(1, 1, 17)
     torch.save(state, tmp_path / "other.pt")
-    found = inspect(tmp_path / "other.pt", tmp_path / "run", subject=subject_of(data, with_loss=False))
+    found = inspect(tmp_path / "other.pt", tmp_path / "run", subject=subject_of(data))
     notes = " ".join(found.misfits)
     assert not set(found.misfits) & set(found.notes)
     assert set(found.misfits) <= set(found.run.meta["notes"])
-    assert "missing in the checkpoint" in notes
-    assert "'convs.1.att'" in notes
-    assert "unexpected in the checkpoint" in notes
-    assert "'extra.weight'" in notes
-    assert "another shape" in notes
-    assert "'convs.2.att'" in notes
+    for words in ("missing in the checkpoint", "unexpected in the checkpoint", "another shape"):
+        assert words in notes
+    for name in ("'convs.1.att'", "'extra.weight'", "'convs.2.att'"):
+        assert name in notes
 
 
 @pytest.fixture(scope="module")
@@ -193,8 +192,7 @@ def broken(saved, tmp_path_factory):
 
 @pytest.mark.parametrize("given", ["state dict", "model", "model and data"])
 def test_what_is_not_finite_is_counted_and_costs_no_laws(broken, saved, data, tmp_path, given):
-    subject = None if given == "state dict" else subject_of(data, with_loss="data" in given)
-    found = inspect([broken, saved[0] / "epoch3.pt"], tmp_path / "run", subject=subject)
+    found = inspect([broken, saved[0] / "epoch3.pt"], tmp_path / "run", subject=subject_of(data, given))
     verdict = diagnose(found.run, weight_table(found)).verdict
     assert (verdict.code, verdict.evidence[0].value) == ("non-finite", 2)
     assert "2 of the weight of convs.0.lin_l.weight" in verdict.text
@@ -221,7 +219,7 @@ def test_a_model_that_returns_nan_has_no_c(saved, data, tmp_path):
 
 def test_a_prefix_on_one_side_is_no_obstacle(saved, data, tmp_path):
     torch.save({f"net.{name}": value for name, value in saved[1][3].state_dict().items()}, tmp_path / "net.pt")
-    inspection = inspect(tmp_path / "net.pt", tmp_path / "run", subject=subject_of(data, with_loss=False))
+    inspection = inspect(tmp_path / "net.pt", tmp_path / "run", subject=subject_of(data))
     assert set(weight_table(inspection).parameter) == {name for name, _ in saved[1][3].named_parameters()}
 
 

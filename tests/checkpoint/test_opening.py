@@ -23,6 +23,11 @@ def plain(model):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
+def reopened(folder, data, name="a.pt", **options):
+    torch.save(data, folder / name, **options)
+    return open_checkpoint(str(folder / name))
+
+
 def assert_same(tensors, expected):
     assert list(tensors) == list(expected)
     for name, tensor in expected.items():
@@ -59,24 +64,19 @@ def test_the_suffix_does_not_matter(tmp_path, kind):
         assert open_checkpoint(path).format == kind
 
 
-@pytest.mark.parametrize(
-    "keys", [("state_dict",), ("model_state_dict",), ("model",), ("module",), ("net",), ("weights",), ("gnn",)]
-)
-def test_usual_keys_and_the_only_one(tmp_path, keys):
+@pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "model", "module", "net", "weights", "gnn"])
+def test_usual_keys_and_the_only_one(tmp_path, key):
     model, optimizer = trained()
-    path = tmp_path / "a.pt"
-    torch.save({"epoch": 3, keys[0]: model.state_dict(), "optimizer": optimizer.state_dict(), "loss": 0.5}, path)
-    checkpoint = open_checkpoint(path)
+    data = {"epoch": 3, key: model.state_dict(), "optimizer": optimizer.state_dict(), "loss": 0.5}
+    checkpoint = reopened(tmp_path, data)
     assert_same(checkpoint.tensors, plain(model))
-    assert (checkpoint.within, checkpoint.epoch, checkpoint.step, checkpoint.notes) == (keys, 3, 2, ())
+    assert (checkpoint.within, checkpoint.epoch, checkpoint.step, checkpoint.notes) == ((key,), 3, 2, ())
     assert set(checkpoint.optimizer.moments) == {name for name, _ in model.named_parameters()}
 
 
 def test_lightning(tmp_path):
     model, optimizer = trained()
-    path = tmp_path / "last.ckpt"
-    torch.save(lightning(model, optimizer), path)
-    checkpoint = open_checkpoint(path)
+    checkpoint = reopened(tmp_path, lightning(model, optimizer), "last.ckpt")
     assert_same(checkpoint.tensors, plain(model))
     assert checkpoint.keys["convs.0.att"] == "model.convs.0.att"
     assert (checkpoint.step, checkpoint.epoch) == (250, 4)
@@ -98,15 +98,12 @@ def test_the_optimizer_of_a_distributed_checkpoint(tmp_path):
 
 
 def test_trained_weights_come_before_their_average(tmp_path):
-    path = tmp_path / "a.pt"
-    torch.save({"train": {"model": {"a": torch.ones(1)}}, "args": {"a": torch.ones(1)}}, path)
-    assert open_checkpoint(str(path)).within == ("train", "model")
-    torch.save({"ema_state_dict": {"a": torch.zeros(1)}, "model": {"a": torch.ones(1)}}, path)
-    checkpoint = open_checkpoint(path)
+    nested = {"train": {"model": {"a": torch.ones(1)}}, "args": {"a": torch.ones(1)}}
+    assert reopened(tmp_path, nested).within == ("train", "model")
+    checkpoint = reopened(tmp_path, {"ema_state_dict": {"a": torch.zeros(1)}, "model": {"a": torch.ones(1)}})
     assert checkpoint.tensors["a"] == 1
     assert checkpoint.notes == ("Read the weights under 'model'; not those under 'ema_state_dict'",)
-    torch.save({"ema_state_dict": {"a": torch.zeros(1)}, "epoch": 3}, path)
-    assert open_checkpoint(path).notes == (
+    assert reopened(tmp_path, {"ema_state_dict": {"a": torch.zeros(1)}, "epoch": 3}).notes == (
         "Only the average of the weights over training is in the file, under 'ema_state_dict'",
     )
 
@@ -114,23 +111,19 @@ def test_trained_weights_come_before_their_average(tmp_path):
 def test_an_averaged_model(tmp_path):
     model, _ = trained()
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-    torch.save(averaged.state_dict(), tmp_path / "a.pt")
-    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    checkpoint = reopened(tmp_path, averaged.state_dict())
     assert_same(checkpoint.tensors, plain(model))
     assert "average" in checkpoint.notes[0]
 
 
 def test_several_models_are_not_guessed_between(tmp_path):
-    torch.save({"generator": {"a": torch.ones(1)}, "critic": {"a": torch.ones(1)}}, tmp_path / "a.pt")
     with pytest.raises(InputError, match="several state dicts \\('generator' and 'critic'\\)"):
-        open_checkpoint(tmp_path / "a.pt")
+        reopened(tmp_path, {"generator": {"a": torch.ones(1)}, "critic": {"a": torch.ones(1)}})
 
 
 def test_entries_that_are_no_tensors_are_told_of(tmp_path):
-    torch.save(
-        {"a": torch.ones(1), "conv._extra_state": {"x": 1}, "m": torch.ones(3, device="meta")}, tmp_path / "a.pt"
-    )
-    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    data = {"a": torch.ones(1), "conv._extra_state": {"x": 1}, "m": torch.ones(3, device="meta")}
+    checkpoint = reopened(tmp_path, data)
     assert list(checkpoint.tensors) == ["a"]
     assert "without data: 'm'" in checkpoint.notes[0]
     assert "'conv._extra_state'" in checkpoint.notes[1]
@@ -152,15 +145,13 @@ def test_entries_that_are_no_tensors_are_told_of(tmp_path):
 )
 @pytest.mark.parametrize("new", [True, False])
 def test_what_is_no_model_is_refused(tmp_path, data, reason, new):
-    torch.save(data, tmp_path / "a.pt", _use_new_zipfile_serialization=new)
     with pytest.raises(InputError, match=reason):
-        open_checkpoint(tmp_path / "a.pt")
+        reopened(tmp_path, data, _use_new_zipfile_serialization=new)
 
 
 def test_a_whole_model_is_refused_by_what_it_asks_for(tmp_path):
-    torch.save(GAT(), tmp_path / "a.pt")
     with pytest.raises(InputError, match=r"asks for 'tests\.checkpoint\.saved\.GAT'.* and .* more"):
-        open_checkpoint(tmp_path / "a.pt")
+        reopened(tmp_path, GAT())
 
 
 @pytest.mark.parametrize(
@@ -193,17 +184,13 @@ def test_all_kinds_of_tensors(tmp_path, new):
     tensors = kinds_of_tensors()
     if not new:  # torch does not read these back itself
         tensors = {name: tensor for name, tensor in tensors.items() if name != "uint16" and "float8" not in name}
-    torch.save(tensors, tmp_path / "a.pt", _use_new_zipfile_serialization=new)
-    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    checkpoint = reopened(tmp_path, tensors, _use_new_zipfile_serialization=new)
     read = checkpoint.tensors
     plain = {name: tensor for name, tensor in tensors.items() if is_plain(tensor)}
     assert read.keys() == plain.keys()
     for name, tensor in plain.items():
-        assert (read[name].dtype, read[name].shape, read[name].stride()) == (
-            tensor.dtype,
-            tensor.shape,
-            tensor.stride(),
-        )
+        assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape)
+        assert read[name].stride() == tensor.stride()
         assert str(read[name]) == str(tensor.detach())
     (note,) = checkpoint.notes
     assert f"{len(tensors) - len(plain)} tensors are left out" in note
@@ -220,8 +207,7 @@ def test_indices_of_a_sparse_tensor_are_checked(tmp_path):
 
 def test_ten_thousand_keys(tmp_path):
     tensors = {f"layers.{i}.weight": torch.full((2,), float(i)) for i in range(10_000)}
-    torch.save(tensors, tmp_path / "a.pt")
-    assert_same(open_checkpoint(tmp_path / "a.pt").tensors, tensors)
+    assert_same(reopened(tmp_path, tensors).tensors, tensors)
 
 
 def test_two_gigabytes_are_not_read(tmp_path):

@@ -14,6 +14,14 @@ def moments(optimizer, model):
     return {names[id(parameter)]: state for parameter, state in optimizer.state.items()}
 
 
+def stepped(model, parameters, kind=torch.optim.Adam):
+    """An optimizer after a step in which each parameter has a gradient."""
+    optimizer = kind(parameters)
+    sum(p.square().sum() for p in model.parameters()).backward()
+    optimizer.step()
+    return optimizer
+
+
 def check(data, model, optimizer):
     state, notes = optimizer_state(data, model.state_dict())
     expected = moments(optimizer, model)
@@ -42,9 +50,7 @@ def test_the_first_of_several():
 
 def test_names_in_the_file_decide():
     model, _ = trained()
-    optimizer = torch.optim.Adam(reversed(list(model.named_parameters())))
-    sum(p.square().sum() for p in model.parameters()).backward()
-    optimizer.step()
+    optimizer = stepped(model, reversed(list(model.named_parameters())))
     assert "param_names" in optimizer.state_dict()["param_groups"][0]
     check({"optimizer": optimizer.state_dict()}, model, optimizer)
 
@@ -57,27 +63,16 @@ def test_states_by_name_as_fsdp_writes_them():
 
 def test_names_within_a_lightning_module():
     model, _ = trained()
-    optimizer = torch.optim.Adam([(f"model.{name}", parameter) for name, parameter in model.named_parameters()])
-    sum(p.square().sum() for p in model.parameters()).backward()
-    optimizer.step()
+    optimizer = stepped(model, [(f"model.{name}", parameter) for name, parameter in model.named_parameters()])
     check({"optimizer": optimizer.state_dict()}, model, optimizer)
 
 
 def test_two_groups_and_a_frozen_layer():
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     model[0].weight.requires_grad_(False)
-    optimizer = torch.optim.Adam([{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 1.0}])
-    model(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
+    optimizer = stepped(model, [{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 1.0}])
     state, _ = check({"optimizer": optimizer.state_dict()}, model, optimizer)
     assert [group["lr"] for group in state.groups] == [0.001, 1.0]
-
-
-def stepped(model, groups):
-    optimizer = torch.optim.Adam(groups)
-    sum(p.square().sum() for p in model.parameters()).backward()
-    optimizer.step()
-    return optimizer
 
 
 @pytest.mark.parametrize("order", [[(2,), (1,), (0,)], [(1,), (0, 2)], [(2, 0), (1,)], [(0,), (1,), (2,)]])
@@ -139,9 +134,7 @@ def test_with_unknown_buffers_nothing_is_guessed(size):
 def test_tied_weights_count_once():
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False), nn.Linear(3, 2))
     model[1].weight = model[0].weight
-    optimizer = torch.optim.Adam(model.parameters())
-    sum(p.sum() for p in model.parameters()).backward()
-    optimizer.step()
+    optimizer = stepped(model, model.parameters())
     check({"optimizer": optimizer.state_dict()}, model, optimizer)
 
 
@@ -179,9 +172,7 @@ def test_no_optimizer():
 @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.RAdam, torch.optim.ASGD, torch.optim.Adafactor])
 def test_state_that_holds_single_numbers_rows_and_columns(kind):
     model, _ = trained()
-    optimizer = kind(model.parameters())
-    sum(p.square().sum() for p in model.parameters()).backward()
-    optimizer.step()
+    optimizer = stepped(model, model.parameters(), kind)
     state, notes = check({"optimizer": optimizer.state_dict()}, model, optimizer)
     assert state.matched
     assert notes == ()
@@ -189,9 +180,8 @@ def test_state_that_holds_single_numbers_rows_and_columns(kind):
 
 def test_state_of_other_shapes_is_not_matched():
     model, _ = trained()
-    other = torch.optim.Adam([torch.nn.Parameter(torch.ones(2, 9))])
-    other.param_groups[0]["params"][0].grad = torch.ones(2, 9)
-    other.step()
+    other = nn.Linear(9, 2, bias=False)
+    other = stepped(other, other.parameters())
     state, _ = optimizer_state({"optimizer": other.state_dict()}, model.state_dict())
     assert not state.matched
     assert not state.moments
@@ -206,11 +196,8 @@ def test_state_of_other_shapes_is_not_matched():
     ],
 )
 def test_an_optimizer_is_found_under_any_key(place):
-    model = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    state = optimizer.state_dict()
+    model = nn.Linear(2, 2)
+    state = stepped(model, model.parameters()).state_dict()
     assert [id(found) for found in optimizers({"model": model.state_dict(), **place(state)})] == [id(state)]
     data = {"optimizer": state, "again": state}
     data["itself"] = data

@@ -75,9 +75,10 @@ def test_nothing_there(tmp_path, what):
         series([])
 
 
-def test_a_damaged_file_that_has_to_be_opened(tmp_path):
+@pytest.mark.parametrize("kept", [300, -10])
+def test_what_is_damaged_is_not_skipped(tmp_path, kept):
     write(tmp_path, ["a.pt", "b.pt"])
-    (tmp_path / "b.pt").write_bytes((tmp_path / "b.pt").read_bytes()[:-10])
+    (tmp_path / "b.pt").write_bytes((tmp_path / "b.pt").read_bytes()[:kept])
     with pytest.raises(InputError, match=r"b\.pt.*cut off"):
         series(tmp_path)
 
@@ -97,13 +98,6 @@ def test_what_holds_no_model_is_skipped_in_a_folder(tmp_path):
     assert len(told) == 2
     (tmp_path / "model.pt").unlink()
     with pytest.raises(InputError, match=r"arguments\.bin"):
-        series(tmp_path)
-
-
-def test_what_is_damaged_is_not_skipped(tmp_path):
-    write(tmp_path, ["a.pt", "b.pt"])
-    (tmp_path / "b.pt").write_bytes((tmp_path / "b.pt").read_bytes()[:300])
-    with pytest.raises(InputError, match=r"b\.pt"):
         series(tmp_path)
 
 

@@ -163,11 +163,8 @@ def test_each_assumption_is_needed(name):
     assert false_laws(name) > 0
 
 
-class Named(nn.Module):
-    def __init__(self, **layers):
-        super().__init__()
-        for name, layer in layers.items():
-            setattr(self, name, layer)
+def named(**layers):
+    return nn.ModuleDict(layers)
 
 
 def stack(*widths, make=gnn.GCNConv):
@@ -182,51 +179,51 @@ def fed(model):
 
 
 def test_equal_widths_follow_their_numbers():
-    assert fed(Named(convs=stack(8, 8, 8, 8))) == [("convs.0", "convs.1"), ("convs.1", "convs.2")]
-    assert fed(Named(conv1=gnn.GCNConv(5, 8), conv2=gnn.GCNConv(8, 8), lin=nn.Linear(8, 2))) == [
+    assert fed(named(convs=stack(8, 8, 8, 8))) == [("convs.0", "convs.1"), ("convs.1", "convs.2")]
+    assert fed(named(conv1=gnn.GCNConv(5, 8), conv2=gnn.GCNConv(8, 8), lin=nn.Linear(8, 2))) == [
         ("conv1", "conv2"),
         ("conv2", "lin"),
     ]
-    assert fed(Named(conv1=gnn.GCNConv(5, 8), lin=nn.Linear(8, 8))) == [("conv1", "lin")]
-    many = Named(convs=stack(*[4] * 13))
+    assert fed(named(conv1=gnn.GCNConv(5, 8), lin=nn.Linear(8, 8))) == [("conv1", "lin")]
+    many = named(convs=stack(*[4] * 13))
     assert fed(many)[8:11] == [("convs.8", "convs.9"), ("convs.9", "convs.10"), ("convs.10", "convs.11")]
 
 
 def tied():
-    model = Named(convs=stack(4, 4, 4, 4))
-    model.convs[1].lin.weight = model.convs[0].lin.weight
-    return model
+    convs = stack(4, 4, 4, 4)
+    convs[1].lin.weight = convs[0].lin.weight
+    return named(convs=convs)
 
 
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
         (
-            Named(fc_a=nn.Linear(5, 4), fc_b=nn.Linear(4, 4), fc_c=nn.Linear(4, 2)),
+            named(fc_a=nn.Linear(5, 4), fc_b=nn.Linear(4, 4), fc_c=nn.Linear(4, 2)),
             "fc_c takes 4 inputs: it may read outputs of fc_a",
         ),
-        (Named(a=nn.Linear(5, 4), mu=nn.Linear(4, 2), logstd=nn.Linear(4, 2)), "logstd takes 4 inputs, and mu before"),
-        (Named(a=nn.Linear(5, 4), b=nn.Linear(3, 4), c=nn.Linear(4, 2)), "b takes 3 inputs, and a before it has 4"),
-        (Named(convs=stack(5, 4, 4), lin=nn.Linear(8, 2)), "lin takes 8 inputs"),
+        (named(a=nn.Linear(5, 4), mu=nn.Linear(4, 2), logstd=nn.Linear(4, 2)), "logstd takes 4 inputs, and mu before"),
+        (named(a=nn.Linear(5, 4), b=nn.Linear(3, 4), c=nn.Linear(4, 2)), "b takes 3 inputs, and a before it has 4"),
+        (named(convs=stack(5, 4, 4), lin=nn.Linear(8, 2)), "lin takes 8 inputs"),
         (
-            Named(a=nn.Linear(5, 4), b=nn.Linear(4, 3), c=nn.Linear(3, 2)),
+            named(a=nn.Linear(5, 4), b=nn.Linear(4, 3), c=nn.Linear(3, 2)),
             "c takes 3 inputs: it may read outputs of a",
         ),
-        (Named(decoder=nn.Linear(4, 2), convs=stack(8, 6, 4)), "convs.0 takes 8 inputs"),
-        (Named(enc=nn.Linear(5, 4), heads=stack(4, 3, 2, make=nn.Linear)), "heads.1 takes 3 inputs: it may read"),
-        (Named(enc=nn.Linear(5, 4), dec1=nn.Linear(4, 3), dec2=nn.Linear(3, 2)), "dec2 takes 3 inputs: it may read"),
-        (Named(a=nn.Linear(5, 8), b=nn.Linear(2, 5)), "b takes 2 inputs"),
-        (Named(a=nn.Linear(5, 4), b=nn.Linear(4, 5), c=nn.Linear(5, 2)), "c takes 5 inputs: it may read what a reads"),
-        (Named(dec=nn.Linear(8, 5), enc=nn.Linear(5, 8)), "dec may read what enc puts out"),
-        (Named(convs=stack(5, 8, 8), lin=nn.Linear(8, 8)), "lin has the widths of a way around"),
-        (Named(convs=stack(5, 4, 3), norms=nn.ModuleList([nn.LayerNorm(4)])), "norms.0.weight is of a normalization"),
-        (Named(convs=stack(5, 4, 3), bn=nn.BatchNorm1d(4, affine=False)), "bn.running_mean is of a normalization"),
-        (Named(convs=stack(5, 4, 3), skip=nn.Linear(5, 4)), "skip leads around"),
-        (Named(convs=stack(5, 4, 3), rnn=nn.LSTM(4, 4)), "how rnn (Module) uses its weights is not known"),
-        (Named(emb=nn.Embedding(9, 4), convs=stack(5, 4, 3)), "emb (Embedding)"),
-        (Named(convs=stack(5, 4, 3, make=gnn.TransformerConv)), "(TransformerConv)"),
-        (Named(conv=gnn.SAGEConv(4, 4, project=True), lin=nn.Linear(4, 2)), "(SAGEConv)"),
-        (Named(convs=nn.ModuleList([gnn.GATConv(4, 3, edge_dim=3), gnn.GATConv(3, 2)])), "(GATConv)"),
+        (named(decoder=nn.Linear(4, 2), convs=stack(8, 6, 4)), "convs.0 takes 8 inputs"),
+        (named(enc=nn.Linear(5, 4), heads=stack(4, 3, 2, make=nn.Linear)), "heads.1 takes 3 inputs: it may read"),
+        (named(enc=nn.Linear(5, 4), dec1=nn.Linear(4, 3), dec2=nn.Linear(3, 2)), "dec2 takes 3 inputs: it may read"),
+        (named(a=nn.Linear(5, 8), b=nn.Linear(2, 5)), "b takes 2 inputs"),
+        (named(a=nn.Linear(5, 4), b=nn.Linear(4, 5), c=nn.Linear(5, 2)), "c takes 5 inputs: it may read what a reads"),
+        (named(dec=nn.Linear(8, 5), enc=nn.Linear(5, 8)), "dec may read what enc puts out"),
+        (named(convs=stack(5, 8, 8), lin=nn.Linear(8, 8)), "lin has the widths of a way around"),
+        (named(convs=stack(5, 4, 3), norms=nn.ModuleList([nn.LayerNorm(4)])), "norms.0.weight is of a normalization"),
+        (named(convs=stack(5, 4, 3), bn=nn.BatchNorm1d(4, affine=False)), "bn.running_mean is of a normalization"),
+        (named(convs=stack(5, 4, 3), skip=nn.Linear(5, 4)), "skip leads around"),
+        (named(convs=stack(5, 4, 3), rnn=nn.LSTM(4, 4)), "how rnn (Module) uses its weights is not known"),
+        (named(emb=nn.Embedding(9, 4), convs=stack(5, 4, 3)), "emb (Embedding)"),
+        (named(convs=stack(5, 4, 3, make=gnn.TransformerConv)), "(TransformerConv)"),
+        (named(conv=gnn.SAGEConv(4, 4, project=True), lin=nn.Linear(4, 2)), "(SAGEConv)"),
+        (named(convs=nn.ModuleList([gnn.GATConv(4, 3, edge_dim=3), gnn.GATConv(3, 2)])), "(GATConv)"),
         (nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), "is no weight itself"),
         (tied(), "convs.1.lin.weight too"),
     ],

@@ -20,6 +20,7 @@ from gatdiag.figures.style import (
     style_context,
 )
 from tests.figures.canvas import luminance
+from tests.report.builder import contrast
 
 CATEGORIES = [category(index) for index in range(28)]
 
@@ -47,10 +48,8 @@ def test_what_is_ordered_grows_lighter():
 def test_ordered_lines_are_seen_on_a_white_and_on_a_black_page():
     for count in (1, 2, 10, 256):
         for color in ordered_colors(count):
-            linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color[:3]]
-            light = float(np.dot(linear, [0.2126, 0.7152, 0.0722])) + 0.05
-            assert 1.05 / light > 2
-            assert light / 0.0586 > 3  # of the report's dark page, #14171a
+            assert contrast(color, "white") > 2
+            assert contrast(color, "#14171a") > 3  # the report's dark page
 
 
 def test_signs_differ_in_hue_and_zero_is_lightest():

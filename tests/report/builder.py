@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+from matplotlib.colors import to_rgb
 
 from tests.figures.odd_runs import recorded_run
 from tests.run.synthetic import synthetic_meta
@@ -56,11 +57,15 @@ def rewrite_meta(folder, change):
     path.write_text(json.dumps(meta))
 
 
-def luminance(color):
-    """Relative luminance of a color of six hexadecimal digits (WCAG 2)."""
-    parts = [byte / 255 for byte in bytes.fromhex(color)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+def contrast(*colors):
+    """Contrast of two colors of matplotlib (WCAG 2)."""
+
+    def light(color):
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(color)]
+        return float(np.dot(linear, [0.2126, 0.7152, 0.0722])) + 0.05
+
+    dark, bright = sorted(map(light, colors))
+    return bright / dark
 
 
 class Reader(HTMLParser):

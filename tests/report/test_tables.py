@@ -13,7 +13,7 @@ from gatdiag.report.tables import (
     settings_tables,
     sort_key,
 )
-from tests.report.builder import build
+from tests.report.builder import NO_LAYERS, build
 
 GROUPS = [{"lr": 0.1, "parameters": ["a"]}, {"lr": 0.01, "momentum": 0.9, "parameters": ["b", "c"]}]
 DASH = "\N{EN DASH}"
@@ -90,20 +90,18 @@ def test_gradients_have_a_table_of_their_own_and_zero_over_zero_is_a_dash(tmp_pa
 
 
 def test_what_was_not_recorded_has_no_table(tmp_path):
-    laws = {"found": [], "excluded": [], "error": None}
-    run = build(tmp_path / "run", layers={"mu": [[1.0, 2.0]]}, laws=laws)
+    run = build(tmp_path / "run", layers={"mu": [[1.0, 2.0]]}, laws=NO_LAYERS["laws"])
     assert gradient_table(run, "gradients").rows == list(law_tables(run, "laws")) == []
 
 
-def tables(folder, **meta):
-    run = build(folder, logged={"loss": [1.0]}, **meta)
+def tables(run):
     return {table.title: table for table in settings_tables(run, "s")}
 
 
 def test_settings_versions_cadence_and_notes_are_there(tmp_path):
     optimizers = [{"class": "Adam", "groups": GROUPS}]
     given = {"notes": ["attention entropy of convs.3: hidden"], "name": "ten layers", "optimizers": optimizers}
-    found = tables(tmp_path / "run", **given)
+    found = tables(build(tmp_path / "run", **given))
     assert ["name", "ten layers"] in found["The run"].rows
     assert ["torch", "2.13.0"] in found["Versions"].rows
     assert ["sampled steps", "every step"] in found["Cadence"].rows
@@ -115,8 +113,8 @@ def test_settings_versions_cadence_and_notes_are_there(tmp_path):
 
 
 def test_every_quantity_of_the_run_is_explained(tmp_path):
-    run = build(tmp_path / "run", logged={"loss": [1.0]})
-    catalogue = next(table for table in settings_tables(run, "s") if table.title == "Catalogue of quantities")
+    run = build(tmp_path / "run")
+    catalogue = tables(run)["Catalogue of quantities"]
     assert [row[1] for row in catalogue.rows] == [f"{q['table']}.{q['name']}" for q in run.meta["quantities"]]
     drawn = [str(row[3]) for row, q in zip(catalogue.rows, run.meta["quantities"], strict=True) if q["equation"]]
     assert drawn
@@ -124,5 +122,5 @@ def test_every_quantity_of_the_run_is_explained(tmp_path):
 
 
 def test_what_is_not_known_is_left_out(tmp_path):
-    found = tables(tmp_path / "run", notes=[], versions={}, optimizers=[], cadence={}, quantities=[])
-    assert [*found] == ["The run"]
+    run = build(tmp_path / "run", notes=[], versions={}, optimizers=[], cadence={}, quantities=[])
+    assert [*tables(run)] == ["The run"]

@@ -2,6 +2,7 @@
 
 import math
 import os
+import random
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -163,8 +164,11 @@ class ProgressLine:
     """
 
     def __init__(self, console: Any = None) -> None:
+        state = random.getstate()  # which rich draws from while it is imported
+        from rich import live, text  # noqa: F401
         from rich.console import Console
 
+        random.setstate(state)
         self._console = console or Console(stderr=True)
         self._live: Any = None
         self._shown = 0.0

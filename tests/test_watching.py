@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -190,3 +191,13 @@ def test_the_exit_of_the_interpreter_seals_the_run(tmp_path):
         run = gatdiag.load(folder)
         assert (len(run.steps), run.status, run.meta["error"]) == (2, status, error)
         assert run.snapshot("final") is not None
+
+
+def test_the_progress_line_draws_no_random_number_where_rich_is_not_loaded_yet(tmp_path):
+    program = (
+        "import random, sys, torch, gatdiag; random.seed(0); gatdiag.watch(torch.nn.Linear(2, 1), sys.argv[1], "
+        "progress=True, warn=False).finish(); print(random.random())"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "run")]
+    drawn = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert float(drawn) == random.Random(0).random()

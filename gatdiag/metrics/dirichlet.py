@@ -105,8 +105,8 @@ def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
     step = max(1, _CHUNK * (1 if x.is_cpu else 256) // max(1, x.shape[1]))
     pairs = [*zip(source.split(step), target.split(step), strict=True)]
     plain, symmetric = (_squared_differences(each, pairs) for each in (rows, scaled))
-    is_finite = x.isfinite().all()
-    return torch.where(is_finite, 0.5 * plain, torch.nan), 0.5 * symmetric / rows.square().sum()
+    half = torch.where(x.isfinite().all(), 0.5, torch.nan)
+    return half * plain, half * symmetric / rows.square().sum()
 
 
 def _squared_differences(x: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:

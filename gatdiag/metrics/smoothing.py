@@ -6,7 +6,8 @@ beside ||X||_F, or as `relative_mu`.
 
 `measure` is what a recorder runs at every layer of every step; `mu`, `relative_mu` and `dead_fraction` are single
 numbers of it. float32 on the CPU is added up in float32, few entries at a time, and these sums in float64; where mu is
-much smaller than the norm once more after taking the mean row away: that leaves six digits. All else is summed in
+much smaller than the norm once more after taking the mean row away: that leaves six digits (five where entries take
+a few values only, whose squares are all rounded alike). All else is summed in
 float64, and so is float32 whose squares over- or underflow, or whose rows are alike to the last digits.
 """
 

@@ -177,10 +177,13 @@ class LayerRecorder:
         self._hooks = [self._first_hook]
 
     def _remove_hooks(self) -> None:
-        for handle in self._hooks:
-            handle.remove()
-            # torch forgets to: what stays there makes it believe that there are global hooks
-            module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
+        """Found by what they are: an interrupt may have come before a handle was kept."""
+        for hooks in (_GLOBAL_PRE_HOOKS, module_hooks._global_forward_hooks):
+            for key in [key for key, hook in [*hooks.items()] if getattr(hook, "__self__", None) is self]:
+                hooks.pop(key, None)
+                # torch forgets to: what stays there makes it believe that there are global hooks
+                module_hooks._global_forward_hooks_always_called.pop(key, None)
+                module_hooks._global_forward_hooks_with_kwargs.pop(key, None)
         self._hooks = []
 
     def start_step(self, record: int | None) -> None:
@@ -227,6 +230,7 @@ class LayerRecorder:
             return
         with self._stopwatch:
             if module is self._root and not in_backward_pass():
+                self._recorder.on_layer_begins()
                 self._end_pass()
             if known is not None:
                 self._layer_begins(*known)
@@ -234,7 +238,7 @@ class LayerRecorder:
     def _before_first(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """A module, any one, is about to run in a step of which nothing is recorded."""
         is_own = module is self._root or id(module) in self._layers
-        if torch.compiler.is_dynamo_compiling() or not is_own or _is_unheard():
+        if torch.compiler.is_dynamo_compiling() or not (is_own and self.is_attached) or _is_unheard():
             return
         begin = self._stopwatch.clock()
         if not in_backward_pass():

@@ -48,6 +48,7 @@ class OptimizerHooks:
         self._running: list[int] = []  # optimizers at work; one whose class calls its parent's step is here twice
         self._alone: Optimizer | None = None  # the one that made the last step, which was complete with it
         self._passing: Optimizer | None = None  # the same while it makes one that is only counted
+        self._inner = 0  # steps of its parent class that it makes for that, and are not over
         self._evaluating = False
         self._counter = BackwardCounter()
         self._backward_passes: int | None = None  # how many there had been when the open step had to stay open
@@ -125,6 +126,9 @@ class OptimizerHooks:
         return counted is not None and self._counter.count() > counted + 1
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if optimizer is self._passing:
+            self._inner += 1
+            return None
         return None if self._passes(optimizer, args, kwargs) else self._begin(optimizer, args, kwargs)
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
@@ -141,6 +145,13 @@ class OptimizerHooks:
         if not self._running and optimizer in (self._members or ()):
             self.close()  # before the closure computes what belongs to the next one
         self._running.append(id(optimizer))
+        watched = self._watched(closure, optimizer, counts)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": watched}
+        return (args[0], watched, *args[2:]), kwargs
+
+    def _watched(self, closure: Callable[..., Any], optimizer: Optimizer, counts: bool) -> Callable[..., Any]:
+        """The closure, after whose first evaluation the step opens."""
         opened = False
 
         def evaluated(*inner: Any, **named: Any) -> Any:
@@ -148,6 +159,9 @@ class OptimizerHooks:
             outer, self._evaluating = self._evaluating, True
             try:
                 loss = closure(*inner, **named)
+            except BaseException:  # after which torch calls no hook
+                self._running = []
+                raise
             finally:
                 self._evaluating = outer
             if not opened and (counts or self._is_misdirected(optimizer)):
@@ -156,9 +170,7 @@ class OptimizerHooks:
                 self._recorder.on_loss(loss)
             return loss
 
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": evaluated}
-        return (args[0], evaluated, *args[2:]), kwargs
+        return evaluated
 
     def _passes(self, optimizer: Optimizer, args: Any, kwargs: Any) -> bool:
         """True if this is a step like the last one, and is only to be counted."""
@@ -166,7 +178,7 @@ class OptimizerHooks:
             return False
         if in_backward_pass() or _is_skipped(optimizer) or not self._recorder.may_pass():
             return False
-        self._passing = optimizer
+        self._passing, self._inner = optimizer, 0
         return True
 
     def _is_inside(self, counts: bool) -> bool:
@@ -178,7 +190,9 @@ class OptimizerHooks:
 
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if optimizer is self._passing:
-            self.close()
+            self._inner -= 1
+            if self._inner < 0:
+                self.close()
             return
         if id(optimizer) not in self._running:
             return

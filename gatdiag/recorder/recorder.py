@@ -200,8 +200,27 @@ class Recorder:
         writer, self._has_ended = self._writer, True
         _recording.remove(self)
         atexit.unregister(self._end_at_exit)
+        notes: list[str] = []
+        try:
+            self._stop_listening()
+            self._write_the_rest(writer, error)
+            notes += self._layers.notes
+            if (plan := self._model.plan) is not None:
+                self._guard("final parameters", writer.save_snapshot, "final", plan.weights)
+                if plan.neurons is not None and plan.neurons.unpredictable:
+                    notes.append(f"predicted c: {plan.neurons.unpredictable}")
+        finally:  # an interrupt may come while all that is going on
+            self._stop_listening()
+            writer.end(error, notes)
+            if self._observer is not None:
+                self._guard("the progress line", self._observer, None)
+            self._model.forget()
+
+    def _stop_listening(self) -> None:
         self._layers.stop()
         self._steps.remove()
+
+    def _write_the_rest(self, writer: Writer, error: BaseException | None) -> None:
         if self._steps.is_open:
             self._guard("the last step", self._steps.close)
         self._log_what_a_trainer_knows(self._counter.last_step)
@@ -211,15 +230,6 @@ class Recorder:
         self._warn_of_nothing_seen(writer, error)
         self._guard("signals", self._tell_signals, at_once=True)
         self._model.warn_of_missing_laws()
-        notes = list(self._layers.notes)
-        if (plan := self._model.plan) is not None:
-            self._guard("final parameters", writer.save_snapshot, "final", plan.weights)
-            if plan.neurons is not None and plan.neurons.unpredictable:
-                notes.append(f"predicted c: {plan.neurons.unpredictable}")
-        writer.end(error, notes)
-        if self._observer is not None:
-            self._guard("the progress line", self._observer, None)
-        self._model.forget()
 
     def _warn_of_nothing_seen(self, writer: Writer, error: BaseException | None) -> None:
         if not (self._counter.steps or self._steps.stepped_inside) and error is None:
@@ -429,6 +439,8 @@ class Recorder:
         self._sample, self._members = None, ()
         self.is_ahead = False
         self._counter.advance()
+        if self._counter.record is None:
+            self._backward_pass.give()  # of a pass that came before the last step was over, as of another loss
         with self._stopwatch:
             self._look_for_errors()
             self._layers.start_step(self._counter.record)

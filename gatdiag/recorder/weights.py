@@ -100,7 +100,8 @@ def are_finite(tensors: Iterable[Tensor]) -> bool:
     A sum that overflows is not: whoever has to know looks closely then.
     """
     for tensor in tensors:
-        if not tensor.is_cpu or tensor.layout is not torch.strided or not math.isfinite(abs(tensor.sum().item())):
+        entries = tensor._values() if tensor.is_sparse else tensor
+        if not entries.is_cpu or entries.layout is not torch.strided or not math.isfinite(abs(entries.sum().item())):
             return False
     return True
 

@@ -175,18 +175,19 @@ class Writer:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def end(self, error: BaseException | None, notes: Sequence[str]) -> None:
-        """Write all that is left, and seal the run."""
-        self.write({}, {}, np.iinfo(np.int64).max)
-        every = dict.fromkeys([*self._store.meta["notes"], *notes, *self._guard.failures.values()])
-        self._guard("notes on the run", self._store.update_meta, notes=list(every))
-        ending: tuple[Any, str | None] = ("failed", type(error).__name__)
-        status, message = self._guard("the reason why it ended", _ending, error) or ending
+        """Write all that is left, and seal the run; interrupted, it is left as that of a process that was killed."""
         try:
+            self.write({}, {}, np.iinfo(np.int64).max)
+            every = dict.fromkeys([*self._store.meta["notes"], *notes, *self._guard.failures.values()])
+            self._guard("notes on the run", self._store.update_meta, notes=list(every))
+            ending: tuple[Any, str | None] = ("failed", type(error).__name__)
+            status, message = self._guard("the reason why it ended", _ending, error) or ending
             self._store.seal(status, message)
         except Exception as failure:
             what = f"the run could not be sealed ({type(failure).__name__}: {failure})"
             self._guard.warn("sealing", f"{what}; what was written of it can be read, and resume=True seals it")
-        self._guard("rows that could not be written", self._store.close)
+        finally:
+            self._guard("rows that could not be written", self._store.close)
 
 
 def _on_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

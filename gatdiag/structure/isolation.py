@@ -2,6 +2,7 @@
 
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -13,6 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from gatdiag.structure.deadline import check_time
+
+# The default type and torch's fast paths are those of the process: another thread would restore what it found changed.
+_process_wide = threading.RLock()
 
 
 @contextmanager
@@ -49,8 +53,8 @@ def decomposed() -> Iterator[None]:
 
     Autocast would take copies of weights, or those that it has taken before, and compute in low precision.
     """
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    with ExitStack() as stack:
+    with _process_wide, ExitStack() as stack:
+        fastpath = torch.backends.mha.get_fastpath_enabled()
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -72,13 +76,13 @@ def working_precision(dtype: torch.dtype | None) -> Iterator[None]:
     if dtype is None:
         yield
         return
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with _Precision(dtype):
+    with _process_wide, _Precision(dtype):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
             yield
-    finally:
-        torch.set_default_dtype(before)
+        finally:
+            torch.set_default_dtype(before)
 
 
 _CASTS = {Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16}

@@ -68,8 +68,11 @@ def test_pieces_give_the_same(monkeypatch, random_graph, function):
     torch.testing.assert_close(function(x, edges), whole)
 
 
-def test_nan_at_an_isolated_node_shows():
-    assert dirichlet_energy(torch.tensor([[1.0], [2.0], [torch.nan]]), torch.tensor([[0, 1], [1, 0]])).isnan()
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_at_an_isolated_node_shows(value):
+    x, pair = torch.tensor([[1.0], [2.0], [value]]), torch.tensor([[0, 1], [1, 0]])
+    assert dirichlet_energy(x, pair).isnan()
+    assert rayleigh_quotient(x, pair).isnan()
 
 
 def test_wrong_arguments():

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch.nn.modules import module as module_hooks
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 import gatdiag
 from gatdiag.recorder import backlog, layers
@@ -152,6 +154,30 @@ def test_an_interrupt_while_samples_are_measured_loses_none(tmp_path, monkeypatc
         assert sorted(getattr(run, table).step.unique()) == list(range(8))
     assert len(run.layers) == 8 * 3
     assert run.neurons.predicted_c[run.neurons.step > 0].notna().all()
+
+
+def test_a_second_interrupt_while_a_recording_ends_leaves_neither_lock_nor_hooks(tmp_path, monkeypatch, slow_clock):
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+
+    def interrupted(*_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), gatdiag.watch(model, tmp_path / "run", **ALONE) as recorder:
+        for step in range(5):
+            train_step(model, data, optimizer)
+            recorder.log(number=step)
+        monkeypatch.setattr(backlog.Backlog, "measure", interrupted)
+        raise KeyboardInterrupt
+    assert not module_hooks._global_forward_hooks
+    assert not _global_optimizer_pre_hooks
+    run = gatdiag.load(tmp_path / "run")
+    assert run.status == "interrupted"
+    assert run.steps["number"].tolist() == [0, 1, 2, 3, 4]
+    with gatdiag.watch(model, tmp_path / "run", resume=True):
+        train_step(model, data, optimizer)
+    assert len(gatdiag.load(tmp_path / "run").steps) == 6
 
 
 def test_passes_without_a_step_do_not_fill_the_memory(tmp_path):

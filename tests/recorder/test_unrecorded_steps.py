@@ -197,8 +197,62 @@ def interrupted(model, data, log):
         log(step_of_user=step)
 
 
+class TwoInOne(torch.optim.SGD):
+    """Calls its parent's step twice, of which torch tells, too, where a plain SGD was made before."""
+
+    def step(self, closure=None):
+        super().step()
+        super().step()
+
+
+def two_steps_in_one(model, data, log):
+    sgd(model)
+    optimizer = TwoInOne(model.parameters(), lr=0.01)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, data).backward()
+        optimizer.step()
+        log(step_of_user=step)
+
+
+def a_closure_fails(model, data, log):
+    """Of an optimizer whose forward passes are all made by closures."""
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+    for step in range(STEPS):
+        evaluations = 0
+
+        def closure():
+            nonlocal evaluations
+            evaluations += 1
+            if step == 5 and evaluations == 2:
+                raise KeyboardInterrupt
+            optimizer.zero_grad()
+            loss = loss_of(model, data)
+            loss.backward()
+            return loss
+
+        with contextlib.suppress(KeyboardInterrupt):
+            optimizer.step(closure)
+        log(step_of_user=step)
+
+
+def weights_without_their_modules(model, data, log):
+    """The model uses the weights of its layers, and no layer is called."""
+    model.forward = lambda x, edge_index: x @ model.convs[0].lin_l.weight.T @ model.convs[2].lin_l.weight.T
+    optimizer = sgd(model.convs[0].lin_l, model.convs[2].lin_l)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, data)
+        loss.backward()
+        log(step_of_user=step)
+        optimizer.step()
+
+
 PATTERNS = [
     plain,
+    two_steps_in_one,
+    a_closure_fails,
+    weights_without_their_modules,
     logged_before_the_step,
     evaluated,
     accumulated,
@@ -250,14 +304,50 @@ def test_steps_are_counted_and_logged_to_as_where_all_are_recorded(tmp_path, pat
         thinned = watched(tmp_path / str(every), every, pattern)
         assert set(thinned.steps.columns) <= set(whole.steps.columns)
         assert thinned.steps[logged].equals(whole.steps[logged])
+        if pattern in (two_steps_in_one, a_closure_fails, weights_without_their_modules):
+            assert whole.steps["step_of_user"].tolist() == [*range(STEPS)]
         assert thinned.parameters["step"].unique().tolist() == list(range(0, int(whole.steps["step"].max()) + 1, every))
         at_those = whole.parameters[whole.parameters["step"] % every == 0].reset_index(drop=True)
         assert thinned.parameters[columns].equals(at_those[columns])
         assert hooks() == 0
 
 
+def test_gradients_before_clipping_are_those_of_the_step_and_of_none_before(tmp_path):
+    """Two losses share a pass; the second one's backward pass comes before the first one's step is over."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"actor": nn.Linear(4, 3), "critic": nn.Linear(4, 1)})
+    model.forward = lambda x: (model["actor"](x), model["critic"](x))
+    first, second = sgd(model["actor"]), sgd(model["critic"])
+    with gatdiag.watch(model, tmp_path / "run", every=7, law_search_seconds=0):
+        for _ in range(20):
+            values = model(torch.ones(5, 4))
+            for optimizer, value in zip((first, second), values, strict=True):
+                optimizer.zero_grad()
+                (value - 2).square().mean().backward()
+                optimizer.step()
+    steps = gatdiag.load(tmp_path / "run").steps.dropna(subset=["gradient_norm_before_clipping"])
+    assert len(steps) >= 3
+    assert steps["gradient_norm_before_clipping"].equals(steps["gradient_norm"].rename("gradient_norm_before_clipping"))
+
+
 def hooks():
     return len(module_hooks._global_forward_pre_hooks) + len(module_hooks._global_forward_hooks)
+
+
+def test_an_interrupt_while_a_hook_is_registered_leaves_none(tmp_path, monkeypatch):
+    model, data = Gat(), graph()
+    optimizer, register = sgd(model), module_hooks.register_module_forward_hook
+
+    def interrupted(*args, **kwargs):
+        register(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), gatdiag.watch(model, tmp_path / "run", every=4, law_search_seconds=0):
+        train_step(model, data, optimizer)
+        monkeypatch.setattr(module_hooks, "register_module_forward_hook", interrupted)
+        for _ in range(8):
+            train_step(model, data, optimizer)
+    assert hooks() == 0
 
 
 def test_a_run_of_which_nothing_was_logged_goes_on_after_its_last_step(tmp_path):

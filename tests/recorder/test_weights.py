@@ -1,5 +1,6 @@
 """Parameters of several types and shapes together, against one at a time."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import nn
 from gatdiag.quantities import GROUPS, LEVELS, change_quantile
 from gatdiag.recorder.backlog import Backlog
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.weights import Weights
+from gatdiag.recorder.weights import Weights, are_finite
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles
 
@@ -123,3 +124,10 @@ def test_one_copy_of_the_parameters_is_kept_between_steps():
     flat = [tensor for value in held for tensor in value if isinstance(tensor, torch.Tensor) and tensor.dim() == 1]
     copies = [tensor for tensor in flat if tensor.is_floating_point() and not isinstance(tensor, nn.Parameter)]
     assert sum(map(len, copies)) == sum(parameter.numel() for parameter in watched.tensors)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize(("value", "finite"), [(1.0, True), (math.nan, False), (math.inf, False)])
+def test_whether_gradients_are_finite(value, finite, is_sparse):
+    gradient = torch.tensor([[0.0, 0.0], [value, 2.0]])
+    assert are_finite([torch.ones(2), gradient.to_sparse() if is_sparse else gradient]) is finite

@@ -1,6 +1,7 @@
 """Contexts: what they change inside, and that it is as before outside, also after an error."""
 
 import random
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -174,3 +175,21 @@ def test_random_state_starts_from_a_seed_and_is_given_back():
             draws.append(numbers())
     assert draws[0] == draws[1] != draws[2]
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_threads_take_turns_so_that_the_default_type_is_given_back():
+    is_inside, may_leave = Event(), Event()
+
+    def in_double():
+        with working_precision(torch.float64):
+            is_inside.set()
+            may_leave.wait(10)
+
+    thread = Thread(target=in_double)
+    with working_precision(torch.float64):
+        thread.start()
+        assert not is_inside.wait(0.1)
+    assert is_inside.wait(10)
+    may_leave.set()
+    thread.join()
+    assert torch.get_default_dtype() == torch.float32

@@ -343,6 +343,7 @@ def test_an_interrupt_while_a_hook_is_registered_leaves_none(tmp_path, monkeypat
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), gatdiag.watch(model, tmp_path / "run", every=4, law_search_seconds=0):
+        monkeypatch.setattr(layers, "_has_compiled", lambda: False)
         train_step(model, data, optimizer)
         monkeypatch.setattr(module_hooks, "register_module_forward_hook", interrupted)
         for _ in range(8):

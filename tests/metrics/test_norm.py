@@ -158,3 +158,9 @@ def test_it_is_the_same_each_time_and_leaves_the_global_random_state():
     before, weight = torch.get_rng_state(), drawn(150, 150).requires_grad_()
     assert spectral_norm(weight) == spectral_norm(weight.clone())
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("size", [1, 4095, 4096, 100_003, 4_000_001])
+def test_equal_entries_whose_squares_are_all_rounded_alike_leave_six_digits(size):
+    x = torch.full((size,), 0.1)
+    assert frobenius_norm(x).item() == pytest.approx(float(x[0]) * size**0.5, rel=1e-6)

@@ -39,8 +39,8 @@ def dead(tensor: Tensor) -> tuple[int, int]:
         >>> dead(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
         (1, 1)
     """
-    zero = tensor.detach().reshape(len(tensor), math.prod(tensor.shape[1:])) == 0
-    return int(zero.all(1).sum()), int(zero.all(0).sum())
+    matrix = tensor.detach().reshape(len(tensor), math.prod(tensor.shape[1:]))
+    return _zero_rows(matrix), _zero_rows(matrix.T)
 
 
 def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: bool = False) -> dict[str, float]:
@@ -71,6 +71,11 @@ def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: 
         for name, row in zip(("relative", "absolute"), metrics.change_quantiles(w_0, w).tolist(), strict=True):
             found |= {change_quantile(name, level): value for level, value in zip(LEVELS, row, strict=True)}
     return found
+
+
+def _zero_rows(matrix: Tensor) -> int:
+    suspects = matrix[(matrix[:, :1] == 0).all(1)]  # few, of most weights
+    return int((suspects == 0).all(1).sum())
 
 
 def _values(tensor: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ beside ||X||_F, or as `relative_mu`.
 `measure` is what a recorder runs at every layer of every step; `mu`, `relative_mu` and `dead_fraction` are single
 numbers of it. float32 on the CPU is added up in float32, few entries at a time, and these sums in float64; where mu is
 much smaller than the norm once more after taking the mean row away: that leaves six digits (five where entries take
-a few values only, whose squares are all rounded alike). All else is summed in
-float64, and so is float32 whose squares over- or underflow, or whose rows are alike to the last digits.
+a few values only, whose squares are all rounded alike). All else is summed in float64, and so is float32 whose squares
+over- or underflow, or whose rows are alike to the last digits.
 """
 
 import math
@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from gatdiag.errors import InputError
 
@@ -36,8 +37,6 @@ _TINY = 1e-30  # entries below this cannot be scaled up
 _ALIKE = 0.1  # below this mu^2 / norm^2 the rounding of sums shows in mu
 _FEW, _NARROW = 1 << 16, 8  # entries up to which float64 costs no more, and columns below which rounding of sums shows
 _PIECE, _WIDE = 128, 512  # entries whose squares are added up in float32, and the longest row of which all are
-
-_lengths = torch.linalg.vector_norm
 
 Numbers: TypeAlias = tuple[float, float, float, float, float]
 
@@ -65,11 +64,11 @@ def measure(x: Tensor) -> Numbers | Tensor:
         >>> [round(value, 6) for value in measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]]))]
         [3.162278, 1.414214, 0.447214, 0.5, 0.0]
     """
-    x = x.detach() if x.requires_grad else x
     if x.numel() == 0:
         return 0.0, 0.0, math.nan, math.nan, 0.0
     if not x.is_cpu:
         return _in_float64(x)
+    x = x.detach() if x.requires_grad else x
     found = None if x.dtype is not torch.float32 else _in_float32(x) or _out_of_range(x)
     if found is None:
         norm, size, relative, dead, broken = _in_float64(x).tolist()
@@ -180,13 +179,13 @@ def _sums(x: Tensor) -> tuple[Tensor, float]:
         entries = exact.reshape(-1)
         return exact.sum(0), torch.dot(entries, entries).item()
     if _NARROW <= columns <= _WIDE:
-        lengths, sums = _lengths(x, dim=1), x.sum(0)
+        lengths, sums = vector_norm(x, dim=1), x.sum(0)
     else:
         entries = x.reshape(-1)
         end = len(entries) // _PIECE * _PIECE
-        lengths = torch.cat([_lengths(entries[:end].view(-1, _PIECE), dim=1), entries[end:]])
+        lengths = torch.cat([vector_norm(entries[:end].view(-1, _PIECE), dim=1), entries[end:]])
         sums = x.sum(0, dtype=torch.float64) if columns < _NARROW else x.sum(0)
-    return sums, float(_lengths(lengths, dtype=torch.float64)) ** 2
+    return sums, float(vector_norm(lengths, dtype=torch.float64)) ** 2
 
 
 def _squared(values: list[float]) -> float:
@@ -235,7 +234,7 @@ def _in_float64(x: Tensor) -> Tensor:
     if x.is_cpu and bool(norm.isfinite()):
         return torch.stack([norm, mu, relative, dead, torch.zeros_like(norm)])
     broken = (~x.isfinite()).sum().double()
-    exact = torch.linalg.vector_norm(x, dtype=torch.float64)  # an infinity stays one: differences made it NaN
+    exact = vector_norm(x, dtype=torch.float64)  # an infinity stays one: differences made it NaN
     undefined = torch.where(broken > 0, torch.nan, 1.0)
     dead = torch.where(x.isnan().any(), torch.nan, (x == 0).all(0).double().mean())
     return torch.stack([torch.where(broken > 0, exact, norm), mu * undefined, relative * undefined, dead, broken])

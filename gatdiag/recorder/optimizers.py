@@ -48,7 +48,6 @@ class OptimizerHooks:
         self._running: list[int] = []  # optimizers at work; one whose class calls its parent's step is here twice
         self._alone: Optimizer | None = None  # the one that made the last step, which was complete with it
         self._passing: Optimizer | None = None  # the same while it makes one that is only counted
-        self._inner = 0  # steps of its parent class that it makes for that, and are not over
         self._evaluating = False
         self._counter = BackwardCounter()
         self._backward_passes: int | None = None  # how many there had been when the open step had to stay open
@@ -126,10 +125,10 @@ class OptimizerHooks:
         return counted is not None and self._counter.count() > counted + 1
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if optimizer is self._passing:
-            self._inner += 1
+        if optimizer is self._passing or self._passes(optimizer, args, kwargs):
+            self._running.append(id(optimizer))
             return None
-        return None if self._passes(optimizer, args, kwargs) else self._begin(optimizer, args, kwargs)
+        return self._begin(optimizer, args, kwargs)
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         counts = self.holds_own(optimizer) if self._only is None else any(optimizer is one for one in self._only)
@@ -178,7 +177,7 @@ class OptimizerHooks:
             return False
         if in_backward_pass() or _is_skipped(optimizer) or not self._recorder.may_pass():
             return False
-        self._passing, self._inner = optimizer, 0
+        self._passing = optimizer
         return True
 
     def _is_inside(self, counts: bool) -> bool:
@@ -189,17 +188,15 @@ class OptimizerHooks:
         return in_backward_pass()
 
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if optimizer is self._passing:
-            self._inner -= 1
-            if self._inner < 0:
-                self.close()
-            return
         if id(optimizer) not in self._running:
             return
         self._running.remove(id(optimizer))
-        if self._members is None:
+        if optimizer is self._passing:
+            if id(optimizer) not in self._running:
+                self.close()
+        elif self._members is None:
             return
-        if not self._running and self._is_complete():
+        elif not self._running and self._is_complete():
             self._alone = optimizer if len(self._members) == 1 else None
             self.close()
         else:

@@ -49,7 +49,6 @@ class Sample:
     weights: Flat  # before the step
     gradients: Flat  # as the optimizer used them, not scaled
     has_gradient: NDArray[np.bool_]  # which parameters have one
-    is_finite: bool  # whether all entries of weights and gradients are known to be
     moved: Flat | None = None  # the weights after the step, where these are wanted
     moves: dict[str, Update] | None = None  # how parameters of laws will be moved, where that is wanted and known
     layers: ForwardPass | None = None
@@ -133,8 +132,7 @@ class Backlog:
         weights, given = flat.weights(), [tensor.grad for tensor in flat.tensors]
         gradients = _unscaled(flat.side_by_side(given), unscale)
         has_gradient = np.array([gradient is not None for gradient in given], dtype=bool)
-        is_finite = are_finite(weights) and are_finite(gradients)
-        return Sample(step, record, due, weights, gradients, has_gradient, is_finite)
+        return Sample(step, record, due, weights, gradients, has_gradient)
 
     def join(self, sample: Sample, optimizer: Optimizer, unscale: Tensor | None) -> None:
         """The gradients of an optimizer that joins the step, which may be others than when it began."""
@@ -147,7 +145,6 @@ class Backlog:
                 sample.has_gradient[position] = True
         if sample.raw is before and are_equal(before, sample.gradients):
             sample.raw = sample.gradients
-        sample.is_finite &= are_finite(sample.gradients)
 
     def take_moved(self, sample: Sample) -> None:
         """The weights have moved; nothing new if that was taken."""
@@ -160,8 +157,8 @@ class Backlog:
         """Keep a sample until it is measured."""
         self._samples.append(sample)
         self._bytes += sample.bytes
-        is_away = any(not flat.is_cpu for flat in sample.weights)  # nothing is known without waiting for the device
-        is_suspect = not (sample.is_finite or is_away) or (sample.layers is not None and sample.layers.is_suspect)
+        here = [flat for flat in sample.gradients if flat.is_cpu]  # of others nothing is known without waiting for them
+        is_suspect = not are_finite(here) or (sample.layers is not None and sample.layers.is_suspect)
         self._is_urgent |= is_suspect and self._writer.first_non_finite is None
 
     def watch(self, step: int, gradient_norms: Tensor) -> None:

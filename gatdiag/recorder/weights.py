@@ -171,8 +171,9 @@ class Weights:
     @torch.no_grad()
     def measure(self, samples: Sequence["Sample"], guard: Guarded, columns: frozenset[str]) -> WeightColumns:
         """The columns of a few steps together."""
-        norm = self._by_parameter([sample.weights for sample in samples], metrics.norms_of_pieces)
-        gradient_norm = self._by_parameter([sample.gradients for sample in samples], metrics.norms_of_pieces)
+        weights, gradients = [sample.weights for sample in samples], [sample.gradients for sample in samples]
+        norm = self._by_parameter(weights, metrics.norms_of_pieces)
+        gradient_norm = self._by_parameter(gradients, metrics.norms_of_pieces)
         moved = [sample.change() for sample in samples]
         with np.errstate(all="ignore"):  # relative to a bias of zero, any gradient is infinite
             relative = gradient_norm / norm
@@ -185,8 +186,11 @@ class Weights:
             "relative_gradient_norm": (relative, has_gradient),
             "update_ratio": (ratio, every & [[flats is not None] for flats in moved]),
         }
+        if any("health" in sample.due for sample in samples):
+            is_due = every & [["health" in sample.due] for sample in samples]
+            found["non_finite"] = self._non_finite(weights, norm), is_due
+            found["gradient_non_finite"] = self._non_finite(gradients, gradient_norm), is_due & has_gradient
         for group, what, function in (
-            ("health", "counts of NaN and infinities", self.non_finite),
             ("changes", "fractions of changed weights", self.changes),
             ("quantiles", "quantiles of changes", self.quantiles),
             ("spectral_norms", "spectral norms", self.spectral_norms),
@@ -198,8 +202,6 @@ class Weights:
                 of_all = np.full(norm.shape, np.nan)
                 of_all[is_due] = values
                 found[name] = of_all, every & is_due[:, np.newaxis]
-        if "gradient_non_finite" in found:
-            found["gradient_non_finite"][1][~has_gradient] = False
         if "spectral_norm" in found:
             found["spectral_norm"][1][:, ~self.is_matrix] = False
         kept = {
@@ -217,17 +219,12 @@ class Weights:
         together: Floats = np.linalg.norm(np.where(self.is_measurable, norms, 0.0), axis=1)
         return together
 
-    def non_finite(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
-        """How many entries of each weight and each gradient are NaN or infinite."""
-        shape = (len(samples), len(self.names))
-        found = {"non_finite": np.zeros(shape), "gradient_non_finite": np.zeros(shape)}
-        doubtful = [row for row, sample in enumerate(samples) if not sample.is_finite]
-        for counts, flats in (
-            (found["non_finite"], [samples[row].weights for row in doubtful]),
-            (found["gradient_non_finite"], [samples[row].gradients for row in doubtful]),
-        ):
-            counts[doubtful] = self._by_parameter(flats, _counts)
-        return found
+    def _non_finite(self, of_samples: Sequence[Flat], norms: Floats) -> Floats:
+        """How many entries of each are NaN or infinite: none where all norms of a step are numbers."""
+        counts = np.zeros(norms.shape)
+        doubtful = np.flatnonzero(~np.isfinite(norms[:, self.is_measurable]).all(axis=1)).tolist()
+        counts[doubtful] = self._by_parameter([of_samples[row] for row in doubtful], _counts)
+        return counts
 
     def changes(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """Fractions of the weights that changed since the beginning, and that did not change at all."""

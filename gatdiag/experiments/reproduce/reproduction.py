@@ -192,9 +192,12 @@ def reproductions() -> dict[str, Reproduction]:
     package = import_module("gatdiag.experiments.reproduce")
     modules = {one.name: import_module(f"{package.__name__}.{one.name}") for one in iter_modules(package.__path__)}
     found = [
-        replace(module.REPRODUCTION, name=name.replace("_", "-"))
-        for name, module in modules.items()
-        if hasattr(module, "REPRODUCTION")
+        *(
+            replace(module.REPRODUCTION, name=name.replace("_", "-"))
+            for name, module in modules.items()
+            if hasattr(module, "REPRODUCTION")
+        ),
+        *(one for module in modules.values() for one in getattr(module, "REPRODUCTIONS", ())),
     ]
     return {one.name: one for one in sorted(found, key=lambda one: (one.paper == "", _numbered(one.name)))}
 

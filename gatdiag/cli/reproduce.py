@@ -51,18 +51,17 @@ def reproduce(
         raise InputError(f"--device: expected cpu or cuda, got {device!r}")
     check_workers(workers, backend)
     check_folder(out)
-    from gatdiag.experiments.reproduce.engine import chosen, trained
-    from gatdiag.experiments.reproduce.reproduction import Task, reproductions
+    from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, chosen, trained
+    from gatdiag.experiments.reproduce.reproduction import Task
 
-    known = reproductions()
     if [name.lower() for name in names or ["list"]] == ["list"]:
-        _list(known, out, as_json)
+        _list(out, as_json)
         return
     from gatdiag.experiments.reproduce.report import write_reproduction
 
     task = Task(not quick, root, "cuda" if device == "cuda" else "cpu", workers, backend, address, trains)
     written: list[tuple[Outcome, Path]] = []
-    for one in _to_write(chosen(names or [], known), trains=trains):
+    for one in _to_write(chosen(names or [], REPRODUCTIONS), trains=trains):
         with trainings_progress(one.name, len(one.quick if quick else one.full) if trains else 0) as on_cell:
             outcome = trained(one, out, task, on_cell)
         written.append((outcome, write_reproduction(outcome, out)))
@@ -104,12 +103,12 @@ def _document(outcome: Outcome, folder: Path) -> dict[str, Any]:
     return {"name": outcome.one.name, "folder": str(folder), **done, "rows": rows}
 
 
-def _list(known: dict[str, Reproduction], out: Path, as_json: bool) -> None:
-    from gatdiag.experiments.reproduce.engine import planned
+def _list(out: Path, as_json: bool) -> None:
+    from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, planned
     from gatdiag.experiments.reproduce.reproduction import Task
 
     rows = []
-    for one in known.values():
+    for one in REPRODUCTIONS.values():
         quick, full = (len(planned(one, out, Task(full=full)).documents) for full in (False, True))
         counts = {"quick": len(one.quick), "quick_done": quick, "full": len(one.full), "full_done": full}
         rows.append({"name": one.name, "title": one.title, "paper": one.paper, **counts})

@@ -1,18 +1,19 @@
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from gatdiag.cli.app import app
-from gatdiag.experiments.reproduce import table_3
+from gatdiag.experiments.reproduce.engine import REPRODUCTIONS
 from gatdiag.experiments.sweep import grid
 
 
 @pytest.fixture
 def reproduce(tmp_path, monkeypatch):
     cells = grid(data="csbm:nodes=100,features=8", model="gcn", layers=2, width=4, epochs=2, seed=range(2))
-    small = {**vars(table_3.REPRODUCTION), "quick": cells, "published": (), "drawings": (), "record": False}
-    monkeypatch.setattr(table_3, "REPRODUCTION", type(table_3.REPRODUCTION)(**small))
+    small = replace(REPRODUCTIONS["table-3"], quick=cells, published=(), drawings=(), record=False)
+    monkeypatch.setitem(REPRODUCTIONS, "table-3", small)
 
     def run(*options):
         arguments = ["reproduce", "--out", tmp_path / "out", "--workers", 1, *options]

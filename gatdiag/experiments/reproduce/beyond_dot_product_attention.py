@@ -239,8 +239,8 @@ def _draw(figure: Figure, runs: pd.DataFrame) -> None:
 
 
 REPRODUCTION = Reproduction(
+    name="beyond-dot-product-attention",
     title="Laws of dot-product attention in a Graph Transformer",
-    paper="",
     claim="For each head Q g_Q^T = g_K K^T, so that gradient flow conserves the matrix Q Q^T - K K^T; what leads into "
     "a channel of V and of the skip balances what leads out of it to the next layer.",
     evidence=evidence,

@@ -2,18 +2,18 @@
 
 import pandas as pd
 
-from gatdiag.experiments.reproduce.gats import BAL_O, NAMES, SEEDS, STOP, XAV
+from gatdiag.experiments.reproduce.gats import BAL_O, NAMES, PRINTED_TABLE_3, PRINTED_TABLE_6, SEEDS, STOP, XAV
 from gatdiag.experiments.reproduce.reproduction import Reproduction, published
-from gatdiag.experiments.reproduce.table_3 import PRINTED as TABLE_3
-from gatdiag.experiments.reproduce.table_6 import PRINTED as TABLE_6
 from gatdiag.experiments.sweep import grid
 
 _DEPTHS = (2, 5, 10)
 _BY = ("layers", "initialization", "transform")
 _SETTINGS = {"layers": _DEPTHS, "transform": ("usual", "none"), "initialization": (XAV, BAL_O)}
 _FEATURES = {"usual": "divided by their sums", "none": "as stored"}
-_BALANCED = {(layers, BAL_O, name): TABLE_6["gatv2", "Cora", layers] for layers in _DEPTHS for name in _FEATURES}
-_XAVIER = {(10, XAV, name): TABLE_3[XAV] for name in _FEATURES}
+_BALANCED = {
+    (layers, BAL_O, name): PRINTED_TABLE_6["gatv2", "Cora", layers] for layers in _DEPTHS for name in _FEATURES
+}
+_XAVIER = {(10, XAV, name): PRINTED_TABLE_3[XAV] for name in _FEATURES}
 _PUBLISHED = (*published(_BALANCED, *_BY, source="table 6"), *published(_XAVIER, *_BY, source="table 3"))
 
 
@@ -40,8 +40,8 @@ def judged(results: pd.DataFrame) -> list[str]:
 
 
 REPRODUCTION = Reproduction(
+    name="beyond-features",
     title="Features divided by their sums, or as stored: what the published accuracies on Cora depend on",
-    paper="",
     claim='The code of "Are GATs Out of Balance?" divides each node\'s features by their sum, and so does every '
     "reproduction here. With features as stored balanced networks are at their best after far fewer epochs, two "
     "balanced layers reach the paper's accuracy, and Xavier's initialization trains ten layers, which in the paper it "

@@ -160,8 +160,8 @@ def _draw(figure: Figure, table: pd.DataFrame) -> None:
 
 
 REPRODUCTION = Reproduction(
+    name="beyond-predicted-c",
     title="c as predicted under SGD, momentum, weight decay, Adam and AdamW, and as measured",
-    paper="",
     claim="Where delta is zero, the optimizer's state and the gradients say exactly what c will be after the step, "
     "whichever of these optimizers makes it.",
     left_out="The trainings in float64.",

@@ -196,8 +196,8 @@ def _draw(figure: Figure, trained: pd.DataFrame, treated: pd.DataFrame) -> None:
 
 
 REPRODUCTION = Reproduction(
+    name="beyond-rebalancing",
     title="A stuck network, rebalanced in the middle of its training",
-    paper="",
     claim="Rebalancing keeps the function of a stuck network, and so logits that have vanished: alone it does not make "
     "the network train.",
     left_out="Two of three seeds.",

@@ -198,8 +198,8 @@ def _draw(figure: Figure, runs: pd.DataFrame) -> None:
 
 
 REPRODUCTION = Reproduction(
+    name="beyond-theorem-6-3",
     title="Theorem 6.3, as published and corrected",
-    paper="",
     claim='Theorem 6.3 of "Are GATs Out of Balance?" (GATv2 with separate weights) lacks a term: what leads out of '
     "neuron i is column i of the next layer's W_s and of its W_t.",
     evidence=evidence,

@@ -1,6 +1,7 @@
-"""Trains what a name needs, once for all names, and compares what came of it with the paper."""
+"""The list of all names; trains what a name needs, once for all names, and compares what came of it with the paper."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -10,7 +11,17 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import pandas as pd
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.reproduce.reproduction import Published, Reproduction, Task, reproductions
+from gatdiag.experiments.reproduce import (
+    beyond_dot_product_attention,
+    beyond_features,
+    beyond_predicted_c,
+    beyond_rebalancing,
+    beyond_theorem_6_3,
+    gats,
+    lipschitz,
+    taming,
+)
+from gatdiag.experiments.reproduce.reproduction import Published, Reproduction, Task
 from gatdiag.experiments.settings import Device, Experiment
 from gatdiag.experiments.sweep import documents, run_folder, sweep, table_row, varied
 from gatdiag.run import load
@@ -25,6 +36,25 @@ TRAININGS: Final = "trainings"
 DEFAULTS: Final = {one.name: one.default for one in fields(Experiment)}
 """Of all settings."""
 _SHOWN: Final = ("data", "layers", "initialization")
+
+
+def _numbered(name: str) -> list[tuple[int, str]]:
+    """For sorting: figure-2 is before figure-10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+_PAPERS: Final = sorted(
+    (*gats.REPRODUCTIONS, *lipschitz.REPRODUCTIONS, *taming.REPRODUCTIONS), key=lambda one: _numbered(one.name)
+)
+_BEYOND: Final = (
+    beyond_dot_product_attention.REPRODUCTION,
+    beyond_features.REPRODUCTION,
+    beyond_predicted_c.REPRODUCTION,
+    beyond_rebalancing.REPRODUCTION,
+    beyond_theorem_6_3.REPRODUCTION,
+)
+REPRODUCTIONS: Final = {one.name: one for one in (*_PAPERS, *_BEYOND)}
+"""All that can be reproduced by name, in the order of the list."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +165,7 @@ def _parted(outcome: Outcome) -> dict[bool, list[Experiment]]:
     parts: dict[bool, list[Experiment]] = {True: [], False: []}
     runs_needed = {
         cell
-        for other in reproductions().values()
+        for other in REPRODUCTIONS.values()
         for cell in (other.full if outcome.task.full else other.quick)
         if other.record
     }

@@ -1,24 +1,39 @@
-"""What the names of "Are GATs Out of Balance?" share: initializations, depths, seeds, notes, tables for figures."""
+"""The names of "Are GATs Out of Balance?": its tables and figures, and what they share."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 import pandas as pd
 
-from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction, by_size, shorter
-from gatdiag.experiments.settings import Experiment
+from gatdiag.errors import InputError
+from gatdiag.experiments.data import load_graph
+from gatdiag.experiments.markdown import table as markdown
+from gatdiag.experiments.reproduce.lipschitz import DEEP_GAT
+from gatdiag.experiments.reproduce.reproduction import (
+    Drawing,
+    Evidence,
+    Reproduction,
+    Task,
+    by_size,
+    published,
+    shorter,
+)
+from gatdiag.experiments.settings import Experiment, Optimizer
+from gatdiag.experiments.sweep import grid
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import role_series, weight_change
 
-PAPER: Final = "Mustafa, Bojchevski, Burkholz, Are GATs Out of Balance?, NeurIPS 2023"
+_PAPER: Final = "Mustafa, Bojchevski, Burkholz, Are GATs Out of Balance?, NeurIPS 2023"
 SEEDS: Final = (0, 1, 2, 3, 4)
 XAV: Final = "xavier"
 BAL_X: Final = "balanced_xavier"
 BAL_O: Final = "balanced_orthogonal"
-THREE: Final = (XAV, BAL_X, BAL_O)
-FOUR: Final = (XAV, "xavier_zero_attention", BAL_X, BAL_O)
-DEPTHS: Final = (2, 5, 10, 20, 40)
+_THREE: Final = (XAV, BAL_X, BAL_O)
+_FOUR: Final = (XAV, "xavier_zero_attention", BAL_X, BAL_O)
+_DEPTHS: Final = (2, 5, 10, 20, 40)
+_DEEPEST: Final = (*_DEPTHS, 64, 80)
+_CITATION: Final = ("Cora", "CiteSeer:isolated=unmasked", "PubMed")
 NAMES: Final = (
     "The paper's Xav is xavier, its XavZ xavier_zero_attention, its BalX balanced_xavier, its BalO balanced_orthogonal."
 )
@@ -26,25 +41,20 @@ STOP: Final = (
     "Training ends at a loss of 1e-4, as the paper's text has it; its code has 1e-5 for citation graphs and 1e-3 for "
     "heterophilic ones."
 )
-RATE_OF_20: Final = 0.01
-RATES: Final = (
-    "Gradient descent at 0.1, 0.05 and 0.01 for 5, 10 and 20 layers, as in the figures of the paper's appendix; its "
-    "table of rates has 0.05 for 20."
-)
 _ONE_TRAINING: Final = "The paper's figure shows one training, of a seed that is not known; here it is seed 0."
 
 
-def of_paper(where: str, *, notes: Sequence[str] = (), **stated: Any) -> Reproduction:
-    """A name of the paper, by default of many trainings, of which accuracies are compared."""
-    return Reproduction(paper=f"{PAPER}, {where}", notes=(NAMES, STOP, *notes), **stated)
+def _of_paper(name: str, *, notes: Sequence[str] = (), **stated: Any) -> Reproduction:
+    """A table or figure, by default of many trainings, of which accuracies are compared."""
+    return Reproduction(name=name, paper=f"{_PAPER}, {name.replace('-', ' ')}", notes=(NAMES, STOP, *notes), **stated)
 
 
-def of_one_training(
-    where: str, *, full: tuple[Experiment, ...], notes: Sequence[str] = (), **stated: Any
+def _of_one_training(
+    name: str, *, full: tuple[Experiment, ...], notes: Sequence[str] = (), **stated: Any
 ) -> Reproduction:
-    """A figure of the paper that shows what happens in single trainings, which are watched; quick: for 1000 epochs."""
+    """A figure that shows what happens in single trainings, which are watched; quick: for 1000 epochs."""
     stated = {"quick": shorter(full, 1000), **stated}
-    return of_paper(where, full=full, record=True, notes=(_ONE_TRAINING, *notes), **stated)
+    return _of_paper(name, full=full, record=True, notes=(_ONE_TRAINING, *notes), **stated)
 
 
 def changes(run: Run) -> dict[str, float]:
@@ -79,6 +89,454 @@ def by_width(results: pd.DataFrame) -> pd.DataFrame:
     return by_size(results, _PANELS, "width", results["width"], results["initialization"])
 
 
-def drawn_by_depth(*data: str) -> tuple[Drawing, ...]:
+def _drawn_by_depth(*data: str) -> tuple[Drawing, ...]:
     """Accuracies by depth, of each of these graphs; of all trainings, if none is named."""
     return tuple(Drawing("accuracy_by_depth", {"data": name} if name else {}, table=by_depth) for name in data or ("",))
+
+
+# --- figure 2: the conservation law, and what it conserves ------------------------------------------------------------
+
+
+def _laws(run: Run) -> dict[str, float]:
+    """How far delta is from zero at most, and c from where it was."""
+    table = run.neurons
+    first, last = (table[table["step"] == step].set_index("law")["c"] for step in table["step"].iloc[[0, -1]])
+    change = (last - first).abs()
+    return {
+        "largest_delta": float(table["delta"].abs().max()),
+        "largest_c_at_first": float(first.abs().max()),
+        "largest_change_of_c": float(change.max()),
+        "mean_change_of_c": float(change.mean()),
+    }
+
+
+FIGURE_2: Final = _of_one_training(
+    "figure-2",
+    title="The law of gradients (delta) and the quantity that it conserves (c) over training",
+    claim="delta is zero up to rounding under gradient descent and under Adam; c stays almost where it was under "
+    "gradient descent: far from zero from Xavier's weights, at zero from balanced ones.",
+    full=(
+        *grid(layers=3, optimizer=("SGD", "Adam"), learning_rate=0.1),
+        *grid(layers=10, initialization=(XAV, BAL_O), learning_rate=0.1),
+    ),
+    columns=("largest_delta", "largest_c_at_first", "largest_change_of_c", "mean_change_of_c"),
+    measured=_laws,
+    drawings=(Drawing("conservation", {"layers": 3}), Drawing("balance", {"layers": 10})),
+    notes=(
+        "The paper does not say from which weights its three-layer networks began: here it is xavier.",
+        "In float32 delta is not exactly zero; its size is to be compared with that of its terms.",
+    ),
+)
+
+# --- figures 3 to 5: networks of five and of ten layers ---------------------------------------------------------------
+
+FIGURE_3: Final = _of_one_training(
+    "figure-3",
+    title="Five layers: how much of each layer changes, relative gradient norms, and the training curve",
+    claim="Five layers train from both; from balanced weights more of the parameters change, and the test accuracy is "
+    "higher (79.9 % against 75.5 %).",
+    full=grid(layers=5, initialization=(XAV, BAL_O)),
+    published=published({XAV: 75.5, BAL_O: 79.9}, "initialization", source="caption of figure 3, one training"),
+    columns=("test_accuracy", "epochs_to_best", "changed_by_005"),
+    measured=changes,
+    drawings=(Drawing("changed_fraction"), Drawing("gradient_norms")),
+    notes=("Gradient descent at 0.1; the threshold of the paper's panel is 0.05.",),
+)
+
+FIGURE_4: Final = _of_one_training(
+    "figure-4",
+    title="Ten layers: how much of each layer changes, relative gradient norms, and the training curve",
+    claim="From Xavier's weights the loss of ten layers stays level, at 39.3 % test accuracy; from balanced ones "
+    "it goes to zero, at 80.2 %.",
+    full=grid(layers=10, learning_rate=0.1, initialization=(XAV, BAL_O)),
+    published=published({XAV: 39.3, BAL_O: 80.2}, "initialization", source="caption of figure 4, one training"),
+    columns=("test_accuracy", "loss", "changed_by_050"),
+    measured=changes,
+    drawings=(Drawing("changed_fraction"), Drawing("gradient_norms")),
+    notes=(
+        "Gradient descent at 0.1, as in the paper's figures 2 to 5, not at the 0.05 of its tables; the threshold of "
+        "the paper's panel is 0.5.",
+        "From Xavier's weights the accuracy differs much from seed to seed: see table-3.",
+    ),
+)
+
+FIGURE_5: Final = _of_one_training(
+    "figure-5",
+    title="Ten layers: relative gradient norms of feature weights and attention vectors of layers 1, 5 and 10",
+    claim="From weights that are not balanced, the relative gradients of ten layers are too small to train them, and "
+    "are not alike in features and attention.",
+    full=grid(layers=10, learning_rate=0.1, initialization=_THREE),
+    columns=("least_relative_gradient", "largest_relative_gradient", "test_accuracy"),
+    measured=gradients,
+    drawings=(Drawing("chosen_layers", options={"layers": ("convs.0", "convs.4", "convs.9")}),),
+    notes=("Gradient descent at 0.1. The paper has a point every 25 epochs.",),
+)
+
+# --- figures 6, 7, 9 and 10: depth, width, and other initializations and layers ---------------------------------------
+
+FIGURE_6: Final = _of_paper(
+    "figure-6",
+    title="Cora, gradient descent: accuracy and epochs to the best model by depth, width and initialization",
+    claim="Width helps Xavier's initialization (from 24.7 % at 64 to 68.7 % at 512 in ten layers) and does not make up "
+    "for balance (79.7 % and 80.9 %).",
+    full=grid(layers=_DEPTHS, width=(64, 128, 256, 512), initialization=_FOUR, seed=SEEDS),
+    quick=grid(layers=(2, 5, 10), initialization=(XAV, BAL_O), epochs=1000),
+    published=published(
+        {(10, XAV, 64): 24.7, (10, XAV, 512): 68.7, (10, BAL_O, 64): 79.7, (10, BAL_O, 512): 80.9},
+        *("layers", "initialization", "width"),
+        source="figure 6",
+    ),
+    columns=("test_accuracy", "epochs_to_best"),
+    drawings=(
+        Drawing("accuracy_by_depth", {"width": 64}, table=by_depth),
+        Drawing("accuracy_by_width", {"layers": 10}, table=by_width),
+    ),
+    notes=("Which depths and widths besides 64, 512 and 10 the paper drew is not known to us.",),
+)
+
+FIGURE_7: Final = _of_paper(
+    "figure-7",
+    title="Cora, Adam: accuracy and epochs to the best model by depth and initialization",
+    claim="Under Adam, too, balanced initializations train deeper networks, and in fewer epochs.",
+    full=grid(optimizer="Adam", layers=(2, 5, 10, 20), initialization=_FOUR, seed=SEEDS),
+    quick=grid(optimizer="Adam", layers=(2, 5, 10), initialization=(XAV, BAL_O), epochs=1000),
+    columns=("test_accuracy", "epochs_to_best"),
+    drawings=_drawn_by_depth(),
+)
+
+_BASES: Final = ("xavier", "identity", "looks_linear_identity", "orthogonal")
+_SCHEMES: Final = tuple(f"{prefix}{base}" for base in _BASES for prefix in ("", "balanced_"))
+
+FIGURE_9: Final = _of_paper(
+    "figure-9",
+    title="Cora, gradient descent: four initializations as they are and balanced, by depth",
+    claim="Balancing helps other initializations, too; looks-linear orthogonal weights, balanced, train the deepest.",
+    full=grid(layers=_DEEPEST, initialization=_SCHEMES, seed=SEEDS),
+    quick=grid(layers=(2, 10), initialization=_SCHEMES, epochs=500),
+    columns=("test_accuracy", "epochs_to_best"),
+    drawings=_drawn_by_depth(),
+    notes=(
+        "The paper's LLidentity is looks_linear_identity, its LLortho orthogonal. Neither identity is in its code: the "
+        "first and the last matrix are Xavier's; balanced, the first has rows of squared norm 1 (identity) or 2, as "
+        "its text says, which is what keeps a signal's size in such a stack.",
+    ),
+)
+
+FIGURE_10: Final = _of_paper(
+    "figure-10",
+    title="Cora, gradient descent, omega-GAT: accuracy and epochs to the best model by depth and initialization",
+    claim="Balance helps another attention network, omega-GAT, in the same way.",
+    full=grid(model="omega-gat", layers=_DEPTHS, initialization=_FOUR, seed=SEEDS),
+    quick=grid(model="omega-gat", layers=(2, 5, 10), initialization=(XAV, BAL_O), epochs=1000),
+    columns=("test_accuracy", "epochs_to_best"),
+    drawings=_drawn_by_depth(),
+    notes=("The paper's code has no omega-GAT; here each layer has one omega, which begins at 1: attention alone.",),
+)
+
+# --- figures 8 and 11: how far weights move ---------------------------------------------------------------------------
+
+_TWENTY: Final = grid(layers=20, learning_rate=0.01, initialization=_FOUR)
+_RATES: Final = (
+    "Gradient descent at 0.1, 0.05 and 0.01 for 5, 10 and 20 layers, as in the figures of the paper's appendix; its "
+    "table of rates has 0.05 for 20."
+)
+
+FIGURE_8: Final = _of_one_training(
+    "figure-8",
+    title="The part of each layer's parameters that is exactly what it was at first",
+    claim="Parameters that never change at all are those of unbalanced deep networks.",
+    full=(*grid(layers=(5, 10), initialization=_FOUR), *_TWENTY),
+    quick=grid(layers=(5, 10), initialization=_THREE, epochs=1000),
+    columns=("never_changed", "test_accuracy"),
+    measured=changes,
+    drawings=tuple(Drawing("unchanged_fraction", {"layers": layers}) for layers in (5, 10, 20)),
+    notes=(_RATES, "No change at all is a matter of the number format: float32, as in the paper."),
+)
+
+FIGURE_11: Final = _of_one_training(
+    "figure-11",
+    title="Distribution of the relative change of feature weights and the absolute change of attention, by layer",
+    claim="From balanced weights the parameters of all layers move farther than from Xavier's.",
+    full=(*grid(layers=10, initialization=_FOUR), *_TWENTY),
+    quick=grid(layers=10, initialization=_THREE, epochs=1000),
+    columns=("median_change", "test_accuracy"),
+    measured=changes,
+    drawings=tuple(Drawing("change_boxes", {"layers": layers}) for layers in (10, 20)),
+    notes=(_RATES, "Changes are relative to the trained weight, of weights of at least 1e-4, as there."),
+)
+
+# --- figure 12: relative gradients under Adam -------------------------------------------------------------------------
+
+_UNDER_ADAM: Final = (
+    *grid(optimizer="Adam", layers=5, learning_rate=0.005, initialization=_FOUR),
+    *grid(optimizer="Adam", layers=10, learning_rate=0.0001, initialization=_FOUR),
+)
+_CLAIMED: Final = {
+    "test_accuracy": ("test accuracy", ".1%"),
+    "largest_relative_gradient": ("largest relative gradient", ".2g"),
+}
+
+
+def judged_gradients(results: pd.DataFrame) -> list[str]:
+    """Balanced orthogonal weights beside Xavier's, at each depth."""
+    said = []
+    for layers, rows in results.groupby("layers"):
+        found = rows.drop_duplicates("initialization").set_index("initialization")
+        if not {"xavier", "balanced_orthogonal"} <= {*found.index}:
+            continue
+        for column, (label, form) in _CLAIMED.items():
+            xavier, balanced = found[column]["xavier"], found[column]["balanced_orthogonal"]
+            said.append(
+                f"{'Reproduced' if balanced > xavier else 'NOT reproduced'}: {layers} layers, {label}: {xavier:{form}} "
+                f"from Xavier's weights, {balanced:{form}} from balanced orthogonal ones."
+            )
+    return said
+
+
+FIGURE_12: Final = _of_one_training(
+    "figure-12",
+    title="Cora, Adam: relative gradient norms by layer",
+    claim="Under Adam, too, balanced networks have the higher accuracy (80.5 % against 71.6 % of five layers, 78.0 % "
+    "against 63.2 % of ten), and the larger relative gradients.",
+    full=_UNDER_ADAM,
+    quick=shorter(_UNDER_ADAM, 800),
+    published=published(
+        {
+            (layers, scheme): value
+            for layers, row in {5: (71.6, 76.2, 77.3, 80.5), 10: (63.2, 68.8, 71.8, 78.0)}.items()
+            for scheme, value in zip(_FOUR, row, strict=True)
+        },
+        *("layers", "initialization"),
+        source="figure 12, order of panels presumed",
+    ),
+    columns=("test_accuracy", "least_relative_gradient", "largest_relative_gradient"),
+    measured=gradients,
+    judged=judged_gradients,
+    drawings=(Drawing("gradient_norms"),),
+    notes=(
+        "Ten layers: the rate of the figure, 0.0001; the paper's table of rates has 0.0005.",
+        "Relative gradients are medians over a training, which ends where the loss is below 0.0001.",
+    ),
+)
+
+# --- tables 3 and 4: variants of the architecture ---------------------------------------------------------------------
+
+PRINTED_TABLE_3: Final = {XAV: (25.5, 18.0), BAL_X: (77.7, 1.5), BAL_O: (79.5, 1.3)}
+"""Accuracy of ten layers, and half its interval."""
+_PLAIN: Final[dict[str, Any]] = {
+    "layers": 10,
+    "heads": 1,
+    "activation": "relu",
+    "dropout": 0.0,
+    "weight_decay": 0.0,
+    "share_weights": True,
+}
+_CHANGED: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"heads": 8},
+    {"activation": "elu"},
+    {"dropout": 0.6, "attention_dropout": 0.6},
+    {"weight_decay": 5e-4},
+    {"share_weights": False},
+)
+
+
+def _variants(optimizer: Optimizer) -> tuple[Experiment, ...]:
+    """The trainings of tables 3 and 4, the plain ones first."""
+    common = {"optimizer": optimizer, "layers": (5, 10), "initialization": _THREE, "seed": SEEDS}
+    return tuple(cell for change in _CHANGED for cell in grid(**common, **change))
+
+
+_VARIANTS_NOTES: Final = (
+    "Dropout 0.6 is of attention coefficients and of features after the activation, not of the input, as in the code.",
+    "With eight heads a hidden layer is 512 wide.",
+)
+TABLE_3: Final = _of_paper(
+    "table-3",
+    title="Cora, gradient descent: GATs of 5 and 10 layers and their variants, by initialization",
+    claim="Balanced initializations train GATs of ten layers that Xavier's does not, with eight heads, ELU, dropout, "
+    "weight decay and separate weights, too.",
+    full=_variants("SGD"),
+    quick=grid(layers=(5, 10), initialization=_THREE, epochs=1000),
+    published=published(PRINTED_TABLE_3, "initialization", source="table 3", **_PLAIN),
+    notes=_VARIANTS_NOTES,
+)
+
+TABLE_4: Final = _of_paper(
+    "table-4",
+    title="Cora, Adam: GATs of 5 and 10 layers and their variants, by initialization",
+    claim="Under Adam, too, balanced initializations are better than Xavier's in GATs of ten layers.",
+    full=_variants("Adam"),
+    quick=grid(optimizer="Adam", layers=(5, 10), initialization=_THREE, epochs=1000),
+    notes=_VARIANTS_NOTES,
+)
+
+# --- table 5: the two-layer GAT of the GAT paper ----------------------------------------------------------------------
+
+_PYGAT: Final = {
+    "layers": 2,
+    "width": 8,
+    "heads": 8,
+    "activation": "elu",
+    "bias": True,
+    "dropout": 0.6,
+    "attention_dropout": 0.6,
+    "optimizer": "Adam",
+    "learning_rate": 0.005,
+    "weight_decay": 5e-4,
+    "initialization": _THREE,
+}
+
+TABLE_5: Final = _of_paper(
+    "table-5",
+    title="The two-layer GAT of the GAT paper, by initialization",
+    claim="In the shallow GAT of the GAT paper, initializations differ by less than their spread.",
+    full=(
+        *grid(model="gat", data="Cora", **_PYGAT, seed=SEEDS),
+        *grid(model="gatv2", data="PubMed", **_PYGAT, seed=SEEDS),
+    ),
+    quick=grid(model="gat", data="Cora", **_PYGAT, seed=SEEDS[:3], epochs=1000),
+    published=published(
+        {
+            (data, scheme): value
+            for data, row in {"Cora": (84.50, 84.58, 84.55), "PubMed": (78.38, 78.52, 78.56)}.items()
+            for scheme, value in zip(_THREE, row, strict=True)
+        },
+        *("data", "initialization"),
+        source="table 5, the order of its columns assumed",
+    ),
+    notes=(
+        "The paper used the code pyGAT, which differs from what is trained here: it ends after 100 epochs without a "
+        "lower validation loss, before 1000 as a rule (here the best epoch of 5000 by validation accuracy is taken), "
+        "drops input features, too, has an ELU after the last layer, and orders Cora's nodes and splits in its own "
+        "way. Its accuracies are above those of the public split for that reason at least.",
+    ),
+)
+
+# --- tables 6 and 2: eight graphs, and LipschitzNorm ------------------------------------------------------------------
+
+_LIPSCHITZ: Final = {**DEEP_GAT, "heads": 8, "lipschitz": "code"}
+PRINTED_TABLE_6: Final = {
+    (*row, layers): value
+    for row, values in {
+        ("deep-gat", "Cora"): (82.1, 77.1, 78.0, 72.2, 12.9),
+        ("deep-gat", "CiteSeer:isolated=unmasked"): (65.4, 63.0, 43.6, 18.2, 18.1),
+        ("deep-gat", "PubMed"): (74.8, 73.7, 52.8, 23.3, 36.6),
+        ("gatv2", "Cora"): (79.5, 80.2, 79.6, 77.3, 75.9),
+        ("gatv2", "CiteSeer:isolated=unmasked"): (67.7, 67.7, 67.4, 66.3, 63.2),
+        ("gatv2", "PubMed"): (76.0, 75.7, 76.9, 77.3, 77.5),
+    }.items()
+    for layers, value in zip(_DEPTHS, values, strict=True)
+}
+"""Model, data and depth -> accuracy."""
+
+TABLE_6: Final = _of_paper(
+    "table-6",
+    title="LipschitzNorm against a balanced orthogonal initialization, by depth",
+    claim="With depth a balanced GAT keeps its accuracy, and one with LipschitzNorm loses it.",
+    full=(
+        *grid(data=_CITATION, layers=_DEPTHS, initialization=BAL_O, seed=SEEDS),
+        *grid(data=_CITATION, layers=_DEPTHS, **_LIPSCHITZ, seed=SEEDS),
+    ),
+    quick=(
+        *grid(layers=(2, 5, 10), initialization=BAL_O, epochs=1000),
+        *shorter(grid(layers=(2, 5), **_LIPSCHITZ), 200),
+    ),
+    published=published(PRINTED_TABLE_6, "model", "data", "layers", source="table 6"),
+    drawings=_drawn_by_depth(*_CITATION),
+    notes=(
+        "The paper says of LipschitzNorm only that its authors' code was used. It is taken here as that code has it: "
+        "DeepGAT with eight heads and its defaults (1000 epochs whatever the loss, a rate that falls), PyG's initial "
+        "weights, features that are not normalized, the divisor with the code's deviations from its paper (`lipschitz "
+        "code`). That code reports the test accuracy of the last epoch; which one the paper has is not known.",
+        "As shipped, the script of that code for depths never applies LipschitzNorm (it asks for a name that the model "
+        "does not know); whether that was so in the paper's numbers is not known.",
+    ),
+    columns=("test_accuracy", "last_test_accuracy"),
+)
+
+_HETEROPHILIC: Final = tuple(
+    f"{name}.npz" for name in ("actor", "chameleon", "cornell", "squirrel", "texas", "wisconsin")
+)
+
+TABLE_2: Final = _of_paper(
+    "table-2",
+    title="Eight graphs, gradient descent: accuracy by depth and initialization",
+    claim="Balanced initializations keep their accuracy with depth where Xavier's loses it, on citation and on "
+    "heterophilic graphs.",
+    full=grid(data=(*_HETEROPHILIC, *_CITATION[1:]), layers=_DEPTHS, initialization=_THREE, seed=SEEDS),
+    quick=grid(data="texas.npz", layers=(2, 5, 10), initialization=(XAV, BAL_O), seed=SEEDS[:3]),
+    published=published(
+        {(data, layers, BAL_O): PRINTED_TABLE_6["gatv2", data, layers] for data in _CITATION[1:] for layers in _DEPTHS},
+        *("data", "layers", "initialization"),
+        source="table 6, the same setting",
+    ),
+    drawings=_drawn_by_depth(*_HETEROPHILIC, *_CITATION[1:]),
+    notes=(
+        "The heterophilic graphs are the files of heterophilous-graphs, edges as stored (directed), features as they "
+        "are, split 1 of ten only, as in the paper's code; the test sets of Texas and Cornell have 37 nodes, so that "
+        "one node is 2.7 points.",
+    ),
+)
+
+# --- table 7: GCNs, which have no attention ---------------------------------------------------------------------------
+
+_OF_GCN: Final = ("xavier", "balanced_xavier", "orthogonal", "balanced_orthogonal")
+
+TABLE_7: Final = _of_paper(
+    "table-7",
+    title="GCN, gradient descent: accuracy by depth and initialization",
+    claim="Balance, which for a GCN is the law without attention, helps deep GCNs as it does GATs.",
+    full=grid(model="gcn", data=_CITATION[:2], layers=_DEEPEST, initialization=_OF_GCN, seed=SEEDS),
+    quick=grid(model="gcn", layers=(2, 5, 10), initialization=_OF_GCN, epochs=1000),
+    drawings=_drawn_by_depth(*_CITATION[:2]),
+    notes=(
+        "The paper's code has no GCN: its settings are taken to be those of its GATs. That the second data set is "
+        "CiteSeer is presumed, and which depths between 2 and 80 the table has, too.",
+    ),
+)
+
+# --- table 8: the sizes of the graphs ---------------------------------------------------------------------------------
+
+_SIZES: Final = {  # nodes, edges
+    "Cora": (2708, 10556),
+    "CiteSeer": (3327, 9104),
+    "PubMed": (19717, 88648),
+    "chameleon.npz": (2277, 31371),
+    "squirrel.npz": (5201, 198353),
+    "actor.npz": (7600, 26659),
+    "cornell.npz": (183, 277),
+    "texas.npz": (183, 279),
+    "wisconsin.npz": (251, 450),
+}
+
+
+def _compare_sizes(task: Task) -> Evidence:
+    rows = []
+    for name, (nodes, edges) in _SIZES.items():
+        row = {"graph": name, "published_nodes": nodes, "published_edges": edges}
+        try:
+            graph = load_graph(name, task.root)
+        except InputError:  # its message has paths of this machine, and a report is for others, too
+            rows.append({**row, "same": "could not be had"})
+            continue
+        same = "yes" if (graph.num_nodes, graph.num_edges) == (nodes, edges) else "NO"
+        rows.append({**row, "nodes": graph.num_nodes, "edges": graph.num_edges, "same": same})
+    table = pd.DataFrame(rows)
+    had = table[table["same"] != "could not be had"]
+    outcome = f"{(had['same'] == 'yes').sum()} of the {len(had)} graphs that could be had are of the published sizes."
+    return Evidence(table, f"{outcome}\n\n{markdown(table[['graph', 'published_nodes', 'published_edges', 'same']])}")
+
+
+TABLE_8: Final = Reproduction(
+    name="table-8",
+    title="The sizes of the graphs",
+    paper=f"{_PAPER}, table 8",
+    claim="What the graphs that were trained on are: numbers of nodes and edges.",
+    evidence=_compare_sizes,
+)
+
+REPRODUCTIONS: Final = (
+    *(FIGURE_2, FIGURE_3, FIGURE_4, FIGURE_5, FIGURE_6, FIGURE_7, FIGURE_8, FIGURE_9, FIGURE_10, FIGURE_11, FIGURE_12),
+    *(TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8),
+)

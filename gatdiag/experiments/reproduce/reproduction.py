@@ -1,11 +1,8 @@
 """A name of `gatdiag reproduce`: what is trained, what the paper says of it, what is drawn."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 import pandas as pd
@@ -96,9 +93,10 @@ class Reproduction:
     """A table or figure of a paper, or a finding beyond them.
 
     Attributes:
+        name: As on the command line, and of its folder.
         title: One line.
-        paper: Which, and where in it; "" for a finding of ours.
         claim: One sentence: what the paper says, or what we found.
+        paper: Which, and where in it; "" for a finding of ours.
         full: The trainings of the paper's protocol, as `gatdiag.experiments.sweep.grid` makes them.
         quick: Those that fit in ten minutes on two cores.
         left_out: What quick leaves out of what is measured besides trainings, in words.
@@ -111,12 +109,12 @@ class Reproduction:
         drawings: The figures.
         notes: Differences between the paper and its code, or between it and what is done here.
         evidence: Measures, in place of trainings or besides.
-        name: As on the command line, and of its folder: that of its file.
     """
 
+    name: str
     title: str
-    paper: str
     claim: str
+    paper: str = ""
     full: tuple[Experiment, ...] = ()
     quick: tuple[Experiment, ...] = ()
     left_out: str = ""
@@ -129,7 +127,6 @@ class Reproduction:
     drawings: tuple[Drawing, ...] = ()
     notes: tuple[str, ...] = ()
     evidence: Callable[[Task], Evidence] | None = None
-    name: str = ""
 
 
 def published(
@@ -180,25 +177,3 @@ def by_size(
     named = {"test_accuracy": "accuracy_test", "last_test_accuracy": "last_accuracy_test"}
     table = results.rename(columns=named).assign(score="accuracy", variant=variants, **{size: sizes})
     return size_table(table, size, {panel: [named.get(column, column)] for panel, column in values.items()})
-
-
-def reproductions() -> dict[str, Reproduction]:
-    """All of them by name, in the order of the list.
-
-    Example:
-        >>> reproductions()["table-3"].title
-        'Cora, gradient descent: GATs of 5 and 10 layers and their variants, by initialization'
-    """
-    package = import_module("gatdiag.experiments.reproduce")
-    modules = {one.name: import_module(f"{package.__name__}.{one.name}") for one in iter_modules(package.__path__)}
-    found = [
-        replace(module.REPRODUCTION, name=name.replace("_", "-"))
-        for name, module in modules.items()
-        if hasattr(module, "REPRODUCTION")
-    ]
-    return {one.name: one for one in sorted(found, key=lambda one: (one.paper == "", _numbered(one.name)))}
-
-
-def _numbered(name: str) -> list[tuple[int, str]]:
-    """For sorting: figure-2 is before figure-10."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -87,11 +87,11 @@ def test_a_training_that_was_not_watched_is_trained_again_where_runs_are_needed(
 
 def test_what_another_name_needs_the_runs_of_is_watched_at_once(small, tmp_path, monkeypatch):
     other = replace(small, full=small.full[:1])
-    monkeypatch.setattr("gatdiag.experiments.reproduce.engine.reproductions", lambda: {"other": other})
+    monkeypatch.setattr("gatdiag.experiments.reproduce.engine.REPRODUCTIONS", {"other": other})
     one = replace(small, record=False, full=small.full[:2])
     assert [*trained(one, tmp_path, Task(full=True)).runs] == [small.full[0]]
     sweep(small.full[2:3], tmp_path / TRAININGS)
-    monkeypatch.setattr("gatdiag.experiments.reproduce.engine.reproductions", lambda: {"other": small})
+    monkeypatch.setattr("gatdiag.experiments.reproduce.engine.REPRODUCTIONS", {"other": small})
     one = replace(one, full=small.full[:4])  # what is done without a run is not trained again
     assert [*trained(one, tmp_path, Task(full=True)).runs] == [small.full[0], small.full[3]]
 

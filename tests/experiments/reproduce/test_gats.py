@@ -4,12 +4,23 @@ import statistics
 
 import pandas as pd
 import pytest
+import torch
+from torch_geometric.data import Data
 
+from gatdiag.errors import InputError
 from gatdiag.experiments.experiment import run_experiment
+from gatdiag.experiments.reproduce import gats
 from gatdiag.experiments.reproduce.beyond_features import REPRODUCTION as BEYOND_FEATURES
-from gatdiag.experiments.reproduce.figure_2 import REPRODUCTION as FIGURE_2
-from gatdiag.experiments.reproduce.figure_12 import judged
-from gatdiag.experiments.reproduce.gats import by_depth, by_width, changes, gradients
+from gatdiag.experiments.reproduce.gats import (
+    FIGURE_2,
+    TABLE_8,
+    by_depth,
+    by_width,
+    changes,
+    gradients,
+    judged_gradients,
+)
+from gatdiag.experiments.reproduce.reproduction import Task
 from gatdiag.experiments.settings import Experiment
 from gatdiag.run import load
 
@@ -122,8 +133,32 @@ def test_relative_gradients_under_adam_are_judged_at_each_depth():
             {"layers": 10, "initialization": "xavier", "test_accuracy": 0.6, "largest_relative_gradient": 0.02},
         ]
     )
-    assert judged(results) == [
+    assert judged_gradients(results) == [
         "Reproduced: 5 layers, test accuracy: 71.6% from Xavier's weights, 80.0% from balanced orthogonal ones.",
         "NOT reproduced: 5 layers, largest relative gradient: 0.02 from Xavier's weights, 0.01 from balanced "
         "orthogonal ones.",
     ]
+
+
+def test_sizes_are_those_of_the_graphs_that_can_be_had(monkeypatch):
+    def load(name, root):
+        if name == "PubMed":
+            raise InputError("not here")
+        edges = {"Cora": 10556}.get(name, 3)
+        return Data(x=torch.zeros(2708, 1), edge_index=torch.zeros(2, edges, dtype=torch.long))
+
+    monkeypatch.setattr(gats, "load_graph", load)
+    evidence = TABLE_8.evidence(Task())
+    assert evidence.text.startswith("1 of the 8 graphs that could be had are of the published sizes.")
+    same = evidence.table.set_index("graph")["same"]
+    assert (same["Cora"], same["PubMed"], same["texas.npz"]) == ("yes", "could not be had", "NO")
+
+
+def test_it_is_said_that_no_graph_could_be_had(monkeypatch):
+    def load(name, root):
+        raise InputError("not here")
+
+    monkeypatch.setattr(gats, "load_graph", load)
+    evidence = TABLE_8.evidence(Task())
+    assert evidence.text.startswith("0 of the 0 graphs that could be had are of the published sizes.")
+    assert {*evidence.table["same"]} == {"could not be had"}

@@ -8,9 +8,18 @@ from torch.nn import functional as F
 import gatdiag
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.experiment import prepared_model, run_experiment
-from gatdiag.experiments.reproduce import lipschitz_missing, lipschitz_trees
-from gatdiag.experiments.reproduce.lipschitz import DEEP_GAT, by_depth, variants
-from gatdiag.experiments.reproduce.lipschitz_gradients import REPRODUCTION, gradients, judged
+from gatdiag.experiments.reproduce.lipschitz import (
+    DEEP_GAT,
+    LIPSCHITZ_GRADIENTS,
+    LIPSCHITZ_MISSING,
+    LIPSCHITZ_TREES,
+    best,
+    by_depth,
+    by_tree_depth,
+    gradients,
+    judged_gradients,
+    variants,
+)
 from gatdiag.experiments.settings import Experiment
 
 
@@ -34,7 +43,7 @@ def test_gradients_are_those_of_autograd(tmp_path):
 
 
 def test_the_protocol_is_that_of_the_released_scripts():
-    with_norm, without = REPRODUCTION.full[1], REPRODUCTION.full[0]
+    without, with_norm = LIPSCHITZ_GRADIENTS.full
     assert replace(with_norm, lipschitz="none") == without
     assert (without.layers, without.heads, without.width, without.dropout, without.attention_dropout) == (
         *(25, 8, 64),
@@ -47,7 +56,7 @@ def test_the_protocol_is_that_of_the_released_scripts():
 def test_published_accuracies_of_missing_features_are_of_their_depths():
     printed = {
         (one.where["data"], one.where["model"], one.where["norm"], one.where["lipschitz"]): one.value
-        for one in lipschitz_missing.REPRODUCTION.published
+        for one in LIPSCHITZ_MISSING.published
         if one.where["layers"] in (2, 11, 12, 15)
     }
     assert printed["Cora:missing=1", "gcn", "none", "none"] == 58.8
@@ -56,7 +65,7 @@ def test_published_accuracies_of_missing_features_are_of_their_depths():
 
 
 def test_trees_are_trained_as_alon_and_yahav_do():
-    cells = {(one.model, one.lipschitz, one.layers - 1): one for one in lipschitz_trees.REPRODUCTION.full}
+    cells = {(one.model, one.lipschitz, one.layers - 1): one for one in LIPSCHITZ_TREES.full}
     assert len(cells) == 35
     batches = [cells["gcn", "none", depth].trees for depth in range(2, 9)]
     assert batches == [64, 64, 1024, 1024, 1024, 2048, 2048]
@@ -68,10 +77,10 @@ def test_trees_are_trained_as_alon_and_yahav_do():
 
 
 def test_the_best_accuracy_of_training_is_that_of_any_epoch(tmp_path):
-    cell = replace(lipschitz_trees.REPRODUCTION.quick[-2], epochs=4, passes=2)
+    cell = replace(LIPSCHITZ_TREES.quick[-2], epochs=4, passes=2)
     heard = []
     run_experiment(cell, folder=tmp_path / "run", progress=lambda _, epoch: heard.append(epoch.train_accuracy))
-    assert lipschitz_trees.best(gatdiag.load(tmp_path / "run"))["best_train_accuracy"] == max(heard)
+    assert best(gatdiag.load(tmp_path / "run"))["best_train_accuracy"] == max(heard)
 
 
 def test_lines_are_of_normalizations_and_means_of_seeds():
@@ -88,7 +97,7 @@ def test_lines_are_of_normalizations_and_means_of_seeds():
     table = by_depth(results).set_index("variant")
     assert table.loc["deep-gat", "mean"] == 0.5
     assert table.loc["deep-gat, LipschitzNorm (code)", ["size", "mean"]].tolist() == [5, 0.125]
-    trees = lipschitz_trees._by_tree_depth(results.assign(best_train_accuracy=results["last_test_accuracy"]))
+    trees = by_tree_depth(results.assign(best_train_accuracy=results["last_test_accuracy"]))
     assert trees.groupby("variant")["mean"].max().to_dict() == {
         "deep-gat": 0.5,
         "deep-gat, LipschitzNorm (code)": 0.125,
@@ -105,11 +114,12 @@ def test_what_is_said_of_gradients_follows_the_numbers():
             "last_train_accuracy": [0.14, 0.18],
         }
     )
-    first, second = judged(results)
+    first, second = judged_gradients(results)
     assert first.startswith("Reproduced: without LipschitzNorm the largest gradient norm is 2e+06, with it 4;")
     assert "14.0% right without LipschitzNorm, 18.0% with it" in second
-    (only,) = judged(results.assign(largest_gradient=[5.0, 4.0], last_train_accuracy=0.9))
+    (only,) = judged_gradients(results.assign(largest_gradient=[5.0, 4.0], last_train_accuracy=0.9))
     assert only.startswith("NOT reproduced")
-    (only, _) = judged(results.assign(decades_between_layers=[1.9, 12.0]))  # small, as they vanish on the way back
+    vanishing = results.assign(decades_between_layers=[1.9, 12.0])  # the largest is small for that reason
+    (only, _) = judged_gradients(vanishing)
     assert only.startswith("NOT reproduced")
-    assert judged(results[:1]) == []
+    assert judged_gradients(results[:1]) == []

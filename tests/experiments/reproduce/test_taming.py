@@ -8,9 +8,14 @@ from torch.nn import functional as F
 import gatdiag
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.experiment import prepared_model, run_experiment
-from gatdiag.experiments.reproduce import taming_accuracy, taming_layers, taming_training
-from gatdiag.experiments.reproduce.taming import TRAINING
-from gatdiag.experiments.reproduce.taming_layers import smoothing
+from gatdiag.experiments.reproduce.taming import (
+    TAMING_LAYERS,
+    TRAINING,
+    by_depth,
+    judged_layers,
+    judged_training,
+    smoothing,
+)
 from gatdiag.experiments.settings import Experiment
 
 
@@ -46,22 +51,22 @@ def test_smoothing_is_that_of_the_first_step_by_hand(weight_norm, tmp_path):
 
 
 def test_networks_are_those_of_the_paper_and_quick_is_a_part():
-    assert {(one.model, one.residual, one.layers, one.weight_norm) for one in taming_layers.REPRODUCTION.full} == {
+    assert {(one.model, one.residual, one.layers, one.weight_norm) for one in TAMING_LAYERS.full} == {
         (model, residual, layers, c)
         for model in ("gcn", "gat")
         for residual in (False, True)
         for layers in (64, 128, 512)
         for c in (0.0, 4.0)
     }
-    assert {one.layers for one in taming_layers.REPRODUCTION.quick} == {64}
-    assert len(taming_layers.REPRODUCTION.quick) == 8
+    assert {one.layers for one in TAMING_LAYERS.quick} == {64}
+    assert len(TAMING_LAYERS.quick) == 8
 
 
 def test_lines_are_of_c():
     results = pd.DataFrame(
         {"model": "gcn", "weight_norm": [0.0, 4.0, 4.0], "layers": [8, 8, 8], "test_accuracy": [0.1, 0.5, 0.75]}
     )
-    table = taming_accuracy._by_depth(results).set_index("variant")
+    table = by_depth(results).set_index("variant")
     assert table["mean"].to_dict() == {"gcn, no normalization": 0.1, "gcn, c = 4": 0.625}
 
 
@@ -77,7 +82,7 @@ def test_what_is_said_of_layers_follows_the_numbers():
          "gradient_mu_decades": 2.0},
         {**common, "model": "gat", "residual": True, "weight_norm": 0.0, "gradient_decades": math.nan},
     ]  # fmt: skip
-    said = taming_layers.judged(pd.DataFrame(rows))
+    said = judged_layers(pd.DataFrame(rows))
     assert [sentence.partition(": ")[0] for sentence in said] == [
         "GAT of 64 layers, not normalized",
         "residual GAT of 64 layers, not normalized",
@@ -99,7 +104,7 @@ def test_what_is_said_of_layers_follows_the_numbers():
         strict=True,
     ):
         assert words in sentence
-    assert "does NOT limit" in taming_layers.judged(pd.DataFrame([rows[2], {**rows[3], "gradient_decades": 12.0}]))[-1]
+    assert "does NOT limit" in judged_layers(pd.DataFrame([rows[2], {**rows[3], "gradient_decades": 12.0}]))[-1]
 
 
 def test_what_is_said_of_training_follows_the_numbers():
@@ -107,7 +112,7 @@ def test_what_is_said_of_training_follows_the_numbers():
         {"model": "gat", "residual": True, "layers": 64, "weight_norm": 0.0, "loss": None, "last_train_accuracy": 0.1},
         {"model": "gcn", "residual": True, "layers": 64, "weight_norm": 4.0, "loss": 0.5, "last_train_accuracy": 0.95},
     ]
-    broken, learned = taming_training.judged(pd.DataFrame(rows))
+    broken, learned = judged_training(pd.DataFrame(rows))
     assert broken == (
         "residual GAT of 64 layers, not normalized: does NOT train (10.0% of training nodes right, the loss is "
         "NaN or infinite)."

@@ -112,7 +112,7 @@ class Backlog:
         seconds: float = _SECONDS,
     ) -> None:
         self._latest: tuple[int, Sequence[float]] | None = None  # step and relative gradient norms
-        self.plan, self._columns, self._guard, self._writer = plan, columns, guard, writer
+        self.plan, self.writer, self._columns, self._guard = plan, writer, columns, guard
         self._seconds, self._since = seconds, time.monotonic()
         self._samples: list[Sample] = []
         self._last: _Last | None = None
@@ -159,7 +159,7 @@ class Backlog:
         self._bytes += sample.bytes
         here = [flat for flat in sample.gradients if flat.is_cpu]  # of others nothing is known without waiting for them
         is_suspect = not are_finite(here) or (sample.layers is not None and sample.layers.is_suspect)
-        self._is_urgent |= is_suspect and self._writer.first_non_finite is None
+        self._is_urgent |= is_suspect and self.writer.first_non_finite is None
 
     def watch(self, step: int, gradient_norms: Tensor) -> None:
         """Look, before long, whether the gradients of a step that is not recorded are finite."""
@@ -177,7 +177,7 @@ class Backlog:
             known = [(math.isfinite(value), is_weight, value) for is_weight, value in of if not math.isnan(value)]
             found.append(max(known, default=(False, False, math.nan))[-1])
         names = tuple(layer.name for layer in layers)
-        return Status(step, self._writer.latest, names, tuple(found), self._writer.first_non_finite)
+        return Status(step, self.writer.latest, names, tuple(found), self.writer.first_non_finite)
 
     @property
     def is_due(self) -> bool:
@@ -198,7 +198,7 @@ class Backlog:
         seen = _rows([step for step, _ in watched], "parameter", len(self.plan.weights.names), {"gradient_norm": norms})
         self._samples, self._watched = [], []
         self._since, self._bytes, self._is_urgent = time.monotonic(), 0, False
-        self._writer.write({name: rows for name, rows in tables.items() if rows}, seen, before)
+        self.writer.write({name: rows for name, rows in tables.items() if rows}, seen, before)
 
     def _parameters(self, samples: Sequence[Sample]) -> dict[str, Any]:
         if not samples:
@@ -223,7 +223,7 @@ class Backlog:
             self._last = _Last(sample.step, norm, sample.gradients if raw is None else raw, found.changes[row])
             if last is not None and last.step == sample.step - 1:
                 columns |= _compared(sample, self._last.gradients, last)
-            self._writer.row(sample.step).update(columns)
+            self.writer.row(sample.step).update(columns)
 
     def _layers(self, samples: Sequence[Sample]) -> dict[str, Any]:
         seen = [(sample, sample.layers) for sample in samples if sample.layers is not None and sample.layers.runs]

@@ -101,7 +101,7 @@ class Recorder:
         self._layers = LayerRecorder(self._root, self._model.tape, self._selection, self._guard, self._stopwatch, self)
         self._steps = OptimizerHooks(lambda: list(self._root.parameters()), self, self._guard, settings.optimizers)
         self._writer: Writer | None = None
-        self._backlog: Backlog | None = None
+        self._backlog: Backlog | None = None  # of the plan that is recorded, as long as there is one
         self._sample: Sample | None = None  # of the step that is open, if one is taken
         self._count = -1  # parameters that had a gradient in the last step
         self._backward_pass = BackwardPass()
@@ -284,9 +284,10 @@ class Recorder:
                 if number is not None:
                     values[name] = number
         self._writer.row(step).update(values)
-        best, plan = self._settings.best, self._model.plan
-        if best is not None and best[0] in values and plan is not None:
-            self._guard("best parameters", self._writer.offer_best, *best, float(values[best[0]]), step, plan.weights)
+        best, backlog = self._settings.best, self._backlog
+        if best is not None and best[0] in values and backlog is not None:
+            weights = backlog.plan.weights
+            self._guard("best parameters", self._writer.offer_best, *best, float(values[best[0]]), step, weights)
 
     def diagnosis(self) -> "Diagnosis":
         """Diagnose the training as it is now: what `gatdiag.diagnose` says of all steps made so far.
@@ -322,7 +323,7 @@ class Recorder:
             return diagnose(self.folder)
         with self._stopwatch, torch.inference_mode(mode=False), torch.no_grad():
             self._measure(self._counter.last_step)
-            if self._model.plan is not None:
+            if self._backlog is not None:
                 self._tell_signals(at_once=True)
         facts = Facts(self._writer.run(self._counter.step))
         return judged(facts) if not codes or finds(facts, codes) else Diagnosis()
@@ -386,7 +387,7 @@ class Recorder:
         engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._on_backward_ended))
 
     def _on_backward_ended(self) -> None:
-        if self._model.plan is None or self._backlog is None:
+        if self._backlog is None:
             return
         with self._stopwatch, torch.no_grad():
             self._backward_pass.on_end(self._backlog.plan.weights.flat)
@@ -448,12 +449,12 @@ class Recorder:
 
     def may_pass(self) -> bool:
         """Before a step that is like the last one: True if it is only to be counted."""
-        plan = self._model.plan
-        if self._counter.record is not None or not self._layers.rests or plan is None:
+        backlog = self._backlog
+        if self._counter.record is not None or not self._layers.rests or backlog is None:
             return False
         begin = self._stopwatch.clock()
         self.await_training()
-        is_alike = self._guard("this step", self._is_alike, plan)
+        is_alike = self._guard("this step", self._is_alike, backlog.plan)
         self._stopwatch.add_since(begin)
         return is_alike is True
 
@@ -493,7 +494,7 @@ class Recorder:
     def _take_signals(self) -> None:
         is_recorded = self._counter.record is not None
         self._signals.after_step(is_recorded=is_recorded)
-        if is_recorded and self._model.plan is not None:
+        if is_recorded and self._backlog is not None:
             self._tell_signals()
 
     def _tell_signals(self, *, at_once: bool = False) -> None:
@@ -511,13 +512,14 @@ class Recorder:
         self._keep(values if loss is None else {**values, "loss": values[loss]}, step)
 
     def _open(self, optimizers: Sequence[Optimizer]) -> None:
-        plan, writer, backlog, counter = self._model.plan, self._writer, self._backlog, self._counter
-        if plan is None or writer is None or backlog is None:
+        backlog, counter = self._backlog, self._counter
+        if backlog is None:
             return
+        plan = backlog.plan
         if counter.record is not None:
-            writer.row(counter.step)
+            backlog.writer.row(counter.step)
         for optimizer in optimizers:
-            self._meet(optimizer, writer)
+            self._meet(optimizer, backlog.writer)
         gradients = _gradients(plan)
         self._count = len(gradients)
         if counter.record is None and not are_finite(gradients):
@@ -547,20 +549,20 @@ class Recorder:
         return sample
 
     def _join(self, optimizer: Optimizer) -> None:
-        writer, backlog, sample = self._writer, self._backlog, self._sample
-        if writer is None:
+        backlog, sample = self._backlog, self._sample
+        if backlog is None:
             return
-        self._meet(optimizer, writer)
-        if sample is not None and backlog is not None:
+        self._meet(optimizer, backlog.writer)
+        if sample is not None:
             backlog.join(sample, optimizer, unscale_of_parameters([optimizer]))
             if backlog.plan.neurons is not None:
                 backlog.plan.neurons.foresee(sample, optimizer)
 
     def _close(self) -> None:
-        writer, backlog, sample = self._writer, self._backlog, self._sample
-        if self._model.plan is None or writer is None or backlog is None:
+        backlog, sample = self._backlog, self._sample
+        if backlog is None:
             return
-        self._meet_misdirected(writer)
+        self._meet_misdirected(backlog.writer)
         if sample is not None:
             if sample.record is not None and (self._signals.is_close or "update_ratio" in self._selection.columns):
                 with torch.no_grad():
@@ -572,8 +574,8 @@ class Recorder:
 
     def _measure(self, before: int) -> None:
         """Measure and write what waits; to the steps before this one nothing is logged any more."""
-        writer, backlog = self._writer, self._backlog
-        if writer is None or backlog is None:
+        backlog = self._backlog
+        if backlog is None:
             return
         begin, records = self._stopwatch.clock(), len(backlog)
         backlog.measure(before)
@@ -624,11 +626,13 @@ class Recorder:
         """Follow a plan that has changed."""
         self._steps.refresh()
         self._measure(self._counter.step)
-        plan = self._model.plan
-        if plan is not None and self._writer is not None:
+        backlog, plan = self._backlog, self._model.plan
+        if plan is None:
+            self._backlog = None
+        elif backlog is not None:
             self._layers.listen_to(plan.layers)
-            self._writer.describe(laws=meta.of_laws(plan.recorded_laws, plan.excluded, plan.error))
-            self._start_backlog(plan, self._writer)
+            backlog.writer.describe(laws=meta.of_laws(plan.recorded_laws, plan.excluded, plan.error))
+            self._start_backlog(plan, backlog.writer)
 
     def _start_backlog(self, plan: RecordingPlan, writer: Writer) -> None:
         seconds = {} if self._observer is None else {"seconds": _SHOWN}

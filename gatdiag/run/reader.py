@@ -46,7 +46,7 @@ class Run:
         self._laws: RecordedLaws | None = None
         self._frames: dict[str, pd.DataFrame] = {}
         self._measured: dict[str, dict[str, pa.ChunkedArray]] = {}
-        self._problems: tables.Damages = {}
+        self._problems: dict[str, None] = {}
 
     def __repr__(self) -> str:
         """For example ``Run('runs/gat10', finished)``."""
@@ -126,10 +126,10 @@ class Run:
         """
         if table not in tables.ROWS:
             raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
-        damages: tables.Damages = {}
+        damages: list[tables.Damage] = []
         found = self._found(table, damages) or [tables.schema(table).empty_table()]
-        self._problems |= damages
-        if lost := [text for text, is_loss in damages.items() if is_loss]:
+        self._problems |= dict.fromkeys(damage.text for damage in damages)
+        if lost := [damage.text for damage in damages if damage.is_loss]:
             warnings.warn(f"{self.folder}: not all of the run can be read: {'; '.join(lost)}", stacklevel=4)
         # pyarrow 18 writes the head of CSV for each piece
         return pa.concat_tables([piece for piece in found if len(piece)] or found[:1], promote_options="default")
@@ -154,7 +154,7 @@ class Run:
             self._frames[name] = _frame(table, self.layer_names, self.parameter_names)
         return self._frames[name]
 
-    def _found(self, name: TableName, damages: tables.Damages) -> list[pa.Table]:
+    def _found(self, name: TableName, damages: list[tables.Damage]) -> list[pa.Table]:
         for _ in range(_TRIES):
             if not self.meta["sealed"]:
                 self.meta = meta.read(self.folder)
@@ -166,7 +166,8 @@ class Run:
                     continue
                 found = []  # no row was recorded yet
             return [*found, tables.of_rows(self._waiting)] if name == "steps" and self._waiting else found
-        damages[f"{files.sealed(self.folder, name).name} is missing, though the run was sealed"] = True
+        path = files.sealed(self.folder, name)
+        damages.append(tables.Damage(path, f"{path.name} is missing, though the run was sealed", is_loss=True))
         return []
 
     def quantity(self, table: TableName, column: str) -> Quantity:

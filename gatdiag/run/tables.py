@@ -7,6 +7,7 @@ result is undefined.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,6 @@ KEYS: Mapping[TableName, Mapping[str, str]] = {
 }
 NAMES = pa.dictionary(pa.int32(), pa.string())
 BROKEN = (pa.ArrowException, OSError, EOFError, ValueError, TypeError, LookupError, OverflowError, MemoryError)
-
-Damages = dict[str, bool]  # what could not be read, in words; whether that is more than what a kill cuts off
 
 _STARTS = b"\xff\xff\xff\xff"  # every message in an Arrow stream
 _ROWS_A_GROUP = 500_000
@@ -119,7 +118,22 @@ def _dictionary(values: Sequence[str | None], names: Iterable[str]) -> pa.Array:
 # --- reading and writing ----------------------------------------------------------------------------------------------
 
 
-def read(folder: Path, table: TableName, damages: Damages, *, is_sealed: bool) -> Iterator[pa.Table]:
+@dataclass(frozen=True)
+class Damage:
+    """What could not be read of a file.
+
+    Attributes:
+        path: The file.
+        text: What is wrong with it, in words.
+        is_loss: True if it is more than the unfinished end that a kill leaves.
+    """
+
+    path: Path
+    text: str
+    is_loss: bool
+
+
+def read(folder: Path, table: TableName, damages: list[Damage], *, is_sealed: bool) -> Iterator[pa.Table]:
     """A table as far as it can be read, a piece at a time; `damages` takes what cannot be.
 
     Raises:
@@ -136,7 +150,7 @@ def read(folder: Path, table: TableName, damages: Damages, *, is_sealed: bool) -
     except FileNotFoundError:
         raise
     except BROKEN as error:
-        damages[f"{path.name} is damaged and cannot be read ({error})"] = True
+        damages.append(Damage(path, f"{path.name} is damaged and cannot be read ({error})", is_loss=True))
 
 
 def _fitted(piece: pa.Table, table: TableName) -> pa.Table:
@@ -165,7 +179,7 @@ def _parquet(path: Path, table: TableName) -> Iterator[pa.Table]:
         yield file.read(None if table == "steps" else [name for name in schema(table).names if name in there])
 
 
-def _stream(path: Path, damages: Damages) -> Iterator[pa.Table]:
+def _stream(path: Path, damages: list[Damage]) -> Iterator[pa.Table]:
     with pa.memory_map(str(path)) as file:
         reader = pa.ipc.open_stream(file)
         yield reader.schema.empty_table()
@@ -180,10 +194,11 @@ def _stream(path: Path, damages: Damages) -> Iterator[pa.Table]:
         if whole == size:
             return
         file.seek(whole + 1)  # not in the path: a live run may have grown since
-        if _holds_a_message(file.read()):
-            damages[f"{path.name}: damaged at byte {whole}; the rows behind it are lost"] = True
+        if is_loss := _holds_a_message(file.read()):
+            text = f"{path.name}: damaged at byte {whole}; the rows behind it are lost"
         else:
-            damages[f"{path.name}: the last {size - whole} bytes are an unfinished batch, left out"] = False
+            text = f"{path.name}: the last {size - whole} bytes are an unfinished batch, left out"
+        damages.append(Damage(path, text, is_loss))
 
 
 def _holds_a_message(data: bytes) -> bool:
@@ -196,7 +211,7 @@ def _holds_a_message(data: bytes) -> bool:
     return False
 
 
-def _lines(path: Path, damages: Damages) -> Iterator[pa.Table]:
+def _lines(path: Path, damages: list[Damage]) -> Iterator[pa.Table]:
     *lines, rest = path.read_bytes().split(b"\n")
     rows = []
     for number, line in enumerate(lines, 1):
@@ -206,9 +221,10 @@ def _lines(path: Path, damages: Damages) -> Iterator[pa.Table]:
                 raise ValueError("no step")
             rows.append({name: value if name == "step" else float(value) for name, value in row.items()})
         except (*BROKEN, AttributeError, RecursionError):
-            damages[f"{path.name}: line {number} is damaged; its row is lost"] = True
+            damages.append(Damage(path, f"{path.name}: line {number} is damaged; its row is lost", is_loss=True))
     if rest:
-        damages[f"{path.name}: the last {len(rest)} bytes are an unfinished line, left out"] = False
+        text = f"{path.name}: the last {len(rest)} bytes are an unfinished line, left out"
+        damages.append(Damage(path, text, is_loss=False))
     yield of_rows(rows)
 
 

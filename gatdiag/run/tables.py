@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,10 @@ _BYTES_A_GROUP = 64 * 2**20
 
 @cache
 def schema(table: TableName, further: tuple[str, ...] = ()) -> pa.Schema:
-    """The columns of a table and their types; the keys are those that no row goes without."""
-    keys = [(key, pa.int32() if key in ("neuron", "law") else NAMES) for key in KEYS[table]]
-    measured = [*(column.name for column in quantities.columns(table)), *further]
-    return pa.schema([("step", pa.int64()), *keys, *((name, pa.float64()) for name in measured)])
+    """The columns of a table and their types, and then those of `further` names that are not among them."""
+    keys = {key: pa.int32() if key in ("neuron", "law") else NAMES for key in KEYS[table]}
+    own = {"step": pa.int64()} | keys | {column.name: pa.float64() for column in quantities.columns(table)}
+    return pa.schema([*own.items(), *((name, pa.float64()) for name in further if name not in own)])
 
 
 def is_logged(column: str) -> bool:
@@ -139,12 +140,13 @@ def read(folder: Path, table: TableName, damages: list[Damage], *, is_sealed: bo
     Raises:
         FileNotFoundError: There is no file.
     """
-    path = files.sealed(folder, table) if is_sealed else files.stream(folder, table)
+    if is_sealed:
+        path = files.sealed(folder, table)
+        pieces = _parquet(path, table)
+    else:
+        path = files.stream(folder, table)
+        pieces = _lines(path, damages) if table == "steps" else _stream(path, damages)
     try:
-        if is_sealed:
-            pieces = _parquet(path, table)
-        else:
-            pieces = _lines(path, damages) if table == "steps" else _stream(path, damages)
         for piece in pieces:
             yield _fitted(piece, table)
     except FileNotFoundError:
@@ -157,7 +159,7 @@ def _fitted(piece: pa.Table, table: TableName) -> pa.Table:
     """A piece of a table with exactly the columns that it should have; those that nobody recorded are null."""
     piece.validate(full=True)
     there = piece.schema.names
-    wanted = schema(table, tuple(name for name in there if name not in schema(table).names) if table == "steps" else ())
+    wanted = schema(table, tuple(there) if table == "steps" else ())
     for name in ("step", "law") if table == "neurons" else ("step",):
         if name not in there or piece.column(name).null_count:
             raise ValueError(f"it has rows without a {name}")
@@ -230,8 +232,7 @@ def _lines(path: Path, damages: list[Damage]) -> Iterator[pa.Table]:
 
 def of_rows(rows: Sequence[Mapping[str, float]]) -> pa.Table:
     """Rows of `steps`, each with the columns that it has."""
-    further = dict.fromkeys(name for row in rows for name in row if name not in schema("steps").names)
-    wanted = schema("steps", tuple(further))
+    wanted = schema("steps", tuple(dict.fromkeys(name for row in rows for name in row)))
     columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in wanted]
     return pa.Table.from_arrays(columns, schema=wanted)
 
@@ -248,12 +249,12 @@ def write_parquet(path: Path, table: TableName, pieces: Iterator[pa.Table]) -> N
             part, out, compression="zstd", use_dictionary=keys, column_encoding=measured, write_page_checksum=True
         ) as writer,
     ):
-        for group in _groups(first, pieces):
+        for group in _groups(chain([first], pieces)):
             writer.write_table(pa.concat_tables(group).cast(out), row_group_size=_ROWS_A_GROUP)
 
 
-def _groups(first: pa.Table, pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    group, count, size = [first], len(first), first.nbytes
+def _groups(pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
+    group, count, size = [], 0, 0
     for piece in pieces:
         group.append(piece)
         count, size = count + len(piece), size + piece.nbytes

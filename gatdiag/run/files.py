@@ -48,8 +48,7 @@ def snapshot(folder: Path, name: str) -> Path:
 
 def unfinished(folder: Path) -> list[Path]:
     """Files of a run that a killed process had not written whole. To be asked under the run's lock."""
-    parts = ((_PART.fullmatch(path.name), path) for path in folder.iterdir())
-    return [path for part, path in parts if part is not None and part[1] in _OWN]
+    return [path for path in folder.iterdir() if (part := _PART.fullmatch(path.name)) and part[1] in _OWN]
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:

@@ -46,7 +46,7 @@ class Run:
         self._laws: RecordedLaws | None = None
         self._frames: dict[str, pd.DataFrame] = {}
         self._measured: dict[str, dict[str, pa.ChunkedArray]] = {}
-        self._problems: tables.Damages = {}
+        self._problems: dict[str, None] = {}
 
     def __repr__(self) -> str:
         """For example ``Run('runs/gat10', finished)``."""
@@ -126,13 +126,16 @@ class Run:
         """
         if table not in tables.ROWS:
             raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
-        damages: tables.Damages = {}
-        found = self._found(table, damages) or [tables.schema(table).empty_table()]
-        self._problems |= damages
-        if lost := [text for text, is_loss in damages.items() if is_loss]:
+        damages: list[tables.Damage] = []
+        found = self._read(table, damages)
+        if table == "steps" and self._waiting:
+            found.append(tables.of_rows(self._waiting))
+        self._problems |= dict.fromkeys(damage.text for damage in damages)
+        if lost := [damage.text for damage in damages if damage.is_loss]:
             warnings.warn(f"{self.folder}: not all of the run can be read: {'; '.join(lost)}", stacklevel=4)
-        # pyarrow 18 writes the head of CSV for each piece
-        return pa.concat_tables([piece for piece in found if len(piece)] or found[:1], promote_options="default")
+        # without empty pieces, for each of which pyarrow 18 would write the head of CSV
+        rows = [piece for piece in found if len(piece)] or found[:1] or [tables.schema(table).empty_table()]
+        return pa.concat_tables(rows, promote_options="default")
 
     def measured(self, table: TableName, column: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """For each row of a table of pandas, whether the column was measured there; a measured value may be NaN.
@@ -154,19 +157,30 @@ class Run:
             self._frames[name] = _frame(table, self.layer_names, self.parameter_names)
         return self._frames[name]
 
-    def _found(self, name: TableName, damages: tables.Damages) -> list[pa.Table]:
+    # A reader takes no lock. The process that holds it changes the files of a run in this order:
+    #
+    #   seal      each TABLE.parquet is written whole; meta.json is replaced: sealed; the streams are deleted
+    #   resume    the streams are written; meta.json is replaced: not sealed, `resumed_at` one longer; the Parquet files
+    #             are deleted
+    #
+    # So what meta.json names is there, and a file that was opened can be read to its end. If one is missing, and
+    # meta.json is another than before, the files of the other kind may count by now. To try again is safe: nothing was
+    # read yet, and meta.json never becomes what it was before, for `resumed_at` only grows. If it is the same, a run
+    # that is not sealed has no rows in this table yet; one that is sealed has lost the file, or is just being begun
+    # anew, for which its files are deleted first. (What goes unseen is a run that is sealed and resumed between the
+    # lines that read meta.json and open a stream: that stream may be a part of it as yet.)
+    def _read(self, name: TableName, damages: list[tables.Damage]) -> list[pa.Table]:
         for _ in range(_TRIES):
             if not self.meta["sealed"]:
                 self.meta = meta.read(self.folder)
             try:
-                found = list(tables.read(self.folder, name, damages, is_sealed=self.meta["sealed"]))
+                return list(tables.read(self.folder, name, damages, is_sealed=self.meta["sealed"]))
             except FileNotFoundError:
                 before, self.meta = self.meta, meta.read(self.folder)
-                if before["sealed"] or before != self.meta:
-                    continue
-                found = []  # no row was recorded yet
-            return [*found, tables.of_rows(self._waiting)] if name == "steps" and self._waiting else found
-        damages[f"{files.sealed(self.folder, name).name} is missing, though the run was sealed"] = True
+                if before == self.meta and not before["sealed"]:
+                    return []
+        path = files.sealed(self.folder, name)
+        damages.append(tables.Damage(path, f"{path.name} is missing, though the run was sealed", is_loss=True))
         return []
 
     def quantity(self, table: TableName, column: str) -> Quantity:

@@ -7,7 +7,9 @@ result is undefined.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,6 @@ KEYS: Mapping[TableName, Mapping[str, str]] = {
 NAMES = pa.dictionary(pa.int32(), pa.string())
 BROKEN = (pa.ArrowException, OSError, EOFError, ValueError, TypeError, LookupError, OverflowError, MemoryError)
 
-Damages = dict[str, bool]  # what could not be read, in words; whether that is more than what a kill cuts off
-
 _STARTS = b"\xff\xff\xff\xff"  # every message in an Arrow stream
 _ROWS_A_GROUP = 500_000
 _BYTES_A_GROUP = 64 * 2**20
@@ -49,10 +49,10 @@ _BYTES_A_GROUP = 64 * 2**20
 
 @cache
 def schema(table: TableName, further: tuple[str, ...] = ()) -> pa.Schema:
-    """The columns of a table and their types; the keys are those that no row goes without."""
-    keys = [(key, pa.int32() if key in ("neuron", "law") else NAMES) for key in KEYS[table]]
-    measured = [*(column.name for column in quantities.columns(table)), *further]
-    return pa.schema([("step", pa.int64()), *keys, *((name, pa.float64()) for name in measured)])
+    """The columns of a table and their types, and then those of `further` names that are not among them."""
+    keys = {key: pa.int32() if key in ("neuron", "law") else NAMES for key in KEYS[table]}
+    own = {"step": pa.int64()} | keys | {column.name: pa.float64() for column in quantities.columns(table)}
+    return pa.schema([*own.items(), *((name, pa.float64()) for name in further if name not in own)])
 
 
 def is_logged(column: str) -> bool:
@@ -119,31 +119,47 @@ def _dictionary(values: Sequence[str | None], names: Iterable[str]) -> pa.Array:
 # --- reading and writing ----------------------------------------------------------------------------------------------
 
 
-def read(folder: Path, table: TableName, damages: Damages, *, is_sealed: bool) -> Iterator[pa.Table]:
+@dataclass(frozen=True)
+class Damage:
+    """What could not be read of a file.
+
+    Attributes:
+        path: The file.
+        text: What is wrong with it, in words.
+        is_loss: True if it is more than the unfinished end that a kill leaves.
+    """
+
+    path: Path
+    text: str
+    is_loss: bool
+
+
+def read(folder: Path, table: TableName, damages: list[Damage], *, is_sealed: bool) -> Iterator[pa.Table]:
     """A table as far as it can be read, a piece at a time; `damages` takes what cannot be.
 
     Raises:
         FileNotFoundError: There is no file.
     """
-    path = files.sealed(folder, table) if is_sealed else files.stream(folder, table)
+    if is_sealed:
+        path = files.sealed(folder, table)
+        pieces = _parquet(path, table)
+    else:
+        path = files.stream(folder, table)
+        pieces = _lines(path, damages) if table == "steps" else _stream(path, damages)
     try:
-        if is_sealed:
-            pieces = _parquet(path, table)
-        else:
-            pieces = _lines(path, damages) if table == "steps" else _stream(path, damages)
         for piece in pieces:
             yield _fitted(piece, table)
     except FileNotFoundError:
         raise
     except BROKEN as error:
-        damages[f"{path.name} is damaged and cannot be read ({error})"] = True
+        damages.append(Damage(path, f"{path.name} is damaged and cannot be read ({error})", is_loss=True))
 
 
 def _fitted(piece: pa.Table, table: TableName) -> pa.Table:
     """A piece of a table with exactly the columns that it should have; those that nobody recorded are null."""
     piece.validate(full=True)
     there = piece.schema.names
-    wanted = schema(table, tuple(name for name in there if name not in schema(table).names) if table == "steps" else ())
+    wanted = schema(table, tuple(there) if table == "steps" else ())
     for name in ("step", "law") if table == "neurons" else ("step",):
         if name not in there or piece.column(name).null_count:
             raise ValueError(f"it has rows without a {name}")
@@ -165,7 +181,7 @@ def _parquet(path: Path, table: TableName) -> Iterator[pa.Table]:
         yield file.read(None if table == "steps" else [name for name in schema(table).names if name in there])
 
 
-def _stream(path: Path, damages: Damages) -> Iterator[pa.Table]:
+def _stream(path: Path, damages: list[Damage]) -> Iterator[pa.Table]:
     with pa.memory_map(str(path)) as file:
         reader = pa.ipc.open_stream(file)
         yield reader.schema.empty_table()
@@ -180,10 +196,11 @@ def _stream(path: Path, damages: Damages) -> Iterator[pa.Table]:
         if whole == size:
             return
         file.seek(whole + 1)  # not in the path: a live run may have grown since
-        if _holds_a_message(file.read()):
-            damages[f"{path.name}: damaged at byte {whole}; the rows behind it are lost"] = True
+        if is_loss := _holds_a_message(file.read()):
+            text = f"{path.name}: damaged at byte {whole}; the rows behind it are lost"
         else:
-            damages[f"{path.name}: the last {size - whole} bytes are an unfinished batch, left out"] = False
+            text = f"{path.name}: the last {size - whole} bytes are an unfinished batch, left out"
+        damages.append(Damage(path, text, is_loss))
 
 
 def _holds_a_message(data: bytes) -> bool:
@@ -196,7 +213,7 @@ def _holds_a_message(data: bytes) -> bool:
     return False
 
 
-def _lines(path: Path, damages: Damages) -> Iterator[pa.Table]:
+def _lines(path: Path, damages: list[Damage]) -> Iterator[pa.Table]:
     *lines, rest = path.read_bytes().split(b"\n")
     rows = []
     for number, line in enumerate(lines, 1):
@@ -206,16 +223,16 @@ def _lines(path: Path, damages: Damages) -> Iterator[pa.Table]:
                 raise ValueError("no step")
             rows.append({name: value if name == "step" else float(value) for name, value in row.items()})
         except (*BROKEN, AttributeError, RecursionError):
-            damages[f"{path.name}: line {number} is damaged; its row is lost"] = True
+            damages.append(Damage(path, f"{path.name}: line {number} is damaged; its row is lost", is_loss=True))
     if rest:
-        damages[f"{path.name}: the last {len(rest)} bytes are an unfinished line, left out"] = False
+        text = f"{path.name}: the last {len(rest)} bytes are an unfinished line, left out"
+        damages.append(Damage(path, text, is_loss=False))
     yield of_rows(rows)
 
 
 def of_rows(rows: Sequence[Mapping[str, float]]) -> pa.Table:
     """Rows of `steps`, each with the columns that it has."""
-    further = dict.fromkeys(name for row in rows for name in row if name not in schema("steps").names)
-    wanted = schema("steps", tuple(further))
+    wanted = schema("steps", tuple(dict.fromkeys(name for row in rows for name in row)))
     columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in wanted]
     return pa.Table.from_arrays(columns, schema=wanted)
 
@@ -232,12 +249,12 @@ def write_parquet(path: Path, table: TableName, pieces: Iterator[pa.Table]) -> N
             part, out, compression="zstd", use_dictionary=keys, column_encoding=measured, write_page_checksum=True
         ) as writer,
     ):
-        for group in _groups(first, pieces):
+        for group in _groups(chain([first], pieces)):
             writer.write_table(pa.concat_tables(group).cast(out), row_group_size=_ROWS_A_GROUP)
 
 
-def _groups(first: pa.Table, pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    group, count, size = [first], len(first), first.nbytes
+def _groups(pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
+    group, count, size = [], 0, 0
     for piece in pieces:
         group.append(piece)
         count, size = count + len(piece), size + piece.nbytes

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -114,19 +114,20 @@ class Store:
         return store
 
     def _write_anew(self, step: int | None) -> None:
-        damages: tables.Damages = {}
+        damages: list[tables.Damage] = []
         for name in tables.ROWS:
             for rows in _readable(self.folder, name, damages, is_sealed=True):
                 kept = rows if step is None else rows.filter(pc.less(rows.column("step"), step))
                 if kept.num_rows:
                     self.next_step = max(self.next_step, pc.max(kept.column("step")).as_py() + 1)
                     self._stream(name).write(self._stream(name).copied(kept))
-        self.next_step = self.next_step if step is None else step
+        if step is not None:
+            self.next_step = step
         self.meta |= {"sealed": False, "status": "recording", "error": None, "ended": None}
         self.meta["resumed_at"].append(self.next_step)
-        self.meta["notes"] += damages
+        self.meta["notes"] += [damage.text for damage in damages]
         meta.write(self.folder, self.meta, durable=True)
-        _remove([files.sealed(self.folder, name) for name in tables.ROWS], damages)
+        _remove(self.folder, files.sealed, damages)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -294,7 +295,7 @@ def seal(folder: PathLike) -> None:
 
 def _seal(folder: Path, contents: meta.Meta) -> None:
     """Streams -> Parquet files. What counts is said by meta.json, so it may be killed and called again at any time."""
-    damages: tables.Damages = {}
+    damages: list[tables.Damage] = []
     if not contents["sealed"]:
         for name in tables.ROWS:
             rows = _readable(folder, name, damages, is_sealed=False)
@@ -302,21 +303,22 @@ def _seal(folder: Path, contents: meta.Meta) -> None:
         if contents["status"] == "recording":
             contents |= {"status": "interrupted", "error": _KILLED, "ended": meta.now()}
         contents["sealed"] = True
-        contents["notes"] += [f"found when the run was sealed: {text}" for text in damages]
+        contents["notes"] += [f"found when the run was sealed: {damage.text}" for damage in damages]
         meta.write(folder, contents, durable=True)
-    _remove([files.stream(folder, name) for name in tables.ROWS], damages)
+    _remove(folder, files.stream, damages)
 
 
-def _readable(folder: Path, name: TableName, damages: tables.Damages, *, is_sealed: bool) -> Iterator[pa.Table]:
+def _readable(folder: Path, name: TableName, damages: list[tables.Damage], *, is_sealed: bool) -> Iterator[pa.Table]:
     with contextlib.suppress(FileNotFoundError):  # nothing was recorded in this table
         yield from tables.read(folder, name, damages, is_sealed=is_sealed)
 
 
-def _remove(replaced: Iterable[Path], damages: tables.Damages) -> None:
+def _remove(folder: Path, path_of: Callable[[Path, TableName], Path], damages: Iterable[tables.Damage]) -> None:
     """Deletes files that others have taken the place of; what could not be read whole is kept under another name."""
-    for path in replaced:
-        if any(is_loss and text.startswith(f"{path.name}") for text, is_loss in damages.items()) and path.exists():
+    lost = {damage.path for damage in damages if damage.is_loss}
+    for path in (path_of(folder, name) for name in tables.ROWS):
+        if path in lost and path.exists():
             path.replace(path.with_name(f"{path.name}.damaged"))
         path.unlink(missing_ok=True)
-        for part in files.unfinished(path.parent):
-            part.unlink()
+    for part in files.unfinished(folder):
+        part.unlink()

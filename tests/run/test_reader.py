@@ -1,6 +1,7 @@
 """A run as pandas, Arrow and other tools have it: whole, live, cut off, damaged and hostile."""
 
 import csv
+import dataclasses
 import math
 import pickle
 import subprocess
@@ -293,12 +294,12 @@ def pieces(tmp_path_factory):
 def test_a_batch_that_is_finished_while_its_stream_is_read_is_not_taken_for_damage(pieces, tmp_path):
     path, data, end = tmp_path / "layers.arrows", pieces[0]["layers.arrows"], pieces[1][2]["layers.arrows"]
     path.write_bytes(data[: end - 10])
-    damages = {}
+    damages = []
     found = tables.read(tmp_path, "layers", damages, is_sealed=False)
     next(found)
     path.write_bytes(data)
     assert sum(len(rows) for rows in found) == 2 * ROWS["layers"]
-    assert list(damages.values()) == [False]
+    assert [damage.is_loss for damage in damages] == [False]
 
 
 @pytest.fixture
@@ -358,6 +359,28 @@ def test_damage_costs_what_comes_after_it_and_says_so(killed, pieces, filling):
     assert load(killed).meta["notes"] == [f"found when the run was sealed: {problem}"]
     assert (killed / "layers.arrows.damaged").read_bytes() == bytes(data)
     assert read(killed, "layers") == ([0, 1], (), False)
+
+
+@pytest.mark.parametrize(
+    "text", ["it ends too early", "steps.jsonl: this is another file", "steps.parquet.old: a longer name"]
+)
+def test_a_damaged_file_and_no_other_is_kept_however_its_damage_is_worded(killed, monkeypatch, text):
+    def read_and_reword(*given, read=tables.read, **more):
+        *given, damages = given
+        found = []
+        yield from read(*given, found, **more)
+        damages += [dataclasses.replace(damage, text=text) for damage in found]
+
+    monkeypatch.setattr(tables, "read", read_and_reword)
+    (killed / "layers.arrows").write_bytes(b"nonsense")
+    seal(killed)
+    assert not [*killed.glob("*.arrows"), *killed.glob("*.jsonl")]
+    (killed / "layers.parquet").write_bytes(b"more nonsense")
+    Store.resume(killed).close()
+    assert not [*killed.glob("*.parquet")]
+    kept = {path.name: path.read_bytes() for path in killed.glob("*.damaged")}
+    assert kept == {"layers.arrows.damaged": b"nonsense", "layers.parquet.damaged": b"more nonsense"}
+    assert load(killed).meta["notes"] == [f"found when the run was sealed: {text}", text]
 
 
 def test_a_damaged_line_costs_its_row(killed, pieces):

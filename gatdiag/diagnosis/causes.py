@@ -89,9 +89,6 @@ CAUSES: Final[dict[str, Cause]] = {
         "a usual learning rate is too large for gradients that grow with depth",
         "64 residual layers",
     ),
-    "weight-decay-too-strong": Cause(
-        (*_FORWARD, "lr-too-small"), "weights near zero shrink outputs and gradients", "weight decay of 0.5"
-    ),
     "dead-units": Cause(
         ("depth-vanishing-gradient", "depth-oversmoothing", "rank-collapse", "lr-too-small",
          "parameters-without-gradient"),
@@ -103,14 +100,19 @@ CAUSES: Final[dict[str, Cause]] = {
         "a saturated softmax has no slope, and huge logits have steep ones",
         "attention times 300",
     ),
+    "depth-vanishing-gradient": Cause(
+        ("lr-too-small", "weight-decay-too-strong", "depth-oversmoothing", "rank-collapse"),
+        "no gradient, no step, but for those of decay",
+        "twelve sigmoid layers",
+    ),
+    "weight-decay-too-strong": Cause(
+        (*_FORWARD, "lr-too-small"), "weights near zero shrink outputs and gradients", "weight decay of 0.5"
+    ),
     "lr-too-large": Cause(
         ("dead-units", "attention-saturated", "depth-oversmoothing", "rank-collapse", "depth-vanishing-gradient",
          "weight-decay-too-strong", "optimizer-breaks-conservation"),
         "a step that throws the weights away kills units and saturates softmaxes",
         "learning rate of 100",
-    ),
-    "depth-vanishing-gradient": Cause(
-        ("lr-too-small", "depth-oversmoothing", "rank-collapse"), "no gradient, no step", "twelve sigmoid layers"
     ),
     "depth-oversmoothing": Cause(
         ("lr-too-small", "depth-vanishing-gradient", "rank-collapse"), "gradients of alike rows cancel", "GCN of 32"

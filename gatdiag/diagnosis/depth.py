@@ -7,7 +7,7 @@ from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, matrices
 from gatdiag.diagnosis.finding import Action, Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
-from gatdiag.diagnosis.wording import number
+from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
 
 _WIDER = "hidden_channels = 64  # a layer of one neuron passes on one number for each node"
@@ -148,6 +148,13 @@ def _keeps_size(facts: Facts) -> bool:
     return bool(norms) and norms[-1] > limit("norm-stays") * norms[0]
 
 
+def _size(facts: Facts) -> str:
+    """What became of the hidden outputs, in words."""
+    norms = _hidden(facts, "output_norm")
+    kept = norms[-1] / norms[0]
+    return "the outputs keep their size" if kept > 0.5 else f"the outputs shrink to {percent(kept)} of their size"
+
+
 def _is_deep(facts: Facts) -> bool:
     return len(facts.profile("output_norm")) >= limit("deep")
 
@@ -166,8 +173,8 @@ def _alike(facts: Facts) -> Finding | None:
         facts,
         "depth-oversmoothing",
         f"Over {len(mu)} graph convolutions the nodes become alike: relative mu falls from {number(values[0])} at "
-        f"{short(names[0])} to {number(low)}, while the outputs keep their size. The last layer has nothing left to "
-        "tell nodes apart by.",
+        f"{short(names[0])} to {number(low)}, while {_size(facts)}. The last layer has nothing left to tell nodes "
+        "apart by.",
         Evidence("smallest relative mu of the last layers", low),
         "alike",
         alike,
@@ -209,8 +216,7 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
         facts,
         code,
         f"The rows become multiples of one vector: the effective rank falls from {number(values[0])} to "
-        f"{number(values[-1], 4)} over {len(rank) + 1} layers, while the outputs keep their size. Nodes differ in "
-        "length only.",
+        f"{number(values[-1], 4)} over {len(rank) + 1} layers, while {_size(facts)}. Nodes differ in length only.",
         Evidence("effective rank of the last hidden output", values[-1]),
         "rank-few" if has_fallen else "rank-one",
         tuple(name for name in rank if rank[name] < limit("rank-few" if has_fallen else "rank-one")),

@@ -188,11 +188,12 @@ class Facts:
 
     @cached_property
     def progress(self) -> float:
-        """Share of `base` that is gone at the end; the median of the last tenth of the steps."""
+        """Share of `base` that is gone at the end: in the median of the last tenth of the steps, or last checkpoint."""
         values = self.finite_loss
         if not len(values) or not self.base > 0:
             return math.nan
-        return 1 - float(np.median(values[-max(3, len(values) // 10) :])) / self.base
+        last = 1 if self.is_of_checkpoints else max(3, len(values) // 10)
+        return 1 - float(np.median(values[-last:])) / self.base
 
     @cached_property
     def worst(self) -> float:
@@ -209,7 +210,9 @@ class Facts:
         """How the training went."""
         if self.is_rehearsal:
             return "untrained"
-        if self.is_of_checkpoints or not len(self.loss):
+        if self.is_of_checkpoints:  # which tell how far it came, and not whether it has come to an end
+            return "trained" if self.progress >= limit("trained") and not self.is_broken else "unknown"
+        if not len(self.loss):
             return "unknown"
         if self.is_broken:
             return "failing"

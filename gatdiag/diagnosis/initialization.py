@@ -13,6 +13,7 @@ from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import is_smoothed, layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.laws import relative_to_weights
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.units import saturated_at_start
 from gatdiag.diagnosis.wording import number, percent
@@ -20,6 +21,7 @@ from gatdiag.names import short
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.summary import has_role
 
+_ATTENTION_PACE = "update ratio of attention over that of features, deeper half of the layers"
 _UNKNOWN = "no initial norm of a feature weight was recorded"
 
 
@@ -160,6 +162,9 @@ def _stuck(facts: Facts) -> Finding | None:
         return None
     if facts.is_adam or is_smoothed(facts) or saturated_at_start(facts):
         return None  # Adam does not conserve c, and its steps stay long
+    imbalance = _imbalance(facts)
+    if imbalance < limit("imbalance"):
+        return None
     ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
     moves, over, attention = median(facts.step_ratio), median(facts.overshoot), _attention_pace(facts)
     shrinks = len(norms) >= 8 and ratio < limit("shrink")
@@ -174,17 +179,31 @@ def _stuck(facts: Facts) -> Finding | None:
     if not (shrinks or is_stiff or is_still):
         return None
     moving = f", and a step moves the weights by {number(moves)} of theirs" if math.isfinite(moves) else ""
+    if is_still:
+        threshold, what, value = "attention-still", _ATTENTION_PACE, attention
+    elif shrinks:
+        threshold, what, value = "shrink", "smallest norm of the last outputs over that of the first", ratio
+    elif facts.is_rehearsal:
+        threshold, what, value = "bound", "share of the weights that a step of overshoot 2 would move", 2 * moves / over
+    else:
+        threshold, what, value = "stiff", "overshoot, median", over
     return _finding(
         facts,
         f"In these {len(norms)} attention layers the weights that lead into each neuron and those that lead out of it "
         f"are out of balance: outputs shrink to {percent(ratio)} of their size{moving}. Gradient descent "
         "conserves that imbalance (c), so that no training repairs it.",
-        Evidence("update ratio of attention over that of features, deeper half of the layers", attention)
-        if math.isfinite(attention)
-        else Evidence("smallest norm of the last outputs over that of the first", ratio),
-        "attention-still" if is_still else "shrink" if shrinks else "bound" if facts.is_rehearsal else "stiff",
+        Evidence(what, value),
+        threshold,
         tuple(facts.profile("output_norm")),
+        Evidence("|c| over the squared norms that make it up, median over layers", imbalance),
     )
+
+
+def _imbalance(facts: Facts) -> float:
+    """|c| over the squared norms that make it up, before the first step; the median over layers, NaN if unknown."""
+    rows = facts.run.neurons
+    first = rows[rows["step"] == rows["step"].min()]
+    return median([*relative_to_weights(facts.run, first, first["c"], first=True).values()])
 
 
 def _attention_pace(facts: Facts) -> float:
@@ -201,7 +220,9 @@ def _attention_pace(facts: Facts) -> float:
     return median(found)
 
 
-def _finding(facts: Facts, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...]) -> Finding:
+def _finding(
+    facts: Facts, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...], *more: Evidence
+) -> Finding:
     lr = remedy.learning_rate(facts)
     line, actions = remedy.balanced(facts)
     again = remedy.optimizer(facts, lr=lr) if math.isfinite(lr) else remedy.optimizer(facts)
@@ -211,7 +232,7 @@ def _finding(facts: Facts, text: str, evidence: Evidence, threshold: str, layers
         facts.severity,
         "Neurons are out of balance from the start",
         text,
-        tuple(one for one in (evidence, moved) if math.isfinite(one.value)),
+        tuple(one for one in (evidence, *more, moved) if math.isfinite(one.value)),
         f"Threshold {said(threshold)}.",
         layers,
         steps=(0,),

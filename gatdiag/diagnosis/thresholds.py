@@ -35,6 +35,9 @@ THRESHOLDS: Final = {
     "gain-one": Threshold(12, "times Glorot's norm in one layer, with no small one to make up for it"),
     "gain-jump": Threshold(20, "factor from layer to layer; healthy 1 to 3.5, faulty 104; relative gradients differ "
     "by its square"),
+    "imbalance": Threshold(
+        0.01, "|c| over the squared norms that make it up; drawn at random 0.3 and more, balanced 1e-7"
+    ),
     "chance": Threshold(3, "times the loss of the best constant prediction at the first step"),
     # depth
     "explode": Threshold(30, "growth of the hidden outputs, first to last; healthy 0.12 to 10, faulty 7.8 to 3e7"),

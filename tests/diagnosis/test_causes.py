@@ -415,3 +415,47 @@ def test_adam_keeps_no_attention_network_out_of_balance(tmp_path, optimizer, exp
         optimizers=[{"class": "Any", "groups": [{"lr": 0.1, "parameters": held, **optimizer}]}],
     )
     assert any(finding.code == "init-unbalanced" for finding in diagnose(run)) == expected
+
+
+@pytest.mark.parametrize(("c", "expected"), [(0.5, True), (1e-7, False)])
+def test_a_network_in_balance_is_not_called_out_of_balance_however_little_it_moves(tmp_path, c, expected):
+    run = build(
+        tmp_path / "run",
+        layers={"output_norm": still(10.0 ** -np.arange(10))},
+        weights={"norm": still([1.0] * 10)},
+        neurons={"c": still([c, -c] * 9), "delta": still([0] * 18)},
+        logged={"loss": FLAT},
+    )
+    found = [finding for finding in diagnose(run) if finding.code == "init-unbalanced"]
+    assert bool(found) == expected
+    assert not found or [each.value for each in found[0].evidence] == [pytest.approx(1e-9), pytest.approx(2 * c)]
+
+
+def test_decay_stands_below_gradients_that_vanished_before_it_did_anything(tmp_path):
+    decayed = CASES["weight-decay-too-strong"][0](2)
+    decayed["weights"] = {name: np.tile(column, 5) for name, column in decayed["weights"].items()}
+    held = [f"convs.{number}.{name}" for number in range(5) for name in ("lin_l.weight", "att", "bias")]
+    decayed["optimizers"][0]["groups"][0]["parameters"] = held
+    run = build(tmp_path / "run", layers={"output_gradient_norm": still([1e-4, 1e-3, 0.01, 0.1, 1])}, **decayed)
+    verdict = diagnose(run).verdict
+    assert verdict.code == "depth-vanishing-gradient"
+    assert "weight-decay-too-strong" in {symptom.code for symptom in verdict.symptoms}
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"), [(1.0, "the outputs keep their size"), (0.1, "shrink to 10 % of their size")]
+)
+def test_what_became_of_the_outputs_is_said_as_it_was_measured(tmp_path, kept, said):
+    norms = [*np.geomspace(1, kept, 5).tolist(), 1.0]
+    run = build(tmp_path / "run", **depth("relative_mu", [0.8, 0.5, 0.3, 0.1, 1e-5, 1e-5], output_norm=norms))
+    (found,) = (finding for finding in diagnose(run) if finding.code == "depth-oversmoothing")
+    assert said in found.text
+
+
+def test_checkpoints_whose_loss_has_fallen_have_trained(tmp_path):
+    tables = depth("output_norm", [1, 2, 3, 4, 5, 2 * limit("explode"), 1])
+    falling = {name: table for name, table in tables.items() if name != "logged"} | {"logged": {"loss": FALLING}}
+    for name, given, state in (("still", tables, "unknown"), ("fell", falling, "trained")):
+        diagnosis = diagnose(build(tmp_path / name, cadence={"every": "checkpoint"}, **given))
+        assert diagnosis.state == state
+        assert (diagnosis.verdict.code == "depth-exploding-gradient") == (state == "unknown")

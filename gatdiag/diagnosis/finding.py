@@ -11,7 +11,8 @@ HEALTHY: Final = "healthy"
 _HEALTHY: Final = {  # state -> what is said where no check found anything
     "trained": "The network trains, and no check found anything wrong.",
     "partly": "The network trains, if not far yet, and no check found what would hold it back.",
-    "failing": "The network has hardly trained, and no check found why; it may have needed more steps.",
+    "failing": "The network has hardly trained, and no check found why; it may have needed more steps, or Adam in "
+    "place of plain gradient descent.",
     "unknown": "No check found anything wrong. Whether the network trains cannot be said: too few steps, or no loss, "
     "were recorded.",
     "untrained": "Nothing was found that would keep the network from training.",

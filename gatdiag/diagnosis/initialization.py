@@ -160,11 +160,9 @@ def _stuck(facts: Facts) -> Finding | None:
     is_judged = has_role(facts.run, ATTENTION) and facts.has_laws and facts.state in ("failing", "partly", "untrained")
     if not is_judged or len(norms) < 5 or facts.learns:
         return None
-    if facts.is_adam or is_smoothed(facts) or saturated_at_start(facts):
-        return None  # Adam does not conserve c, and its steps stay long
     imbalance = _imbalance(facts)
-    if imbalance < limit("imbalance"):
-        return None
+    if facts.is_adam or is_smoothed(facts) or saturated_at_start(facts) or imbalance < limit("imbalance"):
+        return None  # Adam does not conserve c, and its steps stay long
     ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
     moves, over, attention = median(facts.step_ratio), median(facts.overshoot), _attention_pace(facts)
     shrinks = len(norms) >= 8 and ratio < limit("shrink")
@@ -176,23 +174,26 @@ def _stuck(facts: Facts) -> Finding | None:
         # outputs that shrink a little less tell where attention stands still beside the features
         is_stuck = len(norms) >= 8 and ratio < limit("norm-stays")
     is_still = is_stuck and attention < limit("attention-still")
-    if not (shrinks or is_stiff or is_still):
+    shown = {
+        "attention-still": (is_still, _ATTENTION_PACE, attention),
+        "shrink": (shrinks, "smallest norm of the last outputs over that of the first", ratio),
+        "bound": (
+            is_stiff and facts.is_rehearsal,
+            "share of the weights that a step of overshoot 2 would move",
+            moves * limit("overshoot") / over if over else math.nan,
+        ),
+        "stiff": (is_stiff, "overshoot, median", over),
+    }
+    threshold = next((name for name, (holds, _, _) in shown.items() if holds), None)
+    if threshold is None:
         return None
     moving = f", and a step moves the weights by {number(moves)} of theirs" if math.isfinite(moves) else ""
-    if is_still:
-        threshold, what, value = "attention-still", _ATTENTION_PACE, attention
-    elif shrinks:
-        threshold, what, value = "shrink", "smallest norm of the last outputs over that of the first", ratio
-    elif facts.is_rehearsal:
-        threshold, what, value = "bound", "share of the weights that a step of overshoot 2 would move", 2 * moves / over
-    else:
-        threshold, what, value = "stiff", "overshoot, median", over
     return _finding(
         facts,
         f"In these {len(norms)} attention layers the weights that lead into each neuron and those that lead out of it "
         f"are out of balance: outputs shrink to {percent(ratio)} of their size{moving}. Gradient descent "
         "conserves that imbalance (c), so that no training repairs it.",
-        Evidence(what, value),
+        Evidence(*shown[threshold][1:]),
         threshold,
         tuple(facts.profile("output_norm")),
         Evidence("|c| over the squared norms that make it up, median over layers", imbalance),
@@ -226,6 +227,8 @@ def _finding(
     lr = remedy.learning_rate(facts)
     line, actions = remedy.balanced(facts)
     again = remedy.optimizer(facts, lr=lr) if math.isfinite(lr) else remedy.optimizer(facts)
+    if len(facts.gains) >= limit("adam") and facts.groups and not facts.is_adam:
+        again = remedy.adam(facts)
     moved = Evidence("share of the weights that a step moves, median", median(facts.step_ratio))
     return Finding(
         "init-unbalanced",

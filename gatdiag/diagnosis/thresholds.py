@@ -64,6 +64,8 @@ THRESHOLDS: Final = {
         "and more, stuck 6e-4"
     ),
     "deep": Threshold(4, "layers and more"),
+    "adam": Threshold(16, "layers, from which on balanced weights train in thousands of steps of gradient descent, and "
+    "in hundreds of Adam"),
     # units
     "dead": Threshold(0.9, "share of units that are zero at every node; healthy 0 to 0.69, faulty 1"),
     "one-hot": Threshold(0.5, "share of nodes whose largest coefficient is above 0.99; healthy 0 to 0.004, faulty "

@@ -459,3 +459,18 @@ def test_checkpoints_whose_loss_has_fallen_have_trained(tmp_path):
         diagnosis = diagnose(build(tmp_path / name, cadence={"every": "checkpoint"}, **given))
         assert diagnosis.state == state
         assert (diagnosis.verdict.code == "depth-exploding-gradient") == (state == "unknown")
+
+
+@pytest.mark.parametrize(
+    ("layers", "pasted"), [(10, "SGD(model.parameters(), lr=0.1)"), (20, "Adam(model.parameters(), lr=0.002)")]
+)
+def test_deep_attention_stacks_are_to_be_trained_by_adam(tmp_path, layers, pasted):
+    held = [f"convs.{number}.{name}" for number in range(layers) for name in ("lin_l.weight", "att", "bias")]
+    run = build(
+        tmp_path / "run",
+        layers={"output_norm": still(10.0 ** -np.arange(layers))},
+        weights={"norm": still([1.0] * layers)},
+        logged={"loss": FLAT},
+        optimizers=[{"class": "SGD", "groups": [{"lr": 0.1, "parameters": held}]}],
+    )
+    assert f"optimizer = torch.optim.{pasted}" in diagnose(run).verdict.remedy

@@ -39,8 +39,8 @@ class Quantity:
         paper: Where it comes from.
         metric: The function of `gatdiag.metrics` that computes it, together with others of its group in order if it
             returns several numbers.
-        takes: What that function is given of each layer: "x", or "x, edges"; "" where several columns are computed
-            together in another way.
+        takes: What that function is given: "x", or "x, edges", of each layer; "W", each parameter with two axes or more
+            that is no attention vector; "" where several columns are computed together in another way.
         symbol: The equation in plain characters, for an axis; the label where there is none.
         is_of_gradient: Whether it is measured of dL/dX in place of a layer's output X.
         is_share: Whether it is a number from 0 to 1.
@@ -58,7 +58,7 @@ class Quantity:
     low: str = ""
     paper: str = ""
     metric: str = ""
-    takes: Literal["", "x", "x, edges"] = ""
+    takes: Literal["", "x", "x, edges", "W"] = ""
     symbol: str = ""
     is_of_gradient: bool = False
     is_share: bool = False
@@ -323,6 +323,7 @@ _GROUPS = (
             low="the layer shrinks differences, and gradients",
             paper=_TAMING,
             metric="spectral_norm",
+            takes="W",
         ),
     ),
     _group(
@@ -542,6 +543,23 @@ GROUPS: Final[Mapping[str, Group]] = {group.name: group for group, _ in _GROUPS}
 def columns(table: TableName) -> tuple[Quantity, ...]:
     """The columns of a table, in order."""
     return tuple(quantity for quantity in QUANTITIES if quantity.table == table)
+
+
+def functions(table: TableName) -> dict[tuple[str, str, bool], list[Quantity]]:
+    """What functions of `gatdiag.metrics` are called with, one layer or weight matrix at a time, for a table.
+
+    Returns:
+        Name of the function, what it takes, whether of gradients -> the columns of what it returns, in order.
+
+    Example:
+        >>> [each.name for each in functions("layers")["ranks", "x", False]]
+        ['effective_rank', 'numerical_rank']
+    """
+    found: dict[tuple[str, str, bool], list[Quantity]] = {}
+    for each in columns(table):
+        if each.takes:
+            found.setdefault((each.metric, each.takes, each.is_of_gradient), []).append(each)
+    return found
 
 
 def quantity(table: TableName, column: str) -> Quantity:

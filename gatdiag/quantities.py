@@ -41,6 +41,9 @@ class Quantity:
             returns several numbers.
         takes: What that function is given: "x", or "x, edges", of each layer; "W", each parameter with two axes or more
             that is no attention vector; "" where several columns are computed together in another way.
+        combines: How several weights of a layer make one number: by the largest, the smallest, the mean weighted by the
+            number of entries, the norm of all entries together, or the ratio of two such norms (the largest where these
+            were not recorded).
         symbol: The equation in plain characters, for an axis; the label where there is none.
         is_of_gradient: Whether it is measured of dL/dX in place of a layer's output X.
         is_share: Whether it is a number from 0 to 1.
@@ -59,6 +62,7 @@ class Quantity:
     paper: str = ""
     metric: str = ""
     takes: Literal["", "x", "x, edges", "W"] = ""
+    combines: Literal["largest", "smallest", "mean", "norm", "gradient_norm / norm"] = "largest"
     symbol: str = ""
     is_of_gradient: bool = False
     is_share: bool = False
@@ -220,6 +224,7 @@ _GROUPS = (
             high="the weight grows",
             low="the weight shrinks",
             metric="norms",
+            combines="norm",
         ),
         Quantity(
             "gradient_norm",
@@ -230,6 +235,7 @@ _GROUPS = (
             high="gradients explode",
             low="gradients vanish",
             metric="norms",
+            combines="norm",
             symbol="‖∇W‖",
         ),
         Quantity(
@@ -241,6 +247,7 @@ _GROUPS = (
             low="the parameter hardly trains",
             paper=_BALANCE,
             metric="norms",
+            combines="gradient_norm / norm",
             symbol="‖∇W‖ / ‖W‖",
         ),
         Quantity(
@@ -266,6 +273,7 @@ _GROUPS = (
             low="every weight has moved",
             paper=_BALANCE,
             metric="change_fractions",
+            combines="mean",
             is_share=True,
         ),
         *(
@@ -280,6 +288,7 @@ _GROUPS = (
                 low="the layer is as it was initialized",
                 paper=_BALANCE,
                 metric="change_fractions",
+                combines="mean",
                 is_share=True,
             )
             for name, threshold in THRESHOLDS.items()

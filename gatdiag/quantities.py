@@ -37,8 +37,9 @@ class Quantity:
         high: What a high value means.
         low: What a low value means.
         paper: Where it comes from.
-        metric: The function of `gatdiag.metrics` that computes it, together with others of its group in order if it
-            returns several numbers.
+        metric: The function of `gatdiag.metrics` whose number it is. Where ``takes`` says what of, a recorder calls it,
+            and the numbers that it returns are its columns in order. Elsewhere a recorder calls what gives the same
+            number together with others: `measure` for all of the group "outputs", `norms_of_pieces` for norms.
         takes: What that function is given: "x", or "x, edges", of each layer; "W", each parameter with two axes or more
             that is no attention vector; "" where several columns are computed together in another way.
         combines: How several weights of a layer make one number: by the largest, the smallest, the mean weighted by the

@@ -1,8 +1,17 @@
 """The catalogue: every recorded column, described once. No torch.
 
-The schema of a run, what `metrics=` selects, the labels of figures, the tables of the report and the documentation all
-come from here. To record another quantity of layers, write its function in a file of `gatdiag.metrics`, a line below
-that names it in ``metric`` and says what it takes, and a test.
+The schema of a run, what `metrics=` selects, what recorders and checkpoints measure, the labels of figures and the
+documentation all come from here. Another quantity of a layer's output, of its gradient or of a weight matrix takes
+
+    its function    in a file of `gatdiag.metrics`, named as the column; one that returns several columns at once may
+                    be called in its place
+    its entry       in a group below: ``metric`` names what is called, ``takes`` says what with, ``combines`` how
+                    several weights of a layer make one number
+    its test        of the function, against an independent computation; what holds for every column (its schema, that
+                    it is recorded and described, how it scales) is tested by this catalogue
+
+and nothing else. A new group gets a place in the presets of `gatdiag.recorder.settings`, the page's tables show what
+`gatdiag.report.tables` names, and `gatdiag.recorder.backlog` says where a quantity of something else is taken.
 """
 
 from collections.abc import Mapping

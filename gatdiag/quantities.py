@@ -1,8 +1,17 @@
 """The catalogue: every recorded column, described once. No torch.
 
-The schema of a run, what `metrics=` selects, the labels of figures, the tables of the report and the documentation all
-come from here. To record another quantity of layers, write its function in a file of `gatdiag.metrics`, a line below
-that names it in ``metric`` and says what it takes, and a test.
+The schema of a run, what `metrics=` selects, what recorders and checkpoints measure, the labels of figures and the
+documentation all come from here. Another quantity of a layer's output, of its gradient or of a weight matrix takes
+
+    its function    in a file of `gatdiag.metrics`, named as the column; one that returns several columns at once may
+                    be called in its place
+    its entry       in a group below: ``metric`` names what is called, ``takes`` says what with, ``combines`` how
+                    several weights of a layer make one number
+    its test        of the function, against an independent computation; what holds for every column (its schema, that
+                    it is recorded and described, how it scales) is tested by this catalogue
+
+and nothing else. A new group gets a place in the presets of `gatdiag.recorder.settings`, the page's tables show what
+`gatdiag.report.tables` names, and `gatdiag.recorder.backlog` says where a quantity of something else is taken.
 """
 
 from collections.abc import Mapping
@@ -37,10 +46,14 @@ class Quantity:
         high: What a high value means.
         low: What a low value means.
         paper: Where it comes from.
-        metric: The function of `gatdiag.metrics` that computes it, together with others of its group in order if it
-            returns several numbers.
-        takes: What that function is given of each layer: "x", or "x, edges"; "" where several columns are computed
-            together in another way.
+        metric: The function of `gatdiag.metrics` whose number it is. Where ``takes`` says what of, a recorder calls it,
+            and the numbers that it returns are its columns in order. Elsewhere a recorder calls what gives the same
+            number together with others: `measure` for all of the group "outputs", `norms_of_pieces` for norms.
+        takes: What that function is given: "x", or "x, edges", of each layer; "W", each parameter with two axes or more
+            that is no attention vector; "" where several columns are computed together in another way.
+        combines: How several weights of a layer make one number: by the largest, the smallest, the mean weighted by the
+            number of entries, the norm of all entries together, or the ratio of two such norms (the largest where these
+            were not recorded).
         symbol: The equation in plain characters, for an axis; the label where there is none.
         is_of_gradient: Whether it is measured of dL/dX in place of a layer's output X.
         is_share: Whether it is a number from 0 to 1.
@@ -58,7 +71,8 @@ class Quantity:
     low: str = ""
     paper: str = ""
     metric: str = ""
-    takes: Literal["", "x", "x, edges"] = ""
+    takes: Literal["", "x", "x, edges", "W"] = ""
+    combines: Literal["largest", "smallest", "mean", "norm", "gradient_norm / norm"] = "largest"
     symbol: str = ""
     is_of_gradient: bool = False
     is_share: bool = False
@@ -220,6 +234,7 @@ _GROUPS = (
             high="the weight grows",
             low="the weight shrinks",
             metric="norms",
+            combines="norm",
         ),
         Quantity(
             "gradient_norm",
@@ -230,6 +245,7 @@ _GROUPS = (
             high="gradients explode",
             low="gradients vanish",
             metric="norms",
+            combines="norm",
             symbol="‖∇W‖",
         ),
         Quantity(
@@ -241,6 +257,7 @@ _GROUPS = (
             low="the parameter hardly trains",
             paper=_BALANCE,
             metric="norms",
+            combines="gradient_norm / norm",
             symbol="‖∇W‖ / ‖W‖",
         ),
         Quantity(
@@ -266,6 +283,7 @@ _GROUPS = (
             low="every weight has moved",
             paper=_BALANCE,
             metric="change_fractions",
+            combines="mean",
             is_share=True,
         ),
         *(
@@ -280,6 +298,7 @@ _GROUPS = (
                 low="the layer is as it was initialized",
                 paper=_BALANCE,
                 metric="change_fractions",
+                combines="mean",
                 is_share=True,
             )
             for name, threshold in THRESHOLDS.items()
@@ -323,6 +342,7 @@ _GROUPS = (
             low="the layer shrinks differences, and gradients",
             paper=_TAMING,
             metric="spectral_norm",
+            takes="W",
         ),
     ),
     _group(
@@ -542,6 +562,23 @@ GROUPS: Final[Mapping[str, Group]] = {group.name: group for group, _ in _GROUPS}
 def columns(table: TableName) -> tuple[Quantity, ...]:
     """The columns of a table, in order."""
     return tuple(quantity for quantity in QUANTITIES if quantity.table == table)
+
+
+def functions(table: TableName) -> dict[tuple[str, str, bool], list[Quantity]]:
+    """What functions of `gatdiag.metrics` are called with, one layer or weight matrix at a time, for a table.
+
+    Returns:
+        Name of the function, what it takes, whether of gradients -> the columns of what it returns, in order.
+
+    Example:
+        >>> [each.name for each in functions("layers")["ranks", "x", False]]
+        ['effective_rank', 'numerical_rank']
+    """
+    found: dict[tuple[str, str, bool], list[Quantity]] = {}
+    for each in columns(table):
+        if each.takes:
+            found.setdefault((each.metric, each.takes, each.is_of_gradient), []).append(each)
+    return found
 
 
 def quantity(table: TableName, column: str) -> Quantity:

@@ -2,10 +2,11 @@ import json
 from dataclasses import asdict
 
 import pytest
+import torch
 from matplotlib import mathtext
 
 from gatdiag import metrics
-from gatdiag.quantities import GROUPS, QUANTITIES, columns, gradient_name, quantity
+from gatdiag.quantities import GROUPS, QUANTITIES, columns, functions, gradient_name, quantity
 
 
 def test_a_column_of_a_table_is_there_once():
@@ -18,6 +19,19 @@ def test_every_measured_quantity_has_its_function():
         if each.table in ("layers", "parameters"):
             assert callable(getattr(metrics, each.metric)), each.name
             assert each.metric in metrics.__all__
+
+
+@pytest.mark.parametrize("table", ["layers", "parameters"])
+def test_what_a_recorder_calls_returns_its_columns_each_of_which_has_a_function_of_its_name(table):
+    edges = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
+    x = torch.tensor([[3.0, 0.0], [1.0, 2.0], [0.0, 0.5]])
+    for (metric, takes, is_of_gradient), found in functions(table).items():
+        given = (x, edges) if takes == "x, edges" else (x,)
+        values = getattr(metrics, metric)(*given)
+        values = values if isinstance(values, tuple) else (values,)
+        assert len(values) == len(found)
+        for each, value in zip(found, values, strict=True):
+            assert is_of_gradient or float(getattr(metrics, each.name)(*given)) == float(value), each.name
 
 
 def test_every_quantity_is_described():

@@ -7,15 +7,17 @@ from torch import Tensor
 
 from gatdiag import metrics
 from gatdiag.quantities import LEVELS, change_quantile
+from gatdiag.recorder.weights import OF_MATRICES, of_matrix
 from gatdiag.weight_change import FRACTIONS
 
 
-def measure(tensor: Tensor, *, spectral: bool = False) -> dict[str, float]:
+def measure(tensor: Tensor, *, matrix: bool = False) -> dict[str, float]:
     """Measure one parameter as a recorder does.
 
     Args:
         tensor: Any shape; axis 0 counts rows, all others are columns.
-        spectral: Measure the spectral norm of a matrix, too, which takes many times as long as all the rest.
+        matrix: Measure what is of matrices alone, too, if it is one: the spectral norm takes many times as long as all
+            the rest.
 
     Returns:
         Column of the table `parameters` -> value.
@@ -27,8 +29,8 @@ def measure(tensor: Tensor, *, spectral: bool = False) -> dict[str, float]:
     values = _values(tensor)
     norm = float(metrics.frobenius_norm(values))
     found = {"norm": norm, "non_finite": 0.0 if math.isfinite(norm) else float(metrics.non_finite_count(values))}
-    if spectral and tensor.dim() > 1:
-        found["spectral_norm"] = float(metrics.spectral_norm(values))
+    for metric in OF_MATRICES if matrix and tensor.dim() > 1 else ():
+        found |= of_matrix(metric, values)
     return found
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gatdiag.checkpoint.measures import changes, measure
 from gatdiag.checkpoint.state_dict import load_weights_
 from gatdiag.errors import InputError, ModelError
-from gatdiag.quantities import GROUPS
+from gatdiag.quantities import GROUPS, columns
 from gatdiag.recorder import meta
 from gatdiag.recorder.settings import Settings, select
 from gatdiag.roles import ATTENTION
@@ -24,7 +24,7 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 Saved: TypeAlias = tuple[int, Tensors, Mapping[str, float]]  # step, weights, what is logged with them
 Remarks: TypeAlias = Callable[[], Iterable[str]]  # asked for when all checkpoints are written
 
-_ALWAYS: Final = ("norm", "non_finite", "spectral_norm", "c")
+_ALWAYS: Final = ("norm", "non_finite", *(each.name for each in columns("parameters") if each.takes), "c")
 _OF_TWO: Final = ("changes", "quantiles")
 _CHANGES: Final = (*GROUPS["changes"].columns, *GROUPS["quantiles"].columns)
 # The optimizer's steps from one checkpoint to the next were not seen.
@@ -113,7 +113,7 @@ def record_weights(
 
 def _row(info: ParameterInfo, tensor: Tensor, reference: Tensors | None, *, quick: bool) -> dict[str, float]:
     attention = info.role == ATTENTION
-    row = measure(tensor, spectral=not quick and not attention)
+    row = measure(tensor, matrix=not quick and not attention)
     if reference is not None:
         row |= changes(reference.get(info.name), tensor, attention=attention, quick=quick)
     return row

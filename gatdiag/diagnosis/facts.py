@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gatdiag.diagnosis.finding import Severity
 from gatdiag.diagnosis.thresholds import limit
+from gatdiag.quantities import TableName
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import accuracies, logged, loss_name, score_kind, scores
@@ -240,6 +241,22 @@ class Facts:
     def severity(self) -> Severity:
         """Of a cause that would hinder a training that went like this one; what only the optimizer decides is open."""
         return "warning" if self.is_rehearsal and not self.groups else _SEVERITY[self.state]
+
+    # --- what changed -------------------------------------------------------------------------------------------------
+
+    def first_and_last(self, table: TableName, column: str) -> tuple[pd.DataFrame, pd.DataFrame] | str:
+        """The rows of the first and of the last step at which a column was measured; or why there are no two.
+
+        A check that compares them is skipped with that reason: columns that take long are measured at few steps.
+        """
+        frame: pd.DataFrame = getattr(self.run, table)
+        steps = frame["step"][self.run.measured(table, column)]
+        if not len(steps):
+            return f"{column} was not recorded"
+        first, last = steps.min(), steps.max()
+        if first == last:
+            return f"{column} was recorded once only"
+        return frame[frame["step"] == first], frame[frame["step"] == last]
 
     # --- parameters by step -------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ def overfitting(facts: Facts) -> Finding | str | None:
     train, val, losses = (_values(facts, name) for name in (names.get("train"), names.get("val"), loss))
     gap, fell, rose = median(train[-5:]) - median(val[-5:]), _fall(val), _rise(losses)
     if not (gap > limit("gap") or fell > limit("fell") or rose > limit("rose")):
-        return None
+        return None if np.isfinite([gap, fell, rose]).any() else "too few validation scores or losses were logged"
     what = f"the validation score is {percent(gap)} below that of training"
     if fell > limit("fell"):
         what = f"the validation score has fallen by {percent(fell)} of its best"

@@ -75,10 +75,12 @@ def conservation(facts: Facts) -> Finding | str | None:
     neurons = facts.run.neurons
     if not len(neurons):
         return "no conservation laws were recorded"
-    steps = (int(neurons["step"].iloc[0]), int(neurons["step"].iloc[-1]))
-    first, last = (neurons[neurons["step"] == step] for step in steps)
-    if len(first) != len(last) or steps[0] == steps[1]:
-        return "c was recorded once only"
+    found = facts.first_and_last("neurons", "c")
+    if isinstance(found, str):
+        return found
+    first, last = found
+    if len(first) != len(last):
+        return "c was not recorded of the same laws first and last"
     with np.errstate(invalid="ignore"):  # infinity less infinity
         moved = pd.Series(last["c"].to_numpy() - first["c"].to_numpy(), last.index)
     drift = relative_to_weights(facts.run, last, moved, first=True)
@@ -101,7 +103,7 @@ def conservation(facts: Facts) -> Finding | str | None:
         ),
         f"Flagged above {said('drift')}.",
         tuple(layer for layer in drift if drift[layer] > limit("drift")),
-        steps=steps,
+        steps=(int(first["step"].iloc[0]), int(last["step"].iloc[0])),
         figure="conservation",
         remedy="# nothing has to be done; torch.optim.SGD without momentum and decay, at a small rate, conserves c",
         falsified_by="With plain gradient descent at a tenth of the learning rate c drifts as far.",

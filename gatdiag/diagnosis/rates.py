@@ -204,7 +204,11 @@ def weight_decay(facts: Facts) -> Finding | str | None:
     decay = facts.setting("weight_decay")
     if facts.is_of_checkpoints or not len(facts.size):
         return "norms of weights were not recorded at each step"
-    if not decay or facts.size[0] == 0:
+    if not decay:
+        return None
+    if isinstance(found := facts.first_and_last("parameters", "norm"), str):
+        return found
+    if facts.size[0] == 0:
         return None
     rate = remedy.learning_rate(facts)
     shrunk = float(facts.size[-1] / facts.size[0])

@@ -9,8 +9,10 @@ from gatdiag.roles import FEATURE
 from gatdiag.summary import last_values, role_series
 
 
-def loss_not_falling(facts: Facts) -> Finding | None:
+def loss_not_falling(facts: Facts) -> Finding | str | None:
     """The lowest loss beside the first one. None unless it stayed where it was for long enough to say so."""
+    if len(facts.loss) == 1 and not facts.is_of_checkpoints:
+        return "the loss was logged once only"
     is_short = facts.is_of_checkpoints or facts.count < limit("steps") or not len(facts.loss)
     if is_short or facts.state in ("trained", "partly") or facts.is_broken:
         return None
@@ -33,12 +35,15 @@ def loss_not_falling(facts: Facts) -> Finding | None:
     )
 
 
-def unchanged_weights(facts: Facts) -> Finding | None:
+def unchanged_weights(facts: Facts) -> Finding | str | None:
     """Layers half of whose feature weights are bit for bit what they were."""
     series = role_series(facts.run, "unchanged_fraction", FEATURE)
     if facts.state == "trained" or not len(series):
         return None
-    shares = last_values(series[series["step"] > facts.run.parameters["step"].min()])
+    later = series[series["step"] > facts.run.parameters["step"].min()]
+    if not len(later):
+        return "unchanged_fraction was recorded once only"
+    shares = last_values(later)
     stuck = tuple(layer for layer in shares if shares[layer] >= limit("unchanged"))
     if not stuck:
         return None

@@ -32,7 +32,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gatdiag import metrics
 from gatdiag.metrics import smoothing
-from gatdiag.quantities import Quantity, columns
+from gatdiag.quantities import columns, functions
 from gatdiag.recorder import attention
 from gatdiag.recorder.backward import in_backward_pass
 from gatdiag.recorder.guard import Guard
@@ -48,11 +48,7 @@ _GROUPS: Final = {each.group for each in columns("layers")}
 _GROUPS_OF_OTHERS: Final = {each.group for each in columns("layers") if each.takes}
 _OF_OUTPUTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and not e.is_of_gradient]
 _OF_GRADIENTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and e.is_of_gradient]
-# What a function of `metrics` measures of one layer: its name, what it takes, whether of gradients -> the columns.
-_OTHERS: Final[dict[tuple[str, str, bool], list[Quantity]]] = {}
-for _each in columns("layers"):
-    if _each.takes:
-        _OTHERS.setdefault((_each.metric, _each.takes, _each.is_of_gradient), []).append(_each)
+_OTHERS: Final = functions("layers")  # what is measured of one layer: function, what it takes, whether of gradients
 _POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # of the loss's scale, by unit
 _SCALED: Final = {each.name: _POWERS[each.unit] for each in columns("layers") if each.unit in _POWERS}
 _GLOBAL_PRE_HOOKS: Final[dict[int, Any]] = module_hooks._global_forward_pre_hooks

@@ -4,7 +4,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from gatdiag import metrics
 from gatdiag.errors import InputError
-from gatdiag.quantities import LEVELS, change_quantile
+from gatdiag.quantities import LEVELS, change_quantile, functions
 from gatdiag.weight_change import FRACTIONS
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ Flat: TypeAlias = list[Tensor]  # one for each device and type
 Floats: TypeAlias = NDArray[np.float64]
 Guarded: TypeAlias = Callable[..., Any]  # calls what comes after a name
 
+# What a function of `metrics` measures of one weight matrix: its name -> the columns.
+OF_MATRICES: Final = {metric: found for (metric, *_), found in functions("parameters").items()}
 _MOST_ENTRIES = 1 << 20  # of parameters that are stacked at a time, so that they stay in a processor's cache
 _WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -190,10 +193,14 @@ class Weights:
             is_due = every & [["health" in sample.due] for sample in samples]
             found["non_finite"] = self._non_finite(weights, norm), is_due
             found["gradient_non_finite"] = self._non_finite(gradients, gradient_norm), is_due & has_gradient
-        for group, what, function in (
-            ("changes", "fractions of changed weights", self.changes),
-            ("quantiles", "quantiles of changes", self.quantiles),
-            ("spectral_norms", "spectral norms", self.spectral_norms),
+        for group, what, function, where in (
+            ("changes", "fractions of changed weights", self.changes, every),
+            ("quantiles", "quantiles of changes", self.quantiles, every),
+            *(
+                (of[0].group, " and ".join(one.label for one in of), partial(self.of_matrices, metric), self.is_matrix)
+                for metric, of in OF_MATRICES.items()
+                if any(each.name in columns for each in of)
+            ),
         ):
             is_due = np.array([group in sample.due for sample in samples])
             chosen = [sample for sample in samples if group in sample.due]
@@ -201,9 +208,7 @@ class Weights:
             for name, values in of_group.items():
                 of_all = np.full(norm.shape, np.nan)
                 of_all[is_due] = values
-                found[name] = of_all, every & is_due[:, np.newaxis]
-        if "spectral_norm" in found:
-            found["spectral_norm"][1][:, ~self.is_matrix] = False
+                found[name] = of_all, where & is_due[:, np.newaxis]
         kept = {
             name: np.ma.masked_array(values, mask=~(where & self.is_measurable))
             for name, (values, where) in found.items()
@@ -251,15 +256,16 @@ class Weights:
             for at, level in enumerate(LEVELS)
         }
 
-    def spectral_norms(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
-        """Spectral norms of the weights with two axes or more, except attention vectors."""
-        found = np.full((len(samples), len(self.names)), np.nan)
+    def of_matrices(self, metric: str, samples: Sequence["Sample"]) -> dict[str, Floats]:
+        """What a function of `metrics` measures of the weights with two axes or more, except attention vectors."""
+        found = {each.name: np.full((len(samples), len(self.names)), np.nan) for each in OF_MATRICES[metric]}
         for row, sample in enumerate(samples):
             for positions, sizes, _, _, flat in self._batches(sample.weights):
                 for position, piece in zip(positions, flat.split(sizes), strict=True):
                     if self.is_matrix[position]:
-                        found[row, position] = float(metrics.spectral_norm(piece.view(self._own.shapes[position])))
-        return {"spectral_norm": found}
+                        for name, value in of_matrix(metric, piece.view(self._own.shapes[position])).items():
+                            found[name][row, position] = value
+        return found
 
     def _by_parameter(
         self, of_samples: Sequence[Flat | None], measure: Callable[[list[Tensor], list[int]], Tensor]
@@ -280,6 +286,13 @@ class Weights:
         for (positions, sizes, initial, absolute), flat in zip(own, flats, strict=False):
             if not flat.is_complex():
                 yield positions, sizes, initial, absolute, flat[..., : len(initial)]
+
+
+def of_matrix(metric: str, weight: Tensor) -> dict[str, float]:
+    """The columns that a function of `metrics` measures of one weight matrix."""
+    found = getattr(metrics, metric)(weight)
+    values = found if isinstance(found, tuple) else (found,)
+    return {each.name: float(value) for each, value in zip(OF_MATRICES[metric], values, strict=True)}
 
 
 def _counts(flats: list[Tensor], sizes: list[int]) -> Tensor:

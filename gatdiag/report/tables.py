@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from gatdiag.diagnosis.wording import TIMES, number
 from gatdiag.names import one_line, short
-from gatdiag.quantities import columns
+from gatdiag.quantities import THRESHOLDS, gradient_name
 from gatdiag.report.equations import equation
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
@@ -20,10 +20,16 @@ Cell: TypeAlias = str | Markup | float | None  # None: a number that was not mea
 
 _LONGEST = 80  # characters of a name
 _LABELS = {"changed_fraction_005": "changed > 5 %", "changed_fraction_050": "changed > 50 %"}
-_APART = ("attention", "quantiles")  # shown with the gradients; too many for a table
-_OF_OUTPUTS = tuple(q.name for q in columns("layers") if "gradient" not in q.name and q.group not in _APART)
-_OF_GRADIENTS = tuple(q.name for q in columns("layers") if "gradient" in q.name or q.group == "attention")
-_OF_PARAMETERS = tuple(q.name for q in columns("parameters") if q.group not in _APART)
+# What is shown, as wide as a screen of 1280 pixels: a new column of the catalogue is shown once it stands here.
+_OUTPUTS = ("output_norm", "mu", "relative_mu", "dead_fraction", "non_finite")
+_ATTENTION = ("attention_entropy", "relative_attention_entropy", "attention_peak")
+_COARSE = ("dirichlet_energy", "rayleigh_quotient", "mad", "effective_rank", "numerical_rank")
+_OF_OUTPUTS = (*_OUTPUTS, *_COARSE)
+_OF_GRADIENTS = (*map(gradient_name, _OUTPUTS), *_ATTENTION, *map(gradient_name, _COARSE))
+_OF_PARAMETERS = (
+    "norm", "gradient_norm", "relative_gradient_norm", "update_ratio", "unchanged_fraction", *THRESHOLDS, "non_finite",
+    "gradient_non_finite", "spectral_norm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gatdiag.errors import InputError
-from gatdiag.quantities import TableName
+from gatdiag.quantities import TableName, quantity
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary.thinning import spaced
-from gatdiag.weight_change import FRACTIONS
 
 __all__ = [
     "has_role", "known_layers", "last_values", "layer_series",
@@ -59,9 +58,7 @@ def zero_norms(run: Run, column: str) -> NDArray[np.bool_]:
 def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
     """A column of the parameters' table with the parameters of one role combined in each layer.
 
-    Norms combine as the norm of all entries together; `relative_gradient_norm` as the ratio of the combined norms
-    (its largest value where the norms were not recorded); fractions as the mean weighted by the number of entries;
-    any other column as its largest value.
+    The catalogue says how; see `combines` of `gatdiag.quantities.Quantity`.
 
     Args:
         run: The run.
@@ -69,18 +66,19 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
         role: For example "feature weight" or "attention vector".
 
     Returns:
-        step, layer, value: layers without a parameter of that role have no rows, nor has a relative gradient norm
-        where all weights are zero (attention vectors at the first step, often). NaN stays NaN.
+        step, layer, value: layers without a parameter of that role have no rows, nor has a ratio to something that is
+        zero, as to attention vectors at the first step, often. NaN stays NaN.
     """
     keep = run.measured("parameters", column) & (run.parameters["role"] == role).to_numpy()
     frame = run.parameters.loc[keep]
     frame = frame[_codes(frame, run) >= 0]  # an edited meta.json may lack layers
     layers = len(run.layer_names)
     cells, cell = np.unique(frame["step"].to_numpy() * layers + _codes(frame, run), return_inverse=True)
-    value = _combined(run, frame, column, cell, len(cells))
+    how = quantity("parameters", column).combines
+    value = _combined(run, frame, column, how, cell, len(cells))
     kept = np.ones(len(cells), bool)
-    if column == "relative_gradient_norm":
-        kept = _largest(frame["norm"].to_numpy(np.float64), cell, len(cells)) != 0
+    if " / " in how:
+        kept = _largest(frame[how.split(" / ")[1]].to_numpy(np.float64), cell, len(cells)) != 0
     return _tidy(run, (cells // layers)[kept], (cells % layers)[kept], value[kept])
 
 
@@ -160,21 +158,20 @@ def without_layer(run: Run, curve: pd.DataFrame) -> pd.DataFrame:
     return curve.assign(layer=_names(run, np.full(len(curve), -1)))
 
 
-def _combined(run: Run, frame: pd.DataFrame, column: str, cell: NDArray[np.int64], count: int) -> Floats:
+def _combined(run: Run, frame: pd.DataFrame, column: str, how: str, cell: NDArray[np.int64], count: int) -> Floats:
     values = frame[column].to_numpy(np.float64, na_value=np.nan)
-    norms = ("gradient_norm", "norm")
-    if column in norms:
+    if how == "norm":
         return _norms(values, cell, count)
-    several = count < len(values)
-    if several and column == "relative_gradient_norm" and all(recorded(run, "parameters", each) for each in norms):
+    norms = how.split(" / ")
+    if len(norms) == 2 and count < len(values) and all(recorded(run, "parameters", each) for each in norms):
         above, below = (_norms(frame[name].to_numpy(np.float64), cell, count) for name in norms)
         with np.errstate(divide="ignore", invalid="ignore"):
             return above / below
-    if column in FRACTIONS:
+    if how == "mean":
         sizes = {parameter["name"]: float(np.prod(parameter["shape"])) for parameter in _parameters(run)}
         weight = frame["parameter"].astype(object).map(sizes).fillna(1.0).to_numpy(np.float64)
         return np.bincount(cell, weight * values, count) / np.bincount(cell, weight, count)
-    return _largest(values, cell, count)
+    return -_largest(-values, cell, count) if how == "smallest" else _largest(values, cell, count)
 
 
 def _norms(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:

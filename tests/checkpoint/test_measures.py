@@ -89,9 +89,9 @@ def test_changes_are_those_of_a_recorder(role, shape, dtype):
 def test_what_is_asked_for():
     tensor = RANDOM[:40, :30]
     exact = torch.linalg.matrix_norm(tensor.double(), 2).item()
-    assert measure(tensor, spectral=True)["spectral_norm"] == pytest.approx(exact, rel=1e-9)
+    assert measure(tensor, matrix=True)["spectral_norm"] == pytest.approx(exact, rel=1e-9)
     assert "spectral_norm" not in measure(tensor)
-    assert "spectral_norm" not in measure(tensor[0], spectral=True)
+    assert "spectral_norm" not in measure(tensor[0], matrix=True)
     assert changes(tensor, tensor, attention=False, quick=True).keys() == set(FRACTIONS)
     assert changes(tensor, tensor[:3], attention=False) == changes(None, tensor, attention=False) == {}
 
@@ -122,7 +122,7 @@ VALUES = torch.linspace(-3, 3, 60).view(5, 4, 3)
     ],
 )
 def test_tensors_of_every_shape_and_type(tensor):
-    measured = measure(tensor, spectral=True)
+    measured = measure(tensor, matrix=True)
     assert measured["norm"] == pytest.approx(tensor.double().norm().item(), rel=1e-6)
     if tensor.dim() > 1:
         assert dead(tensor) == dead_in_double(tensor)

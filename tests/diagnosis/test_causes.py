@@ -13,7 +13,9 @@ from gatdiag.diagnosis.laws import relative_to_weights
 from gatdiag.diagnosis.thresholds import limit
 from gatdiag.diagnosis.units import dead_weights
 from gatdiag.diagnosis.wiring import without_stored_gradient
+from tests.figures.odd_runs import recorded_run
 from tests.report.builder import build, rewrite_meta
+from tests.run.synthetic import synthetic_meta
 
 STEPS = 60
 FLAT = np.full(STEPS, 2.0)
@@ -165,6 +167,37 @@ def test_a_cause_is_flagged_beyond_its_threshold(tmp_path, code, factor):
         assert finding.evidence
         assert finding.figure in {figure.name for figure in gatdiag.figures.FIGURES}
         assert {*finding.layers} <= {f"convs.{number}" for number in range(9)}
+
+
+OF_WEIGHTS = {"parameter": np.arange(0, 6, 3), "gradient_norm": 0.1}
+DECAYING = [{"class": "SGD", "groups": [{"lr": 0.1, "weight_decay": 0.1, "parameters": ALL}]}]
+COMPARED = {  # code -> table, what is measured at each step, the column of which the first and the last are compared
+    "weight-decay-too-strong": ("parameters", OF_WEIGHTS, "norm"),
+    "unchanged-weights": ("parameters", OF_WEIGHTS, "unchanged_fraction"),
+    "optimizer-breaks-conservation": ("neurons", {"law": np.arange(2), "delta": 0.0}, "c"),
+    "loss-not-falling": ("steps", {"learning_rate": 0.1}, "loss"),
+}
+
+
+@pytest.mark.parametrize("code", COMPARED)
+def test_what_was_measured_at_one_step_only_is_not_compared_with_itself(tmp_path, code):
+    """As where a group is due at every fiftieth record."""
+    table, each, column = COMPARED[code]
+    meta = synthetic_meta(2, 2) | {"optimizers": DECAYING}
+    for name, steps in (("one", (0,)), ("two", (0, 50))):
+        rows = {step: {table: each | ({column: 1.0} if step in steps else {})} for step in range(STEPS)}
+        skipped = diagnose(recorded_run(tmp_path / name, meta, rows.__getitem__, STEPS)).skipped.get(code, "")
+        assert skipped.endswith("once only") == (name == "one")
+
+
+@pytest.mark.parametrize(("every", "judged"), [(15, False), (10, True)])
+def test_overfitting_is_not_denied_by_a_few_validation_losses(tmp_path, every, judged):
+    def rows(step):
+        return {"steps": {"loss": FALLING[step], **({} if step % every else {"val_loss": 1.0 + step})}}
+
+    diagnosis = diagnose(recorded_run(tmp_path / "run", synthetic_meta(2, 2), rows, STEPS))
+    assert (diagnosis.verdict.code == "overfitting") == judged
+    assert ("overfitting" not in diagnosis.skipped) == judged
 
 
 @pytest.mark.parametrize("code", ["init-too-small", "depth-vanishing-gradient", "depth-oversmoothing", "dead-units"])

@@ -11,7 +11,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import gatdiag
 from gatdiag import metrics
-from gatdiag.quantities import GROUPS, LEVELS, gradient_name
+from gatdiag.quantities import GROUPS, LEVELS, columns, gradient_name
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles
 from tests.recorder.loops import Gat, graph, loss_of
@@ -122,11 +122,14 @@ def test_changes(observed):
             assert close(row[[f"absolute_change_{level}" for level in levels]], absolute)
 
 
-def test_spectral_norms(observed):
-    for step, column in enumerate(of_parameters(observed, "spectral_norm")):
-        for name, value in column.items():
+@pytest.mark.parametrize("column", [each.name for each in columns("parameters") if each.takes])
+def test_what_is_of_matrices(observed, column):
+    for step, values in enumerate(of_parameters(observed, column)):
+        for name, value in values.items():
             if name.endswith("weight"):
-                assert close(value, torch.linalg.matrix_norm(observed.weights[step][name].double(), 2), 1e-5)
+                assert close(value, getattr(metrics, column)(observed.weights[step][name].double()), 1e-5)
+                if column == "spectral_norm":
+                    assert close(value, torch.linalg.matrix_norm(observed.weights[step][name].double(), 2), 1e-5)
             else:
                 assert math.isnan(value)
 
@@ -138,12 +141,12 @@ def test_layers(observed):
         "mu": lambda x: (x.double() - x.double().mean(0)).norm(),
         "relative_mu": lambda x: (x.double() - x.double().mean(0)).norm() / x.double().norm(),
         "dead_fraction": lambda x: (x == 0).all(0).double().mean(),
-        "effective_rank": metrics.effective_rank,
-        "numerical_rank": metrics.numerical_rank,
         "dirichlet_energy": lambda x: sum((x[i].double() - x[j].double()).square().sum() / 2 for i, j in edges.T),
-        "rayleigh_quotient": lambda x: metrics.rayleigh_quotient(x, edges),
-        "mad": lambda x: metrics.mad(x, edges),
     }
+    for each in columns("layers"):
+        if each.takes and not each.is_of_gradient:
+            of = getattr(metrics, each.name)
+            measures.setdefault(each.name, (lambda x, of=of: of(x, edges)) if each.takes == "x, edges" else of)
     for step in range(STEPS):
         table = observed.run.layers[observed.run.layers.step == step]
         assert table.layer.tolist() == ["convs.0", "convs.1", "convs.2"]

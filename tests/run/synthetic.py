@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gatdiag.quantities import QUANTITIES
+from gatdiag.quantities import columns as catalogue
 from gatdiag.run import Store
 
 LOGGED = ("loss", "train_accuracy", "val_accuracy", "test_accuracy")
@@ -161,15 +162,15 @@ class _Model:
     def layers(self, step: int) -> dict[str, Any]:
         count = len(self.depth)
         norm = 30 * 10 ** (-(3 if self.collapse else 0.3) * self.depth) * self.noise(count)
-        relative = 10 ** (-(5 if self.collapse else 0.4) * self.depth) * self.noise(count)
+        small = np.minimum(10 ** (-(5 if self.collapse else 0.4) * self.depth) * self.noise(count), 1)
         gradient = self.gradient_scale(step) * 3
         relative_gradient = np.minimum(0.9 * self.noise(count), 1)
         columns = {
             "step": step,
             "layer": np.arange(count),
             "output_norm": norm,
-            "mu": norm * np.minimum(relative, 1),
-            "relative_mu": np.minimum(relative, 1),
+            "mu": norm * small,
+            "relative_mu": small,
             "dead_fraction": 0.3 * self.middle * self.collapse,
             "non_finite": 0.0,
             "output_gradient_norm": gradient,
@@ -181,11 +182,11 @@ class _Model:
             "relative_attention_entropy": np.minimum(0.9 * self.noise(count), 1),
         }
         if step % COARSE == 0:
-            coarse = ("dirichlet_energy", "rayleigh_quotient", "mad", "effective_rank", "numerical_rank")
-            columns |= {name: np.minimum(relative, 1) * self.noise(count) for name in coarse}
-            columns |= {f"gradient_{name}": relative_gradient * self.noise(count) for name in coarse}
-            for name in ("effective_rank", "numerical_rank"):
-                columns[name] = 1 + self.neurons_a_layer / 2 * np.minimum(relative, 1)
+            coarse = [each for each in catalogue("layers") if each.takes]
+            for each in sorted(coarse, key=lambda each: each.is_of_gradient):
+                columns[each.name] = (relative_gradient if each.is_of_gradient else small) * self.noise(count)
+                if each.group == "ranks" and not each.is_of_gradient:
+                    columns[each.name] = 1 + self.neurons_a_layer / 2 * small
         return columns
 
     def parameters(self, step: int) -> dict[str, Any]:
@@ -211,7 +212,7 @@ class _Model:
             quantiles = dict(zip((0, 5, 25, 50, 75, 95, 100), (0.0, 0.01, 0.1, 0.3, 0.6, 1.5, 5.0), strict=True))
             columns |= {f"relative_change_q{q}": reach * value for q, value in quantiles.items()}
             columns |= {f"absolute_change_q{q}": 0.2 * reach * value for q, value in quantiles.items()}
-            columns["spectral_norm"] = 0.5 * norm
+            columns |= {each.name: 0.5 * norm for each in catalogue("parameters") if each.takes}
         return columns
 
     def neurons(self, step: int) -> dict[str, Any]:

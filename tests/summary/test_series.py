@@ -1,10 +1,12 @@
 import json
+import math
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from gatdiag.errors import InputError
+from gatdiag.quantities import Quantity
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import load
 from gatdiag.summary import (
@@ -63,6 +65,18 @@ def test_without_norms_the_relative_gradient_norm_is_the_largest_of_the_paramete
     ratios = {"parameter": np.arange(3), "relative_gradient_norm": [0.25, 0.5, 1.0]}
     run = recorded_run(tmp_path / "run", meta, lambda _: {"parameters": ratios}, 1)
     assert values(role_series(run, "relative_gradient_norm", FEATURE)) == {(0, "convs.0"): 0.5}
+
+
+@pytest.mark.parametrize(("how", "expected"), [("largest", 4.0), ("smallest", 1.5)])
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_other_columns_combine_as_the_catalogue_says(tmp_path, monkeypatch, how, expected, is_broken):
+    monkeypatch.setattr("gatdiag.summary.series.quantity", lambda *_: Quantity("spectral_norm", combines=how))
+    meta = synthetic_meta(1, 2)
+    meta["structure"]["layers"][0]["parameters"][1]["role"] = FEATURE
+    rows = {"parameter": np.arange(3), "spectral_norm": [4.0, math.nan if is_broken else 1.5, 9.0]}
+    run = recorded_run(tmp_path / "run", meta, lambda _: {"parameters": rows}, 1)
+    expected = {(0, "convs.0"): math.nan if is_broken else expected}
+    assert values(role_series(run, "spectral_norm", FEATURE)) == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.mark.parametrize("column", ["unchanged_fraction", "changed_fraction_005"])

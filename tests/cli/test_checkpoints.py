@@ -79,6 +79,7 @@ class TestInspect:
             f"convs.{number}" for number in range(10)
         ]
         assert "No problem found" in done.stdout
+        assert "(the page of --out says why)" in " ".join(done.stdout.split())
 
     def test_with_data_gradients_are_measured(self, saved):
         assert "relative" not in run("inspect", saved, "--model", FACTORY).stdout

@@ -49,6 +49,7 @@ found.loaded = performance.getEntriesByType("resource").map((one) => one.name).f
 found.focusable = [...document.querySelectorAll("a, button, [tabindex='0']")].every((one) => one.tabIndex >= 0);
 found.scrolled = [...document.querySelectorAll(".table-frame")].filter((one) => one.scrollWidth > one.clientWidth);
 found.scrolled = found.scrolled.length;
+found.cut = [...document.querySelectorAll("pre")].filter((one) => one.scrollWidth > one.clientWidth).length;
 found.empty = [...document.querySelectorAll("img.plot")].filter((one) => one.getBoundingClientRect().height < 40 &&
   one.checkVisibility()).length;
 document.body.innerHTML = "<pre id='found'></pre>";
@@ -91,7 +92,7 @@ def test_the_page_works_and_keeps_to_itself(report, tmp_path, which, width):
     assert found["wide"] <= 0
     assert found["loaded"] == []
     assert found["focusable"]
-    assert found["empty"] == 0
+    assert (found["empty"], found["cut"]) == (0, 0)
     assert width < 1280 or found["scrolled"] == 0
 
 

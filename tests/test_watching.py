@@ -51,6 +51,7 @@ def test_the_plain_call_records_until_it_is_finished(tmp_path):
     recorder.log(loss=2.0)
     recorder.finish()
     recorder.close()
+    assert repr(recorder) == f"<Recorder of {tmp_path / 'run'}: 2 steps>"
     assert steps_in(tmp_path / "run") == [0, 1]
     assert gatdiag.load(tmp_path / "run").steps.loss.dropna().tolist() == [1.0]
     assert status(tmp_path / "run") == "finished"

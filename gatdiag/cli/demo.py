@@ -78,7 +78,7 @@ def _print(runs: Sequence[Run], subject: str) -> None:
     console.print(subject)
     for run in runs:
         console.print(f"\nWith {spoken(run.name)} weights: {story(run)[-1]}")
-        print_diagnosis(diagnose(run))
+        print_diagnosis(diagnose(run), "the page")
 
 
 def spoken(name: str) -> str:

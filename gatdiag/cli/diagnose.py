@@ -56,7 +56,7 @@ def diagnose(
                     "Nothing was recorded, so there is nothing to judge; gatdiag report says what to do"
                 )
             else:
-                print_diagnosis(diagnosis)
+                print_diagnosis(diagnosis, "gatdiag diagnose --json")
     end([diagnosis for _, diagnosis, _ in found], fail_on)
 
 
@@ -89,8 +89,13 @@ def diagnosis_of(run: Run, inspection: Inspection | None) -> Diagnosis:
     return diagnose(run, weight_table(inspection))
 
 
-def print_diagnosis(diagnosis: Diagnosis) -> None:
-    """Print the findings, the verdict with all that belongs to it; or that there is none."""
+def print_diagnosis(diagnosis: Diagnosis, full: str) -> None:
+    """Print the findings, the verdict with all that belongs to it; or that there is none.
+
+    Args:
+        diagnosis: The diagnosis.
+        full: What says why checks were skipped.
+    """
     console = plain_console()
     verdict = diagnosis.verdict
     if not verdict.is_problem:
@@ -99,7 +104,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
         for line in _lines(finding, in_full=finding is verdict):
             console.print(printable(line.replace("\N{NO-BREAK SPACE}", " ")), soft_wrap=line.startswith("    "))
     if diagnosis.skipped:
-        console.print(f"Not checked: {', '.join(diagnosis.skipped)} (gatdiag diagnose --json says why)")
+        console.print(f"Not checked: {', '.join(diagnosis.skipped)} ({full} says why)")
 
 
 def headline(finding: Finding) -> str:

@@ -184,7 +184,7 @@ def _print(inspection: Inspection, rows: Sequence[Any], diagnosis: Diagnosis, wr
         console.print(f"{left_out} layers after {last} are not shown; the page of --out has all")
     for misfit in inspection.misfits:
         console.print(printable(f"the checkpoint does not fit the model: {shortened(misfit, _NOTE)}"))
-    print_diagnosis(diagnosis)
+    print_diagnosis(diagnosis, "the page of --out")
     for note in inspection.notes[:_NOTES]:
         console.print(printable(f"note: {shortened(note, _NOTE)}"))
     if len(inspection.notes) > _NOTES:

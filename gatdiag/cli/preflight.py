@@ -7,6 +7,7 @@ The JSON document has the keys ``version`` (1), ``model`` and ``inputs``, as giv
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +44,9 @@ def preflight(
     lr: Annotated[
         float | None, typer.Option(metavar="RATE", help="Its learning rate; its default if left out.")
     ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="Its weight decay; its default if left out.")
+    ] = None,
     as_json: AsJson = False,
     fail_on: FailOn = Level.error,
 ) -> None:
@@ -53,31 +57,31 @@ def preflight(
     from gatdiag.cli.model_case import load_case, load_target
     from gatdiag.rehearsal import preflight as look_ahead
 
-    if lr is not None and optimizer is None:
-        raise InputError("--lr is the learning rate of an optimizer: give --optimizer, too")
+    settings = {name: value for name, value in (("lr", lr), ("weight_decay", weight_decay)) if value is not None}
+    if settings and optimizer is None:
+        raise InputError("--lr and --weight-decay are of an optimizer: give --optimizer, too")
     with redirect_stdout(sys.stderr):
         case = load_case(factory, data, inputs, root, transform=transform)
         of_output = case.loss if loss is None else load_target(loss)
         if of_output is None:
             raise InputError("--inputs come without labels: give --loss PACKAGE.MODULE:FUNCTION")
-        made = None if optimizer is None else _optimizer(optimizer, case.model, lr)
+        made = None if optimizer is None else _optimizer(optimizer, case.model, settings)
         diagnosis = look_ahead(case.model, *case.args, loss=of_output, optimizer=made, **case.kwargs)
     if as_json:
         print_document({"version": 1, "model": factory, "inputs": case.source, **diagnosis.document()})
     else:
-        print_diagnosis(diagnosis)
+        print_diagnosis(diagnosis, "gatdiag preflight --json")
     end([diagnosis], fail_on)
 
 
-def _optimizer(name: str, model: nn.Module, lr: float | None) -> Optimizer:
+def _optimizer(name: str, model: nn.Module, settings: Mapping[str, Any]) -> Optimizer:
     from torch import optim
 
     kind = next((kind for known, kind in vars(optim).items() if known.lower() == name.lower()), None)
     if not isinstance(kind, type) or not issubclass(kind, optim.Optimizer) or kind is optim.Optimizer:
         raise InputError(f"--optimizer: expected a class of torch.optim, such as SGD or Adam, got {name!r}")
-    options: dict[str, Any] = {} if lr is None else {"lr": lr}
     try:
-        made: Optimizer = kind(model.parameters(), **options)
+        made: Optimizer = kind(model.parameters(), **settings)
     except (ValueError, TypeError) as error:
         raise InputError(f"--optimizer {name}: {error}") from error
     return made

@@ -14,6 +14,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "overwrite=True": "--overwrite",
     "in_place=True": "--in-place",
     'moments="drop"': "--moments drop",
+    "root=FOLDER": "--root FOLDER",
 }
 
 

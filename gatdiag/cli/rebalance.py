@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gatdiag.cli.inspect import sizes_of
-from gatdiag.cli.options import DATA_FOLDER, MODEL_OF_CHECKPOINT, Data, Inputs, Root, Transform
+from gatdiag.cli.options import DATA_FOLDER, MODEL_OF_CHECKPOINT, Data, Inputs, Overwrite, Root, Transform
 from gatdiag.cli.printing import as_options, plain_console
-from gatdiag.errors import InputError, OptimizerError
+from gatdiag.errors import InputError, ModelError, OptimizerError
 from gatdiag.names import listed, printable, quoted
 
 if TYPE_CHECKING:
@@ -48,10 +48,12 @@ def rebalance(
         _Moments, typer.Option(help="The optimizer's state: rescale it along, or drop it.")
     ] = _Moments.rescale,
     in_place: Annotated[bool, typer.Option("--in-place", help="Write over IN itself.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Rescale the weights of a checkpoint until its neurons balance; the function it computes stays the same.
 
-    Epoch, scheduler and all else in the file are carried over. The new file is written whole or not at all.
+    Epoch, scheduler and all else in the file are carried over. The new file is written whole or not at all; where no
+    neuron can be balanced there is none, and the status is 2.
     """
     from gatdiag.checkpoint import open_checkpoint, write_checkpoint
     from gatdiag.cli.model_case import load_case
@@ -60,6 +62,8 @@ def rebalance(
         raise InputError("Say where to: the name of a new file, or --in-place for the checkpoint itself")
     drop = moments == "drop"
     checkpoint = open_checkpoint(source)
+    if target is not None and target.is_file() and not (overwrite or target.samefile(source)):
+        raise InputError(f"{str(target)!r} exists: choose another name or --overwrite")
     if drop:
         checkpoint = replace(checkpoint, optimizer=None)
     with redirect_stdout(sys.stderr):  # the model's own code may print
@@ -74,7 +78,7 @@ def rebalance(
         in_place=in_place,
     )
     notes = [f"note: {note}" for note in checkpoint.notes]
-    if checkpoint.within and weights:
+    if checkpoint.within:
         under = quoted(".".join(checkpoint.within))
         notes.append(f"note: Only the weights under {under} are rescaled: averages of them are not")
     for line in (*lines, *_rounded(checkpoint, weights), *notes, f"written: {written}"):
@@ -102,7 +106,8 @@ def _balanced(
     options: dict[str, Any] = {"towards": towards, **case.kwargs}
     done = rebalance_(case.model, *case.args, **options)
     if not done.factors:
-        return {}, {}, ["no law was balanced: all weights stay as they are", *_skipped(done.skipped)]
+        reasons = "; ".join(_skipped(done.skipped)) or "the model has no laws"
+        raise ModelError(f"No law could be balanced, and nothing was written: {reasons}")
     lines = [
         f"{len(done.factors)} laws balanced: largest |c| {done.c_before:.3g} before, {done.c_after:.1e} after; largest "
         f"imbalance {done.imbalance_before:.3g} before, {done.imbalance_after:.1e} after; factors from "
@@ -154,7 +159,7 @@ def _moments(checkpoint: Checkpoint, scales: Mapping[str, Tensor]) -> dict[str, 
     """
     from gatdiag.remedies.moments import rescale_moments_
 
-    if checkpoint.optimizer is None or not scales:
+    if checkpoint.optimizer is None:
         return None
     if checkpoint.optimizer.others:
         raise OptimizerError(

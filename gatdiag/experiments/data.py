@@ -217,8 +217,8 @@ def _from_files(name: str, base: Path, split: int | None) -> Data:
             _keep(Path(mirror), files, base)
     except Exception as error:
         raise InputError(
-            f"the graph {name} is not to be had: expected its raw files below {base / files}, or a network to download "
-            f"them from ({type(error).__name__}: {error})"
+            f"the graph {name} is not to be had: expected its raw files below {base / files} (root=FOLDER sets "
+            f"another folder), or a network to download them from ({type(error).__name__}: {error})"
         ) from error
     for mask in _MASKS:
         if data[mask].dim() > 1:
@@ -227,9 +227,14 @@ def _from_files(name: str, base: Path, split: int | None) -> Data:
 
 
 def _read(source: Source, base: Path, options: Mapping[str, Any]) -> Data:
-    """Torch's random state is kept, from which a data set may draw."""
+    """Torch's random state is kept, from which a data set may draw.
+
+    What PyG makes of the raw files is not kept, so that it would print "Processing..." each time.
+    """
+    kind = getattr(datasets, source.data_set)
+    silent = type(kind.__name__, (kind,), {"log": property(lambda _: False, lambda *_: None)})
     with torch.random.fork_rng(devices=[]):
-        data: Data = getattr(datasets, source.data_set)(str(base / source.folder), **options)[0]
+        data: Data = silent(str(base / source.folder), **options)[0]
     return data
 
 

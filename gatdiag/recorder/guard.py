@@ -4,7 +4,10 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from types import FrameType
+from typing import Any, Final
+
+_INSIDE: Final = ("gatdiag", "torch", "torch_geometric")  # packages whose lines are not the user's
 
 
 class RecordingWarning(UserWarning):
@@ -45,7 +48,7 @@ class Guard:
         if what in self.failures:
             return
         self.failures[what] = message
-        _show(partial(warnings.warn, category=RecordingWarning, stacklevel=3), message)
+        _show(partial(warnings.warn, category=RecordingWarning, stacklevel=_level_of_user()), message)
 
     def say(self, message: str, step: int) -> None:
         """Warn of the training itself, in one line: it is about a step, and not about a line of code."""
@@ -58,6 +61,15 @@ def _show(warn: Callable[[str], Any], message: str) -> None:
         warn(text)
     except Exception:  # warnings are errors, or whoever shows them fails
         print(text, file=sys.stderr)  # noqa: T201
+
+
+def _level_of_user() -> int:
+    """The stacklevel for `_show`, called by `Guard.warn`, at which the innermost line of the user's own code is."""
+    frame: FrameType | None = sys._getframe(1)  # of `Guard.warn`
+    level = 2  # where `_show` is 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _text(error: Exception) -> str:

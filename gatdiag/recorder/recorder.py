@@ -116,6 +116,10 @@ class Recorder:
         self._members: Sequence[Optimizer] = ()  # those that make the step that is open
         self._process = os.getpid()
 
+    def __repr__(self) -> str:
+        """Where the run is, and how many steps were made."""
+        return f"<Recorder of {self.folder}: {self._counter.step} steps>"
+
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:

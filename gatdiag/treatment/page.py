@@ -40,7 +40,7 @@ def write_page(done: Treatment, ended_by: BaseException | None = None) -> Path:
     parts = {
         "Verdict": ("treatment", True),
         "What was measured": ("treatment-measured", section["shown"]),
-        "What to change": ("treatment-changed", section["shown"]),
+        section["change"]: ("treatment-changed", section["shown"]),
         "Each seed": ("treatment-seeds", section["seeds"].rows),
         "Other remedies": ("treatment-others", section["others"]),
     }
@@ -64,6 +64,7 @@ def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
         "sentence": _sentence(headline, shown, measures, len(done.seeds)),
         "warnings": [*_cut_short(ended_by), *_cautions("before", before), *_cautions("after", after)],
         "shown": shown,
+        "change": "What was changed" if shown and shown.changes else "What to change",
         "evidence": _evidence(shown, done.before),
         "pair": _pair(shown, before, after),
         "curves": _curves(before, after),

@@ -79,6 +79,7 @@ class TestInspect:
             f"convs.{number}" for number in range(10)
         ]
         assert "No problem found" in done.stdout
+        assert "(the page of --out says why)" in " ".join(done.stdout.split())
 
     def test_with_data_gradients_are_measured(self, saved):
         assert "relative" not in run("inspect", saved, "--model", FACTORY).stdout
@@ -228,6 +229,15 @@ class TestRebalance:
         assert run("rebalance", source, "--in-place").exit_code == 0
         assert source.read_bytes() != (saved / "epoch4.pt").read_bytes()
 
+    def test_another_file_is_only_replaced_when_told(self, saved, tmp_path):
+        (tmp_path / "out.pt").write_bytes(b"mine")
+        done = run("rebalance", saved / "epoch4.pt", tmp_path / "out.pt")
+        assert done.exit_code == 2
+        assert "exists: choose another name or --overwrite" in done.stderr
+        assert (tmp_path / "out.pt").read_bytes() == b"mine"
+        assert run("rebalance", saved / "epoch4.pt", tmp_path / "out.pt", "--overwrite").exit_code == 0
+        assert (tmp_path / "out.pt").read_bytes() != b"mine"
+
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
@@ -322,8 +332,9 @@ class TestRebalance:
         monkeypatch.chdir(tmp_path)
         torch.save(GCN(6, 8, 2, 3).state_dict(), tmp_path / "in.pt")
         done = run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt", "--model", "without_laws:make")
-        assert done.exit_code == 0, done.stderr
-        assert done.stdout.startswith("no law was balanced")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "No law could be balanced, and nothing was written: " in done.stderr
+        assert not (tmp_path / "out.pt").exists()
 
 
 class TestCompare:

@@ -35,6 +35,7 @@ def test_a_healthy_run_has_no_problem(folder):
     assert done.exit_code == 0
     assert done.stdout.startswith("No problem found.")
     assert "Not checked: input-nonfinite, " in done.stdout
+    assert "(gatdiag diagnose --json says why)" in " ".join(done.stdout.split())
 
 
 def test_a_run_without_a_step_is_not_called_healthy(tmp_path):

@@ -32,6 +32,7 @@ def test_a_network_that_will_train_ends_with_status_0(preflight):
     done = preflight("shelf:good", *GIVEN, "--optimizer", "adam", "--lr", "0.01")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "Nothing was found that would keep the network from training." in " ".join(done.stdout.split())
+    assert "(gatdiag preflight --json says why)" in " ".join(done.stdout.split())
 
 
 def test_one_that_will_not_ends_with_status_1_and_says_why(preflight):
@@ -48,11 +49,20 @@ def test_the_labels_of_a_graph_make_the_loss(preflight):
     assert json.loads(done.stdout)["verdict"]["code"] == "lr-too-large"
 
 
+def test_an_optimizer_has_the_weight_decay_that_is_given(preflight, monkeypatch):
+    made = []
+    monkeypatch.setattr("gatdiag.rehearsal.preflight", lambda *args, optimizer, **kwargs: made.append(optimizer) or {})
+    preflight("shelf:good", *GIVEN, "--optimizer", "SGD", "--lr", "0.1", "--weight-decay", "0.03")
+    preflight("shelf:good", *GIVEN, "--optimizer", "AdamW")
+    assert [optimizer.defaults["weight_decay"] for optimizer in made] == [0.03, 0.01]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["shelf:good", "--inputs", "shelf:inputs"], "--inputs come without labels: give --loss"),
         (["shelf:good", *GIVEN, "--lr", "1"], "give --optimizer, too"),
+        (["shelf:good", *GIVEN, "--weight-decay", "1"], "give --optimizer, too"),
         (["shelf:good", *GIVEN, "--optimizer", "Adan"], "expected a class of torch.optim, such as SGD or Adam"),
         (["shelf:good", *GIVEN, "--optimizer", "SGD", "--lr", "-1"], "--optimizer SGD: Invalid learning rate: -1.0"),
         (["shelf:good", *GIVEN, "--fail-on", "x"], "'x' is not one of"),

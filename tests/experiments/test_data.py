@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric import datasets
+from torch_geometric.data import InMemoryDataset
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.data import SOURCES, _keep, load_graph, prepared_graph
@@ -175,13 +176,31 @@ def test_what_is_downloaded_is_kept_below_the_root(root, tmp_path, monkeypatch):
 
 
 def test_what_is_printed_while_a_graph_is_read_is_kept_from_standard_output(tmp_path, monkeypatch, capsys):
-    def read(root, **options):
-        print("Processing...")  # noqa: T201
-        return [block_model()]
+    class Printing(list):
+        def __init__(self, root, **options):
+            print("Half a minute...")  # noqa: T201
+            super().__init__([block_model()])
 
-    monkeypatch.setattr(datasets, "Actor", read)
+    monkeypatch.setattr(datasets, "Actor", Printing)
     load_graph("actor", tmp_path)
-    assert capsys.readouterr() == ("", "Processing...\n")
+    assert capsys.readouterr() == ("", "Half a minute...\n")
+
+
+def test_pyg_does_not_print_that_it_processes(tmp_path, monkeypatch, capsys):
+    class Processed(InMemoryDataset):
+        processed_file_names = "data.pt"
+
+        def __init__(self, root):
+            super().__init__(root)
+            self.load(self.processed_paths[0])
+
+        def process(self):
+            self.save([block_model()], self.processed_paths[0])
+
+    monkeypatch.setattr(datasets, "Actor", Processed)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # in which PyG never prints
+    assert load_graph("actor", tmp_path).num_nodes == 400
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_file_that_is_there_is_never_replaced(tmp_path):
@@ -202,7 +221,7 @@ def test_a_download_that_fails_leaves_nothing_and_says_so(tmp_path, monkeypatch)
         raise OSError("no network")
 
     monkeypatch.setattr("torch_geometric.datasets.Planetoid.download", download)
-    with pytest.raises(InputError, match=r"graph Cora is not to be had.*planetoid/Cora.*OSError: no network"):
+    with pytest.raises(InputError, match=r"graph Cora is not to be had.*planetoid/Cora.*root=.*OSError: no network"):
         load_graph("Cora", root=tmp_path)
     assert not [*tmp_path.iterdir()]
 

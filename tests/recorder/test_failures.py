@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 import warnings
+from linecache import getline
 from unittest import mock
 
 import pytest
@@ -91,6 +92,21 @@ def test_a_metric_that_raises_is_lost_alone(tmp_path, monkeypatch, place, name, 
     assert not measured(lost)
     assert all(map(measured, still_there))
     assert any("out of order" in note for note in trained.run.meta["notes"])
+
+
+def test_a_warning_is_about_the_line_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setattr("gatdiag.metrics.smoothing.measure", lambda x: 1 / 0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(tmp_path / "run")
+        with gatdiag.watch(nn.Linear(2, 2), tmp_path / "other") as recorder:
+            recorder.log(text="no number")
+    lines = [getline(item.filename, item.lineno).strip() for item in caught if item.category is RecordingWarning]
+    assert {*lines} - {"recorder.finish()"} == {
+        "x = F.dropout(F.relu(conv(x, edge_index)), self.dropout, self.training)",
+        'recorder.log(text="no number")',
+        'with gatdiag.watch(nn.Linear(2, 2), tmp_path / "other") as recorder:',
+    }
 
 
 def test_where_warnings_are_errors_standard_error_has_to_do(tmp_path, monkeypatch, capsys):

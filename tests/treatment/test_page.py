@@ -129,6 +129,7 @@ def test_what_helped_is_shown_before_and_after_with_all_seeds(trained, tmp_path)
     assert "20 % to 40 %" in said
     assert "50 % to 90 %" in said
     assert "learning rate 1e-6, now 0.1" in said
+    assert (said.count("What was changed"), said.count("What to change")) == (2, 0)  # in the contents, and the heading
     assert FINDING.remedy in said
     assert "step over weights" in said
     assert "not flagged" in said

@@ -6,7 +6,9 @@ recording paused, lines end.
 """
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatdiag.figures.style import BROKEN, Canvas, inches, is_wide, layer_labels, ordered_colors, plain
 from gatdiag.quantities import QUANTITIES
+from gatdiag.run import Run
 from gatdiag.summary import spaced
 
 MARKS = {  # what the eye cannot see -> marker, color, words in the legend, height in the axis
@@ -199,11 +202,26 @@ def mark_handles(cases: set[str]) -> list[Line2D]:
     ]
 
 
-def step_axis(axes: Axes, steps: ArrayLike, *, margin: float = 0.01, label: bool = True) -> None:
-    """The axis of steps, from the first to the last and a margin (in parts of their distance) to both sides."""
-    values = np.asarray(steps, np.float64)
+_ALL_STEPS: ContextVar[tuple[int, ...]] = ContextVar("all steps", default=())
+
+
+@contextmanager
+def all_steps(run: Run) -> Iterator[None]:
+    """Within, each axis of steps is as long as the run, whatever of it a figure shows: figures can be compared."""
+    steps = run.steps["step"]
+    token = _ALL_STEPS.set((int(steps.iloc[0]), int(steps.iloc[-1])) if len(steps) else ())
+    try:
+        yield
+    finally:
+        _ALL_STEPS.reset(token)
+
+
+def step_axis(axes: Axes, steps: ArrayLike, *, room: float | None = None, label: bool = True) -> None:
+    """The axis of steps, from the first to the last and some room (by default 1 % of their distance) to both sides."""
+    values = np.append(np.asarray(steps, np.float64), _ALL_STEPS.get())
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-    room = margin * (high - low) if high > low else 0.5
+    if room is None:
+        room = 0.01 * (high - low) if high > low else 0.5
     axes.set_xlim(low - room, high + room)
     page = axes.get_figure(root=False)
     width = _LAID_OUT * axes.get_position().width * inches(page) if page is not None else 1.0

@@ -77,11 +77,26 @@ def shared_limits(values: Floats, kind: HeatKind, least: float = _SIGNED) -> Lim
     return low, high
 
 
-def heat_map(axes: Axes, table: pd.DataFrame, names: Sequence[str], kind: HeatKind, limits: Limits) -> set[str]:
+def heat_map(
+    axes: Axes,
+    table: pd.DataFrame,
+    names: Sequence[str],
+    kind: HeatKind,
+    limits: Limits,
+    steps: NDArray[np.int64] | None = None,
+) -> set[str]:
     """Draw a table of `heat_table` with the first layer on top.
 
+    Args:
+        axes: The axes.
+        table: The cells.
+        names: The layers, in order.
+        kind: Of colors.
+        limits: What the colors at their two ends stand for.
+        steps: Further steps over which the axis is to reach.
+
     Returns:
-        Which of "zero", "broken", "unmeasured" occur, for `heat_legend`.
+        Which of "zero", "broken", "unmeasured" (in this layer), "unrecorded" (in none) occur, for `heat_legend`.
     """
     starts, ends = table["step"].to_numpy(), table["until"].to_numpy()
     edges = np.unique(np.concatenate([starts, ends]))
@@ -100,10 +115,18 @@ def heat_map(axes: Axes, table: pd.DataFrame, names: Sequence[str], kind: HeatKi
         hit = np.append(broken[row], False)
         axes.fill_between(edges - 0.5, row - 0.5, row + 0.5, where=hit | np.roll(hit, 1), step="post",
                           facecolor="none", edgecolor=ZERO, hatch="/////", linewidth=0, rasterized=True)  # fmt: skip
-    step_axis(axes, edges - 0.5, margin=0, label=False)
+    step_axis(axes, np.append([edges[0], edges[-1] - 1], [] if steps is None else steps), room=0.5, label=False)
+    low, high = axes.get_xlim()
     axes.set_ylim(len(names) - 0.5, -0.5)
     layer_axis(axes, names, axis="y", limit=8)
-    cases = {"zero": zero, "broken": broken, "unmeasured": ~measured}
+    seen = measured.any(0)
+    is_longer = low < edges[0] - 0.5 or high > edges[-1] - 0.5
+    cases = {
+        "zero": zero,
+        "broken": broken,
+        "unmeasured": ~measured[:, seen],
+        "unrecorded": np.append(~seen, is_longer),
+    }
     return {case for case, hit in cases.items() if hit.any()}
 
 
@@ -116,8 +139,12 @@ def heat_legend(cases: set[str]) -> list[Patch]:
     patches = {
         "zero": Patch(facecolor=ZERO, edgecolor="#666666", linewidth=0.5, label="exactly 0"),
         "broken": Patch(facecolor=BROKEN, edgecolor=ZERO, hatch="/////", linewidth=0, label="NaN or infinite"),
+        "unrecorded": Patch(facecolor=UNMEASURED, label="not recorded"),
         "unmeasured": Patch(facecolor=UNMEASURED, label="no value"),
     }
+    if {"unrecorded", "unmeasured"} <= cases:  # which look the same
+        patches["unrecorded"] = Patch(facecolor=UNMEASURED, label="not recorded, or no value")
+        cases = cases - {"unmeasured"}
     return [patch for case, patch in patches.items() if case in cases]
 
 

@@ -101,12 +101,12 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
             note(axes, not_recorded(column))
             continue
         limits = float(part["color_low"].iloc[0]), float(part["color_high"].iloc[0])
-        cases |= heat_map(axes, part.astype({"until": np.int64}), names, kind, limits)
+        cases |= heat_map(axes, part.astype({"until": np.int64}), names, kind, limits, every)
         heat_bar(figure, [axes], kind, limits, symbol(column))
         axes.set_title(plain(quantity), loc="left")
         drawn.append(axes)
     for axes in drawn:
-        step_axis(axes, every, margin=0.5 / max(float(np.ptp(every)), 1), label=axes is drawn[-1])
+        step_axis(axes, every, room=0.5, label=axes is drawn[-1])
         axes.tick_params(labelbottom=axes is drawn[-1])
     legend_below(figure, [*heat_legend(cases), *entries])
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from matplotlib.backend_bases import get_registered_canvas_class
 
 from gatdiag.errors import InputError
 from gatdiag.figures import accuracy, curves, gradients, laws, overview, smoothing, weight_change
+from gatdiag.figures.axes import all_steps
 from gatdiag.figures.figure import Figure
 from gatdiag.figures.style import SIZES, style_context
 from gatdiag.run import Run
@@ -107,15 +109,18 @@ def render(
         values = table(chosen, runs, **options)
     content = BytesIO()
     with style_context(salt=f"gatdiag {chosen.name}"):
-        canvas = get_registered_canvas_class(format)(_drawn(chosen, values, SIZES[width], dpi))
+        canvas = get_registered_canvas_class(format)(_drawn(chosen, _listed(runs), values, SIZES[width], dpi))
         # not savefig, which draws everything twice
         getattr(canvas, f"print_{format}")(content, metadata=_METADATA[format])
     return content.getvalue()
 
 
-def _drawn(figure: Figure, values: pd.DataFrame, width: float, dpi: int) -> matplotlib.figure.Figure:
+def _drawn(
+    figure: Figure, runs: Sequence[Run], values: pd.DataFrame, width: float, dpi: int
+) -> matplotlib.figure.Figure:
     drawn = matplotlib.figure.Figure(figsize=(width, figure.height(values, width)), dpi=dpi, layout="constrained")
-    figure.draw(values, drawn)
+    with all_steps(runs[0]) if figure.per == "run" else nullcontext():
+        figure.draw(values, drawn)
     return drawn
 
 
@@ -150,8 +155,8 @@ def render_document(runs: Run | Sequence[Run], *, width: Width = "double") -> by
 
     content = BytesIO()
     with style_context(), PdfPages(content, metadata=_METADATA["pdf"]) as pages:
-        for _, figure, _, values in _applying(_listed(runs)):
-            pages.savefig(_drawn(figure, values, SIZES[width], 300))
+        for _, figure, of, values in _applying(_listed(runs)):
+            pages.savefig(_drawn(figure, of, values, SIZES[width], 300))
     return content.getvalue()
 
 

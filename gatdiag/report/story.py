@@ -8,7 +8,7 @@ from gatdiag.diagnosis.thresholds import limit
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, one_line, short
 from gatdiag.run import Run
-from gatdiag.summary import TrainingFacts, accuracies, compare, is_empty, score, training_facts
+from gatdiag.summary import TrainingFacts, accuracies, compare, is_empty, is_of_checkpoints, score, training_facts
 
 _NOTES = 3  # of the recorder, that are said at the beginning
 _SHOWN = "The page shows what was on disk when it was made."
@@ -124,7 +124,7 @@ def _what(run: Run, facts: TrainingFacts) -> str:
     frozen = f", {total - trainable:,} of them frozen" if trainable < total else ""
     made = f" of {layers} {kind}layer{'s' * (layers != 1)} with {total:,} parameters{frozen}" if layers else ""
     model = f"{short(run.meta['model'] or 'A model')}{made}"
-    if _is_of_checkpoints(run):
+    if is_of_checkpoints(run):
         saved = f"{facts.steps} saved checkpoint{'s' * (facts.steps != 1)}"
         return f"{model}, read off {saved}, the last of step {facts.last_step or 0:,}."
     optimizers = [short(optimizer_text(optimizer)) for optimizer in run.meta["optimizers"]]
@@ -132,13 +132,25 @@ def _what(run: Run, facts: TrainingFacts) -> str:
     seconds = float(run.steps["time"].max())
     time = f" in {duration(seconds)}" if seconds > 0 else ""
     steps = 0 if facts.last_step is None else facts.last_step + 1
-    return f"{model}, trained{by} for {steps:,} optimizer step{'s' * (steps != 1)}{time}."
+    trained = f"{model}, trained{by} for {steps:,} optimizer step{'s' * (steps != 1)}{time}."
+    return trained + _left_out(run, facts.recorded, steps)
+
+
+def _left_out(run: Run, recorded: int, steps: int) -> str:
+    """How few of the steps are in tables and figures, and why; "" if all are."""
+    every, budget = (run.meta["cadence"].get(name) for name in ("every", "budget"))
+    if not 0 < recorded < steps or (every == "1" and not budget):
+        return ""
+    why = f", to stay within {percent(budget)} of the training's time" if budget else f", as every={every} asks for"
+    more = "; every=1 records all" if every == "auto" else ""
+    what = "Layers" if len(run.layers) else "Parameters"
+    return f" {what} were recorded at {recorded:,} of {steps:,} steps{why}{more}."
 
 
 def _how(run: Run, facts: TrainingFacts) -> Iterator[str]:
     if not facts.steps:
         yield "No step was recorded, so there is nothing to say about the training."
-    elif facts.loss is None and _is_of_checkpoints(run):
+    elif facts.loss is None and is_of_checkpoints(run):
         yield "Checkpoints hold no loss; gatdiag inspect measures it if it is given the model and the data."
     elif facts.loss is None:
         yield "No loss was logged, so whether it trained cannot be said: recorder.log(loss=...) in the loop records it."
@@ -154,7 +166,3 @@ def _tested(run: Run) -> str:
     """The score of test data at the best step; "" if none was logged."""
     name, value = accuracies(run).get("test"), float(compare([run])["accuracy_test"].iloc[0])
     return f", where {short(name)} is {metric(name, value)}" if name and not math.isnan(value) else ""
-
-
-def _is_of_checkpoints(run: Run) -> bool:
-    return bool(run.meta["cadence"].get("every") == "checkpoint")

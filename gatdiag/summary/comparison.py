@@ -13,7 +13,14 @@ from gatdiag.quantities import QUANTITIES, columns
 from gatdiag.roles import ATTENTION, FEATURE, SCALE
 from gatdiag.run import Run
 from gatdiag.summary.series import layer_series, neuron_series, role_series
-from gatdiag.summary.training import accuracies, logged, loss_name, score_kind, training_facts
+from gatdiag.summary.training import (
+    accuracies,
+    is_of_checkpoints,
+    logged,
+    loss_name,
+    score_kind,
+    training_facts,
+)
 
 __all__ = [
     "compare", "default_variant", "depth", "differences", "mean_by", "normalization", "ranked", "results",
@@ -37,7 +44,8 @@ def compare(runs: Sequence[Run], variants: Mapping[str, str] | None = None) -> p
             its numbers, so that gat-xavier-L10-seed1 and gat-xavier-L20-seed2 belong together.
 
     Returns:
-        run, variant, depth, width, normalization, steps, first_loss, best_loss, last_loss, best_step,
+        run, variant, depth, width, normalization, steps (that were made), recorded (at how many of them layers were
+        recorded; parameters, if no layer was), first_loss, best_loss, last_loss, best_step,
         epochs_to_best (the step of the first best validation score, counted from 1), score (what it is by which the
         run is judged: "accuracy", "AUC", ...; None if nothing was logged), and for each split that score as accuracy_*
         at that step and as last_accuracy_*. NaN where nothing was logged.
@@ -65,7 +73,8 @@ def _row(run: Run, variants: Mapping[str, str]) -> dict[str, object]:
         "depth": depth(run),
         "width": width(run),
         "normalization": variants.get(run.name, normalization(run)),
-        "steps": facts.steps,
+        "steps": np.nan if facts.last_step is None or is_of_checkpoints(run) else facts.last_step + 1,
+        "recorded": facts.recorded,
         "first_loss": facts.first_loss,
         "best_loss": facts.best_loss,
         "last_loss": facts.last_loss,
@@ -103,7 +112,7 @@ def results(runs: Sequence[Run]) -> dict[str, list[float | None]]:
     words = {
         "accuracy_train": f"train {score}", "accuracy_val": f"validation {score}", "accuracy_test": f"test {score}",
         "best_step": "best step", "first_loss": "first loss", "best_loss": "best loss", "last_loss": "last loss",
-        "depth": "depth", "width": "width", "steps": "recorded steps",
+        "depth": "depth", "width": "width", "steps": "steps", "recorded": "recorded steps",
     }  # fmt: skip
     found = {word: [_entry(*one, name) for one in zip(runs, frame[name], strict=True)] for name, word in words.items()}
     return {word: values for word, values in found.items() if any(value is not None for value in values)}

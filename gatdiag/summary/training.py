@@ -8,8 +8,8 @@ import pandas as pd
 from gatdiag.run import Run
 
 __all__ = [
-    "TrainingFacts", "accuracies", "is_empty", "logged", "loss_name", "score", "score_kind", "scores", "split",
-    "training_facts",
+    "TrainingFacts", "accuracies", "is_empty", "is_of_checkpoints", "logged", "loss_name", "score", "score_kind",
+    "scores", "split", "training_facts",
 ]  # fmt: skip
 
 _SCORES = {  # what a logged scalar is -> the words in its name that say so
@@ -31,8 +31,9 @@ class TrainingFacts:
     """The course of one training.
 
     Attributes:
-        steps: How many steps were recorded.
-        last_step: The last recorded step; None if there is none.
+        steps: How many steps there is anything of: measurements, or what was logged.
+        recorded: At how many of them layers were recorded; parameters, if no layer was.
+        last_step: The last of them; None if there is none.
         loss: Name of the logged loss; None if none was logged.
         first_loss: Its first recorded value, NaN included.
         last_loss: Its last one.
@@ -44,6 +45,7 @@ class TrainingFacts:
     """
 
     steps: int
+    recorded: int
     last_step: int | None
     loss: str | None
     first_loss: float
@@ -67,6 +69,7 @@ def training_facts(run: Run) -> TrainingFacts:
     best_step = (chosen.idxmin() if mode == "min" else chosen.idxmax()) if len(chosen) else None
     return TrainingFacts(
         steps=len(step),
+        recorded=next((len(table["step"].unique()) for table in (run.layers, run.parameters) if len(table)), 0),
         last_step=int(step.iloc[-1]) if len(step) else None,
         loss=loss,
         first_loss=float(values.iloc[0]) if len(values) else np.nan,
@@ -82,6 +85,11 @@ def training_facts(run: Run) -> TrainingFacts:
 def is_empty(run: Run) -> bool:
     """True if no table of the run has a row."""
     return not any(len(table) for table in (run.steps, run.layers, run.parameters, run.neurons))
+
+
+def is_of_checkpoints(run: Run) -> bool:
+    """True if it was made of saved checkpoints, and not recorded in a training."""
+    return bool(run.meta["cadence"].get("every") == "checkpoint")
 
 
 def logged(run: Run, name: str) -> pd.Series:

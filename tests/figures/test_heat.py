@@ -7,7 +7,7 @@ from matplotlib.collections import FillBetweenPolyCollection, QuadMesh
 from matplotlib.colors import LogNorm, to_rgba
 from matplotlib.figure import Figure
 
-from gatdiag.figures.heat import heat_map, heat_table, shared_limits
+from gatdiag.figures.heat import heat_legend, heat_map, heat_table, shared_limits
 from gatdiag.figures.style import BROKEN, HEAT, ZERO
 
 NAMES = ["a", "b", "c"]
@@ -57,8 +57,25 @@ def test_each_kind_of_cell_is_told_apart():
     np.testing.assert_allclose(colors[1], [ordinary[2], to_rgba(BROKEN), to_rgba(BROKEN)])
     assert (colors[2, :, 3] == 0).all()  # no row: the ground shows
     assert cases == {"zero", "broken", "unmeasured"}
+    assert [patch.get_label() for patch in heat_legend(cases)] == ["exactly 0", "NaN or infinite", "no value"]
     (hatch,) = axes.findobj(FillBetweenPolyCollection)
     assert [path.get_extents().extents.tolist() for path in hatch.get_paths()] == [[0.5, 0.5, 2.5, 1.5]]
+
+
+@pytest.mark.parametrize(
+    ("names", "steps", "label"),
+    [
+        ("a", [0, 1, 2], "not recorded"),
+        ("a", [0, 1], None),
+        ("abc", [0, 1, 9], "not recorded, or no value"),
+        ("abc", [], "no value"),
+    ],
+)
+def test_what_was_not_recorded_is_told_from_what_a_layer_does_not_have(names, steps, label):
+    axes = Figure().subplots()
+    cases = heat_map(axes, heat_table(series([[1.0, 2.0]])), [*names], "log", (0.1, 10.0), np.array(steps, int))
+    assert axes.get_xlim() == (-0.5, max([1, *steps]) + 0.5)
+    assert [patch.get_label() for patch in heat_legend(cases)] == ([label] if label else [])
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def test_what_is_broken_is_marked_and_said(shown):
 
 def test_maps_and_lines_end_where_recording_paused(shown):
     loss, *maps = panels(shown(FIGURE, "paused")[1])
+    assert "not recorded" in words(shown(FIGURE, "paused")[1])
     for axes in maps[:2]:
         colors, edges = cells(axes)
         assert edges.tolist() == [*range(21), *range(1000, 1021), 3500, 3501, *range(6000, 6021)]

@@ -12,6 +12,7 @@ from PIL import Image
 
 from gatdiag.errors import InputError
 from gatdiag.figures import FIGURES, figures_for, render, render_document, save_figures, table
+from gatdiag.figures.rendering import _drawn
 from tests.figures.odd_runs import recorded_run
 from tests.run.synthetic import synthetic_meta
 
@@ -68,6 +69,20 @@ def test_png_is_drawn_once_and_has_the_size_of_a_column_at_300_dpi(runs, drawing
     assert len(drawings) == 1
     assert image.width == pytest.approx(inches * 300, abs=1)
     assert image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
+
+
+def test_all_figures_over_steps_are_as_long_as_the_run(tmp_path):
+    def rows(step):
+        measured = {"layers": {"layer": [0, 1], "mu": [1.0, 1.0]}, "parameters": {"parameter": [0], "norm": [1.0]}}
+        return {"steps": {"loss": 1.0}} | (measured if step < 4 else {})
+
+    run = recorded_run(tmp_path / "run", synthetic_meta(2, 2), rows, 101)
+    shown = {}
+    for figure in figures_for(run):
+        drawn = _drawn(figure, [run], table(figure, run), 6.75, 100)
+        shown |= {(figure.name, at): axes for at, axes in enumerate(drawn.axes) if axes.get_xlabel() == "step"}
+    assert {name for name, _ in shown} >= {"overview", "training_curves", "smoothing_over_training"}
+    assert {axes.get_xlim() for axes in shown.values()} <= {(-1.0, 101.0), (-0.5, 100.5)}
 
 
 def test_svg_keeps_text_as_text_and_is_the_same_each_time(runs):

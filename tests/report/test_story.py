@@ -4,6 +4,7 @@ import pytest
 
 from gatdiag.diagnosis.thresholds import limit
 from gatdiag.report.story import notes_text, optimizer_text, sizes, story, warnings
+from tests.figures.odd_runs import recorded_run
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_meta
 
@@ -21,6 +22,25 @@ def test_what_was_trained_is_told(tmp_path):
         in text
     )
     assert text.count("in 3 s") == 1  # seven steps of half a second, the first at 0
+
+
+@pytest.mark.parametrize(
+    ("every", "budget", "words"),
+    [
+        ("auto", 0.05, ", to stay within 5 % of the training's time; every=1 records all."),
+        ("10", 0.03, ", to stay within 3 % of the training's time."),
+        ("10", None, ", as every=10 asks for."),
+    ],
+)
+def test_how_few_steps_were_recorded_is_told_with_the_reason(tmp_path, every, budget, words):
+    def rows(step):
+        return {"steps": {"loss": 1.0}} | ({"layers": {"layer": [0], "mu": [1.0]}} if step % 10 == 0 else {})
+
+    meta = synthetic_meta(2, 2) | {"cadence": {"every": every, "budget": budget}}
+    (text, _) = story(recorded_run(tmp_path / "run", meta, rows, 25))
+    assert text.endswith(f"for 25 optimizer steps. Layers were recorded at 3 of 25 steps{words}")
+    (whole, _) = story(recorded_run(tmp_path / "whole", meta, rows, 1))
+    assert whole.endswith("for 1 optimizer step.")
 
 
 @pytest.mark.parametrize(

@@ -97,13 +97,14 @@ def test_layers_of_one_run_alone_are_left_out(tmp_path, plain):
 def test_results_are_the_loss_and_the_scores_at_the_best_step(tmp_path):
     model = nn.Linear(2, 2)
     for name, logged in (("a", {"val_acc": 0.5, "test_acc": 0.375}), ("b", {"val_auc": 0.25})):
-        with gatdiag.watch(model, tmp_path / name, metrics="fast") as recorder:
+        with gatdiag.watch(model, tmp_path / name, metrics="fast", every=1 + (name == "b")) as recorder:
             for step, loss in enumerate((3.0, 1.0, 2.0)):
                 recorder.step()
                 recorder.log(loss=loss, **{key: value - step / 8 for key, value in logged.items()})
     runs = [gatdiag.load(tmp_path / name) for name in "ab"]
     assert results(runs) == {
         "validation score": [0.5, 0.25], "test score": [0.375, None], "best step": [0, 0], "first loss": [3, 3],
-        "best loss": [1, 1], "last loss": [2, 2], "depth": [1, 1], "recorded steps": [3, 3],
+        "best loss": [1, 1], "last loss": [2, 2], "depth": [1, 1], "steps": [3, 3],
+        "recorded steps": [3, 2],
     }  # fmt: skip
     assert [*results(runs[:1])][:2] == ["validation accuracy", "test accuracy"]

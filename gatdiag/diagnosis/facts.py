@@ -16,7 +16,7 @@ from gatdiag.diagnosis.thresholds import limit
 from gatdiag.quantities import TableName
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import accuracies, logged, loss_name, score_kind, scores
+from gatdiag.summary import accuracies, is_of_checkpoints, logged, loss_name, score_kind, scores
 
 Floats: TypeAlias = NDArray[np.float64]
 State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
@@ -46,7 +46,7 @@ class Facts:
     @cached_property
     def is_of_checkpoints(self) -> bool:
         """It was made of saved checkpoints: no steps between them were seen."""
-        return bool((self.run.meta.get("cadence") or {}).get("every") == "checkpoint")
+        return is_of_checkpoints(self.run)
 
     @cached_property
     def signals(self) -> Mapping[str, Any]:

@@ -151,8 +151,8 @@ def _keeps_size(facts: Facts) -> bool:
 def _size(facts: Facts) -> str:
     """What became of the hidden outputs, in words."""
     norms = _hidden(facts, "output_norm")
-    kept = norms[-1] / norms[0]
-    return "the outputs keep their size" if kept > 0.5 else f"the outputs shrink to {percent(kept)} of their size"
+    kept = _ratio(norms[-1], norms[0])
+    return f"the outputs shrink to {percent(kept)} of their size" if kept <= 0.5 else "the outputs keep their size"
 
 
 def _is_deep(facts: Facts) -> bool:

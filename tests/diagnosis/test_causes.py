@@ -475,6 +475,13 @@ def test_decay_stands_below_gradients_that_vanished_before_it_did_anything(tmp_p
     assert "weight-decay-too-strong" in {symptom.code for symptom in verdict.symptoms}
 
 
+def test_outputs_that_begin_at_zero_are_no_traceback(tmp_path):
+    """The relative mu of zeros is undefined, and those of the layers behind them are not."""
+    mu, norms = [math.nan, 0.8, 0.5, 0.3, 1e-5, 1e-5], [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    run = build(tmp_path / "run", **depth("relative_mu", mu, output_norm=norms))
+    assert "depth-oversmoothing" in {finding.code for finding in diagnose(run)}
+
+
 @pytest.mark.parametrize(
     ("kept", "said"), [(1.0, "the outputs keep their size"), (0.1, "shrink to 10 % of their size")]
 )

@@ -14,9 +14,9 @@ and nothing else. A new group gets a place in the presets of `gatdiag.recorder.s
 `gatdiag.report.tables` names, and `gatdiag.recorder.backlog` says where a quantity of something else is taken.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 TableName: TypeAlias = Literal["steps", "layers", "parameters", "neurons"]
 
@@ -579,6 +579,12 @@ def functions(table: TableName) -> dict[tuple[str, str, bool], list[Quantity]]:
         if each.takes:
             found.setdefault((each.metric, each.takes, each.is_of_gradient), []).append(each)
     return found
+
+
+def by_column(of: Sequence[Quantity], found: Any) -> dict[str, Any]:
+    """What one of these functions returned, a number or several, by the columns that it is of."""
+    values = found if isinstance(found, tuple) else (found,)
+    return {each.name: value for each, value in zip(of, values, strict=True)}
 
 
 def quantity(table: TableName, column: str) -> Quantity:

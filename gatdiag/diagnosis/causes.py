@@ -109,8 +109,7 @@ CAUSES: Final[dict[str, Cause]] = {
         (*_FORWARD, "lr-too-small"), "weights near zero shrink outputs and gradients", "weight decay of 0.5"
     ),
     "lr-too-large": Cause(
-        ("dead-units", "attention-saturated", "depth-oversmoothing", "rank-collapse", "depth-vanishing-gradient",
-         "weight-decay-too-strong", "optimizer-breaks-conservation"),
+        ("dead-units", "attention-saturated", "depth-oversmoothing", "rank-collapse", "optimizer-breaks-conservation"),
         "a step that throws the weights away kills units and saturates softmaxes",
         "learning rate of 100",
     ),

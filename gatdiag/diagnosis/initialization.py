@@ -226,9 +226,10 @@ def _finding(
 ) -> Finding:
     lr = remedy.learning_rate(facts)
     line, actions = remedy.balanced(facts)
-    again = remedy.optimizer(facts, lr=lr) if math.isfinite(lr) else remedy.optimizer(facts)
     if len(facts.gains) >= limit("adam") and facts.groups and not facts.is_adam:
         again = remedy.adam(facts)
+    else:
+        again = remedy.optimizer(facts, **({"lr": lr} if math.isfinite(lr) else {}))
     moved = Evidence("share of the weights that a step moves, median", median(facts.step_ratio))
     return Finding(
         "init-unbalanced",

@@ -11,9 +11,9 @@ What is exported is what a recorder, a series of checkpoints and remedies comput
 - `attention`: entropy of attention
 - `lipschitz`: bounds on how far gradients can grow through attention with LipschitzNorm
 
-A metric of a layer's output that is not in the pass that `smoothing` makes is a function of X, or of X and the edges:
-written in one of these files, with its name in the file's ``__all__``, and named in a line of `gatdiag.quantities`,
-which is all that it takes to be recorded, of X and of dLoss/dX.
+A metric of a layer's output that is not in the pass that `smoothing` makes is a function of X, or of X and the edges;
+one of a weight matrix is a function of W. Its name stands in its file's ``__all__``; what else it takes to be recorded
+is listed in `gatdiag.quantities`.
 
 The same everywhere:
 - Results are float64 on the inputs' device. Arithmetic is float64 too, whatever the inputs' type, because squares of

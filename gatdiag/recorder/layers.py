@@ -32,7 +32,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gatdiag import metrics
 from gatdiag.metrics import smoothing
-from gatdiag.quantities import columns, functions
+from gatdiag.quantities import by_column, columns, functions
 from gatdiag.recorder import attention
 from gatdiag.recorder.backward import in_backward_pass
 from gatdiag.recorder.guard import Guard
@@ -388,8 +388,7 @@ class LayerRecorder:
             label = " and ".join(each.label for each in _OTHERS[key])
             found = self._guard(label, getattr(metrics, metric), *given)
             if found is not None:
-                values = found if isinstance(found, tuple) else (found,)
-                others |= {each.name: value for each, value in zip(_OTHERS[key], values, strict=True)}
+                others |= by_column(_OTHERS[key], found)
 
     def _edges(self, inputs: tuple[Any, ...], nodes: int) -> Tensor | None:
         """The edges a layer was given, or those that a layer before it was given, if they fit its output."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gatdiag import metrics
 from gatdiag.errors import InputError
-from gatdiag.quantities import LEVELS, change_quantile, functions
+from gatdiag.quantities import LEVELS, by_column, change_quantile, functions
 from gatdiag.weight_change import FRACTIONS
 
 if TYPE_CHECKING:
@@ -290,9 +290,8 @@ class Weights:
 
 def of_matrix(metric: str, weight: Tensor) -> dict[str, float]:
     """The columns that a function of `metrics` measures of one weight matrix."""
-    found = getattr(metrics, metric)(weight)
-    values = found if isinstance(found, tuple) else (found,)
-    return {each.name: float(value) for each, value in zip(OF_MATRICES[metric], values, strict=True)}
+    found = by_column(OF_MATRICES[metric], getattr(metrics, metric)(weight))
+    return {name: float(value) for name, value in found.items()}
 
 
 def _counts(flats: list[Tensor], sizes: list[int]) -> Tensor:

@@ -1,7 +1,8 @@
 """What tensors at the edges of a model say: statistics of its inputs and outputs, and the loss that made dL/dout.
 
 The gradient at the output gives the loss away: k (softmax(o) - onehot) is that of cross-entropy on logits o, and
--k onehot that of `nll_loss`; its smallest entry is the label. Nothing is asked of the loss itself.
+-k onehot that of `nll_loss`; its smallest entry is the label. Nothing is asked of the loss itself. A softmax or sigmoid
+between the output and a loss that squashes once more is a part of that gradient, too.
 """
 
 from typing import Any, Final
@@ -12,9 +13,12 @@ from torch import Tensor
 from gatdiag.metrics.smoothing import as_rows
 
 _FITS: Final = 1e-2  # misfit relative to dL/dout
+_CLEARLY: Final = 10.0  # times better a loss fits that squashes twice: near o = 0 it is alike to one that does it once
 _MOST: Final = 5000  # rows that are looked at
 _CHUNK: Final = 2**18  # entries that fit into a cache
 _TINY: Final = 1e-300
+# Losses on logits that are given probabilities -> what makes them of the output.
+TWICE: Final = {"cross-entropy-of-softmax": "softmax", "bce-logits-of-sigmoid": "sigmoid"}
 _VIEWS: Final = ("View", "Squeeze", "Index", "Unsqueeze", "Reshape", "Clone", "Select", "Slice", "ToCopy", "Alias")
 
 
@@ -68,11 +72,13 @@ def criterion(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
         return "", float("nan"), None
     shapes, labels = _shapes(o, g)
     misfits = {name: _misfit(g, shape) for name, shape in shapes.items()}
-    best = min(misfits, key=misfits.__getitem__)
+    best = min(misfits, key=lambda name: misfits[name] * (_CLEARLY if name in TWICE else 1.0))
     if not misfits[best] < _FITS:
         return "", misfits[best], None
     if best.startswith("bce"):
         labels = torch.bincount((g < 0).flatten().long(), minlength=2) if g.shape[1] == 1 else None
+    elif best in TWICE:
+        labels = None  # the smallest entry need not be the label
     return best, misfits[best], labels
 
 
@@ -92,18 +98,27 @@ def implied_targets(o: Tensor, gradient: Tensor) -> dict[str, float]:
 
 def _shapes(o: Tensor, g: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
     """Each loss's gradient up to a factor; the labels that it would have."""
-    target = (g < 0).double()
-    shapes = {"bce-logits": o.sigmoid() - target}
+    target, p = (g < 0).double(), o.sigmoid()
+    shapes = {"bce-logits": p - target, "bce-logits-of-sigmoid": p * (1 - p) * (p.sigmoid() - target)}
     if bool((o >= 0).all()) and bool((o <= 1).all()):
         shapes["bce"] = (o - target) / (o * (1 - o)).clamp(min=1e-12)
     if g.shape[1] < 2:
         return shapes, None
     label = g.argmin(1)
-    onehot = torch.zeros_like(g).scatter_(1, label[:, None], 1.0)
-    shapes |= {"cross-entropy": o.softmax(1) - onehot, "nll": -onehot}
+    onehot, p = _onehot(label, g), o.softmax(1)
+    twice = p.softmax(1) - _onehot((g / p.clamp(min=_TINY)).argmin(1), g)
+    shapes |= {
+        "cross-entropy": p - onehot,
+        "nll": -onehot,
+        "cross-entropy-of-softmax": p * (twice - (p * twice).sum(1, keepdim=True)),
+    }
     if bool((o >= 0).all()):
         shapes["nll-of-p"] = -onehot / o.clamp(min=1e-30)
     return shapes, torch.bincount(label, minlength=g.shape[1])
+
+
+def _onehot(label: Tensor, g: Tensor) -> Tensor:
+    return torch.zeros_like(g).scatter_(1, label[:, None], 1.0)
 
 
 def _misfit(g: Tensor, shape: Tensor) -> float:

@@ -29,7 +29,24 @@ LOSSES = {
     "bce-logits": (OUT, lambda o: F.binary_cross_entropy_with_logits(o, TARGET)),
     "bce": (OUT.sigmoid(), lambda o: F.binary_cross_entropy(o, TARGET)),
     "mse": (OUT, lambda o: F.mse_loss(o, TARGET)),
+    "cross-entropy-of-softmax": (OUT, lambda o: F.cross_entropy(o.softmax(1)[MASK], LABELS[MASK])),
+    "bce-logits-of-sigmoid": (OUT, lambda o: F.binary_cross_entropy_with_logits(o.sigmoid(), TARGET)),
 }
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-2, 1.0, 10.0])
+def test_a_loss_that_squashes_twice_is_told_from_one_that_squashes_once(scale):
+    for dtype in (torch.float64, torch.float32):
+        o = (scale * OUT).to(dtype)
+        for squash, name in ((lambda o: o, "cross-entropy"), (lambda o: o.softmax(1), "cross-entropy-of-softmax")):
+            g = gradient(o, lambda o, squash=squash: F.cross_entropy(squash(o), LABELS))
+            assert criterion.criterion(o, g)[0] == name
+
+
+def test_a_rough_gradient_is_not_said_to_be_of_a_loss_that_squashes_twice():
+    for scale in (1e-4, 1e-3, 1e-2):
+        g = gradient(scale * OUT, lambda o: F.cross_entropy(o, LABELS)).half().double()
+        assert criterion.criterion(scale * OUT, g)[0] == "cross-entropy"
 
 
 @pytest.mark.parametrize("name", LOSSES)

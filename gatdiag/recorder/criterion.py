@@ -14,7 +14,8 @@ from gatdiag.metrics.smoothing import as_rows
 
 _FITS: Final = 1e-2  # misfit relative to dL/dout
 _CLEARLY: Final = 10.0  # times better a loss fits that squashes twice: near o = 0 it is alike to one that does it once
-_MOST: Final = 5000  # rows that are looked at
+_MOST: Final = 5000  # rows whose labels are looked at
+_SOME: Final = 500  # of these, whose gradient is compared with that of losses
 _CHUNK: Final = 2**18  # entries that fit into a cache
 _TINY: Final = 1e-300
 # Losses on logits that are given probabilities -> what makes them of the output.
@@ -64,22 +65,26 @@ def last_operation(o: Tensor) -> str:
 
 
 def criterion(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
-    """The loss whose gradient at the output this is, from the two alone."""
-    o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
+    """The loss whose gradient at the output this is, from the two alone, its misfit, and how often labels occur."""
+    o, g = as_rows(o.detach()), as_rows(gradient.detach())
     live = (g != 0).any(1)
-    o, g = o[live][:_MOST], g[live][:_MOST]
+    o, g = o[live][:_MOST].double(), g[live][:_MOST].double()
     if not len(g) or not bool(o.isfinite().all()) or not bool(g.isfinite().all()):
         return "", float("nan"), None
-    shapes, labels = _shapes(o, g)
-    misfits = {name: _misfit(g, shape) for name, shape in shapes.items()}
+    misfits = {name: _misfit(g[:_SOME], shape) for name, shape in _shapes(o[:_SOME], g[:_SOME]).items()}
     best = min(misfits, key=lambda name: misfits[name] * (_CLEARLY if name in TWICE else 1.0))
     if not misfits[best] < _FITS:
         return "", misfits[best], None
-    if best.startswith("bce"):
-        labels = torch.bincount((g < 0).flatten().long(), minlength=2) if g.shape[1] == 1 else None
-    elif best in TWICE:
-        labels = None  # the smallest entry need not be the label
-    return best, misfits[best], labels
+    return best, misfits[best], _labels(best, g)
+
+
+def _labels(name: str, g: Tensor) -> Tensor | None:
+    """How often each occurs, where the gradient tells."""
+    if name.startswith("bce"):
+        return torch.bincount((g < 0).flatten().long(), minlength=2) if g.shape[1] == 1 else None
+    if name in TWICE:
+        return None  # the smallest entry need not be the label
+    return torch.bincount(g.argmin(1), minlength=g.shape[1])
 
 
 def implied_targets(o: Tensor, gradient: Tensor) -> dict[str, float]:
@@ -96,17 +101,16 @@ def implied_targets(o: Tensor, gradient: Tensor) -> dict[str, float]:
     }
 
 
-def _shapes(o: Tensor, g: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Each loss's gradient up to a factor; the labels that it would have."""
+def _shapes(o: Tensor, g: Tensor) -> dict[str, Tensor]:
+    """Each loss's gradient up to a factor."""
     target, p = (g < 0).double(), o.sigmoid()
     shapes = {"bce-logits": p - target, "bce-logits-of-sigmoid": p * (1 - p) * (p.sigmoid() - target)}
     if bool((o >= 0).all()) and bool((o <= 1).all()):
         shapes["bce"] = (o - target) / (o * (1 - o)).clamp(min=1e-12)
     if g.shape[1] < 2:
-        return shapes, None
-    label = g.argmin(1)
-    onehot, p = _onehot(label, g), o.softmax(1)
-    twice = p.softmax(1) - _onehot((g / p.clamp(min=_TINY)).argmin(1), g)
+        return shapes
+    onehot, p = _onehot(g), o.softmax(1)
+    twice = p.softmax(1) - _onehot(g / p.clamp(min=_TINY))
     shapes |= {
         "cross-entropy": p - onehot,
         "nll": -onehot,
@@ -114,11 +118,12 @@ def _shapes(o: Tensor, g: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
     }
     if bool((o >= 0).all()):
         shapes["nll-of-p"] = -onehot / o.clamp(min=1e-30)
-    return shapes, torch.bincount(label, minlength=g.shape[1])
+    return shapes
 
 
-def _onehot(label: Tensor, g: Tensor) -> Tensor:
-    return torch.zeros_like(g).scatter_(1, label[:, None], 1.0)
+def _onehot(g: Tensor) -> Tensor:
+    """One where the smallest entry of a row is."""
+    return torch.zeros_like(g).scatter_(1, g.argmin(1, keepdim=True), 1.0)
 
 
 def _misfit(g: Tensor, shape: Tensor) -> float:

@@ -108,6 +108,8 @@ class LayerRecorder:
         self._first = 0  # the first step of which something was measured
         self._pass = ForwardPass()
         self._came_back: ForwardPass | None = None  # the last pass of this step that a gradient came back to
+        self._is_inside = False  # the model's own forward pass
+        self._is_heard = False  # whether a hook on its first output tells of the backward pass, where that is enough
         self._edge_index: Tensor | None = None
         self._handles: dict[str, Any] = {}  # of hooks on attention layers that are running
         self._unseen: set[str] = set()  # of these, whose coefficients are still to come
@@ -228,6 +230,7 @@ class LayerRecorder:
             if module is self._root and not in_backward_pass():
                 self._recorder.on_layer_begins()
                 self._end_pass()
+                self._is_inside, self._is_heard = True, False
             if known is not None:
                 self._layer_begins(*known)
 
@@ -262,6 +265,8 @@ class LayerRecorder:
         kwargs, output = rest if len(rest) == 2 else (None, None)
         known = self._layers.get(id(module))
         is_model = module is self._root or (known is None and self._is_compiled_model(module))
+        if is_model:
+            self._is_inside = self._is_heard = False
         if (known is not None or is_model) and not _is_unheard():
             with self._stopwatch:
                 if known is not None:
@@ -278,7 +283,11 @@ class LayerRecorder:
 
     def _layer_ends(self, layer: str, inputs: tuple[Any, ...], returned: Any) -> None:
         self._recorder.on_layer_ends(layer, inputs)
-        if self._recorder.is_ahead and not (self._is_recorded or self._handles):
+        if (
+            self._recorder.is_ahead
+            and not (self._is_due or self._handles)
+            and (self._is_heard or not self._is_recorded)
+        ):
             return
         output = _first_tensor_if_any(returned)
         if isinstance(returned, Mapping) and layer not in self._parts:
@@ -287,6 +296,7 @@ class LayerRecorder:
         # A leaf (the user's own tensor, handed through) would keep its hooks for ever.
         if run is not None and output is not None and output.requires_grad and not output.is_leaf:
             output.register_hook(partial(self._gradient_comes, layer, run))
+            self._is_heard = run is _UNMEASURED and self._is_inside
 
     def _gradient_comes(self, layer: str, run: Run, gradient: Tensor) -> None:
         if self._filter is None:

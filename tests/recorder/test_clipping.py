@@ -35,12 +35,14 @@ CLIPS = {
 }
 
 
-def trained(folder, clip, clips_at, make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1), every=1, passes=1, steps=6):
+def trained(
+    folder, clip, clips_at, make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1), every=1, passes=1, steps=6, **options
+):
     """Norms before and after clipping as they were, and the recorded steps."""
     torch.manual_seed(0)
     model, batches = Gat(), [graph(seed=seed) for seed in range(passes)]
     optimizer, before, after = make_optimizer(model.parameters()), [], []
-    with gatdiag.watch(model, folder, every=every):
+    with gatdiag.watch(model, folder, every=every, **options):
         for step in range(steps):
             for batch in batches:
                 loss_of(model, batch).backward()
@@ -61,6 +63,16 @@ def same(recorded, expected):
 def test_the_norm_before_clipping_is_known_at_each_step(tmp_path, name):
     before, after, steps = trained(tmp_path / "run", CLIPS[name], lambda step: step % 2 == 1)
     assert min(after) < 0.5 * max(before), "nothing was clipped"
+    assert same(steps.gradient_norm, after)
+    assert same(steps.gradient_norm_before_clipping, before)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_where_layers_are_measured_more_rarely_than_steps_are_recorded(tmp_path, passes):
+    before, after, steps = trained(
+        tmp_path / "run", CLIPS["norm"], lambda step: True, passes=passes, steps=23, metrics="fast"
+    )
+    assert gatdiag.load(tmp_path / "run").layers.step.unique().tolist() == [0, 10, 20]
     assert same(steps.gradient_norm, after)
     assert same(steps.gradient_norm_before_clipping, before)
 

@@ -93,7 +93,7 @@ def skeleton(tensors: Mapping[str, Tensor]) -> nn.Module:
             continue
         module: Any = root
         for part in path:
-            module = module._modules.setdefault(part, nn.Module())
+            module = module._modules.get(part) or module._modules.setdefault(part, nn.Module())
         if is_buffer(key, tensors[key], tensors):
             module._buffers[last] = tensors[key]
         else:
@@ -102,18 +102,20 @@ def skeleton(tensors: Mapping[str, Tensor]) -> nn.Module:
     for module in root.modules():
         if module is not root and module._parameters and all(map(str.isdigit, module._parameters)):
             module.__class__ = nn.ParameterList
-    parts = {path: _parts(module) for path, module in root.named_modules()}
+    parts = _parts(root)
     _classify(root, "", None, parts, output_axes({path: _own(found) for path, found in parts.items()}))
     return root
 
 
-def _parts(module: nn.Module) -> Parts:
-    """What is right below a module; of a weight that is computed from two tensors the shape of the larger one."""
-    found: dict[str, Shape | None] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        first, _, rest = _meant(name).partition(".")
-        known = found.get(first)
-        found[first] = known if rest else max(known or (), tuple(parameter.shape), key=len)
+def _parts(root: nn.Module) -> dict[str, dict[str, Shape | None]]:
+    """Path of each module -> what is right below it; of a weight that is computed from two tensors the larger shape."""
+    found: dict[str, dict[str, Shape | None]] = {path: {} for path, _ in root.named_modules()}
+    for name, parameter in root.named_parameters(remove_duplicate=False):
+        *path, last = _meant(name).split(".")
+        for depth, part in enumerate(path):
+            found[".".join(path[:depth])].setdefault(part, None)
+        own = found[".".join(path)]
+        own[last] = max(own.get(last) or (), tuple(parameter.shape), key=len)
     return found
 
 
@@ -277,6 +279,8 @@ def _signatures() -> tuple[_Signature, ...]:
 
 
 _SIGNATURES: Final = _signatures()
+# Each signature needs one of these; a leaf, which has a weight and a bias, is seen at once to be none of them.
+_TELLING: Final = frozenset(name for known in _SIGNATURES for name in known.required) - {"weight", "bias"}
 
 
 def _classify(
@@ -302,7 +306,8 @@ def _block(module: nn.Module, path: str, parts: Mapping[str, Parts]) -> str | No
     """The class of a module that is one layer with all that is below it."""
     if parts[path].keys() == {"module"} and "module.running_mean" in dict(module.named_buffers()):
         return "BatchNorm"
-    return next((known.kind for known in _SIGNATURES if known.fits(path, parts)), None)
+    candidates = _SIGNATURES if parts[path].keys() & _TELLING else ()
+    return next((known.kind for known in candidates if known.fits(path, parts)), None)
 
 
 def _leaf(module: nn.Module, path: str, own: Mapping[str, Shape], axes: Mapping[str, int | None]) -> str | None:

@@ -138,8 +138,8 @@ def _laws(subject: ModelCase | None, first: Checkpoint, structure: Structure, no
     if subject is None:
         shown, excluded = find_stack(first.tensors, structure)
         if len(shown):
-            holds = "c holds for networks of ReLU or LeakyReLU only. A state dict does not show what it supposes"
-            _note(notes, f"{holds}: that {'; that '.join(ASSUMED)}. With --model, c is exact")
+            holds = f"c holds only where {'; where '.join(ASSUMED)}"
+            _note(notes, f"{holds}. A state dict does not show this; with --model, c is exact")
         else:
             _note(notes, f"no c: {excluded[0].reason}")
         return {**meta.of_laws([], excluded, None), "found": shown.entries}

@@ -138,7 +138,8 @@ def _laws(subject: ModelCase | None, first: Checkpoint, structure: Structure, no
     if subject is None:
         shown, excluded = find_stack(first.tensors, structure)
         if len(shown):
-            _note(notes, f"c supposes that {'; that '.join(ASSUMED)}. A state dict does not tell; a model does")
+            holds = f"c holds only where {'; where '.join(ASSUMED)}"
+            _note(notes, f"{holds}. A state dict does not show this; with --model, c is exact")
         else:
             _note(notes, f"no c: {excluded[0].reason}")
         return {**meta.of_laws([], excluded, None), "found": shown.entries}

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from gatdiag import metrics
-from gatdiag.quantities import LEVELS, change_quantile
+from gatdiag.quantities import GROUPS
 from gatdiag.recorder.weights import OF_MATRICES, of_matrix
-from gatdiag.weight_change import FRACTIONS
 
 
 def measure(tensor: Tensor, *, matrix: bool = False) -> dict[str, float]:
@@ -68,10 +67,11 @@ def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: 
     kind = torch.promote_types(w_0.dtype, w.dtype)
     w_0, w = w_0.to(kind), w.to(kind)
     absolute = torch.arange(len(w)) if attention else torch.zeros(0, dtype=torch.int64)
-    found = dict(zip(FRACTIONS, metrics.change_fractions(w_0, w, [len(w)], absolute)[:, 0].tolist(), strict=True))
+    fractions = metrics.change_fractions(w_0, w, [len(w)], absolute).flatten().tolist()
+    found = dict(zip(GROUPS["changes"].columns, fractions, strict=True))
     if not quick:
-        for name, row in zip(("relative", "absolute"), metrics.change_quantiles(w_0, w).tolist(), strict=True):
-            found |= {change_quantile(name, level): value for level, value in zip(LEVELS, row, strict=True)}
+        quantiles = metrics.change_quantiles(w_0, w).flatten().tolist()
+        found |= zip(GROUPS["quantiles"].columns, quantiles, strict=True)
     return found
 
 

@@ -58,14 +58,21 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
             f"Expected a model with parameters, and {type(model).__name__} has none: there is nothing to train. "
             "Keep parameters and layers in attributes, nn.ModuleList or nn.ParameterList, not in plain Python lists."
         )
-    infos = _infos(model, drafts)
     if not args and not kwargs:
-        return Structure(tuple(_layer(i, draft, infos, None) for i, draft in enumerate(drafts.values(), 1)), "module")
+        return in_module_order(model)
+    infos = _infos(model, drafts)
     names = {path: draft.names for path, draft in drafts.items()}
     used = first_uses(replicate(model, args, kwargs), names, dict(model.named_parameters()))
     order = [*used, *(path for path in drafts if path not in used)]
     layers = (_layer(i, drafts[path], infos, path in used) for i, path in enumerate(order, 1))
     return Structure(tuple(layers), "execution")
+
+
+def in_module_order(model: nn.Module) -> Structure:
+    """The structure of a model that is not run; empty if it has no parameters."""
+    drafts = _drafts(model)
+    infos = _infos(model, drafts)
+    return Structure(tuple(_layer(i, draft, infos, None) for i, draft in enumerate(drafts.values(), 1)), "module")
 
 
 @dataclass

@@ -10,11 +10,10 @@ import torch_geometric.nn as gnn
 from torch import nn
 
 from gatdiag import find_laws
-from gatdiag.checkpoint.stack import ASSUMED, _law, find_stack
+from gatdiag.checkpoint.stack import ASSUMED, _law, find_stack, plain_stack
 from gatdiag.experiments import models
 from gatdiag.laws import Laws
 from gatdiag.structure.from_names import find_layers
-from gatdiag.structure.stack import plain_stack
 from tests.laws.zoo import ZOO, build
 
 X = torch.linspace(-1, 1, 60).view(12, 5).sin()
@@ -228,7 +227,7 @@ def tied():
         (tied(), "convs.1.lin.weight too"),
     ],
 )
-def test_what_is_no_plain_stack_has_no_law_and_a_reason(model, reason):
+def test_what_is_noplain_stack_has_no_law_and_a_reason(model, reason):
     laws, excluded = shown(model.state_dict())
     assert not len(laws)
     assert all(reason in each.reason and "give --model" in each.reason for each in excluded)

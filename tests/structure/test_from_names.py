@@ -193,10 +193,24 @@ def test_shared_weights_are_one_parameter_even_where_the_format_stores_both():
     assert all(len(info.names) == 1 for info in find_layers(apart).parameters)
 
 
+def test_lists_of_parameters_belong_to_the_module_that_has_them():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.ParameterList([torch.ones(3, 4), torch.ones(4, 2)])
+            self.scale_edges = nn.ParameterList([torch.ones(2, 2)])
+
+    model = nn.ModuleDict({"first": Mixed(), "lin": nn.Linear(4, 2)})
+    known, found = discover(model), find_layers(model.state_dict())
+    assert found.parameters == known.parameters
+    assert [layer.name for layer in found] == [layer.name for layer in known] == ["first", "lin"]
+
+
 def test_names_without_sense_are_layers_of_their_own():
-    tensors = {name: torch.zeros(2, 2) for name in ("", ".", "a..b", "a", "a.b.c", "0", "weight_ih", "\x1b[31m<b>")}
-    tensors |= {"c.weight_ih": torch.zeros(()), "c.weight_hh": torch.zeros(0), "." * 100_000: torch.zeros(1)}
-    structure = find_layers(tensors)
+    tensors = {name: torch.zeros(2, 2) for name in ("a", "a.b.c", "0", "weight_ih", "\x1b[31m<b>")}
+    tensors |= {"c.weight_ih": torch.zeros(()), "c.weight_hh": torch.zeros(0)}
+    impossible = {name: torch.zeros(1) for name in ("", ".", "a..b", "." * 100_000, "a." * 100 + "b")}
+    structure = find_layers(tensors | impossible)
     assert {info.name for info in structure.parameters} == set(tensors)
     assert len(find_layers({})) == 0
 

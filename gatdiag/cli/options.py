@@ -1,12 +1,17 @@
 """The options that several commands have, each declared once."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
 from gatdiag.errors import InputError
+
+if TYPE_CHECKING:
+    from gatdiag.experiments.pool import Pool
 
 GRAPHS: Final = (
     "sbm, csbm or tree (built in), Cora, CiteSeer, PubMed, Actor, Chameleon, Squirrel, Cornell, Texas, Wisconsin, or a "
@@ -76,10 +81,13 @@ def parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def check_workers(workers: int | None, backend: str) -> None:
-    """Raise InputError where workers are asked for that a cluster has itself."""
+def pool_of(workers: int | None, backend: str, address: str | None) -> Pool:
+    """Where trainings run; InputError where workers are asked for that a cluster has itself."""
+    from gatdiag.experiments.pool import Pool
+
     if workers is not None and backend != "processes":
         raise InputError("--workers is of --backend processes: a cluster has the workers that it was started with")
+    return Pool(workers, backend, address)
 
 
 def check_folder(out: Path) -> None:

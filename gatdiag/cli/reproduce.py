@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_folder, check_workers
+from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_folder, pool_of
 from gatdiag.cli.printing import grid, plain_console, print_document
 from gatdiag.cli.training import trainings_progress
 from gatdiag.errors import InputError
@@ -49,7 +49,7 @@ def reproduce(
     """
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device: expected cpu or cuda, got {device!r}")
-    check_workers(workers, backend)
+    pool = pool_of(workers, backend, address)
     check_folder(out)
     from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, chosen, trained
     from gatdiag.experiments.reproduce.reproduction import Task
@@ -59,7 +59,7 @@ def reproduce(
         return
     from gatdiag.experiments.reproduce.report import write_reproduction
 
-    task = Task(not quick, root, "cuda" if device == "cuda" else "cpu", workers, backend, address, trains)
+    task = Task(not quick, root, "cuda" if device == "cuda" else "cpu", pool, trains)
     written: list[tuple[Outcome, Path]] = []
     for one in _to_write(chosen(names or [], REPRODUCTIONS), trains=trains):
         with trainings_progress(one.name, len(one.quick if quick else one.full) if trains else 0) as on_cell:

@@ -19,7 +19,7 @@ from scipy import stats
 
 from gatdiag.errors import GatdiagError, InputError
 from gatdiag.experiments.experiment import Result, document, run_experiment
-from gatdiag.experiments.pool import mapped
+from gatdiag.experiments.pool import THIS_PROCESS, Pool
 from gatdiag.experiments.settings import Experiment
 from gatdiag.recorder import Every
 from gatdiag.run.files import atomic_write
@@ -82,9 +82,7 @@ def sweep(
     folder: str | os.PathLike[str],
     root: str | os.PathLike[str] = "data",
     *,
-    workers: int | None = 1,
-    backend: str = "processes",
-    address: str | None = None,
+    pool: Pool = THIS_PROCESS,
     record: bool = False,
     every: Every = "auto",
     on_cell: Callable[[Experiment, str], None] = lambda cell, outcome: None,
@@ -96,10 +94,7 @@ def sweep(
         folder: Holds a file for each cell that is done (``cells/KEY.json``: see
             `gatdiag.experiments.experiment.document`), which is written whole, once, and never again.
         root: Folder of the data sets; workers of a cluster read it at the same place.
-        workers: Processes, each with one thread. 1: this one; None: one for each core. A cluster has its own.
-        backend: ``processes``, or ``dask`` or ``ray`` for a cluster that is running (`gatdiag.experiments.pool`). The
-            results are the same.
-        address: Of the cluster; None: the one on this machine.
+        pool: Where they run. The results are the same everywhere.
         record: Watch the trainings; their runs are in ``runs/KEY``. A cell whose run is not there is trained again.
             Workers of a cluster write the runs, so they need the folder at the same place.
         every: Which of their steps, as `gatdiag.watch` has it.
@@ -126,7 +121,7 @@ def sweep(
             else:
                 waiting.append(cell)
         work = partial(_train_cell, root=Path(root).absolute(), recorded=folder if record else None, every=every)
-        with mapped(work, waiting, workers, backend, address) as done:
+        with pool.map(work, waiting) as done:
             for cell, outcome in done:
                 error = outcome if isinstance(outcome, str) else _keep(cell, outcome, folder, record)
                 if error:

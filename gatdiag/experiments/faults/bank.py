@@ -16,7 +16,7 @@ from gatdiag.diagnosis import HEALTHY, Diagnosis, diagnose
 from gatdiag.experiments.faults.cases import Case
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.training import Outcome, train
-from gatdiag.experiments.pool import mapped
+from gatdiag.experiments.pool import Pool
 from gatdiag.run import Run, load
 from gatdiag.run.files import atomic_write
 
@@ -86,7 +86,7 @@ def in_order(
 ) -> list[_T]:
     """What comes of working on each of these in processes, in their order."""
     found = {}
-    with mapped(work, chosen, jobs) as done:
+    with Pool(jobs).map(work, chosen) as done:
         for one, result in done:
             found[one] = result
             on_done()

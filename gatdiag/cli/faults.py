@@ -79,15 +79,13 @@ def _pages(chosen: list[Case], out: Path, jobs: int | None, *, pairs: bool, befo
 
 
 def _chosen(only: str | None, part: str) -> list[Case]:
-    from gatdiag.diagnosis import HEALTHY
-    from gatdiag.experiments.faults.cases import FAULTS, cases
+    from gatdiag.experiments.faults.cases import CALIBRATION, cases
 
     if part not in _PARTS:
         raise InputError(f"--part: expected one of {', '.join(_PARTS)}, got {part!r}")
-    known = [*FAULTS, HEALTHY]
-    wanted = known if only is None else parts(only)
-    if not wanted or not {*wanted} <= {*known}:
-        raise InputError(f"--only: expected some of {', '.join(known)}, got {only!r}")
+    wanted = CALIBRATION if only is None else parts(only)
+    if not wanted or not {*wanted} <= {*CALIBRATION}:
+        raise InputError(f"--only: expected some of {', '.join(CALIBRATION)}, got {only!r}")
     return [
         case for case in cases() if case.cause in wanted and (part == "all" or case.is_held_out == (part == "held-out"))
     ]

@@ -18,8 +18,7 @@ import gatdiag
 from gatdiag.diagnosis import HEALTHY, Diagnosis
 from gatdiag.experiments.faults import bank, tasks
 from gatdiag.experiments.faults.bank import counts, is_right, run_bank
-from gatdiag.experiments.faults.cases import CONTROLS, FAULTS, Case, cases
-from gatdiag.experiments.faults.held_out import HELD_OUT, HELD_OUT_CONTROLS
+from gatdiag.experiments.faults.cases import CALIBRATION, HELD_OUT, Case, cases
 from gatdiag.experiments.faults.network import ACTIVATIONS, INITS, NORMS, OUTPUTS, make_network
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tables import confusion, save_bank
@@ -41,8 +40,8 @@ def case(cause="lr-too-small", number=0, **plant):
 def test_the_bank_is_as_large_and_as_varied_as_it_says():
     faulty = [case for case in BANK if case.cause != HEALTHY]
     assert len(faulty) >= 120
-    assert len(CONTROLS) >= 40
-    assert min(map(len, FAULTS.values())) >= 4
+    assert len(CALIBRATION[HEALTHY]) >= 40
+    assert min(map(len, CALIBRATION.values())) >= 4
     assert len({case.name for case in BANK}) == len(BANK)
     recipes = [case.faulty for case in faulty] + [case.repaired for case in faulty]
     assert {recipe.task for recipe in recipes} == {"nodes", "graphs", "links", "regression"}
@@ -53,9 +52,9 @@ def test_the_bank_is_as_large_and_as_varied_as_it_says():
 
 
 def test_what_is_held_out_has_seeds_of_its_own_and_shows_every_cause_and_other_graphs():
-    assert HELD_OUT.keys() == FAULTS.keys()
+    assert HELD_OUT.keys() == CALIBRATION.keys()
     assert min(map(len, HELD_OUT.values())) >= 3
-    assert len(HELD_OUT_CONTROLS) >= 20
+    assert len(HELD_OUT[HEALTHY]) >= 20
     for one in BANK:
         assert one.is_held_out == (one.number >= 100)
         assert one.faulty.seed == one.number

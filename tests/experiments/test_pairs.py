@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from gatdiag.experiments.faults import pairs
-from gatdiag.experiments.faults.cases import FAULTS
-from gatdiag.experiments.faults.pairs import PAIRS, planted, run_pairs, save_pairs
+from gatdiag.experiments.faults.cases import CALIBRATION, PAIRS
+from gatdiag.experiments.faults.pairs import planted, run_pairs, save_pairs
 from gatdiag.experiments.faults.training import Outcome
 
 SMALL = (
@@ -20,7 +20,7 @@ def test_each_pair_is_of_two_causes_of_the_bank_that_change_different_attributes
     assert len(PAIRS) >= 12
     for number, (plants, _) in enumerate(PAIRS):
         one, other = plants
-        assert {one, other} <= {*FAULTS}
+        assert {one, other} <= {*CALIBRATION}
         usual = planted(number)
         assert not usual.changes(planted(number, one)).keys() & usual.changes(planted(number, other)).keys()
         assert planted(number, one, other) == replace(planted(number, one), **plants[other])

@@ -3,21 +3,21 @@
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import numpy as np
 import pandas as pd
 
 from gatdiag.diagnosis import HEALTHY, Diagnosis, diagnose
 from gatdiag.experiments.faults.cases import Case
+from gatdiag.experiments.faults.published_rules import published_rules
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.training import Outcome, train
 from gatdiag.experiments.pool import Pool
-from gatdiag.run import Run, load
+from gatdiag.run import load
 from gatdiag.run.files import atomic_write
 
 _T = TypeVar("_T")
@@ -150,49 +150,3 @@ def said(diagnosis: Diagnosis) -> dict[str, str]:
         "severity": "" if verdict.code == HEALTHY else verdict.severity,
         "all_findings": " ".join(finding.code for finding in diagnosis),
     }
-
-
-# --- the rules that other tools publish: what a diagnosis has to beat ------------------------------------------------
-# Of Amazon SageMaker Debugger's built-in rules (VanishingGradient, DeadRelu, UnchangedTensor, WeightUpdateRatio,
-# LossNotDecreasing, AllZero and NaN) with their default thresholds, and of AUTOTRAINER (Zhang et al., ICSE 2021) the
-# ratio of the gradients of the first and the last layer.
-
-
-def published_rules(run: Run) -> str:
-    """The cause that the first rule that holds stands for; "healthy" where none holds."""
-    return next((cause for cause, holds in _RULES.items() if holds(run)), "healthy")
-
-
-def _gradient_ratio(run: Run) -> float:
-    """Median over steps of the gradient norm of the first layer over that of the last."""
-    norms = run.layers.pivot_table(index="step", columns="layer", values="output_gradient_norm", observed=True)
-    return float((norms.iloc[:, 0] / norms.iloc[:, -1]).median()) if norms.size else 1.0
-
-
-def _vanishing(run: Run) -> bool:
-    largest = run.parameters.groupby("step")["gradient_norm"].max().median()
-    return bool(largest < 1e-7) or _gradient_ratio(run) < 1e-3
-
-
-def _large_steps(run: Run) -> bool:
-    is_weight = ~run.parameters["parameter"].astype(str).str.endswith("bias")
-    return bool((run.parameters.loc[is_weight, "update_ratio"] > 10).any())
-
-
-def _not_decreasing(run: Run) -> bool:
-    """Less than 0.1 % in ten steps, at most of the steps."""
-    loss = run.steps["loss"].to_numpy()
-    return len(loss) > 10 and bool(np.mean(loss[10:] > 0.999 * loss[:-10]) > 0.5)
-
-
-_RULES: Final[Mapping[str, Callable[[Run], Any]]] = {
-    "nonfinite-operation": lambda run: not np.isfinite(run.steps["loss"]).all(),
-    "depth-exploding-gradient": lambda run: _gradient_ratio(run) > 70,
-    "depth-vanishing-gradient": _vanishing,
-    "dead-units": lambda run: run.layers.groupby("layer", observed=True)["dead_fraction"].median().max() > 0.5,
-    "parameters-without-gradient": lambda run: (
-        run.parameters.groupby("parameter", observed=True)["update_ratio"].max() < 1e-5
-    ).any(),
-    "lr-too-large": _large_steps,
-    "lr-too-small": _not_decreasing,
-}

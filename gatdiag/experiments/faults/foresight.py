@@ -9,14 +9,14 @@ import torch
 
 from gatdiag.diagnosis import BEFORE_TRAINING, HEALTHY, Diagnosis
 from gatdiag.experiments.faults.bank import ALARMS, ON_LAWS, said
-from gatdiag.experiments.faults.cases import FAULTS, Case
+from gatdiag.experiments.faults.cases import CALIBRATION, Case
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tables import by_cause, halves, save, tally
 from gatdiag.experiments.faults.training import LOSSES, set_up
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.rehearsal import preflight
 
-FORESEEABLE: Final = tuple(cause for cause in FAULTS if cause in BEFORE_TRAINING and cause not in ON_LAWS)
+FORESEEABLE: Final = tuple(cause for cause in CALIBRATION if cause in BEFORE_TRAINING and cause not in ON_LAWS)
 """The causes that exist before the first step."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pandas as pd
 
@@ -20,7 +20,6 @@ from gatdiag.experiments.pool import Pool
 from gatdiag.run import load
 from gatdiag.run.files import atomic_write
 
-_T = TypeVar("_T")
 _LEAST: Final = 0.5  # of the loss of a constant prediction that a training has to remove to be called healthy
 _CLEARLY: Final = 0.25  # more of it, by which a repaired twin has to be better
 _TIMES: Final = 10.0  # as far, that conserved quantities have to go where laws are what was broken
@@ -62,12 +61,17 @@ def is_right(cause: str, verdict: str, severity: str, all_findings: str) -> bool
     return verdict == cause
 
 
-def run_bank(
-    chosen: Sequence[Case], folder: Path, jobs: int | None = None, on_done: Callable[[], None] = lambda: None
+def table_of(
+    rows: Callable[..., list[dict[str, Any]]],
+    chosen: Sequence[Any],
+    folder: Path,
+    jobs: int | None = None,
+    on_done: Callable[[], None] = lambda: None,
 ) -> pd.DataFrame:
-    """Train what was not trained yet, and diagnose all of it.
+    """What comes of some cases, worked on in processes.
 
     Args:
+        rows: A case, and the ``folder`` of all runs -> its rows.
         chosen: Cases.
         folder: Where the runs are kept, a folder for each case. A training whose recipe is unchanged and that was
             finished is not repeated, so take another folder once recording itself has changed; verdicts are always new.
@@ -75,31 +79,24 @@ def run_bank(
         on_done: Called after each case.
 
     Returns:
-        A row for each case, in their order: how it trained, and what was said of it and of its twin. The same whatever
-        the number of processes.
+        The rows of all of them, in their order; the same whatever the number of processes.
     """
-    return pd.DataFrame(in_order(partial(_row, folder=folder), chosen, jobs, on_done))
-
-
-def in_order(
-    work: Callable[[Any], _T], chosen: Sequence[Any], jobs: int | None, on_done: Callable[[], None] = lambda: None
-) -> list[_T]:
-    """What comes of working on each of these in processes, in their order."""
     found = {}
-    with Pool(jobs).map(work, chosen) as done:
-        for one, result in done:
-            found[one] = result
+    with Pool(jobs).map(partial(rows, folder=folder), chosen) as done:
+        for one, its_rows in done:
+            found[one] = its_rows
             on_done()
-    return [found[one] for one in chosen]
+    return pd.DataFrame([row for one in chosen for row in found[one]])
 
 
-def _row(case: Case, folder: Path) -> dict[str, Any]:
+def verdicts(case: Case, folder: Path) -> list[dict[str, Any]]:
+    """How a case trained, and what was said of it and of its twin: a row."""
     place = folder / case.name
     outcome, said = trained(case.faulty, place / "faulty"), judged(place / "faulty")
     twin, of_twin = None, dict.fromkeys(said, "")
     if case.repaired is not None:
         twin, of_twin = trained(case.repaired, place / "repaired"), judged(place / "repaired")
-    return {
+    row = {
         "case": case.name,
         "planted": case.cause,
         "held_out": case.is_held_out,
@@ -114,6 +111,7 @@ def _row(case: Case, folder: Path) -> dict[str, Any]:
         "planted_as": json.dumps(None if case.repaired is None else case.repaired.changes(case.faulty)),
         "training": json.dumps(Recipe(seed=case.number).changes(case.repaired or case.faulty)),
     }
+    return [row]
 
 
 def trained(recipe: Recipe, folder: Path) -> Outcome:

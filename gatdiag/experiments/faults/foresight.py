@@ -1,6 +1,6 @@
 """What `gatdiag.preflight` says of the bank's networks before they are trained: which of them will fail?"""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,21 +34,17 @@ def foresee(recipe: Recipe) -> Diagnosis:
         )
 
 
-def forecasts(counted: Iterable[Case]) -> pd.DataFrame:
-    """What is said of each network before its training, and what is known to come of it.
+def forecasts(case: Case, folder: Path) -> list[dict[str, Any]]:
+    """Rows of `bank.table_of`: what is said of a case and of its twin before they are trained, which needs no runs.
 
-    Args:
-        counted: Cases that count. Of faults that exist before training, of repaired twins and of controls there is a
-            row; of the last two "healthy" is right.
+    Of faults that exist before training, of repaired twins and of controls; of the last two "healthy" is right.
     """
-    return pd.DataFrame([row for case in counted for row in _rows(case)])
-
-
-def _rows(case: Case) -> Iterator[dict[str, Any]]:
     networks = {case.name: (case.cause, case.faulty), f"{case.name}, repaired": (HEALTHY, case.repaired)}
-    for name, (cause, recipe) in networks.items():
-        if recipe is not None and cause in (*FORESEEABLE, HEALTHY):
-            yield {"network": name, "planted": cause, "held_out": case.is_held_out, **said(foresee(recipe))}
+    return [
+        {"network": name, "planted": cause, "held_out": case.is_held_out, **said(foresee(recipe))}
+        for name, (cause, recipe) in networks.items()
+        if recipe is not None and cause in (*FORESEEABLE, HEALTHY)
+    ]
 
 
 def save_forecasts(table: pd.DataFrame, folder: Path) -> str:

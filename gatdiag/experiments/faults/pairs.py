@@ -4,32 +4,17 @@ A pair counts only if each of its faults does by itself, by the bank's own yards
 """
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from gatdiag.experiments.faults.bank import counts, in_order, judged, trained
+from gatdiag.experiments.faults.bank import counts, judged, trained
 from gatdiag.experiments.faults.cases import PAIRS
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tables import save
 from gatdiag.experiments.faults.training import Outcome
 from gatdiag.experiments.markdown import table as markdown
-
-
-def run_pairs(folder: Path, jobs: int | None = None) -> pd.DataFrame:
-    """Train each pair, each of its faults alone and none of them, if that was not done yet, and diagnose.
-
-    Args:
-        folder: Where the runs are kept.
-        jobs: Number of processes; None: one for each core.
-
-    Returns:
-        A row for each pair: what was planted, whether that counts, the verdict on both, and the one that follows once
-        the fault that it names is repaired ("" where it names neither).
-    """
-    return pd.DataFrame(in_order(partial(_row, folder=folder), range(len(PAIRS)), jobs))
 
 
 def planted(number: int, *causes: str) -> Recipe:
@@ -41,7 +26,12 @@ def planted(number: int, *causes: str) -> Recipe:
     return recipe
 
 
-def _row(number: int, folder: Path) -> dict[str, Any]:
+def pair_verdicts(number: int, folder: Path) -> list[dict[str, Any]]:
+    """A row of `bank.table_of`: a pair, each of its faults alone and none of them, trained and diagnosed.
+
+    What was planted, whether that counts, the verdict on both, and the one that follows once the fault that it names is
+    repaired ("" where it names neither).
+    """
     one, other = PAIRS[number][0]
     place = folder / f"pair-{number:02}"
     outcomes: dict[tuple[str, ...], Outcome] = {
@@ -51,13 +41,14 @@ def _row(number: int, folder: Path) -> dict[str, Any]:
     first = judged(place / f"{one}-and-{other}")["verdict"]
     rest = {one: other, other: one}.get(first)
     then = judged(place / rest)["verdict"] if rest else ""
-    return {
+    row = {
         "planted": f"{one}, {other}",
         "verdict": first,
         "once that is repaired": then,
         "counts": all(counts(cause, outcomes[cause,], outcomes[()]) for cause in (one, other)),
         "right": {first, then} == {one, other},
     }
+    return [row]
 
 
 def save_pairs(pairs: pd.DataFrame, folder: Path) -> str:

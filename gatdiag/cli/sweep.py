@@ -53,7 +53,7 @@ def sweep(
     pool = pool_of(workers, backend, address)
     cells = sweeping.read_grid(grid)
     with trainings_progress(str(out), len(cells)) as on_cell:
-        failed = sweeping.sweep(cells, out, root, pool=pool, record=record, on_cell=on_cell)
+        failed = sweeping.sweep(cells, out, root, pool=pool, watched=cells if record else (), on_cell=on_cell)
     wrong = []
     if failed:
         reasons = "; ".join(dict.fromkeys(failed.values()))

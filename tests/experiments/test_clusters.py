@@ -123,7 +123,7 @@ def test_a_killed_sweep_goes_on_and_its_numbers_are_those_of_processes(cluster, 
 
 def test_runs_are_written_by_the_workers(cluster, cells, expected, tmp_path):
     backend, address, _ = cluster
-    assert sweep(cells[:2], tmp_path, pool=Pool(None, backend, address), record=True) == {}
+    assert sweep(cells[:2], tmp_path, pool=Pool(None, backend, address), watched=cells[:2]) == {}
     assert contents(tmp_path) == {name: expected[name] for name in contents(tmp_path)}
     assert len(gatdiag.load(tmp_path / "runs" / cell_key(cells[0])).steps) == 40
 

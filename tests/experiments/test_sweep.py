@@ -159,7 +159,7 @@ def test_a_cluster_that_makes_no_sense_is_refused(cells, tmp_path, options, mess
 
 
 def test_trainings_may_be_watched(cells, tmp_path):
-    sweep(cells[:1], tmp_path / "out", record=True)
+    sweep(cells[:1], tmp_path / "out", watched=cells[:1])
     run = gatdiag.load(tmp_path / "out" / "runs" / cell_key(cells[0]))
     assert len(run.steps) == 6
     written = json.loads((tmp_path / "out" / "cells" / f"{cell_key(cells[0])}.json").read_text())
@@ -167,7 +167,7 @@ def test_trainings_may_be_watched(cells, tmp_path):
 
 
 def test_steps_may_be_chosen(cells, tmp_path):
-    sweep(cells[:1], tmp_path / "out", record=True, every=3)
+    sweep(cells[:1], tmp_path / "out", watched=cells[:1], every=3)
     assert {*gatdiag.load(tmp_path / "out" / "runs" / cell_key(cells[0])).layers["step"]} == {0, 3}
 
 

@@ -91,6 +91,11 @@ class Outcome:
         """Of each training that is done, by column: settings, result, and what is measured on its run."""
         return {cell: {**table_row(cell, one), **self._measured(cell)} for cell, one in self.documents.items()}
 
+    @property
+    def complete(self) -> dict[Experiment, dict[str, Any]]:
+        """Those of them in which no column is missing because the run was not kept."""
+        return {cell: row for cell, row in self.results.items() if cell in self.runs or not self.one.measured}
+
     def _measured(self, cell: Experiment) -> Mapping[str, float]:
         measure = self.one.measured
         return measure(load(self.runs[cell])) if measure and cell in self.runs else {}
@@ -144,33 +149,26 @@ def trained(one: Reproduction, out: Path, task: Task, on_cell: Callable[[], None
     outcome = planned(one, out, task)
     if not (task.trains and outcome.cells):
         return outcome
-    failed: dict[Experiment, str] = {}
-    for record, cells in _parted(outcome).items():
-        failed |= sweep(
-            cells,
-            outcome.folder,
-            task.root,
-            pool=task.pool,
-            record=record,
-            every=one.every,
-            on_cell=lambda *_: on_cell(),
-        )
+    failed = sweep(
+        outcome.cells,
+        outcome.folder,
+        task.root,
+        pool=task.pool,
+        watched=_watched(outcome),
+        every=one.every,
+        on_cell=lambda *_: on_cell(),
+    )
     return replace(outcome, failed=failed)
 
 
-def _parted(outcome: Outcome) -> dict[bool, list[Experiment]]:
-    """The trainings to watch, and the others: what another name will need the runs of is watched the first time."""
-    parts: dict[bool, list[Experiment]] = {True: [], False: []}
-    runs_needed = {
-        cell
-        for other in REPRODUCTIONS.values()
-        for cell in (other.full if outcome.task.full else other.quick)
-        if other.record
-    }
-    for cell in outcome.cells:
-        is_needed = cell not in outcome.documents and replace(cell, device="cpu") in runs_needed
-        parts[outcome.one.record or is_needed].append(cell)
-    return {record: cells for record, cells in parts.items() if cells}
+def _watched(outcome: Outcome) -> set[Experiment]:
+    """The trainings whose runs are needed; what another name will need the runs of is watched the first time."""
+    if outcome.one.record:
+        return {*outcome.cells}
+    others = [one for one in REPRODUCTIONS.values() if one.record]
+    needed = {cell for one in others for cell in (one.full if outcome.task.full else one.quick)}
+    missing = {*outcome.cells} - {*outcome.documents}
+    return {cell for cell in missing if replace(cell, device="cpu") in needed}
 
 
 def _as_done(cell: Experiment, folder: Path) -> Experiment:

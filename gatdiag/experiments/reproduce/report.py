@@ -92,7 +92,7 @@ def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str],
         yield f"{evidence.text}\n"
         if one.left_out and not outcome.task.full:
             yield f"--quick leaves out: {one.left_out}\n"
-    if one.judged and outcome.documents and (said := one.judged(pd.DataFrame(outcome.results.values()))):
+    if one.judged and outcome.complete and (said := one.judged(pd.DataFrame(outcome.complete.values()))):
         yield "## What of the claim is reproduced\n"
         yield "\n".join(f"- {sentence}" for sentence in said) + "\n"
     if rows:
@@ -255,10 +255,10 @@ def _pictures(outcome: Outcome) -> dict[str, bytes]:
 
 
 def _from_table(outcome: Outcome, drawing: Drawing) -> dict[str, bytes]:
-    cells = [cell for cell in outcome.documents if cell.fits(drawing.where)]
-    if not cells or drawing.table is None:
+    rows = [row for cell, row in outcome.complete.items() if cell.fits(drawing.where)]
+    if not rows or drawing.table is None:
         return {}
-    values = drawing.table(pd.DataFrame([outcome.results[cell] for cell in cells]))
+    values = drawing.table(pd.DataFrame(rows))
     return {
         f"{_slug(drawing.figure, drawing.where)}.png": render(drawing.figure, (), format="png", dpi=_DPI, values=values)
     }

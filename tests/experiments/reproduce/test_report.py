@@ -1,14 +1,15 @@
+import shutil
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.reproduce.engine import trained
+from gatdiag.experiments.reproduce.engine import TRAININGS, trained
 from gatdiag.experiments.reproduce.report import write_reproduction
 from gatdiag.experiments.reproduce.reproduction import Evidence, Task
 from gatdiag.experiments.settings import Experiment
-from gatdiag.experiments.sweep import grid
+from gatdiag.experiments.sweep import grid, run_folder
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,20 @@ def test_numbers_of_runs_are_those_of_the_runs(written):
     table = pd.read_csv(written / "results.csv")
     assert (table["largest_relative_gradient"] >= table["least_relative_gradient"]).all()
     assert table["never_changed"].between(0, 1).all()
+
+
+def test_what_was_measured_on_a_run_that_is_gone_is_neither_judged_nor_drawn(small, out, tmp_path):
+    judged = []
+    one = replace(small, judged=lambda rows: judged.append(rows["seed"].to_list()) or ["So it is."])
+    shutil.copytree(out / TRAININGS, tmp_path / TRAININGS)
+    for cell in small.full:
+        if cell.seed:
+            shutil.rmtree(run_folder(cell, tmp_path / TRAININGS))
+    folder = write_reproduction(trained(one, tmp_path, Task(full=True, trains=False)), tmp_path)
+    assert judged == [[0] * 4]
+    text = (folder / "README.md").read_text()
+    assert "- Results whose runs were not kept, and cannot be drawn: 8." in text
+    assert "- So it is." in text
 
 
 def test_evidence_stands_where_trainings_would(small, tmp_path):

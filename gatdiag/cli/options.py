@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -74,6 +76,14 @@ Address: TypeAlias = Annotated[
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")]
 Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")]
 FailOn: TypeAlias = Annotated[Level, typer.Option(help="End with status 1 at a finding that is this bad.")]
+
+
+def add_options(command: Callable[..., None], *added: Parameter) -> None:
+    """Give typer more options of a command than its signature has, in the place of its ``**options``, if any."""
+    own = signature(command, eval_str=True)
+    kept = [one.replace(kind=one.KEYWORD_ONLY) for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    command.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in (*kept, *added)}
 
 
 def parts(text: str) -> list[str]:

@@ -87,11 +87,7 @@ def _document(outcome: Outcome, folder: Path) -> dict[str, Any]:
     rows = [
         {
             **row.settings,
-            "column": row.column,
-            "done": row.done,
-            "planned": row.planned,
-            "mean": row.mean,
-            "ci95": row.ci95,
+            **{name: getattr(row, name) for name in ("column", "done", "planned", "mean", "ci95")},
             "published": row.published and row.published.value,
             "published_ci95": row.published and row.published.ci95,
             "difference": row.difference,

@@ -112,9 +112,9 @@ def optimizer_of(experiment: Experiment, model: nn.Module) -> torch.optim.Optimi
     return made
 
 
-def accuracy(model: nn.Module, graph: Data, inputs: tuple[Any, ...] | None = None) -> tuple[float, float, float]:
+def accuracy(model: nn.Module, graph: Data) -> tuple[float, float, float]:
     """Share of the training, validation and test nodes that the model classifies correctly, in evaluation mode."""
-    return _shares(evaluated(model, inputs or (graph.x, graph.edge_index)), graph)
+    return _shares(evaluated(model, (graph.x, graph.edge_index)), graph)
 
 
 def evaluated(model: nn.Module, inputs: tuple[Any, ...]) -> Tensor:

@@ -12,7 +12,7 @@ from gatdiag.experiments.faults.bank import ALARMS, ON_LAWS, said
 from gatdiag.experiments.faults.cases import CALIBRATION, Case
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tables import by_cause, halves, save, tally
-from gatdiag.experiments.faults.training import LOSSES, set_up
+from gatdiag.experiments.faults.training import Training
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.rehearsal import preflight
 
@@ -23,13 +23,15 @@ FORESEEABLE: Final = tuple(cause for cause in CALIBRATION if cause in BEFORE_TRA
 def foresee(recipe: Recipe) -> Diagnosis:
     """The diagnosis of a training before its first step. Torch's global random state is as it was."""
     with torch.random.fork_rng(devices=[]):
-        task, model, optimizer = set_up(recipe)
-        examples = task.draw(recipe.batch, torch.Generator().manual_seed(recipe.seed))
+        training = Training(recipe)
+        torch.manual_seed(recipe.seed)
+        model = training.make()
+        examples = training.task.draw(recipe.batch, torch.Generator().manual_seed(recipe.seed))
         return preflight(
             model,
             *examples.args,
-            loss=lambda out: LOSSES[recipe.loss](out[examples.rows], examples.y, model, 0),
-            optimizer=optimizer,
+            loss=lambda out: training.loss(out[examples.rows], examples.y, model),
+            optimizer=training.optimizer(model),
             law_search_seconds=None,  # nothing depends on the clock
         )
 

@@ -19,7 +19,6 @@ from gatdiag.experiments.faults.network import Network, make_network
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tasks import Task, make_task
 from gatdiag.experiments.training import evaluated
-from gatdiag.recorder import Recorder
 from gatdiag.run import load
 from gatdiag.watching import watch
 
@@ -45,8 +44,10 @@ class Outcome:
 def train(recipe: Recipe, folder: Path) -> Outcome:
     """Train, watched: the run is written into the folder. Torch's global random state is as it was."""
     with torch.random.fork_rng(devices=[]):
-        task, model, optimizer = set_up(recipe)
-        steps = _steps(recipe, task, model, optimizer)
+        training = Training(recipe)
+        torch.manual_seed(recipe.seed)
+        model = training.make()
+        steps = enumerate(training.steps(model, training.optimizer(model)))
         for part in range(1 + recipe.resumed):
             # at each step, and with all the time there is for laws: nothing depends on the clock
             again: dict[str, Any] = {"resume": True} if part else {"overwrite": True}
@@ -55,59 +56,57 @@ def train(recipe: Recipe, folder: Path) -> Outcome:
                     recorder.log(scalars)
                     if recipe.resumed and not part and number == recipe.steps // 2:
                         break
-        return _outcome(model, task, _drift(folder))
+        return training.outcome(model, _drift(folder))
 
 
-def rehearsal(recipe: Recipe) -> tuple[Callable[[], Network], Callable[[Network, Recorder], Outcome]]:
-    """A training as `gatdiag.treat` takes it: what makes its model, and its loop, which returns how it went.
+class Training:
+    """What a recipe describes: what there is to learn, a model, its optimizer, and the steps of a training.
 
-    From the recipe's seed the training is that of `train`.
+    The model and its steps draw from torch's global random state.
     """
-    task = make_task(recipe)
 
-    def loop(model: Network, recorder: Recorder) -> Outcome:
-        optimizer = _optimizer(recipe, model)
-        for _, scalars in _steps(recipe, task, model, optimizer):
-            recorder.log(scalars)
-        return _outcome(model, task, math.nan)
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.task = make_task(recipe)
 
-    return lambda: make_network(recipe, task.x.shape[1], task.out_channels), loop
+    def make(self) -> Network:
+        """A model with fresh weights."""
+        return make_network(self.recipe, self.task.x.shape[1], self.task.out_channels)
 
+    def optimizer(self, model: Network) -> Optimizer:
+        """That of a model."""
+        parameters, recipe = PARTS[self.recipe.optimizes](model), self.recipe
+        return OPTIMIZERS[recipe.optimizer](parameters, lr=recipe.lr, weight_decay=recipe.decay)
 
-def set_up(recipe: Recipe) -> tuple[Task, Network, Optimizer]:
-    """What a training begins with; seeds torch's global random state."""
-    torch.manual_seed(recipe.seed)
-    task = make_task(recipe)
-    model = make_network(recipe, task.x.shape[1], task.out_channels)
-    return task, model, _optimizer(recipe, model)
+    def loss(self, out: Tensor, y: Tensor, model: Network, number: int = 0) -> Tensor:
+        """What a step goes down on: of the output and the labels of its examples."""
+        return LOSSES[self.recipe.loss](out, y, model, number)
 
+    def steps(self, model: Network, optimizer: Optimizer) -> Iterator[dict[str, float]]:
+        """Make the steps of a training; yields what is logged at each."""
+        recipe, generator = self.recipe, torch.Generator().manual_seed(self.recipe.seed)
+        scheduler = LambdaLR(optimizer, lambda number: _FACTORS[recipe.schedule](number, recipe.steps))
+        for number in range(recipe.steps):
+            examples = self.task.draw(recipe.batch, generator)
+            if recipe.clears:
+                optimizer.zero_grad()
+            loss = self.loss(model(*examples.args)[examples.rows], examples.y, model, number)
+            loss.backward()
+            if recipe.clip:
+                nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+            DISTURBANCES[recipe.disturb](model, number)
+            optimizer.step()
+            scheduler.step()
+            scalars = {"loss": loss.item()}
+            if number % _EVALUATED == 0 or number == recipe.steps - 1:
+                for is_training in (True, False):
+                    scalars |= _scores(model, self.task, is_training=is_training)
+            yield scalars
 
-def _optimizer(recipe: Recipe, model: Network) -> Optimizer:
-    return OPTIMIZERS[recipe.optimizer](PARTS[recipe.optimizes](model), lr=recipe.lr, weight_decay=recipe.decay)
-
-
-def _steps(recipe: Recipe, task: Task, model: Network, optimizer: Optimizer) -> Iterator[tuple[int, dict[str, float]]]:
-    """Make the steps of a training; yields the number of each, and what is logged."""
-    generator = torch.Generator().manual_seed(recipe.seed)
-    scheduler = LambdaLR(optimizer, lambda number: _FACTORS[recipe.schedule](number, recipe.steps))
-    disturb = DISTURBANCES[recipe.disturb]
-    for number in range(recipe.steps):
-        examples = task.draw(recipe.batch, generator)
-        if recipe.clears:
-            optimizer.zero_grad()
-        out = model(*examples.args)[examples.rows]
-        loss = LOSSES[recipe.loss](out, examples.y, model, number)
-        loss.backward()
-        if recipe.clip:
-            nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        disturb(model, number)
-        optimizer.step()
-        scheduler.step()
-        scalars = {"loss": loss.item()}
-        if number % _EVALUATED == 0 or number == recipe.steps - 1:
-            for is_training in (True, False):
-                scalars |= _scores(model, task, is_training=is_training)
-        yield number, scalars
+    def outcome(self, model: Network, drift: float = math.nan) -> Outcome:
+        """How well a model does now."""
+        on_train, on_val = (_progress(model, self.task, is_training=is_training) for is_training in (True, False))
+        return Outcome(on_train, on_val, drift)
 
 
 OPTIMIZERS: Final[Mapping[str, Callable[..., Optimizer]]] = MappingProxyType(
@@ -159,11 +158,6 @@ def _scores(model: Network, task: Task, *, is_training: bool) -> dict[str, float
     if y.dim() == 1:
         scores["train_accuracy" if is_training else "val_accuracy"] = (out.argmax(1) == y).float().mean().item()
     return scores
-
-
-def _outcome(model: Network, task: Task, drift: float) -> Outcome:
-    on_train, on_val = (_progress(model, task, is_training=is_training) for is_training in (True, False))
-    return Outcome(on_train, on_val, drift)
 
 
 def _progress(model: Network, task: Task, *, is_training: bool) -> float:

@@ -8,17 +8,14 @@ within 5 points of the twin's accuracy or, where there are no classes, a tenth o
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pandas as pd
-from torch import nn
 
 from gatdiag.experiments.faults.bank import ON_LAWS, counts, trained
 from gatdiag.experiments.faults.cases import Case
-from gatdiag.experiments.faults.network import Network
 from gatdiag.experiments.faults.tables import save
-from gatdiag.experiments.faults.tasks import make_task
-from gatdiag.experiments.faults.training import Outcome, rehearsal
+from gatdiag.experiments.faults.training import Outcome, Training
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
@@ -44,17 +41,19 @@ def cures(case: Case, folder: Path) -> list[dict[str, Any]]:
     if not counts(case.cause, faulty, twin):
         return []
     outcomes: list[Outcome] = []
-    make, loop = rehearsal(case.faulty)
+    training = Training(case.faulty)
 
-    def train(model: nn.Module, recorder: Recorder) -> None:
-        outcomes.append(loop(cast("Network", model), recorder))
+    def train(model: Any, recorder: Recorder) -> None:
+        for scalars in training.steps(model, training.optimizer(model)):
+            recorder.log(scalars)
+        outcomes.append(training.outcome(model))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what was planted
         done = treat(
-            make,
+            training.make,
             train,
-            *make_task(case.faulty).whole(is_training=True).args,
+            *training.task.whole(is_training=True).args,
             seeds=[case.faulty.seed],
             before=[place / "faulty"],
             folder=folder.parent / "treated" / case.name,

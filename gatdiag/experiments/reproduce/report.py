@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 from markdown_it import MarkdownIt
@@ -19,10 +19,11 @@ from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.reproduce.engine import DEFAULTS, Outcome, Row, compared, unusual
 from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence, Reproduction
 from gatdiag.experiments.settings import Experiment
-from gatdiag.figures import FIGURES, render
+from gatdiag.figures import FIGURES, Figure, render
 from gatdiag.report import write_report
 from gatdiag.report.page import Labeled, write
 from gatdiag.report.page import render as render_page
+from gatdiag.run import Run
 from gatdiag.run.files import atomic_write
 
 PAGE: Final = "report.html"
@@ -40,6 +41,14 @@ _SAID: Final[Mapping[str, str]] = {
 }
 
 
+class Picture(NamedTuple):
+    """A PNG by the name of its file, and the figure that it is, if it is one of gatdiag's."""
+
+    name: str
+    content: bytes
+    figure: Figure | None = None
+
+
 def write_reproduction(outcome: Outcome, out: Path) -> Path:
     """Write the folder ``OUT/NAME``; returns it.
 
@@ -51,30 +60,31 @@ def write_reproduction(outcome: Outcome, out: Path) -> Path:
         raise InputError(f"Expected a folder for the report, but {folder} is a file")
     folder.mkdir(parents=True, exist_ok=True)
     evidence = outcome.one.evidence(outcome.task) if outcome.one.evidence else None
-    pictures = {**_pictures(outcome), **(evidence.pictures if evidence else {})}
+    measured = evidence.pictures if evidence else {}
+    pictures = [*_pictures(outcome), *(Picture(name, content) for name, content in measured.items())]
     for old in folder.glob("*.png"):
         old.unlink()
-    for name, content in pictures.items():
-        with atomic_write(folder / name) as part:
-            part.write_bytes(content)
+    for picture in pictures:
+        with atomic_write(folder / picture.name) as part:
+            part.write_bytes(picture.content)
     table = pd.DataFrame(outcome.results.values()) if evidence is None else evidence.table
     with atomic_write(folder / "results.csv") as part:
         table.to_csv(part, index=False, float_format="%.6g")
     shown = [*_firsts(outcome, {}).values()][:_MOST]
     if shown:
         write_report(shown, folder / RUNS, title=outcome.one.title, overwrite=True)
-    text = "\n".join(_lines(outcome, evidence, [*pictures], has_runs=bool(shown))) + "\n"
+    text = "\n".join(_lines(outcome, evidence, pictures, has_runs=bool(shown))) + "\n"
     with atomic_write(folder / "README.md") as part:
         part.write_text(text)
     write(_page(text, pictures), folder / PAGE)
     return folder
 
 
-def _page(text: str, pictures: Mapping[str, bytes]) -> str:
+def _page(text: str, pictures: Sequence[Picture]) -> str:
     """The Markdown as a page that loads nothing."""
     title, _, rest = text.partition("\n")
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(rest)
-    for name, content in pictures.items():
+    for name, content, _ in pictures:
         body = body.replace(f'src="{name}"', f'src="data:image/png;base64,{base64.b64encode(content).decode()}"')
     return render_page(title.removeprefix("# "), (), body=Markup(body))
 
@@ -82,7 +92,9 @@ def _page(text: str, pictures: Mapping[str, bytes]) -> str:
 # --- README.md --------------------------------------------------------------------------------------------------------
 
 
-def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str], *, has_runs: bool) -> Iterator[str]:
+def _lines(
+    outcome: Outcome, evidence: Evidence | None, pictures: Sequence[Picture], *, has_runs: bool
+) -> Iterator[str]:
     one, rows = outcome.one, compared(outcome)
     yield f"# {one.name}: {one.title}\n"
     yield f"{one.paper or 'Beyond the papers'}. {'The paper' if one.paper else 'The finding'}: {one.claim}\n"
@@ -108,12 +120,10 @@ def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str],
         yield from (f"- {note}" for note in one.notes)
 
 
-def _figures(pictures: Sequence[str]) -> Iterator[str]:
+def _figures(pictures: Sequence[Picture]) -> Iterator[str]:
     """Each picture; the first of a figure after what it shows."""
-    known = {_slug(figure.name, {}): figure for figure in FIGURES}
     said = set()
-    for name in pictures:
-        figure = next((one for slug, one in known.items() if name.startswith(slug)), None)
+    for name, _, figure in pictures:
         if figure and figure.name not in said:
             said.add(figure.name)
             yield f"{figure.title}. {figure.shows} {figure.reading}\n"
@@ -246,37 +256,30 @@ def _training(cell: Experiment) -> str:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def _pictures(outcome: Outcome) -> dict[str, bytes]:
-    """File name -> PNG, of what is done."""
-    found: dict[str, bytes] = {}
+def _pictures(outcome: Outcome) -> Iterator[Picture]:
+    """Of what is done."""
     for drawing in outcome.one.drawings:
-        found |= _from_table(outcome, drawing) if drawing.table else _from_runs(outcome, drawing)
-    return found
+        figure = next(one for one in FIGURES if one.name == drawing.figure)
+        if drawing.table is None:
+            yield from _from_runs(outcome, drawing, figure)
+        elif rows := [row for cell, row in outcome.complete.items() if cell.fits(drawing.where)]:
+            yield _drawn(figure, drawing.where, (), values=drawing.table(pd.DataFrame(rows)))
 
 
-def _from_table(outcome: Outcome, drawing: Drawing) -> dict[str, bytes]:
-    rows = [row for cell, row in outcome.complete.items() if cell.fits(drawing.where)]
-    if not rows or drawing.table is None:
-        return {}
-    values = drawing.table(pd.DataFrame(rows))
-    return {
-        f"{_slug(drawing.figure, drawing.where)}.png": render(drawing.figure, (), format="png", dpi=_DPI, values=values)
-    }
-
-
-def _from_runs(outcome: Outcome, drawing: Drawing) -> dict[str, bytes]:
-    figure = next(one for one in FIGURES if one.name == drawing.figure)
+def _from_runs(outcome: Outcome, drawing: Drawing, figure: Figure) -> Iterator[Picture]:
     runs = _firsts(outcome, drawing.where)
-    if not runs:
-        return {}
-    if figure.per == "comparison":
-        content = render(figure, [*runs.values()], format="png", dpi=_DPI, **drawing.options)
-        return {f"{_slug(figure.name, drawing.where)}.png": content}
-    options = {**figure.shared([*runs.values()]), **drawing.options}
-    return {
-        f"{_slug(figure.name, outcome.settings(cell))}.png": render(figure, run, format="png", dpi=_DPI, **options)
-        for cell, run in runs.items()
-    }
+    if runs and figure.per == "comparison":
+        yield _drawn(figure, drawing.where, [*runs.values()], **drawing.options)
+    elif runs:
+        options = {**figure.shared([*runs.values()]), **drawing.options}
+        yield from (_drawn(figure, outcome.settings(cell), run, **options) for cell, run in runs.items())
+
+
+def _drawn(figure: Figure, settings: Mapping[str, Any], runs: Run | Sequence[Run], **options: Any) -> Picture:
+    """Its file is named after what is unusual in these settings."""
+    words = [value if isinstance(value, str) else f"{name}-{value}" for name, value in unusual(settings).items()]
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([figure.name, *words]))
+    return Picture(f"{name}.png", render(figure, runs, format="png", dpi=_DPI, **options), figure)
 
 
 def _firsts(outcome: Outcome, where: Mapping[str, Any]) -> dict[Experiment, Labeled]:
@@ -288,9 +291,3 @@ def _firsts(outcome: Outcome, where: Mapping[str, Any]) -> dict[Experiment, Labe
             first = min(fitting, key=lambda cell: cell.seed)
             found[first] = Labeled(outcome.runs[first], outcome.label(first))
     return found
-
-
-def _slug(figure: str, settings: Mapping[str, Any]) -> str:
-    """The name of a file, of what is unusual in these settings."""
-    words = [value if isinstance(value, str) else f"{name}-{value}" for name, value in unusual(settings).items()]
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([figure, *words]))

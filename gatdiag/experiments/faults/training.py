@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from gatdiag.experiments.faults.network import Network, make_network
+from gatdiag.experiments.faults.network import RecipeModel, make_network
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tasks import Task, make_task
 from gatdiag.experiments.training import evaluated
@@ -69,20 +69,20 @@ class Training:
         self.recipe = recipe
         self.task = make_task(recipe)
 
-    def make(self) -> Network:
+    def make(self) -> RecipeModel:
         """A model with fresh weights."""
         return make_network(self.recipe, self.task.x.shape[1], self.task.out_channels)
 
-    def optimizer(self, model: Network) -> Optimizer:
+    def optimizer(self, model: RecipeModel) -> Optimizer:
         """That of a model."""
         parameters, recipe = PARTS[self.recipe.optimizes](model), self.recipe
         return OPTIMIZERS[recipe.optimizer](parameters, lr=recipe.lr, weight_decay=recipe.decay)
 
-    def loss(self, out: Tensor, y: Tensor, model: Network, number: int = 0) -> Tensor:
+    def loss(self, out: Tensor, y: Tensor, model: RecipeModel, number: int = 0) -> Tensor:
         """What a step goes down on: of the output and the labels of its examples."""
         return LOSSES[self.recipe.loss](out, y, model, number)
 
-    def steps(self, model: Network, optimizer: Optimizer) -> Iterator[dict[str, float]]:
+    def steps(self, model: RecipeModel, optimizer: Optimizer) -> Iterator[dict[str, float]]:
         """Make the steps of a training; yields what is logged at each."""
         recipe, generator = self.recipe, torch.Generator().manual_seed(self.recipe.seed)
         scheduler = LambdaLR(optimizer, lambda number: _FACTORS[recipe.schedule](number, recipe.steps))
@@ -103,7 +103,7 @@ class Training:
                     scalars |= _scores(model, self.task, is_training=is_training)
             yield scalars
 
-    def outcome(self, model: Network, drift: float = math.nan) -> Outcome:
+    def outcome(self, model: RecipeModel, drift: float = math.nan) -> Outcome:
         """How well a model does now."""
         on_train, on_val = (_progress(model, self.task, is_training=is_training) for is_training in (True, False))
         return Outcome(on_train, on_val, drift)
@@ -141,7 +141,7 @@ def _usual(out: Tensor, y: Tensor) -> Tensor:
     return F.mse_loss(out, y) if y.min() < 0 else F.binary_cross_entropy_with_logits(out, y)
 
 
-def _evaluated(model: Network, task: Task, *, is_training: bool) -> tuple[Tensor, Tensor]:
+def _evaluated(model: RecipeModel, task: Task, *, is_training: bool) -> tuple[Tensor, Tensor]:
     """Output and labels in evaluation mode, before what the model does to its logits."""
     examples = task.whole(is_training)
     output, model.output = model.output, lambda out: out
@@ -151,7 +151,7 @@ def _evaluated(model: Network, task: Task, *, is_training: bool) -> tuple[Tensor
         model.output = output
 
 
-def _scores(model: Network, task: Task, *, is_training: bool) -> dict[str, float]:
+def _scores(model: RecipeModel, task: Task, *, is_training: bool) -> dict[str, float]:
     """Loss, and accuracy where there are classes, as a training loop logs them."""
     out, y = _evaluated(model, task, is_training=is_training)
     scores = {} if is_training else {"val_loss": _usual(out, y).item()}
@@ -160,7 +160,7 @@ def _scores(model: Network, task: Task, *, is_training: bool) -> dict[str, float
     return scores
 
 
-def _progress(model: Network, task: Task, *, is_training: bool) -> float:
+def _progress(model: RecipeModel, task: Task, *, is_training: bool) -> float:
     out, y = _evaluated(model, task, is_training=is_training)
     loss = _usual(out, y).item()
     if y.dim() == 1:
@@ -183,14 +183,14 @@ def _drift(folder: Path) -> float:
 # --- what a training does, rightly or wrongly -------------------------------------------------------------------------
 
 
-def _before_the_model_was_rebuilt(model: Network) -> list[nn.Parameter]:
+def _before_the_model_was_rebuilt(model: RecipeModel) -> list[nn.Parameter]:
     """All but the last layer is replaced after the optimizer was made."""
     parameters = list(model.parameters())
     model.encoder.convs = nn.ModuleList([*copy.deepcopy(model.encoder.convs[:-1]), model.encoder.convs[-1]])
     return parameters
 
 
-def _without_those_in_a_list(model: Network) -> list[nn.Parameter]:
+def _without_those_in_a_list(model: RecipeModel) -> list[nn.Parameter]:
     """Layers in a plain list are not registered: the model does not know their parameters."""
     convs = list(model.encoder.convs)
     model.encoder.last = convs.pop()
@@ -199,7 +199,7 @@ def _without_those_in_a_list(model: Network) -> list[nn.Parameter]:
     return list(model.parameters())
 
 
-PARTS: Final[Mapping[str, Callable[[Network], list[nn.Parameter]]]] = MappingProxyType(
+PARTS: Final[Mapping[str, Callable[[RecipeModel], list[nn.Parameter]]]] = MappingProxyType(
     {
         "all": lambda model: list(model.parameters()),
         "last": lambda model: list((model.head or model.encoder.convs[-1]).parameters()),
@@ -211,16 +211,16 @@ PARTS: Final[Mapping[str, Callable[[Network], list[nn.Parameter]]]] = MappingPro
 )
 """Which parameters the optimizer is given."""
 
-_Loss = Callable[[Tensor, Tensor, Network, int], Tensor]
+_Loss = Callable[[Tensor, Tensor, RecipeModel, int], Tensor]
 
 
-def _penalized(out: Tensor, y: Tensor, model: Network, number: int) -> Tensor:
+def _penalized(out: Tensor, y: Tensor, model: RecipeModel, number: int) -> Tensor:
     """From a fifth of a hundred steps on, a penalty on the first layer."""
     penalty = sum(parameter.square().sum() for parameter in model.encoder.convs[0].parameters())
     return _usual(out, y) + (0.01 * penalty if number >= 20 else 0.0)
 
 
-def _nobody(out: Tensor, y: Tensor, model: Network, number: int) -> Tensor:
+def _nobody(out: Tensor, y: Tensor, model: RecipeModel, number: int) -> Tensor:
     """A mask in which there is no example."""
     mask = torch.zeros(len(y), dtype=torch.bool)
     return F.cross_entropy(out[mask], y[mask], reduction="sum")
@@ -240,19 +240,19 @@ LOSSES: Final[Mapping[str, _Loss]] = MappingProxyType(
 """(output, labels, model, step) -> what the training goes down on."""
 
 
-def _scaled_gradient(model: Network, number: int) -> None:
+def _scaled_gradient(model: RecipeModel, number: int) -> None:
     for parameter in model.encoder.convs[0].parameters() if number >= 20 else ():
         assert parameter.grad is not None
         parameter.grad[::2] *= 3.0
 
 
-def _noisy_gradient(model: Network, number: int) -> None:
+def _noisy_gradient(model: RecipeModel, number: int) -> None:
     for parameter in model.parameters() if number >= 20 else ():
         assert parameter.grad is not None
         parameter.grad += 0.3 * parameter.grad.norm() * torch.randn_like(parameter) / parameter.numel() ** 0.5
 
 
-DISTURBANCES: Final[Mapping[str, Callable[[Network, int], None]]] = MappingProxyType(
+DISTURBANCES: Final[Mapping[str, Callable[[RecipeModel, int], None]]] = MappingProxyType(
     {
         "": lambda model, number: None,
         "gradient scaled later": _scaled_gradient,

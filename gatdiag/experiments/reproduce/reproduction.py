@@ -52,7 +52,7 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Task:
+class Options:
     """How to reproduce.
 
     Attributes:
@@ -123,7 +123,7 @@ class Reproduction:
     judged: Callable[[pd.DataFrame], Sequence[str]] | None = None
     drawings: tuple[Drawing, ...] = ()
     notes: tuple[str, ...] = ()
-    evidence: Callable[[Task], Evidence] | None = None
+    evidence: Callable[[Options], Evidence] | None = None
 
 
 def published(

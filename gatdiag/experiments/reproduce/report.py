@@ -176,30 +176,39 @@ def _spread(mean: float | None, ci95: float | None, form: str) -> str:
 
 
 def _not_run(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
-    """What is missing, plainly."""
-    first = [row for row in rows if row.column == trainings.reproduction.columns[0]]
-    gone = _lacking(trainings.cells, trainings.documents)
-    rest = [row for row in first if not any(row.settings[name] in gone.get(name, ()) for name in row.settings)]
-    part = [f"{row.label} ({row.done} of {row.planned})" for row in rest if row.done < row.planned]
-    missing = "; ".join(f"nothing with {name} {_listed(values)}" for name, values in gone.items())
-    missing = missing if trainings.documents else "nothing yet"
-    unknown = sum(row.published is None for row in rows)
-    runs = trainings.reproduction.record and len(trainings.documents) - len(trainings.runs)
-    lines = [
-        *([] if trainings.options.full else [f"--quick leaves out: {_left_out(trainings.reproduction)}."]),
-        *([f"Not trained: {missing}."] if missing else []),
-        *([f"Not trained with all seeds: {'; '.join(part)}."] if part else []),
-        *([f"Published values not available to us: those of {unknown} of {len(rows)} rows."] if unknown else []),
-        *([f"Results whose runs were not kept, and cannot be drawn: {runs}."] if runs else []),
-        *(
-            f"Refused: {trainings.label(cell)}, seed {cell.seed}: {_portable(why, trainings)}"
-            for cell, why in trainings.failed.items()
-        ),
-    ]
-    if lines:
+    if gaps := [*_gaps(trainings, rows)]:
         yield "\n## What was not run, or is not known\n"
-        yield from (f"- {line}" for line in lines)
+        yield from (f"- {gap}" for gap in gaps)
     yield ""
+
+
+def _gaps(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
+    """What is missing, plainly."""
+    if not trainings.options.full:
+        yield f"--quick leaves out: {_left_out(trainings.reproduction)}."
+    yield from _not_trained(trainings, [row for row in rows if row.column == rows[0].column])
+    unknown = sum(row.published is None for row in rows)
+    if unknown:
+        yield f"Published values not available to us: those of {unknown} of {len(rows)} rows."
+    without_run = len(trainings.documents) - len(trainings.runs)
+    if trainings.reproduction.record and without_run:
+        yield f"Results whose runs were not kept, and cannot be drawn: {without_run}."
+    for cell, why in trainings.failed.items():
+        yield f"Refused: {trainings.label(cell)}, seed {cell.seed}: {_portable(why, trainings)}"
+
+
+def _not_trained(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
+    """Values of settings with which there is nothing; and what else lacks some of its seeds."""
+    gone = _lacking(trainings.cells, trainings.documents)
+    if not trainings.documents:
+        yield "Not trained: nothing yet."
+    elif gone:
+        listed = "; ".join(f"nothing with {name} {_listed(values)}" for name, values in gone.items())
+        yield f"Not trained: {listed}."
+    rest = [row for row in rows if not any(row.settings[name] in gone.get(name, ()) for name in row.settings)]
+    part = [f"{row.label} ({row.done} of {row.planned})" for row in rest if row.done < row.planned]
+    if part:
+        yield f"Not trained with all seeds: {'; '.join(part)}."
 
 
 def _left_out(one: Reproduction) -> str:

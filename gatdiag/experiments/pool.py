@@ -77,39 +77,41 @@ class Pool:
         Raises:
             InputError: There is no such cluster, or a worker was killed.
         """
-        workers = min(self.workers or os.cpu_count() or 1, len(chosen))
         if not chosen:
             yield ()
-        elif self.backend == "processes" and workers == 1:
+        elif self.backend == "processes" and self._processes(chosen) == 1:
             with one_thread():
                 yield ((one, work(one)) for one in chosen)
         else:
             try:
-                with BACKENDS[self.backend](self.address, workers) as submit:
-                    yield _done({submit(work, one): one for one in chosen}, self.backend, workers)
+                with BACKENDS[self.backend](self.address, self._processes(chosen)) as submit:
+                    yield self._results(partial(submit, work), chosen)
             except ImportError as error:
                 name = self.backend
                 raise InputError(f"{name} is not installed: pip install 'gatdiag[{name}]' ({error})") from None
 
+    def _results(self, submit: Submit, chosen: Sequence[_C]) -> Iterator[tuple[_C, Any]]:
+        """Each with its result, until there is one that cannot be had."""
+        try:
+            futures = {submit(one): one for one in chosen}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise InputError(
+                f"One of {self._processes(chosen)} workers was killed, as where memory is short: run it again, perhaps "
+                "with fewer; what is done is kept"
+            ) from None
+        except Exception as error:
+            if self.backend == "processes":
+                raise
+            reason = shorten(f"{type(error).__name__}: {error}", _LONGEST, placeholder=" ...")
+            raise InputError(
+                f"The {self.backend} cluster lost a worker, or had none that could do the work: run it again; what is "
+                f"done is kept ({reason})"
+            ) from error
 
-def _done(futures: "Mapping[Future[_T], _C]", backend: str, workers: int) -> Iterator[tuple[_C, _T]]:
-    """Results until there is one that could not be had."""
-    try:
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenProcessPool:
-        raise InputError(
-            f"One of {workers} workers was killed, as where memory is short: run it again, perhaps with fewer; "
-            "what is done is kept"
-        ) from None
-    except Exception as error:
-        if backend == "processes":
-            raise
-        reason = shorten(f"{type(error).__name__}: {error}", _LONGEST, placeholder=" ...")
-        raise InputError(
-            f"The {backend} cluster lost a worker, or had none that could do the work: run it again; what is done is "
-            f"kept ({reason})"
-        ) from error
+    def _processes(self, chosen: Sequence[Any]) -> int:
+        return min(self.workers or os.cpu_count() or 1, len(chosen))
 
 
 # --- what futures come from -------------------------------------------------------------------------------------------

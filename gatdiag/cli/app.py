@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter
 from typing import Annotated, Any, Final
 
 import typer
@@ -22,6 +22,7 @@ from gatdiag.cli.export import export
 from gatdiag.cli.faults import faults
 from gatdiag.cli.inspect import inspect
 from gatdiag.cli.laws import laws
+from gatdiag.cli.options import add_options
 from gatdiag.cli.preflight import preflight
 from gatdiag.cli.printing import as_options
 from gatdiag.cli.rebalance import rebalance
@@ -115,11 +116,8 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
         with _errors_in_one_line(debug), _warnings_in_one_line():
             command(**options)
 
-    own = signature(command, eval_str=True)
     annotation = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
-    option = Parameter("debug", Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-    run.__signature__ = own.replace(parameters=[*own.parameters.values(), option])  # type: ignore[attr-defined]
-    run.__annotations__ = {**command.__annotations__, "debug": annotation}
+    add_options(run, Parameter("debug", Parameter.KEYWORD_ONLY, default=False, annotation=annotation))
     return run
 
 

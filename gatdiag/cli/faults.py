@@ -58,36 +58,35 @@ def faults(
 
 
 def _pages(chosen: list[Case], out: Path, jobs: int | None, *, pairs: bool, before: bool, treated: bool) -> list[str]:
-    from gatdiag.experiments.faults.bank import run_bank
+    from gatdiag.experiments.faults.bank import table_of, verdicts
+    from gatdiag.experiments.faults.cases import PAIRS
     from gatdiag.experiments.faults.foresight import forecasts, save_forecasts
-    from gatdiag.experiments.faults.pairs import run_pairs, save_pairs
+    from gatdiag.experiments.faults.pairs import pair_verdicts, save_pairs
     from gatdiag.experiments.faults.tables import save_bank
-    from gatdiag.experiments.faults.treated import save_cures, treat_bank
+    from gatdiag.experiments.faults.treated import cures, save_cures
 
     runs = out / "runs"
     if pairs:
-        return [save_pairs(run_pairs(runs, jobs), out)]
+        return [save_pairs(table_of(pair_verdicts, range(len(PAIRS)), runs, jobs), out)]
     with trainings_progress("trainings", len(chosen)) as on_done:
         if treated:
-            return [save_cures(treat_bank(chosen, runs, jobs, on_done), out)]
-        results = run_bank(chosen, runs, jobs, on_done)
+            return [save_cures(table_of(cures, chosen, runs, jobs, on_done), out)]
+        results = table_of(verdicts, chosen, runs, jobs, on_done)
     pages = [*save_bank(results, out)]
     if before:
         counted = [case for case, counts in zip(chosen, results["counts"], strict=True) if counts]
-        pages.append(save_forecasts(forecasts(counted), out))
+        pages.append(save_forecasts(table_of(forecasts, counted, runs, jobs), out))
     return pages
 
 
 def _chosen(only: str | None, part: str) -> list[Case]:
-    from gatdiag.diagnosis import HEALTHY
-    from gatdiag.experiments.faults.cases import FAULTS, cases
+    from gatdiag.experiments.faults.cases import CALIBRATION, cases
 
     if part not in _PARTS:
         raise InputError(f"--part: expected one of {', '.join(_PARTS)}, got {part!r}")
-    known = [*FAULTS, HEALTHY]
-    wanted = known if only is None else parts(only)
-    if not wanted or not {*wanted} <= {*known}:
-        raise InputError(f"--only: expected some of {', '.join(known)}, got {only!r}")
+    wanted = CALIBRATION if only is None else parts(only)
+    if not wanted or not {*wanted} <= {*CALIBRATION}:
+        raise InputError(f"--only: expected some of {', '.join(CALIBRATION)}, got {only!r}")
     return [
         case for case in cases() if case.cause in wanted and (part == "all" or case.is_held_out == (part == "held-out"))
     ]

@@ -1,12 +1,19 @@
 """The options that several commands have, each declared once."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from enum import StrEnum
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
 from gatdiag.errors import InputError
+
+if TYPE_CHECKING:
+    from gatdiag.experiments.pool import Pool
 
 GRAPHS: Final = (
     "sbm, csbm or tree (built in), Cora, CiteSeer, PubMed, Actor, Chameleon, Squirrel, Cornell, Texas, Wisconsin, or a "
@@ -71,15 +78,26 @@ Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace
 FailOn: TypeAlias = Annotated[Level, typer.Option(help="End with status 1 at a finding that is this bad.")]
 
 
+def add_options(command: Callable[..., None], *added: Parameter) -> None:
+    """Give typer more options of a command than its signature has, in the place of its ``**options``, if any."""
+    own = signature(command, eval_str=True)
+    kept = [one.replace(kind=one.KEYWORD_ONLY) for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    command.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in (*kept, *added)}
+
+
 def parts(text: str) -> list[str]:
     """The parts of a list that are separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def check_workers(workers: int | None, backend: str) -> None:
-    """Raise InputError where workers are asked for that a cluster has itself."""
+def pool_of(workers: int | None, backend: str, address: str | None) -> Pool:
+    """Where trainings run; InputError where workers are asked for that a cluster has itself."""
+    from gatdiag.experiments.pool import Pool
+
     if workers is not None and backend != "processes":
         raise InputError("--workers is of --backend processes: a cluster has the workers that it was started with")
+    return Pool(workers, backend, address)
 
 
 def check_folder(out: Path) -> None:

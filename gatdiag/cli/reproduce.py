@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_folder, check_workers
+from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_folder, pool_of
 from gatdiag.cli.printing import grid, plain_console, print_document
 from gatdiag.cli.training import trainings_progress
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
-    from gatdiag.experiments.reproduce.engine import Outcome
+    from gatdiag.experiments.reproduce.engine import Trainings
     from gatdiag.experiments.reproduce.reproduction import Reproduction
 
 
@@ -49,27 +49,27 @@ def reproduce(
     """
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device: expected cpu or cuda, got {device!r}")
-    check_workers(workers, backend)
+    pool = pool_of(workers, backend, address)
     check_folder(out)
     from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, chosen, trained
-    from gatdiag.experiments.reproduce.reproduction import Task
+    from gatdiag.experiments.reproduce.reproduction import Options
 
     if [name.lower() for name in names or ["list"]] == ["list"]:
         _list(out, as_json)
         return
     from gatdiag.experiments.reproduce.report import write_reproduction
 
-    task = Task(not quick, root, "cuda" if device == "cuda" else "cpu", workers, backend, address, trains)
-    written: list[tuple[Outcome, Path]] = []
+    options = Options(not quick, root, "cuda" if device == "cuda" else "cpu", pool, trains)
+    written: list[tuple[Trainings, Path]] = []
     for one in _to_write(chosen(names or [], REPRODUCTIONS), trains=trains):
         with trainings_progress(one.name, len(one.quick if quick else one.full) if trains else 0) as on_cell:
-            outcome = trained(one, out, task, on_cell)
-        written.append((outcome, write_reproduction(outcome, out)))
+            trainings = trained(one, out, options, on_cell)
+        written.append((trainings, write_reproduction(trainings, out)))
         if not as_json:
-            typer.echo(f"{one.name}: {len(outcome.documents)} of {len(outcome.cells)} trainings: {written[-1][1]}")
+            typer.echo(f"{one.name}: {len(trainings.documents)} of {len(trainings.cells)} trainings: {written[-1][1]}")
     if as_json:
-        print_document({"version": 1, "names": [_document(outcome, folder) for outcome, folder in written]})
-    if failed := [why for outcome, _ in written for why in outcome.failed.values()]:
+        print_document({"version": 1, "names": [_document(trainings, folder) for trainings, folder in written]})
+    if failed := [why for trainings, _ in written for why in trainings.failed.values()]:
         raise InputError(f"{len(failed)} trainings failed, and are tried again next time: {'; '.join({*failed})}")
 
 
@@ -81,35 +81,31 @@ def _to_write(names: Iterable[Reproduction], *, trains: bool) -> Iterator[Reprod
             yield one
 
 
-def _document(outcome: Outcome, folder: Path) -> dict[str, Any]:
+def _document(trainings: Trainings, folder: Path) -> dict[str, Any]:
     from gatdiag.experiments.reproduce.engine import compared
 
     rows = [
         {
             **row.settings,
-            "column": row.column,
-            "done": row.done,
-            "planned": row.planned,
-            "mean": row.mean,
-            "ci95": row.ci95,
+            **{name: getattr(row, name) for name in ("column", "done", "planned", "mean", "ci95")},
             "published": row.published and row.published.value,
             "published_ci95": row.published and row.published.ci95,
             "difference": row.difference,
             "verdict": row.verdict,
         }
-        for row in compared(outcome)
+        for row in compared(trainings)
     ]
-    done = {"done": len(outcome.documents), "planned": len(outcome.cells)}
-    return {"name": outcome.one.name, "folder": str(folder), **done, "rows": rows}
+    done = {"done": len(trainings.documents), "planned": len(trainings.cells)}
+    return {"name": trainings.reproduction.name, "folder": str(folder), **done, "rows": rows}
 
 
 def _list(out: Path, as_json: bool) -> None:
     from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, planned
-    from gatdiag.experiments.reproduce.reproduction import Task
+    from gatdiag.experiments.reproduce.reproduction import Options
 
     rows = []
     for one in REPRODUCTIONS.values():
-        quick, full = (len(planned(one, out, Task(full=full)).documents) for full in (False, True))
+        quick, full = (len(planned(one, out, Options(full=full)).documents) for full in (False, True))
         counts = {"quick": len(one.quick), "quick_done": quick, "full": len(one.full), "full_done": full}
         rows.append({"name": one.name, "title": one.title, "paper": one.paper, **counts})
     if as_json:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_workers
+from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, pool_of
 from gatdiag.cli.printing import grid as table_of
 from gatdiag.cli.printing import number, plain_console, print_document
 from gatdiag.cli.training import trainings_progress
@@ -50,11 +50,10 @@ def sweep(
     from gatdiag.experiments import sweep as sweeping
     from gatdiag.run.files import atomic_write
 
-    check_workers(workers, backend)
+    pool = pool_of(workers, backend, address)
     cells = sweeping.read_grid(grid)
     with trainings_progress(str(out), len(cells)) as on_cell:
-        options: dict[str, Any] = {"workers": workers, "backend": backend, "address": address, "record": record}
-        failed = sweeping.sweep(cells, out, root, on_cell=on_cell, **options)
+        failed = sweeping.sweep(cells, out, root, pool=pool, watched=cells if record else (), on_cell=on_cell)
     wrong = []
     if failed:
         reasons = "; ".join(dict.fromkeys(failed.values()))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root
+from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, add_options
 from gatdiag.cli.training import training_progress
 from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Experiment
@@ -23,15 +23,9 @@ if TYPE_CHECKING:
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """The command with one option for each field of `Experiment`, which it gets as keyword arguments."""
     hints = get_type_hints(Experiment, include_extras=True)
-    options = {one.name: _option(one.name, *get_args(hints[one.name])) for one in fields(Experiment)}
-    parameters = [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=options[one.name])
-        for one in fields(Experiment)
-    ]
-    own = inspect.signature(command, eval_str=True)
-    kept = [p.replace(kind=p.KEYWORD_ONLY) for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    command.__signature__ = own.replace(parameters=[*kept, *parameters])  # type: ignore[attr-defined]
-    command.__annotations__ = {**{p.name: p.annotation for p in kept}, **options}
+    for one in fields(Experiment):
+        option = _option(one.name, *get_args(hints[one.name]))
+        add_options(command, Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=option))
     return command
 
 

@@ -4,7 +4,7 @@
 - `synthetic`: graphs that are built in: block models, Tree-NeighborsMatch
 - `models`: graph neural networks as the papers build them
 - `settings`: what a network and a training are, field by field
-- `training`: a plain training loop on one graph
+- `training`: a plain training loop on one graph, or on trees
 - `experiment`: one training from its settings, watched or not, with its result
 - `sweep`: all trainings of a grid, and a table of their results
 - `reproduce`: tables and figures of the papers by name, published beside measured

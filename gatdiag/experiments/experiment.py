@@ -18,10 +18,9 @@ from torch_geometric.data import Data
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import SPLITS, Transform, prepared_graph
-from gatdiag.experiments.models import build
+from gatdiag.experiments.models import TreeNetwork, build
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import Epoch, TrainingResult, train
-from gatdiag.experiments.trees import TreeNetwork, train_trees
 from gatdiag.recorder import Every, Metrics
 from gatdiag.remedies import initialize_, lipschitz_normalize_, weight_normalize_
 from gatdiag.run.files import atomic_write
@@ -100,14 +99,12 @@ def run_experiment(
         )
     model = prepared_model(experiment, graph).to(experiment.device)
     graph = graph.to(experiment.device)
-    fit: Callable[..., TrainingResult] = partial(train, has_modes=experiment.has_modes)
-    if experiment.trees:
-        fit = train_trees
+    fit = partial(train, model, graph, experiment, progress=progress, has_modes=experiment.has_modes)
     if folder is None:
-        return _result(fit(model, graph, experiment, progress=progress))
+        return _result(fit())
     with watch(model, folder, every=every, metrics=metrics, best="val_accuracy", overwrite=overwrite) as recorder:
         _write(experiment, None, Path(folder))
-        result = _result(fit(model, graph, experiment, recorder, progress))
+        result = _result(fit(recorder=recorder))
         _write(experiment, result, Path(folder))
     return result
 

@@ -13,7 +13,17 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, PairNorm, SAGEConv, SGConv, TransformerConv
+from torch_geometric.nn import (
+    GATConv,
+    GatedGraphConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    PairNorm,
+    SAGEConv,
+    SGConv,
+    TransformerConv,
+)
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Network
@@ -157,11 +167,71 @@ class Deep(nn.Module):
         return logits
 
 
+class TreeNetwork(nn.Module):
+    """Two embeddings summed, convolutions of one width, a linear layer without bias.
+
+    Each layer is norm(x + activation(conv(x))), without the skip if the network is not residual. The features of
+    `gatdiag.experiments.synthetic.tree_neighbors_match` are one-hot, so that `first` is the sum of two embeddings.
+
+    Args:
+        network: Its settings; ``model`` is gcn, gat, gin or ggnn.
+        in_channels: Number of features.
+        out_channels: Number of classes.
+
+    Source:
+        Alon & Yahav, "On the Bottleneck of Graph Neural Networks and its Practical Implications", ICLR 2021, and their
+        code; there the GAT is without activation, and the GGNN without activation, skip and normalization.
+
+    Example:
+        >>> model = TreeNetwork(Network(model="gat", layers=3, width=8, heads=4, bias=True), 10, 5)
+        >>> model.first.weight.shape, len(model.convs)
+        (torch.Size([32, 10]), 3)
+    """
+
+    def __init__(self, network: Network, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        width = network.heads * network.width
+        norm: Callable[[int], nn.Module] = NORMS.get(network.norm, lambda _: nn.Identity())
+        self.first = nn.Linear(in_channels, width, bias=False)
+        nn.init.normal_(self.first.weight)  # as torch's embeddings
+        self.convs = nn.ModuleList(_tree_convolution(network, width) for _ in range(network.layers))
+        self.norms = nn.ModuleList(norm(width) for _ in range(network.layers))
+        self.last = nn.Linear(width, out_channels, bias=False)
+        self.activation = ACTIVATIONS[network.activation]
+        self.dropout = network.dropout
+        self.residual = network.residual
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Features (nodes, in_channels) and edges (2, edges) -> logits (nodes, out_channels), of roots or not."""
+        x = self.first(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            out = F.dropout(self.activation(conv(x, edge_index)), self.dropout, self.training)
+            x = norm(x + out if self.residual else out)
+        logits: Tensor = self.last(x)
+        return logits
+
+
+def _tree_convolution(network: Network, width: int) -> nn.Module:
+    """A layer that keeps the width; a GIN's has batch normalization."""
+    conv: nn.Module
+    if network.model == "ggnn":
+        conv = GatedGraphConv(width, num_layers=1, bias=network.bias)
+    elif network.model == "gin":
+        conv = GINConv(nn.Sequential(*_normed(width), *_normed(width)))
+    else:
+        conv = CONVOLUTIONS[network.model](network, width, network.width, network.heads)
+    return conv
+
+
+def _normed(width: int) -> tuple[nn.Module, ...]:
+    return nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()
+
+
 def build(network: Network, in_channels: int, out_channels: int) -> Stack | Deep:
     """The network that the settings describe, with weights as PyG's layers begin.
 
     Raises:
-        InputError: It is a ggnn, whose layers keep the width: see `gatdiag.experiments.trees`.
+        InputError: It is a ggnn, whose layers keep the width: see `TreeNetwork`.
 
     Example:
         >>> model = build(Network(model="gatv2", heads=8, layers=3, share_weights=False), 1433, 7)

@@ -6,14 +6,15 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context, parent_process
 from textwrap import shorten
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
 
@@ -21,6 +22,7 @@ from gatdiag.errors import InputError
 
 _C = TypeVar("_C")
 _T = TypeVar("_T")
+Submit: TypeAlias = Callable[..., "Future[Any]"]
 
 _PATIENCE: Final = 10  # seconds, until a cluster that does not answer is not there
 _LONGEST: Final = 500  # characters of what a cluster says of itself
@@ -38,59 +40,88 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-@contextmanager
-def mapped(
-    work: Callable[[_C], _T],
-    chosen: Sequence[_C],
-    jobs: int | None,
-    backend: str = "processes",
-    address: str | None = None,
-) -> Iterator[Iterable[tuple[_C, _T]]]:
-    """Work on each of these, with one thread: each with its result, in the order in which they are done.
+@dataclass(frozen=True)
+class Pool:
+    """Where trainings run.
 
-    Args:
-        work: Of the top level of a module, for another process has to find it.
-        chosen: What to work on.
-        jobs: Number of processes; None: one for each core. With 1 it is this process. A cluster has workers of its own.
+    Attributes:
+        workers: Number of processes; None: one for each core. With 1 it is this process. A cluster has its own.
         backend: A key of `BACKENDS`. A cluster has to be running, with gatdiag installed for its workers.
         address: Of the cluster; None: the one on this machine.
 
     Raises:
-        InputError: There is no such backend or cluster, or a worker was killed.
+        InputError: There is no such backend, or it has no address.
     """
-    if backend not in BACKENDS:
-        raise InputError(f"Expected backend to be one of {', '.join(BACKENDS)}, got {backend!r}")
-    if backend == "processes" and address is not None:
-        raise InputError(f"An address is that of a dask or ray cluster; got {address!r} with backend processes")
-    paired = partial(_paired, work)
-    if not chosen:
-        yield ()
-    elif backend == "processes":
-        with _in_processes(paired, chosen, min(jobs or os.cpu_count() or 1, len(chosen))) as done:
-            yield done
-    else:
-        with _on_cluster(paired, chosen, backend, address) as done:
-            yield done
+
+    workers: int | None = 1
+    backend: str = "processes"
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be."""
+        if self.backend not in BACKENDS:
+            raise InputError(f"Expected backend to be one of {', '.join(BACKENDS)}, got {self.backend!r}")
+        if self.backend == "processes" and self.address is not None:
+            raise InputError(
+                f"An address is that of a dask or ray cluster; got {self.address!r} with backend processes"
+            )
+
+    @contextmanager
+    def map(self, work: Callable[[_C], _T], chosen: Sequence[_C]) -> Iterator[Iterable[tuple[_C, _T]]]:
+        """Work on each of these, with one thread: each with its result, in the order in which they are done.
+
+        Args:
+            work: Of the top level of a module, for another process has to find it.
+            chosen: What to work on.
+
+        Raises:
+            InputError: There is no such cluster, or a worker was killed.
+        """
+        if not chosen:
+            yield ()
+        elif self.backend == "processes" and self._processes(chosen) == 1:
+            with one_thread():
+                yield ((one, work(one)) for one in chosen)
+        else:
+            try:
+                with BACKENDS[self.backend](self.address, self._processes(chosen)) as submit:
+                    yield self._results(partial(submit, work), chosen)
+            except ImportError as error:
+                name = self.backend
+                raise InputError(f"{name} is not installed: pip install 'gatdiag[{name}]' ({error})") from None
+
+    def _results(self, submit: Submit, chosen: Sequence[_C]) -> Iterator[tuple[_C, Any]]:
+        """Each with its result, until there is one that cannot be had."""
+        try:
+            futures = {submit(one): one for one in chosen}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise InputError(
+                f"One of {self._processes(chosen)} workers was killed, as where memory is short: run it again, perhaps "
+                "with fewer; what is done is kept"
+            ) from None
+        except Exception as error:
+            if self.backend == "processes":
+                raise
+            reason = shorten(f"{type(error).__name__}: {error}", _LONGEST, placeholder=" ...")
+            raise InputError(
+                f"The {self.backend} cluster lost a worker, or had none that could do the work: run it again; what is "
+                f"done is kept ({reason})"
+            ) from error
+
+    def _processes(self, chosen: Sequence[Any]) -> int:
+        return min(self.workers or os.cpu_count() or 1, len(chosen))
 
 
-def _paired(work: Callable[[_C], _T], one: _C) -> tuple[_C, _T]:
-    return one, work(one)
+# --- what futures come from -------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _in_processes(work: Callable[[_C], _T], chosen: Sequence[_C], jobs: int) -> Iterator[Iterable[_T]]:
-    if jobs == 1:
-        with one_thread():
-            yield map(work, chosen)
-        return
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin_worker)
+def _processes(_address: None, workers: int) -> Iterator[Submit]:
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin_worker)
     try:
-        yield (future.result() for future in as_completed([pool.submit(work, one) for one in chosen]))
-    except BrokenProcessPool:
-        raise InputError(
-            f"One of {jobs} workers was killed, as where memory is short: run it again, perhaps with fewer; "
-            "what is done is kept"
-        ) from None
+        yield pool.submit
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -110,32 +141,6 @@ def _begin_worker() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-# --- clusters ---------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _on_cluster(
-    work: Callable[[_C], _T], chosen: Sequence[_C], backend: str, address: str | None
-) -> Iterator[Iterable[_T]]:
-    try:
-        with _CLUSTERS[backend](work, chosen, address) as done:
-            yield _ended(done, backend)
-    except ImportError as error:
-        raise InputError(f"{backend} is not installed: pip install 'gatdiag[{backend}]' ({error})") from None
-
-
-def _ended(done: Iterator[_T], backend: str) -> Iterator[_T]:
-    """Results until there is one that the cluster could not give."""
-    try:
-        yield from done
-    except Exception as error:
-        reason = shorten(f"{type(error).__name__}: {error}", _LONGEST, placeholder=" ...")
-        raise InputError(
-            f"The {backend} cluster lost a worker, or had none that could do the work: run it again; what is done is "
-            f"kept ({reason})"
-        ) from error
-
-
 def _work_alone(work: Callable[[_C], _T], one: _C) -> _T:
     """A worker of a cluster may have several threads, but torch's random state belongs to the process."""
     with _alone, one_thread():
@@ -143,33 +148,27 @@ def _work_alone(work: Callable[[_C], _T], one: _C) -> _T:
 
 
 @contextmanager
-def _dask(work: Callable[[_C], _T], chosen: Sequence[_C], address: str | None) -> Iterator[Iterator[_T]]:
+def _dask(address: str | None, _workers: int) -> Iterator[Submit]:
     import dask
-    from distributed import Client, as_completed
+    from distributed import Client
 
     place = address or dask.config.get("scheduler-address", None) or "tcp://127.0.0.1:8786"
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is wrong is told in one line
     with dask.config.set({"distributed.comm.timeouts.connect": _PATIENCE}):
         try:
             client = Client(place, timeout=_PATIENCE, set_as_default=False)
+            client.wait_for_workers(1, _PATIENCE)
         except (OSError, ValueError) as error:
             raise InputError(
                 f"No Dask cluster answers at {place}: `dask scheduler` and, on each machine, `dask worker ADDRESS "
                 f"--nworkers -1 --nthreads 1` start one ({error})"
             ) from None
         with client:
-
-            def results() -> Iterator[_T]:
-                client.wait_for_workers(1, _PATIENCE)
-                futures = client.map(partial(_work_alone, work), chosen, pure=False)
-                for future in as_completed(futures, loop=client.loop):
-                    yield future.result()
-
-            yield results()
+            yield partial(client.get_executor(pure=False).submit, _work_alone)
 
 
 @contextmanager
-def _ray(work: Callable[[_C], _T], chosen: Sequence[_C], address: str | None) -> Iterator[Iterator[_T]]:
+def _ray(address: str | None, _workers: int) -> Iterator[Submit]:
     import ray
 
     was_connected = ray.is_initialized()
@@ -184,29 +183,26 @@ def _ray(work: Callable[[_C], _T], chosen: Sequence[_C], address: str | None) ->
             f"No Ray cluster answers at {address or 'this machine'}: `ray start --head` starts one; where one asks for "
             f"a token, set RAY_AUTH_MODE=token ({error})"
         ) from None
-    waiting: list[Any] = []
+    remote, tasks = ray.remote(max_retries=0)(_work_alone), list[Any]()
+
+    def submit(*work: Any) -> Any:
+        tasks.append(remote.remote(*work))
+        return tasks[-1].future()
+
     try:
-
-        def results() -> Iterator[_T]:
-            remote = ray.remote(max_retries=0)(_work_alone)
-            waiting.extend(remote.remote(work, one) for one in chosen)
-            while waiting:
-                [done], waiting[:] = ray.wait(waiting)
-                yield ray.get(done)
-
-        yield results()
+        yield submit
     finally:
-        if was_connected:
-            for task in waiting:
-                ray.cancel(task, force=True)
-        else:
+        if not was_connected:
             ray.shutdown()
+        else:
+            for task in tasks:
+                ray.cancel(task, force=True)
 
 
-_CLUSTERS: Final[Mapping[str, Callable[..., AbstractContextManager[Iterator[Any]]]]] = MappingProxyType(
-    {"dask": _dask, "ray": _ray}
+BACKENDS: Final[Mapping[str, Callable[..., AbstractContextManager[Submit]]]] = MappingProxyType(
+    {"processes": _processes, "dask": _dask, "ray": _ray}
 )
-"""Name -> (work, chosen, address) -> results, as they come."""
+"""Name -> (address, workers) -> what submits work, and gives a future of its result."""
 
-BACKENDS: Final = ("processes", *_CLUSTERS)
-"""What trainings can run on."""
+THIS_PROCESS: Final = Pool()
+"""No other is begun."""

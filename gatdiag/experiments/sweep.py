@@ -5,7 +5,7 @@ import json
 import os
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from functools import partial
@@ -19,7 +19,7 @@ from scipy import stats
 
 from gatdiag.errors import GatdiagError, InputError
 from gatdiag.experiments.experiment import Result, document, run_experiment
-from gatdiag.experiments.pool import mapped
+from gatdiag.experiments.pool import THIS_PROCESS, Pool
 from gatdiag.experiments.settings import Experiment
 from gatdiag.recorder import Every
 from gatdiag.run.files import atomic_write
@@ -82,10 +82,8 @@ def sweep(
     folder: str | os.PathLike[str],
     root: str | os.PathLike[str] = "data",
     *,
-    workers: int | None = 1,
-    backend: str = "processes",
-    address: str | None = None,
-    record: bool = False,
+    pool: Pool = THIS_PROCESS,
+    watched: Collection[Experiment] = (),
     every: Every = "auto",
     on_cell: Callable[[Experiment, str], None] = lambda cell, outcome: None,
 ) -> dict[Experiment, str]:
@@ -96,11 +94,8 @@ def sweep(
         folder: Holds a file for each cell that is done (``cells/KEY.json``: see
             `gatdiag.experiments.experiment.document`), which is written whole, once, and never again.
         root: Folder of the data sets; workers of a cluster read it at the same place.
-        workers: Processes, each with one thread. 1: this one; None: one for each core. A cluster has its own.
-        backend: ``processes``, or ``dask`` or ``ray`` for a cluster that is running (`gatdiag.experiments.pool`). The
-            results are the same.
-        address: Of the cluster; None: the one on this machine.
-        record: Watch the trainings; their runs are in ``runs/KEY``. A cell whose run is not there is trained again.
+        pool: Where they run. The results are the same everywhere.
+        watched: The cells whose runs are recorded, in ``runs/KEY``. One whose run is not there is trained again.
             Workers of a cluster write the runs, so they need the folder at the same place.
         every: Which of their steps, as `gatdiag.watch` has it.
         on_cell: Called with each cell and what became of it: ``kept`` (it was done before), ``done``, or what
@@ -119,16 +114,16 @@ def sweep(
     (folder / _CELLS).mkdir(parents=True, exist_ok=True)
     failed: dict[Experiment, str] = {}
     with _locked(folder):
-        waiting = []
+        waiting, recorded = [], {*watched}
         for cell in cells:
-            if _file(folder, cell).exists() and (not record or run_folder(cell, folder).exists()):
+            run = run_folder(cell, folder) if cell in recorded else None
+            if _file(folder, cell).exists() and (run is None or run.exists()):
                 on_cell(cell, "kept")
             else:
-                waiting.append(cell)
-        work = partial(_train_cell, root=Path(root).absolute(), recorded=folder if record else None, every=every)
-        with mapped(work, waiting, workers, backend, address) as done:
-            for cell, outcome in done:
-                error = outcome if isinstance(outcome, str) else _keep(cell, outcome, folder, record)
+                waiting.append((cell, run))
+        with pool.map(partial(_train_cell, root=Path(root).absolute(), every=every), waiting) as done:
+            for (cell, run), outcome in done:
+                error = outcome if isinstance(outcome, str) else _keep(cell, outcome, folder, run)
                 if error:
                     failed[cell] = error
                 on_cell(cell, error or "done")
@@ -209,19 +204,19 @@ def _file(folder: Path, cell: Experiment) -> Path:
     return folder / _CELLS / f"{cell_key(cell)}.json"
 
 
-def _train_cell(cell: Experiment, root: Path, recorded: Path | None, every: Every) -> dict[str, Any] | str:
-    """Train; returns the document of the cell, or what was wrong."""
+def _train_cell(waiting: tuple[Experiment, Path | None], root: Path, every: Every) -> dict[str, Any] | str:
+    """Train a cell, whose run is written there; returns the document of the cell, or what was wrong."""
+    cell, run = waiting
     try:
-        result = run_experiment(cell, root, recorded and run_folder(cell, recorded), every=every, overwrite=True)
+        result = run_experiment(cell, root, run, every=every, overwrite=True)
     except Exception as error:
         return _reason(error)
     return document(cell, result)
 
 
-def _keep(cell: Experiment, done: dict[str, Any], folder: Path, record: bool) -> str:
+def _keep(cell: Experiment, done: dict[str, Any], folder: Path, run: Path | None) -> str:
     """Write what a worker returned; what is wrong with that, or nothing."""
-    run = run_folder(cell, folder)
-    if record and not run.is_dir():
+    if run is not None and not run.is_dir():
         return f"its run is not in {run}: to record, all workers need this folder at this place"
     try:
         with atomic_write(_file(folder, cell), durable=True) as part:

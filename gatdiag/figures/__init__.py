@@ -4,17 +4,12 @@
     style            sizes, fonts, palettes; names in plain characters
     axes             scales and their limits, lines, marks for what cannot be drawn, legends, notes in an empty place
     heat             layer x step heat maps
-    overview         the one picture to look at first
-    curves           training_curves; of several runs compared_curves
-    gradients        gradient_norms, chosen_layers; of several runs gradient_evolution
-    weight_change    changed_fraction, unchanged_fraction, change_boxes
-    laws             balance, conservation
-    smoothing        smoothing_by_layer, smoothing_over_training
-    accuracy         of several runs accuracy_by_depth, _width, _normalization and _tree_depth
+    overview         the one picture to look at first; the other files have the other figures
     rendering        the registry; a figure -> bytes, files, data
 
-`FIGURES` holds them in reading order. Every figure can be had as data (`table`), and drawn on a matplotlib Figure of
-one's own (`figure.draw(table, matplotlib_figure)`). Nothing here touches pyplot, the backend, or settings that stay.
+`FIGURES` holds them in reading order; a new figure is one line there. Every figure can be had as data (`table`), and
+drawn on a matplotlib Figure of one's own (`figure.draw(table, matplotlib_figure)`). Nothing here touches pyplot, the
+backend, or settings that stay.
 """
 
 from gatdiag.figures.axes import not_recorded

@@ -149,14 +149,14 @@ def save_figures(
     return written
 
 
-def render_document(runs: Run | Sequence[Run], *, width: Width = "double") -> bytes:
+def render_document(runs: Run | Sequence[Run]) -> bytes:
     """Every figure that `save_figures` writes, in one PDF, a page for each."""
     from matplotlib.backends.backend_pdf import PdfPages
 
     content = BytesIO()
     with style_context(), PdfPages(content, metadata=_METADATA["pdf"]) as pages:
         for _, figure, of, values in _applying(_listed(runs)):
-            pages.savefig(_drawn(figure, of, values, SIZES[width], 300))
+            pages.savefig(_drawn(figure, of, values, SIZES["double"], 300))
     return content.getvalue()
 
 

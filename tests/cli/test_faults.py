@@ -1,5 +1,4 @@
 import csv
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from gatdiag.diagnosis import HEALTHY
 from gatdiag.experiments.faults import cases as bank_of_cases
 from gatdiag.experiments.faults.cases import Case
 from gatdiag.experiments.faults.recipe import Recipe
-from gatdiag.experiments.faults.training import rehearsal, train
+from gatdiag.experiments.faults.training import Training, train
 
 
 @pytest.fixture
@@ -96,13 +95,14 @@ def test_faults_are_treated_and_compared_with_their_twins(faults, tmp_path):
     assert "Cured: 1 of 1 (100%); 0 more are to be changed by hand." in (tmp_path / "treatment.md").read_text()
 
 
-def test_a_rehearsal_is_the_training_of_its_recipe(tmp_path):
+def test_unwatched_a_training_is_that_of_its_recipe(tmp_path):
     recipe = Recipe(width=8, steps=12, dropout=0.5, batch=20, seed=3)
     whole = train(recipe, tmp_path / "run")
-    make, loop = rehearsal(recipe)
+    training = Training(recipe)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        losses = []
-        outcome = loop(make(), SimpleNamespace(log=lambda scalars: losses.append(scalars["loss"])))
+        model = training.make()
+        losses = [scalars["loss"] for scalars in training.steps(model, training.optimizer(model))]
+        outcome = training.outcome(model)
     assert losses == gatdiag.load(tmp_path / "run").steps["loss"].tolist()
     assert (outcome.train, outcome.val) == (whole.train, whole.val)

@@ -14,7 +14,7 @@ import pytest
 import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.experiments import pool
-from gatdiag.experiments.pool import mapped
+from gatdiag.experiments.pool import Pool
 from gatdiag.experiments.sweep import cell_key, read_grid, sweep
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def contents(folder):
 @pytest.fixture(scope="module")
 def expected(cells, tmp_path_factory):
     out = tmp_path_factory.mktemp("expected")
-    assert sweep(cells, out, workers=1) == {}
+    assert sweep(cells, out, pool=Pool(1)) == {}
     return contents(out)
 
 
@@ -92,7 +92,7 @@ def cluster(request, tmp_path_factory):
 def test_work_is_done_there_on_one_thread(cluster):
     backend, address, _ = cluster
     questions = ["__import__('torch').get_num_threads()", "-__import__('os').getpid()"] * 2
-    with mapped(eval, questions, None, backend, address) as done:
+    with Pool(None, backend, address).map(eval, questions) as done:
         answers = sorted(answer for _, answer in done)
     assert answers[2:] == [1, 1]
     assert -os.getpid() not in answers
@@ -114,7 +114,7 @@ def test_a_killed_sweep_goes_on_and_its_numbers_are_those_of_processes(cluster, 
     before = {name: (out / "cells" / name).stat().st_mtime_ns for name in contents(out)}
     assert before
     heard = []
-    assert sweep(cells, out, backend=backend, address=address, on_cell=lambda _, outcome: heard.append(outcome)) == {}
+    assert sweep(cells, out, pool=Pool(None, backend, address), on_cell=lambda _, outcome: heard.append(outcome)) == {}
     assert contents(out) == expected
     assert before == {name: (out / "cells" / name).stat().st_mtime_ns for name in before}
     assert heard.count("kept") == len(before)
@@ -123,7 +123,7 @@ def test_a_killed_sweep_goes_on_and_its_numbers_are_those_of_processes(cluster, 
 
 def test_runs_are_written_by_the_workers(cluster, cells, expected, tmp_path):
     backend, address, _ = cluster
-    assert sweep(cells[:2], tmp_path, backend=backend, address=address, record=True) == {}
+    assert sweep(cells[:2], tmp_path, pool=Pool(None, backend, address), watched=cells[:2]) == {}
     assert contents(tmp_path) == {name: expected[name] for name in contents(tmp_path)}
     assert len(gatdiag.load(tmp_path / "runs" / cell_key(cells[0])).steps) == 40
 
@@ -131,7 +131,7 @@ def test_runs_are_written_by_the_workers(cluster, cells, expected, tmp_path):
 def test_a_worker_that_dies_is_one_line(cluster):
     backend, address, _ = cluster
     with pytest.raises(InputError, match=f"The {backend} cluster lost a worker.*what is done is kept"):
-        with mapped(os._exit, [1], None, backend, address) as done:  # a second death might come in the next test
+        with Pool(None, backend, address).map(os._exit, [1]) as done:  # a second death might come in the next test
             list(done)
 
 
@@ -140,11 +140,11 @@ def test_a_cluster_that_dies_is_one_line_and_what_is_done_is_kept(cluster, cells
     backend, address, process = cluster
     long = [replace(cell, epochs=1000) for cell in cells]
     with pytest.raises(InputError, match=f"{backend} cluster lost"):
-        sweep(long, tmp_path, backend=backend, address=address, on_cell=lambda *_: process.kill())
+        sweep(long, tmp_path, pool=Pool(None, backend, address), on_cell=lambda *_: process.kill())
     before = contents(tmp_path)
     assert 1 <= len(before) < len(long)
     monkeypatch.setattr(pool, "_PATIENCE", 1)
     with pytest.raises(InputError, match=f"No {backend.title()} cluster answers at {address}: `{backend}"):
-        sweep(cells, tmp_path, backend=backend, address=address)
+        sweep(cells, tmp_path, pool=Pool(None, backend, address))
     assert sweep(cells, tmp_path) == {}
     assert contents(tmp_path) == before | expected

@@ -17,9 +17,8 @@ import torch.nn.functional as F
 import gatdiag
 from gatdiag.diagnosis import HEALTHY, Diagnosis
 from gatdiag.experiments.faults import bank, tasks
-from gatdiag.experiments.faults.bank import counts, is_right, run_bank
-from gatdiag.experiments.faults.cases import CONTROLS, FAULTS, Case, cases
-from gatdiag.experiments.faults.held_out import HELD_OUT, HELD_OUT_CONTROLS
+from gatdiag.experiments.faults.bank import counts, is_right, table_of, verdicts
+from gatdiag.experiments.faults.cases import CALIBRATION, HELD_OUT, Case, cases
 from gatdiag.experiments.faults.network import ACTIVATIONS, INITS, NORMS, OUTPUTS, make_network
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tables import confusion, save_bank
@@ -41,8 +40,8 @@ def case(cause="lr-too-small", number=0, **plant):
 def test_the_bank_is_as_large_and_as_varied_as_it_says():
     faulty = [case for case in BANK if case.cause != HEALTHY]
     assert len(faulty) >= 120
-    assert len(CONTROLS) >= 40
-    assert min(map(len, FAULTS.values())) >= 4
+    assert len(CALIBRATION[HEALTHY]) >= 40
+    assert min(map(len, CALIBRATION.values())) >= 4
     assert len({case.name for case in BANK}) == len(BANK)
     recipes = [case.faulty for case in faulty] + [case.repaired for case in faulty]
     assert {recipe.task for recipe in recipes} == {"nodes", "graphs", "links", "regression"}
@@ -53,9 +52,9 @@ def test_the_bank_is_as_large_and_as_varied_as_it_says():
 
 
 def test_what_is_held_out_has_seeds_of_its_own_and_shows_every_cause_and_other_graphs():
-    assert HELD_OUT.keys() == FAULTS.keys()
+    assert HELD_OUT.keys() == CALIBRATION.keys()
     assert min(map(len, HELD_OUT.values())) >= 3
-    assert len(HELD_OUT_CONTROLS) >= 20
+    assert len(HELD_OUT[HEALTHY]) >= 20
     for one in BANK:
         assert one.is_held_out == (one.number >= 100)
         assert one.faulty.seed == one.number
@@ -331,8 +330,8 @@ def test_tables_hold_each_case_and_what_it_comes_to(tmp_path):
 def test_results_are_the_same_whatever_the_number_of_processes(tmp_path):
     chosen = [case(lr=1e-6), case("input-nonfinite", 2, inputs=("NaN in rows", 1)), case(HEALTHY, 4)]
     heard = []
-    alone = run_bank(chosen, tmp_path / "alone", jobs=1, on_done=lambda: heard.append(1))
-    together = run_bank(chosen, tmp_path / "together", jobs=2)
+    alone = table_of(verdicts, chosen, tmp_path / "alone", jobs=1, on_done=lambda: heard.append(1))
+    together = table_of(verdicts, chosen, tmp_path / "together", jobs=2)
     assert together.equals(alone)
     assert alone["case"].to_list() == [one.name for one in chosen]
     assert len(heard) == len(chosen)
@@ -349,25 +348,25 @@ def test_what_was_trained_is_not_trained_again_but_diagnosed(tmp_path, monkeypat
         return train(recipe, folder)
 
     monkeypatch.setattr(bank, "train", counted)
-    first = run_bank([case(lr=1e-6)], tmp_path, jobs=1)
+    first = table_of(verdicts, [case(lr=1e-6)], tmp_path, jobs=1)
     monkeypatch.setattr(bank, "diagnose", lambda run: Diagnosis())
-    again = run_bank([case(lr=1e-6)], tmp_path, jobs=1)
+    again = table_of(verdicts, [case(lr=1e-6)], tmp_path, jobs=1)
     assert trained == ["faulty", "repaired"]
     assert again["progress"].equals(first["progress"])
     assert again["verdict"][0] == HEALTHY
-    run_bank([case(lr=1e-5)], tmp_path, jobs=1)  # another recipe of that name
+    table_of(verdicts, [case(lr=1e-5)], tmp_path, jobs=1)  # another recipe of that name
     assert trained == ["faulty", "repaired", "faulty"]
 
 
 def test_a_killed_bank_goes_on_where_it_was(tmp_path):
     script = (
         "from pathlib import Path\n"
-        "from gatdiag.experiments.faults.bank import run_bank\n"
+        "from gatdiag.experiments.faults.bank import table_of, verdicts\n"
         "from gatdiag.experiments.faults.cases import Case\n"
         "from gatdiag.experiments.faults.recipe import Recipe\n"
         "quick, slow = Recipe(width=8, steps=3), Recipe(width=8, steps=100000)\n"
         "chosen = [Case('healthy', 0, quick, None), Case('healthy', 2, slow, None)]\n"
-        f"run_bank(chosen, Path({str(tmp_path)!r}), jobs=1)\n"
+        f"table_of(verdicts, chosen, Path({str(tmp_path)!r}), jobs=1)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -380,7 +379,7 @@ def test_a_killed_bank_goes_on_where_it_was(tmp_path):
     kept = (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns
     assert not (tmp_path / "healthy-02" / "faulty.json").exists()
     short = Recipe(width=8, steps=3)
-    results = run_bank([Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, short, None)], tmp_path, jobs=1)
+    results = table_of(verdicts, [Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, short, None)], tmp_path, jobs=1)
     assert len(results) == 2
     assert (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns == kept
     assert len(gatdiag.load(tmp_path / "healthy-02" / "faulty").steps) == 3

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from gatdiag.experiments.faults import pairs
-from gatdiag.experiments.faults.cases import FAULTS
-from gatdiag.experiments.faults.pairs import PAIRS, planted, run_pairs, save_pairs
+from gatdiag.experiments.faults.bank import table_of
+from gatdiag.experiments.faults.cases import CALIBRATION, PAIRS
+from gatdiag.experiments.faults.pairs import pair_verdicts, planted, save_pairs
 from gatdiag.experiments.faults.training import Outcome
 
 SMALL = (
@@ -20,7 +21,7 @@ def test_each_pair_is_of_two_causes_of_the_bank_that_change_different_attributes
     assert len(PAIRS) >= 12
     for number, (plants, _) in enumerate(PAIRS):
         one, other = plants
-        assert {one, other} <= {*FAULTS}
+        assert {one, other} <= {*CALIBRATION}
         usual = planted(number)
         assert not usual.changes(planted(number, one)).keys() & usual.changes(planted(number, other)).keys()
         assert planted(number, one, other) == replace(planted(number, one), **plants[other])
@@ -39,14 +40,14 @@ def test_a_pair_is_right_where_one_is_named_and_then_the_other(tmp_path, monkeyp
     monkeypatch.setattr(pairs, "PAIRS", (SMALL,))
     monkeypatch.setattr(pairs, "trained", lambda recipe, folder: Outcome(0.0, 0.0, 0.0))
     monkeypatch.setattr(pairs, "judged", lambda folder: {"verdict": first if "-and-" in folder.name else alone})
-    (row,) = run_pairs(tmp_path, jobs=1).to_dict("records")
+    (row,) = pair_verdicts(0, tmp_path)
     assert (row["once that is repaired"], row["right"]) == expected
     assert not row["counts"]
 
 
 def test_the_fault_that_is_named_is_repaired_and_the_other_found(tmp_path, monkeypatch):
     monkeypatch.setattr(pairs, "PAIRS", (SMALL,))
-    table = run_pairs(tmp_path / "runs", jobs=1)
+    table = table_of(pair_verdicts, [0], tmp_path / "runs", jobs=1)
     assert table["counts"].all()
     page = save_pairs(table, tmp_path)
     assert "Of 1 trainings with two faults: one of the two named first in 1," in page

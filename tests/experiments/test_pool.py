@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.pool import mapped
+from gatdiag.experiments.pool import Pool
 
 # What other processes work on must be found there, wherever tests are imported from: so it is of Python itself.
 WORK = [f"({number}, {number}**2, __import__('torch').get_num_threads())" for number in range(4)]
@@ -13,11 +13,11 @@ WORK = [f"({number}, {number}**2, __import__('torch').get_num_threads())" for nu
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_all_is_worked_on_with_one_thread_whatever_the_number_of_processes(jobs):
     threads = torch.get_num_threads()
-    with mapped(eval, WORK, jobs) as done:
+    with Pool(jobs).map(eval, WORK) as done:
         assert sorted(done) == [(WORK[number], (number, number**2, 1)) for number in range(4)]
     assert torch.get_num_threads() == threads
 
 
 def test_a_process_that_was_killed_is_one_line():
-    with pytest.raises(InputError, match="workers was killed"), mapped(os._exit, [1, 1], 2) as done:
+    with pytest.raises(InputError, match="workers was killed"), Pool(2).map(os._exit, [1, 1]) as done:
         list(done)

@@ -18,6 +18,7 @@ import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.experiments import sweep as sweeping
 from gatdiag.experiments.experiment import Experiment, run_experiment
+from gatdiag.experiments.pool import Pool
 from gatdiag.experiments.sweep import cell_key, read_grid, summarize, sweep
 from gatdiag.run.files import atomic_write
 
@@ -154,11 +155,11 @@ def test_an_interrupt_ends_it_at_once(cells, tmp_path, monkeypatch):
 )
 def test_a_cluster_that_makes_no_sense_is_refused(cells, tmp_path, options, message):
     with pytest.raises(InputError, match=message):
-        sweep(cells, tmp_path / "out", **options)
+        sweep(cells, tmp_path / "out", pool=Pool(**options))
 
 
 def test_trainings_may_be_watched(cells, tmp_path):
-    sweep(cells[:1], tmp_path / "out", record=True)
+    sweep(cells[:1], tmp_path / "out", watched=cells[:1])
     run = gatdiag.load(tmp_path / "out" / "runs" / cell_key(cells[0]))
     assert len(run.steps) == 6
     written = json.loads((tmp_path / "out" / "cells" / f"{cell_key(cells[0])}.json").read_text())
@@ -166,7 +167,7 @@ def test_trainings_may_be_watched(cells, tmp_path):
 
 
 def test_steps_may_be_chosen(cells, tmp_path):
-    sweep(cells[:1], tmp_path / "out", record=True, every=3)
+    sweep(cells[:1], tmp_path / "out", watched=cells[:1], every=3)
     assert {*gatdiag.load(tmp_path / "out" / "runs" / cell_key(cells[0])).layers["step"]} == {0, 3}
 
 
@@ -256,7 +257,7 @@ def test_a_worker_that_is_killed_is_told_and_what_is_done_is_kept(cells, tmp_pat
 
     many = [replace(cell, epochs=60) for cell in cells[1:]]
     with pytest.raises(InputError, match=r"One of 2 workers was killed.*what is done is kept"):
-        sweep([cells[0], *many], tmp_path / "out", workers=2, on_cell=kill_a_worker)
+        sweep([cells[0], *many], tmp_path / "out", pool=Pool(2), on_cell=kill_a_worker)
     assert 1 <= len(contents(tmp_path / "out")) < 12
 
 
@@ -277,7 +278,7 @@ def test_killed_at_any_instant_it_goes_on_in_processes(tmp_path):
     before = contents(out)
     assert len(before) >= 2
     told = []
-    assert sweep(cells, out, workers=2, on_cell=lambda cell, outcome: told.append(outcome)) == {}
+    assert sweep(cells, out, pool=Pool(2), on_cell=lambda cell, outcome: told.append(outcome)) == {}
     after = contents(out)
     assert {name: after[name] for name in before} == before
     assert {*after} == {f"{cell_key(cell)}.json" for cell in cells}

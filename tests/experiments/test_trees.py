@@ -12,7 +12,7 @@ from gatdiag.errors import InputError
 from gatdiag.experiments.experiment import prepared_model, run_experiment
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.synthetic import tree_neighbors_match
-from gatdiag.experiments.trees import batches, train_trees
+from gatdiag.experiments.training import batches, train
 
 GRAPH = tree_neighbors_match(2)
 PAPER = Experiment(
@@ -58,7 +58,7 @@ def test_the_network_is_that_of_the_authors():
 def test_steps_are_those_of_a_plain_loop():
     model = network(model="gin", width=16, heads=1)
     expected = copy.deepcopy(model)
-    epochs = train_trees(model, GRAPH, replace(SETTINGS, seed=4, trees=20, passes=2)).epochs
+    epochs = train(model, GRAPH, replace(SETTINGS, seed=4, trees=20, passes=2)).epochs
     numbers = [number for number in range(96) if GRAPH.train_mask[7 * number]] * 2
     optimizer = torch.optim.Adam(expected.parameters(), lr=1e-2)
     torch.manual_seed(4)
@@ -99,7 +99,7 @@ def test_the_rate_falls_as_torchs_scheduler_has_it_by_hand():
     recorder = Rates()
     settings = replace(PAPER, learning_rate=1e-6, epochs=50, trees=96)  # nothing gets better
     try:
-        epochs = train_trees(network(), GRAPH, settings, recorder).epochs
+        epochs = train(network(), GRAPH, settings, recorder).epochs
     finally:
         hook.remove()
     other = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=1e-6)
@@ -114,7 +114,7 @@ def test_the_rate_falls_as_torchs_scheduler_has_it_by_hand():
 
 
 def test_it_ends_when_all_is_right():
-    result = train_trees(network(), GRAPH, replace(SETTINGS, epochs=300))
+    result = train(network(), GRAPH, replace(SETTINGS, epochs=300))
     assert result.converged
     assert [epoch.train_accuracy == 1 for epoch in result.epochs] == [False] * (len(result.epochs) - 1) + [True]
 

@@ -3,24 +3,23 @@
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import numpy as np
 import pandas as pd
 
 from gatdiag.diagnosis import HEALTHY, Diagnosis, diagnose
 from gatdiag.experiments.faults.cases import Case
+from gatdiag.experiments.faults.published_rules import published_rules
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.training import Outcome, train
-from gatdiag.experiments.pool import mapped
-from gatdiag.run import Run, load
+from gatdiag.experiments.pool import Pool
+from gatdiag.run import load
 from gatdiag.run.files import atomic_write
 
-_T = TypeVar("_T")
 _LEAST: Final = 0.5  # of the loss of a constant prediction that a training has to remove to be called healthy
 _CLEARLY: Final = 0.25  # more of it, by which a repaired twin has to be better
 _TIMES: Final = 10.0  # as far, that conserved quantities have to go where laws are what was broken
@@ -62,12 +61,17 @@ def is_right(cause: str, verdict: str, severity: str, all_findings: str) -> bool
     return verdict == cause
 
 
-def run_bank(
-    chosen: Sequence[Case], folder: Path, jobs: int | None = None, on_done: Callable[[], None] = lambda: None
+def table_of(
+    rows: Callable[..., list[dict[str, Any]]],
+    chosen: Sequence[Any],
+    folder: Path,
+    jobs: int | None = None,
+    on_done: Callable[[], None] = lambda: None,
 ) -> pd.DataFrame:
-    """Train what was not trained yet, and diagnose all of it.
+    """What comes of some cases, worked on in processes.
 
     Args:
+        rows: A case, and the ``folder`` of all runs -> its rows.
         chosen: Cases.
         folder: Where the runs are kept, a folder for each case. A training whose recipe is unchanged and that was
             finished is not repeated, so take another folder once recording itself has changed; verdicts are always new.
@@ -75,31 +79,24 @@ def run_bank(
         on_done: Called after each case.
 
     Returns:
-        A row for each case, in their order: how it trained, and what was said of it and of its twin. The same whatever
-        the number of processes.
+        The rows of all of them, in their order; the same whatever the number of processes.
     """
-    return pd.DataFrame(in_order(partial(_row, folder=folder), chosen, jobs, on_done))
-
-
-def in_order(
-    work: Callable[[Any], _T], chosen: Sequence[Any], jobs: int | None, on_done: Callable[[], None] = lambda: None
-) -> list[_T]:
-    """What comes of working on each of these in processes, in their order."""
     found = {}
-    with mapped(work, chosen, jobs) as done:
-        for one, result in done:
-            found[one] = result
+    with Pool(jobs).map(partial(rows, folder=folder), chosen) as done:
+        for one, its_rows in done:
+            found[one] = its_rows
             on_done()
-    return [found[one] for one in chosen]
+    return pd.DataFrame([row for one in chosen for row in found[one]])
 
 
-def _row(case: Case, folder: Path) -> dict[str, Any]:
+def verdicts(case: Case, folder: Path) -> list[dict[str, Any]]:
+    """How a case trained, and what was said of it and of its twin: a row."""
     place = folder / case.name
     outcome, said = trained(case.faulty, place / "faulty"), judged(place / "faulty")
     twin, of_twin = None, dict.fromkeys(said, "")
     if case.repaired is not None:
         twin, of_twin = trained(case.repaired, place / "repaired"), judged(place / "repaired")
-    return {
+    row = {
         "case": case.name,
         "planted": case.cause,
         "held_out": case.is_held_out,
@@ -114,6 +111,7 @@ def _row(case: Case, folder: Path) -> dict[str, Any]:
         "planted_as": json.dumps(None if case.repaired is None else case.repaired.changes(case.faulty)),
         "training": json.dumps(Recipe(seed=case.number).changes(case.repaired or case.faulty)),
     }
+    return [row]
 
 
 def trained(recipe: Recipe, folder: Path) -> Outcome:
@@ -150,49 +148,3 @@ def said(diagnosis: Diagnosis) -> dict[str, str]:
         "severity": "" if verdict.code == HEALTHY else verdict.severity,
         "all_findings": " ".join(finding.code for finding in diagnosis),
     }
-
-
-# --- the rules that other tools publish: what a diagnosis has to beat ------------------------------------------------
-# Of Amazon SageMaker Debugger's built-in rules (VanishingGradient, DeadRelu, UnchangedTensor, WeightUpdateRatio,
-# LossNotDecreasing, AllZero and NaN) with their default thresholds, and of AUTOTRAINER (Zhang et al., ICSE 2021) the
-# ratio of the gradients of the first and the last layer.
-
-
-def published_rules(run: Run) -> str:
-    """The cause that the first rule that holds stands for; "healthy" where none holds."""
-    return next((cause for cause, holds in _RULES.items() if holds(run)), "healthy")
-
-
-def _gradient_ratio(run: Run) -> float:
-    """Median over steps of the gradient norm of the first layer over that of the last."""
-    norms = run.layers.pivot_table(index="step", columns="layer", values="output_gradient_norm", observed=True)
-    return float((norms.iloc[:, 0] / norms.iloc[:, -1]).median()) if norms.size else 1.0
-
-
-def _vanishing(run: Run) -> bool:
-    largest = run.parameters.groupby("step")["gradient_norm"].max().median()
-    return bool(largest < 1e-7) or _gradient_ratio(run) < 1e-3
-
-
-def _large_steps(run: Run) -> bool:
-    is_weight = ~run.parameters["parameter"].astype(str).str.endswith("bias")
-    return bool((run.parameters.loc[is_weight, "update_ratio"] > 10).any())
-
-
-def _not_decreasing(run: Run) -> bool:
-    """Less than 0.1 % in ten steps, at most of the steps."""
-    loss = run.steps["loss"].to_numpy()
-    return len(loss) > 10 and bool(np.mean(loss[10:] > 0.999 * loss[:-10]) > 0.5)
-
-
-_RULES: Final[Mapping[str, Callable[[Run], Any]]] = {
-    "nonfinite-operation": lambda run: not np.isfinite(run.steps["loss"]).all(),
-    "depth-exploding-gradient": lambda run: _gradient_ratio(run) > 70,
-    "depth-vanishing-gradient": _vanishing,
-    "dead-units": lambda run: run.layers.groupby("layer", observed=True)["dead_fraction"].median().max() > 0.5,
-    "parameters-without-gradient": lambda run: (
-        run.parameters.groupby("parameter", observed=True)["update_ratio"].max() < 1e-5
-    ).any(),
-    "lr-too-large": _large_steps,
-    "lr-too-small": _not_decreasing,
-}

@@ -1,6 +1,6 @@
 """What `gatdiag.preflight` says of the bank's networks before they are trained: which of them will fail?"""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,46 +9,44 @@ import torch
 
 from gatdiag.diagnosis import BEFORE_TRAINING, HEALTHY, Diagnosis
 from gatdiag.experiments.faults.bank import ALARMS, ON_LAWS, said
-from gatdiag.experiments.faults.cases import FAULTS, Case
+from gatdiag.experiments.faults.cases import CALIBRATION, Case
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tables import by_cause, halves, save, tally
-from gatdiag.experiments.faults.training import LOSSES, set_up
+from gatdiag.experiments.faults.training import Training
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.rehearsal import preflight
 
-FORESEEABLE: Final = tuple(cause for cause in FAULTS if cause in BEFORE_TRAINING and cause not in ON_LAWS)
+FORESEEABLE: Final = tuple(cause for cause in CALIBRATION if cause in BEFORE_TRAINING and cause not in ON_LAWS)
 """The causes that exist before the first step."""
 
 
 def foresee(recipe: Recipe) -> Diagnosis:
     """The diagnosis of a training before its first step. Torch's global random state is as it was."""
     with torch.random.fork_rng(devices=[]):
-        task, model, optimizer = set_up(recipe)
-        examples = task.draw(recipe.batch, torch.Generator().manual_seed(recipe.seed))
+        training = Training(recipe)
+        torch.manual_seed(recipe.seed)
+        model = training.make()
+        examples = training.task.draw(recipe.batch, torch.Generator().manual_seed(recipe.seed))
         return preflight(
             model,
             *examples.args,
-            loss=lambda out: LOSSES[recipe.loss](out[examples.rows], examples.y, model, 0),
-            optimizer=optimizer,
+            loss=lambda out: training.loss(out[examples.rows], examples.y, model),
+            optimizer=training.optimizer(model),
             law_search_seconds=None,  # nothing depends on the clock
         )
 
 
-def forecasts(counted: Iterable[Case]) -> pd.DataFrame:
-    """What is said of each network before its training, and what is known to come of it.
+def forecasts(case: Case, folder: Path) -> list[dict[str, Any]]:
+    """Rows of `bank.table_of`: what is said of a case and of its twin before they are trained, which needs no runs.
 
-    Args:
-        counted: Cases that count. Of faults that exist before training, of repaired twins and of controls there is a
-            row; of the last two "healthy" is right.
+    Of faults that exist before training, of repaired twins and of controls; of the last two "healthy" is right.
     """
-    return pd.DataFrame([row for case in counted for row in _rows(case)])
-
-
-def _rows(case: Case) -> Iterator[dict[str, Any]]:
     networks = {case.name: (case.cause, case.faulty), f"{case.name}, repaired": (HEALTHY, case.repaired)}
-    for name, (cause, recipe) in networks.items():
-        if recipe is not None and cause in (*FORESEEABLE, HEALTHY):
-            yield {"network": name, "planted": cause, "held_out": case.is_held_out, **said(foresee(recipe))}
+    return [
+        {"network": name, "planted": cause, "held_out": case.is_held_out, **said(foresee(recipe))}
+        for name, (cause, recipe) in networks.items()
+        if recipe is not None and cause in (*FORESEEABLE, HEALTHY)
+    ]
 
 
 def save_forecasts(table: pd.DataFrame, folder: Path) -> str:

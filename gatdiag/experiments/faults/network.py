@@ -29,7 +29,7 @@ from gatdiag.experiments.models import Stack, gin
 from gatdiag.remedies import initialize_
 
 
-class Network(nn.Module):
+class RecipeModel(nn.Module):
     """An encoder of nodes, then what the task needs: the mean over each graph and a head, or the ends of each pair."""
 
     def __init__(self, recipe: Recipe, in_channels: int, out_channels: int) -> None:
@@ -53,9 +53,9 @@ class Network(nn.Module):
         return self.output(out)
 
 
-def make_network(recipe: Recipe, in_channels: int, out_channels: int) -> Network:
+def make_network(recipe: Recipe, in_channels: int, out_channels: int) -> RecipeModel:
     """The network of a recipe; its weights come from torch's global random state."""
-    network = Network(recipe, in_channels, out_channels)
+    network = RecipeModel(recipe, in_channels, out_channels)
     for name, number in recipe.init:
         with torch.no_grad():
             INITS[name](network, number)
@@ -153,13 +153,13 @@ def _multiply(tensors: list[Tensor], factor: float) -> None:
         tensor.mul_(factor)
 
 
-def _alternate(network: Network, factor: float) -> None:
+def _alternate(network: RecipeModel, factor: float) -> None:
     """Every other layer larger, the others smaller: a network of ReLU computes nearly the same."""
     for number, conv in enumerate(network.encoder.convs):
         _multiply(_matrices(conv), factor if number % 2 == 0 else 1 / factor)
 
 
-def _biases(network: Network, shift: float) -> None:
+def _biases(network: RecipeModel, shift: float) -> None:
     """Of all layers whose output goes through the activation, or of the normalizations in between."""
     convs = list(network.encoder.convs)[: None if network.head else -1]
     for layer in network.encoder.norms if network.encoder.norms else convs:
@@ -168,13 +168,13 @@ def _biases(network: Network, shift: float) -> None:
                 parameter.add_(shift)
 
 
-def _attention(network: Network, factor: float) -> None:
+def _attention(network: RecipeModel, factor: float) -> None:
     """Logits of the attention, larger by this factor."""
     named = network.named_parameters()
     _multiply([parameter for name, parameter in named if ".att" in name or "lin_query.weight" in name], factor)
 
 
-def _neurons(network: Network, factor: float) -> None:
+def _neurons(network: RecipeModel, factor: float) -> None:
     """Every other neuron larger going in and smaller going out, the others the reverse: a ReLU computes the same."""
     convs = list(network.encoder.convs)
     for conv, following in pairwise(convs):
@@ -186,29 +186,29 @@ def _neurons(network: Network, factor: float) -> None:
             matrix.div_(scale)
 
 
-def _he(network: Network, gain: float) -> None:
+def _he(network: RecipeModel, gain: float) -> None:
     for matrix in _matrices(network):
         nn.init.kaiming_normal_(matrix).mul_(gain)
 
 
-def _normal(network: Network, deviation: float) -> None:
+def _normal(network: RecipeModel, deviation: float) -> None:
     for matrix in _matrices(network):
         nn.init.normal_(matrix, std=deviation)
 
 
-def _constant(network: Network, value: float) -> None:
+def _constant(network: RecipeModel, value: float) -> None:
     """All neurons of a layer are the same, and stay so."""
     for matrix in _matrices(network.encoder):
         nn.init.constant_(matrix, value / matrix.shape[1])
 
 
-def _negative(network: Network, factor: float) -> None:
+def _negative(network: RecipeModel, factor: float) -> None:
     """Features that are never negative give sums that are never positive."""
     for matrix in _matrices(network.encoder.convs[0]):
         matrix.abs_().mul_(-factor)
 
 
-INITS: Final[Mapping[str, Callable[[Network, float], object]]] = MappingProxyType(
+INITS: Final[Mapping[str, Callable[[RecipeModel, float], object]]] = MappingProxyType(
     {
         "scaled": lambda network, factor: _multiply(_matrices(network), factor),
         "alternating": _alternate,

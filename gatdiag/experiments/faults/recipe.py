@@ -1,9 +1,7 @@
 """A training, described as data: everything about it that a fault may change."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, TypeAlias
-
-Initialization: TypeAlias = tuple[tuple[str, float], ...]
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Recipe:
     activation: str = "relu"
     dropout: float = 0.0
     output: str = "logits"
-    init: Initialization = ()
+    init: tuple[tuple[str, float], ...] = ()
     frozen: str = ""
 
     optimizer: Literal["SGD", "momentum", "Nesterov", "Adam", "AdamW", "RMSprop"] = "Adam"
@@ -88,24 +86,3 @@ class Recipe:
         """Attributes in which another recipe differs, with its values."""
         own = asdict(self)
         return {name: value for name, value in asdict(other).items() if value != own[name]}
-
-
-Row: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
-
-
-def row(plant: dict[str, Any], **usual: Any) -> Row:
-    """What is planted, and the training that it is planted in, which is the repaired twin."""
-    return plant, usual
-
-
-def initialized(*pairs: tuple[str, float]) -> dict[str, Any]:
-    """What is planted is done to the weights."""
-    return {"init": pairs}
-
-
-def by(optimizer: str, lr: float) -> dict[str, Any]:
-    """An optimizer and its learning rate."""
-    return {"optimizer": optimizer, "lr": lr}
-
-
-RESIDUAL: Final = {"residual": True, "norm": "layer"}

@@ -8,7 +8,7 @@ import pandas as pd
 
 from gatdiag.diagnosis import HEALTHY
 from gatdiag.experiments.faults.bank import ALARMS
-from gatdiag.experiments.faults.cases import FAULTS
+from gatdiag.experiments.faults.cases import CALIBRATION
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.run.files import atomic_write
 
@@ -42,7 +42,7 @@ def halves(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 def by_cause(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """The rows of each cause that was planted, in the order of the bank."""
-    causes = {cause: table[table["planted"] == cause] for cause in (*FAULTS, HEALTHY)}
+    causes = {cause: table[table["planted"] == cause] for cause in CALIBRATION}
     yield from ((cause, own) for cause, own in causes.items() if len(own))
 
 

@@ -15,11 +15,10 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from gatdiag.experiments.faults.network import Network, make_network
+from gatdiag.experiments.faults.network import RecipeModel, make_network
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tasks import Task, make_task
 from gatdiag.experiments.training import evaluated
-from gatdiag.recorder import Recorder
 from gatdiag.run import load
 from gatdiag.watching import watch
 
@@ -45,8 +44,10 @@ class Outcome:
 def train(recipe: Recipe, folder: Path) -> Outcome:
     """Train, watched: the run is written into the folder. Torch's global random state is as it was."""
     with torch.random.fork_rng(devices=[]):
-        task, model, optimizer = set_up(recipe)
-        steps = _steps(recipe, task, model, optimizer)
+        training = Training(recipe)
+        torch.manual_seed(recipe.seed)
+        model = training.make()
+        steps = enumerate(training.steps(model, training.optimizer(model)))
         for part in range(1 + recipe.resumed):
             # at each step, and with all the time there is for laws: nothing depends on the clock
             again: dict[str, Any] = {"resume": True} if part else {"overwrite": True}
@@ -55,59 +56,57 @@ def train(recipe: Recipe, folder: Path) -> Outcome:
                     recorder.log(scalars)
                     if recipe.resumed and not part and number == recipe.steps // 2:
                         break
-        return _outcome(model, task, _drift(folder))
+        return training.outcome(model, _drift(folder))
 
 
-def rehearsal(recipe: Recipe) -> tuple[Callable[[], Network], Callable[[Network, Recorder], Outcome]]:
-    """A training as `gatdiag.treat` takes it: what makes its model, and its loop, which returns how it went.
+class Training:
+    """What a recipe describes: what there is to learn, a model, its optimizer, and the steps of a training.
 
-    From the recipe's seed the training is that of `train`.
+    The model and its steps draw from torch's global random state.
     """
-    task = make_task(recipe)
 
-    def loop(model: Network, recorder: Recorder) -> Outcome:
-        optimizer = _optimizer(recipe, model)
-        for _, scalars in _steps(recipe, task, model, optimizer):
-            recorder.log(scalars)
-        return _outcome(model, task, math.nan)
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.task = make_task(recipe)
 
-    return lambda: make_network(recipe, task.x.shape[1], task.out_channels), loop
+    def make(self) -> RecipeModel:
+        """A model with fresh weights."""
+        return make_network(self.recipe, self.task.x.shape[1], self.task.out_channels)
 
+    def optimizer(self, model: RecipeModel) -> Optimizer:
+        """That of a model."""
+        parameters, recipe = PARTS[self.recipe.optimizes](model), self.recipe
+        return OPTIMIZERS[recipe.optimizer](parameters, lr=recipe.lr, weight_decay=recipe.decay)
 
-def set_up(recipe: Recipe) -> tuple[Task, Network, Optimizer]:
-    """What a training begins with; seeds torch's global random state."""
-    torch.manual_seed(recipe.seed)
-    task = make_task(recipe)
-    model = make_network(recipe, task.x.shape[1], task.out_channels)
-    return task, model, _optimizer(recipe, model)
+    def loss(self, out: Tensor, y: Tensor, model: RecipeModel, number: int = 0) -> Tensor:
+        """What a step goes down on: of the output and the labels of its examples."""
+        return LOSSES[self.recipe.loss](out, y, model, number)
 
+    def steps(self, model: RecipeModel, optimizer: Optimizer) -> Iterator[dict[str, float]]:
+        """Make the steps of a training; yields what is logged at each."""
+        recipe, generator = self.recipe, torch.Generator().manual_seed(self.recipe.seed)
+        scheduler = LambdaLR(optimizer, lambda number: _FACTORS[recipe.schedule](number, recipe.steps))
+        for number in range(recipe.steps):
+            examples = self.task.draw(recipe.batch, generator)
+            if recipe.clears:
+                optimizer.zero_grad()
+            loss = self.loss(model(*examples.args)[examples.rows], examples.y, model, number)
+            loss.backward()
+            if recipe.clip:
+                nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+            DISTURBANCES[recipe.disturb](model, number)
+            optimizer.step()
+            scheduler.step()
+            scalars = {"loss": loss.item()}
+            if number % _EVALUATED == 0 or number == recipe.steps - 1:
+                for is_training in (True, False):
+                    scalars |= _scores(model, self.task, is_training=is_training)
+            yield scalars
 
-def _optimizer(recipe: Recipe, model: Network) -> Optimizer:
-    return OPTIMIZERS[recipe.optimizer](PARTS[recipe.optimizes](model), lr=recipe.lr, weight_decay=recipe.decay)
-
-
-def _steps(recipe: Recipe, task: Task, model: Network, optimizer: Optimizer) -> Iterator[tuple[int, dict[str, float]]]:
-    """Make the steps of a training; yields the number of each, and what is logged."""
-    generator = torch.Generator().manual_seed(recipe.seed)
-    scheduler = LambdaLR(optimizer, lambda number: _FACTORS[recipe.schedule](number, recipe.steps))
-    disturb = DISTURBANCES[recipe.disturb]
-    for number in range(recipe.steps):
-        examples = task.draw(recipe.batch, generator)
-        if recipe.clears:
-            optimizer.zero_grad()
-        out = model(*examples.args)[examples.rows]
-        loss = LOSSES[recipe.loss](out, examples.y, model, number)
-        loss.backward()
-        if recipe.clip:
-            nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        disturb(model, number)
-        optimizer.step()
-        scheduler.step()
-        scalars = {"loss": loss.item()}
-        if number % _EVALUATED == 0 or number == recipe.steps - 1:
-            for is_training in (True, False):
-                scalars |= _scores(model, task, is_training=is_training)
-        yield number, scalars
+    def outcome(self, model: RecipeModel, drift: float = math.nan) -> Outcome:
+        """How well a model does now."""
+        on_train, on_val = (_progress(model, self.task, is_training=is_training) for is_training in (True, False))
+        return Outcome(on_train, on_val, drift)
 
 
 OPTIMIZERS: Final[Mapping[str, Callable[..., Optimizer]]] = MappingProxyType(
@@ -142,7 +141,7 @@ def _usual(out: Tensor, y: Tensor) -> Tensor:
     return F.mse_loss(out, y) if y.min() < 0 else F.binary_cross_entropy_with_logits(out, y)
 
 
-def _evaluated(model: Network, task: Task, *, is_training: bool) -> tuple[Tensor, Tensor]:
+def _evaluated(model: RecipeModel, task: Task, *, is_training: bool) -> tuple[Tensor, Tensor]:
     """Output and labels in evaluation mode, before what the model does to its logits."""
     examples = task.whole(is_training)
     output, model.output = model.output, lambda out: out
@@ -152,7 +151,7 @@ def _evaluated(model: Network, task: Task, *, is_training: bool) -> tuple[Tensor
         model.output = output
 
 
-def _scores(model: Network, task: Task, *, is_training: bool) -> dict[str, float]:
+def _scores(model: RecipeModel, task: Task, *, is_training: bool) -> dict[str, float]:
     """Loss, and accuracy where there are classes, as a training loop logs them."""
     out, y = _evaluated(model, task, is_training=is_training)
     scores = {} if is_training else {"val_loss": _usual(out, y).item()}
@@ -161,12 +160,7 @@ def _scores(model: Network, task: Task, *, is_training: bool) -> dict[str, float
     return scores
 
 
-def _outcome(model: Network, task: Task, drift: float) -> Outcome:
-    on_train, on_val = (_progress(model, task, is_training=is_training) for is_training in (True, False))
-    return Outcome(on_train, on_val, drift)
-
-
-def _progress(model: Network, task: Task, *, is_training: bool) -> float:
+def _progress(model: RecipeModel, task: Task, *, is_training: bool) -> float:
     out, y = _evaluated(model, task, is_training=is_training)
     loss = _usual(out, y).item()
     if y.dim() == 1:
@@ -189,14 +183,14 @@ def _drift(folder: Path) -> float:
 # --- what a training does, rightly or wrongly -------------------------------------------------------------------------
 
 
-def _before_the_model_was_rebuilt(model: Network) -> list[nn.Parameter]:
+def _before_the_model_was_rebuilt(model: RecipeModel) -> list[nn.Parameter]:
     """All but the last layer is replaced after the optimizer was made."""
     parameters = list(model.parameters())
     model.encoder.convs = nn.ModuleList([*copy.deepcopy(model.encoder.convs[:-1]), model.encoder.convs[-1]])
     return parameters
 
 
-def _without_those_in_a_list(model: Network) -> list[nn.Parameter]:
+def _without_those_in_a_list(model: RecipeModel) -> list[nn.Parameter]:
     """Layers in a plain list are not registered: the model does not know their parameters."""
     convs = list(model.encoder.convs)
     model.encoder.last = convs.pop()
@@ -205,7 +199,7 @@ def _without_those_in_a_list(model: Network) -> list[nn.Parameter]:
     return list(model.parameters())
 
 
-PARTS: Final[Mapping[str, Callable[[Network], list[nn.Parameter]]]] = MappingProxyType(
+PARTS: Final[Mapping[str, Callable[[RecipeModel], list[nn.Parameter]]]] = MappingProxyType(
     {
         "all": lambda model: list(model.parameters()),
         "last": lambda model: list((model.head or model.encoder.convs[-1]).parameters()),
@@ -217,16 +211,16 @@ PARTS: Final[Mapping[str, Callable[[Network], list[nn.Parameter]]]] = MappingPro
 )
 """Which parameters the optimizer is given."""
 
-_Loss = Callable[[Tensor, Tensor, Network, int], Tensor]
+_Loss = Callable[[Tensor, Tensor, RecipeModel, int], Tensor]
 
 
-def _penalized(out: Tensor, y: Tensor, model: Network, number: int) -> Tensor:
+def _penalized(out: Tensor, y: Tensor, model: RecipeModel, number: int) -> Tensor:
     """From a fifth of a hundred steps on, a penalty on the first layer."""
     penalty = sum(parameter.square().sum() for parameter in model.encoder.convs[0].parameters())
     return _usual(out, y) + (0.01 * penalty if number >= 20 else 0.0)
 
 
-def _nobody(out: Tensor, y: Tensor, model: Network, number: int) -> Tensor:
+def _nobody(out: Tensor, y: Tensor, model: RecipeModel, number: int) -> Tensor:
     """A mask in which there is no example."""
     mask = torch.zeros(len(y), dtype=torch.bool)
     return F.cross_entropy(out[mask], y[mask], reduction="sum")
@@ -246,19 +240,19 @@ LOSSES: Final[Mapping[str, _Loss]] = MappingProxyType(
 """(output, labels, model, step) -> what the training goes down on."""
 
 
-def _scaled_gradient(model: Network, number: int) -> None:
+def _scaled_gradient(model: RecipeModel, number: int) -> None:
     for parameter in model.encoder.convs[0].parameters() if number >= 20 else ():
         assert parameter.grad is not None
         parameter.grad[::2] *= 3.0
 
 
-def _noisy_gradient(model: Network, number: int) -> None:
+def _noisy_gradient(model: RecipeModel, number: int) -> None:
     for parameter in model.parameters() if number >= 20 else ():
         assert parameter.grad is not None
         parameter.grad += 0.3 * parameter.grad.norm() * torch.randn_like(parameter) / parameter.numel() ** 0.5
 
 
-DISTURBANCES: Final[Mapping[str, Callable[[Network, int], None]]] = MappingProxyType(
+DISTURBANCES: Final[Mapping[str, Callable[[RecipeModel, int], None]]] = MappingProxyType(
     {
         "": lambda model, number: None,
         "gradient scaled later": _scaled_gradient,

@@ -6,20 +6,16 @@ within 5 points of the twin's accuracy or, where there are no classes, a tenth o
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pandas as pd
-from torch import nn
 
-from gatdiag.experiments.faults.bank import ON_LAWS, counts, in_order, trained
+from gatdiag.experiments.faults.bank import ON_LAWS, counts, trained
 from gatdiag.experiments.faults.cases import Case
-from gatdiag.experiments.faults.network import Network
 from gatdiag.experiments.faults.tables import save
-from gatdiag.experiments.faults.tasks import make_task
-from gatdiag.experiments.faults.training import Outcome, rehearsal
+from gatdiag.experiments.faults.training import Outcome, Training
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
@@ -30,50 +26,40 @@ POINTS: Final = 0.05  # of accuracy
 SHARE: Final = 0.1  # of the loss of a constant prediction
 
 
-def treat_bank(
-    chosen: Sequence[Case], folder: Path, jobs: int | None = None, on_done: Callable[[], None] = lambda: None
-) -> pd.DataFrame:
-    """Treat the faulty trainings that count; those that were not trained yet are trained first.
+def cures(case: Case, folder: Path) -> list[dict[str, Any]]:
+    """A row of `bank.table_of`: a faulty training that counts, and what became of it once it was treated.
 
-    Args:
-        chosen: Cases; controls and remarks on laws are left out.
-        folder: Where the runs are kept, as for `bank.run_bank`; the treatments are below ``treated`` beside them.
-        jobs: Number of processes; None: one for each core.
-        on_done: Called after each case.
-
-    Returns:
-        A row for each, in their order: the verdict, what was changed in the end ("" if nothing was, and then the
-        reason), and how the faulty training, the treated one and the repaired twin went: in accuracy, or in the share
-        of loss removed where there are no classes; whether the treated one is good; how many remedies were tried.
+    The verdict, what was changed in the end ("" if nothing was, and then the reason), and how the faulty training, the
+    treated one and the repaired twin went: in accuracy, or in the share of loss removed where there are no classes;
+    whether the treated one is good; how many remedies were tried. None of controls and remarks on laws. Treatments are
+    in ``treated``, beside the folder of runs.
     """
-    faulty = [case for case in chosen if case.repaired is not None and case.cause not in ON_LAWS]
-    return pd.DataFrame([row for row in in_order(partial(_treated, folder=folder), faulty, jobs, on_done) if row])
-
-
-def _treated(case: Case, folder: Path) -> dict[str, Any]:
-    assert case.repaired is not None
+    if case.repaired is None or case.cause in ON_LAWS:
+        return []
     place = folder / case.name
     faulty, twin = trained(case.faulty, place / "faulty"), trained(case.repaired, place / "repaired")
     if not counts(case.cause, faulty, twin):
-        return {}
+        return []
     outcomes: list[Outcome] = []
-    make, loop = rehearsal(case.faulty)
+    training = Training(case.faulty)
 
-    def train(model: nn.Module, recorder: Recorder) -> None:
-        outcomes.append(loop(cast("Network", model), recorder))
+    def train(model: Any, recorder: Recorder) -> None:
+        for scalars in training.steps(model, training.optimizer(model)):
+            recorder.log(scalars)
+        outcomes.append(training.outcome(model))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what was planted
         done = treat(
-            make,
+            training.make,
             train,
-            *make_task(case.faulty).whole(is_training=True).args,
+            *training.task.whole(is_training=True).args,
             seeds=[case.faulty.seed],
             before=[place / "faulty"],
             folder=folder.parent / "treated" / case.name,
             overwrite=True,
         )
-    return _row(case, done, (faulty, twin, *outcomes), load(place / "repaired"))
+    return [_row(case, done, (faulty, twin, *outcomes), load(place / "repaired"))]
 
 
 def _row(case: Case, done: Treatment, outcomes: Sequence[Outcome], twin: Run) -> dict[str, Any]:
@@ -108,12 +94,12 @@ def _row(case: Case, done: Treatment, outcomes: Sequence[Outcome], twin: Run) ->
     }
 
 
-def save_cures(cures: pd.DataFrame, folder: Path) -> str:
+def save_cures(table: pd.DataFrame, folder: Path) -> str:
     """Write `treatment.csv`, a row a case, and `treatment.md`; the page."""
-    applied = cures[cures["good"] != ""] if len(cures) else cures
+    applied = table[table["good"] != ""] if len(table) else table
     good = sum(applied["good"] == "yes") if len(applied) else 0
     share = f" ({good / len(applied):.0%})" if len(applied) else ""
-    by_hand = cures.drop(applied.index)
+    by_hand = table.drop(applied.index)
     page = (
         "# Faults, treated with what the diagnosis itself names",
         "Written by `gatdiag faults --treat`; `gatdiag.experiments.faults.treated` says what is compared: accuracy on "
@@ -124,4 +110,4 @@ def save_cures(cures: pd.DataFrame, folder: Path) -> str:
         "## To be changed by hand",
         markdown(by_hand.filter(["case", "verdict", "reason"])),
     )
-    return save(folder, "treatment", cures, page)
+    return save(folder, "treatment", table, page)

@@ -23,7 +23,7 @@ from gatdiag.experiments.experiment import graph_of
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.models import build
 from gatdiag.experiments.reproduce.findings import in_double, outcome, picture, trainings
-from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
+from gatdiag.experiments.reproduce.reproduction import Evidence, Options, Reproduction
 from gatdiag.experiments.settings import Experiment, Network, choices
 from gatdiag.figures.style import category
 from gatdiag.laws import find_laws
@@ -157,10 +157,10 @@ def _nullity(rows: Tensor) -> int:
     return int((values < _ZERO * values[0]).sum())
 
 
-def evidence(task: Task) -> Evidence:
+def evidence(options: Options) -> Evidence:
     """Measures and reports."""
     small, blocks = prepared_graph("csbm:nodes=100,classes=2,features=4,degree=4"), prepared_graph("csbm:classes=4")
-    cora = graph_of(EXPERIMENT, task.root)
+    cora = graph_of(EXPERIMENT, options.root)
     runs = [
         trainings(in_double(graph), rates, EXPERIMENT, measured).assign(graph=name)
         for name, graph, rates in (("block model", blocks, RATES), ("Cora", cora, RATES[1:2]))

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from gatdiag.experiments.experiment import graph_of, prepared_model
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.reproduce.findings import descent, in_double, outcome, picture
-from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
+from gatdiag.experiments.reproduce.reproduction import Evidence, Options, Reproduction
 from gatdiag.experiments.settings import Experiment
 from gatdiag.figures.style import category
 from gatdiag.run import load
@@ -100,15 +100,15 @@ def _largest(values: pd.DataFrame) -> float:
     return float(values.abs().to_numpy().max())
 
 
-def evidence(task: Task) -> Evidence:
+def evidence(options: Options) -> Evidence:
     """Measures and reports; in float64, too, only in full."""
-    graph = graph_of(EXPERIMENT, task.root)
+    graph = graph_of(EXPERIMENT, options.root)
     names = [*OPTIMIZERS, CONTROL]
     tables = [
         predictions(graph, name, double, EXPERIMENT).assign(
             optimizer=name, precision="float64" if double else "float32"
         )
-        for double in ((False, True) if task.full else (False,))
+        for double in ((False, True) if options.full else (False,))
         for name in names
     ]
     return report(pd.concat(tables))

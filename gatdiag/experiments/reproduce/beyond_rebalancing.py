@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 from gatdiag.experiments.experiment import graph_of, prepared_model
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.reproduce.findings import backward, descent, outcome, picture
-from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
+from gatdiag.experiments.reproduce.reproduction import Evidence, Options, Reproduction
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import accuracy, evaluated
 from gatdiag.figures.style import category
@@ -115,10 +115,10 @@ def _layers(model: Any, graph: Data, untreated: Tensor) -> Iterator[dict[str, fl
         yield {"layer": layer, "weight": weight, "attention": attention, "size": float(size), "moved": float(moved)}
 
 
-def evidence(task: Task) -> Evidence:
+def evidence(options: Options) -> Evidence:
     """Measures and reports."""
-    graph = graph_of(EXPERIMENT, task.root)
-    trained, treated = zip(*(treat_stuck(graph, seed) for seed in range(3 if task.full else 1)), strict=True)
+    graph = graph_of(EXPERIMENT, options.root)
+    trained, treated = zip(*(treat_stuck(graph, seed) for seed in range(3 if options.full else 1)), strict=True)
     return report(pd.concat(trained), pd.concat(treated))
 
 

@@ -20,7 +20,7 @@ from gatdiag.experiments.experiment import graph_of
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.models import build
 from gatdiag.experiments.reproduce.findings import backward, in_double, outcome, picture, trainings
-from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction, Task
+from gatdiag.experiments.reproduce.reproduction import Evidence, Options, Reproduction
 from gatdiag.experiments.settings import Activation, Experiment, Network
 from gatdiag.figures.style import category
 from gatdiag.structure.isolation import random_state
@@ -114,10 +114,10 @@ def measured(model: Any, _: Data, steps: Iterator[dict[str, float]]) -> Iterator
         yield {**step, **residuals(model), **changes}
 
 
-def evidence(task: Task) -> Evidence:
+def evidence(options: Options) -> Evidence:
     """Measures and reports."""
     draws = random_draws(in_double(prepared_graph("csbm:nodes=200")))
-    graph = graph_of(EXPERIMENT, task.root)
+    graph = graph_of(EXPERIMENT, options.root)
     return report(draws, trainings(in_double(graph), RATES, EXPERIMENT, measured))
 
 

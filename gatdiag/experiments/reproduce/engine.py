@@ -21,7 +21,7 @@ from gatdiag.experiments.reproduce import (
     lipschitz,
     taming,
 )
-from gatdiag.experiments.reproduce.reproduction import Published, Reproduction, Task
+from gatdiag.experiments.reproduce.reproduction import Options, Published, Reproduction
 from gatdiag.experiments.settings import Device, Experiment
 from gatdiag.experiments.sweep import documents, run_folder, sweep, table_row, varied
 from gatdiag.run import load
@@ -58,19 +58,19 @@ REPRODUCTIONS: Final = {one.name: one for one in (*_PAPERS, *_BEYOND)}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Trainings:
     """What came of the trainings of a name.
 
     Attributes:
-        one: The name.
-        task: How it was asked for.
+        reproduction: What is reproduced.
+        options: How it was asked for.
         folder: Of all trainings.
         cells: Those of this name, each on the device where it was trained.
         failed: Those that gatdiag refused, and why.
     """
 
-    one: Reproduction
-    task: Task
+    reproduction: Reproduction
+    options: Options
     folder: Path
     cells: tuple[Experiment, ...]
     failed: Mapping[Experiment, str]
@@ -91,8 +91,13 @@ class Outcome:
         """Of each training that is done, by column: settings, result, and what is measured on its run."""
         return {cell: {**table_row(cell, one), **self._measured(cell)} for cell, one in self.documents.items()}
 
+    @property
+    def complete(self) -> dict[Experiment, dict[str, Any]]:
+        """Those of them in which no column is missing because the run was not kept."""
+        return {cell: row for cell, row in self.results.items() if cell in self.runs or not self.reproduction.measured}
+
     def _measured(self, cell: Experiment) -> Mapping[str, float]:
-        measure = self.one.measured
+        measure = self.reproduction.measured
         return measure(load(self.runs[cell])) if measure and cell in self.runs else {}
 
     @cached_property
@@ -128,51 +133,42 @@ def _words(name: str, value: Any) -> str:
     return value if isinstance(value, str) and value != "none" else f"{name} {value}"
 
 
-def planned(one: Reproduction, out: Path, task: Task) -> Outcome:
+def planned(one: Reproduction, out: Path, options: Options) -> Trainings:
     """What a name needs, and what of it is done; a training counts on whichever device it was."""
     folder = out / TRAININGS
-    asked = [replace(cell, device=task.device) for cell in (one.full if task.full else one.quick)]
-    return Outcome(one, task, folder, tuple(_as_done(cell, folder) for cell in asked), {})
+    asked = [replace(cell, device=options.device) for cell in (one.full if options.full else one.quick)]
+    return Trainings(one, options, folder, tuple(_as_done(cell, folder) for cell in asked), {})
 
 
-def trained(one: Reproduction, out: Path, task: Task, on_cell: Callable[[], None] = lambda: None) -> Outcome:
+def trained(one: Reproduction, out: Path, options: Options, on_cell: Callable[[], None] = lambda: None) -> Trainings:
     """Train what is not done yet; killed at any instant, it goes on where it was.
 
     Raises:
         InputError: Another one trains there, or a worker was killed.
     """
-    outcome = planned(one, out, task)
-    if not (task.trains and outcome.cells):
-        return outcome
-    failed: dict[Experiment, str] = {}
-    for record, cells in _parted(outcome).items():
-        failed |= sweep(
-            cells,
-            outcome.folder,
-            task.root,
-            workers=task.workers,
-            backend=task.backend,
-            address=task.address,
-            record=record,
-            every=one.every,
-            on_cell=lambda *_: on_cell(),
-        )
-    return replace(outcome, failed=failed)
+    trainings = planned(one, out, options)
+    if not (options.trains and trainings.cells):
+        return trainings
+    failed = sweep(
+        trainings.cells,
+        trainings.folder,
+        options.root,
+        pool=options.pool,
+        watched=_watched(trainings),
+        every=one.every,
+        on_cell=lambda *_: on_cell(),
+    )
+    return replace(trainings, failed=failed)
 
 
-def _parted(outcome: Outcome) -> dict[bool, list[Experiment]]:
-    """The trainings to watch, and the others: what another name will need the runs of is watched the first time."""
-    parts: dict[bool, list[Experiment]] = {True: [], False: []}
-    runs_needed = {
-        cell
-        for other in REPRODUCTIONS.values()
-        for cell in (other.full if outcome.task.full else other.quick)
-        if other.record
-    }
-    for cell in outcome.cells:
-        is_needed = cell not in outcome.documents and replace(cell, device="cpu") in runs_needed
-        parts[outcome.one.record or is_needed].append(cell)
-    return {record: cells for record, cells in parts.items() if cells}
+def _watched(trainings: Trainings) -> set[Experiment]:
+    """The trainings whose runs are needed; what another name will need the runs of is watched the first time."""
+    if trainings.reproduction.record:
+        return {*trainings.cells}
+    others = [one for one in REPRODUCTIONS.values() if one.record]
+    needed = {cell for one in others for cell in (one.full if trainings.options.full else one.quick)}
+    missing = {*trainings.cells} - {*trainings.documents}
+    return {cell for cell in missing if replace(cell, device="cpu") in needed}
 
 
 def _as_done(cell: Experiment, folder: Path) -> Experiment:
@@ -217,16 +213,16 @@ class Row:
         return None if self.published is None or self.mean is None else self.mean - self.published.value
 
 
-def compared(outcome: Outcome) -> list[Row]:
+def compared(trainings: Trainings) -> list[Row]:
     """Each mean over seeds beside the number of the paper."""
-    protocol = {_without_seed(cell) for cell in outcome.one.full}
+    protocol = {_without_seed(cell) for cell in trainings.reproduction.full}
     rows = []
-    for column in outcome.one.columns:
-        known = [one for one in outcome.one.published if one.column == column]
-        for cells in outcome.groups:
-            settings, label = outcome.settings(cells[0]), outcome.label(cells[0])
+    for column in trainings.reproduction.columns:
+        known = [one for one in trainings.reproduction.published if one.column == column]
+        for cells in trainings.groups:
+            settings, label = trainings.settings(cells[0]), trainings.label(cells[0])
             published = next((one for one in known if cells[0].fits(one.where)), None)
-            values = _values(outcome, cells, column)
+            values = _values(trainings, cells, column)
             mean, ci95 = interval(values)
             verdict = judge(mean, ci95, published, of_the_paper=_without_seed(cells[0]) in protocol)
             rows.append(Row(settings, label, column, len(values), len(cells), mean, ci95, published, verdict))
@@ -268,10 +264,10 @@ def judge(mean: float | None, ci95: float | None, published: Published | None, *
     return "intervals overlap" if difference <= ci95 + (published.ci95 or 0.0) else "apart"
 
 
-def _values(outcome: Outcome, cells: Sequence[Experiment], column: str) -> list[float]:
+def _values(trainings: Trainings, cells: Sequence[Experiment], column: str) -> list[float]:
     """In the unit of the paper."""
     unit = 100.0 if column.endswith("accuracy") else 1.0
-    done = [outcome.results[cell] for cell in cells if cell in outcome.results]
+    done = [trainings.results[cell] for cell in cells if cell in trainings.results]
     return [unit * float("nan" if one[column] is None else one[column]) for one in done if column in one]
 
 

@@ -12,8 +12,8 @@ from gatdiag.experiments.reproduce.lipschitz import DEEP_GAT
 from gatdiag.experiments.reproduce.reproduction import (
     Drawing,
     Evidence,
+    Options,
     Reproduction,
-    Task,
     by_size,
     published,
     shorter,
@@ -511,12 +511,12 @@ _SIZES: Final = {  # nodes, edges
 }
 
 
-def _compare_sizes(task: Task) -> Evidence:
+def _compare_sizes(options: Options) -> Evidence:
     rows = []
     for name, (nodes, edges) in _SIZES.items():
         row = {"graph": name, "published_nodes": nodes, "published_edges": edges}
         try:
-            graph = load_graph(name, task.root)
+            graph = load_graph(name, options.root)
         except InputError:  # its message has paths of this machine, and a report is for others, too
             rows.append({**row, "same": "could not be had"})
             continue

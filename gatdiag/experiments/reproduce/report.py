@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 from markdown_it import MarkdownIt
@@ -16,13 +16,14 @@ from markupsafe import Markup
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.markdown import table as markdown
-from gatdiag.experiments.reproduce.engine import DEFAULTS, Outcome, Row, compared, unusual
+from gatdiag.experiments.reproduce.engine import DEFAULTS, Row, Trainings, compared, unusual
 from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence, Reproduction
 from gatdiag.experiments.settings import Experiment
-from gatdiag.figures import FIGURES, render
+from gatdiag.figures import FIGURES, Figure, render
 from gatdiag.report import write_report
 from gatdiag.report.page import Labeled, write
 from gatdiag.report.page import render as render_page
+from gatdiag.run import Run
 from gatdiag.run.files import atomic_write
 
 PAGE: Final = "report.html"
@@ -40,41 +41,50 @@ _SAID: Final[Mapping[str, str]] = {
 }
 
 
-def write_reproduction(outcome: Outcome, out: Path) -> Path:
+class Picture(NamedTuple):
+    """A PNG by the name of its file, and the figure that it is, if it is one of gatdiag's."""
+
+    name: str
+    content: bytes
+    figure: Figure | None = None
+
+
+def write_reproduction(trainings: Trainings, out: Path) -> Path:
     """Write the folder ``OUT/NAME``; returns it.
 
     Raises:
         InputError: There is a file in its place.
     """
-    folder = out / outcome.one.name
+    folder = out / trainings.reproduction.name
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder for the report, but {folder} is a file")
     folder.mkdir(parents=True, exist_ok=True)
-    evidence = outcome.one.evidence(outcome.task) if outcome.one.evidence else None
-    pictures = {**_pictures(outcome), **(evidence.pictures if evidence else {})}
+    evidence = trainings.reproduction.evidence(trainings.options) if trainings.reproduction.evidence else None
+    measured = evidence.pictures if evidence else {}
+    pictures = [*_pictures(trainings), *(Picture(name, content) for name, content in measured.items())]
     for old in folder.glob("*.png"):
         old.unlink()
-    for name, content in pictures.items():
-        with atomic_write(folder / name) as part:
-            part.write_bytes(content)
-    table = pd.DataFrame(outcome.results.values()) if evidence is None else evidence.table
+    for picture in pictures:
+        with atomic_write(folder / picture.name) as part:
+            part.write_bytes(picture.content)
+    table = pd.DataFrame(trainings.results.values()) if evidence is None else evidence.table
     with atomic_write(folder / "results.csv") as part:
         table.to_csv(part, index=False, float_format="%.6g")
-    shown = [*_firsts(outcome, {}).values()][:_MOST]
+    shown = [*_firsts(trainings, {}).values()][:_MOST]
     if shown:
-        write_report(shown, folder / RUNS, title=outcome.one.title, overwrite=True)
-    text = "\n".join(_lines(outcome, evidence, [*pictures], has_runs=bool(shown))) + "\n"
+        write_report(shown, folder / RUNS, title=trainings.reproduction.title, overwrite=True)
+    text = "\n".join(_lines(trainings, evidence, pictures, has_runs=bool(shown))) + "\n"
     with atomic_write(folder / "README.md") as part:
         part.write_text(text)
     write(_page(text, pictures), folder / PAGE)
     return folder
 
 
-def _page(text: str, pictures: Mapping[str, bytes]) -> str:
+def _page(text: str, pictures: Sequence[Picture]) -> str:
     """The Markdown as a page that loads nothing."""
     title, _, rest = text.partition("\n")
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(rest)
-    for name, content in pictures.items():
+    for name, content, _ in pictures:
         body = body.replace(f'src="{name}"', f'src="data:image/png;base64,{base64.b64encode(content).decode()}"')
     return render_page(title.removeprefix("# "), (), body=Markup(body))
 
@@ -82,55 +92,55 @@ def _page(text: str, pictures: Mapping[str, bytes]) -> str:
 # --- README.md --------------------------------------------------------------------------------------------------------
 
 
-def _lines(outcome: Outcome, evidence: Evidence | None, pictures: Sequence[str], *, has_runs: bool) -> Iterator[str]:
-    one, rows = outcome.one, compared(outcome)
+def _lines(
+    trainings: Trainings, evidence: Evidence | None, pictures: Sequence[Picture], *, has_runs: bool
+) -> Iterator[str]:
+    one, rows = trainings.reproduction, compared(trainings)
     yield f"# {one.name}: {one.title}\n"
     yield f"{one.paper or 'Beyond the papers'}. {'The paper' if one.paper else 'The finding'}: {one.claim}\n"
     runs = f"; `{RUNS}` (too large to be kept with the code) has runs in full" if has_runs else ""
-    yield f"Written by `{_command(outcome)}`. [results.csv](results.csv) has all that was measured{runs}.\n"
+    yield f"Written by `{_command(trainings)}`. [results.csv](results.csv) has all that was measured{runs}.\n"
     if evidence:
         yield f"{evidence.text}\n"
-        if one.left_out and not outcome.task.full:
+        if one.left_out and not trainings.options.full:
             yield f"--quick leaves out: {one.left_out}\n"
-    if one.judged and outcome.documents and (said := one.judged(pd.DataFrame(outcome.results.values()))):
+    if one.judged and trainings.complete and (said := one.judged(pd.DataFrame(trainings.complete.values()))):
         yield "## What of the claim is reproduced\n"
         yield "\n".join(f"- {sentence}" for sentence in said) + "\n"
     if rows:
-        yield from _outcome(outcome, rows)
-        yield from _not_run(outcome, rows)
+        yield from _outcome(trainings, rows)
+        yield from _not_run(trainings, rows)
     if pictures:
         yield "## Figures\n"
         yield from _figures(pictures)
-    if outcome.documents:
-        yield from _settings(outcome)
+    if trainings.documents:
+        yield from _settings(trainings)
     if one.notes:
         yield "## Notes\n"
         yield from (f"- {note}" for note in one.notes)
 
 
-def _figures(pictures: Sequence[str]) -> Iterator[str]:
+def _figures(pictures: Sequence[Picture]) -> Iterator[str]:
     """Each picture; the first of a figure after what it shows."""
-    known = {_slug(figure.name, {}): figure for figure in FIGURES}
     said = set()
-    for name in pictures:
-        figure = next((one for slug, one in known.items() if name.startswith(slug)), None)
+    for name, _, figure in pictures:
         if figure and figure.name not in said:
             said.add(figure.name)
             yield f"{figure.title}. {figure.shows} {figure.reading}\n"
         yield f"`{name.removesuffix('.png')}`:\n\n![{name}]({name})\n"
 
 
-def _command(outcome: Outcome) -> str:
-    device = " --device cuda" if outcome.task.device == "cuda" else ""
-    return f"gatdiag reproduce {outcome.one.name} --{'full' if outcome.task.full else 'quick'}{device}"
+def _command(trainings: Trainings) -> str:
+    device = " --device cuda" if trainings.options.device == "cuda" else ""
+    return f"gatdiag reproduce {trainings.reproduction.name} --{'full' if trainings.options.full else 'quick'}{device}"
 
 
-def _outcome(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
-    done, planned = len(outcome.documents), len(outcome.cells)
+def _outcome(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
+    done, planned = len(trainings.documents), len(trainings.cells)
     counts = Counter(row.verdict for row in rows if row.published)
     yield "## Published and measured\n"
     partial = "" if done == planned else f" **This is partial: {planned - done} trainings are missing.**"
-    protocol = "the paper's protocol" if outcome.task.full else "--quick"
+    protocol = "the paper's protocol" if trainings.options.full else "--quick"
     yield f"{done} of {planned} trainings ({protocol}) are done.{partial}"
     if counts:
         said = "; ".join(f"{_SAID[verdict]}: {count}" for verdict, count in counts.items())
@@ -165,31 +175,40 @@ def _spread(mean: float | None, ci95: float | None, form: str) -> str:
     return "" if mean is None else f"{mean:{form}}" if ci95 is None else f"{mean:{form}} ± {ci95:{form}}"
 
 
-def _not_run(outcome: Outcome, rows: Sequence[Row]) -> Iterator[str]:
-    """What is missing, plainly."""
-    first = [row for row in rows if row.column == outcome.one.columns[0]]
-    gone = _lacking(outcome.cells, outcome.documents)
-    rest = [row for row in first if not any(row.settings[name] in gone.get(name, ()) for name in row.settings)]
-    part = [f"{row.label} ({row.done} of {row.planned})" for row in rest if row.done < row.planned]
-    missing = "; ".join(f"nothing with {name} {_listed(values)}" for name, values in gone.items())
-    missing = missing if outcome.documents else "nothing yet"
-    unknown = sum(row.published is None for row in rows)
-    runs = outcome.one.record and len(outcome.documents) - len(outcome.runs)
-    lines = [
-        *([] if outcome.task.full else [f"--quick leaves out: {_left_out(outcome.one)}."]),
-        *([f"Not trained: {missing}."] if missing else []),
-        *([f"Not trained with all seeds: {'; '.join(part)}."] if part else []),
-        *([f"Published values not available to us: those of {unknown} of {len(rows)} rows."] if unknown else []),
-        *([f"Results whose runs were not kept, and cannot be drawn: {runs}."] if runs else []),
-        *(
-            f"Refused: {outcome.label(cell)}, seed {cell.seed}: {_portable(why, outcome)}"
-            for cell, why in outcome.failed.items()
-        ),
-    ]
-    if lines:
+def _not_run(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
+    if gaps := [*_gaps(trainings, rows)]:
         yield "\n## What was not run, or is not known\n"
-        yield from (f"- {line}" for line in lines)
+        yield from (f"- {gap}" for gap in gaps)
     yield ""
+
+
+def _gaps(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
+    """What is missing, plainly."""
+    if not trainings.options.full:
+        yield f"--quick leaves out: {_left_out(trainings.reproduction)}."
+    yield from _not_trained(trainings, [row for row in rows if row.column == rows[0].column])
+    unknown = sum(row.published is None for row in rows)
+    if unknown:
+        yield f"Published values not available to us: those of {unknown} of {len(rows)} rows."
+    without_run = len(trainings.documents) - len(trainings.runs)
+    if trainings.reproduction.record and without_run:
+        yield f"Results whose runs were not kept, and cannot be drawn: {without_run}."
+    for cell, why in trainings.failed.items():
+        yield f"Refused: {trainings.label(cell)}, seed {cell.seed}: {_portable(why, trainings)}"
+
+
+def _not_trained(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
+    """Values of settings with which there is nothing; and what else lacks some of its seeds."""
+    gone = _lacking(trainings.cells, trainings.documents)
+    if not trainings.documents:
+        yield "Not trained: nothing yet."
+    elif gone:
+        listed = "; ".join(f"nothing with {name} {_listed(values)}" for name, values in gone.items())
+        yield f"Not trained: {listed}."
+    rest = [row for row in rows if not any(row.settings[name] in gone.get(name, ()) for name in row.settings)]
+    part = [f"{row.label} ({row.done} of {row.planned})" for row in rest if row.done < row.planned]
+    if part:
+        yield f"Not trained with all seeds: {'; '.join(part)}."
 
 
 def _left_out(one: Reproduction) -> str:
@@ -218,21 +237,21 @@ def _listed(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))
 
 
-def _portable(why: str, outcome: Outcome) -> str:
+def _portable(why: str, trainings: Trainings) -> str:
     """Without the folders of this machine: a report is for others, too."""
-    return why.replace(str(outcome.task.root.absolute()), "ROOT").replace(str(outcome.folder.absolute()), "OUT")
+    return why.replace(str(trainings.options.root.absolute()), "ROOT").replace(str(trainings.folder.absolute()), "OUT")
 
 
-def _settings(outcome: Outcome) -> Iterator[str]:
+def _settings(trainings: Trainings) -> Iterator[str]:
     """Of all trainings, with what they were made, and how to repeat one."""
-    table = pd.DataFrame(outcome.results.values())
+    table = pd.DataFrame(trainings.results.values())
     yield "## Settings\n"
     values = [_listed(table[name].unique()) for name in DEFAULTS]
     yield markdown(pd.DataFrame({"setting": [*DEFAULTS], "value": values}))
-    versions = [one["versions"] for one in outcome.documents.values()]
+    versions = [one["versions"] for one in trainings.documents.values()]
     made = [f"{name} {' and '.join(sorted({str(one.get(name)) for one in versions}))}" for name in versions[0]]
     yield f"\nMade with {', '.join(made)}."
-    yield f"One training by itself, here with another seed:\n\n    {_training(next(iter(outcome.documents)))}\n"
+    yield f"One training by itself, here with another seed:\n\n    {_training(next(iter(trainings.documents)))}\n"
 
 
 def _training(cell: Experiment) -> str:
@@ -246,51 +265,38 @@ def _training(cell: Experiment) -> str:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def _pictures(outcome: Outcome) -> dict[str, bytes]:
-    """File name -> PNG, of what is done."""
-    found: dict[str, bytes] = {}
-    for drawing in outcome.one.drawings:
-        found |= _from_table(outcome, drawing) if drawing.table else _from_runs(outcome, drawing)
-    return found
+def _pictures(trainings: Trainings) -> Iterator[Picture]:
+    """Of what is done."""
+    for drawing in trainings.reproduction.drawings:
+        figure = next(one for one in FIGURES if one.name == drawing.figure)
+        if drawing.table is None:
+            yield from _from_runs(trainings, drawing, figure)
+        elif rows := [row for cell, row in trainings.complete.items() if cell.fits(drawing.where)]:
+            yield _drawn(figure, drawing.where, (), values=drawing.table(pd.DataFrame(rows)))
 
 
-def _from_table(outcome: Outcome, drawing: Drawing) -> dict[str, bytes]:
-    cells = [cell for cell in outcome.documents if cell.fits(drawing.where)]
-    if not cells or drawing.table is None:
-        return {}
-    values = drawing.table(pd.DataFrame([outcome.results[cell] for cell in cells]))
-    return {
-        f"{_slug(drawing.figure, drawing.where)}.png": render(drawing.figure, (), format="png", dpi=_DPI, values=values)
-    }
+def _from_runs(trainings: Trainings, drawing: Drawing, figure: Figure) -> Iterator[Picture]:
+    runs = _firsts(trainings, drawing.where)
+    if runs and figure.per == "comparison":
+        yield _drawn(figure, drawing.where, [*runs.values()], **drawing.options)
+    elif runs:
+        options = {**figure.shared([*runs.values()]), **drawing.options}
+        yield from (_drawn(figure, trainings.settings(cell), run, **options) for cell, run in runs.items())
 
 
-def _from_runs(outcome: Outcome, drawing: Drawing) -> dict[str, bytes]:
-    figure = next(one for one in FIGURES if one.name == drawing.figure)
-    runs = _firsts(outcome, drawing.where)
-    if not runs:
-        return {}
-    if figure.per == "comparison":
-        content = render(figure, [*runs.values()], format="png", dpi=_DPI, **drawing.options)
-        return {f"{_slug(figure.name, drawing.where)}.png": content}
-    options = {**figure.shared([*runs.values()]), **drawing.options}
-    return {
-        f"{_slug(figure.name, outcome.settings(cell))}.png": render(figure, run, format="png", dpi=_DPI, **options)
-        for cell, run in runs.items()
-    }
+def _drawn(figure: Figure, settings: Mapping[str, Any], runs: Run | Sequence[Run], **options: Any) -> Picture:
+    """Its file is named after what is unusual in these settings."""
+    words = [value if isinstance(value, str) else f"{name}-{value}" for name, value in unusual(settings).items()]
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([figure.name, *words]))
+    return Picture(f"{name}.png", render(figure, runs, format="png", dpi=_DPI, **options), figure)
 
 
-def _firsts(outcome: Outcome, where: Mapping[str, Any]) -> dict[Experiment, Labeled]:
+def _firsts(trainings: Trainings, where: Mapping[str, Any]) -> dict[Experiment, Labeled]:
     """Of each combination of settings the run of the lowest seed."""
     found = {}
-    for cells in outcome.groups:
-        fitting = [cell for cell in cells if cell in outcome.runs and cell.fits(where)]
+    for cells in trainings.groups:
+        fitting = [cell for cell in cells if cell in trainings.runs and cell.fits(where)]
         if fitting:
             first = min(fitting, key=lambda cell: cell.seed)
-            found[first] = Labeled(outcome.runs[first], outcome.label(first))
+            found[first] = Labeled(trainings.runs[first], trainings.label(first))
     return found
-
-
-def _slug(figure: str, settings: Mapping[str, Any]) -> str:
-    """The name of a file, of what is unusual in these settings."""
-    words = [value if isinstance(value, str) else f"{name}-{value}" for name, value in unusual(settings).items()]
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([figure, *words]))

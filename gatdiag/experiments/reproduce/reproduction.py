@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from gatdiag.experiments.pool import THIS_PROCESS, Pool
 from gatdiag.experiments.settings import Device, Experiment
 from gatdiag.figures.accuracy import size_table
 from gatdiag.recorder import Every
@@ -51,25 +52,21 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Task:
+class Options:
     """How to reproduce.
 
     Attributes:
         full: The protocol of the paper; else what fits in ten minutes on two cores.
         root: Folder of the data sets.
-        device: Where to train.
-        workers: Processes, each with one thread; None: one for each core.
-        backend: Where they are, as `gatdiag.experiments.sweep.sweep` has it.
-        address: Of the cluster, if it is one.
+        device: cpu or cuda.
+        pool: Where trainings run.
         trains: Train what is not done; else only report on what is.
     """
 
     full: bool = False
     root: Path = Path("data")
     device: Device = "cpu"
-    workers: int | None = 1
-    backend: str = "processes"
-    address: str | None = None
+    pool: Pool = THIS_PROCESS
     trains: bool = True
 
 
@@ -126,7 +123,7 @@ class Reproduction:
     judged: Callable[[pd.DataFrame], Sequence[str]] | None = None
     drawings: tuple[Drawing, ...] = ()
     notes: tuple[str, ...] = ()
-    evidence: Callable[[Task], Evidence] | None = None
+    evidence: Callable[[Options], Evidence] | None = None
 
 
 def published(

@@ -2,7 +2,7 @@ import pytest
 
 from gatdiag.experiments.reproduce.engine import trained
 from gatdiag.experiments.reproduce.gats import by_depth, changes, gradients
-from gatdiag.experiments.reproduce.reproduction import Drawing, Published, Reproduction, Task
+from gatdiag.experiments.reproduce.reproduction import Drawing, Options, Published, Reproduction
 from gatdiag.experiments.sweep import grid
 
 SMALL = {"data": "csbm:nodes=200,features=16", "model": "gcn", "width": 8, "learning_rate": 1.0, "epochs": 6}
@@ -40,5 +40,5 @@ def small():
 def out(small, tmp_path_factory):
     """Where all of its trainings are."""
     folder = tmp_path_factory.mktemp("out")
-    trained(small, folder, Task(full=True))
+    trained(small, folder, Options(full=True))
     return folder

@@ -16,7 +16,7 @@ from gatdiag.experiments.reproduce.beyond_predicted_c import (
     report,
     summarize,
 )
-from gatdiag.experiments.reproduce.reproduction import Task
+from gatdiag.experiments.reproduce.reproduction import Options
 
 SMALL = replace(EXPERIMENT, data="csbm", layers=2, width=4, epochs=3)
 
@@ -77,7 +77,7 @@ def test_evidence_trains_on_the_graph_of_its_settings(graph, monkeypatch):
     monkeypatch.setattr(beyond_predicted_c, "graph_of", graph_of)
     monkeypatch.setattr(beyond_predicted_c, "EXPERIMENT", SMALL)
     monkeypatch.setattr(beyond_predicted_c, "OPTIMIZERS", {name: OPTIMIZERS[name] for name in ("SGD", "Adam")})
-    said = beyond_predicted_c.evidence(Task(root="here"))
+    said = beyond_predicted_c.evidence(Options(root="here"))
     assert seen == [("csbm", "none", "here")]
     assert said.table["optimizer"].to_list() == ["SGD", "Adam", CONTROL]
 

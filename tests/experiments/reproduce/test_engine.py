@@ -8,7 +8,7 @@ from scipy import stats
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.reproduce.engine import TRAININGS, chosen, compared, interval, judge, planned, trained
-from gatdiag.experiments.reproduce.reproduction import Published, Task
+from gatdiag.experiments.reproduce.reproduction import Options, Published
 from gatdiag.experiments.sweep import cell_key, sweep
 
 
@@ -42,7 +42,7 @@ def test_verdicts(mean, ci95, published, verdict):
 
 
 def test_means_are_those_of_the_files(small, out):
-    rows = compared(planned(small, out, Task(full=True)))
+    rows = compared(planned(small, out, Options(full=True)))
     assert [(row.done, row.planned) for row in rows] == [(3, 3)] * 8
     for row, cell in zip(rows[:4], small.full[::3], strict=True):
         files = [out / TRAININGS / "cells" / f"{cell_key(replace(cell, seed=seed))}.json" for seed in range(3)]
@@ -61,26 +61,26 @@ def test_what_is_done_is_not_trained_again_and_names_share_it(small, out):
     files = {path: path.stat().st_mtime_ns for path in (out / TRAININGS / "cells").iterdir()}
     told = []
     other = replace(small, name="other", full=small.full[:4])
-    assert len(trained(other, out, Task(full=True), lambda: told.append(1)).documents) == 4
+    assert len(trained(other, out, Options(full=True), lambda: told.append(1)).documents) == 4
     assert len(told) == 4
     assert {path: path.stat().st_mtime_ns for path in (out / TRAININGS / "cells").iterdir()} == files
 
 
 def test_partly_done_is_said(small, tmp_path):
     sweep(small.full[:4], tmp_path / TRAININGS)
-    outcome = trained(small, tmp_path, Task(full=True, trains=False))
-    assert [(row.done, row.planned) for row in compared(outcome)[:4]] == [(3, 3), (1, 3), (0, 3), (0, 3)]
-    assert [row.verdict for row in compared(outcome)[:2]] == ["apart", "too few trainings"]
-    assert not outcome.runs
-    assert [row.done for row in compared(outcome)[4:]] == [0] * 4
+    trainings = trained(small, tmp_path, Options(full=True, trains=False))
+    assert [(row.done, row.planned) for row in compared(trainings)[:4]] == [(3, 3), (1, 3), (0, 3), (0, 3)]
+    assert [row.verdict for row in compared(trainings)[:2]] == ["apart", "too few trainings"]
+    assert not trainings.runs
+    assert [row.done for row in compared(trainings)[4:]] == [0] * 4
 
 
 def test_a_training_that_was_not_watched_is_trained_again_where_runs_are_needed(small, tmp_path):
     one = replace(small, full=small.full[:1])
     sweep(one.full, tmp_path / TRAININGS)
-    before = trained(one, tmp_path, Task(full=True, trains=False))
+    before = trained(one, tmp_path, Options(full=True, trains=False))
     assert (len(before.documents), len(before.runs)) == (1, 0)
-    after = trained(one, tmp_path, Task(full=True))
+    after = trained(one, tmp_path, Options(full=True))
     assert len(after.runs) == 1
     assert after.documents == before.documents
 
@@ -89,11 +89,11 @@ def test_what_another_name_needs_the_runs_of_is_watched_at_once(small, tmp_path,
     other = replace(small, full=small.full[:1])
     monkeypatch.setattr("gatdiag.experiments.reproduce.engine.REPRODUCTIONS", {"other": other})
     one = replace(small, record=False, full=small.full[:2])
-    assert [*trained(one, tmp_path, Task(full=True)).runs] == [small.full[0]]
+    assert [*trained(one, tmp_path, Options(full=True)).runs] == [small.full[0]]
     sweep(small.full[2:3], tmp_path / TRAININGS)
     monkeypatch.setattr("gatdiag.experiments.reproduce.engine.REPRODUCTIONS", {"other": small})
     one = replace(one, full=small.full[:4])  # what is done without a run is not trained again
-    assert [*trained(one, tmp_path, Task(full=True)).runs] == [small.full[0], small.full[3]]
+    assert [*trained(one, tmp_path, Options(full=True)).runs] == [small.full[0], small.full[3]]
 
 
 def test_a_training_counts_on_whichever_device_it_was(small, tmp_path):
@@ -104,14 +104,14 @@ def test_a_training_counts_on_whichever_device_it_was(small, tmp_path):
     there = file.rename(cells / f"{cell_key(on_gpu)}.json")
     there.write_text(there.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     for device in ("cpu", "cuda"):
-        assert [*planned(small, tmp_path, Task(full=True, device=device)).documents] == [on_gpu]
+        assert [*planned(small, tmp_path, Options(full=True, device=device)).documents] == [on_gpu]
 
 
 def test_quick_is_compared_only_where_it_is_the_protocol(small, tmp_path):
-    outcome = trained(small, tmp_path, Task())
-    assert [row.verdict for row in compared(outcome)[:2]] == ["other settings"] * 2
+    trainings = trained(small, tmp_path, Options())
+    assert [row.verdict for row in compared(trainings)[:2]] == ["other settings"] * 2
     same = replace(small, quick=small.full[:3])
-    assert [row.verdict for row in compared(trained(same, tmp_path, Task()))[:1]] == ["apart"]
+    assert [row.verdict for row in compared(trained(same, tmp_path, Options()))[:1]] == ["apart"]
 
 
 def test_a_number_that_is_nowhere_is_refused(small):

@@ -20,7 +20,7 @@ from gatdiag.experiments.reproduce.gats import (
     gradients,
     judged_gradients,
 )
-from gatdiag.experiments.reproduce.reproduction import Task
+from gatdiag.experiments.reproduce.reproduction import Options
 from gatdiag.experiments.settings import Experiment
 from gatdiag.run import load
 
@@ -148,7 +148,7 @@ def test_sizes_are_those_of_the_graphs_that_can_be_had(monkeypatch):
         return Data(x=torch.zeros(2708, 1), edge_index=torch.zeros(2, edges, dtype=torch.long))
 
     monkeypatch.setattr(gats, "load_graph", load)
-    evidence = TABLE_8.evidence(Task())
+    evidence = TABLE_8.evidence(Options())
     assert evidence.text.startswith("1 of the 8 graphs that could be had are of the published sizes.")
     same = evidence.table.set_index("graph")["same"]
     assert (same["Cora"], same["PubMed"], same["texas.npz"]) == ("yes", "could not be had", "NO")
@@ -159,6 +159,6 @@ def test_it_is_said_that_no_graph_could_be_had(monkeypatch):
         raise InputError("not here")
 
     monkeypatch.setattr(gats, "load_graph", load)
-    evidence = TABLE_8.evidence(Task())
+    evidence = TABLE_8.evidence(Options())
     assert evidence.text.startswith("0 of the 0 graphs that could be had are of the published sizes.")
     assert {*evidence.table["same"]} == {"could not be had"}

@@ -1,20 +1,21 @@
+import shutil
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.reproduce.engine import trained
+from gatdiag.experiments.reproduce.engine import TRAININGS, trained
 from gatdiag.experiments.reproduce.report import write_reproduction
-from gatdiag.experiments.reproduce.reproduction import Evidence, Task
+from gatdiag.experiments.reproduce.reproduction import Evidence, Options
 from gatdiag.experiments.settings import Experiment
-from gatdiag.experiments.sweep import grid
+from gatdiag.experiments.sweep import grid, run_folder
 
 
 @pytest.fixture(scope="module")
 def written(small, out, tmp_path_factory):
     partly = replace(small, full=(*small.full, *(replace(cell, layers=4) for cell in small.full[:1])))
-    return write_reproduction(trained(partly, out, Task(full=True, trains=False)), tmp_path_factory.mktemp("report"))
+    return write_reproduction(trained(partly, out, Options(full=True, trains=False)), tmp_path_factory.mktemp("report"))
 
 
 def test_the_page_says_published_and_measured_and_what_is_missing(written):
@@ -76,17 +77,31 @@ def test_numbers_of_runs_are_those_of_the_runs(written):
     assert table["never_changed"].between(0, 1).all()
 
 
+def test_what_was_measured_on_a_run_that_is_gone_is_neither_judged_nor_drawn(small, out, tmp_path):
+    judged = []
+    one = replace(small, judged=lambda rows: judged.append(rows["seed"].to_list()) or ["So it is."])
+    shutil.copytree(out / TRAININGS, tmp_path / TRAININGS)
+    for cell in small.full:
+        if cell.seed:
+            shutil.rmtree(run_folder(cell, tmp_path / TRAININGS))
+    folder = write_reproduction(trained(one, tmp_path, Options(full=True, trains=False)), tmp_path)
+    assert judged == [[0] * 4]
+    text = (folder / "README.md").read_text()
+    assert "- Results whose runs were not kept, and cannot be drawn: 8." in text
+    assert "- So it is." in text
+
+
 def test_evidence_stands_where_trainings_would(small, tmp_path):
     table = pd.DataFrame({"residual": [1e-10, 1e-3]})
     seen = []
 
-    def evidence(task):
-        seen.append(task)
+    def evidence(options):
+        seen.append(options)
         return Evidence(table, "It is so.", {"residuals.png": b"picture"})
 
     one = replace(small, name="found", paper="", full=(), quick=(), evidence=evidence)
-    folder = write_reproduction(trained(one, tmp_path, Task()), tmp_path)
-    assert seen == [Task()]
+    folder = write_reproduction(trained(one, tmp_path, Options()), tmp_path)
+    assert seen == [Options()]
     assert pd.read_csv(folder / "results.csv").equals(table)
     text = (folder / "README.md").read_text()
     assert "Beyond the papers. The finding: It can be done." in text
@@ -99,8 +114,8 @@ def test_evidence_stands_where_trainings_would(small, tmp_path):
 def test_what_was_refused_is_said_without_the_folders_of_this_machine(small, tmp_path):
     cells = grid(data="texas.npz", model="gcn", layers=2, epochs=1)
     lost = replace(small, full=cells, measured=None, drawings=(), record=False)
-    outcome = trained(lost, tmp_path / "out", Task(full=True, root=tmp_path / "data"))
-    text = (write_reproduction(outcome, tmp_path / "out") / "README.md").read_text()
+    trainings = trained(lost, tmp_path / "out", Options(full=True, root=tmp_path / "data"))
+    text = (write_reproduction(trainings, tmp_path / "out") / "README.md").read_text()
     assert "the graph texas.npz is not to be had: expected its raw files below ROOT/heterophilous/texas" in text
     assert str(tmp_path) not in text
 
@@ -108,7 +123,7 @@ def test_what_was_refused_is_said_without_the_folders_of_this_machine(small, tmp
 def test_nothing_is_drawn_of_what_is_not_there_and_old_pictures_go(small, tmp_path):
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "old.png").write_bytes(b"")
-    folder = write_reproduction(trained(small, tmp_path, Task(full=True, trains=False)), tmp_path)
+    folder = write_reproduction(trained(small, tmp_path, Options(full=True, trains=False)), tmp_path)
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "report.html", "results.csv"]
     text = (folder / "README.md").read_text()
     assert "0 of 12 trainings" in text
@@ -116,11 +131,11 @@ def test_nothing_is_drawn_of_what_is_not_there_and_old_pictures_go(small, tmp_pa
 
 
 def test_quick_says_which_settings_it_leaves_out(small, tmp_path):
-    folder = write_reproduction(trained(small, tmp_path, Task(trains=False)), tmp_path)
+    folder = write_reproduction(trained(small, tmp_path, Options(trains=False)), tmp_path)
     assert "- --quick leaves out: epochs 6 (here 2); seed 1, 2." in (folder / "README.md").read_text()
 
 
 def test_a_file_in_its_place_is_refused(small, tmp_path):
     (tmp_path / "small").write_text("")
     with pytest.raises(InputError, match=r"Expected a folder for the report, but .* is a file"):
-        write_reproduction(trained(small, tmp_path, Task(trains=False)), tmp_path)
+        write_reproduction(trained(small, tmp_path, Options(trains=False)), tmp_path)

@@ -8,6 +8,7 @@ from torch_geometric.nn import GCNConv
 
 import gatdiag
 from gatdiag.diagnosis import Action, remedy
+from gatdiag.diagnosis.causes import GLOROT
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments import models
@@ -137,7 +138,7 @@ LINES = {
     "skips": ("gat", False, lambda facts: remedy.inserted(facts, "LayerNorm", "ReLU", "PairNorm", "Skip")),
     "attention": ("gat", False, lambda facts: remedy.attention_anew(facts, ["convs.1", "convs.2"])),
     "queries": ("transformer", False, lambda facts: remedy.attention_anew(facts, ["convs.1"])),
-    "fresh": ("gin", False, lambda facts: (remedy.GLOROT, (Action("initialize", {"scheme": "xavier_uniform"}),))),
+    "fresh": ("gin", False, lambda facts: GLOROT),
 }
 
 

@@ -1,8 +1,10 @@
 """A finding: what is wrong with a training, why, and what to do."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+
+from gatdiag.diagnosis.wording import number, plain
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
@@ -96,3 +98,24 @@ class Finding:
     def is_problem(self) -> bool:
         """It is worth a reader's attention."""
         return self.code != HEALTHY
+
+    def __str__(self) -> str:
+        """It in a sentence or two.
+
+        Example:
+            >>> print(Finding("dead-units", "error", "Dead units", "They stay dead."))
+            error: Dead units: They stay dead. [dead-units]
+        """
+        text = f"{self.severity}: {self.title}: {self.text} [{self.code}]"
+        return plain(text if self.is_problem else f"{self.title}. {self.text}")
+
+    def details(self) -> Iterator[str]:
+        """Lines with its evidence, what to paste, what would show that it is wrong."""
+        if self.evidence:
+            evidence = (f"{one.what}: {number(one.value)} {one.unit}".rstrip() for one in self.evidence)
+            yield plain(f"  evidence: {'; '.join(evidence)}. {self.threshold}")
+        if self.remedy:
+            yield "  to paste:"
+            yield from (f"    {line}" for line in self.remedy.splitlines())
+        if self.falsified_by:
+            yield f"  wrong if: {self.falsified_by}"

@@ -54,6 +54,18 @@ class Diagnosis:
         """How many findings there are."""
         return len(self.findings)
 
+    def __str__(self) -> str:
+        """The findings, the verdict with its evidence and what to paste; or that there is none."""
+        verdict = self.verdict
+        lines = [] if verdict.is_problem else [str(verdict)]
+        for finding in self.findings:
+            lines += [str(finding), *(finding.details() if finding is verdict else ())]
+            if finding.symptoms:
+                lines.append(f"  explains: {', '.join(symptom.title.lower() for symptom in finding.symptoms)}")
+        if self.skipped:
+            lines.append(f"Not checked: {', '.join(self.skipped)} (diagnosis.skipped says why)")
+        return "\n".join(lines)
+
     def document(self) -> dict[str, Any]:
         """All of it as plain data: verdict, findings, skipped, state."""
         return {"verdict": asdict(self.verdict), **asdict(self)}

@@ -16,6 +16,7 @@ _HEALTHY: Final = {  # state -> what is said where no check found anything
     "were recorded.",
     "untrained": "Nothing was found that would keep the network from training.",
 }
+_REMARKS: Final = frozenset(code for code, row in CAUSES.items() if row.is_remark)
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,7 @@ class Diagnosis:
     @property
     def verdict(self) -> Finding:
         """The first finding that may be why a network does not train or generalize; "healthy" where there is none."""
-        causes = (finding for finding in self.findings if not CAUSES[finding.code].is_remark)
-        return next(causes, self._healthy())
+        return next((finding for finding in self.findings if finding.code not in _REMARKS), self._healthy())
 
     def _healthy(self) -> Finding:
         text = _HEALTHY[self.state]

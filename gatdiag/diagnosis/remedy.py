@@ -70,7 +70,7 @@ def inserted(facts: Facts, *modules: str) -> Remedy:
 
     Args:
         facts: Of the run.
-        modules: "LayerNorm", "ReLU", "PairNorm" or "Skip".
+        modules: "LayerNorm", "ReLU" or "Skip".
     """
     widths = {name: width for layer in facts.layers[:-1] for name, width in [(layer["name"], _kept_width(layer))]}
     width = Counter(width for width in widths.values() if width).most_common(1)
@@ -80,7 +80,6 @@ def inserted(facts: Facts, *modules: str) -> Remedy:
     scale = float(f"{len(names) ** -0.5:.2g}")
     code = {
         "LayerNorm": f"torch.nn.LayerNorm({width[0][0]})",
-        "PairNorm": "torch_geometric.nn.PairNorm()",
         "ReLU": "torch.nn.ReLU()",
         "Skip": f"gatdiag.remedies.Skip({scale:g})",
     }

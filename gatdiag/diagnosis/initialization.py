@@ -210,12 +210,6 @@ def _attention_pace(facts: Facts) -> float:
 def _finding(
     facts: Facts, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...], *more: Evidence
 ) -> Finding:
-    lr = remedy.learning_rate(facts)
-    fresh = remedy.balanced(facts)
-    if len(facts.gains) >= limit("adam") and facts.groups and not facts.is_adam:
-        again = remedy.adam(facts)
-    else:
-        again = remedy.optimizer(facts, **({"lr": lr} if math.isfinite(lr) else {}))
     return facts.found(
         "init-unbalanced",
         text,
@@ -226,5 +220,17 @@ def _finding(
         layers=layers,
         steps=(0,),
         figure="balance" if facts.has_laws else "overview",
-        remedy=Remedy(f"{fresh.code}\n{again}  # in place of yours, before schedulers are made", fresh.actions),
+        remedy=_balance(facts),
     )
+
+
+def _balance(facts: Facts) -> Remedy:
+    """Fresh weights, and the optimizer for them, if one is known: Adam for deep stacks of attention layers."""
+    fresh, lr = remedy.balanced(facts), remedy.learning_rate(facts)
+    if not facts.groups:
+        return fresh
+    if len(facts.gains) >= limit("adam") and has_role(facts.run, ATTENTION) and not facts.is_adam:
+        again = remedy.adam(facts)
+    else:
+        again = remedy.optimizer(facts, **({"lr": lr} if math.isfinite(lr) else {}))
+    return Remedy(f"{fresh.code}\n{again}  # in place of yours, before schedulers are made", fresh.actions)

@@ -15,8 +15,10 @@ _STACKED: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # kinds that `i
 
 
 def optimizer(facts: Facts, **changed: float) -> str:
-    """The line that makes the run's optimizer, with some of its settings changed."""
-    group: dict[str, Any] = facts.groups[-1] if facts.groups else {"class": "Adam"}
+    """The line that makes the run's optimizer, with some of its settings changed; of an unknown one, only these."""
+    if not facts.groups:
+        return f"# in the optimizer: {', '.join(f'{name}={value:g}' for name, value in changed.items())}"
+    group = facts.groups[-1]
     settings = {name: group[name] for name in _SHOWN if isinstance(group.get(name), int | float) and group[name]}
     settings |= {name: value for name, value in changed.items() if value or name in settings}
     return _made(group["class"], **settings)

@@ -517,3 +517,21 @@ def test_deep_attention_stacks_are_to_be_trained_by_adam(tmp_path, layers, paste
         optimizers=[{"class": "SGD", "groups": [{"lr": 0.1, "parameters": held}]}],
     )
     assert f"optimizer = torch.optim.{pasted}" in diagnose(run).verdict.remedy
+
+
+@pytest.mark.parametrize(("attends", "optimizer"), [(True, "Adam"), (False, "SGD"), (True, None)])
+def test_adam_is_proposed_for_attention_layers_and_no_optimizer_where_none_is_known(tmp_path, attends, optimizer):
+    groups = [{"class": "SGD", "groups": [{"lr": 0.1, "parameters": ALL}]}] if optimizer else []
+    weights = {"norm": gains(*[30, 1 / 30] * 10)}
+    run = build(tmp_path / "run", weights=weights, logged={"loss": FLAT}, width=8, optimizers=groups)
+
+    def without_attention(meta):
+        for layer in meta["structure"]["layers"]:
+            layer["parameters"] = [one for one in layer["parameters"] if one["role"] != "attention vector"]
+
+    if not attends:
+        rewrite_meta(run.folder, without_attention)
+    remedy = CHECKS["init-unbalanced"](Facts(gatdiag.load(run.folder))).remedy
+    assert "initialize_(model" in remedy
+    assert ("torch.optim" in remedy) == (optimizer is not None)
+    assert optimizer is None or f"torch.optim.{optimizer}(" in remedy

@@ -41,7 +41,7 @@ def exploding(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged above {said('explode', 'explode-back')}.",
         layers=tuple(facts.profile("output_norm")),
         steps=(0,),
-        remedy=Remedy(f"{cure.code}\n# or: {scale}" if cure.code else scale, cure.actions),
+        remedy=Remedy(f"{cure.code}\n# or: {scale}", cure.actions) if cure else Remedy(scale),
     )
 
 
@@ -223,9 +223,8 @@ def _modules(facts: Facts) -> tuple[str, ...]:
 
 def _skips(facts: Facts) -> Remedy:
     """A skip around each hidden layer and a normalization, which bounds what the skips add up to."""
-    cure = remedy.inserted(facts, *_modules(facts))
     by_hand = Remedy("x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer")
-    return cure if cure.code else by_hand
+    return remedy.inserted(facts, *_modules(facts)) or by_hand
 
 
 def _carries_gradients(facts: Facts) -> bool:

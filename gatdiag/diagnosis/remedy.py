@@ -65,8 +65,8 @@ def _arguments(facts: Facts) -> list[str]:
     return [*(named or ["x"]), *(["edge_index"] if facts.passes_messages and "edge_index" not in named else [])]
 
 
-def inserted(facts: Facts, *modules: str) -> Remedy:
-    """Modules after each hidden layer that keeps its width, in this order; nothing where there is none.
+def inserted(facts: Facts, *modules: str) -> Remedy | None:
+    """Modules after each hidden layer that keeps its width, in this order; None where there is none.
 
     Skips weigh the layer by one over the root of their number, so that what they add up to keeps its size.
 
@@ -78,7 +78,7 @@ def inserted(facts: Facts, *modules: str) -> Remedy:
     width = Counter(width for width in widths.values() if width).most_common(1)
     names = tuple(name for name in widths if width and widths[name] == width[0][0])
     if not names:
-        return Remedy("")
+        return None
     scale = float(f"{len(names) ** -0.5:.2g}")
     code = {
         "LayerNorm": f"torch.nn.LayerNorm({width[0][0]})",
@@ -109,13 +109,13 @@ def _loop(names: Sequence[str]) -> tuple[str, str]:
     return f"for name in {[*names]}:", "name"
 
 
-def attention_anew(facts: Facts, layers: Sequence[str]) -> Remedy:
-    """Fresh attention of some layers: their attention vectors, or else what makes queries."""
+def attention_anew(facts: Facts, layers: Sequence[str]) -> Remedy | None:
+    """Fresh attention of some layers: their attention vectors, or else what makes queries; None without either."""
     chosen = [one for layer in facts.layers if layer["name"] in layers for one in layer["parameters"]]
     names = tuple(one["name"] for one in chosen if one["role"] == ATTENTION)
     names = names or tuple(one["name"] for one in chosen if one["name"].endswith("lin_query.weight"))
     if not names:
-        return Remedy("")
+        return None
     line = f"for name in {[*names]}:  # before training\n    torch.nn.init.xavier_normal_(model.get_parameter(name))"
     return Remedy(line, (Action("draw", {"parameters": names}),))
 

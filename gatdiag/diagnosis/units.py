@@ -16,6 +16,8 @@ from gatdiag.names import listed, short
 from gatdiag.roles import FEATURE
 from gatdiag.summary import recorded
 
+_DIVIDE = "# or divide the scores: gatdiag.remedies.lipschitz_normalize_(model)"
+
 
 def dead_units(facts: Facts) -> Finding | str | None:
     """Units that are zero at every node: inputs of a layer behind an activation, outputs, or without any gradient."""
@@ -124,9 +126,7 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged at {said('one-hot' if peaks else 'entropy')}; here {number(value)}.",
         layers=hot,
         steps=(0 if is_first else facts.count - 1,),
-        remedy=Remedy(
-            f"{anew.code}\n# or divide the scores: gatdiag.remedies.lipschitz_normalize_(model)".strip(), anew.actions
-        ),
+        remedy=Remedy(f"{anew.code}\n{_DIVIDE}", anew.actions) if anew else Remedy(_DIVIDE),
     )
 
 

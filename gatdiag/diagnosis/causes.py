@@ -28,8 +28,8 @@ class Cause:
         severity: That of all its findings; "by loss": as bad as the training went; "certain": an error, and a warning
             where the network trains all the same.
         takes_training: Nothing of it shows before the first step.
-        is_alone: It is read off inputs, outputs, weights or laws as they are, whatever else there is: nothing explains
-            it.
+        is_alone: It is read off inputs, outputs, weights, laws or the bound that clips, whatever else there is: nothing
+            explains it.
         is_symptom: It says what is seen and not why; as a note it is never said by itself.
         if_late: It stands below the row of this code where training made it, and it was not there from the start.
         is_remark: It is never why a network does not train.
@@ -160,7 +160,7 @@ _ROWS: Final = {
     ),
     "clipping-too-tight": Cause(
         "Gradient clipping is too tight", "the bound, not the rate, makes the steps short", "training_curves",
-        "Without clipping the loss falls no faster.", takes_training=True,
+        "Without clipping the loss falls no faster.", takes_training=True, is_alone=True,
     ),
     "lr-too-small": Cause(
         "The learning rate is too small", "everything else would make steps short, too", "unchanged_fraction",

@@ -124,6 +124,8 @@ def test_the_table_names_every_check_and_nothing_else():
         (["overflow"], [("nonfinite-operation", [])]),
         (["input-constant", "no-training-signal"], [("no-training-signal", []), ("input-constant", [])]),
         (["law-broken", "dead-units"], [("dead-units", []), ("law-broken", [])]),
+        (["clipping-too-tight", "lr-too-small"], [("clipping-too-tight", ["lr-too-small"])]),
+        (["clipping-too-tight", "init-unbalanced"], [("init-unbalanced", []), ("clipping-too-tight", [])]),
     ],
 )
 def test_a_finding_explains_what_stands_below_it_but_not_what_stands_by_itself(found, expected):

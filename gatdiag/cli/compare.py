@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from gatdiag.cli.diagnose import diagnosis_of, headline, opened
+from gatdiag.cli.diagnose import diagnosis_of, opened
 from gatdiag.cli.printing import grid, number, plain_console
 from gatdiag.names import listed, printable, quoted
 from gatdiag.roles import ATTENTION
@@ -49,7 +49,7 @@ def compare(
     console = plain_console()
     for letter, path, verdict in zip("AB", (first, second), verdicts, strict=True):
         console.print(printable(f"{letter}: {path}"), soft_wrap=True)
-        console.print(printable(headline(verdict)))
+        console.print(printable(str(verdict)))
     if came:
         trainings = grid(["training"], ["A", "B"])
         for what, values in came.items():

@@ -7,7 +7,7 @@ The JSON document has the keys ``version`` (2) and ``diagnoses``: for each sourc
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -20,7 +20,7 @@ from gatdiag.names import printable
 
 if TYPE_CHECKING:
     from gatdiag.checkpoint import Inspection
-    from gatdiag.diagnosis import Diagnosis, Finding
+    from gatdiag.diagnosis import Diagnosis
     from gatdiag.run import Run
 
 _FOUND: Final = 1  # exit status where a finding is at or above --fail-on
@@ -96,40 +96,8 @@ def print_diagnosis(diagnosis: Diagnosis, full: str) -> None:
         diagnosis: The diagnosis.
         full: What says why checks were skipped.
     """
-    console = plain_console()
-    verdict = diagnosis.verdict
-    if not verdict.is_problem:
-        console.print(headline(verdict))
-    for finding in diagnosis.findings:
-        for line in _lines(finding, in_full=finding is verdict):
-            console.print(printable(line.replace("\N{NO-BREAK SPACE}", " ")), soft_wrap=line.startswith("    "))
-    if diagnosis.skipped:
-        console.print(f"Not checked: {', '.join(diagnosis.skipped)} ({full} says why)")
-
-
-def headline(finding: Finding) -> str:
-    """A finding in one sentence or two; it takes a severity to be wrong."""
-    text = f"{finding.title}. {finding.text}"
-    if finding.is_problem:
-        text = f"{finding.severity}: {finding.title}: {finding.text} [{finding.code}]"
-    return text.replace("\N{NO-BREAK SPACE}", " ")
-
-
-def _lines(finding: Finding, *, in_full: bool) -> Iterator[str]:
-    from gatdiag.diagnosis.wording import number
-
-    yield headline(finding)
-    if in_full:
-        evidence = [f"{one.what}: {number(one.value)} {one.unit}".rstrip() for one in finding.evidence]
-        if evidence:
-            yield f"  evidence: {'; '.join(evidence)}. {finding.threshold}"
-        if finding.remedy:
-            yield "  to paste:"
-            yield from (f"    {line}" for line in finding.remedy.splitlines())
-        if finding.falsified_by:
-            yield f"  wrong if: {finding.falsified_by}"
-    if finding.symptoms:
-        yield f"  explains: {', '.join(symptom.title.lower() for symptom in finding.symptoms)}"
+    for line in str(diagnosis).replace("diagnosis.skipped says", f"{full} says").splitlines():
+        plain_console().print(printable(line), soft_wrap=line.startswith("    "))  # a line to paste stays one
 
 
 def end(diagnoses: Sequence[Diagnosis], fail_on: Level) -> None:

@@ -15,10 +15,11 @@ as a text, why it could not be made.
     generalization   overfitting
     symptoms         what any of these causes shows: a loss that does not fall, weights that never moved
 
-    causes       the table of precedence, and of what explains what
+    causes       the table of all codes: title, figure, what would falsify it, and which stands before which
     thresholds   the table of thresholds, each with its reason
-    facts        what checks look at: the course of the loss, sizes by step and by layer
-    finding      Finding, its Action, and Diagnosis
+    facts        what checks look at: the course of the loss, sizes by step and by layer; it makes the findings
+    finding      Finding, its Evidence and its Remedy
+    verdict      Diagnosis: findings, ranked
     remedy       lines of code with the run's own numbers
     wording      numbers in sentences
 
@@ -27,8 +28,7 @@ what is found here. Never imports torch.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
 import pandas as pd
@@ -46,10 +46,11 @@ from gatdiag.diagnosis import (
     units,
     wiring,
 )
-from gatdiag.diagnosis.causes import CAUSES, EARLY, RANK, SILENT, SYMPTOMS, explains
+from gatdiag.diagnosis.causes import CAUSES
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Action, Diagnosis, Evidence, Finding, Severity
+from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Action, Evidence, Finding, Severity
 from gatdiag.diagnosis.thresholds import THRESHOLDS
+from gatdiag.diagnosis.verdict import Diagnosis, ranked
 from gatdiag.run import Run, load
 
 __all__ = [
@@ -99,11 +100,8 @@ CHECKS: Final[Mapping[str, Check]] = {
     "small-steps": symptoms.small_steps,
 }
 
-# Checks that say something before the first step of a training.
-BEFORE_TRAINING: Final = frozenset(CHECKS) - {
-    "gradients-not-cleared", "weight-decay-too-strong", "clipping-too-tight", "lr-too-small", "overfitting",
-    "optimizer-breaks-conservation", "loss-not-falling", "unchanged-weights", "small-steps",
-}  # fmt: skip
+BEFORE_TRAINING: Final = frozenset(code for code in CHECKS if not CAUSES[code].takes_training)
+"""Checks that say something before the first step of a training."""
 
 
 def diagnose(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = None) -> Diagnosis:
@@ -139,43 +137,11 @@ def judged(facts: Facts) -> Diagnosis:
         elif result is not None:
             found.append(result)
     if facts.weights is not None:
-        found += [*wiring.without_stored_gradient(facts.weights), *units.dead_weights(facts.weights)]
-    return Diagnosis(tuple(_ranked(found)), skipped, facts.state)
+        found += wiring.without_stored_gradient(facts, facts.weights)
+        found += units.dead_weights(facts, facts.weights)
+    return Diagnosis(tuple(ranked(found)), skipped, facts.state)
 
 
 def finds(facts: Facts, codes: Iterable[str]) -> bool:
     """True if one of these checks finds something, be it the symptom of another finding."""
     return any(isinstance(CHECKS[code](facts), Finding) for code in codes)
-
-
-def _ranked(found: Sequence[Finding]) -> list[Finding]:
-    """The findings in the order of the table, each with those that it explains below it."""
-    causes: list[tuple[Finding, list[Finding]]] = []
-    for one in sorted(found, key=_place):
-        below = next((symptoms for cause, symptoms in causes if _explains(cause, one)), None)
-        if below is None:
-            causes.append((one, []))
-        else:
-            below.append(one)
-    named = [replace(cause, symptoms=tuple(symptoms)) for cause, symptoms in causes if cause.code not in SILENT]
-    return [_alone(one) for one in sorted(named, key=lambda one: SEVERITIES.index(one.severity))]
-
-
-def _explains(cause: Finding, other: Finding) -> bool:
-    """The table's answer; a note about a network that trains explains no error."""
-    if SEVERITIES.index(cause.severity) > SEVERITIES.index(other.severity) and other.code not in SYMPTOMS:
-        return False
-    return explains(cause.code, other.code)
-
-
-def _place(finding: Finding) -> float:
-    """The row of the table; dead units and saturated attention that training made stand below what was there before."""
-    is_late = finding.code in EARLY and bool(finding.steps) and finding.steps[0] > 1
-    return RANK["rank-collapse"] + 0.5 if is_late else RANK[finding.code]
-
-
-def _alone(finding: Finding) -> Finding:
-    """A symptom that nothing explains: an overflow is an operation that left the range of numbers."""
-    if finding.code == "loss-not-falling":
-        return replace(finding, text=f"{finding.text} No cause that gatdiag knows explains it.")
-    return replace(finding, code="nonfinite-operation") if finding.code == "overflow" else finding

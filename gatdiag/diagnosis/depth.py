@@ -4,13 +4,15 @@ import math
 from statistics import median_high
 
 from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.causes import GLOROT
 from gatdiag.diagnosis.facts import Facts, matrices
-from gatdiag.diagnosis.finding import Action, Evidence, Finding
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
 
-_WIDER = "hidden_channels = 64  # a layer of one neuron passes on one number for each node"
+_WIDER = Remedy("hidden_channels = 64  # a layer of one neuron passes on one number for each node")
+_FEWER_HOPS = Remedy("conv = type(conv)(in_channels, out_channels, K=2)  # fewer hops: two in place of many")
 _LAST = 3  # layers, of which the smallest counts: the very last may tell nodes apart by rounding alone
 
 
@@ -28,25 +30,18 @@ def exploding(facts: Facts) -> Finding | str | None:
     is_hot = facts.first_loss > limit("jump") * facts.base and most > 10
     if not (grow > limit("explode") or back > limit("explode-back") or is_hot):
         return None
-    lines, actions = remedy.inserted(facts, *(_modules(facts) if facts.has_laws else ("LayerNorm",)))
-    scale = f"{1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches over the root of their number"
-    return Finding(
+    cure = remedy.inserted(facts, *(_modules(facts) if facts.has_laws else ("LayerNorm",)))
+    scale = f"x = x + {1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches over the root of their number"
+    return facts.found(
         "depth-exploding-gradient",
-        facts.severity,
-        "Gradients explode with depth",
         f"Over {len(norms) + 1} layers the outputs grow {number(grow)} times and the gradients {number(back)} times on "
         "their way back, though each weight is of usual size: a sum of that many residual branches has to be scaled.",
-        (
-            Evidence("norm of the last hidden output over the first's", grow),
-            Evidence("gradient of the first over the last hidden layer", back),
-        ),
-        f"Flagged above {said('explode', 'explode-back')}.",
-        tuple(facts.profile("output_norm")),
+        Evidence("norm of the last hidden output over the first's", grow),
+        Evidence("gradient of the first over the last hidden layer", back),
+        threshold=f"Flagged above {said('explode', 'explode-back')}.",
+        layers=tuple(facts.profile("output_norm")),
         steps=(0,),
-        figure="gradient_norms",
-        remedy=f"{lines}\n# or: x = x + {scale}" if lines else f"x = x + {scale}",
-        actions=actions,
-        falsified_by="With branches scaled like this, or a normalization in each layer, the first loss is as high.",
+        remedy=Remedy(f"{cure.code}\n# or: {scale}", cure.actions) if cure else Remedy(scale),
     )
 
 
@@ -61,21 +56,15 @@ def vanishing(facts: Facts) -> Finding | str | None:
     ratio = _ratio(grads[0], grads[-1])
     if not 0 < ratio < limit(threshold):
         return None
-    lines, actions = _skips(facts)
-    return Finding(
+    return facts.found(
         "depth-vanishing-gradient",
-        facts.severity,
-        "Gradients vanish with depth",
         f"On its way back over {len(grads)} layers the gradient shrinks to {number(ratio)} of its size "
         f"({number(ratio ** (1 / (len(grads) - 1)))} times in each layer), so that the first layers cannot learn.",
-        (Evidence("gradient of the first over that of the last layer's output", ratio),),
-        f"Flagged below {said(threshold)}.",
-        tuple(facts.profile("output_gradient_norm")),
+        Evidence("gradient of the first over that of the last layer's output", ratio),
+        threshold=f"Flagged below {said(threshold)}.",
+        layers=tuple(facts.profile("output_gradient_norm")),
         steps=(0,),
-        figure="gradient_norms",
-        remedy=lines,
-        actions=actions,
-        falsified_by="With skips around the hidden layers, all else the same, the loss takes the same course.",
+        remedy=_skips(facts),
     )
 
 
@@ -127,7 +116,7 @@ def _weights_of_rank_one(facts: Facts) -> Finding | None:
         Evidence(f"spectral over Frobenius norm of the weights of layer {short(alike[0])}", shares[alike[0]]),
         "weights-alike",
         alike,
-        (_WIDER, ()) if all(_is_narrow(facts, name) for name in alike) else (remedy.GLOROT, remedy.FRESH),
+        _WIDER if all(_is_narrow(facts, name) for name in alike) else GLOROT,
     )
 
 
@@ -199,7 +188,7 @@ def _within_a_layer(facts: Facts) -> Finding | None:
         Evidence(f"effective rank of the output of layer {short(name)}", rank),
         "rank-low",
         (name,),
-        ("conv = type(conv)(in_channels, out_channels, K=2)  # fewer hops: two in place of many", ()),
+        _FEWER_HOPS,
     )
 
 
@@ -232,10 +221,10 @@ def _modules(facts: Facts) -> tuple[str, ...]:
     return ("LayerNorm",) if facts.has_streams else ("LayerNorm", "ReLU", "Skip")
 
 
-def _skips(facts: Facts) -> tuple[str, tuple[Action, ...]]:
+def _skips(facts: Facts) -> Remedy:
     """A skip around each hidden layer and a normalization, which bounds what the skips add up to."""
-    lines, actions = remedy.inserted(facts, *_modules(facts))
-    return lines or "x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer", actions
+    by_hand = Remedy("x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer")
+    return remedy.inserted(facts, *_modules(facts)) or by_hand
 
 
 def _carries_gradients(facts: Facts) -> bool:
@@ -251,22 +240,16 @@ def _smoothing(
     evidence: Evidence,
     threshold: str,
     layers: tuple[str, ...],
-    cure: tuple[str, tuple[Action, ...]] | None = None,
+    cure: Remedy | None = None,
 ) -> Finding:
-    lines, actions = cure or _skips(facts)
-    return Finding(
+    return facts.found(
         code,
-        facts.severity,
-        "Oversmoothing" if code == "depth-oversmoothing" else "Rank collapse",
         text,
-        (evidence,),
-        f"Flagged {'above' if threshold == 'weights-alike' else 'below'} {said(threshold)}.",
-        layers,
+        evidence,
+        threshold=f"Flagged {'above' if threshold == 'weights-alike' else 'below'} {said(threshold)}.",
+        layers=layers,
         steps=(0,),
-        figure="smoothing_by_layer",
-        remedy=lines,
-        actions=actions,
-        falsified_by="A network of two layers, or one with skips, does not train either.",
+        remedy=cure or _skips(facts),
     )
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from gatdiag.diagnosis.finding import Severity
+from gatdiag.diagnosis.causes import CAUSES, Cause
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.thresholds import limit
 from gatdiag.quantities import TableName
 from gatdiag.roles import FEATURE
@@ -241,6 +242,44 @@ class Facts:
     def severity(self) -> Severity:
         """Of a cause that would hinder a training that went like this one; what only the optimizer decides is open."""
         return "warning" if self.is_rehearsal and not self.groups else _SEVERITY[self.state]
+
+    def found(
+        self,
+        code: str,
+        text: str,
+        *evidence: Evidence,
+        threshold: str = "",
+        title: str = "",
+        severity: Severity | None = None,
+        remedy: Remedy | None = None,
+        **more: Any,
+    ) -> Finding:
+        """A finding, with all that the row of its code in `CAUSES` says.
+
+        Args:
+            code: Of the row.
+            text: What is wrong, and what it does.
+            evidence: The numbers, the one that is compared with the threshold first; those that are NaN are left out.
+            threshold: From where on it is flagged, and why there.
+            title: Where it is not that of the row.
+            severity: The same.
+            remedy: The same.
+            more: Other attributes of `Finding`: what it is about, and what differs from the row.
+        """
+        row = CAUSES[code]
+        cure = remedy or row.remedy or Remedy("")
+        given: dict[str, Any] = {
+            "title": title or row.title, "figure": row.figure, "falsified_by": row.falsified_by,
+            "severity": severity or self._severity_of(row),
+            "evidence": tuple(one for one in evidence if not math.isnan(one.value)),
+            "remedy": cure.code, "actions": cure.actions,
+        }  # fmt: skip
+        return Finding(code, text=text, threshold=threshold, **(given | more))
+
+    def _severity_of(self, row: Cause) -> Severity:
+        if row.severity == "certain":
+            return "warning" if self.state == "trained" else "error"
+        return self.severity if row.severity == "by loss" else row.severity
 
     # --- what changed -------------------------------------------------------------------------------------------------
 

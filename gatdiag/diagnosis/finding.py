@@ -1,24 +1,15 @@
-"""A finding: what is wrong with a training, why, and what to do; a diagnosis: findings, the most important first."""
+"""A finding: what is wrong with a training, why, and what to do."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, TypeAlias, get_args
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+
+from gatdiag.diagnosis.wording import number, plain
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 
 HEALTHY: Final = "healthy"
-_HEALTHY: Final = {  # state -> what is said where no check found anything
-    "trained": "The network trains, and no check found anything wrong.",
-    "partly": "The network trains, if not far yet, and no check found what would hold it back.",
-    "failing": "The network has hardly trained, and no check found why; it may have needed more steps, or Adam in "
-    "place of plain gradient descent.",
-    "unknown": "No check found anything wrong. Whether the network trains cannot be said: too few steps, or no loss, "
-    "were recorded.",
-    "untrained": "Nothing was found that would keep the network from training.",
-}
-# Properties of the optimizer or of the data, said once and never the reason why a network does not train.
-DESCRIPTIVE: Final = frozenset({"optimizer-breaks-conservation"})
 
 
 @dataclass(frozen=True)
@@ -56,6 +47,13 @@ class Action:
             weight_decay(value=0.0005)
         """
         return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
+
+
+class Remedy(NamedTuple):
+    """What removes a cause: code to paste, and what of it `gatdiag.treat` can do by itself."""
+
+    code: str
+    actions: tuple[Action, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,42 +99,23 @@ class Finding:
         """It is worth a reader's attention."""
         return self.code != HEALTHY
 
+    def __str__(self) -> str:
+        """It in a sentence or two.
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """What `gatdiag.diagnose` says of a run. Iterating gives the findings.
+        Example:
+            >>> print(Finding("dead-units", "error", "Dead units", "They stay dead."))
+            error: Dead units: They stay dead. [dead-units]
+        """
+        text = f"{self.severity}: {self.title}: {self.text} [{self.code}]"
+        return plain(text if self.is_problem else f"{self.title}. {self.text}")
 
-    Attributes:
-        findings: Ranked: by severity, then a cause before its symptoms. Findings that another one explains are among
-            that one's `symptoms`, not here.
-        skipped: Check -> why it could not be made.
-        state: How the training went: "trained", "partly", "failing", or "unknown" where too little was recorded;
-            "untrained" before training (`gatdiag.preflight`).
-    """
-
-    findings: tuple[Finding, ...] = ()
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    state: str = "unknown"
-
-    @property
-    def verdict(self) -> Finding:
-        """The first finding that may be why a network does not train or generalize; "healthy" where there is none."""
-        return next((finding for finding in self.findings if finding.code not in DESCRIPTIVE), self._healthy())
-
-    def _healthy(self) -> Finding:
-        text = _HEALTHY[self.state]
-        if self.state == "untrained" and "lr-too-large" in self.skipped:
-            text += " Its optimizer was not looked at: give it with optimizer=."
-        return Finding(HEALTHY, "note", "No problem found", text)
-
-    def __iter__(self) -> Iterator[Finding]:
-        """Yields the findings."""
-        return iter(self.findings)
-
-    def __len__(self) -> int:
-        """How many findings there are."""
-        return len(self.findings)
-
-    def document(self) -> dict[str, Any]:
-        """All of it as plain data: verdict, findings, skipped, state."""
-        return {"verdict": asdict(self.verdict), **asdict(self)}
+    def details(self) -> Iterator[str]:
+        """Lines with its evidence, what to paste, what would show that it is wrong."""
+        if self.evidence:
+            evidence = (f"{one.what}: {number(one.value)} {one.unit}".rstrip() for one in self.evidence)
+            yield plain(f"  evidence: {'; '.join(evidence)}. {self.threshold}")
+        if self.remedy:
+            yield "  to paste:"
+            yield from (f"    {line}" for line in self.remedy.splitlines())
+        if self.falsified_by:
+            yield f"  wrong if: {self.falsified_by}"

@@ -7,7 +7,7 @@ import pandas as pd
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, Floats, median
-from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.summary import accuracies, logged, split
@@ -30,24 +30,20 @@ def overfitting(facts: Facts) -> Finding | str | None:
         what = f"the validation score has fallen by {percent(fell)} of its best"
     if rose > limit("rose"):
         what = f"the validation loss has risen by {number(rose)} times its first value since its best"
-    measured = {
-        "training minus validation score": gap,
-        "fall of the validation score": fell,
-        "rise of the validation loss": rose,
-    }
     group = facts.groups[-1] if facts.groups else {}
     decay = remedy.rounded(max(5e-4, 10 * float(group.get("weight_decay") or 0.0)))
-    return Finding(
+    return facts.found(
         "overfitting",
-        "note",
-        "Overfitting",
         f"It trains (the loss fell by {percent(facts.progress)}) and does not generalize: {what}.",
-        tuple(Evidence(name, value) for name, value in measured.items() if math.isfinite(value)),
-        f"Flagged above {said('gap', 'fell', 'rose')}.",
-        figure="training_curves",
-        remedy=f"{remedy.optimizer(facts, weight_decay=decay)}\n"
-        "x = torch.nn.functional.dropout(x, 0.5, self.training)  # in forward; and stop at the best validation score",
-        falsified_by="With dropout and decay the gap stays: then training and validation nodes differ.",
+        Evidence("training minus validation score", gap),
+        Evidence("fall of the validation score", fell),
+        Evidence("rise of the validation loss", rose),
+        threshold=f"Flagged above {said('gap', 'fell', 'rose')}.",
+        remedy=Remedy(
+            f"{remedy.optimizer(facts, weight_decay=decay)}\n"
+            "x = torch.nn.functional.dropout(x, 0.5, self.training)  # in forward; and stop at the best validation "
+            "score"
+        ),
     )
 
 

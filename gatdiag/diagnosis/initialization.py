@@ -12,7 +12,7 @@ import numpy as np
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import is_smoothed, layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, median
-from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.laws import relative_to_weights
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.units import saturated_at_start
@@ -36,24 +36,16 @@ def too_large(facts: Facts) -> Finding | str | None:
     is_lonely = gains[layer] > limit("gain-one") and min(gains.values()) > 0.2 and facts.state != "trained"
     if not is_hot or not (mean > limit("gain-large") or is_lonely):
         return None
-    return Finding(
+    return facts.found(
         "init-too-large",
-        facts.severity,
-        "Initial weights are too large",
         f"The weights start {number(mean)} times as large as Glorot's (geometric mean over layers; "
         f"{number(gains[layer])} times in layer {short(layer)}), so that the first loss is {number(facts.first_loss)} "
         f"where a constant prediction has {number(facts.base)}.",
-        (
-            Evidence("initial norm over Glorot's, geometric mean over layers", mean),
-            Evidence("first loss over that of a constant prediction", facts.first_loss / facts.base),
-        ),
-        f"Flagged above {said('gain-large')} and {said('chance')}.",
-        tuple(name for name in gains if gains[name] > limit("gain-large")),
+        Evidence("initial norm over Glorot's, geometric mean over layers", mean),
+        Evidence("first loss over that of a constant prediction", facts.first_loss / facts.base),
+        threshold=f"Flagged above {said('gain-large')} and {said('chance')}.",
+        layers=tuple(name for name in gains if gains[name] > limit("gain-large")),
         steps=(0,),
-        figure="overview",
-        remedy=remedy.GLOROT,
-        actions=remedy.FRESH,
-        falsified_by="With Glorot's weights the first loss is as high.",
     )
 
 
@@ -68,20 +60,14 @@ def too_small(facts: Facts) -> Finding | str | None:
     is_lonely = gains[layer] < limit("gain-small") / 3 and max(gains.values()) < 5 and facts.state != "trained"
     if not (mean < limit("gain-small") or is_lonely):
         return None
-    return Finding(
+    return facts.found(
         "init-too-small",
-        facts.severity,
-        "Initial weights are too small",
         f"The weights start at {number(mean)} of the size of Glorot's (geometric mean over layers; "
         f"{number(gains[layer])} in layer {short(layer)}): outputs and gradients shrink by that factor at each layer.",
-        (Evidence("initial norm over Glorot's, geometric mean over layers", mean),),
-        f"Flagged below {said('gain-small')}.",
-        tuple(name for name in gains if gains[name] < limit("gain-small")),
+        Evidence("initial norm over Glorot's, geometric mean over layers", mean),
+        threshold=f"Flagged below {said('gain-small')}.",
+        layers=tuple(name for name in gains if gains[name] < limit("gain-small")),
         steps=(0,),
-        figure="overview",
-        remedy=remedy.GLOROT,
-        actions=remedy.FRESH,
-        falsified_by="With Glorot's weights the gradients of the first layer are as small.",
     )
 
 
@@ -224,24 +210,27 @@ def _attention_pace(facts: Facts) -> float:
 def _finding(
     facts: Facts, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...], *more: Evidence
 ) -> Finding:
-    lr = remedy.learning_rate(facts)
-    line, actions = remedy.balanced(facts)
-    if len(facts.gains) >= limit("adam") and facts.groups and not facts.is_adam:
+    return facts.found(
+        "init-unbalanced",
+        text,
+        evidence,
+        *more,
+        Evidence("share of the weights that a step moves, median", median(facts.step_ratio)),
+        threshold=f"Threshold {said(threshold)}.",
+        layers=layers,
+        steps=(0,),
+        figure="balance" if facts.has_laws else "overview",
+        remedy=_balance(facts),
+    )
+
+
+def _balance(facts: Facts) -> Remedy:
+    """Fresh weights, and the optimizer for them, if one is known: Adam for deep stacks of attention layers."""
+    fresh, lr = remedy.balanced(facts), remedy.learning_rate(facts)
+    if not facts.groups:
+        return fresh
+    if len(facts.gains) >= limit("adam") and has_role(facts.run, ATTENTION) and not facts.is_adam:
         again = remedy.adam(facts)
     else:
         again = remedy.optimizer(facts, **({"lr": lr} if math.isfinite(lr) else {}))
-    moved = Evidence("share of the weights that a step moves, median", median(facts.step_ratio))
-    return Finding(
-        "init-unbalanced",
-        facts.severity,
-        "Neurons are out of balance from the start",
-        text,
-        tuple(one for one in (evidence, *more, moved) if math.isfinite(one.value)),
-        f"Threshold {said(threshold)}.",
-        layers,
-        steps=(0,),
-        figure="balance" if facts.has_laws else "overview",
-        remedy=f"{line}\n{again}  # in place of yours, before schedulers are made",
-        actions=actions,
-        falsified_by="From a balanced initialization, all else the same, the loss takes the same course.",
-    )
+    return Remedy(f"{fresh.code}\n{again}  # in place of yours, before schedulers are made", fresh.actions)

@@ -1,7 +1,7 @@
 """What is wrong with the inputs of the model: NaN, scale, no variation. From what the recorder saw of them once."""
 
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import Action, Evidence, Finding
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
 
@@ -16,21 +16,19 @@ def input_non_finite(facts: Facts) -> Finding | str | None:
     if bad is None:
         return None
     row, column = (*bad.get("first", ()), 0, 0)[:2]
-    return Finding(
+    return facts.found(
         "input-nonfinite",
-        "error",
-        "NaN or infinity in the inputs",
         f"{bad['non_finite']:,} {'entry' if bad['non_finite'] == 1 else 'entries'} of the input {bad['name']} "
         f"{'is' if bad['non_finite'] == 1 else 'are'} NaN or infinite, the first in row {row}, "
         f"column {column}: every node near them becomes NaN, then every weight.",
-        (Evidence(f"NaN or infinite entries of {bad['name']}", bad["non_finite"], "entries"),),
-        "Flagged from the first one.",
+        Evidence(f"NaN or infinite entries of {bad['name']}", bad["non_finite"], "entries"),
+        threshold="Flagged from the first one.",
         steps=(int(bad.get("step", 0)),),
-        figure="training_curves",
-        remedy="low, high = data.x[data.x.isfinite()].aminmax()  # and find the origin of NaN and infinity\n"
-        "data.x = torch.nan_to_num(data.x, nan=0.0, posinf=high.item() + 1, neginf=low.item() - 1)",
-        actions=(Action("replace_non_finite_inputs", {"names": (bad["name"],)}),),
-        falsified_by="torch.isfinite(data.x).all() is True for what the model is called with.",
+        remedy=Remedy(
+            "low, high = data.x[data.x.isfinite()].aminmax()  # and find the origin of NaN and infinity\n"
+            "data.x = torch.nan_to_num(data.x, nan=0.0, posinf=high.item() + 1, neginf=low.item() - 1)",
+            (Action("replace_non_finite_inputs", {"names": (bad["name"],)}),),
+        ),
     )
 
 
@@ -42,18 +40,11 @@ def input_constant(facts: Facts) -> Finding | str | None:
     if not known or any(one["relative_mu"] >= limit("input-constant") for one in known):
         return None
     one = known[0]
-    return Finding(
+    return facts.found(
         "input-constant",
-        facts.severity,
-        "All nodes have the same features",
         f"All {one['rows']:,} rows of the input {one['name']} are the same, so that features cannot tell nodes apart.",
-        (Evidence(f"relative mu of the input {one['name']}", one["relative_mu"]),),
-        f"Flagged below {said('input-constant')}.",
-        figure="smoothing_by_layer",
-        remedy="data.x = torch.nn.functional.one_hot(\n"
-        "    torch_geometric.utils.degree(data.edge_index[1], data.num_nodes).long().clamp(max=63), 64).float()\n"
-        "# or data = torch_geometric.transforms.AddLaplacianEigenvectorPE(16, attr_name='x')(data)",
-        falsified_by="The rows of the input differ: (data.x != data.x[0]).any() is True.",
+        Evidence(f"relative mu of the input {one['name']}", one["relative_mu"]),
+        threshold=f"Flagged below {said('input-constant')}.",
     )
 
 
@@ -85,15 +76,6 @@ def input_scale(facts: Facts) -> Finding | str | None:
 
 
 def _scale(facts: Facts, name: str, text: str, size: Evidence, flagged: str) -> Finding:
-    return Finding(
-        "input-scale",
-        facts.severity,
-        "Inputs of unusual scale",
-        text,
-        (size,),
-        f"Flagged {flagged}.",
-        figure="training_curves",
-        remedy="data.x = (data.x - data.x.mean(0)) / data.x.std(0).clamp(min=1e-6)  # before training",
-        actions=(Action("standardize_inputs", {"names": (name,)}),),
-        falsified_by="After standardizing the features the loss takes the same course.",
-    )
+    line = "data.x = (data.x - data.x.mean(0)) / data.x.std(0).clamp(min=1e-6)  # before training"
+    cure = Remedy(line, (Action("standardize_inputs", {"names": (name,)}),))
+    return facts.found("input-scale", text, size, threshold=f"Flagged {flagged}.", remedy=cure)

@@ -20,15 +20,16 @@ _DISPROVED = "delta is up to"  # how the recorder begins the reason for a law th
 
 def law_broken(facts: Facts) -> Finding | str | None:
     """Laws that the gradients of training disobey: dropped by the recorder at the first step, or broken later."""
-    laws = facts.run.meta.get("laws") or {}
+    laws, flagged = facts.run.meta.get("laws") or {}, f"Flagged above {said('law')}."
     dropped = [one for one in laws.get("excluded") or [] if str(one.get("reason", "")).startswith(_DISPROVED)]
     if dropped:
-        return _broken(
+        return facts.found(
+            "law-broken",
             f"The gradients of {len(dropped)} neurons disobey the conservation laws of the forward pass: "
             f"{dropped[0]['reason']}.",
             Evidence("laws that the first gradients disobey", len(dropped), "laws"),
-            (),
-            0,
+            threshold=flagged,
+            steps=(0,),
         )
     if not len(facts.run.neurons):
         return "no conservation laws were recorded"
@@ -42,31 +43,17 @@ def law_broken(facts: Facts) -> Finding | str | None:
     worst = max(error, key=error.__getitem__)
     if not error[worst] > limit("law"):
         return None
-    return _broken(
+    return facts.found(
+        "law-broken",
         f"In layer {short(worst)} the balance c of the weights into and out of a neuron is, at step {step:,}, "
         f"{number(error[worst])} of their squared norms away from where the optimizer's steps must have put it: the "
         "loss depends on these weights in another way than by the forward pass (a penalty, a second use), its "
         "gradients are of other weights than those that moved (SAM), or something else than the optimizer changed "
         "them.",
         Evidence("|c - predicted c| over the squared norms that make it up", error[worst]),
-        tuple(layer for layer in error if error[layer] > limit("law")),
-        step,
-    )
-
-
-def _broken(text: str, evidence: Evidence, layers: tuple[str, ...], step: int) -> Finding:
-    return Finding(
-        "law-broken",
-        "note",
-        "Conservation laws do not hold",
-        text,
-        (evidence,),
-        f"Flagged above {said('law')}.",
-        layers,
+        threshold=flagged,
+        layers=tuple(layer for layer in error if error[layer] > limit("law")),
         steps=(step,),
-        figure="conservation",
-        remedy="print(gatdiag.find_laws(model, x, edge_index).delta())  # after loss.backward(), penalties left out",
-        falsified_by="Without penalties on weights and hooks on gradients delta is still not zero.",
     )
 
 
@@ -90,23 +77,16 @@ def conservation(facts: Facts) -> Finding | str | None:
     reason = _why(facts)
     if not drift[worst] > limit("drift") or not reason:
         return None
-    return Finding(
+    return facts.found(
         "optimizer-breaks-conservation",
-        "note",
-        "The optimizer does not conserve c",
         f"Plain gradient descent would keep c, the balance of the weights into and out of each neuron. Here {reason} "
         f"moved it by {number(drift[worst])} times their squared norms in layer {short(worst)}: balance at the start "
         "does not last, and imbalance may heal.",
-        (
-            Evidence("change of c over the squared norms that make it up", drift[worst]),
-            Evidence("share of the drift that the optimizer's steps predict", _predicted_share(neurons)),
-        ),
-        f"Flagged above {said('drift')}.",
-        tuple(layer for layer in drift if drift[layer] > limit("drift")),
+        Evidence("change of c over the squared norms that make it up", drift[worst]),
+        Evidence("share of the drift that the optimizer's steps predict", _predicted_share(neurons)),
+        threshold=f"Flagged above {said('drift')}.",
+        layers=tuple(layer for layer in drift if drift[layer] > limit("drift")),
         steps=(int(first["step"].iloc[0]), int(last["step"].iloc[0])),
-        figure="conservation",
-        remedy="# nothing has to be done; torch.optim.SGD without momentum and decay, at a small rate, conserves c",
-        falsified_by="With plain gradient descent at a tenth of the learning rate c drifts as far.",
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from gatdiag.diagnosis.facts import Facts, largest
-from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import listed, short
@@ -28,33 +28,32 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
     named = listed(map(short, (first["parameters"] or first["layers"])[:3])) or "the loss"
     place = named if first["where"] == "loss" else f"the {first['where']} of {named}"
     if facts.is_of_checkpoints:
-        kind, code = "NaN or infinite values", "non-finite"
+        code = "non-finite"
         text = f"{first['count']:,} of {place} {'is' if first['count'] == 1 else 'are'} NaN or infinite."
     elif overflows:
-        kind, code = "Overflow", "overflow"
+        code = "overflow"
         text = f"Values grew to {number(size)} and overflowed at step {first['step']:,}, first in {place}."
     else:
-        kind, code = "An operation returned NaN or infinity", "nonfinite-operation"
+        code = "nonfinite-operation"
         text = (
             f"At step {first['step']:,} {place} became {first['kind']} though no value before it was large: an "
             "operation there is not defined at its input (the logarithm or root of zero, 0 / 0), in the forward or in "
             "the backward pass."
         )
     counted = [Evidence("NaN or infinite values", first["count"], "entries")] if first["count"] else []
-    return Finding(
+    return facts.found(
         code,
-        "error",
-        kind,
         text,
-        (*counted, Evidence("largest value before", size)),
-        f"Flagged from the first one; an overflow above {said('size')}.",
-        tuple(first["layers"]),
-        tuple(first["parameters"]),
-        (first["step"],),
-        figure="overview",
-        remedy=f"x = torch.log(x.clamp(min=1e-6))  # or torch.sqrt(x + 1e-6), a / (b + 1e-6): in {named}\n"
-        "torch.autograd.set_detect_anomaly(True)  # names the operation",
-        falsified_by="With torch.autograd.set_detect_anomaly(True) no operation is reported, or the inputs hold NaN.",
+        *counted,
+        Evidence("largest value before", size),
+        threshold=f"Flagged from the first one; an overflow above {said('size')}.",
+        layers=tuple(first["layers"]),
+        parameters=tuple(first["parameters"]),
+        steps=(first["step"],),
+        remedy=Remedy(
+            f"x = torch.log(x.clamp(min=1e-6))  # or torch.sqrt(x + 1e-6), a / (b + 1e-6): in {named}\n"
+            "torch.autograd.set_detect_anomaly(True)  # names the operation"
+        ),
     )
 
 

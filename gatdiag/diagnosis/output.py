@@ -25,20 +25,15 @@ def softmax_twice(facts: Facts) -> Finding | str | None:
     text = f"The model ends in {squash}, and the loss ({loss}) expects logits, which it squashes itself: "
     if criterion == "nll":
         text = "The model returns probabilities, and nll_loss expects their logarithms: "
-    return Finding(
+    return facts.found(
         "output-softmax-twice",
-        "error" if facts.state != "trained" else "warning",
-        "Probabilities are given to a loss on logits" if criterion != "nll" else "Probabilities are given to nll_loss",
         f"{text}the gradient is small wherever the model is wrong.",
-        (
-            Evidence("smallest output", float(output["min"])),
-            Evidence("largest output", float(output["max"])),
-            Evidence(f"misfit of dL/dout to that of {criterion}", float(output.get("criterion_misfit", 0.0))),
-        ),
-        "Exact: the last operation, and dL/dout = k (softmax(out) - onehot), or that of the other losses, within 1 %.",
-        figure="training_curves",
-        remedy="return x  # in forward, in place of x.softmax(-1) or x.sigmoid(): the loss does it itself",
-        falsified_by="The outputs that the loss gets are below 0 or above 1.",
+        Evidence("smallest output", float(output["min"])),
+        Evidence("largest output", float(output["max"])),
+        Evidence(f"misfit of dL/dout to that of {criterion}", float(output.get("criterion_misfit", 0.0))),
+        title="Probabilities are given to nll_loss" if criterion == "nll" else "",
+        threshold="Exact: the last operation, and dL/dout = k (softmax(out) - onehot), or that of the other losses, "
+        "within 1 %.",
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, Floats, largest, median
-from gatdiag.diagnosis.finding import Action, Evidence, Finding, Severity
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 
@@ -58,23 +58,18 @@ def _too_large(facts: Facts, early: float, factor: float, severity: Severity) ->
     jump = "the loss became NaN or infinite" if facts.is_broken else jump
     jump = jump if facts.is_broken or facts.worst > 1.05 else "the loss does not settle"
     limits = ("step-replaces", "jump-trained") if facts.is_rehearsal else ("step-large", "jump")
-    return Finding(
+    return facts.found(
         "lr-too-large",
-        severity,
-        "The learning rate is too large",
         f"At a learning rate of {number(lr)} an early step moves the weights by "
         f"{percent(early) if early < 1 else number(early) + ' times'}"
         f"{'' if early < 1 else ' their own size'}, and {jump}.",
-        (
-            Evidence("largest share of the weights that one of the first steps moves", early),
-            *([Evidence("overshoot of these steps, median", factor)] if math.isfinite(factor) else []),
-            Evidence("largest loss over that of a constant prediction", facts.worst),
-        ),
-        f"Flagged above {said(*limits)}, or an overshoot above {said('overshoot')}.",
+        Evidence("largest share of the weights that one of the first steps moves", early),
+        Evidence("overshoot of these steps, median", factor),
+        Evidence("largest loss over that of a constant prediction", facts.worst),
+        threshold=f"Flagged above {said(*limits)}, or an overshoot above {said('overshoot')}.",
+        severity=severity,
         steps=(0, min(_EARLY, facts.count) - 1),
-        figure="training_curves",
-        remedy=f"{remedy.optimizer(facts, lr=better)}  # in place of yours, before schedulers are made",
-        actions=remedy.scaled_rate(facts, better),
+        remedy=remedy.scaled_rate(facts, better),
         falsified_by=f"At a learning rate of {better:g} the loss jumps as before.",
     )
 
@@ -113,21 +108,16 @@ def too_small(facts: Facts) -> Finding | str | None:
     # where the slope is flat, weights move little at any rate
     room = 0.3 / over if over > 0 and not facts.is_adam else math.inf
     better = remedy.rounded(lr * max(10.0, min(_USUAL / ratio, room)))
-    return Finding(
+    return facts.found(
         "lr-too-small",
-        facts.severity if facts.count >= limit("sure") else "warning",
-        "The learning rate is too small",
         f"At a learning rate of {number(lr)} a step moves the weights by {number(ratio)} of their size, and all "
         f"{facts.count:,} steps together by {number(facts.path)}: the loss falls in a straight line, far too slowly.",
-        (
-            Evidence("sum of the relative steps", facts.path),
-            *([Evidence("overshoot, median", over)] if len(facts.overshoot) else []),
-        ),
-        f"Flagged below {said('path', 'pace')}.",
+        Evidence("sum of the relative steps", facts.path),
+        Evidence("overshoot, median", over),
+        threshold=f"Flagged below {said('path', 'pace')}.",
+        severity=facts.severity if facts.count >= limit("sure") else "warning",
         steps=(0, facts.count - 1),
-        figure="unchanged_fraction",
-        remedy=f"{remedy.optimizer(facts, lr=better)}  # in place of yours, before schedulers are made",
-        actions=remedy.scaled_rate(facts, better),
+        remedy=remedy.scaled_rate(facts, better),
         falsified_by=f"At a learning rate of {better:g} the loss does not fall faster.",
     )
 
@@ -138,19 +128,20 @@ def _faded(facts: Facts) -> Finding | None:
     first = median(rates[:3])
     if len(rates) < limit("steps") or not first > 0 or median(rates[len(rates) // 3 :]) >= limit("faded") * first:
         return None
-    return Finding(
+    return facts.found(
         "lr-too-small",
-        facts.severity,
-        "The learning rate fades too early",
         f"The schedule took the learning rate from {number(first)} to {number(float(rates[-1]))} while the "
         "loss had hardly fallen.",
-        (Evidence("last learning rate over the first", float(rates[-1]) / first),),
-        f"Flagged below {said('faded')}.",
+        Evidence("last learning rate over the first", float(rates[-1]) / first),
+        title="The learning rate fades too early",
+        threshold=f"Flagged below {said('faded')}.",
         steps=(0, facts.count - 1),
         figure="training_curves",
-        remedy=f"for group in optimizer.param_groups:\n    group['lr'] = {first:g}  # after scheduler.step(), or "
-        "without a scheduler",
-        actions=(Action("constant_rate", {"value": first}),),
+        remedy=Remedy(
+            f"for group in optimizer.param_groups:\n    group['lr'] = {first:g}  # after scheduler.step(), or "
+            "without a scheduler",
+            (Action("constant_rate", {"value": first}),),
+        ),
         falsified_by="With a constant learning rate the loss does not fall further.",
     )
 
@@ -183,19 +174,17 @@ def clipping(facts: Facts) -> Finding | str | None:
     if facts.is_adam and median(after.to_numpy(float)) > limit("adam-eps") * facts.setting("eps"):
         return None  # Adam divides the bound out again
     usual = median(before.to_numpy(float))
-    return Finding(
+    return facts.found(
         "clipping-too-tight",
-        facts.severity,
-        "Gradient clipping is too tight",
         f"Clipping leaves {percent(left)} of the gradient, whose usual norm is {number(usual)}: each step is that "
         f"much shorter.",
-        (Evidence("gradient norm after over before clipping, median", left),),
-        f"Flagged below {said('clip')}.",
+        Evidence("gradient norm after over before clipping, median", left),
+        threshold=f"Flagged below {said('clip')}.",
         steps=(0, facts.count - 1),
-        figure="training_curves",
-        remedy=f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={remedy.rounded(2 * usual):g})"
-        "  # in place of your call, between loss.backward() and optimizer.step()",
-        falsified_by="Without clipping the loss falls no faster.",
+        remedy=Remedy(
+            f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={remedy.rounded(2 * usual):g})"
+            "  # in place of your call, between loss.backward() and optimizer.step()"
+        ),
     )
 
 
@@ -218,21 +207,18 @@ def weight_decay(facts: Facts) -> Finding | str | None:
     if not pull > limit("decay") or not (shrunk < limit("shrunk") or gone):
         return None
     better = remedy.rounded(min(5e-4, decay / 100))
-    return Finding(
+    return facts.found(
         "weight-decay-too-strong",
-        facts.severity,
-        "Weight decay is too strong",
         f"A weight decay of {number(decay)} shrinks the weights to {percent(shrunk)} of their size; at the end it "
         f"pulls at them {number(pull)} times as hard as the gradient.",
-        (
-            Evidence("pull of the decay over that of the gradient", pull),
-            Evidence("size of the weights, end over start", shrunk),
-        ),
-        f"Flagged above {said('decay')} and below {said('shrunk')}.",
+        Evidence("pull of the decay over that of the gradient", pull),
+        Evidence("size of the weights, end over start", shrunk),
+        threshold=f"Flagged above {said('decay')} and below {said('shrunk')}.",
         steps=(0, facts.count - 1),
-        figure="training_curves",
-        remedy=f"{remedy.optimizer(facts, weight_decay=better)}  # in place of yours",
-        actions=(Action("weight_decay", {"value": better}),),
+        remedy=Remedy(
+            f"{remedy.optimizer(facts, weight_decay=better)}  # in place of yours",
+            (Action("weight_decay", {"value": better}),),
+        ),
         falsified_by=f"With a weight decay of {better:g} the loss falls no further.",
     )
 

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gatdiag.diagnosis.facts import Facts, matrices
-from gatdiag.diagnosis.finding import Action
+from gatdiag.diagnosis.finding import Action, Remedy
 from gatdiag.roles import ATTENTION
 
 _DEEP_RATE: Final = 0.04  # of Adam, over the number of layers, for deep attention networks
 _SHOWN = ("lr", "momentum", "weight_decay")
-GLOROT: Final = 'gatdiag.remedies.initialize_(model, "xavier_uniform")  # before training'
-FRESH: Final = (Action("initialize", {"scheme": "xavier_uniform"}),)
 _STACKED: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # kinds that `initialize_` balances without inputs
 
 
 def optimizer(facts: Facts, **changed: float) -> str:
-    """The line that makes the run's optimizer, with some of its settings changed."""
-    group: dict[str, Any] = facts.groups[-1] if facts.groups else {"class": "Adam"}
+    """The line that makes the run's optimizer, with some of its settings changed; of an unknown one, only these."""
+    if not facts.groups:
+        return f"# in the optimizer: {', '.join(f'{name}={value:g}' for name, value in changed.items())}"
+    group = facts.groups[-1]
     settings = {name: group[name] for name in _SHOWN if isinstance(group.get(name), int | float) and group[name]}
     settings |= {name: value for name, value in changed.items() if value or name in settings}
     return _made(group["class"], **settings)
@@ -43,19 +43,20 @@ def learning_rate(facts: Facts) -> float:
     return next((float(group["lr"]) for group in facts.groups if isinstance(group.get("lr"), int | float)), math.nan)
 
 
-def scaled_rate(facts: Facts, lr: float) -> tuple[Action, ...]:
-    """The learning rate of all groups, in proportion: so that schedules and groups with rates of their own stay."""
+def scaled_rate(facts: Facts, lr: float) -> Remedy:
+    """Another learning rate; of all groups, in proportion: so that schedules and rates of their own stay."""
     factor = lr / learning_rate(facts)
-    return (Action("learning_rate", {"factor": factor}),) if math.isfinite(factor) and factor > 0 else ()
+    actions = (Action("learning_rate", {"factor": factor}),) if math.isfinite(factor) and factor > 0 else ()
+    return Remedy(f"{optimizer(facts, lr=lr)}  # in place of yours, before schedulers are made", actions)
 
 
-def balanced(facts: Facts) -> tuple[str, tuple[Action, ...]]:
+def balanced(facts: Facts) -> Remedy:
     """Fresh balanced weights, before training; by the model's own laws where it is no plain stack."""
     with_inputs = facts.has_streams or any(layer.get("kind") not in _STACKED for layer in facts.layers)
     given = f", {', '.join(_arguments(facts))}" if with_inputs else ""
     settings = {"scheme": "balanced_orthogonal", **({"with_inputs": True} if with_inputs else {})}
     line = f'gatdiag.remedies.initialize_(model, "balanced_orthogonal"{given})  # before training'
-    return line, (Action("initialize", settings),)
+    return Remedy(line, (Action("initialize", settings),))
 
 
 def _arguments(facts: Facts) -> list[str]:
@@ -64,24 +65,23 @@ def _arguments(facts: Facts) -> list[str]:
     return [*(named or ["x"]), *(["edge_index"] if facts.passes_messages and "edge_index" not in named else [])]
 
 
-def inserted(facts: Facts, *modules: str) -> tuple[str, tuple[Action, ...]]:
-    """Modules after each hidden layer that keeps its width, in this order; nothing where there is none.
+def inserted(facts: Facts, *modules: str) -> Remedy | None:
+    """Modules after each hidden layer that keeps its width, in this order; None where there is none.
 
     Skips weigh the layer by one over the root of their number, so that what they add up to keeps its size.
 
     Args:
         facts: Of the run.
-        modules: "LayerNorm", "ReLU", "PairNorm" or "Skip".
+        modules: "LayerNorm", "ReLU" or "Skip".
     """
     widths = {name: width for layer in facts.layers[:-1] for name, width in [(layer["name"], _kept_width(layer))]}
     width = Counter(width for width in widths.values() if width).most_common(1)
     names = tuple(name for name in widths if width and widths[name] == width[0][0])
     if not names:
-        return "", ()
+        return None
     scale = float(f"{len(names) ** -0.5:.2g}")
     code = {
         "LayerNorm": f"torch.nn.LayerNorm({width[0][0]})",
-        "PairNorm": "torch_geometric.nn.PairNorm()",
         "ReLU": "torch.nn.ReLU()",
         "Skip": f"gatdiag.remedies.Skip({scale:g})",
     }
@@ -92,7 +92,7 @@ def inserted(facts: Facts, *modules: str) -> tuple[str, tuple[Action, ...]]:
     ]
     sizes: dict[str, dict[str, Any]] = {"LayerNorm": {"width": width[0][0]}, "Skip": {"scale": scale}}
     actions = [Action("insert_after", {"layers": names, "module": one, **sizes.get(one, {})}) for one in modules]
-    return "\n".join(lines), tuple(actions)
+    return Remedy("\n".join(lines), tuple(actions))
 
 
 def _kept_width(layer: dict[str, Any]) -> int:
@@ -109,15 +109,15 @@ def _loop(names: Sequence[str]) -> tuple[str, str]:
     return f"for name in {[*names]}:", "name"
 
 
-def attention_anew(facts: Facts, layers: Sequence[str]) -> tuple[str, tuple[Action, ...]]:
-    """Fresh attention of some layers: their attention vectors, or else what makes queries."""
+def attention_anew(facts: Facts, layers: Sequence[str]) -> Remedy | None:
+    """Fresh attention of some layers: their attention vectors, or else what makes queries; None without either."""
     chosen = [one for layer in facts.layers if layer["name"] in layers for one in layer["parameters"]]
     names = tuple(one["name"] for one in chosen if one["role"] == ATTENTION)
     names = names or tuple(one["name"] for one in chosen if one["name"].endswith("lin_query.weight"))
     if not names:
-        return "", ()
+        return None
     line = f"for name in {[*names]}:  # before training\n    torch.nn.init.xavier_normal_(model.get_parameter(name))"
-    return line, (Action("draw", {"parameters": names}),)
+    return Remedy(line, (Action("draw", {"parameters": names}),))
 
 
 def rounded(value: float) -> float:

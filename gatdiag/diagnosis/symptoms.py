@@ -20,18 +20,13 @@ def loss_not_falling(facts: Facts) -> Finding | str | None:
     fall = (facts.first_loss - best) / abs(facts.first_loss) if facts.first_loss else 0.0
     if not fall < limit("fall"):
         return None
-    return Finding(
+    return facts.found(
         "loss-not-falling",
-        "warning",
-        "The loss does not fall",
         f"The loss fell by {percent(fall)} in {facts.count:,} steps, from {number(facts.first_loss, 4)} to "
         f"{number(best, 4)} at best.",
-        (Evidence("share of the first loss by which it fell", fall),),
-        f"Flagged below {said('fall')}, from {limit('steps'):g} steps on.",
+        Evidence("share of the first loss by which it fell", fall),
+        threshold=f"Flagged below {said('fall')}, from {limit('steps'):g} steps on.",
         steps=(0, facts.count - 1),
-        figure="training_curves",
-        remedy="# try one batch of a few nodes: a network that cannot overfit it has an error in model, loss or labels",
-        falsified_by="The loss falls if training goes on.",
     )
 
 
@@ -48,16 +43,13 @@ def unchanged_weights(facts: Facts) -> Finding | str | None:
     if not stuck:
         return None
     worst = max(stuck, key=shares.__getitem__)
-    return Finding(
+    return facts.found(
         "unchanged-checkpoints" if facts.is_of_checkpoints else "unchanged-weights",
-        "warning" if facts.is_of_checkpoints else "note",
-        "Weights that never moved",
         f"{percent(shares[worst])} of the feature weights of layer {short(worst)} are bit for bit what they were; so "
         f"it is in {len(stuck)} of {len(shares)} layers: {listed(map(short, stuck))}.",
-        (Evidence(f"share of unchanged weights, in layer {short(worst)}", shares[worst]),),
-        f"Flagged from {said('unchanged')}.",
-        stuck,
-        figure="unchanged_fraction",
+        Evidence(f"share of unchanged weights, in layer {short(worst)}", shares[worst]),
+        threshold=f"Flagged from {said('unchanged')}.",
+        layers=stuck,
     )
 
 
@@ -66,12 +58,9 @@ def small_steps(facts: Facts) -> Finding | None:
     ratio = median(facts.step_ratio)
     if facts.state == "trained" or not 0 < ratio < 1e-4:
         return None
-    return Finding(
+    return facts.found(
         "small-steps",
-        "note",
-        "Steps are small",
         f"A step moves the weights by {number(ratio)} of their size.",
-        (Evidence("share of the weights that a step moves, median", ratio),),
-        "Flagged below 0.0001; about 0.001 is the custom.",
-        figure="unchanged_fraction",
+        Evidence("share of the weights that a step moves, median", ratio),
+        threshold="Flagged below 0.0001; about 0.001 is the custom.",
     )

@@ -9,12 +9,14 @@ import pandas as pd
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, at_one_step
-from gatdiag.diagnosis.finding import Action, Evidence, Finding
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, short
 from gatdiag.roles import FEATURE
 from gatdiag.summary import recorded
+
+_DIVIDE = "# or divide the scores: gatdiag.remedies.lipschitz_normalize_(model)"
 
 
 def dead_units(facts: Facts) -> Finding | str | None:
@@ -54,21 +56,14 @@ def _finding(facts: Facts, shares: dict[str, float], first: dict[Any, int], what
     worst = max(dead, key=shares.__getitem__)
     since = int(first[worst])
     start = "from the start" if since <= 1 else f"since step {since:,}"
-    return Finding(
+    return facts.found(
         "dead-units",
-        facts.severity,
-        "Dead units",
         f"{percent(shares[worst])} of the {what}, {start}, in layer {listed(map(short, dead[:3]))}: behind a ReLU "
         "they stay dead.",
-        (Evidence(f"share of dead units, in layer {short(worst)}", shares[worst]),),
-        f"Flagged from {said('dead')}.",
-        dead,
+        Evidence(f"share of dead units, in layer {short(worst)}", shares[worst]),
+        threshold=f"Flagged from {said('dead')}.",
+        layers=dead,
         steps=(since,),
-        figure="overview",
-        remedy=f"{remedy.GLOROT}; biases are zero then\n"
-        "gatdiag.remedies.leaky_relu_(model, 0.1)  # or leaky_relu in place of relu in forward",
-        actions=(*remedy.FRESH, Action("leaky_relu", {"slope": 0.1})),
-        falsified_by="(x > 0).any(0).sum() behind the activation counts live units.",
     )
 
 
@@ -77,10 +72,11 @@ def _is_telling(facts: Facts) -> bool:
     return facts.state in ("failing", "partly") and bool(((facts.gradients > 0) & (facts.gradients < math.inf)).any())
 
 
-def dead_weights(weights: pd.DataFrame) -> Iterator[Finding]:
+def dead_weights(facts: Facts, weights: pd.DataFrame) -> Iterator[Finding]:
     """Layers with neurons that nothing leads into, or inputs that are not read. Flagged from the first one.
 
     Args:
+        facts: Of the run that was made of the checkpoints.
         weights: One row a parameter: layer, parameter, role, norm, dead_rows, dead_columns (rows and columns that are
             zero; NaN where they are no neurons).
     """
@@ -93,16 +89,16 @@ def dead_weights(weights: pd.DataFrame) -> Iterator[Finding]:
         what += [f"{columns} inputs that are not read"] * (columns > 0)
         what += ["a weight matrix that is zero"] * zero
         if what:
-            yield Finding(
+            anew = f"torch.nn.init.xavier_uniform_(model.get_submodule({str(layer)!r}).weight)  # and train again"
+            yield facts.found(
                 "dead-weights",
-                "warning" if rows else "note",
-                "Dead weights",
                 f"Layer {short(str(layer))} has {', '.join(what)}.",
-                (Evidence("rows that are zero", rows, "neurons"), Evidence("columns that are zero", columns, "inputs")),
-                "Flagged from the first one.",
-                (str(layer),),
-                remedy=f"torch.nn.init.xavier_uniform_(model.get_submodule({str(layer)!r}).weight)  # and train again",
-                falsified_by="The rows were pruned, or the inputs are padding, on purpose.",
+                Evidence("rows that are zero", rows, "neurons"),
+                Evidence("columns that are zero", columns, "inputs"),
+                threshold="Flagged from the first one.",
+                severity="warning" if rows else "note",
+                layers=(str(layer),),
+                remedy=Remedy(anew),
             )
 
 
@@ -120,22 +116,17 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
     is_first = bool({*hot} & {*saturated_at_start(facts)})
     worst = max(hot, key=peaks.__getitem__) if peaks else min(hot, key=entropies.__getitem__)
     value = (peaks or entropies)[worst]
-    lines, actions = remedy.attention_anew(facts, hot)
+    anew = remedy.attention_anew(facts, hot)
     text = f"{percent(value)} of the nodes give" if peaks else "Nodes give"
-    return Finding(
+    return facts.found(
         "attention-saturated",
-        facts.severity,
-        "Attention is saturated",
         f"{text} one neighbor nearly all of their attention in layer {short(worst)}: the softmax is flat there, so "
         f"that attention cannot learn.",
-        (Evidence("share of nodes with a coefficient above 0.99" if peaks else "relative attention entropy", value),),
-        f"Flagged at {said('one-hot' if peaks else 'entropy')}; here {number(value)}.",
-        hot,
+        Evidence("share of nodes with a coefficient above 0.99" if peaks else "relative attention entropy", value),
+        threshold=f"Flagged at {said('one-hot' if peaks else 'entropy')}; here {number(value)}.",
+        layers=hot,
         steps=(0 if is_first else facts.count - 1,),
-        figure="overview",
-        remedy=f"{lines}\n# or divide the scores: gatdiag.remedies.lipschitz_normalize_(model)".strip(),
-        actions=actions,
-        falsified_by="With scores divided by ten the loss takes the same course.",
+        remedy=Remedy(f"{anew.code}\n{_DIVIDE}", anew.actions) if anew else Remedy(_DIVIDE),
     )
 
 

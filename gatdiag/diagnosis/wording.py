@@ -29,6 +29,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}".replace("-", MINUS) if abs(value) < 1000 else f"{value:,.0f}".replace("-", MINUS)
 
 
+def plain(text: str) -> str:
+    """Text for a terminal, where a space that does not break would not be shown as one."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
 def percent(fraction: float | None) -> str:
     """A fraction as a percentage; a part that is not all is never rounded to all or nothing.
 

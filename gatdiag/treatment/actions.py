@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch_geometric.nn import PairNorm
 
 from gatdiag.diagnosis import Action
 from gatdiag.errors import InputError, ModelError
 from gatdiag.names import listed
-from gatdiag.remedies import Skip, initialize_, insert_after_, leaky_relu_, lipschitz_normalize_, weight_normalize_
+from gatdiag.remedies import Skip, initialize_, insert_after_, leaky_relu_
 
 
 @dataclass
@@ -82,7 +81,6 @@ _MODULES: Final[Mapping[str, Callable[[int, float], nn.Module]]] = MappingProxyT
     {
         "Skip": lambda width, scale: Skip(scale),
         "ReLU": lambda width, scale: nn.ReLU(),
-        "PairNorm": lambda width, scale: PairNorm(),
         "LayerNorm": lambda width, scale: nn.LayerNorm(width),
     }
 )
@@ -90,14 +88,6 @@ _MODULES: Final[Mapping[str, Callable[[int, float], nn.Module]]] = MappingProxyT
 
 def _leaky_relu(dose: Dose, slope: float) -> None:
     dose.changes += map(str, leaky_relu_(dose.model, slope).changes)
-
-
-def _lipschitz_normalize(dose: Dose) -> None:
-    dose.changes += map(str, lipschitz_normalize_(dose.model).changes)
-
-
-def _weight_normalize(dose: Dose, norm: float) -> None:
-    dose.changes += map(str, weight_normalize_(dose.model, norm).changes)
 
 
 def _unfreeze(dose: Dose) -> None:
@@ -234,8 +224,6 @@ ACTIONS: Final[Mapping[str, Callable[..., None]]] = MappingProxyType(
         "draw": _draw,
         "insert_after": _insert_after,
         "leaky_relu": _leaky_relu,
-        "lipschitz_normalize": _lipschitz_normalize,
-        "weight_normalize": _weight_normalize,
         "unfreeze": _unfreeze,
         "learning_rate": _learning_rate,
         "constant_rate": _constant_rate,

@@ -184,12 +184,16 @@ class Treatment:
         """The same in words, with what to change."""
         return tuple(f"{one.title}: to be changed by hand: {one.remedy}" for one in self.by_hand)
 
+    @property
+    def course(self) -> tuple[str, ...]:
+        """What was tried and what came of it, a line each."""
+        before = f"before: {self.verdict.title if self.verdict else 'not trained'}{self._numbers(self.before)}"
+        return (before, *(f"{result(trial)}{self._numbers(trial)}{_now(trial)}" for trial in self.trials))
+
     def __str__(self) -> str:
         """What was tried and what came of it, a line each; the lines to paste; what is to be changed by hand."""
-        before = f"before: {self.verdict.title if self.verdict else 'not trained'}{self._numbers(self.before)}"
-        lines = [before, *(f"{result(trial)}{self._numbers(trial)}{_now(trial)}" for trial in self.trials)]
         paste = f" To paste:\n\n{self.remedy}\n" if self.helped else ""
-        return "\n".join([*lines, f"{self.headline}.{paste}", *self.notes])
+        return "\n".join([*self.course, f"{self.headline}.{paste}", *self.notes])
 
     def _numbers(self, trial: Trial) -> str:
         return f" ({self.yardstick.name} {trial.told})" if self.yardstick is not None and trial.values else ""

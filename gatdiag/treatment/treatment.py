@@ -152,20 +152,21 @@ class _Session:
         before = before if recorded else self.trained(before)
         self.done = done = Treatment(self.folder, self.seeds, self.yardstick, before)
         options = _options(before, given)
-        basis, tried = before, set[str]()
+        basis, tried = before, set[frozenset[str]]()
         while options and len(done.trials) < _MOST:
             option = options.pop(0)
-            if str(option.actions) in tried:
+            if (actions := frozenset(map(str, option.actions))) in tried:
                 continue
-            tried.add(str(option.actions))
+            tried.add(actions)
             trial = self.judged(self.trained(replace(option, name=f"after-{len(done.trials) + 1}")), basis)
             self.done = done = replace(done, trials=(*done.trials, trial))
             self.tell(result(trial))
             if trial.helped:
                 basis = trial
                 options = _options(trial, None) if given is None else []
-            elif given is None and _shows_another(trial):
-                options = [*_options(trial, None)[:1], *options]
+            elif given is None and (behind := _behind(trial)) is not None:
+                # by itself first: what did not help is left out unless it takes both
+                options = [_on_top(basis, behind), _on_top(trial, behind), *options]
         return done
 
     # --- trainings ----------------------------------------------------------------------------------------------------
@@ -317,15 +318,17 @@ def _in_turn(trial: Trial) -> list[Finding]:
 
 
 def _on_top(trial: Trial, finding: Finding) -> Trial:
-    """The finding's remedy after those of a trial; a setting that is set again, and its line, are not said twice."""
+    """The finding's remedy after those of a trial, the optimizer last; what is set again is not said twice."""
     again = {action.name for action in finding.actions if "value" in action.settings}
     kept = [action for action in trial.actions if action.name not in again]
     is_new = any(line.startswith(_OPTIMIZER) for line in finding.remedy.splitlines())
     lines = [line for line in trial.remedy.splitlines() if not (is_new and line.startswith(_OPTIMIZER))]
-    return Trial("", finding, (*kept, *finding.actions), "\n".join([*lines, finding.remedy]))
+    lines = sorted([*lines, *finding.remedy.splitlines()], key=lambda line: line.startswith(_OPTIMIZER))
+    return Trial("", finding, (*kept, *finding.actions), "\n".join(lines))
 
 
-def _shows_another(trial: Trial) -> bool:
-    """The cause is gone, and another one is seen now."""
+def _behind(trial: Trial) -> Finding | None:
+    """The cause that is seen now that the one that was treated is gone; None if that is still there."""
     codes = {diagnosis.verdict.code for diagnosis in trial.diagnoses}
-    return not trial.refused and trial.finding is not None and trial.finding.code not in codes
+    is_gone = not trial.refused and trial.finding is not None and trial.finding.code not in codes
+    return next((option.finding for option in _options(trial, None)), None) if is_gone else None

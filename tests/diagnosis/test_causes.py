@@ -240,7 +240,8 @@ def test_an_l1_loss_whose_targets_lie_far_off_is_not_taken_for_labels_of_one_cla
 
 
 def test_a_nan_after_a_huge_step_is_the_learning_rate(tmp_path):
-    weights = {"norm": still([1.0, 1.0], 5), "update_ratio": still([5000.0, 5000.0], 5)}
+    sizes = {"norm": 1.0, "gradient_norm": 1.0, "update_ratio": 5000.0}
+    weights = {name: still([value] * 2, 5) for name, value in sizes.items()}
     loss = [2.0, 1e9, math.nan, math.nan, math.nan]
     diagnosis = diagnose(build(tmp_path / "run", weights=weights, logged={"loss": loss}, first_non_finite=FIRST))
     assert diagnosis.verdict.code == "lr-too-large"
@@ -367,21 +368,23 @@ def weights(**columns):
     return pd.DataFrame([{**rows, **{name: values[row] for name, values in columns.items()}} for row in range(2)])
 
 
-def test_dead_weights_are_counted_by_layer():
+def test_dead_weights_are_counted_by_layer(tmp_path):
+    facts = Facts(build(tmp_path / "run"))
     table = weights(layer=["a", "b"], dead_rows=[3.0, 0.0], dead_columns=[0.0, 2.0])
-    first, second = dead_weights(table)
+    first, second = dead_weights(facts, table)
     assert (first.severity, first.text) == ("warning", "Layer a has 3 neurons that nothing leads into.")
     assert (second.severity, second.text) == ("note", "Layer b has 2 inputs that are not read.")
-    (zero,) = dead_weights(weights(norm=[0.0, 1.0], dead_rows=[4.0, 0.0]))
+    (zero,) = dead_weights(facts, weights(norm=[0.0, 1.0], dead_rows=[4.0, 0.0]))
     assert zero.text == "Layer lin has a weight matrix that is zero."
-    assert list(dead_weights(weights(dead_rows=[math.nan] * 2))) == []
+    assert list(dead_weights(facts, weights(dead_rows=[math.nan] * 2))) == []
 
 
-def test_parameters_whose_second_moment_is_zero_never_got_a_gradient():
-    (found,) = without_stored_gradient(weights(parameter=["a", "b"], second_moment=[0.0, 1.0]))
+def test_parameters_whose_second_moment_is_zero_never_got_a_gradient(tmp_path):
+    facts = Facts(build(tmp_path / "run"))
+    (found,) = without_stored_gradient(facts, weights(parameter=["a", "b"], second_moment=[0.0, 1.0]))
     assert (found.parameters, found.layers) == (("a",), ("lin",))
     assert "1 of 2 parameters" in found.text
-    assert list(without_stored_gradient(weights())) == []
+    assert list(without_stored_gradient(facts, weights())) == []
 
 
 # --- what is there before the first step decides ----------------------------------------------------------------------
@@ -514,3 +517,21 @@ def test_deep_attention_stacks_are_to_be_trained_by_adam(tmp_path, layers, paste
         optimizers=[{"class": "SGD", "groups": [{"lr": 0.1, "parameters": held}]}],
     )
     assert f"optimizer = torch.optim.{pasted}" in diagnose(run).verdict.remedy
+
+
+@pytest.mark.parametrize(("attends", "optimizer"), [(True, "Adam"), (False, "SGD"), (True, None)])
+def test_adam_is_proposed_for_attention_layers_and_no_optimizer_where_none_is_known(tmp_path, attends, optimizer):
+    groups = [{"class": "SGD", "groups": [{"lr": 0.1, "parameters": ALL}]}] if optimizer else []
+    weights = {"norm": gains(*[30, 1 / 30] * 10)}
+    run = build(tmp_path / "run", weights=weights, logged={"loss": FLAT}, width=8, optimizers=groups)
+
+    def without_attention(meta):
+        for layer in meta["structure"]["layers"]:
+            layer["parameters"] = [one for one in layer["parameters"] if one["role"] != "attention vector"]
+
+    if not attends:
+        rewrite_meta(run.folder, without_attention)
+    remedy = CHECKS["init-unbalanced"](Facts(gatdiag.load(run.folder))).remedy
+    assert "initialize_(model" in remedy
+    assert ("torch.optim" in remedy) == (optimizer is not None)
+    assert optimizer is None or f"torch.optim.{optimizer}(" in remedy

@@ -6,7 +6,8 @@ import pytest
 
 import gatdiag
 from gatdiag.diagnosis import CAUSES, CHECKS, SEVERITIES, THRESHOLDS, diagnose
-from gatdiag.diagnosis.causes import SYMPTOMS, explains
+from gatdiag.diagnosis.finding import Finding
+from gatdiag.diagnosis.verdict import ranked
 from gatdiag.errors import InputError
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_run
@@ -106,17 +107,42 @@ def test_odd_runs_get_a_diagnosis_without_a_warning(tmp_path, case):
 
 
 def test_the_table_names_every_check_and_nothing_else():
-    assert {*CHECKS, "overflow"} <= {*CAUSES}
-    named = {code.removeprefix("-") for cause in CAUSES.values() for code in cause.explains} - {"*"}
-    assert named <= {*CAUSES}
-    assert all(cause.why for cause in CAUSES.values())
+    of_others = {"overflow", "non-finite", "dead-weights", "unchanged-checkpoints"}
+    assert {*CHECKS} | of_others == {*CAUSES}
+    assert {cause.figure for cause in CAUSES.values()} - {""} <= {figure.name for figure in gatdiag.figures.FIGURES}
+    assert {cause.if_late for cause in CAUSES.values()} - {""} <= {*CAUSES}
+    assert all(cause.title and cause.why for cause in CAUSES.values())
     assert all(reason for _, reason in THRESHOLDS.values())
 
 
-def test_nothing_explains_itself_and_no_two_explain_each_other_with_equal_right():
-    assert not any(explains(code, code) for code in CAUSES)
-    assert all(explains("lr-too-large", symptom) for symptom in SYMPTOMS)
-    assert not explains("overfitting", "lr-too-small")
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (["lr-too-small", "lr-too-large", "overflow"], [("lr-too-large", ["lr-too-small", "overflow"])]),
+        (["small-steps", "unchanged-weights"], []),
+        (["loss-not-falling", "small-steps"], [("loss-not-falling", ["small-steps"])]),
+        (["overflow"], [("nonfinite-operation", [])]),
+        (["input-constant", "no-training-signal"], [("no-training-signal", []), ("input-constant", [])]),
+        (["law-broken", "dead-units"], [("dead-units", []), ("law-broken", [])]),
+        (["clipping-too-tight", "lr-too-small"], [("clipping-too-tight", ["lr-too-small"])]),
+        (["clipping-too-tight", "init-unbalanced"], [("init-unbalanced", []), ("clipping-too-tight", [])]),
+    ],
+)
+def test_a_finding_explains_what_stands_below_it_but_not_what_stands_by_itself(found, expected):
+    severity = {code: "note" if CAUSES[code].severity == "note" else "error" for code in found}
+    ordered = ranked([Finding(code, severity[code], "", "") for code in found])
+    assert [(one.code, [symptom.code for symptom in one.symptoms]) for one in ordered] == expected
+
+
+def test_a_note_explains_no_error_and_stands_below_it():
+    noted, error = Finding("dead-units", "note", "", ""), Finding("lr-too-small", "error", "", "")
+    assert [*ranked([noted, error])] == [error, noted]
+
+
+def test_dead_units_that_training_made_stand_below_what_was_there_before():
+    early, late = (Finding("dead-units", "error", "", "", steps=(step,)) for step in (0, 9))
+    rank = Finding("rank-collapse", "error", "", "")
+    assert [next(ranked([rank, dead])).code for dead in (early, late)] == ["dead-units", "rank-collapse"]
 
 
 def test_the_document_is_plain_data(runs):
@@ -124,3 +150,16 @@ def test_the_document_is_plain_data(runs):
     assert [*document] == ["verdict", "findings", "skipped", "state"]
     assert document["verdict"] == document["findings"][0]
     assert document["verdict"]["severity"] in SEVERITIES
+
+
+def test_a_diagnosis_prints_as_text(runs):
+    stuck, fine = (str(diagnose(run)).splitlines() for run in runs)
+    assert stuck[0].startswith("error: Neurons are out of balance from the start: In these 10 attention layers ")
+    assert stuck[1].startswith("  evidence: ")
+    assert stuck[2:4] == [
+        "  to paste:",
+        '    gatdiag.remedies.initialize_(model, "balanced_orthogonal")  # before training',
+    ]
+    assert "  explains: the loss does not fall, weights that never moved" in stuck
+    assert fine[0].startswith("No problem found. The network ")
+    assert fine[1].endswith("(diagnosis.skipped says why)")

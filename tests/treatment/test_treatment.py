@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from gatdiag.diagnosis import Action, Finding
+from gatdiag.diagnosis import Action, Diagnosis, Finding
 from gatdiag.errors import InputError
 from gatdiag.treatment import Trial, treat
 from gatdiag.treatment.treatment import _on_top
@@ -95,6 +95,23 @@ def test_one_cause_behind_another_is_treated_on_top(tmp_path):
     assert treatment.remedy.count("optimizer = ") == 1
 
 
+def test_what_did_not_help_is_not_pasted_where_what_is_behind_it_helps_by_itself(tmp_path, monkeypatch):
+    clear, rate = Action("clear_gradients"), Action("learning_rate", {"factor": 1e4})
+    seen = {  # what is said of each training
+        "before": Finding("gradients-not-cleared", "error", "", "", remedy="zero_grad()", actions=(clear,)),
+        "after-1": Finding("lr-too-small", "error", "", "", remedy="lr=0.1", actions=(rate,)),
+    }
+
+    def diagnose(run):
+        found = seen.get(run.folder.parent.name)
+        return Diagnosis((found,) if found else (), state="failing" if found else "trained")
+
+    monkeypatch.setattr("gatdiag.treatment.treatment.diagnose", diagnose)
+    treatment = treat(make, loop(1e-5, 60), X, seeds=(0,), folder=tmp_path / "t")
+    assert [(trial.actions, trial.helped) for trial in treatment.trials] == [((clear,), False), ((rate,), True)]
+    assert treatment.remedy == "lr=0.1"
+
+
 def test_what_has_to_be_changed_by_hand_is_said_and_nothing_else_tried(tmp_path):
     treatment = treat(make, loop(0.1, 60, scale=0), X, seeds=(0,), folder=tmp_path / "t")
     assert (treatment.verdict.code, treatment.trials, treatment.helped) == ("no-training-signal", (), False)
@@ -122,6 +139,8 @@ def test_a_setting_that_is_set_again_is_not_said_twice():
     trial = _on_top(before, Finding("x", "error", "", "", remedy="optimizer = B", actions=decay[:1]))
     assert [action.name for action in trial.actions] == ["leaky_relu", "weight_decay"]
     assert trial.remedy == "leaky\noptimizer = B"
+    inserted = _on_top(before, Finding("x", "error", "", "", remedy="insert\n    it"))
+    assert inserted.remedy == "leaky\ninsert\n    it\noptimizer = A"  # which then holds what was inserted
 
 
 def test_an_unknown_code_names_those_that_there_are(tmp_path):

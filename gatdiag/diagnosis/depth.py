@@ -32,13 +32,17 @@ def exploding(facts: Facts) -> Finding | str | None:
         return None
     cure = remedy.inserted(facts, *(_modules(facts) if facts.has_laws else ("LayerNorm",)))
     scale = f"x = x + {1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches over the root of their number"
+    summed = ": a sum of that many residual branches has to be scaled" if facts.has_streams else ""
+    high = Evidence("first loss over that of a constant prediction", facts.first_loss / facts.base)
     return facts.found(
         "depth-exploding-gradient",
         f"Over {len(norms) + 1} layers the outputs grow {number(grow)} times and the gradients {number(back)} times on "
-        "their way back, though each weight is of usual size: a sum of that many residual branches has to be scaled.",
+        f"their way back, though each weight is of usual size{summed}.",
         Evidence("norm of the last hidden output over the first's", grow),
         Evidence("gradient of the first over the last hidden layer", back),
-        threshold=f"Flagged above {said('explode', 'explode-back')}.",
+        *([high] if is_hot else []),
+        threshold=f"Flagged above {said('explode', 'explode-back')}; or above 10 together with a first loss above "
+        f"{said('jump')}.",
         layers=tuple(facts.profile("output_norm")),
         steps=(0,),
         remedy=Remedy(f"{cure.code}\n# or: {scale}", cure.actions) if cure else Remedy(scale),

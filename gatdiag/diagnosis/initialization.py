@@ -225,12 +225,9 @@ def _finding(
 
 
 def _balance(facts: Facts) -> Remedy:
-    """Fresh weights, and the optimizer for them, if one is known: Adam for deep stacks of attention layers."""
-    fresh, lr = remedy.balanced(facts), remedy.learning_rate(facts)
-    if not facts.groups:
+    """Fresh weights, and Adam for them in place of gradient descent in deep stacks of attention layers."""
+    fresh = remedy.balanced(facts)
+    is_deep = len(facts.gains) >= limit("adam") and has_role(facts.run, ATTENTION)
+    if not facts.groups or facts.is_adam or not is_deep:
         return fresh
-    if len(facts.gains) >= limit("adam") and has_role(facts.run, ATTENTION) and not facts.is_adam:
-        again = remedy.adam(facts)
-    else:
-        again = remedy.optimizer(facts, **({"lr": lr} if math.isfinite(lr) else {}))
-    return Remedy(f"{fresh.code}\n{again}  # in place of yours, before schedulers are made", fresh.actions)
+    return Remedy(f"{fresh.code}\n{remedy.adam(facts)}  # in place of yours, before schedulers are made", fresh.actions)

@@ -1,7 +1,7 @@
 """The model's output and what the loss does with it: probabilities that are squashed a second time."""
 
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit
 
 _LOGITS = {"cross-entropy": "cross_entropy", "bce-logits": "binary_cross_entropy_with_logits"}
@@ -18,20 +18,28 @@ def softmax_twice(facts: Facts) -> Finding | str | None:
     if not criterion or output.get("criterion_share", 0.0) < limit("criterion"):
         return "dL/dout is not that of a known classification loss"
     operation = str(output.get("last_operation", "")).removesuffix("Backward0")
-    if not _is_squashed(output, operation) or criterion not in ("cross-entropy", "bce-logits", "nll"):
+    name = str(criterion)
+    base, _, outside = name.partition("-of-")
+    loss = _LOGITS.get(base, "nll_loss")
+    if outside in ("softmax", "sigmoid"):
+        text = f"The model's output goes through {outside} into {loss}, which expects logits and squashes them itself: "
+        cure = Remedy(f"loss = torch.nn.functional.{loss}(logits, target)  # without {outside} before it")
+    elif not _is_squashed(output, operation) or name not in (*_LOGITS, "nll"):
         return None
-    squash = operation.lower() if operation.startswith(_SQUASHES) else "softmax"
-    loss = _LOGITS.get(str(criterion), "nll_loss")
-    text = f"The model ends in {squash}, and the loss ({loss}) expects logits, which it squashes itself: "
-    if criterion == "nll":
-        text = "The model returns probabilities, and nll_loss expects their logarithms: "
+    elif name == "nll":
+        text, cure = "The model returns probabilities, and nll_loss expects their logarithms: ", None
+    else:
+        squash = operation.lower() if operation.startswith(_SQUASHES) else "softmax"
+        text = f"The model ends in {squash}, and the loss ({loss}) expects logits, which it squashes itself: "
+        cure = None
     return facts.found(
         "output-softmax-twice",
         f"{text}the gradient is small wherever the model is wrong.",
         Evidence("smallest output", float(output["min"])),
         Evidence("largest output", float(output["max"])),
-        Evidence(f"misfit of dL/dout to that of {criterion}", float(output.get("criterion_misfit", 0.0))),
-        title="Probabilities are given to nll_loss" if criterion == "nll" else "",
+        Evidence(f"misfit of dL/dout to that of {name}", float(output.get("criterion_misfit", 0.0))),
+        title="Probabilities are given to nll_loss" if name == "nll" else "",
+        remedy=cure,
         threshold="Exact: the last operation, and dL/dout = k (softmax(out) - onehot), or that of the other losses, "
         "within 1 %.",
     )

@@ -19,7 +19,19 @@ def mlp():
 
 
 def train(
-    folder, model, *, steps=6, lr=0.1, clears=True, batches=None, optimizer=None, x=X, every=1, clip=None, **options
+    folder,
+    model,
+    *,
+    steps=6,
+    lr=0.1,
+    clears=True,
+    batches=None,
+    optimizer=None,
+    x=X,
+    every=1,
+    clip=None,
+    loss_of=F.cross_entropy,
+    **options,
 ):
     """Train; returns the run, and weights and gradients, not clipped, at each step."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=lr)
@@ -29,7 +41,7 @@ def train(
             rows = slice(None) if batches is None else batches[step]
             if clears:
                 optimizer.zero_grad()
-            loss = F.cross_entropy(model(x if batches is None else x[rows]), Y[rows])
+            loss = loss_of(model(x if batches is None else x[rows]), Y[rows])
             loss.backward()
             weights = [p.detach().clone() for p in model.parameters()]
             gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
@@ -116,6 +128,19 @@ def test_inputs_outputs_and_labels_are_described(tmp_path):
 def test_probabilities_given_to_cross_entropy_are_named(tmp_path):
     run, _ = train(tmp_path / "run", nn.Sequential(mlp(), nn.Softmax(1)), steps=25)
     assert gatdiag.diagnose(run).verdict.code == "output-softmax-twice"
+
+
+@pytest.mark.parametrize("squash", ["softmax", "sigmoid"])
+def test_a_softmax_between_the_output_and_the_loss_is_named(tmp_path, squash):
+    losses = {
+        "softmax": lambda o, y: F.cross_entropy(o.softmax(1), y),
+        "sigmoid": lambda o, y: F.binary_cross_entropy_with_logits(o.sigmoid(), F.one_hot(y).float()),
+    }
+    run, _ = train(tmp_path / "run", mlp(), steps=25, loss_of=losses[squash])
+    finding = gatdiag.diagnose(run).verdict
+    assert finding.code == "output-softmax-twice"
+    assert f"goes through {squash} into" in finding.text
+    assert f"without {squash} before it" in finding.remedy
 
 
 def test_a_nan_in_the_inputs_is_named(tmp_path):

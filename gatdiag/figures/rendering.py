@@ -15,7 +15,7 @@ from gatdiag.errors import InputError
 from gatdiag.figures import accuracy, curves, gradients, laws, overview, smoothing, weight_change
 from gatdiag.figures.axes import all_steps
 from gatdiag.figures.figure import Figure
-from gatdiag.figures.style import SIZES, style_context
+from gatdiag.figures.style import SIZES, plain, style_context
 from gatdiag.run import Run
 
 Format = Literal["svg", "png", "pdf"]
@@ -47,6 +47,8 @@ _METADATA: dict[str, dict[str, Any]] = {  # no date: the same run gives the same
     "png": {"Software": "gatdiag"},
     "pdf": {"CreationDate": None, "Creator": "gatdiag"},
 }
+
+_TITLE = 0.3  # inches
 
 
 def figures_for(runs: Run | Sequence[Run]) -> list[Figure]:
@@ -150,13 +152,16 @@ def save_figures(
 
 
 def render_document(runs: Run | Sequence[Run]) -> bytes:
-    """Every figure that `save_figures` writes, in one PDF, a page for each."""
+    """Every figure that `save_figures` writes, in one PDF, a page for each, under its title and the run's name."""
     from matplotlib.backends.backend_pdf import PdfPages
 
     content = BytesIO()
     with style_context(), PdfPages(content, metadata=_METADATA["pdf"]) as pages:
         for _, figure, of, values in _applying(_listed(runs)):
-            pages.savefig(_drawn(figure, of, values, SIZES["double"], 300))
+            drawn = _drawn(figure, of, values, SIZES["double"], 300)
+            drawn.suptitle(f"{figure.title}: {plain(of[0].name)}" if len(of) == 1 else figure.title)
+            drawn.set_figheight(drawn.get_figheight() + _TITLE)
+            pages.savefig(drawn)
     return content.getvalue()
 
 

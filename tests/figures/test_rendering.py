@@ -201,3 +201,12 @@ def test_a_document_has_a_page_for_each_figure(runs, grown, monkeypatch):
     assert content.count(b"/Type /Page ") == 2
     assert content == render_document(runs["ordinary"])
     assert render_document(grown[:2]).count(b"/Type /Page ") == 5
+
+
+def test_each_page_of_a_document_says_what_it_shows_and_of_which_run(runs, monkeypatch):
+    said = []
+    monkeypatch.setattr(
+        "matplotlib.backends.backend_pdf.PdfPages.savefig", lambda _, figure: said.append(figure.get_suptitle())
+    )
+    render_document(runs["ordinary"])
+    assert said == [f"{figure.title}: {runs['ordinary'].name}" for figure in figures_for(runs["ordinary"])]

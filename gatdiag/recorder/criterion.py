@@ -13,13 +13,16 @@ from torch import Tensor
 from gatdiag.metrics.smoothing import as_rows
 
 _FITS: Final = 1e-2  # misfit relative to dL/dout
-_CLEARLY: Final = 10.0  # times better a loss fits that squashes twice: near o = 0 it is alike to one that does it once
+_CLEARLY: Final = 10.0  # times better than all else, roundings apart, a loss fits that squashes twice: near o = 0,
+# and of one row with one or two entries, it is alike to one that does it once
+_EXACTLY: Final = 1e3  # roundings; a loss that squashes twice fits to these, and others come near by chance
 _MOST: Final = 5000  # rows whose labels are looked at
 _SOME: Final = 500  # of these, whose gradient is compared with that of losses
 _CHUNK: Final = 2**18  # entries that fit into a cache
 _TINY: Final = 1e-300
 # Losses on logits that are given probabilities -> what makes them of the output.
 TWICE: Final = {"cross-entropy-of-softmax": "softmax", "bce-logits-of-sigmoid": "sigmoid"}
+_UNNAMED: Final = ("error-of-softmax", "mse-of-softmax")  # which nearly fit, too: 1 - p[y], and (p - onehot)^2
 _VIEWS: Final = ("View", "Squeeze", "Index", "Unsqueeze", "Reshape", "Clone", "Select", "Slice", "ToCopy", "Alias")
 
 
@@ -68,12 +71,15 @@ def criterion(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
     """The loss whose gradient at the output this is, from the two alone, its misfit, and how often labels occur."""
     o, g = as_rows(o.detach()), as_rows(gradient.detach())
     live = (g != 0).any(1)
+    rounding = max(torch.finfo(kind).eps for kind in (g.dtype, torch.float32))
     o, g = o[live][:_MOST].double(), g[live][:_MOST].double()
     if not len(g) or not bool(o.isfinite().all()) or not bool(g.isfinite().all()):
         return "", float("nan"), None
     misfits = {name: _misfit(g[:_SOME], shape) for name, shape in _shapes(o[:_SOME], g[:_SOME]).items()}
-    best = min(misfits, key=lambda name: misfits[name] * (_CLEARLY if name in TWICE else 1.0))
-    if not misfits[best] < _FITS:
+    rare = (*TWICE, *_UNNAMED)
+    best = min(misfits, key=lambda name: _CLEARLY * max(misfits[name], rounding) if name in rare else misfits[name])
+    fits = min(_FITS, _EXACTLY * rounding) if best in TWICE else _FITS
+    if best in _UNNAMED or not misfits[best] < fits:
         return "", misfits[best], None
     return best, misfits[best], _labels(best, g)
 
@@ -110,15 +116,22 @@ def _shapes(o: Tensor, g: Tensor) -> dict[str, Tensor]:
     if g.shape[1] < 2:
         return shapes
     onehot, p = _onehot(g), o.softmax(1)
-    twice = p.softmax(1) - _onehot(g / p.clamp(min=_TINY))
+    target = _onehot(g / p.clamp(min=_TINY))
     shapes |= {
         "cross-entropy": p - onehot,
         "nll": -onehot,
-        "cross-entropy-of-softmax": p * (twice - (p * twice).sum(1, keepdim=True)),
+        "error-of-softmax": _through_softmax(p, -target),
+        "mse-of-softmax": _through_softmax(p, p - target),
+        "cross-entropy-of-softmax": _through_softmax(p, p.softmax(1) - target),
     }
     if bool((o >= 0).all()):
         shapes["nll-of-p"] = -onehot / o.clamp(min=1e-30)
     return shapes
+
+
+def _through_softmax(p: Tensor, gradient: Tensor) -> Tensor:
+    """dL/do, if this is dL/dp of p = softmax(o)."""
+    return p * (gradient - (p * gradient).sum(1, keepdim=True))
 
 
 def _onehot(g: Tensor) -> Tensor:

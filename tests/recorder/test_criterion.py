@@ -49,6 +49,38 @@ def test_a_rough_gradient_is_not_said_to_be_of_a_loss_that_squashes_twice():
         assert criterion.criterion(scale * OUT, g)[0] == "cross-entropy"
 
 
+ONCE = {
+    "cross-entropy": lambda o, y: F.cross_entropy(o, y),
+    "smoothed": lambda o, y: F.cross_entropy(o, y, label_smoothing=0.1),
+    "hinge": lambda o, y: F.multi_margin_loss(o, y),
+    "absolute error of softmax": lambda o, y: (1 - o.softmax(1)[torch.arange(len(o)), y]).mean(),
+    "squared error of softmax": lambda o, y: F.mse_loss(o.softmax(1), F.one_hot(y, o.shape[1]).to(o.dtype)),
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+@pytest.mark.parametrize(("rows", "classes"), [(1, 2), (2, 2), (40, 7), (40, 40)])
+@pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 5.0])
+def test_a_loss_that_squashes_once_is_not_said_to_do_so_twice(name, rows, classes, scale):
+    for seed in range(10):
+        torch.manual_seed(seed)
+        o, y = scale * torch.randn(rows, classes), torch.randint(0, classes, (rows,))
+        found = criterion.criterion(o, gradient(o, lambda o, y=y: ONCE[name](o, y)))[0]
+        assert found not in criterion.TWICE
+        if name == "cross-entropy" and rows > 2:
+            assert found == "cross-entropy"
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 5.0])
+def test_one_number_does_not_tell_the_loss_that_squashes_twice(scale):
+    for seed in range(30):
+        torch.manual_seed(seed)
+        o = scale * torch.randn(1, 1)
+        for loss in (F.mse_loss, F.l1_loss, F.binary_cross_entropy_with_logits):
+            g = gradient(o, lambda o, loss=loss: loss(o, torch.ones_like(o)))
+            assert criterion.criterion(o, g)[0] not in criterion.TWICE
+
+
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_the_loss_is_told_by_its_gradient(name, dtype):

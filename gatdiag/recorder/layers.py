@@ -18,7 +18,7 @@ weights.
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -109,7 +109,7 @@ class LayerRecorder:
         self._pass = ForwardPass()
         self._came_back: ForwardPass | None = None  # the last pass of this step that a gradient came back to
         self._is_inside = False  # the model's own forward pass
-        self._is_heard = False  # whether a hook on its first output tells of the backward pass, where that is enough
+        self._is_heard = False  # whether a hook on its first layer tells of backward passes, where that is enough
         self._edge_index: Tensor | None = None
         self._handles: dict[str, Any] = {}  # of hooks on attention layers that are running
         self._unseen: set[str] = set()  # of these, whose coefficients are still to come
@@ -265,6 +265,7 @@ class LayerRecorder:
         kwargs, output = rest if len(rest) == 2 else (None, None)
         known = self._layers.get(id(module))
         is_model = module is self._root or (known is None and self._is_compiled_model(module))
+        is_heard = self._is_heard
         if is_model:
             self._is_inside = self._is_heard = False
         if (known is not None or is_model) and not _is_unheard():
@@ -274,6 +275,8 @@ class LayerRecorder:
                 if is_model and kwargs is not None:
                     self._end_pass()
                     self._recorder.on_forward(args, kwargs, output)
+                    if is_heard:
+                        self._guard("layer outputs", self._hear, output)
         if self._tape is not None:
             self._tape.leaves(module, args, kwargs, output)
 
@@ -306,6 +309,12 @@ class LayerRecorder:
             if seen.step == self._step and not seen.taken:
                 self._guard("gradients of layer outputs", self._measure_gradient, layer, seen, number, gradient)
             self._recorder.on_gradient()
+
+    def _hear(self, output: Any) -> None:
+        """Hear of backward passes that begin at the model's output, too: not all come to the layer that is heard."""
+        for one in _floating_tensors(output):
+            if one.requires_grad and not one.is_leaf:
+                one.register_hook(partial(self._gradient_comes, "", _UNMEASURED))
 
     def _note_part(self, layer: str, output: Mapping[Any, Any]) -> None:
         found = [repr(key) for key, item in output.items() if first_tensor(item) is not None]
@@ -419,11 +428,17 @@ class LayerRecorder:
 
 def first_tensor(output: Any) -> Tensor | None:
     """The floating tensor a layer returns: itself, or the first in a tuple, a list or a dict; None without one."""
+    return next(_floating_tensors(output), None)
+
+
+def _floating_tensors(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
         is_plain = type(output) in (Tensor, nn.Parameter) and output.layout == torch.strided
-        return output if is_plain and output.is_floating_point() else None
-    items = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
-    return next((found for item in items if (found := first_tensor(item)) is not None), None)
+        if is_plain and output.is_floating_point():
+            yield output
+        return
+    for item in output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ():
+        yield from _floating_tensors(item)
 
 
 def _first_tensor_if_any(output: Any) -> Tensor | None:

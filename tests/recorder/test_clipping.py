@@ -77,6 +77,38 @@ def test_where_layers_are_measured_more_rarely_than_steps_are_recorded(tmp_path,
     assert same(steps.gradient_norm_before_clipping, before)
 
 
+class Branched(nn.Module):
+    """The first layer leads to an auxiliary loss alone, or is detached, so that not all gradients come to it."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.first, self.last, self.way = nn.Linear(4, 4), nn.Linear(4, 2), way
+
+    def forward(self, x):
+        h = self.first(x)
+        if self.way == "detached":
+            return self.last(h.detach()), None
+        return self.last(x), h.square().mean()
+
+
+@pytest.mark.parametrize("way", ["detached", "auxiliary"])
+def test_where_not_all_backward_passes_come_to_the_first_layer(tmp_path, way):
+    torch.manual_seed(0)
+    model, x, before = Branched(way), torch.randn(8, 4), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run", every=1, metrics="fast"):
+        for _ in range(15):
+            optimizer.zero_grad()
+            out, auxiliary = model(x)
+            if auxiliary is not None:
+                auxiliary.backward()
+            out.square().mean().backward()
+            before.append(gradient_norm(model))
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            optimizer.step()
+    assert same(gatdiag.load(tmp_path / "run").steps.gradient_norm_before_clipping, before)
+
+
 @pytest.mark.parametrize("name", ["data", "norm"])
 def test_at_recorded_steps_alone_and_over_accumulated_passes(tmp_path, name):
     before, after, steps = trained(tmp_path / "run", CLIPS[name], lambda step: step % 4 == 3, every=3, passes=2)

@@ -229,8 +229,10 @@ def attends(module: nn.Module) -> bool:
 def kind_of(module: nn.Module) -> str:
     """The class a module is known as: that of the library where there is an adapter for it, else its own."""
     own = type_before_parametrizations(module).__name__
-    known = next((cls.__name__ for cls in _library_classes(module)), own)
-    return own if adapter_name(module) is None or known == "MessagePassing" else known
+    if adapter_name(module) is None:
+        return own
+    known = _library_classes(module)[0].__name__
+    return own if known == "MessagePassing" else known
 
 
 def _library_classes(module: nn.Module) -> list[type]:

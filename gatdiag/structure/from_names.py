@@ -231,9 +231,10 @@ def _twin(key: str, tensors: Mapping[str, Tensor]) -> str | None:
     """The weight that this one repeats, as formats that store no sharing write `share_weights` of attention layers."""
     for kept, repeated in _SHARED:
         path, found, last = key.rpartition(f"{repeated}.")
-        other = tensors.get(f"{path}{kept}.{last}")
-        is_attention = any(f"{path}{name}" in tensors for name in ("att", "att_src", "att_l"))
-        if found and other is not None and is_attention and _repeats(other, tensors[key]):
+        other = tensors.get(f"{path}{kept}.{last}") if found else None
+        if other is None or not any(f"{path}{name}" in tensors for name in ("att", "att_src", "att_l")):
+            continue
+        if _repeats(other, tensors[key]):
             return f"{path}{kept}.{last}"
     return None
 

@@ -16,7 +16,7 @@ from gatdiag.names import listed, short
 from gatdiag.roles import FEATURE
 from gatdiag.summary import recorded
 
-_DIVIDE = "# or divide the scores: gatdiag.remedies.lipschitz_normalize_(model)"
+_DIVIDE = "divide the scores: gatdiag.remedies.lipschitz_normalize_(model)"
 
 
 def dead_units(facts: Facts) -> Finding | str | None:
@@ -128,7 +128,7 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged at {said('one-hot' if peaks else 'entropy')}; here {number(value)}.",
         layers=hot,
         steps=(0 if is_first else facts.count - 1,),
-        remedy=Remedy(f"{anew.code}\n{_DIVIDE}", anew.actions) if anew else Remedy(_DIVIDE),
+        remedy=Remedy(f"{anew.code}\n# or {_DIVIDE}", anew.actions) if anew else Remedy(f"# {_DIVIDE}"),
     )
 
 

@@ -45,7 +45,7 @@ def _recorded(facts: Facts, column: str, what: str) -> Finding | None:
     is_of_gradients = column == "gradient_dead_fraction"
     if not shares or (is_of_gradients and (min(shares.values()) == 1 or not _is_telling(facts))):
         return None  # no gradient anywhere says nothing of units
-    if is_of_gradients:  # which the layer behind the last of them keeps from all before it
+    if is_of_gradients:  # the last such layer comes first: dead units keep the gradient from all layers before them
         shares = dict(reversed(shares.items()))
     flagged = frame[frame[column] >= limit("dead")]
     return _finding(facts, shares, flagged.groupby("layer", observed=True)["step"].min().to_dict(), what)

@@ -89,15 +89,11 @@ def diagnosis_of(run: Run, inspection: Inspection | None) -> Diagnosis:
     return diagnose(run, weight_table(inspection))
 
 
-def print_diagnosis(diagnosis: Diagnosis, full: str) -> None:
-    """Print the findings, the verdict with all that belongs to it; or that there is none.
-
-    Args:
-        diagnosis: The diagnosis.
-        full: What says why checks were skipped.
-    """
-    for line in str(diagnosis).replace("diagnosis.skipped says", f"{full} says").splitlines():
-        plain_console().print(printable(line), soft_wrap=line.startswith("    "))  # a line to paste stays one
+def print_diagnosis(diagnosis: Diagnosis, reasons: str) -> None:
+    """Print the lines of a diagnosis; `reasons` is where it is said why checks could not be made."""
+    console = plain_console()
+    for line in diagnosis.lines(reasons):
+        console.print(printable(line), soft_wrap=line.startswith("    "))  # a line to paste stays one
 
 
 def end(diagnoses: Sequence[Diagnosis], fail_on: Level) -> None:

@@ -61,7 +61,7 @@ class Finding:
     """One cause, with what shows it and what removes it.
 
     Attributes:
-        code: Its name, which stays; one of `gatdiag.diagnosis.CAUSES`, or that of a symptom without a known cause.
+        code: Its name, which stays; one of `gatdiag.diagnosis.CAUSES`.
         severity: "error": the training fails of it; "warning": it may, or it is too early to say; "note": the network
             trains all the same.
         title: What it is, in the field's words.

@@ -20,18 +20,17 @@ def softmax_twice(facts: Facts) -> Finding | str | None:
     operation = str(output.get("last_operation", "")).removesuffix("Backward0")
     name = str(criterion)
     base, _, outside = name.partition("-of-")
-    loss = _LOGITS.get(base, "nll_loss")
+    loss, cure = _LOGITS.get(base, "nll_loss"), None
     if outside in ("softmax", "sigmoid"):
         text = f"The model's output goes through {outside} into {loss}, which expects logits and squashes them itself: "
         cure = Remedy(f"loss = torch.nn.functional.{loss}(logits, target)  # without {outside} before it")
     elif not _is_squashed(output, operation) or name not in (*_LOGITS, "nll"):
         return None
     elif name == "nll":
-        text, cure = "The model returns probabilities, and nll_loss expects their logarithms: ", None
+        text = "The model returns probabilities, and nll_loss expects their logarithms: "
     else:
         squash = operation.lower() if operation.startswith(_SQUASHES) else "softmax"
         text = f"The model ends in {squash}, and the loss ({loss}) expects logits, which it squashes itself: "
-        cure = None
     return facts.found(
         "output-softmax-twice",
         f"{text}the gradient is small wherever the model is wrong.",

@@ -16,7 +16,7 @@ from gatdiag.names import listed, short
 from gatdiag.roles import FEATURE
 from gatdiag.summary import recorded
 
-_DIVIDE = "# or divide the scores: gatdiag.remedies.lipschitz_normalize_(model)"
+_DIVIDE = "divide the scores: gatdiag.remedies.lipschitz_normalize_(model)"
 
 
 def dead_units(facts: Facts) -> Finding | str | None:
@@ -45,7 +45,7 @@ def _recorded(facts: Facts, column: str, what: str) -> Finding | None:
     is_of_gradients = column == "gradient_dead_fraction"
     if not shares or (is_of_gradients and (min(shares.values()) == 1 or not _is_telling(facts))):
         return None  # no gradient anywhere says nothing of units
-    if is_of_gradients:  # which the layer behind the last of them keeps from all before it
+    if is_of_gradients:  # the last such layer comes first: dead units keep the gradient from all layers before them
         shares = dict(reversed(shares.items()))
     flagged = frame[frame[column] >= limit("dead")]
     return _finding(facts, shares, flagged.groupby("layer", observed=True)["step"].min().to_dict(), what)
@@ -128,7 +128,7 @@ def attention_saturated(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged at {said('one-hot' if peaks else 'entropy')}; here {number(value)}.",
         layers=hot,
         steps=(0 if is_first else facts.count - 1,),
-        remedy=Remedy(f"{anew.code}\n{_DIVIDE}", anew.actions) if anew else Remedy(_DIVIDE),
+        remedy=Remedy(f"{anew.code}\n# or {_DIVIDE}", anew.actions) if anew else Remedy(f"# {_DIVIDE}"),
     )
 
 

@@ -55,16 +55,26 @@ class Diagnosis:
         return len(self.findings)
 
     def __str__(self) -> str:
-        """The findings, the verdict with its evidence and what to paste; or that there is none."""
+        """The lines, as they are printed."""
+        return "\n".join(self.lines())
+
+    def lines(self, reasons: str = "diagnosis.skipped") -> Iterator[str]:
+        """The findings, the verdict with its evidence and what to paste; or that there is none.
+
+        Args:
+            reasons: Where it is said why checks could not be made.
+        """
         verdict = self.verdict
-        lines = [] if verdict.is_problem else [str(verdict)]
+        if not verdict.is_problem:
+            yield str(verdict)
         for finding in self.findings:
-            lines += [str(finding), *(finding.details() if finding is verdict else ())]
+            yield str(finding)
+            if finding is verdict:
+                yield from finding.details()
             if finding.symptoms:
-                lines.append(f"  explains: {', '.join(symptom.title.lower() for symptom in finding.symptoms)}")
+                yield f"  explains: {', '.join(symptom.title.lower() for symptom in finding.symptoms)}"
         if self.skipped:
-            lines.append(f"Not checked: {', '.join(self.skipped)} (diagnosis.skipped says why)")
-        return "\n".join(lines)
+            yield f"Not checked: {', '.join(self.skipped)} ({reasons} says why)"
 
     def document(self) -> dict[str, Any]:
         """All of it as plain data: verdict, findings, skipped, state."""

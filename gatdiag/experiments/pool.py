@@ -50,7 +50,7 @@ class Pool:
         address: Of the cluster; None: the one on this machine.
 
     Raises:
-        InputError: There is no such backend, or it has no address.
+        InputError: There is no such backend, or it takes no address.
     """
 
     workers: int | None = 1
@@ -58,7 +58,7 @@ class Pool:
     address: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be."""
+        """Refuses a backend and an address that do not fit each other."""
         if self.backend not in BACKENDS:
             raise InputError(f"Expected backend to be one of {', '.join(BACKENDS)}, got {self.backend!r}")
         if self.backend == "processes" and self.address is not None:
@@ -205,4 +205,4 @@ BACKENDS: Final[Mapping[str, Callable[..., AbstractContextManager[Submit]]]] = M
 """Name -> (address, workers) -> what submits work, and gives a future of its result."""
 
 THIS_PROCESS: Final = Pool()
-"""No other is begun."""
+"""Trainings run one after the other, where they are asked for."""

@@ -22,7 +22,7 @@ _AT_ONCE: Final = 1024  # trees, where nothing is trained
 
 @dataclass(frozen=True)
 class Epoch:
-    """One step: the loss it went down on, and the accuracies of the weights it led to, in [0, 1]."""
+    """One epoch: its loss, and the accuracies of the weights it led to, in [0, 1]."""
 
     loss: float
     train_accuracy: float
@@ -94,7 +94,7 @@ def train(
         >>> len(result.epochs), result.epochs[-1].loss < result.epochs[0].loss
         (20, True)
     """
-    optimizer = optimizer_of(experiment, model)
+    optimizer = _optimizer_of(experiment, model)
     if experiment.trees:
         steps = _epochs_on_trees(model, graph, experiment, optimizer)
     else:
@@ -135,7 +135,7 @@ def _epochs(
         logits = model(*inputs) if passes_twice else logits
 
 
-def optimizer_of(experiment: Experiment, model: nn.Module) -> torch.optim.Optimizer:
+def _optimizer_of(experiment: Experiment, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of a model's parameters; Adam has torch's defaults."""
     kind: type[Any] = getattr(torch.optim, experiment.optimizer)
     made: torch.optim.Optimizer = kind(model.parameters(), lr=experiment.rate, weight_decay=experiment.weight_decay)

@@ -4,7 +4,9 @@
     style            sizes, fonts, palettes; names in plain characters
     axes             scales and their limits, lines, marks for what cannot be drawn, legends, notes in an empty place
     heat             layer x step heat maps
-    overview         the one picture to look at first; the other files have the other figures
+    overview         the one picture to look at first
+    curves, gradients, weight_change, laws, smoothing, accuracy
+                     the other figures
     rendering        the registry; a figure -> bytes, files, data
 
 `FIGURES` holds them in reading order; a new figure is one line there. Every figure can be had as data (`table`), and

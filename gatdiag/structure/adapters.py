@@ -208,8 +208,7 @@ _NORM_ROLES: Final[Mapping[str, Role]] = {
     "shift": SHIFT,
     "beta": SHIFT,
 }
-NORM: Final = re.compile(r"Norm(\dd)?$")
-"""End of the name of a class that normalizes."""
+_NORM: Final = re.compile(r"Norm(\dd)?$")  # end of the name of a class that normalizes
 _PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\..*$")
 _REWRITTEN = re.compile(r"(?<=weight)_[gv]$|_orig$")  # by old-style weight normalization, spectral one, and pruning
 
@@ -229,8 +228,10 @@ def attends(module: nn.Module) -> bool:
 def kind_of(module: nn.Module) -> str:
     """The class a module is known as: that of the library where there is an adapter for it, else its own."""
     own = type_before_parametrizations(module).__name__
-    known = next((cls.__name__ for cls in _library_classes(module)), own)
-    return own if adapter_name(module) is None or known == "MessagePassing" else known
+    if adapter_name(module) is None:
+        return own
+    known = _library_classes(module)[0].__name__
+    return own if known == "MessagePassing" else known
 
 
 def _library_classes(module: nn.Module) -> list[type]:
@@ -240,7 +241,7 @@ def _library_classes(module: nn.Module) -> list[type]:
 
 def normalizes(module: nn.Module) -> bool:
     """True for a normalization, by the name of its class."""
-    return any(NORM.search(cls.__name__) for cls in type(module).__mro__)
+    return any(_NORM.search(cls.__name__) for cls in type(module).__mro__)
 
 
 def role_of(name: str, dimensions: int, adapter: str | None, *, normalizes: bool) -> Role:

@@ -14,6 +14,7 @@ A state dict knows no classes. Each convolution of PyG is recognized by the name
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -87,6 +88,7 @@ def skeleton(tensors: Mapping[str, Tensor]) -> nn.Module:
     """
     root = nn.Module()
     known: dict[object, nn.Parameter] = {}
+    shapes: dict[str, Shape] = {}
     for key in _in_order(tensors):
         *path, last = key.split(".", _DEPTH)
         if not all(path) or not last or "." in last:
@@ -99,23 +101,24 @@ def skeleton(tensors: Mapping[str, Tensor]) -> nn.Module:
         else:
             original = tensors[_twin(key, tensors) or key]
             module._parameters[last] = known.setdefault(_identity(original), nn.Parameter(original))
+            shapes[key] = tuple(original.shape)
     for module in root.modules():
         if module is not root and module._parameters and all(map(str.isdigit, module._parameters)):
             module.__class__ = nn.ParameterList
-    parts = _parts(root)
+    parts = _parts(shapes)
     _classify(root, "", None, parts, output_axes({path: _own(found) for path, found in parts.items()}))
     return root
 
 
-def _parts(root: nn.Module) -> dict[str, dict[str, Shape | None]]:
+def _parts(shapes: Mapping[str, Shape]) -> dict[str, dict[str, Shape | None]]:
     """Path of each module -> what is right below it; of a weight that is computed from two tensors the larger shape."""
-    found: dict[str, dict[str, Shape | None]] = {path: {} for path, _ in root.named_modules()}
-    for name, parameter in root.named_parameters(remove_duplicate=False):
+    found: dict[str, dict[str, Shape | None]] = defaultdict(dict)
+    for name, shape in shapes.items():
         *path, last = _meant(name).split(".")
         for depth, part in enumerate(path):
             found[".".join(path[:depth])].setdefault(part, None)
         own = found[".".join(path)]
-        own[last] = max(own.get(last) or (), tuple(parameter.shape), key=len)
+        own[last] = max(own.get(last) or (), shape, key=len)
     return found
 
 
@@ -231,9 +234,10 @@ def _twin(key: str, tensors: Mapping[str, Tensor]) -> str | None:
     """The weight that this one repeats, as formats that store no sharing write `share_weights` of attention layers."""
     for kept, repeated in _SHARED:
         path, found, last = key.rpartition(f"{repeated}.")
-        other = tensors.get(f"{path}{kept}.{last}")
-        is_attention = any(f"{path}{name}" in tensors for name in ("att", "att_src", "att_l"))
-        if found and other is not None and is_attention and _repeats(other, tensors[key]):
+        other = tensors.get(f"{path}{kept}.{last}") if found else None
+        if other is None or not any(f"{path}{name}" in tensors for name in ("att", "att_src", "att_l")):
+            continue
+        if _repeats(other, tensors[key]):
             return f"{path}{kept}.{last}"
     return None
 

@@ -81,8 +81,9 @@ def _figures(runs: Mapping[str, Sequence[Run]], finding: Finding | None) -> dict
     """The figure that shows the evidence, of the first seed before and after; what they share, on the same scale."""
     first = {name: of_trial[0] for name, of_trial in runs.items() if of_trial}
     wanted = finding.figure if finding is not None else ""
-    figures = sorted(figures_for([*first.values()][:1]), key=lambda one: one.name != wanted) if first else []
+    figures = figures_for([next(iter(first.values()))]) if first else []
     if not figures:
         return {}
-    shared = figures[0].shared([*first.values()])
-    return {name: figure_block(figures[0], [run], f"treatment-{name}", **shared) for name, run in first.items()}
+    figure = next((one for one in figures if one.name == wanted), figures[0])
+    shared = figure.shared([*first.values()])
+    return {name: figure_block(figure, [run], f"treatment-{name}", **shared) for name, run in first.items()}

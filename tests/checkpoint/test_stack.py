@@ -227,7 +227,7 @@ def tied():
         (tied(), "convs.1.lin.weight too"),
     ],
 )
-def test_what_is_noplain_stack_has_no_law_and_a_reason(model, reason):
+def test_what_is_no_plain_stack_has_no_law_and_a_reason(model, reason):
     laws, excluded = shown(model.state_dict())
     assert not len(laws)
     assert all(reason in each.reason and "give --model" in each.reason for each in excluded)

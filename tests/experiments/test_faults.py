@@ -171,7 +171,7 @@ def test_equal_recipes_give_equal_runs(tmp_path, change):
 
 
 def test_the_yardstick_is_the_share_of_the_loss_that_was_removed(tmp_path):
-    """Against the loss by hand, whatever the training went down on."""
+    """Against the loss by hand, whatever the training minimized."""
     recipe = replace(SMALL, output="softmax", steps=40)
     outcome = train(recipe, tmp_path / "run")
     task = tasks.make_task(recipe)

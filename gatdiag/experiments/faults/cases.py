@@ -86,7 +86,7 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
     ),
     "init-too-small": (
         row(init("scaled", 0.01), layer="gcn", depth=3, steps=60, **_SGD),
-        row(init("scaled", 0.01), layer="sage", depth=4, lr=0.5, optimizer="SGD"),
+        row(init("scaled", 0.01), layer="sage", depth=4, **_SGD),
         row(init("normal", 1e-3), layer="gatv2", depth=4, **_SGD),
         row(init("normal", 1e-3), layer="mlp", depth=5, **by("momentum", 0.05), activation="tanh"),
         row(init("scaled", 0.02), layer="gin", task="graphs", depth=3, nodes=300, **by("SGD", 0.1)),

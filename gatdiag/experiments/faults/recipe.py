@@ -41,7 +41,7 @@ class Recipe:
         steps: How many are made.
         optimizes: Which parameters the optimizer is given: a key of `training.PARTS`.
         clears: Gradients are cleared before each backward pass.
-        loss: What the training goes down on: a key of `training.LOSSES`.
+        loss: What the training minimizes: a key of `training.LOSSES`.
         disturb: What happens after a backward pass: a key of `training.DISTURBANCES`, or "".
         resumed: Recording ends in the middle, and goes on.
         seed: Of graph, weights, batches and dropout.

@@ -27,7 +27,7 @@ _EVALUATED: Final = 5  # every so many steps
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training went, in the true labels and the usual loss, whatever it went down on.
+    """How a training went, in the true labels and the usual loss, whatever it minimized.
 
     Attributes:
         train: Share of the loss of the best constant prediction that was removed, on the examples for training: 1 is
@@ -74,12 +74,12 @@ class Training:
         return make_network(self.recipe, self.task.x.shape[1], self.task.out_channels)
 
     def optimizer(self, model: RecipeModel) -> Optimizer:
-        """That of a model."""
+        """The optimizer of a model."""
         parameters, recipe = PARTS[self.recipe.optimizes](model), self.recipe
         return OPTIMIZERS[recipe.optimizer](parameters, lr=recipe.lr, weight_decay=recipe.decay)
 
     def loss(self, out: Tensor, y: Tensor, model: RecipeModel, number: int = 0) -> Tensor:
-        """What a step goes down on: of the output and the labels of its examples."""
+        """What a step minimizes, of the output and the labels of its examples."""
         return LOSSES[self.recipe.loss](out, y, model, number)
 
     def steps(self, model: RecipeModel, optimizer: Optimizer) -> Iterator[dict[str, float]]:
@@ -237,7 +237,7 @@ LOSSES: Final[Mapping[str, _Loss]] = MappingProxyType(
         "summed": lambda out, y, model, number: _usual(out, y) * len(y),
     }
 )
-"""(output, labels, model, step) -> what the training goes down on."""
+"""(output, labels, model, step) -> what the training minimizes."""
 
 
 def _scaled_gradient(model: RecipeModel, number: int) -> None:

@@ -31,8 +31,8 @@ def cures(case: Case, folder: Path) -> list[dict[str, Any]]:
 
     The verdict, what was changed in the end ("" if nothing was, and then the reason), and how the faulty training, the
     treated one and the repaired twin went: in accuracy, or in the share of loss removed where there are no classes;
-    whether the treated one is good; how many remedies were tried. None of controls and remarks on laws. Treatments are
-    in ``treated``, beside the folder of runs.
+    whether the treated one is good; how many remedies were tried. No row for controls, remarks on laws, and what does
+    not count. Treatments are in ``treated``, beside the folder of runs.
     """
     if case.repaired is None or case.cause in ON_LAWS:
         return []

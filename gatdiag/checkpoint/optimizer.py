@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.checkpoint.state_dict import clean_names, is_plain
-from gatdiag.structure.from_names import skeleton
+from gatdiag.structure.from_names import find_layers
 
 _DEPTH = 5  # of containers that an optimizer's state is looked for in
 
@@ -102,7 +102,8 @@ def _by_name(given: list[str], tensors: Mapping[str, Tensor]) -> list[str]:
 
 def _by_order(shapes: list[tuple[int, ...] | None], tensors: Mapping[str, Tensor]) -> list[str] | None:
     """The name at each place, if each shape is that of the parameter there; of a GIN, `eps` may be a buffer."""
-    names = [name for name, _ in skeleton(tensors).named_parameters()]
+    once = {info.name for info in find_layers(tensors).parameters}
+    names = [name for name in tensors if name in once]
     if len(names) != len(shapes):
         names = [name for name in names if not name.endswith("eps")]
     if len(names) != len(shapes):

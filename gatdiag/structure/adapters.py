@@ -208,7 +208,8 @@ _NORM_ROLES: Final[Mapping[str, Role]] = {
     "shift": SHIFT,
     "beta": SHIFT,
 }
-_NORM: Final = re.compile(r"Norm(\dd)?$")  # end of the name of a class that normalizes
+NORM: Final = re.compile(r"Norm(\dd)?$")
+"""End of the name of a class that normalizes."""
 _PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\..*$")
 _REWRITTEN = re.compile(r"(?<=weight)_[gv]$|_orig$")  # by old-style weight normalization, spectral one, and pruning
 
@@ -241,7 +242,7 @@ def _library_classes(module: nn.Module) -> list[type]:
 
 def normalizes(module: nn.Module) -> bool:
     """True for a normalization, by the name of its class."""
-    return any(_NORM.search(cls.__name__) for cls in type(module).__mro__)
+    return any(NORM.search(cls.__name__) for cls in type(module).__mro__)
 
 
 def role_of(name: str, dimensions: int, adapter: str | None, *, normalizes: bool) -> Role:

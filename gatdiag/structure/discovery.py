@@ -1,7 +1,7 @@
 """From a model to its structure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
@@ -52,31 +52,20 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
     """
     model = unwrapped(model)
     refuse_uninitialized(model)
-    found = in_module_order(model)
-    if not any(layer.parameters for layer in found):
+    drafts = _drafts(model)
+    if not any(draft.names for draft in drafts.values()):
         raise ModelError(
             f"Expected a model with parameters, and {type(model).__name__} has none: there is nothing to train. "
             "Keep parameters and layers in attributes, nn.ModuleList or nn.ParameterList, not in plain Python lists."
         )
-    if not args and not kwargs:
-        return found
-    layers = {"" if layer.name == Structure.ROOT else layer.name: layer for layer in found}
-    names = {path: [info.name for info in layer.parameters] for path, layer in layers.items()}
-    used = first_uses(replicate(model, args, kwargs), names, dict(model.named_parameters()))
-    order = [*used, *(path for path in layers if path not in used)]
-    executed = (replace(layers[path], index=i, executed=path in used) for i, path in enumerate(order, 1))
-    return Structure(tuple(executed), "execution")
-
-
-def in_module_order(model: nn.Module) -> Structure:
-    """The structure of a model that is not run; empty if it has no parameters."""
-    drafts = _drafts(model)
     infos = _infos(model, drafts)
-    layers = (
-        Layer(i, path or Structure.ROOT, kind_of(draft.module), tuple(infos[name] for name in draft.names), None)
-        for i, (path, draft) in enumerate(drafts.items(), 1)
-    )
-    return Structure(tuple(layers), "module")
+    if not args and not kwargs:
+        return Structure(tuple(_layer(i, draft, infos, None) for i, draft in enumerate(drafts.values(), 1)), "module")
+    names = {path: draft.names for path, draft in drafts.items()}
+    used = first_uses(replicate(model, args, kwargs), names, dict(model.named_parameters()))
+    order = [*used, *(path for path in drafts if path not in used)]
+    layers = (_layer(i, drafts[path], infos, path in used) for i, path in enumerate(order, 1))
+    return Structure(tuple(layers), "execution")
 
 
 @dataclass
@@ -117,9 +106,9 @@ def _assigned(
 
 
 def _infos(model: nn.Module, drafts: Mapping[str, _Draft]) -> dict[str, ParameterInfo]:
-    parameters, modules = dict(model.named_parameters(remove_duplicate=False)), dict(model.named_modules())
+    parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
     names: dict[int, list[str]] = {}
-    for name, parameter in parameters.items():
+    for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     infos = {}
     for draft in drafts.values():
@@ -149,6 +138,11 @@ def _looked_through(name: str, modules: Mapping[str, nn.Module]) -> tuple[str, s
         meant = holder if isinstance(modules[holder], nn.ParameterList) else meant
         holder = holder.rpartition(".")[0]
     return meant, holder
+
+
+def _layer(index: int, draft: _Draft, infos: Mapping[str, ParameterInfo], executed: bool | None) -> Layer:
+    parameters = tuple(infos[name] for name in draft.names)
+    return Layer(index, draft.path or Structure.ROOT, kind_of(draft.module), parameters, executed)
 
 
 def first_uses(

@@ -1,7 +1,8 @@
-"""State dict -> a model without a forward pass, of which `discover` finds the layers as of any other.
+"""State dict -> layers and roles, from names and shapes alone: what `discover` reads off a live model.
 
 A state dict knows no classes. Each convolution of PyG is recognized by the names below its path, in the table of
-`adapters`; what else holds tensors itself gets a class by their shapes. Where names tell less than a model does:
+`adapters`, and takes all that is below it. Whatever else holds tensors itself is a layer. Where names tell less than a
+model does:
 
 - Convolutions with the same names: SSG reads as SG; Hypergraph and SuperGAT without attention vectors, and dense ones,
   as GCN; TAG and MixHop as Cheb; GraphConv as it is, though SAGE once had its names. Roles are the same.
@@ -17,19 +18,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gatdiag.structure.adapters import ADAPTERS, BLOCKS, weight_name
-from gatdiag.structure.discovery import in_module_order
-from gatdiag.structure.layers import Structure
+from gatdiag.structure.adapters import ADAPTERS, BLOCKS, NORM, role_of, weight_name
+from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 
 Shape: TypeAlias = tuple[int, ...]
-Parts: TypeAlias = Mapping[str, Shape | None]  # name right below a module -> shape of the tensor, None for a module
+Children: TypeAlias = Mapping[str, Shape | None]  # name right below a path -> shape of the tensor, None for a module
 
 FROBENIUS_NORM: Final = "_frobenius_norm"
 """End of the name of the buffer beside a weight that a layer divides by its norm (`remedies.weight_normalize_`)."""
@@ -42,7 +41,7 @@ _NUMBER = re.compile(r"([0-9]+)")
 _INNER: Final = ("conv_in", "conv_out", "phi")  # convolutions inside a convolution: layers of their own
 _WRAPPERS: Final = ("DirGNNConv", "AntiSymmetricConv")
 _LINEAR: Final = re.compile(r"(^|_)(lin|linear|fc)s?\d*(_|$)", re.IGNORECASE)  # names that nn.Linear alone is given
-_DEPTH: Final = 64  # modules below each other: a name of a million dots is not to take for ever
+_DEPTH: Final = 64  # modules below each other that are looked at: a name of a million dots is not to take for ever
 
 # Two weights of one attention layer that PyG stores twice when they are shared.
 _SHARED: Final = (("lin_l", "lin_r"), ("lin_src", "lin_dst"))
@@ -78,52 +77,24 @@ def find_layers(tensors: Mapping[str, Tensor]) -> Structure:
             norms.0.module.weight [4]: norm scale
             norms.0.module.bias [4]: norm shift
     """
-    return in_module_order(skeleton(tensors))
-
-
-def skeleton(tensors: Mapping[str, Tensor]) -> nn.Module:
-    """A module with these parameters and buffers, of the classes that names and shapes show.
-
-    Names that no module can have, such as those with nothing between two dots, are left out.
-    """
-    root = nn.Module()
-    known: dict[object, nn.Parameter] = {}
-    shapes: dict[str, Shape] = {}
-    for key in _in_order(tensors):
-        *path, last = key.split(".", _DEPTH)
-        if not all(path) or not last or "." in last:
-            continue
-        module: Any = root
-        for part in path:
-            module = module._modules.get(part) or module._modules.setdefault(part, nn.Module())
-        if is_buffer(key, tensors[key], tensors):
-            module._buffers[last] = tensors[key]
-        else:
-            original = tensors[_twin(key, tensors) or key]
-            module._parameters[last] = known.setdefault(_identity(original), nn.Parameter(original))
-            shapes[key] = tuple(original.shape)
-    for module in root.modules():
-        if module is not root and module._parameters and all(map(str.isdigit, module._parameters)):
-            module.__class__ = nn.ParameterList
-    parts = _parts(shapes)
-    _classify(root, "", None, parts, output_axes({path: _own(found) for path, found in parts.items()}))
-    return root
-
-
-def _parts(shapes: Mapping[str, Shape]) -> dict[str, dict[str, Shape | None]]:
-    """Path of each module -> what is right below it; of a weight that is computed from two tensors the larger shape."""
-    found: dict[str, dict[str, Shape | None]] = defaultdict(dict)
-    for name, shape in shapes.items():
-        *path, last = _meant(name).split(".")
-        for depth, part in enumerate(path):
-            found[".".join(path[:depth])].setdefault(part, None)
-        own = found[".".join(path)]
-        own[last] = max(own.get(last) or (), shape, key=len)
-    return found
-
-
-def _own(parts: Parts) -> dict[str, Shape]:
-    return {name: shape for name, shape in parts.items() if shape is not None}
+    meant = {key: _meant(key) for key, tensor in tensors.items() if not is_buffer(key, tensor, tensors)}
+    names = _names(tensors, meant)
+    running = {key.rpartition(".")[0] for key in tensors if key.endswith("running_mean")}
+    modules = _Modules([(name, tuple(tensors[key].shape)) for key, name in meant.items()], running)
+    held: dict[str, list[ParameterInfo]] = {}
+    for key, name in meant.items():
+        around = modules.layers_around(name.rpartition(".")[0])
+        for path in around:
+            held.setdefault(path, [])
+        if key in names:
+            held[around[-1]].append(_info(key, name, around[-1], modules, names[key], tuple(tensors[key].shape)))
+    return Structure(
+        tuple(
+            Layer(index, path or Structure.ROOT, modules.kind(path) or "Module", tuple(infos), None)
+            for index, (path, infos) in enumerate(_in_order(held, tensors), 1)
+        ),
+        "module",
+    )
 
 
 def by_number(name: str) -> list[tuple[int, str]]:
@@ -209,10 +180,19 @@ def _last_word(path: str) -> str:
     return next((part for part in reversed(path.split(".")) if not part.isdigit()), "")
 
 
-def _in_order(keys: Iterable[str]) -> list[str]:
+def _info(key: str, meant: str, path: str, modules: "_Modules", names: tuple[str, ...], shape: Shape) -> ParameterInfo:
+    owner = meant.rpartition(".")[0]
+    relative = meant.removeprefix(f"{path}.")
+    role = role_of(relative, len(shape), modules.kind(path), normalizes=bool(NORM.search(modules.kind(owner) or "")))
+    return ParameterInfo(key, names, role, shape, trainable=True, module=owner)
+
+
+def _in_order(layers: dict[str, list[ParameterInfo]], keys: Iterable[str]) -> Iterable[tuple[str, list[ParameterInfo]]]:
     """As in the file, which has the order of the modules; if it is sorted like text, numbers in names count instead."""
     keys = list(keys)
-    return sorted(keys, key=by_number) if keys == sorted(keys) else keys
+    if keys != sorted(keys) or keys == sorted(keys, key=by_number):
+        return layers.items()
+    return sorted(layers.items(), key=lambda item: by_number(item[0]))
 
 
 def _meant(key: str) -> str:
@@ -221,6 +201,16 @@ def _meant(key: str) -> str:
     while "." in meant and meant.rpartition(".")[2].isdigit():
         meant = meant.rpartition(".")[0]
     return meant
+
+
+def _names(tensors: Mapping[str, Tensor], meant: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """First name of each parameter -> all names of it."""
+    first: dict[object, str] = {}
+    names: dict[str, list[str]] = {}
+    for key in meant:
+        original = _twin(key, tensors) or first.setdefault(_identity(tensors[key]), key)
+        names.setdefault(original, []).append(key)
+    return {key: tuple(found) for key, found in names.items()}
 
 
 def _identity(tensor: Tensor) -> object:
@@ -234,10 +224,9 @@ def _twin(key: str, tensors: Mapping[str, Tensor]) -> str | None:
     """The weight that this one repeats, as formats that store no sharing write `share_weights` of attention layers."""
     for kept, repeated in _SHARED:
         path, found, last = key.rpartition(f"{repeated}.")
-        other = tensors.get(f"{path}{kept}.{last}") if found else None
-        if other is None or not any(f"{path}{name}" in tensors for name in ("att", "att_src", "att_l")):
-            continue
-        if _repeats(other, tensors[key]):
+        other = tensors.get(f"{path}{kept}.{last}")
+        is_attention = any(f"{path}{name}" in tensors for name in ("att", "att_src", "att_l"))
+        if found and other is not None and is_attention and _repeats(other, tensors[key]):
             return f"{path}{kept}.{last}"
     return None
 
@@ -258,13 +247,11 @@ class _Signature:
     absent: tuple[str, ...]  # names of tensors, dotted, that must not be there
     weak: bool  # it counts only where the path says "conv"
 
-    def fits(self, path: str, parts: Mapping[str, Parts]) -> bool:
-        own = parts[path]
-        if not self.required.keys() <= own.keys() <= self.allowed or (self.weak and "conv" not in path.lower()):
+    def fits(self, path: str, children: Children, modules: "_Modules") -> bool:
+        if not self.required.keys() <= children.keys() <= self.allowed or (self.weak and "conv" not in path.lower()):
             return False
-        axes_fit = all(len(own[name] or ()) == axes for name, axes in self.required.items() if axes is not None)
-        places = (_joined(path, name).rpartition(".") for name in self.absent)
-        return axes_fit and not any(last in parts.get(module, ()) for module, _, last in places)
+        axes_fit = all(len(children[name] or ()) == axes for name, axes in self.required.items() if axes is not None)
+        return axes_fit and not any(modules.has(path, name) for name in self.absent)
 
 
 def _signatures() -> tuple[_Signature, ...]:
@@ -287,52 +274,73 @@ _SIGNATURES: Final = _signatures()
 _TELLING: Final = frozenset(name for known in _SIGNATURES for name in known.required) - {"weight", "bias"}
 
 
-def _classify(
-    module: nn.Module, path: str, inside: str | None, parts: Mapping[str, Parts], axes: Mapping[str, int | None]
-) -> None:
-    """Gives a module, and all below it, the class that names and shapes show; `inside` is that of the layer around."""
-    block = _block(module, path, parts)
-    kind = block or _leaf(module, path, _own(parts[path]), axes)
-    is_layer = inside is None or (inside in _WRAPPERS and path.rpartition(".")[2] in _INNER)
-    if kind is not None and (is_layer or kind not in ADAPTERS):
-        module.__class__ = _class(kind)
-    for name, child in module.named_children():
-        _classify(child, _joined(path, name), (block if is_layer else None) or inside, parts, axes)
+class _Modules:
+    """Names below each path, and the class of what is there as far as names and shapes tell."""
 
+    def __init__(self, parameters: Iterable[tuple[str, Shape]], running: set[str]) -> None:
+        self._running = running
+        self._children: dict[str, dict[str, Shape | None]] = defaultdict(dict)
+        self._blocks: dict[str, str | None] = {}
+        for name, shape in parameters:
+            parts = name.split(".", _DEPTH)
+            for depth, part in enumerate(parts[:-1]):
+                self._children[".".join(parts[:depth])].setdefault(part, None)
+            siblings = self._children[".".join(parts[:-1])]
+            siblings[parts[-1]] = max(siblings.get(parts[-1]) or (), shape, key=len)
+        self._output_axes = output_axes({path: self._own(path) for path in self._children})
 
-@cache
-def _class(kind: str) -> type[nn.Module]:
-    """A class that goes by the name of one of the library's."""
-    return type(kind, (nn.Module,), {"__module__": "torch_geometric.nn"})
+    def layers_around(self, owner: str) -> tuple[str, ...]:
+        """Paths of the layers that a module is in: the last is its own, before it come convolutions that hold it."""
+        found: list[str] = []
+        parts = owner.split(".", _DEPTH) if owner else []
+        for depth in range(len(parts) + 1):
+            path = ".".join(parts[:depth])
+            if found and (self._block(found[-1]) not in _WRAPPERS or parts[depth - 1] not in _INNER):
+                break
+            if self._block(path):
+                found.append(path)
+        return tuple(found) or (owner,)
 
+    def kind(self, path: str) -> str | None:
+        """The class of the module at a path; None if it is not known."""
+        return self._block(path) or self._leaf(path)
 
-def _block(module: nn.Module, path: str, parts: Mapping[str, Parts]) -> str | None:
-    """The class of a module that is one layer with all that is below it."""
-    if parts[path].keys() == {"module"} and "module.running_mean" in dict(module.named_buffers()):
-        return "BatchNorm"
-    candidates = _SIGNATURES if parts[path].keys() & _TELLING else ()
-    return next((known.kind for known in candidates if known.fits(path, parts)), None)
+    def has(self, path: str, name: str) -> bool:
+        """True where there is a tensor of this dotted name below a path."""
+        module, _, last = name.rpartition(".")
+        return last in self._children.get(_joined(path, module), {})
 
+    def _block(self, path: str) -> str | None:
+        """The class of a module that is one layer with all that is below it."""
+        if path not in self._blocks:
+            children = self._children.get(path, {})
+            kind = next((known.kind for known in _SIGNATURES if known.fits(path, children, self)), None)
+            wraps = children.keys() == {"module"} and _joined(path, "module") in self._running
+            self._blocks[path] = "BatchNorm" if wraps else kind if children.keys() & _TELLING else None
+        return self._blocks[path]
 
-def _leaf(module: nn.Module, path: str, own: Mapping[str, Shape], axes: Mapping[str, int | None]) -> str | None:
-    """The class of a module by what it holds itself."""
-    if "running_mean" in module._buffers:
-        return "BatchNorm1d"
-    weight = own.get("weight", own.get("scale") if path else None)
-    if weight is None or not own.keys() <= {"weight", "scale", "bias"}:
-        return None
-    if len(weight) == 1:
-        return _vector_kind(path, own, weight)
-    return _matrix_kind(path, own, weight, axes.get(path)) if len(weight) == 2 else None
+    def _leaf(self, path: str) -> str | None:
+        """The class of a module by what it holds itself."""
+        own = self._own(path)
+        if path in self._running:
+            return "BatchNorm1d"
+        weight = own.get("weight", own.get("scale") if path else None)
+        if weight is None or not own.keys() <= {"weight", "scale", "bias"}:
+            return None
+        if len(weight) == 1:
+            return _vector_kind(path, own, weight)
+        return self._matrix_kind(path, own, weight) if len(weight) == 2 else None
 
+    def _own(self, path: str) -> dict[str, Shape]:
+        return {name: shape for name, shape in self._children.get(path, {}).items() if shape is not None}
 
-def _matrix_kind(path: str, own: Mapping[str, Shape], weight: Shape, axis: int | None) -> str:
-    if _is_embedding(path, own):
-        return "Embedding"
-    word = _last_word(path).lower()
-    names_convolution = "conv" in word and not re.search(r"mlp|nn$", word)
-    by_name = axis is None and names_convolution and own.get("bias") == weight[-1:]
-    return "GCNConv" if axis == 1 or by_name else "Linear"
+    def _matrix_kind(self, path: str, own: Mapping[str, Shape], weight: Shape) -> str:
+        if _is_embedding(path, own):
+            return "Embedding"
+        axis, word = self._output_axes.get(path), _last_word(path).lower()
+        names_convolution = "conv" in word and not re.search(r"mlp|nn$", word)
+        by_name = axis is None and names_convolution and own.get("bias") == weight[-1:]
+        return "GCNConv" if axis == 1 or by_name else "Linear"
 
 
 def _joined(path: str, name: str) -> str:

@@ -207,10 +207,9 @@ def test_lists_of_parameters_belong_to_the_module_that_has_them():
 
 
 def test_names_without_sense_are_layers_of_their_own():
-    tensors = {name: torch.zeros(2, 2) for name in ("a", "a.b.c", "0", "weight_ih", "\x1b[31m<b>")}
-    tensors |= {"c.weight_ih": torch.zeros(()), "c.weight_hh": torch.zeros(0)}
-    impossible = {name: torch.zeros(1) for name in ("", ".", "a..b", "." * 100_000, "a." * 100 + "b")}
-    structure = find_layers(tensors | impossible)
+    tensors = {name: torch.zeros(2, 2) for name in ("", ".", "a..b", "a", "a.b.c", "0", "weight_ih", "\x1b[31m<b>")}
+    tensors |= {"c.weight_ih": torch.zeros(()), "c.weight_hh": torch.zeros(0), "." * 100_000: torch.zeros(1)}
+    structure = find_layers(tensors)
     assert {info.name for info in structure.parameters} == set(tensors)
     assert len(find_layers({})) == 0
 

@@ -7,11 +7,10 @@ bytes of which file each part of each tensor was written by torch.save.
 import io
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,16 +19,18 @@ from gatdiag.checkpoint.torch_file import read_bytes, refusal, scan
 from gatdiag.errors import InputError
 from gatdiag.names import quoted
 
-Part: TypeAlias = tuple[tuple[int, ...], Callable[[], Any]]  # where it begins in a tensor, and what reads it
-
 METADATA = ".metadata"
 _LARGEST = 256 << 20  # bytes of .metadata
-_DESCRIBING = ("torch.distributed.checkpoint.metadata.", "torch.distributed.checkpoint.filesystem.")
-_PLAIN = {
-    *("torch.Size", "torch.serialization._get_layout", "collections.OrderedDict"),
-    *(f"{module}.{system}Path" for module in ("pathlib", "pathlib._local") for system in ("Posix", "Windows")),
-    *(f"torch.{name}" for name, value in vars(torch).items() if isinstance(value, torch.dtype)),
+_MODULE = "torch.distributed.checkpoint"
+_CLASSES = {
+    *(f"{_MODULE}.metadata.{name}" for name in ("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties")),
+    *(f"{_MODULE}.metadata.{name}" for name in ("TensorStorageMetadata", "BytesStorageMetadata")),
+    *(f"{_MODULE}.metadata.{name}" for name in ("ChunkStorageMetadata", "_MEM_FORMAT_ENCODING")),
+    *(f"{_MODULE}.filesystem.{name}" for name in ("_StorageInfo", "_StoragePrefix")),
+    *("torch.Size", "torch.serialization._get_layout", "pathlib.PosixPath", "pathlib.WindowsPath"),
+    *("pathlib._local.PosixPath", "pathlib._local.WindowsPath", "collections.OrderedDict"),
 }
+_DTYPES = {f"torch.{name}" for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 
 
 class _Object:
@@ -50,7 +51,7 @@ class _Unpickler(pickle._Unpickler):  # the one in Python, which allocates nothi
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
-        if not full.startswith(_DESCRIBING) and full not in _PLAIN:
+        if full not in _CLASSES and full not in _DTYPES:
             raise refusal([full])
         return {"torch.Size": tuple, "collections.OrderedDict": OrderedDict}.get(full) or type(name, (_Object,), {})
 
@@ -84,16 +85,24 @@ def _metadata(path: Path) -> _Object:
     return described
 
 
-def _read(file: Path, offset: int, length: int) -> Any:
-    with file.open("rb") as opened:
-        opened.seek(offset)
-        return read_bytes(opened.read(length))
+@dataclass(frozen=True)
+class _Part:
+    """A part of a tensor: where it begins in that, and where it is."""
+
+    begins: tuple[int, ...]
+    file: Path
+    offset: int
+    length: int
+
+    def read(self) -> Any:
+        with self.file.open("rb") as file:
+            file.seek(self.offset)
+            return read_bytes(file.read(self.length))
 
 
-def _parts(folder: Path, described: _Object) -> dict[str, list[Part]]:
+def _parts(folder: Path, described: _Object) -> dict[str, list[_Part]]:
     """Name -> its parts, which lie in files of the folder, and together take no more bytes than these have."""
-    parts: dict[str, list[Part]] = {}
-    taken = 0
+    parts: dict[str, list[_Part]] = {}
     for index, place in described.storage_data.items():
         if not isinstance(index, _Object) or not isinstance(place, _Object) or not isinstance(index.fqn, str):
             raise InputError("its .metadata does not say where the tensors are")
@@ -107,30 +116,30 @@ def _parts(folder: Path, described: _Object) -> dict[str, list[Part]]:
             raise InputError(f"its file {quoted(name)} is missing")
         if not (type(offset) is type(length) is int and 0 <= offset <= offset + length <= file.stat().st_size):
             raise InputError(f"its file {quoted(name)} was cut off: a part of it is missing")
-        parts.setdefault(index.fqn, []).append((index.offset or (), partial(_read, file, offset, length)))
-        taken += length
-    if taken > sum(file.stat().st_size for file in folder.iterdir() if file.is_file()):
+        parts.setdefault(index.fqn, []).append(_Part(index.offset or (), file, offset, length))
+    held = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    if sum(part.length for found in parts.values() for part in found) > held:
         raise InputError("its .metadata puts several tensors at the same place")
     return parts
 
 
-def _value(name: Any, entry: Any, parts: list[Part]) -> Any:
+def _value(name: Any, entry: Any, parts: list[_Part]) -> Any:
     kind = type(entry).__name__
     if kind == "BytesStorageMetadata" and len(parts) == 1:
-        return parts[0][1]()
+        return parts[0].read()
     if kind != "TensorStorageMetadata" or not parts:
         raise InputError(f"{quoted(name)} is nowhere in its files")
-    size, pieces = entry.size, {begins: read() for begins, read in parts}
-    if not all(isinstance(piece, Tensor) for piece in pieces.values()):
+    size, pieces = entry.size, [part.read() for part in parts]
+    if not all(isinstance(piece, Tensor) for piece in pieces):
         raise InputError(f"{quoted(name)} is not a tensor where it should be one")
-    first, held = next(iter(pieces.values())), sum(piece.numel() for piece in pieces.values())
-    if len(parts) == 1 and tuple(first.shape) == size:
-        return first.detach()
-    if prod(size) != held or len(pieces) < len(parts):
+    if len(pieces) == 1 and tuple(pieces[0].shape) == size:
+        return pieces[0].detach()
+    held = sum(piece.numel() for piece in pieces)
+    if prod(size) != held or len({part.begins for part in parts}) < len(parts):
         raise InputError(f"the parts of {quoted(name)} hold {held:,} numbers: expected those of shape {quoted(size)}")
-    whole = torch.zeros(size, dtype=first.dtype)
-    for begins, piece in pieces.items():
-        place = tuple(slice(begin, begin + length) for begin, length in zip(begins, piece.shape, strict=True))
+    whole = torch.zeros(size, dtype=pieces[0].dtype)
+    for part, piece in zip(parts, pieces, strict=True):
+        place = tuple(slice(begin, begin + length) for begin, length in zip(part.begins, piece.shape, strict=True))
         whole[place].copy_(piece.detach())
     return whole
 

@@ -20,6 +20,7 @@ from gatdiag.remedies.balance import (
     preserving_factor,
     scale_,
     squared_norm_of_stack,
+    squared_sides,
 )
 from gatdiag.remedies.fresh import (
     LAID_OUT,
@@ -282,7 +283,14 @@ def _balance_stack_(
     if squared_norm is None and neurons:
         passing = squared_norm_of_stack(model, structure, in_reverse=recipe.in_reverse)
         squared_norm = passing * recipe.squared_norm / 2
-    balance_(weights, neurons, squared_norm or 2.0, in_reverse=recipe.in_reverse, vectors=vectors)
+    left = balance_(weights, neurons, squared_norm or 2.0, in_reverse=recipe.in_reverse, vectors=vectors)
+    if left is not None:
+        into, out = squared_sides(weights, left)
+        raise ModelError(
+            f"Expected weights that can be scaled until each neuron balances, but the neuron of {left[0]} has a "
+            f"squared norm of {into:.3g} leading in and {out:.3g} leading out. Give the inputs of a forward pass "
+            "too, or use a scheme that is not balanced."
+        )
 
 
 def _laws(model: nn.Module, structure: Structure, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:

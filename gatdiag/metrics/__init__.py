@@ -9,6 +9,7 @@ What is exported is what a recorder, a series of checkpoints and remedies comput
 - `cosine_distance`: MAD
 - `rank`: effective and numerical rank
 - `attention`: entropy of attention
+- `lipschitz`: bounds on how far gradients can grow through attention with LipschitzNorm
 
 A metric of a layer's output that is not in the pass that `smoothing` makes is a function of X, or of X and the edges;
 one of a weight matrix is a function of W. Its name stands in its file's ``__all__``; what else it takes to be recorded
@@ -25,11 +26,12 @@ The same everywhere:
 - Of several graphs in one batch, or of some nodes only, give the rows of each.
 """
 
-from gatdiag.metrics import attention, change, cosine_distance, dirichlet, norm, rank, smoothing
+from gatdiag.metrics import attention, change, cosine_distance, dirichlet, lipschitz, norm, rank, smoothing
 from gatdiag.metrics.attention import *
 from gatdiag.metrics.change import *
 from gatdiag.metrics.cosine_distance import *
 from gatdiag.metrics.dirichlet import *
+from gatdiag.metrics.lipschitz import *
 from gatdiag.metrics.norm import *
 from gatdiag.metrics.rank import *
 from gatdiag.metrics.smoothing import *
@@ -42,3 +44,4 @@ __all__ += dirichlet.__all__
 __all__ += cosine_distance.__all__
 __all__ += rank.__all__
 __all__ += attention.__all__
+__all__ += lipschitz.__all__

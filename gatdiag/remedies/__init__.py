@@ -1,7 +1,7 @@
 """Remedies: what is done to a model so that it trains.
 
 - `applied`: what a remedy did, and the way back: `changes`, `undo()`
-- `lipschitz_norm`: divide the scores of attention (LipschitzNorm)
+- `lipschitz_norm`: divide the scores of attention (LipschitzNorm), and what bound that guarantees
 - `lipschitz_layers`: how PyG's attention layers then compute their scores
 - `weight_norm`: keep the norm of weight matrices at a chosen number
 - `insertion`: normalization layers and skip connections, put into a model that exists
@@ -21,7 +21,7 @@ from gatdiag.remedies.fresh import SCHEMES, Scheme
 from gatdiag.remedies.initialize import Initialized, initialize_
 from gatdiag.remedies.insertion import Skip, insert_after_
 from gatdiag.remedies.leaky import leaky_relu_
-from gatdiag.remedies.lipschitz_norm import lipschitz_normalize_
+from gatdiag.remedies.lipschitz_norm import lipschitz_bound, lipschitz_normalize_
 from gatdiag.remedies.rebalance import Rebalanced, rebalance_
 from gatdiag.remedies.schedule import Rebalance
 from gatdiag.remedies.weight_norm import weight_normalize_
@@ -38,6 +38,7 @@ __all__ = [
     "initialize_",
     "insert_after_",
     "leaky_relu_",
+    "lipschitz_bound",
     "lipschitz_normalize_",
     "rebalance_",
     "weight_normalize_",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, TransformerConv
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.remedies.lipschitz_norm import lipschitz_normalize_
+from gatdiag.remedies.lipschitz_norm import lipschitz_bound, lipschitz_normalize_
 
 LAYERS = {
     "GAT": lambda **options: GATConv(4, 3, **options),
@@ -37,41 +37,6 @@ def jacobian_norm(layer, x):
     return torch.linalg.matrix_norm(jacobian.reshape(-1, x.numel()), 2)
 
 
-def bound_of(layer):
-    """Upper bound L of a normalized layer on EDGES, ||f(X) - f(Y)||_F <= L ||X - Y||_F.
-
-    With L_i the theorem's bound of target i in what the layer's weights make of its input, N(i) its neighbors,
-
-        L^2 <= max_j ( s^2 sum_{i: j in N(i)} L_i^2 + t^2 L_j^2 )
-
-    for each head, where s is the norm of the weights of what is averaged (and of keys), t that of the weights of the
-    target's features or queries. Squares of concatenated heads add up; of averaged heads it is the mean.
-    """
-    pairs = [(source, node) for node in range(6) for source, _ in neighbors(layer, node)]
-    degree = torch.tensor([sum(target == node for _, target in pairs) for node in range(6)])
-    theorem = math.exp(layer.lipschitz_alpha) / degree.double().sqrt() + math.sqrt(8) * layer.lipschitz_alpha
-    squares = torch.where(degree > 0, theorem, 0.0).square()
-    received = torch.stack([sum(squares[target] for source, target in pairs if source == node) for node in range(6)])
-    sources, own = weight_norms(layer)
-    heads = (sources.square()[:, None] * received + own.square()[:, None] * squares).amax(1).sqrt()
-    skips = [skip for name in ("res", "lin_skip") if (skip := getattr(layer, name, None)) is not None]
-    whole = torch.linalg.vector_norm(heads) if layer.concat else heads.mean()
-    return whole + sum(torch.linalg.matrix_norm(skip.weight.detach(), 2) for skip in skips)
-
-
-def weight_norms(layer):
-    """(heads,) each: of what moves with a neighbor, and with the target."""
-
-    def norm(linear):
-        return torch.linalg.matrix_norm(linear.weight.detach().view(layer.heads, layer.out_channels, -1), 2)
-
-    if isinstance(layer, TransformerConv):
-        return torch.hypot(norm(layer.lin_key), norm(layer.lin_value)), norm(layer.lin_query)
-    if isinstance(layer, GATv2Conv):
-        return norm(layer.lin_l), norm(layer.lin_r)
-    return norm(layer.lin or layer.lin_src), norm(layer.lin or layer.lin_dst)
-
-
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize(("heads", "concat"), [(1, True), (2, True), (2, False)])
 def test_no_gradient_grows_more_than_the_bound_allows(kind, heads, concat):
@@ -79,7 +44,7 @@ def test_no_gradient_grows_more_than_the_bound_allows(kind, heads, concat):
     x = torch.randn(6, 4, dtype=torch.float64)
     wild = max(jacobian_norm(layer, scale * x) for scale in (1.0, 10.0, 30.0))
     with lipschitz_normalize_(layer, alpha=1.0):
-        bound = bound_of(layer)
+        bound = lipschitz_bound(layer, EDGES, 6)
         largest = max(jacobian_norm(layer, scale * x) for scale in (1e-3, 1.0, 10.0, 1e3))
     assert largest <= bound
     assert largest < wild  # or the test would show nothing
@@ -90,10 +55,10 @@ def test_the_bound_holds_for_any_alpha_and_is_that_of_a_mean_for_none(alpha):
     layer = layer_of("GAT", heads=1)
     x = torch.randn(6, 4, dtype=torch.float64)
     lipschitz_normalize_(layer, alpha=alpha)
-    assert jacobian_norm(layer, 5 * x) <= bound_of(layer)
+    assert jacobian_norm(layer, 5 * x) <= lipschitz_bound(layer, EDGES, 6)
     layer.lipschitz_alpha = 1e-12
     mean = jacobian_norm(layer, x)
-    assert mean <= bound_of(layer) <= 3 * mean
+    assert mean <= lipschitz_bound(layer, EDGES, 6) <= 3 * mean
 
 
 def neighbors(layer, node):
@@ -274,6 +239,9 @@ def test_sparse_adjacency(kind, to_sparse):
     lipschitz_normalize_(layer)
     transposed = to_sparse(torch.zeros(6, 6).index_put((EDGES[1], EDGES[0]), torch.ones(9)))
     torch.testing.assert_close(layer(x, transposed), layer(x, EDGES))
+    assert lipschitz_bound(layer, transposed, 6) == lipschitz_bound(layer, EDGES, 6)
+    with pytest.raises(InputError, match=r"shape \(2, edges\) or a sparse adjacency matrix, got \(6, 6\)"):
+        lipschitz_bound(layer, transposed.to_dense(), 6)
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -332,3 +300,12 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed():
     lipschitz_normalize_(layer)
     with pytest.raises(ModelError, match="the model is normalized already"):
         lipschitz_normalize_(layer)
+    with pytest.raises(ModelError, match="Expected a layer normalized in mode 'paper'"):
+        lipschitz_bound(GATConv(4, 4), EDGES, 6)
+    for edges, nodes, message in (
+        (EDGES, int(EDGES.max()), f"got {int(EDGES.max())} for node {int(EDGES.max())}"),
+        (EDGES, -1, "a whole number from 1, got -1"),
+        (EDGES.float(), 6, "the numbers of nodes, got torch.float32"),
+    ):
+        with pytest.raises(InputError, match=message):
+            lipschitz_bound(layer, edges, nodes)

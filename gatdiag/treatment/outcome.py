@@ -15,8 +15,8 @@ from gatdiag.run import Run
 from gatdiag.summary import accuracies, logged, loss_name, split
 
 NOTHING: Final = "There is nothing to treat"
-_POINTS: Final = 0.05  # of a score: five points
-_SHARE: Final = 0.1  # of a loss
+POINTS: Final = 0.05  # of a score: five points
+SHARE: Final = 0.1  # of a loss
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Yardstick:
 
     def helped(self, gains: Sequence[float]) -> bool:
         """Better by 5 points, or a tenth of the loss, on average, and worse by as much for no seed."""
-        least = _POINTS if self.is_score else _SHARE
+        least = POINTS if self.is_score else SHARE
         return bool(gains) and sum(gains) / len(gains) >= least and min(gains) > -least
 
 

@@ -112,13 +112,13 @@ class Trial:
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the values over seeds; NaN for one seed."""
-        return stdev(self.values) if len(self.values) > 1 else math.nan
+        """Standard deviation of the values over seeds; NaN for one seed, or if one value is."""
+        return stdev(self.values) if len(self.values) > 1 and math.isfinite(self.mean) else math.nan
 
     @property
     def told(self) -> str:
         """Mean and spread of the values in words; "" if there is none."""
-        spread = f" ± {self.spread:.3g}" if len(self.values) > 1 else ""
+        spread = "" if math.isnan(self.spread) else f" ± {self.spread:.3g}"
         return f"{self.mean:.3g}{spread}" if self.values else ""
 
 

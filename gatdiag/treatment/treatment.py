@@ -86,7 +86,7 @@ def treat(
         ('lr-too-small', True)
     """
     known, given, place = _seeds(seeds), _given(remedy), Path(folder).absolute()  # the loop may change directories
-    if not callable(make_model) or not callable(train):
+    if not callable(make_model) or isinstance(make_model, nn.Module) or not callable(train):
         raise InputError(
             f"Expected functions make_model() and train(model, recorder), got {make_model!r:.60} and {train!r:.60}"
         )
@@ -106,7 +106,7 @@ def treat(
 
 def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     known = tuple(seeds) if isinstance(seeds, Iterable) else ()
-    fits = all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in known)
+    fits = all(type(seed) is int and 0 <= seed < 2**32 for seed in known)
     if not known or not fits or len({*known}) < len(known):
         raise InputError(f"seeds: expected different whole numbers from 0 to 2**32 - 1, got {seeds!r}")
     return known
@@ -115,7 +115,8 @@ def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 def _given(remedy: str | Action | Sequence[Action] | None) -> str | tuple[Action, ...] | None:
     if remedy is None or isinstance(remedy, str):
         return remedy
-    actions = (remedy,) if isinstance(remedy, Action) else tuple(remedy)
+    given = (remedy,) if isinstance(remedy, Action) else remedy
+    actions = tuple(given) if isinstance(given, Iterable) else ()
     if not actions or not all(isinstance(action, Action) for action in actions):
         raise InputError(f"remedy: expected the code of a finding or gatdiag.treatment.Action, got {remedy!r}")
     if unknown := [action.name for action in actions if action.name not in ACTIONS]:

@@ -20,9 +20,10 @@ from gatdiag.names import listed
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
+from gatdiag.structure.replica import refuse_uninitialized
 from gatdiag.treatment.actions import ACTIONS, Dose, apply
 from gatdiag.treatment.outcome import Treatment, Trial, Yardstick, result, yardstick
-from gatdiag.treatment.page import write_page
+from gatdiag.treatment.page import PAGE, write_page
 from gatdiag.watching import watch
 
 MakeModel = Callable[[], nn.Module]
@@ -94,6 +95,8 @@ def treat(
         raise InputError(f"before: expected a run for each of {len(known)} seeds, got {len(before)}")
     if not (before or overwrite) and place.is_dir() and any(place.iterdir()):
         raise InputError(f"{place} is not empty: give another folder, or say overwrite=True to replace the treatment")
+    if overwrite:
+        (place / PAGE).unlink(missing_ok=True)  # which would tell of other runs than are there, should this be killed
     session = _Session(make_model, train, inputs, known, place, overwrite, on_progress or (lambda _: None))
     try:
         done = session.run(given, [load(place) for place in before])
@@ -248,6 +251,7 @@ class _Session:
         """The factory gives the same model each time."""
         if not isinstance(model, nn.Module):
             raise InputError(f"make_model() returned {type(model).__name__}, expected a torch.nn.Module")
+        refuse_uninitialized(model)
         if self.last_model is not None and self.last_model() is model:
             raise InputError(
                 "make_model() returned the same model again, which is trained already: build a new one at each call"

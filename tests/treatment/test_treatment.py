@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from gatdiag.diagnosis import Action, Diagnosis, Finding
-from gatdiag.errors import InputError
+from gatdiag.errors import InputError, ModelError
 from gatdiag.treatment import Trial, treat
 from gatdiag.treatment.treatment import _on_top
 from tests.treatment.loops import Silent, X, Y, loop, make
@@ -164,6 +164,24 @@ def test_seeds_are_different_numbers(tmp_path, seeds):
 def test_what_is_no_remedy_and_no_factory_is_one_line(tmp_path, given):
     with pytest.raises(InputError, match=r"expected|Expected"):
         treat(**{"make_model": make, "train": loop(), "seeds": (0,), "folder": tmp_path / "t", **given})
+
+
+def test_a_lazy_model_is_one_line(tmp_path):
+    with pytest.raises(ModelError, match="is lazy"):
+        treat(lambda: nn.LazyLinear(2), loop(), seeds=(0,), folder=tmp_path / "t")
+
+
+def test_the_page_of_a_treatment_that_is_replaced_is_gone_before_its_runs_are(tmp_path):
+    page = tmp_path / "t" / "treatment.html"
+    treat(make, loop(0.3), seeds=(0,), folder=tmp_path / "t")
+    assert page.is_file()
+
+    def train(model, recorder):
+        assert not page.exists()
+        loop(0.3)(model, recorder)
+
+    treat(make, train, seeds=(0,), folder=tmp_path / "t", overwrite=True)
+    assert page.is_file()
 
 
 def test_losses_of_nan_from_several_seeds_are_told_and_treated(tmp_path):

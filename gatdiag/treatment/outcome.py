@@ -54,8 +54,11 @@ class Yardstick:
 
 
 def yardstick(run: Run) -> Yardstick | None:
-    """The validation score, else another score, else the validation loss, else the loss; None if nothing was logged."""
-    known = accuracies(run)
+    """The validation score, else another score, else the validation loss, else the loss; None if nothing was logged.
+
+    A score that is always NaN is none.
+    """
+    known = {of: name for of, name in accuracies(run).items() if np.isfinite(logged(run, name).to_numpy(float)).any()}
     name = next((known[of] for of in ("val", "test", "train") if of in known), None)
     if name is not None:
         return Yardstick(name, True)

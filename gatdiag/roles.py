@@ -14,3 +14,5 @@ BIAS: Final[Role] = "bias"
 SCALE: Final[Role] = "norm scale"
 SHIFT: Final[Role] = "norm shift"
 OTHER: Final[Role] = "other"  # gates, exponents, temperatures, mixing coefficients
+
+STACKED: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # kinds of which a stack is known without inputs

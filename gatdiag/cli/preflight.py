@@ -16,7 +16,7 @@ import typer
 from gatdiag.cli.diagnose import end, print_diagnosis
 from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Factory, FailOn, Inputs, Level, Root, Transform
 from gatdiag.cli.printing import print_document
-from gatdiag.errors import InputError
+from gatdiag.errors import GatdiagError, InputError, ModelError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,7 +66,12 @@ def preflight(
         if of_output is None:
             raise InputError("--inputs come without labels: give --loss PACKAGE.MODULE:FUNCTION")
         made = None if optimizer is None else _optimizer(optimizer, case.model, settings)
-        diagnosis = look_ahead(case.model, *case.args, loss=of_output, optimizer=made, **case.kwargs)
+        try:
+            diagnosis = look_ahead(case.model, *case.args, loss=of_output, optimizer=made, **case.kwargs)
+        except GatdiagError:
+            raise
+        except Exception as error:
+            raise ModelError(f"the rehearsal of {factory} raised {type(error).__name__}: {error}") from error
     if as_json:
         print_document({"version": 1, "model": factory, "inputs": case.source, **diagnosis.document()})
     else:

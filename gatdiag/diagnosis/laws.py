@@ -35,6 +35,8 @@ def law_broken(facts: Facts) -> Finding | str | None:
         return "no conservation laws were recorded"
     if (dtype := facts.run.meta["dtype"]) in ("bfloat16", "float16"):
         return f"weights of {dtype} are rounded at each step, which moves c further than is predicted"
+    if facts.signals.get("is_rough"):
+        return "gradients are of mixed precision, and rounding them moves c further than is predicted"
     step = int(facts.run.neurons["step"].iloc[-1])
     rows = facts.run.neurons[facts.run.neurons["step"] == step]
     error = relative_to_weights(facts.run, rows, rows["c"] - rows["predicted_c"])

@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from gatdiag.diagnosis.facts import Facts, matrices
 from gatdiag.diagnosis.finding import Action, Remedy
-from gatdiag.roles import ATTENTION
+from gatdiag.roles import ATTENTION, STACKED
 
 _DEEP_RATE: Final = 0.04  # of Adam, over the number of layers, for deep attention networks
 _SHOWN = ("lr", "momentum", "weight_decay")
-_STACKED: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # kinds that `initialize_` balances without inputs
 
 
 def optimizer(facts: Facts, **changed: float) -> str:
@@ -52,7 +51,7 @@ def scaled_rate(facts: Facts, lr: float) -> Remedy:
 
 def balanced(facts: Facts) -> Remedy:
     """Fresh balanced weights, before training; by the model's own laws where it is no plain stack."""
-    with_inputs = facts.has_streams or any(layer.get("kind") not in _STACKED for layer in facts.layers)
+    with_inputs = facts.has_streams or any(layer.get("kind") not in STACKED for layer in facts.layers)
     given = f", {', '.join(_arguments(facts))}" if with_inputs else ""
     settings = {"scheme": "balanced_orthogonal", **({"with_inputs": True} if with_inputs else {})}
     line = f'gatdiag.remedies.initialize_(model, "balanced_orthogonal"{given})  # before training'

@@ -57,7 +57,7 @@ def _finding(facts: Facts, shares: dict[str, float], first: dict[Any, int], what
         return None
     worst = max(dead, key=shares.__getitem__)
     since = int(first[worst])
-    start = "from the start" if since <= 1 else f"since step {since:,}"
+    start = "from the start" if since == 0 else f"since step {since:,}"
     return facts.found(
         "dead-units",
         f"{percent(shares[worst])} of the {what}, {start}, in layer {listed(map(short, dead[:3]))}: behind a ReLU "

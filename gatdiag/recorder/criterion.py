@@ -16,6 +16,8 @@ _FITS: Final = 1e-2  # misfit relative to dL/dout
 _CLEARLY: Final = 10.0  # times better than all else, roundings apart, a loss fits that squashes twice: near o = 0,
 # and of one row with one or two entries, it is alike to one that does it once
 _EXACTLY: Final = 1e3  # roundings; a loss that squashes twice fits to these, and others come near by chance
+_ROWS: Final = 3  # that carry the gradient: with fewer, any loss may fit one that squashes twice by chance
+_CARRIES: Final = 0.1  # of the largest row's norm
 _MOST: Final = 5000  # rows whose labels are looked at
 _SOME: Final = 500  # of these, whose gradient is compared with that of losses
 _CHUNK: Final = 2**18  # entries that fit into a cache
@@ -79,7 +81,9 @@ def criterion(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
     rare = (*TWICE, *_UNNAMED)
     best = min(misfits, key=lambda name: _CLEARLY * max(misfits[name], rounding) if name in rare else misfits[name])
     fits = min(_FITS, _EXACTLY * rounding) if best in TWICE else _FITS
-    if best in _UNNAMED or not misfits[best] < fits:
+    sizes = g[:_SOME].norm(dim=1)
+    is_chance = best in TWICE and int((sizes > _CARRIES * sizes.max()).sum()) < _ROWS
+    if best in _UNNAMED or is_chance or not misfits[best] < fits:
         return "", misfits[best], None
     return best, misfits[best], _labels(best, g)
 

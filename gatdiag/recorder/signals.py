@@ -129,7 +129,12 @@ class Signals:
             elif id(leaf) not in inputs:
                 self._foreign.append(weakref.ref(leaf))
         unreached = sorted({*own.values()} - reached)
-        self._graph = {"has_graph": o.grad_fn is not None, "unreached": unreached, "foreign_leaves": 0}
+        self._graph = {
+            "has_graph": o.grad_fn is not None,
+            "unreached": unreached,
+            "foreign_leaves": 0,
+            "is_rough": o.dtype.itemsize < 4 or torch.is_autocast_enabled(o.device.type),
+        }
         self._has_changed = True
 
     def _on_output_gradient(self, o: Tensor, gradient: Tensor, step: int) -> None:

@@ -16,14 +16,13 @@ from torch.nn.modules import module as module_hooks
 from gatdiag.errors import ModelError
 from gatdiag.laws import Term
 from gatdiag.laws.outputs import floating_tensors
-from gatdiag.roles import SCALE
+from gatdiag.roles import SCALE, STACKED
 from gatdiag.structure import Layer, Replica, Structure, discover, replicate
 from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, path_of, stack_layer
 
 # The terms of a neuron's law: weights that lead into it have positive exponents, those that lead out of it negative.
 Neuron: TypeAlias = tuple[Term, ...]
 
-KINDS: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # of which a stack is known without inputs
 _WAY_OUT: Final = "Give the inputs of a forward pass too, so that the model's own laws say what leads where."
 _TOLERANCE: Final = 1e-6  # of c relative to its terms; rounding in float32 leaves about 1e-7
 _PASSES: Final = 12
@@ -41,7 +40,7 @@ def neurons_of_stack(model: nn.Module, structure: Structure) -> tuple[Neuron, ..
     are averaged, neuron i has row i of each head. Biases, which are zero at the beginning, are left out.
 
     Raises:
-        ModelError: A layer is of another kind than `KINDS`, or the widths do not follow each other.
+        ModelError: A layer is of another kind than `STACKED`, or the widths do not follow each other.
     """
     links = _links(model, structure)
     return tuple(
@@ -91,9 +90,9 @@ def _link(model: nn.Module, layer: Layer) -> StackLayer:
         found = stack_layer(layer)
     except NotPlainError:
         found = None
-    if found is None or layer.kind not in KINDS or len({info.shape for info in found.matrices}) != 1:
+    if found is None or layer.kind not in STACKED or len({info.shape for info in found.matrices}) != 1:
         raise ModelError(
-            f"Expected a stack of {', '.join(KINDS)} layers without edge features or targets of their own, but "
+            f"Expected a stack of {', '.join(STACKED)} layers without edge features or targets of their own, but "
             f"{layer.name} is a {layer.kind} with {', '.join(info.name for info in layer.parameters)}. {_WAY_OUT}"
         )
     conv = model.get_submodule(path_of(layer))

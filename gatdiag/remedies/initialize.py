@@ -12,7 +12,6 @@ from gatdiag.laws import Exclusion, Law, Laws, find_laws
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.remedies.applied import Applied, refuse_without_values
 from gatdiag.remedies.balance import (
-    KINDS,
     Neuron,
     balance_,
     ends,
@@ -35,7 +34,7 @@ from gatdiag.remedies.fresh import (
 from gatdiag.remedies.least_norm import balancing
 from gatdiag.remedies.orbit import multiply_
 from gatdiag.remedies.weight_norm import is_rewritten
-from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE
+from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE, STACKED
 from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrapped
 from gatdiag.structure.isolation import preserved_random_state
 
@@ -312,7 +311,7 @@ def _neurons(laws: Laws) -> tuple[Neuron, ...]:
         reasons = "; ".join(map(str, laws.excluded)) or "one layer only"
         raise ModelError(
             f"Expected a model whose neurons have laws, got one without ({reasons}). Leave the inputs out to take it "
-            f"for a stack of {', '.join(KINDS)} layers in module order, or use xavier or kaiming as they are."
+            f"for a stack of {', '.join(STACKED)} layers in module order, or use xavier or kaiming as they are."
         )
     return neurons
 

@@ -45,6 +45,7 @@ _SIGNALS: dict[str, Any] = {
     "zero_inputs?": {"*": {"first": _NUMBER, "since": (_STEP, None), "last": _NUMBER}},
     "unreached?": [str],
     "foreign_leaves?": _STEP,
+    "is_rough?": bool,
 }
 _SHAPE: dict[str, Any] = {
     "schema": int,

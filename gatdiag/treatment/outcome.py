@@ -15,8 +15,8 @@ from gatdiag.run import Run
 from gatdiag.summary import accuracies, logged, loss_name, split
 
 NOTHING: Final = "There is nothing to treat"
-_POINTS: Final = 0.05  # of a score: five points
-_SHARE: Final = 0.1  # of a loss
+POINTS: Final = 0.05  # of a score: five points
+SHARE: Final = 0.1  # of a loss
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,16 @@ class Yardstick:
 
     def helped(self, gains: Sequence[float]) -> bool:
         """Better by 5 points, or a tenth of the loss, on average, and worse by as much for no seed."""
-        least = _POINTS if self.is_score else _SHARE
+        least = POINTS if self.is_score else SHARE
         return bool(gains) and sum(gains) / len(gains) >= least and min(gains) > -least
 
 
 def yardstick(run: Run) -> Yardstick | None:
-    """The validation score, else another score, else the validation loss, else the loss; None if nothing was logged."""
-    known = accuracies(run)
+    """The validation score, else another score, else the validation loss, else the loss; None if nothing was logged.
+
+    A score that is always NaN is none.
+    """
+    known = {of: name for of, name in accuracies(run).items() if np.isfinite(logged(run, name).to_numpy(float)).any()}
     name = next((known[of] for of in ("val", "test", "train") if of in known), None)
     if name is not None:
         return Yardstick(name, True)
@@ -112,13 +115,13 @@ class Trial:
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the values over seeds; NaN for one seed."""
-        return stdev(self.values) if len(self.values) > 1 else math.nan
+        """Standard deviation of the values over seeds; NaN for one seed, or if one value is."""
+        return stdev(self.values) if len(self.values) > 1 and math.isfinite(self.mean) else math.nan
 
     @property
     def told(self) -> str:
         """Mean and spread of the values in words; "" if there is none."""
-        spread = f" ± {self.spread:.3g}" if len(self.values) > 1 else ""
+        spread = "" if math.isnan(self.spread) else f" ± {self.spread:.3g}"
         return f"{self.mean:.3g}{spread}" if self.values else ""
 
 

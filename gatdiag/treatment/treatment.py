@@ -20,9 +20,10 @@ from gatdiag.names import listed
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
+from gatdiag.structure.replica import refuse_uninitialized
 from gatdiag.treatment.actions import ACTIONS, Dose, apply
 from gatdiag.treatment.outcome import Treatment, Trial, Yardstick, result, yardstick
-from gatdiag.treatment.page import write_page
+from gatdiag.treatment.page import PAGE, write_page
 from gatdiag.watching import watch
 
 MakeModel = Callable[[], nn.Module]
@@ -86,7 +87,7 @@ def treat(
         ('lr-too-small', True)
     """
     known, given, place = _seeds(seeds), _given(remedy), Path(folder).absolute()  # the loop may change directories
-    if not callable(make_model) or not callable(train):
+    if not callable(make_model) or isinstance(make_model, nn.Module) or not callable(train):
         raise InputError(
             f"Expected functions make_model() and train(model, recorder), got {make_model!r:.60} and {train!r:.60}"
         )
@@ -94,6 +95,8 @@ def treat(
         raise InputError(f"before: expected a run for each of {len(known)} seeds, got {len(before)}")
     if not (before or overwrite) and place.is_dir() and any(place.iterdir()):
         raise InputError(f"{place} is not empty: give another folder, or say overwrite=True to replace the treatment")
+    if overwrite:
+        (place / PAGE).unlink(missing_ok=True)  # which would tell of other runs than are there, should this be killed
     session = _Session(make_model, train, inputs, known, place, overwrite, on_progress or (lambda _: None))
     try:
         done = session.run(given, [load(place) for place in before])
@@ -106,7 +109,7 @@ def treat(
 
 def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     known = tuple(seeds) if isinstance(seeds, Iterable) else ()
-    fits = all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in known)
+    fits = all(type(seed) is int and 0 <= seed < 2**32 for seed in known)
     if not known or not fits or len({*known}) < len(known):
         raise InputError(f"seeds: expected different whole numbers from 0 to 2**32 - 1, got {seeds!r}")
     return known
@@ -115,7 +118,8 @@ def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 def _given(remedy: str | Action | Sequence[Action] | None) -> str | tuple[Action, ...] | None:
     if remedy is None or isinstance(remedy, str):
         return remedy
-    actions = (remedy,) if isinstance(remedy, Action) else tuple(remedy)
+    given = (remedy,) if isinstance(remedy, Action) else remedy
+    actions = tuple(given) if isinstance(given, Iterable) else ()
     if not actions or not all(isinstance(action, Action) for action in actions):
         raise InputError(f"remedy: expected the code of a finding or gatdiag.treatment.Action, got {remedy!r}")
     if unknown := [action.name for action in actions if action.name not in ACTIONS]:
@@ -247,6 +251,7 @@ class _Session:
         """The factory gives the same model each time."""
         if not isinstance(model, nn.Module):
             raise InputError(f"make_model() returned {type(model).__name__}, expected a torch.nn.Module")
+        refuse_uninitialized(model)
         if self.last_model is not None and self.last_model() is model:
             raise InputError(
                 "make_model() returned the same model again, which is trained already: build a new one at each call"

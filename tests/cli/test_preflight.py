@@ -19,6 +19,7 @@ def preflight(monkeypatch):
     module = ModuleType("shelf")
     module.good = lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
     module.bad = lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3), nn.Softmax(1))
+    module.narrow = lambda: nn.Linear(3, 3)
     module.inputs, module.loss = lambda: (X,), lambda out: F.cross_entropy(out, Y)
     monkeypatch.setitem(sys.modules, "shelf", module)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -67,6 +68,7 @@ def test_an_optimizer_has_the_weight_decay_that_is_given(preflight, monkeypatch)
         (["shelf:good", *GIVEN, "--optimizer", "SGD", "--lr", "-1"], "--optimizer SGD: Invalid learning rate: -1.0"),
         (["shelf:good", *GIVEN, "--fail-on", "x"], "'x' is not one of"),
         (["shelf:nothing"], "'shelf:nothing' does not exist"),
+        (["shelf:narrow", *GIVEN], "the rehearsal of shelf:narrow raised RuntimeError: mat1 and mat2"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(preflight, arguments, says):

@@ -21,3 +21,20 @@ def test_rounding_of_weights_of_few_digits_breaks_no_law(tmp_path, dtype):
     diagnosis = gatdiag.diagnose(gatdiag.load(tmp_path / "run"))
     assert "law-broken" not in [finding.code for finding in diagnosis.findings]
     assert ("law-broken" in diagnosis.skipped) is (dtype is torch.bfloat16)
+
+
+def test_rounding_of_gradients_in_mixed_precision_breaks_no_law(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    x, y = torch.randn(120, 16), torch.arange(120) % 3
+    with gatdiag.watch(model, tmp_path / "run", every=1):
+        for _ in range(20):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    diagnosis = gatdiag.diagnose(gatdiag.load(tmp_path / "run"))
+    assert "law-broken" not in [finding.code for finding in diagnosis.findings]
+    assert "mixed precision" in diagnosis.skipped["law-broken"]

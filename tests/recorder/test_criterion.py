@@ -55,6 +55,9 @@ ONCE = {
     "hinge": lambda o, y: F.multi_margin_loss(o, y),
     "absolute error of softmax": lambda o, y: (1 - o.softmax(1)[torch.arange(len(o)), y]).mean(),
     "squared error of softmax": lambda o, y: F.mse_loss(o.softmax(1), F.one_hot(y, o.shape[1]).to(o.dtype)),
+    "squared error of sigmoid": lambda o, y: F.mse_loss(o.sigmoid(), F.one_hot(y, o.shape[1]).to(o.dtype)),
+    "absolute error": lambda o, y: F.l1_loss(o, F.one_hot(y, o.shape[1]).to(o.dtype)),
+    "binary": lambda o, y: F.binary_cross_entropy_with_logits(o, F.one_hot(y, o.shape[1]).to(o.dtype)),
 }
 
 
@@ -69,6 +72,34 @@ def test_a_loss_that_squashes_once_is_not_said_to_do_so_twice(name, rows, classe
         assert found not in criterion.TWICE
         if name == "cross-entropy" and rows > 2:
             assert found == "cross-entropy"
+
+
+@pytest.mark.parametrize("name", ONCE)
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_of_few_rows_with_a_gradient_nothing_is_said_to_squash_twice(name, rows):
+    for seed in range(40):
+        torch.manual_seed(seed)
+        for classes in (2, 3, 7):
+            # at 10 most rows are certain, and hardly any has a gradient
+            for scale in (0.3, 1.0, 10.0):
+                o, y = scale * torch.randn(rows, classes), torch.randint(0, classes, (rows,))
+                g = gradient(o, lambda o, y=y: ONCE[name](o, y))
+                assert criterion.criterion(o, g)[0] not in criterion.TWICE
+
+
+@pytest.mark.parametrize("name", criterion.TWICE)
+@pytest.mark.parametrize("rows", [3, 4, 40])
+def test_three_rows_are_enough_to_tell_a_loss_that_squashes_twice(name, rows):
+    for seed in range(40):
+        torch.manual_seed(seed)
+        o, y = torch.randn(rows, 3), torch.randint(0, 3, (rows,))
+        loss = {
+            "cross-entropy-of-softmax": lambda o, y=y: F.cross_entropy(o.softmax(1), y),
+            "bce-logits-of-sigmoid": lambda o, y=y: F.binary_cross_entropy_with_logits(
+                o.sigmoid(), F.one_hot(y, 3).float()
+            ),
+        }[name]
+        assert criterion.criterion(o, gradient(o, loss))[0] == name
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 5.0])

@@ -143,6 +143,42 @@ def test_a_softmax_between_the_output_and_the_loss_is_named(tmp_path, squash):
     assert f"without {squash} before it" in finding.remedy
 
 
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_probabilities_given_to_cross_entropy_are_a_warning_where_the_network_predicts(tmp_path, is_logged):
+    model = nn.Sequential(mlp(), nn.Softmax(1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    x = X.clone()
+    x[:, :3] += 4 * F.one_hot(Y)
+    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
+        for _ in range(60):
+            optimizer.zero_grad()
+            out = model(x)
+            loss = F.cross_entropy(out, Y)
+            loss.backward()
+            optimizer.step()
+            accuracy = (out.argmax(1) == Y).float().mean()
+            recorder.log(loss=loss, **({"train_accuracy": accuracy} if is_logged else {}))
+    assert accuracy == 1
+    verdict = gatdiag.diagnose(tmp_path / "run").verdict
+    assert (verdict.code, verdict.severity) == ("output-softmax-twice", "warning" if is_logged else "error")
+
+
+def test_units_that_the_first_step_kills_are_not_said_to_be_dead_from_the_start(tmp_path):
+    model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    kept = []
+
+    class Killing(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            if not kept:
+                kept.append(nn.init.constant_(model[0].bias, -50.0))
+
+    run, _ = train(tmp_path / "run", model, steps=60, optimizer=Killing(model.parameters(), lr=0.1))
+    assert run.meta["signals"]["zero_inputs"]["2"]["since"] == 1
+    (dead,) = [one for one in gatdiag.diagnose(run).findings if one.code == "dead-units"]
+    assert "since step 1," in dead.text
+
+
 def test_a_nan_in_the_inputs_is_named(tmp_path):
     x = X.clone()
     x[3, 2] = math.nan

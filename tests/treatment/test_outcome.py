@@ -15,6 +15,8 @@ LOSS, SCORE = Yardstick("loss", False), Yardstick("val_acc", True)
         ({"loss": [1.0], "val_loss": [1.0], "train_acc": [0.1]}, "train_acc", True),
         ({"loss": [1.0], "val_loss": [1.0]}, "val_loss", False),
         ({"loss": [1.0]}, "loss", False),
+        ({"loss": [1.0], "train_acc": [0.1], "val_acc": [math.nan]}, "train_acc", True),
+        ({"loss": [1.0], "val_acc": [math.nan]}, "loss", False),
     ],
 )
 def test_the_validation_score_is_preferred(tmp_path, logged, name, is_score):

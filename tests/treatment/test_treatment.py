@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from gatdiag.diagnosis import Action, Diagnosis, Finding
-from gatdiag.errors import InputError
+from gatdiag.errors import InputError, ModelError
 from gatdiag.treatment import Trial, treat
 from gatdiag.treatment.treatment import _on_top
 from tests.treatment.loops import Silent, X, Y, loop, make
@@ -151,13 +151,45 @@ def test_an_unknown_code_names_those_that_there_are(tmp_path):
         treat(make, loop(1e-5, 60), X, seeds=(0,), remedy="init-unbalanced", folder=tmp_path / "t")
 
 
-@pytest.mark.parametrize("seeds", [(), (0, 0), (-1,), ("0",), 3])
+@pytest.mark.parametrize("seeds", [(), (0, 0), (-1,), ("0",), (True,), 3])
 def test_seeds_are_different_numbers(tmp_path, seeds):
     with pytest.raises(InputError, match="seeds"):
         treat(make, loop(), seeds=seeds, folder=tmp_path / "t")
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [{"remedy": 3}, {"remedy": {}}, {"make_model": make()}])
+def test_what_is_no_remedy_and_no_factory_is_one_line(tmp_path, given):
+    with pytest.raises(InputError, match=r"expected|Expected"):
+        treat(**{"make_model": make, "train": loop(), "seeds": (0,), "folder": tmp_path / "t", **given})
+
+
+def test_a_lazy_model_is_one_line(tmp_path):
+    with pytest.raises(ModelError, match="is lazy"):
+        treat(lambda: nn.LazyLinear(2), loop(), seeds=(0,), folder=tmp_path / "t")
+
+
+def test_the_page_of_a_treatment_that_is_replaced_is_gone_before_its_runs_are(tmp_path):
+    page = tmp_path / "t" / "treatment.html"
+    treat(make, loop(0.3), seeds=(0,), folder=tmp_path / "t")
+    assert page.is_file()
+
+    def train(model, recorder):
+        assert not page.exists()
+        loop(0.3)(model, recorder)
+
+    treat(make, train, seeds=(0,), folder=tmp_path / "t", overwrite=True)
+    assert page.is_file()
+
+
+def test_losses_of_nan_from_several_seeds_are_told_and_treated(tmp_path):
+    with pytest.warns(UserWarning, match="NaN"):
+        treatment = treat(make, loop(1e30, 60), X, seeds=(0, 1), folder=tmp_path / "t")
+    assert treatment.verdict.code == "lr-too-large"
+    assert "before: The learning rate is too large (loss nan)" in str(treatment)
+    assert (tmp_path / "t" / "treatment.html").is_file()
 
 
 def test_a_model_that_changes_between_calls_is_one_line(tmp_path):

@@ -8,7 +8,7 @@ within 5 points of the twin's accuracy or, where there are no classes, a tenth o
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pandas as pd
 
@@ -21,9 +21,7 @@ from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.summary import logged
 from gatdiag.treatment import Treatment, treat
-
-POINTS: Final = 0.05  # of accuracy
-SHARE: Final = 0.1  # of the loss of a constant prediction
+from gatdiag.treatment.outcome import POINTS, SHARE
 
 
 def cures(case: Case, folder: Path) -> list[dict[str, Any]]:

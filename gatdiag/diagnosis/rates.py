@@ -125,22 +125,22 @@ def too_small(facts: Facts) -> Finding | str | None:
 def _faded(facts: Facts) -> Finding | None:
     """A schedule that took the rate away while the loss still fell."""
     rates = facts.steps_column("learning_rate")
-    first = median(rates[:3])
-    if len(rates) < limit("steps") or not first > 0 or median(rates[len(rates) // 3 :]) >= limit("faded") * first:
+    top = largest(rates)  # the first one, or that which a warmup leads to
+    if len(rates) < limit("steps") or not top > 0 or median(rates[len(rates) // 3 :]) >= limit("faded") * top:
         return None
     return facts.found(
         "lr-too-small",
-        f"The schedule took the learning rate from {number(first)} to {number(float(rates[-1]))} while the "
+        f"The schedule took the learning rate from {number(top)} to {number(float(rates[-1]))} while the "
         "loss had hardly fallen.",
-        Evidence("last learning rate over the first", float(rates[-1]) / first),
+        Evidence("last learning rate over the largest", float(rates[-1]) / top),
         title="The learning rate fades too early",
         threshold=f"Flagged below {said('faded')}.",
         steps=(0, facts.count - 1),
         figure="training_curves",
         remedy=Remedy(
-            f"for group in optimizer.param_groups:\n    group['lr'] = {first:g}  # after scheduler.step(), or "
+            f"for group in optimizer.param_groups:\n    group['lr'] = {top:g}  # after scheduler.step(), or "
             "without a scheduler",
-            (Action("constant_rate", {"value": first}),),
+            (Action("constant_rate", {"value": top}),),
         ),
         falsified_by="With a constant learning rate the loss does not fall further.",
     )

@@ -82,7 +82,7 @@ THRESHOLDS: Final = {
     "pace": Threshold(2e-4, "relative step, mean over the run"),
     "slow": Threshold(1e-3, "of the first loss a step: at this pace it takes 1,000 steps"),
     "uneven": Threshold(30, "the fastest layer's step over the median layer's: then not the rate is the cause"),
-    "faded": Threshold(1e-2, "of the first learning rate in most of the run"),
+    "faded": Threshold(1e-2, "of the largest learning rate in most of the run"),
     "decay": Threshold(0.5, "pull of the decay over that of the gradient; 1 is their equilibrium"),
     "shrunk": Threshold(0.5, "size of the weights at the end over the start; healthy 0.36 to 3.6, faulty 0.001 to 0.6"),
     "clip": Threshold(0.1, "gradient norm after over before clipping, median; healthy 1, faulty 3e-9 to 2e-3"),

@@ -270,11 +270,13 @@ def test_the_first_value_that_is_not_finite_is_named(tmp_path, given, words):
     assert words in verdict.text
 
 
-def test_a_learning_rate_that_fades_is_told(tmp_path):
-    rates = np.geomspace(0.1, 1e-9, STEPS)
+@pytest.mark.parametrize("rates", [np.geomspace(0.1, 1e-9, STEPS), [0.001, 0.01, *(0.1 * 0.3 ** np.arange(STEPS - 2))]])
+def test_a_learning_rate_that_fades_is_told_with_that_which_it_had(tmp_path, rates):
     weights = {name: still([1.0, 1.0]) for name in ("norm", "gradient_norm", "update_ratio")}
     run = build(tmp_path / "run", weights=weights, logged={"loss": FLAT, "learning_rate": rates})
-    assert diagnose(run).verdict.title == "The learning rate fades too early"
+    verdict = diagnose(run).verdict
+    assert verdict.title == "The learning rate fades too early"
+    assert "group['lr'] = 0.1 " in verdict.remedy
 
 
 def test_steps_that_differ_by_layer_are_not_the_learning_rate_s_fault(tmp_path):

@@ -232,3 +232,31 @@ def test_one_number_for_each_node_collapses_ranks_where_the_next_layer_reads_not
     codes = [finding.code for finding in recorder.diagnosis().findings]
     assert ("rank-collapse" in codes) is collapses
     assert "depth-oversmoothing" not in codes
+
+
+def test_a_branch_that_the_loss_does_not_use_hides_no_cause(tmp_path):
+    """As the last weights of node types without labels in every heterogeneous network."""
+
+    class Hetero(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.authors, self.papers = nn.Linear(8, 16), nn.Linear(16, 3), nn.Linear(16, 3)
+
+        def forward(self, x):
+            h = self.first(x).relu()
+            return {"authors": self.authors(h), "papers": self.papers(h)}
+
+    torch.manual_seed(0)
+    model, x = Hetero(), torch.randn(60, 8)
+    labels, optimizer = x[:, :3].argmax(1), torch.optim.Adam(model.parameters(), lr=1e-7)
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        for _ in range(100):
+            loss = F.cross_entropy(model(x)["papers"], labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+    found = {finding.code: finding for finding in recorder.diagnosis().findings}
+    assert next(iter(found)) == "lr-too-small"
+    assert found["parameters-without-gradient"].severity == "warning"
+    assert found["parameters-without-gradient"].parameters == ("authors.weight", "authors.bias")

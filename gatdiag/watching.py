@@ -57,8 +57,8 @@ def watch(
 
     Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded all the same. Of a layer
     that returns a dict, such as one entry per type of node, the first entry is recorded. Where parameters are
-    replaced by others, one warning says so and the recording of the model ends: watch it anew; parameters that
-    `torch.func.functional_call` lends are not looked at.
+    replaced by others, one warning says so and the recording of the model ends: watch it anew; those that are added
+    are not recorded, with a warning; those that `torch.func.functional_call` lends are not looked at.
 
     Args:
         model: Any module, also wrapped by `torch.compile` or data parallelism. Its conservation laws are found at the

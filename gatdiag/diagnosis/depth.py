@@ -99,8 +99,10 @@ def layers_of_rank_one(facts: Facts) -> dict[str, float]:
     norms, spectral = facts.first_values("norm"), facts.first_values("spectral_norm")
     shares: dict[str, float] = {}
     for layer in facts.layers[:-1]:
-        for key, (rows, _) in matrices(layer).items():
-            if (norm := norms.get(key, 0.0)) > 0:
+        if layer["name"] in facts.scorers:
+            continue
+        for key, (rows, columns) in matrices(layer).items():
+            if (norm := norms.get(key, 0.0)) > 0 and (rows == 1 or columns > 1):  # one column has rank one anyway
                 share = 1.0 if rows == 1 else spectral.get(key, 0.0) / norm
                 shares[layer["name"]] = max(shares.get(layer["name"], 0.0), share)
     return {name: share for name, share in shares.items() if share > limit("weights-alike")}

@@ -391,13 +391,24 @@ class Facts:
     @cached_property
     def node_layers(self) -> list[str]:
         """Names of the layers whose rows are nodes, as far as that can be told."""
-        names = [layer["name"] for layer in self.layers]
-        convolutions = [place for place, layer in enumerate(self.layers) if _is_conv(layer)]
-        if not convolutions:
-            return names
-        end = convolutions[-1] + 1
-        behind = [layer for layer in self.layers[end:] if layer.get("kind") not in _GRAPH_LEVEL]
-        return names[:end] + [layer["name"] for layer in behind]
+        layers = [layer for layer in self.layers if layer["name"] not in self.scorers]
+        convolutions = [place for place, layer in enumerate(layers) if _is_conv(layer)]
+        end = convolutions[-1] + 1 if convolutions else len(layers)
+        behind = [layer for layer in layers[end:] if layer.get("kind") not in _GRAPH_LEVEL]
+        return [layer["name"] for layer in [*layers[:end], *behind]]
+
+    @cached_property
+    def scorers(self) -> set[str]:
+        """Layers of one neuron whose output no layer reads as its input: gates, and the scores of a pooling."""
+        found: set[str] = set()
+        is_read = True  # the last layer is the prediction
+        for layer in reversed(self.layers):
+            shapes = list(matrices(layer).values())
+            if shapes and not is_read and all(rows == 1 for rows, _ in shapes):
+                found.add(layer["name"])
+            if any(shape != (1, 1) for shape in shapes):
+                is_read = any(columns == 1 for _, columns in shapes)
+        return found
 
     @cached_property
     def gains(self) -> dict[str, float]:

@@ -27,6 +27,7 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
     overflows = size > limit("size") or _blew_up(facts, first["step"])
     named = listed(map(short, (first["parameters"] or first["layers"])[:3])) or "the loss"
     place = named if first["where"] == "loss" else f"the {first['where']} of {named}"
+    is_after = first["where"] in ("output gradient", "gradient of the output")  # which what comes after it computes
     if facts.is_of_checkpoints:
         code = "non-finite"
         text = f"{first['count']:,} of {place} {'is' if first['count'] == 1 else 'are'} NaN or infinite."
@@ -37,8 +38,8 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
         code = "nonfinite-operation"
         text = (
             f"At step {first['step']:,} {place} became {first['kind']} though no value before it was large: an "
-            "operation there is not defined at its input (the logarithm or root of zero, 0 / 0), in the forward or in "
-            "the backward pass."
+            f"operation {'after it, or in the loss,' if is_after else 'there'} is not defined at its input (the "
+            "logarithm or root of zero, 0 / 0), in the forward or in the backward pass."
         )
     counted = [Evidence("NaN or infinite values", first["count"], "entries")] if first["count"] else []
     return facts.found(
@@ -51,7 +52,8 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
         parameters=tuple(first["parameters"]),
         steps=(first["step"],),
         remedy=Remedy(
-            f"x = torch.log(x.clamp(min=1e-6))  # or torch.sqrt(x + 1e-6), a / (b + 1e-6): in {named}\n"
+            "x = torch.log(x.clamp(min=1e-6))  # or torch.sqrt(x + 1e-6), a / (b + 1e-6): "
+            f"{'after' if is_after else 'in'} {named}\n"
             "torch.autograd.set_detect_anomaly(True)  # names the operation"
         ),
     )

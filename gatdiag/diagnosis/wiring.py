@@ -59,7 +59,11 @@ def not_in_optimizer(facts: Facts) -> Finding | str | None:
 
 
 def without_gradient(facts: Facts) -> Finding | str | None:
-    """Parameters that no gradient reaches: detached, frozen, unused. An error where the network does not train."""
+    """Parameters that no gradient reaches: detached, frozen, unused.
+
+    An error where the network does not train, unless a branch is unused, as are the last weights of the other types of
+    nodes in heterogeneous graphs: that is no reason for it.
+    """
     if not facts.saw_gradients:
         return "no gradient was recorded"
     frozen = [name for name, one in facts.parameters.items() if not one.get("trainable", True)]
@@ -70,7 +74,7 @@ def without_gradient(facts: Facts) -> Finding | str | None:
     if len(zero) >= total:
         return None  # every gradient is zero: there is no signal at all
     if never:
-        is_error = facts.state == "failing" or (facts.state == "unknown" and _is_cut_off(facts, never))
+        is_error = facts.state in ("failing", "unknown") and _is_cut_off(facts, never)
         severity: Severity = "error" if is_error else "note" if facts.state == "trained" else "warning"
         text = f"No gradient ever reaches {len(never)} of {total} parameters (detached, or not used by the loss)"
         return _no_gradient(facts, never, text, severity, _look_behind(never))

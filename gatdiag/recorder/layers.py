@@ -450,9 +450,12 @@ def _first_tensor_if_any(output: Any) -> Tensor | None:
 
 
 def _is_unheard() -> bool:
-    """True if nothing is trained by this call, or a tracer sees it, which as a compiler must see nothing of ours."""
+    """True if nothing is trained by this call, or a tracer sees it, which as a compiler must see nothing of ours.
+
+    Nor can values be read inside `torch.func.vmap` and its like.
+    """
     is_traced = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
-    return is_traced or not torch.is_grad_enabled()
+    return is_traced or torch._C._functorch.peek_interpreter_stack() is not None or not torch.is_grad_enabled()
 
 
 def _has_compiled() -> bool:

@@ -1,6 +1,7 @@
 """The model that is recorded: what is known of it, settled at its first training forward, from its own inputs.
 
-Parameters that get other names, as by pruning, are followed; where they are replaced, the recording of the model ends.
+Parameters that get other names, as by pruning, are followed; where they are replaced, the recording of the model ends;
+those that are added are not recorded, and one warning says so.
 """
 
 import sys
@@ -197,12 +198,10 @@ class _Binding:
 
     def __init__(self, model: nn.Module) -> None:
         modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
-        held = [
-            (place, key, value)
-            for module in modules
-            for place in (module._modules, module._parameters)
-            for key, value in place.items()
+        self._tables: list[dict[str, Any]] = [
+            place for module in modules for place in (module._modules, module._parameters)
         ]
+        held = [(place, key, value) for place in self._tables for key, value in place.items()]
         self._places: list[dict[str, Any]] = [place for place, _, _ in held]
         self._keys = [key for _, key, _ in held]
         self._held = [value for _, _, value in held]
@@ -211,6 +210,10 @@ class _Binding:
     def holds(self) -> bool:
         """True if each is where it was; a few dozen nanoseconds for each, for every step asks."""
         return all(map(is_, map(dict.get, self._places, self._keys), self._held))
+
+    def is_complete(self) -> bool:
+        """True if there are no others."""
+        return sum(map(len, self._tables)) == len(self._held)
 
 
 class WatchedModel:
@@ -253,7 +256,7 @@ class WatchedModel:
             self._candidate = (program,), {}
         if not self._is_settled or (self.wants_inputs and self._candidate is not None):
             self._settle(self._candidate)
-        if not self._binding.holds():
+        if not (self._binding.holds() and self._binding.is_complete()):
             self._guard("all measurements", self._bind_anew, step, optimizers)
 
     def _on_program(self, program: Program) -> None:
@@ -325,4 +328,9 @@ class WatchedModel:
                     "has to be made from model.parameters()"
                 )
             self._guard.warn("replaced parameters", text)
+        known = {id(parameter) for parameter in before.named.values()}
+        added = [name for name, parameter in self._binding.named.items() if id(parameter) not in known]
+        if added and self.plan is not None:
+            text = f"nothing is recorded of {listed(added)}, added to the model before step {step}; watch it anew"
+            self._guard.warn("added parameters", text)
         self._follow()

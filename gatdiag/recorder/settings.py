@@ -177,6 +177,10 @@ class Settings:
         """Refuses what contradicts itself."""
         if self.overwrite and self.resume is not False:
             raise InputError("overwrite=True deletes the run that is there, resume=... continues it: choose one")
+        if self.scaler is not None and not all(hasattr(self.scaler, name) for name in ("is_enabled", "get_scale")):
+            raise InputError(
+                f"scaler= expects what scales the loss, such as a torch.amp.GradScaler, got {self.scaler!r}"
+            )
 
     @property
     def share(self) -> float | None:

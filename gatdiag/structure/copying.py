@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
 
+from gatdiag.structure.isolation import preserved_random_state
+
 T = TypeVar("T")
 Memo: TypeAlias = dict[int, Any]
 Change: TypeAlias = Callable[[Tensor], Any]
@@ -72,8 +74,11 @@ def tensors(value: object) -> list[Tensor]:
 
 
 def deep_copied(value: T, memo: Memo, change: Change) -> T:
-    """A deep copy with this memo, in which each tensor is `change(tensor)`; parameters copy themselves."""
-    with _Copying(change):
+    """A deep copy with this memo, in which each tensor is `change(tensor)`; parameters copy themselves.
+
+    Copying may draw random numbers, as it does for PyG's `Sequential`; it gives them back.
+    """
+    with preserved_random_state(set()), _Copying(change):
         return copy.deepcopy(value, memo)
 
 

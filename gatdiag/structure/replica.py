@@ -139,7 +139,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
     """
     model = unwrapped(model)
     copied, _ = duplicated(model, None)
-    with preserved_random_state(set()), torch.no_grad():
+    with torch.no_grad():
         try:
             args, named = changed((args, dict(kwargs or {})), _detached)
         except Exception as error:
@@ -157,7 +157,7 @@ def duplicated(model: nn.Module, beside: T) -> tuple[nn.Module, T]:
         ModelError: A layer is lazy and not yet initialized, or the model cannot be copied.
     """
     refuse_uninitialized(model)
-    with preserved_random_state(set()), torch.no_grad():
+    with torch.no_grad():
         try:
             copied, others = duplicate((model, beside), omit=list(_backward_hooks(model)))
             _drop_foreign_hooks(copied)

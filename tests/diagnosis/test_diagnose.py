@@ -3,6 +3,11 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch_geometric.nn import GCN, GCNConv, SAGPooling, global_mean_pool
+from torch_geometric.nn.aggr import AttentionalAggregation
 
 import gatdiag
 from gatdiag.diagnosis import CAUSES, CHECKS, SEVERITIES, THRESHOLDS, diagnose
@@ -163,3 +168,95 @@ def test_a_diagnosis_prints_as_text(runs):
     assert "  explains: the loss does not fall, weights that never moved" in stuck
     assert fine[0].startswith("No problem found. The network ")
     assert fine[1].endswith("(diagnosis.skipped says why)")
+
+
+class Gated(nn.Module):
+    """A convolution, a gate or a pooling that gives each node one number, and a convolution."""
+
+    def __init__(self, kind, width=16):
+        super().__init__()
+        self.first = GCNConv(8, width)
+        self.gate = {"sag": lambda: SAGPooling(width, 0.5), "gate": lambda: nn.Linear(width, 1)}.get(
+            kind, nn.Identity
+        )()
+        self.second = GCNConv(width, 8 if kind == "attention" else 3)
+        self.pool = AttentionalAggregation(nn.Linear(8, 1)) if kind == "attention" else None
+        self.last = nn.Linear(8, 3) if kind == "attention" else nn.Identity()
+        self.kind = kind
+
+    def forward(self, x, edge_index):
+        batch = torch.arange(len(x)) // 10
+        h = self.first(x, edge_index).relu()
+        if self.kind == "sag":
+            h, edge_index, _, batch, *_ = self.gate(h, edge_index, batch=batch)
+        if self.kind == "gate":
+            h = h * self.gate(h).sigmoid()
+        h = self.second(h, edge_index)
+        return self.last(global_mean_pool(h, batch) if self.pool is None else self.pool(h, batch))
+
+
+def normalized():
+    model = GCN(8, 16, 2, 3)
+    nn.utils.parametrizations.weight_norm(model.convs[0].lin)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "collapses"),
+    [
+        (lambda: Gated("sag"), False),
+        (lambda: Gated("gate"), False),
+        (lambda: Gated("attention"), False),
+        (lambda: GCN(8, 16, 3, 3, jk="lstm"), False),
+        (normalized, False),
+        (lambda: GCN(1, 16, 2, 3), False),
+        (lambda: Gated("none", width=1), True),
+        (lambda: GCN(8, 1, 3, 3), True),
+    ],
+)
+def test_one_number_for_each_node_collapses_ranks_where_the_next_layer_reads_nothing_else(tmp_path, make, collapses):
+    generator = torch.Generator().manual_seed(0)
+    x, edge_index = torch.rand(60, 8, generator=generator), torch.randint(0, 60, (2, 300), generator=generator)
+    torch.manual_seed(0)
+    model = make()
+    x = x[:, :1] if isinstance(model, GCN) and model.in_channels == 1 else x
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        for _ in range(25):
+            out = model(x, edge_index)
+            loss = F.cross_entropy(out, torch.arange(len(out)) % 3)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+    codes = [finding.code for finding in recorder.diagnosis().findings]
+    assert ("rank-collapse" in codes) is collapses
+    assert "depth-oversmoothing" not in codes
+
+
+def test_a_branch_that_the_loss_does_not_use_hides_no_cause(tmp_path):
+    """As the last weights of node types without labels in every heterogeneous network."""
+
+    class Hetero(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.authors, self.papers = nn.Linear(8, 16), nn.Linear(16, 3), nn.Linear(16, 3)
+
+        def forward(self, x):
+            h = self.first(x).relu()
+            return {"authors": self.authors(h), "papers": self.papers(h)}
+
+    torch.manual_seed(0)
+    model, x = Hetero(), torch.randn(60, 8)
+    labels, optimizer = x[:, :3].argmax(1), torch.optim.Adam(model.parameters(), lr=1e-7)
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        for _ in range(100):
+            loss = F.cross_entropy(model(x)["papers"], labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+    found = {finding.code: finding for finding in recorder.diagnosis().findings}
+    assert next(iter(found)) == "lr-too-small"
+    assert found["parameters-without-gradient"].severity == "warning"
+    assert found["parameters-without-gradient"].parameters == ("authors.weight", "authors.bias")

@@ -352,3 +352,18 @@ def test_the_first_floating_tensor_of_an_output():
     assert first_tensor((integers, [None, {"a": x}])) is x
     assert first_tensor(integers) is None
     assert first_tensor("text") is None
+
+
+@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.jacrev])
+def test_passes_inside_function_transforms_are_not_looked_at(tmp_path, transform, recwarn):
+    model, x = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), torch.randn(6, 5)
+    optimizer = sgd(model)
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(2):
+            transform(model)(x)
+            F.cross_entropy(model(x), torch.arange(6) % 3).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    run = gatdiag.load(tmp_path / "run")
+    assert (len(run.layers), len(run.neurons)) == (4, 8)
+    assert not [each for each in recwarn if issubclass(each.category, RecordingWarning)]

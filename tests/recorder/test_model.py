@@ -66,6 +66,20 @@ def test_replaced_parameters_end_the_recording_of_the_model(tmp_path, replace):
     assert run.neurons.step.max() == run.layers.step.max() == 1
 
 
+def test_parameters_that_are_added_are_named_and_the_others_recorded_on(tmp_path):
+    model = Gat()
+    named = r"nothing is recorded of extra\.weight and extra\.bias, added to the model before step 2; watch it anew$"
+    with pytest.warns(RecordingWarning, match=named) as warned:
+        run, norms = watched(tmp_path / "run", model, lambda model: model.add_module("extra", nn.Linear(2, 2)))
+    assert len(warned) == 1
+    assert series(run, "norm").tolist() == pytest.approx(norms, rel=1e-5)
+
+
+def test_modules_without_parameters_may_come_and_go(tmp_path, recwarn):
+    watched(tmp_path / "run", Gat(), lambda model: model.add_module("extra", nn.ReLU()))
+    assert not recwarn.list
+
+
 def test_an_optimizer_of_what_the_model_no_longer_has(tmp_path):
     with pytest.warns(RecordingWarning, match="that of step 2 moves parameters that the model no longer has"):
         run, _ = watched(tmp_path / "run", Gat(), assigned, renews=False)

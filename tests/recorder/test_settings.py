@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from gatdiag import quantities
 from gatdiag.errors import InputError
@@ -42,6 +43,12 @@ def test_due():
 def test_unknown_names_are_refused_with_what_is_known(name):
     with pytest.raises(InputError, match="metrics= expects a preset"):
         select([name])
+
+
+@pytest.mark.parametrize("scaler", [2.0**16, True, torch.optim.SGD([torch.zeros(1)], lr=1.0)])
+def test_what_scales_no_loss_is_refused(tmp_path, scaler):
+    with pytest.raises(InputError, match="scaler= expects"):
+        train(tmp_path / "run", scaler=scaler)
 
 
 def test_only_what_was_selected_is_recorded(tmp_path):

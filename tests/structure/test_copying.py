@@ -1,6 +1,7 @@
 """Deep copies: identities, shared memory and non-leaf tensors."""
 
 import copy
+import random
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.nn import Sequential
 
 from gatdiag.structure.copying import changed, duplicate, tensors
 
@@ -33,6 +35,17 @@ def test_a_non_leaf_is_copied_where_torch_refuses():
     assert torch.equal(copied[0], tensor)
     assert copied[0].is_leaf
     assert copied[0] is not tensor
+
+
+@pytest.mark.parametrize("walk", [duplicate, tensors])
+def test_random_numbers_that_copying_draws_are_given_back(walk):
+    """PyG's `Sequential` names the code that it generates by one."""
+    model, state = Sequential("x", [(nn.Linear(2, 2), "x -> x")]), random.getstate()
+    copy.deepcopy(model)
+    assert random.getstate() != state
+    random.setstate(state)
+    walk(model)
+    assert random.getstate() == state
 
 
 def test_gradients_are_not_copied():

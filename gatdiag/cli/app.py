@@ -145,7 +145,7 @@ def _one_line(error: BaseException) -> str:
             return f"cannot read or write{place}: {error.strerror or error}"
         case KeyboardInterrupt():
             return "interrupted"
-        case MemoryError():
+        case _ if isinstance(error, MemoryError) or "can't allocate memory" in text:  # torch raises RuntimeError
             return "there is not enough memory for this"
     return f"this is a defect of gatdiag ({type(error).__name__}: {text[:_LONGEST]}); --debug shows where"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,15 +68,15 @@ def _pages(chosen: list[Case], out: Path, jobs: int | None, *, pairs: bool, befo
 
     runs = out / "runs"
     if pairs:
-        return [save_pairs(table_of(pair_verdicts, range(len(PAIRS)), runs, jobs), out)]
+        return [save_pairs(table_of(partial(pair_verdicts, folder=runs), range(len(PAIRS)), jobs), out)]
     with trainings_progress("trainings", len(chosen)) as on_done:
         if treated:
-            return [save_cures(table_of(cures, chosen, runs, jobs, on_done), out)]
-        results = table_of(verdicts, chosen, runs, jobs, on_done)
+            return [save_cures(table_of(partial(cures, folder=runs), chosen, jobs, on_done), out)]
+        results = table_of(partial(verdicts, folder=runs), chosen, jobs, on_done)
     pages = [*save_bank(results, out)]
     if before:
         counted = [case for case, counts in zip(chosen, results["counts"], strict=True) if counts]
-        pages.append(save_forecasts(table_of(forecasts, counted, runs, jobs), out))
+        pages.append(save_forecasts(table_of(forecasts, counted, jobs), out))
     return pages
 
 

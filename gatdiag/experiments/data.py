@@ -223,6 +223,7 @@ def _from_files(name: str, base: Path, split: int | None) -> Data:
     for mask in _MASKS:
         if data[mask].dim() > 1:
             data[mask] = data[mask][:, _PAPERS_SPLIT if split is None else split]
+        data[mask] = data[mask].bool()  # PyG has those of Geom-GCN as uint8, of which ~ is not the others
     return data
 
 

@@ -22,7 +22,8 @@ from gatdiag.experiments.experiment import Result, document, run_experiment
 from gatdiag.experiments.pool import THIS_PROCESS, Pool
 from gatdiag.experiments.settings import Experiment
 from gatdiag.recorder import Every
-from gatdiag.run.files import atomic_write
+from gatdiag.run import load
+from gatdiag.run.files import META, atomic_write
 
 _CELLS: Final = "cells"
 _RUNS: Final = "runs"
@@ -95,7 +96,8 @@ def sweep(
             `gatdiag.experiments.experiment.document`), which is written whole, once, and never again.
         root: Folder of the data sets; workers of a cluster read it at the same place.
         pool: Where they run. The results are the same everywhere.
-        watched: The cells whose runs are recorded, in ``runs/KEY``. One whose run is not there is trained again.
+        watched: The cells whose runs are recorded, in ``runs/KEY``. One whose run is not there, or was killed, is
+            trained again.
             Workers of a cluster write the runs, so they need the folder at the same place.
         every: Which of their steps, as `gatdiag.watch` has it.
         on_cell: Called with each cell and what became of it: ``kept`` (it was done before), ``done``, or what
@@ -117,7 +119,7 @@ def sweep(
         waiting, recorded = [], {*watched}
         for cell in cells:
             run = run_folder(cell, folder) if cell in recorded else None
-            if _file(folder, cell).exists() and (run is None or run.exists()):
+            if _file(folder, cell).exists() and (run is None or is_recorded(cell, folder)):
                 on_cell(cell, "kept")
             else:
                 waiting.append((cell, run))
@@ -198,6 +200,12 @@ def cell_key(cell: Experiment) -> str:
 def run_folder(cell: Experiment, folder: str | os.PathLike[str]) -> Path:
     """Where the run of a cell is, if its training was watched."""
     return Path(folder) / _RUNS / cell_key(cell)
+
+
+def is_recorded(cell: Experiment, folder: str | os.PathLike[str]) -> bool:
+    """Whether the run of a cell is there, recorded to its end."""
+    run = run_folder(cell, folder)
+    return (run / META).exists() and load(run).status == "finished"
 
 
 def _file(folder: Path, cell: Experiment) -> Path:

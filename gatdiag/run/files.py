@@ -48,7 +48,12 @@ def snapshot(folder: Path, name: str) -> Path:
 
 def unfinished(folder: Path) -> list[Path]:
     """Files of a run that a killed process had not written whole. To be asked under the run's lock."""
-    return [path for path in folder.iterdir() if (part := _PART.fullmatch(path.name)) and part[1] in _OWN]
+    return [path for path in folder.iterdir() if _is_unfinished(path.name)]
+
+
+def _is_unfinished(name: str) -> bool:
+    part = _PART.fullmatch(name)
+    return part is not None and part[1] in _OWN
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:
@@ -56,7 +61,7 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder for the run, but {folder} is a file")
     there = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    others = [name for name in there if name != LOCK]
+    others = [name for name in there if name != LOCK and not _is_unfinished(name)]
     if META in there and not overwrite:
         raise InputError(
             f"{folder} already holds a run. Say overwrite=True to delete it, resume=True to continue it, or give "

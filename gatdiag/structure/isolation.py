@@ -43,7 +43,7 @@ def random_state(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
                 with torch.cuda.device(device):
                     torch.cuda.manual_seed(seed)
         random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
+        np.random.seed(seed % 2**32)  # noqa: NPY002 (numpy takes no larger one)
         yield
 
 

@@ -78,6 +78,7 @@ def test_it_says_what_came_of_it(tmp_path):
         (["--every", "often"], "every"),
         (["--metrics", "all"], "--metrics: expected fast, standard or full"),
         (["--initialization", "zeros"], "schemes"),
+        (["--width", 10**13], "not enough memory"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path, options, message):

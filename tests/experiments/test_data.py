@@ -96,10 +96,16 @@ def test_missing_features_are_of_nodes_that_are_not_for_training(missing, count)
     assert missing == 1 or not torch.equal(graph.x, load_graph(f"sbm:missing={missing},missing_seed=1").x)
 
 
-def test_the_rest_may_be_for_testing(root):
-    graph = load_graph("Cora:test=rest", root("planetoid/Cora"))
-    assert int(graph.test_mask.sum()) == 2708 - 140 - 500
+@pytest.mark.parametrize(("split", "others"), [("", 140 + 500), (",split=3", 1192 + 796)])
+def test_the_rest_may_be_for_testing(root, split, others):
+    graph = load_graph(f"Cora:test=rest{split}", root("planetoid/Cora"))
+    assert int(graph.test_mask.sum()) == 2708 - others
     assert not (graph.test_mask & (graph.train_mask | graph.val_mask)).any()
+
+
+def test_training_nodes_of_any_split_keep_their_features(root):
+    graph = load_graph("Cora:split=3,missing=1", root("planetoid/Cora"))
+    assert torch.equal(graph.x.any(1), graph.train_mask)
 
 
 def test_rows_of_citation_graphs_sum_to_one(root):

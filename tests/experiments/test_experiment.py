@@ -85,6 +85,10 @@ def test_first_weights_are_those_of_the_scheme_and_the_seed(scheme):
     assert (first["convs.0.att"] == 0).all() == (scheme in ("xavier_zero_attention", "balanced_xavier"))
 
 
+def test_the_largest_seed_will_do():
+    assert run_experiment(replace(QUICK, seed=2**63 - 1)).epochs == QUICK.epochs
+
+
 @pytest.mark.parametrize("model", ["omega-gat", "deep-gt", "sage"])
 def test_networks_that_are_no_stack_are_balanced_by_their_laws(model):
     graph = load_graph(QUICK.data)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -330,8 +331,8 @@ def test_tables_hold_each_case_and_what_it_comes_to(tmp_path):
 def test_results_are_the_same_whatever_the_number_of_processes(tmp_path):
     chosen = [case(lr=1e-6), case("input-nonfinite", 2, inputs=("NaN in rows", 1)), case(HEALTHY, 4)]
     heard = []
-    alone = table_of(verdicts, chosen, tmp_path / "alone", jobs=1, on_done=lambda: heard.append(1))
-    together = table_of(verdicts, chosen, tmp_path / "together", jobs=2)
+    alone = table_of(partial(verdicts, folder=tmp_path / "alone"), chosen, jobs=1, on_done=lambda: heard.append(1))
+    together = table_of(partial(verdicts, folder=tmp_path / "together"), chosen, jobs=2)
     assert together.equals(alone)
     assert alone["case"].to_list() == [one.name for one in chosen]
     assert len(heard) == len(chosen)
@@ -348,25 +349,26 @@ def test_what_was_trained_is_not_trained_again_but_diagnosed(tmp_path, monkeypat
         return train(recipe, folder)
 
     monkeypatch.setattr(bank, "train", counted)
-    first = table_of(verdicts, [case(lr=1e-6)], tmp_path, jobs=1)
+    first = table_of(partial(verdicts, folder=tmp_path), [case(lr=1e-6)], jobs=1)
     monkeypatch.setattr(bank, "diagnose", lambda run: Diagnosis())
-    again = table_of(verdicts, [case(lr=1e-6)], tmp_path, jobs=1)
+    again = table_of(partial(verdicts, folder=tmp_path), [case(lr=1e-6)], jobs=1)
     assert trained == ["faulty", "repaired"]
     assert again["progress"].equals(first["progress"])
     assert again["verdict"][0] == HEALTHY
-    table_of(verdicts, [case(lr=1e-5)], tmp_path, jobs=1)  # another recipe of that name
+    table_of(partial(verdicts, folder=tmp_path), [case(lr=1e-5)], jobs=1)  # another recipe of that name
     assert trained == ["faulty", "repaired", "faulty"]
 
 
 def test_a_killed_bank_goes_on_where_it_was(tmp_path):
     script = (
+        "from functools import partial\n"
         "from pathlib import Path\n"
         "from gatdiag.experiments.faults.bank import table_of, verdicts\n"
         "from gatdiag.experiments.faults.cases import Case\n"
         "from gatdiag.experiments.faults.recipe import Recipe\n"
         "quick, slow = Recipe(width=8, steps=3), Recipe(width=8, steps=100000)\n"
         "chosen = [Case('healthy', 0, quick, None), Case('healthy', 2, slow, None)]\n"
-        f"table_of(verdicts, chosen, Path({str(tmp_path)!r}), jobs=1)\n"
+        f"table_of(partial(verdicts, folder=Path({str(tmp_path)!r})), chosen, jobs=1)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -379,7 +381,9 @@ def test_a_killed_bank_goes_on_where_it_was(tmp_path):
     kept = (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns
     assert not (tmp_path / "healthy-02" / "faulty.json").exists()
     short = Recipe(width=8, steps=3)
-    results = table_of(verdicts, [Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, short, None)], tmp_path, jobs=1)
+    results = table_of(
+        partial(verdicts, folder=tmp_path), [Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, short, None)], jobs=1
+    )
     assert len(results) == 2
     assert (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns == kept
     assert len(gatdiag.load(tmp_path / "healthy-02" / "faulty").steps) == 3

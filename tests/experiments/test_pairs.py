@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_a_pair_is_right_where_one_is_named_and_then_the_other(tmp_path, monkeyp
 
 def test_the_fault_that_is_named_is_repaired_and_the_other_found(tmp_path, monkeypatch):
     monkeypatch.setattr(pairs, "PAIRS", (SMALL,))
-    table = table_of(pair_verdicts, [0], tmp_path / "runs", jobs=1)
+    table = table_of(partial(pair_verdicts, folder=tmp_path / "runs"), [0], jobs=1)
     assert table["counts"].all()
     page = save_pairs(table, tmp_path)
     assert "Of 1 trainings with two faults: one of the two named first in 1," in page

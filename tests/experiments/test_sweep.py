@@ -20,6 +20,7 @@ from gatdiag.experiments import sweep as sweeping
 from gatdiag.experiments.experiment import Experiment, run_experiment
 from gatdiag.experiments.pool import Pool
 from gatdiag.experiments.sweep import cell_key, read_grid, summarize, sweep
+from gatdiag.run import Store
 from gatdiag.run.files import atomic_write
 
 ROOT = Path(__file__).parents[2]
@@ -164,6 +165,16 @@ def test_trainings_may_be_watched(cells, tmp_path):
     assert len(run.steps) == 6
     written = json.loads((tmp_path / "out" / "cells" / f"{cell_key(cells[0])}.json").read_text())
     assert written["result"] == asdict(run_experiment(cells[0]))
+
+
+def test_a_run_that_was_not_recorded_to_its_end_is_recorded_again(cells, tmp_path):
+    sweep(cells[:1], tmp_path)  # has a result from now on
+    begun = Store.create(sweeping.run_folder(cells[0], tmp_path), {})
+    begun.append("steps", {"step": 0, "loss": 1.0})
+    begun.close()  # as a kill leaves it
+    sweep(cells[:1], tmp_path, watched=cells[:1])
+    run = gatdiag.load(sweeping.run_folder(cells[0], tmp_path))
+    assert (run.status, len(run.steps)) == ("finished", 6)
 
 
 def test_steps_may_be_chosen(cells, tmp_path):

@@ -227,6 +227,14 @@ class TestCreate:
         assert files(folder) == sorted([*SEALED, *kept])
         check(load(folder), [0])
 
+    def test_begins_where_a_kill_came_before_the_metadata(self, folder):
+        folder.mkdir(parents=True)
+        for name in (".lock", ".meta.json.0a1b2c3d.part"):
+            (folder / name).touch()
+        record(folder, range(3)).seal("finished")
+        assert files(folder) == SEALED
+        check(load(folder), range(3))
+
     def test_a_failure_while_overwriting_leaves_a_folder_that_can_be_overwritten(self, folder, monkeypatch):
         record(folder, range(3)).seal("finished")
         with monkeypatch.context() as broken:

@@ -5,7 +5,6 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,17 +63,14 @@ def is_right(cause: str, verdict: str, severity: str, all_findings: str) -> bool
 def table_of(
     rows: Callable[..., list[dict[str, Any]]],
     chosen: Sequence[Any],
-    folder: Path,
     jobs: int | None = None,
     on_done: Callable[[], None] = lambda: None,
 ) -> pd.DataFrame:
     """What comes of some cases, worked on in processes.
 
     Args:
-        rows: A case, and the ``folder`` of all runs -> its rows.
+        rows: A case -> its rows.
         chosen: Cases.
-        folder: Where the runs are kept, a folder for each case. A training whose recipe is unchanged and that was
-            finished is not repeated, so take another folder once recording itself has changed; verdicts are always new.
         jobs: Number of processes; None: one for each core. With 1 it is this process.
         on_done: Called after each case.
 
@@ -82,7 +78,7 @@ def table_of(
         The rows of all of them, in their order; the same whatever the number of processes.
     """
     found = {}
-    with Pool(jobs).map(partial(rows, folder=folder), chosen) as done:
+    with Pool(jobs).map(rows, chosen) as done:
         for one, its_rows in done:
             found[one] = its_rows
             on_done()
@@ -90,7 +86,13 @@ def table_of(
 
 
 def verdicts(case: Case, folder: Path) -> list[dict[str, Any]]:
-    """How a case trained, and what was said of it and of its twin: a row."""
+    """How a case trained, and what was said of it and of its twin: a row of `table_of`.
+
+    Args:
+        case: The case.
+        folder: Where the runs are kept, a folder for each case. A training whose recipe is unchanged and that was
+            finished is not repeated, so take another folder once recording itself has changed; verdicts are always new.
+    """
     place = folder / case.name
     outcome, said = trained(case.faulty, place / "faulty"), judged(place / "faulty")
     twin, of_twin = None, dict.fromkeys(said, "")

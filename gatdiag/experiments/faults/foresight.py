@@ -36,7 +36,7 @@ def foresee(recipe: Recipe) -> Diagnosis:
         )
 
 
-def forecasts(case: Case, folder: Path) -> list[dict[str, Any]]:
+def forecasts(case: Case) -> list[dict[str, Any]]:
     """Rows of `bank.table_of`: what is said of a case and of its twin before they are trained, which needs no runs.
 
     Of faults that exist before training, of repaired twins and of controls; of the last two "healthy" is right.

@@ -23,7 +23,7 @@ from gatdiag.experiments.reproduce import (
 )
 from gatdiag.experiments.reproduce.reproduction import Options, Published, Reproduction
 from gatdiag.experiments.settings import Device, Experiment
-from gatdiag.experiments.sweep import documents, run_folder, sweep, table_row, varied
+from gatdiag.experiments.sweep import documents, is_recorded, run_folder, sweep, table_row, varied
 from gatdiag.run import load
 from gatdiag.summary import mean_by
 
@@ -83,8 +83,7 @@ class Trainings:
     @cached_property
     def runs(self) -> dict[Experiment, Path]:
         """The folder of each recorded training that is done."""
-        folders = {cell: run_folder(cell, self.folder) for cell in self.documents}
-        return {cell: folder for cell, folder in folders.items() if (folder / "meta.json").exists()}
+        return {cell: run_folder(cell, self.folder) for cell in self.documents if is_recorded(cell, self.folder)}
 
     @cached_property
     def results(self) -> dict[Experiment, dict[str, Any]]:

@@ -90,6 +90,8 @@ def test_what_is_wrong_is_said_by_the_call(tmp_path):
     for folder in ("file", "full"):
         with pytest.raises(InputError, match=folder):
             gatdiag.watch(Gat(), tmp_path / folder)
+    with pytest.raises(InputError, match="expects the folder of the run"):
+        gatdiag.watch(Gat(), None)
     with pytest.raises(ModelError):
         gatdiag.watch(torch.nn.ReLU(), tmp_path / "none")
     with pytest.raises(InputError, match="No layer is left"):

@@ -147,7 +147,8 @@ def _size(facts: Facts) -> str:
     """What became of the hidden outputs, in words."""
     norms = _hidden(facts, "output_norm")
     kept = _ratio(norms[-1], norms[0])
-    return f"the outputs shrink to {percent(kept)} of their size" if kept <= 0.5 else "the outputs keep their size"
+    did = f"shrink to {percent(kept)} of" if kept <= 0.5 else "keep"
+    return f"hidden outputs {did} their size"
 
 
 def _is_deep(facts: Facts) -> bool:

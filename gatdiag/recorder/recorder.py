@@ -87,6 +87,8 @@ class Recorder:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputError(f"watch() expects a torch.nn.Module, got {type(model).__name__}")
+        if not isinstance(folder, str | os.PathLike):
+            raise InputError(f"watch() expects the folder of the run, such as 'runs/gat10', got {folder!r}")
         settings = settings or Settings()
         self.folder = Path(folder).absolute()
         self.enabled = enabled and not _disabled() and _is_first_process()

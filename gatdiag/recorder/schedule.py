@@ -48,7 +48,7 @@ def schedule(every: Every) -> Callable[[int], bool]:
         return lambda step: True
     if every == "log":
         return lambda step: step < _DENSE or step % (1 << ((step // _DENSE).bit_length())) == 0
-    if isinstance(every, int) and not isinstance(every, bool) and every > 0:
+    if isinstance(every, int | np.integer) and not isinstance(every, bool) and every > 0:
         return lambda step: step % every == 0
     raise InputError(f'every= expects "auto", a positive number, "log" or a function of the step, got {every!r}')
 

@@ -489,7 +489,8 @@ def test_outputs_that_begin_at_zero_are_no_traceback(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kept", "said"), [(1.0, "the outputs keep their size"), (0.1, "shrink to 10 % of their size")]
+    ("kept", "said"),
+    [(1.0, "while hidden outputs keep their size"), (0.1, "while hidden outputs shrink to 10 % of their size")],
 )
 def test_what_became_of_the_outputs_is_said_as_it_was_measured(tmp_path, kept, said):
     norms = [*np.geomspace(1, kept, 5).tolist(), 1.0]

@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 import gatdiag
@@ -17,7 +18,7 @@ def steps(every, up_to=2000):
 
 def test_a_number():
     assert steps(1, 5) == steps("auto", 5) == [0, 1, 2, 3, 4]
-    assert steps(7, 30) == [0, 7, 14, 21, 28]
+    assert steps(7, 30) == steps(np.int64(7), 30) == [0, 7, 14, 21, 28]
 
 
 def test_log_is_dense_early_and_sparse_later():

@@ -4,7 +4,9 @@ import copy
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -298,6 +300,21 @@ class TestRebalance:
         assert run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt", "--moments", "drop").exit_code == 0
         after = torch.load(tmp_path / "out.pt", weights_only=True)[key]
         assert [optimizer["state"] for optimizer in after] == [{}, {}]
+
+    def test_a_compiled_model_is_balanced_as_any_other(self, saved, graph, tmp_path, monkeypatch):
+        shelf = ModuleType("shelf")
+        shelf.compiled = lambda in_channels, out_channels: torch.compile(gat(in_channels, out_channels))
+        monkeypatch.setitem(sys.modules, "shelf", shelf)
+        weights = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
+        model = torch.compile(gat(graph.num_features, 4))
+        model._orig_mod.load_state_dict(weights)
+        torch.save(model.state_dict(), tmp_path / "in.pt")
+        done = run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt", "--model", "shelf:compiled")
+        assert done.exit_code == 0, done.stderr
+        after = torch.load(tmp_path / "out.pt", weights_only=True)
+        after = {name.removeprefix("_orig_mod."): tensor for name, tensor in after.items()}
+        assert not torch.equal(after["convs.1.lin_r.weight"], weights["convs.1.lin_r.weight"])
+        torch.testing.assert_close(of_weights(after, graph), of_weights(weights, graph), rtol=1e-5, atol=1e-6)
 
     def test_copies_of_the_weights_stay_as_they_were_which_is_said(self, saved, tmp_path):
         weights = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]

@@ -191,7 +191,7 @@ def _reader(path: Path, *, mapped: bool = True) -> Reader:
 def _folder_reader(path: Path) -> Reader:
     if (path / distributed.METADATA).is_file():
         return "distributed", distributed.read_distributed
-    if len(indices := list(path.glob("*.safetensors.index.json"))) == 1:
+    if len(indices := [one for one in path.glob("*.safetensors.index.json") if one.is_file()]) == 1:
         return "safetensors (sharded)", lambda _: safetensors_file.read_sharded(indices[0])
     raise InputError("it is a folder without the .metadata or the index that a checkpoint in several files has")
 

@@ -173,10 +173,14 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, content, reason):
     assert "a\\x1b.pt" in str(caught.value)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "a.pt")
-    with pytest.raises(InputError, match="no regular file"):
-        open_checkpoint(tmp_path / "a.pt")
+@pytest.mark.parametrize(
+    ("pipe", "opened", "reason"),
+    [("a.pt", "a.pt", "no regular file"), ("model.safetensors.index.json", "", "without the .metadata or the index")],
+)
+def test_a_pipe_is_not_waited_for(tmp_path, pipe, opened, reason):
+    os.mkfifo(tmp_path / pipe)
+    with pytest.raises(InputError, match=reason):
+        open_checkpoint(tmp_path / opened)
 
 
 @pytest.mark.parametrize("new", [True, False])

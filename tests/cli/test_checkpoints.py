@@ -301,6 +301,7 @@ class TestRebalance:
         after = torch.load(tmp_path / "out.pt", weights_only=True)[key]
         assert [optimizer["state"] for optimizer in after] == [{}, {}]
 
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what torch.compile imports
     def test_a_compiled_model_is_balanced_as_any_other(self, saved, graph, tmp_path, monkeypatch):
         shelf = ModuleType("shelf")
         shelf.compiled = lambda in_channels, out_channels: torch.compile(gat(in_channels, out_channels))

@@ -13,6 +13,7 @@ from gatdiag.names import short
 
 _WIDER = Remedy("hidden_channels = 64  # a layer of one neuron passes on one number for each node")
 _FEWER_HOPS = Remedy("conv = type(conv)(in_channels, out_channels, K=2)  # fewer hops: two in place of many")
+_RELU = Remedy("x = torch.relu(conv(x, edge_index))  # in forward: in place of the sigmoid, in each hidden layer")
 _LAST = 3  # layers, of which the smallest counts: the very last may tell nodes apart by rounding alone
 
 
@@ -60,15 +61,19 @@ def vanishing(facts: Facts) -> Finding | str | None:
     ratio = _ratio(grads[0], grads[-1])
     if not 0 < ratio < limit(threshold):
         return None
+    has_sigmoids = len(facts.signals.get("after_sigmoid", ())) > len(grads) / 2
+    slope = ": behind a sigmoid it is a quarter of what it was, at most" if has_sigmoids else ""
     return facts.found(
         "depth-vanishing-gradient",
         f"On its way back over {len(grads)} layers the gradient shrinks to {number(ratio)} of its size "
-        f"({number(ratio ** (1 / (len(grads) - 1)))} times in each layer), so that the first layers cannot learn.",
+        f"({number(ratio ** (1 / (len(grads) - 1)))} times in each layer{slope}), so that the first layers cannot "
+        "learn.",
         Evidence("gradient of the first over that of the last layer's output", ratio),
         threshold=f"Flagged below {said(threshold)}.",
         layers=tuple(facts.profile("output_gradient_norm")),
         steps=(0,),
-        remedy=_skips(facts),
+        remedy=_RELU if has_sigmoids else _skips(facts),
+        falsified_by="With ReLU in place of the sigmoids the loss takes the same course." if has_sigmoids else "",
     )
 
 

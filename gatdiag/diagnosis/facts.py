@@ -252,6 +252,7 @@ class Facts:
         title: str = "",
         severity: Severity | None = None,
         remedy: Remedy | None = None,
+        falsified_by: str = "",
         **more: Any,
     ) -> Finding:
         """A finding, with all that the row of its code in `CAUSES` says.
@@ -264,12 +265,13 @@ class Facts:
             title: Where it is not that of the row.
             severity: The same.
             remedy: The same.
+            falsified_by: The same.
             more: Other attributes of `Finding`: what it is about, and what differs from the row.
         """
         row = CAUSES[code]
         cure = remedy or row.remedy or Remedy("")
         given: dict[str, Any] = {
-            "title": title or row.title, "figure": row.figure, "falsified_by": row.falsified_by,
+            "title": title or row.title, "figure": row.figure, "falsified_by": falsified_by or row.falsified_by,
             "severity": severity or self._severity_of(row),
             "evidence": tuple(one for one in evidence if not math.isnan(one.value)),
             "remedy": cure.code, "actions": cure.actions,

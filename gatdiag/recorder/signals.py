@@ -55,6 +55,7 @@ class Signals:
         self._implied: dict[str, Any] = {}
         self._labels: Tensor | None = None
         self._layers: dict[str, dict[str, Any]] = {}
+        self._after_sigmoid: set[str] = set()  # layers
         self._was_close = False  # whether the overshoot of the last step is wanted
         self._awaits_backward = False
         self._left: Tensor | float | None = None  # norm of the gradients at the beginning of the backward pass
@@ -68,10 +69,12 @@ class Signals:
     # --- forward and backward -----------------------------------------------------------------------------------------
 
     def on_layer(self, layer: str, inputs: Iterable[Any]) -> None:
-        """A layer has run in training: which units that feed it are dead."""
+        """A layer has run in training: which units that feed it are dead, and whether a sigmoid bounds them."""
         x = next((one for _, one in tensors(inputs) if one.is_floating_point() and one.dim() > 1), None)
         if x is None or not x.numel() or not x.requires_grad:  # features of the data may well never occur
             return
+        if criterion.last_operation(x).startswith("Sigmoid"):
+            self._after_sigmoid.add(layer)
         share = criterion.zero_column_fraction(x)
         if share is None:
             return
@@ -208,7 +211,8 @@ class Signals:
         graph = dict(self._graph)
         if "has_graph" in graph:
             output["has_graph"] = graph.pop("has_graph")
-        return {"inputs": self._inputs, "output": output, "zero_inputs": self._layers, **graph}
+        seen = {"zero_inputs": self._layers, "after_sigmoid": sorted(self._after_sigmoid)}
+        return {"inputs": self._inputs, "output": output, **seen, **graph}
 
 
 def tensors(item: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -49,7 +49,7 @@ meta.json is one JSON object in UTF-8, replaced as a whole, without NaN or infin
     best                null, or {"name", "mode", "value", "step"} of best.safetensors
     signals             null, missing, or what was seen once or a few times: {"inputs": [{"name", "rows", "columns",
                         "non_finite", ...}], "output": {"criterion", "labels", ...}, "zero_inputs", "unreached",
-                        "foreign_leaves"}, each where it was seen
+                        "after_sigmoid", "foreign_leaves"}, each where it was seen
     notes               [text]: what could not be recorded, and why
     resumed_at          [step]: where it was resumed
 

@@ -43,6 +43,7 @@ _SIGNALS: dict[str, Any] = {
         "has_graph?": (bool, None),
     },
     "zero_inputs?": {"*": {"first": _NUMBER, "since": (_STEP, None), "last": _NUMBER}},
+    "after_sigmoid?": [str],
     "unreached?": [str],
     "foreign_leaves?": _STEP,
     "is_rough?": bool,

@@ -163,6 +163,23 @@ def test_probabilities_given_to_cross_entropy_are_a_warning_where_the_network_pr
     assert (verdict.code, verdict.severity) == ("output-softmax-twice", "warning" if is_logged else "error")
 
 
+@pytest.mark.parametrize("squash", [nn.Sigmoid, nn.Tanh])
+def test_sigmoids_between_the_layers_are_what_makes_gradients_vanish(tmp_path, squash):
+    torch.manual_seed(0)
+    hidden = [layer for _ in range(9) for layer in (nn.Linear(6, 6), squash())]
+    model = nn.Sequential(nn.Linear(5, 6), squash(), *hidden, nn.Linear(6, 3))
+    run, _ = train(tmp_path / "run", model, steps=40)
+    layers = [str(place) for place in range(2, 21, 2)]
+    assert run.meta["signals"]["after_sigmoid"] == (sorted(layers) if squash is nn.Sigmoid else [])
+    findings = {one.code: one for one in gatdiag.diagnose(run).findings}
+    if squash is nn.Sigmoid:
+        vanishing = findings["depth-vanishing-gradient"]
+        assert "behind a sigmoid" in vanishing.text
+        assert "torch.relu" in vanishing.remedy
+    else:
+        assert not any("sigmoid" in str(one) for one in findings.values())
+
+
 def test_units_that_the_first_step_kills_are_not_said_to_be_dead_from_the_start(tmp_path):
     model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
     kept = []

@@ -69,8 +69,8 @@ def bench(
     if device != "cpu" and not (device == "cuda" and torch.cuda.is_available()):
         raise InputError(f"--device: expected cpu, or cuda where torch finds a GPU, got {device!r}")
     cadence = 1 if remedies else _cadence(every)
-    limit = seconds if seconds is not None else _PACED_SECONDS if cadence == "auto" else _SECONDS
-    tools = {preset: (gatdiag_tool(preset, cadence), cadence) for preset in parts(metrics)}
+    limit = _limit(seconds, cadence)
+    tools = {preset: (gatdiag_tool(preset, cadence), cadence) for preset in _presets(metrics)}
     tools |= {name: (tool, 1) for name, tool in PEERS.items() if peers}
     trainings = _trainings(factory, (data, inputs, root, transform), parts(cases), torch.device(device))
     if remedies:
@@ -104,6 +104,20 @@ def _cadence(every: str) -> Every:
     if every.isdecimal() and int(every) > 0:
         return int(every)
     raise InputError(f"--every: expected a positive number or auto, got {every!r}")
+
+
+def _limit(seconds: float | None, cadence: Every) -> float:
+    if seconds is None:
+        return _PACED_SECONDS if cadence == "auto" else _SECONDS
+    if not 0 <= seconds < float("inf"):
+        raise InputError(f"--seconds: expected a number from 0, got {seconds:g}")
+    return seconds
+
+
+def _presets(metrics: str) -> list[str]:
+    if not parts(metrics):
+        raise InputError(f"--metrics: expected some of fast, standard, full, got {metrics!r}")
+    return parts(metrics)
 
 
 def _trainings(

@@ -12,6 +12,7 @@ from rich.table import Table
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "overwrite=True": "--overwrite",
+    ", resume=True to continue it": "",  # no command does
     "in_place=True": "--in-place",
     'moments="drop"': "--moments drop",
     "root=FOLDER": "--root FOLDER",

@@ -191,6 +191,8 @@ def _parsed(name: str) -> tuple[str, dict[str, Any]]:
         option, _, value = part.strip().partition("=")
         if option not in known:
             raise InputError(f"{key} has no option {option!r}: expected KEY=VALUE, with KEY one of {', '.join(known)}")
+        if option in options:
+            raise InputError(f"{key}: expected {option} once, got it again in {text!r}")
         try:
             options[option] = known[option](value)
         except ValueError as error:

@@ -39,12 +39,14 @@ def read_grid(file: str | os.PathLike[str]) -> tuple[Experiment, ...]:
     0 and the paper's, the first is the cell.
 
     Raises:
-        InputError: The file is no TOML, names a setting that does not exist, or a combination makes no sense.
+        InputError: The file is no TOML, names no setting or one that does not exist, or a combination makes no sense.
     """
     try:
         written = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of too many digits, too
         raise InputError(f"{file} is no grid: expected TOML, such as layers = [2, 5] ({error})") from error
+    if not written:
+        raise InputError(f"{file} is empty: expected settings, such as layers = [2, 5]")
     known = {one.name: type(one.default) for one in fields(Experiment)}
     axes: dict[str, list[Any]] = {}
     for name, given in written.items():
@@ -70,7 +72,10 @@ def grid(**settings: Any) -> tuple[Experiment, ...]:
     axes: list[list[Any]] = []
     for name, given in settings.items():
         values = given if isinstance(given, list | tuple | range) else [given]
-        axes.append([float(value) if name in real else value for value in values])
+        try:
+            axes.append([float(value) if name in real else value for value in values])
+        except OverflowError as error:
+            raise InputError(f"Expected {name} to be finite, got a number beyond all floats") from error
     alike: dict[Experiment, Experiment] = {}
     for combination in product(*axes):
         cell = Experiment(**dict(zip(settings, combination, strict=True)))

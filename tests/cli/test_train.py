@@ -67,6 +67,9 @@ def test_it_says_what_came_of_it(tmp_path):
     assert "the limit of epochs was reached" in done.stdout
     assert "loss" in done.stderr  # progress
     assert gatdiag.load(tmp_path / "run").parameters["step"].unique().tolist() == [0, 2, 4]
+    again = train(tmp_path / "run", *SMALL)
+    assert again.exit_code == 2
+    assert "already holds a run. Say --overwrite to delete it, or give another folder." in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def test_rows_of_citation_graphs_sum_to_one(root):
         ("sbm:deepness=3", r"sbm has no option 'deepness'.*missing.*nodes"),
         ("Cora:homophily=0.3", "Cora has no option 'homophily'"),
         ("csbm:nodes=many", "expected nodes to be a number, got 'many'"),
+        ("sbm:nodes=200,nodes=300", "expected nodes once, got it again"),
         ("sbm:missing=2", r"missing.*from 0 to 1, got 2"),
         ("sbm:split=1", "sbm has one split"),
         ("Cora:split=10", "split.*from 0 to 9"),

@@ -242,6 +242,9 @@ def test_two_sweeps_in_one_folder_are_refused(cells, tmp_path):
     ("text", "message"),
     [
         ("layers = [2", "is no grid: expected TOML"),
+        ("# layers = 2", "is empty: expected settings, such as layers"),
+        (f"learning_rate = 1{'0' * 400}", "Expected learning_rate to be finite"),
+        (f"seed = 1{'0' * 5000}", "is no grid: expected TOML"),
         ("depth = 3", "no setting is called 'depth'.*layers"),
         ('layers = "deep"', "expected layers to be int or a list of such, got 'deep'"),
         ("layers = [true]", "expected layers to be int"),

@@ -62,8 +62,11 @@ def write_reproduction(trainings: Trainings, out: Path) -> Path:
     evidence = trainings.reproduction.evidence(trainings.options) if trainings.reproduction.evidence else None
     measured = evidence.pictures if evidence else {}
     pictures = [*_pictures(trainings), *(Picture(name, content) for name, content in measured.items())]
+    page = folder / "README.md"
+    before = page.read_text(errors="replace") if page.exists() else ""
     for old in folder.glob("*.png"):
-        old.unlink()
+        if f"]({old.name})" in before:  # others are the user's
+            old.unlink()
     for picture in pictures:
         with atomic_write(folder / picture.name) as part:
             part.write_bytes(picture.content)
@@ -74,7 +77,7 @@ def write_reproduction(trainings: Trainings, out: Path) -> Path:
     if shown:
         write_report(shown, folder / RUNS, title=trainings.reproduction.title, overwrite=True)
     text = "\n".join(_lines(trainings, evidence, pictures, has_runs=bool(shown))) + "\n"
-    with atomic_write(folder / "README.md") as part:
+    with atomic_write(page) as part:
         part.write_text(text)
     write(_page(text, pictures), folder / PAGE)
     return folder

@@ -122,9 +122,11 @@ def test_what_was_refused_is_said_without_the_folders_of_this_machine(small, tmp
 
 def test_nothing_is_drawn_of_what_is_not_there_and_old_pictures_go(small, tmp_path):
     (tmp_path / "small").mkdir()
-    (tmp_path / "small" / "old.png").write_bytes(b"")
+    (tmp_path / "small" / "README.md").write_text("![old.png](old.png)")
+    for name in ("old.png", "my-own.png"):
+        (tmp_path / "small" / name).write_bytes(b"")
     folder = write_reproduction(trained(small, tmp_path, Options(full=True, trains=False)), tmp_path)
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "report.html", "results.csv"]
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "my-own.png", "report.html", "results.csv"]
     text = (folder / "README.md").read_text()
     assert "0 of 12 trainings" in text
     assert "nothing yet" in text

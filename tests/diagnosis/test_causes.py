@@ -200,6 +200,14 @@ def test_overfitting_is_not_denied_by_a_few_validation_losses(tmp_path, every, j
     assert ("overfitting" not in diagnosis.skipped) == judged
 
 
+def test_overfitting_is_said_before_the_loss_is_low(tmp_path):
+    """With dropout, and labels that say nothing: what is learned by heart is learned slowly."""
+    logged = {"loss": np.linspace(1.4, 0.7, STEPS), "train_accuracy": FLAT * 0.45, "val_accuracy": FLAT * 0.15}
+    signals = {"output": {"labels": [9, 9, 9, 9]}}
+    diagnosis = diagnose(build(tmp_path / "run", logged=logged, signals=signals))
+    assert (diagnosis.state, diagnosis.verdict.code, diagnosis.verdict.severity) == ("partly", "overfitting", "note")
+
+
 @pytest.mark.parametrize("code", ["init-too-small", "depth-vanishing-gradient", "depth-oversmoothing", "dead-units"])
 def test_in_a_network_that_trains_it_is_a_note_or_nothing(tmp_path, code):
     given, side = CASES[code]

@@ -489,6 +489,46 @@ def test_decay_stands_below_gradients_that_vanished_before_it_did_anything(tmp_p
     assert "weight-decay-too-strong" in {symptom.code for symptom in verdict.symptoms}
 
 
+def decayed_and_clipped(left, kind="Adam"):
+    """Decay outweighs what clipping leaves of a gradient of 1."""
+    given = CASES["weight-decay-too-strong"][0](1)
+    given["weights"]["gradient_norm"] = still([left])
+    given["logged"] |= {"gradient_norm": np.full(STEPS, left), "gradient_norm_before_clipping": np.ones(STEPS)}
+    group = {"lr": 0.1, "weight_decay": 0.1, "betas": [0.9, 0.999], "eps": 1e-8, "parameters": ALL}
+    return given | {"optimizers": [{"class": kind, "groups": [group]}]}
+
+
+@pytest.mark.parametrize(
+    ("left", "kind", "code"),
+    [
+        (1e-3, "Adam", "clipping-too-tight"),
+        (1e-3, "AdamW", "weight-decay-too-strong"),
+        (0.15, "Adam", "weight-decay-too-strong"),
+    ],
+)
+def test_decay_that_outweighs_a_clipped_gradient_is_not_too_strong(tmp_path, left, kind, code):
+    given = decayed_and_clipped(left, kind)
+    if kind == "AdamW":
+        given["weights"]["update_ratio"] = still([0.1 * 0.1])
+    run = build(tmp_path / "run", **given)
+    assert [finding.code for finding in diagnose(run) if finding.severity == "error"] == [code]
+
+
+def test_a_large_eps_of_adam_is_named_and_kept_in_the_line_to_paste(tmp_path):
+    for eps in (1e-8, 0.5):
+        group = {"lr": 0.01, "betas": [0.9, 0.999], "eps": eps, "parameters": ALL}
+        run = build(
+            tmp_path / str(eps),
+            weights={"norm": still([4.0, 4.0]), "update_ratio": still([1e-5] * 2), "gradient_norm": still([0.1] * 2)},
+            logged={"loss": FLAT, "gradient_norm": FLAT * 0.1},
+            optimizers=[{"class": "Adam", "groups": [group]}],
+        )
+        verdict = diagnose(run).verdict
+        assert verdict.code == "lr-too-small"
+        assert ("eps of 0.5" in verdict.text) == ("eps=0.5)" in verdict.remedy) == (eps > 0.1)
+        assert verdict.actions
+
+
 def test_outputs_that_begin_at_zero_are_no_traceback(tmp_path):
     """The relative mu of zeros is undefined, and those of the layers behind them are not."""
     mu, norms = [math.nan, 0.8, 0.5, 0.3, 1e-5, 1e-5], [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]

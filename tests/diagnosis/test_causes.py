@@ -529,6 +529,15 @@ def test_a_large_eps_of_adam_is_named_and_kept_in_the_line_to_paste(tmp_path):
         assert verdict.actions
 
 
+def test_a_loss_that_stays_far_above_that_of_a_constant_prediction_is_told(tmp_path):
+    """Targets whose mean is far from zero beside their variance, as in regression."""
+    output = {"implied_mse": 1e6, "implied_variance": 1.0, "implied_step": 0}
+    logged = {"loss": np.linspace(1e6, 7e5, STEPS)}
+    verdict = diagnose(build(tmp_path / "run", logged=logged, signals={"output": output})).verdict
+    assert (verdict.code, verdict.evidence[0].value) == ("loss-not-falling", pytest.approx(7e5))
+    assert verdict.remedy.startswith("y = (y - y.mean()) / y.std()")
+
+
 def test_outputs_that_begin_at_zero_are_no_traceback(tmp_path):
     """The relative mu of zeros is undefined, and those of the layers behind them are not."""
     mu, norms = [math.nan, 0.8, 0.5, 0.3, 1e-5, 1e-5], [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]

@@ -538,6 +538,15 @@ def test_a_loss_that_stays_far_above_that_of_a_constant_prediction_is_told(tmp_p
     assert verdict.remedy.startswith("y = (y - y.mean()) / y.std()")
 
 
+def test_gradients_of_parameters_in_no_optimizer_are_not_said_to_be_followed(tmp_path):
+    logged = {"loss": FLAT, "stale_gradient": FLAT}
+    for held, code in ((ALL, "gradients-not-cleared"), (ALL[:3], "parameters-not-in-optimizer")):
+        optimizers = [{"class": "SGD", "groups": [{"lr": 0.1, "parameters": held}]}]
+        verdict = diagnose(build(tmp_path / str(len(held)), logged=logged, optimizers=optimizers)).verdict
+        assert verdict.code == code
+        assert "gradients-not-cleared" not in {symptom.code for symptom in verdict.symptoms}
+
+
 def test_outputs_that_begin_at_zero_are_no_traceback(tmp_path):
     """The relative mu of zeros is undefined, and those of the layers behind them are not."""
     mu, norms = [math.nan, 0.8, 0.5, 0.3, 1e-5, 1e-5], [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]

@@ -226,10 +226,14 @@ class Facts:
 
     @cached_property
     def predicts(self) -> bool:
-        """The accuracies logged last are halfway from chance to 1 at least, on each split: the loss lags behind."""
+        """The accuracies logged last are halfway from chance to 1 at least, on each split: the loss lags behind.
+
+        Chance is the share of the most frequent label, where labels were seen: that is what a constant prediction gets.
+        """
         names = accuracies(self.run).values() if self.classes > 1 and score_kind(self.run) == "accuracy" else ()
         last = [series[-1] for name in names if len(series := logged(self.run, name).to_numpy(float))]
-        return bool(last) and min(last) >= 0.5 * (1 + 1 / self.classes)
+        labels = self.output.get("labels") or [1] * self.classes
+        return bool(last) and min(last) >= 0.5 * (1 + max(labels) / max(1, sum(labels)))
 
     @cached_property
     def learns(self) -> bool:

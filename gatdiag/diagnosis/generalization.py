@@ -19,7 +19,7 @@ def overfitting(facts: Facts) -> Finding | str | None:
     loss = next((name for name in facts.run.logged if "loss" in name.lower() and split(name) == "val"), None)
     if "val" not in names and loss is None:
         return "no validation score and no validation loss was logged"
-    if facts.state != "trained":
+    if facts.state not in ("trained", "partly"):
         return None
     train, val, losses = (_values(facts, name) for name in (names.get("train"), names.get("val"), loss))
     gap, fell, rose = median(train[-5:]) - median(val[-5:]), _fall(val), _rise(losses)

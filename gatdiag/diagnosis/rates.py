@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from gatdiag.diagnosis import remedy
-from gatdiag.diagnosis.facts import Facts, Floats, largest, median
+from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
@@ -108,18 +108,29 @@ def too_small(facts: Facts) -> Finding | str | None:
     # where the slope is flat, weights move little at any rate
     room = 0.3 / over if over > 0 and not facts.is_adam else math.inf
     better = remedy.rounded(lr * max(10.0, min(_USUAL / ratio, room)))
+    cure, outweighed = remedy.scaled_rate(facts, better), ""
+    if facts.is_adam and (eps := facts.setting("eps")) > max(remedy.USUAL_EPS, size := _of_a_weight(facts)):
+        outweighed = f" Adam's eps of {number(eps)} outweighs the gradient of a weight, {number(size)}."
+        cure = Remedy(f"{cure.code}\n# or, at your learning rate, eps={remedy.USUAL_EPS:g}", cure.actions)
     return facts.found(
         "lr-too-small",
         f"At a learning rate of {number(lr)} a step moves the weights by {number(ratio)} of their size, and all "
-        f"{facts.count:,} steps together by {number(facts.path)}: the loss falls in a straight line, far too slowly.",
+        f"{facts.count:,} steps together by {number(facts.path)}: the loss falls in a straight line, far too slowly."
+        f"{outweighed}",
         Evidence("sum of the relative steps", facts.path),
         Evidence("overshoot, median", over),
         threshold=f"Flagged below {said('path', 'pace')}.",
         severity=facts.severity if facts.count >= limit("sure") else "warning",
         steps=(0, facts.count - 1),
-        remedy=remedy.scaled_rate(facts, better),
+        remedy=cure,
         falsified_by=f"At a learning rate of {better:g} the loss does not fall faster.",
     )
+
+
+def _of_a_weight(facts: Facts) -> float:
+    """Root mean square of the gradient over all weights, median over the steps."""
+    count = sum(math.prod(facts.parameters[name]["shape"]) for name in facts.table_names if name in facts.parameters)
+    return median(facts.steps_column("gradient_norm")) / math.sqrt(max(1, count))
 
 
 def _faded(facts: Facts) -> Finding | None:
@@ -167,18 +178,20 @@ def clipping(facts: Facts) -> Finding | str | None:
     before, after = facts.run.steps.get("gradient_norm_before_clipping"), facts.run.steps.get("gradient_norm")
     if facts.is_of_checkpoints or before is None or after is None or not before.notna().any():
         return "gradient norms before clipping were not recorded"
-    with np.errstate(all="ignore"):
-        left = median(after.to_numpy(float) / before.to_numpy(float))
+    left = _left(facts)
     if not left < limit("clip"):
         return None
-    if facts.is_adam and median(after.to_numpy(float)) > limit("adam-eps") * facts.setting("eps"):
+    is_outweighed = _clips_below_decay(facts)
+    divides = facts.is_adam and median(after.to_numpy(float)) > limit("adam-eps") * facts.setting("eps")
+    if divides and not is_outweighed:
         return None  # Adam divides the bound out again
     usual = median(before.to_numpy(float))
+    does = "the weight decay outweighs what is left" if is_outweighed else "each step is that much shorter"
     return facts.found(
         "clipping-too-tight",
-        f"Clipping leaves {percent(left)} of the gradient, whose usual norm is {number(usual)}: each step is that "
-        f"much shorter.",
+        f"Clipping leaves {percent(left)} of the gradient, whose usual norm is {number(usual)}: {does}.",
         Evidence("gradient norm after over before clipping, median", left),
+        *([Evidence("pull of the decay over that of the clipped gradient", _late_pull(facts))] * is_outweighed),
         threshold=f"Flagged below {said('clip')}.",
         steps=(0, facts.count - 1),
         remedy=Remedy(
@@ -188,12 +201,21 @@ def clipping(facts: Facts) -> Finding | str | None:
     )
 
 
+def _left(facts: Facts) -> float:
+    """Gradient norm after over before clipping, median; NaN where nothing clipped."""
+    before, after = (facts.run.steps.get(f"gradient_norm{when}") for when in ("_before_clipping", ""))
+    if before is None or after is None:
+        return math.nan
+    with np.errstate(all="ignore"):
+        return median(after.to_numpy(float) / before.to_numpy(float))
+
+
 def weight_decay(facts: Facts) -> Finding | str | None:
     """Decay that pulls the weights towards zero about as hard as the gradient pulls them anywhere."""
     decay = facts.setting("weight_decay")
     if facts.is_of_checkpoints or not len(facts.size):
         return "norms of weights were not recorded at each step"
-    if not decay:
+    if not decay or _clips_below_decay(facts):
         return None
     if isinstance(found := facts.first_and_last("parameters", "norm"), str):
         return found
@@ -202,7 +224,7 @@ def weight_decay(facts: Facts) -> Finding | str | None:
     rate = remedy.learning_rate(facts)
     shrunk = float(facts.size[-1] / facts.size[0])
     predicted = math.exp(facts.count * math.log1p(-min(rate * decay, 0.99))) if math.isfinite(rate) else 1.0
-    pull = median(_pull(facts, decay, rate)[-max(5, len(facts.size) // 4) :])
+    pull = _late_pull(facts)
     gone = predicted < limit("shrunk") and shrunk < 0.95 and facts.state in ("failing", "partly")
     if not pull > limit("decay") or not (shrunk < limit("shrunk") or gone):
         return None
@@ -223,9 +245,22 @@ def weight_decay(facts: Facts) -> Finding | str | None:
     )
 
 
-def _pull(facts: Facts, decay: float, rate: float) -> Floats:
-    """At each recorded step; the decoupled decay of AdamW is compared with the whole step."""
+def _clips_below_decay(facts: Facts) -> bool:
+    """A decay that is a part of the gradient outweighs what clipping leaves of it, and would not outweigh all of it."""
+    left, pull = _left(facts), _late_pull(facts)
+    return not _is_decoupled(facts) and left < limit("clip") and pull * left < limit("decay") < pull
+
+
+def _late_pull(facts: Facts) -> float:
+    """Of the decay over that of the gradient, towards the end; AdamW's is compared with the whole step."""
+    decay = facts.setting("weight_decay")
     with np.errstate(all="ignore"):
-        if any(group["class"] == "AdamW" or group.get("decoupled_weight_decay") for group in facts.groups):
-            return np.asarray(rate * decay / facts.step_ratio)
-        return np.asarray(decay * facts.size / np.sqrt(np.nansum(facts.gradients**2, axis=1)))
+        if _is_decoupled(facts):
+            pull = remedy.learning_rate(facts) * decay / facts.step_ratio
+        else:
+            pull = decay * facts.size / np.sqrt(np.nansum(facts.gradients**2, axis=1))
+    return median(pull[-max(5, len(facts.size) // 4) :])
+
+
+def _is_decoupled(facts: Facts) -> bool:
+    return any(group["class"] == "AdamW" or group.get("decoupled_weight_decay") for group in facts.groups)

@@ -10,7 +10,8 @@ from gatdiag.diagnosis.finding import Action, Remedy
 from gatdiag.roles import ATTENTION, STACKED
 
 _DEEP_RATE: Final = 0.04  # of Adam, over the number of layers, for deep attention networks
-_SHOWN = ("lr", "momentum", "weight_decay")
+_SHOWN = ("lr", "momentum", "eps", "weight_decay")
+USUAL_EPS: Final = 1e-8  # torch's own, which need not be written
 
 
 def optimizer(facts: Facts, **changed: float) -> str:
@@ -19,6 +20,8 @@ def optimizer(facts: Facts, **changed: float) -> str:
         return f"# in the optimizer: {', '.join(f'{name}={value:g}' for name, value in changed.items())}"
     group = facts.groups[-1]
     settings = {name: group[name] for name in _SHOWN if isinstance(group.get(name), int | float) and group[name]}
+    if settings.get("eps", 0.0) <= USUAL_EPS:
+        settings.pop("eps", None)
     settings |= {name: value for name, value in changed.items() if value or name in settings}
     return _made(group["class"], **settings)
 

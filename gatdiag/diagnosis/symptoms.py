@@ -1,7 +1,7 @@
 """What is seen of a network that does not train, whatever the cause; listed under the cause that explains it."""
 
 from gatdiag.diagnosis.facts import Facts, median
-from gatdiag.diagnosis.finding import Evidence, Finding
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import listed, short
@@ -18,6 +18,9 @@ def loss_not_falling(facts: Facts) -> Finding | str | None:
         return None
     best = float(facts.finite_loss.min())
     fall = (facts.first_loss - best) / abs(facts.first_loss) if facts.first_loss else 0.0
+    far = best / facts.chance if facts.chance > 0 else 0.0
+    if far > limit("jump"):
+        return _far_off(facts, best, far)
     if not fall < limit("fall"):
         return None
     return facts.found(
@@ -27,6 +30,22 @@ def loss_not_falling(facts: Facts) -> Finding | str | None:
         Evidence("share of the first loss by which it fell", fall),
         threshold=f"Flagged below {said('fall')}, from {limit('steps'):g} steps on.",
         steps=(0, facts.count - 1),
+    )
+
+
+def _far_off(facts: Facts, best: float, far: float) -> Finding:
+    """A loss that falls, but from so far above that of a constant prediction that it does not come near it."""
+    line = "y = (y - y.mean()) / y.std()  # the targets, before training; outputs * y.std() + y.mean() predict"
+    return facts.found(
+        "loss-not-falling",
+        f"The loss is {number(best, 4)} at best in {facts.count:,} steps, {number(far)} times that of the best "
+        "constant prediction.",
+        Evidence("lowest loss over that of the best constant prediction", far),
+        title="The loss stays far above that of a constant prediction",
+        threshold=f"Flagged above {said('jump')}, from {limit('steps'):g} steps on.",
+        steps=(0, facts.count - 1),
+        remedy=None if facts.classes else Remedy(line),
+        falsified_by="The loss falls below that of a constant prediction if training goes on.",
     )
 
 

@@ -22,21 +22,14 @@ def not_in_optimizer(facts: Facts) -> Finding | str | None:
     """Trainable parameters that take part in the output and that no optimizer holds."""
     if facts.is_of_checkpoints or not facts.run.meta.get("optimizers"):
         return "no optimizer was seen"
-    held = facts.held
-    unreached = {*facts.signals.get("unreached", ())}
-    trainable = [name for name, one in facts.parameters.items() if one.get("trainable", True)]
-    missing = [
-        name
-        for name in trainable
-        if name not in unreached and held.isdisjoint(facts.parameters[name].get("names") or [name])
-    ]
+    trainable, missing = _trainable(facts), _not_held(facts)
     foreign = facts.signals.get("foreign_leaves", 0)
     if not missing and not foreign:
         return None
     fix = remedy.optimizer(facts)
     if missing:
         among = f"{len(trainable) - len(missing)} of the model's {len(trainable)}"
-        share = among if held else "none of the model's"
+        share = among if facts.held else "none of the model's"
         text = (
             f"The optimizer holds {share} trainable parameters; those it does not hold stay as initialized: "
             f"{listed(map(short, missing), _FEW)}."
@@ -56,6 +49,16 @@ def not_in_optimizer(facts: Facts) -> Finding | str | None:
         parameters=tuple(missing),
         remedy=Remedy(f"{fix}  # after the model is complete, and on its device"),
     )
+
+
+def _trainable(facts: Facts) -> list[str]:
+    return [name for name, one in facts.parameters.items() if one.get("trainable", True)]
+
+
+def _not_held(facts: Facts) -> list[str]:
+    """Trainable parameters that take part in the output and that no optimizer holds."""
+    known = {*facts.held, *facts.signals.get("unreached", ())}
+    return [name for name in _trainable(facts) if known.isdisjoint(facts.parameters[name].get("names") or [name])]
 
 
 def without_gradient(facts: Facts) -> Finding | str | None:
@@ -141,6 +144,8 @@ def not_cleared(facts: Facts) -> Finding | str | None:
     """The gradients of the step before are still there when the backward pass begins."""
     if facts.takes_turns:
         return "several optimizers make steps, and what one leaves may be cleared before it is used"
+    if facts.groups and _not_held(facts):
+        return "gradients of parameters that are in no optimizer are left over, and never used"
     stale = facts.steps_column("stale_gradient")
     if len(stale) < 3:
         return "leftover gradients were not recorded, which takes recorded steps in a row"

@@ -18,7 +18,7 @@ _CLEARLY: Final = 10.0  # times better than all else, roundings apart, a loss fi
 _EXACTLY: Final = 1e3  # roundings; a loss that squashes twice fits to these, and others come near by chance
 _ROWS: Final = 3  # that carry the gradient: with fewer, any loss may fit one that squashes twice by chance
 _CARRIES: Final = 0.1  # of the largest row's norm
-_MOST: Final = 5000  # rows whose labels are looked at
+_MOST: Final = 5000  # rows whose labels are looked at; spread, for in link prediction all that are linked come first
 _SOME: Final = 500  # of these, whose gradient is compared with that of losses
 _CHUNK: Final = 2**18  # entries that fit into a cache
 _TINY: Final = 1e-300
@@ -74,7 +74,9 @@ def criterion(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
     o, g = as_rows(o.detach()), as_rows(gradient.detach())
     live = (g != 0).any(1)
     rounding = max(torch.finfo(kind).eps for kind in (g.dtype, torch.float32))
-    o, g = o[live][:_MOST].double(), g[live][:_MOST].double()
+    o, g = o[live], g[live]
+    every = max(1, -(-len(g) // _MOST))
+    o, g = o[::every].double(), g[::every].double()
     if not len(g) or not bool(o.isfinite().all()) or not bool(g.isfinite().all()):
         return "", float("nan"), None
     misfits = {name: _misfit(g[:_SOME], shape) for name, shape in _shapes(o[:_SOME], g[:_SOME]).items()}

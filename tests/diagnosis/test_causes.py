@@ -200,6 +200,14 @@ def test_overfitting_is_not_denied_by_a_few_validation_losses(tmp_path, every, j
     assert ("overfitting" not in diagnosis.skipped) == judged
 
 
+def test_overfitting_is_said_before_the_loss_is_low(tmp_path):
+    """With dropout, and labels that say nothing: what is learned by heart is learned slowly."""
+    logged = {"loss": np.linspace(1.4, 0.7, STEPS), "train_accuracy": FLAT * 0.45, "val_accuracy": FLAT * 0.15}
+    signals = {"output": {"labels": [9, 9, 9, 9]}}
+    diagnosis = diagnose(build(tmp_path / "run", logged=logged, signals=signals))
+    assert (diagnosis.state, diagnosis.verdict.code, diagnosis.verdict.severity) == ("partly", "overfitting", "note")
+
+
 @pytest.mark.parametrize("code", ["init-too-small", "depth-vanishing-gradient", "depth-oversmoothing", "dead-units"])
 def test_in_a_network_that_trains_it_is_a_note_or_nothing(tmp_path, code):
     given, side = CASES[code]
@@ -479,6 +487,64 @@ def test_decay_stands_below_gradients_that_vanished_before_it_did_anything(tmp_p
     verdict = diagnose(run).verdict
     assert verdict.code == "depth-vanishing-gradient"
     assert "weight-decay-too-strong" in {symptom.code for symptom in verdict.symptoms}
+
+
+def decayed_and_clipped(left, kind="Adam"):
+    """Decay outweighs what clipping leaves of a gradient of 1."""
+    given = CASES["weight-decay-too-strong"][0](1)
+    given["weights"]["gradient_norm"] = still([left])
+    given["logged"] |= {"gradient_norm": np.full(STEPS, left), "gradient_norm_before_clipping": np.ones(STEPS)}
+    group = {"lr": 0.1, "weight_decay": 0.1, "betas": [0.9, 0.999], "eps": 1e-8, "parameters": ALL}
+    return given | {"optimizers": [{"class": kind, "groups": [group]}]}
+
+
+@pytest.mark.parametrize(
+    ("left", "kind", "code"),
+    [
+        (1e-3, "Adam", "clipping-too-tight"),
+        (1e-3, "AdamW", "weight-decay-too-strong"),
+        (0.15, "Adam", "weight-decay-too-strong"),
+    ],
+)
+def test_decay_that_outweighs_a_clipped_gradient_is_not_too_strong(tmp_path, left, kind, code):
+    given = decayed_and_clipped(left, kind)
+    if kind == "AdamW":
+        given["weights"]["update_ratio"] = still([0.1 * 0.1])
+    run = build(tmp_path / "run", **given)
+    assert [finding.code for finding in diagnose(run) if finding.severity == "error"] == [code]
+
+
+def test_a_large_eps_of_adam_is_named_and_kept_in_the_line_to_paste(tmp_path):
+    for eps in (1e-8, 0.5):
+        group = {"lr": 0.01, "betas": [0.9, 0.999], "eps": eps, "parameters": ALL}
+        run = build(
+            tmp_path / str(eps),
+            weights={"norm": still([4.0, 4.0]), "update_ratio": still([1e-5] * 2), "gradient_norm": still([0.1] * 2)},
+            logged={"loss": FLAT, "gradient_norm": FLAT * 0.1},
+            optimizers=[{"class": "Adam", "groups": [group]}],
+        )
+        verdict = diagnose(run).verdict
+        assert verdict.code == "lr-too-small"
+        assert ("eps of 0.5" in verdict.text) == ("eps=0.5)" in verdict.remedy) == (eps > 0.1)
+        assert verdict.actions
+
+
+def test_a_loss_that_stays_far_above_that_of_a_constant_prediction_is_told(tmp_path):
+    """Targets whose mean is far from zero beside their variance, as in regression."""
+    output = {"implied_mse": 1e6, "implied_variance": 1.0, "implied_step": 0}
+    logged = {"loss": np.linspace(1e6, 7e5, STEPS)}
+    verdict = diagnose(build(tmp_path / "run", logged=logged, signals={"output": output})).verdict
+    assert (verdict.code, verdict.evidence[0].value) == ("loss-not-falling", pytest.approx(7e5))
+    assert verdict.remedy.startswith("y = (y - y.mean()) / y.std()")
+
+
+def test_gradients_of_parameters_in_no_optimizer_are_not_said_to_be_followed(tmp_path):
+    logged = {"loss": FLAT, "stale_gradient": FLAT}
+    for held, code in ((ALL, "gradients-not-cleared"), (ALL[:3], "parameters-not-in-optimizer")):
+        optimizers = [{"class": "SGD", "groups": [{"lr": 0.1, "parameters": held}]}]
+        verdict = diagnose(build(tmp_path / str(len(held)), logged=logged, optimizers=optimizers)).verdict
+        assert verdict.code == code
+        assert "gradients-not-cleared" not in {symptom.code for symptom in verdict.symptoms}
 
 
 def test_outputs_that_begin_at_zero_are_no_traceback(tmp_path):

@@ -68,6 +68,12 @@ def test_a_network_that_predicts_well_trains_though_its_loss_lags_behind(tmp_pat
     assert diagnose(build(tmp_path / "run", logged=logged, signals={"output": output})).state == state
 
 
+def test_the_accuracy_of_the_most_frequent_class_is_no_sign_of_learning(tmp_path):
+    logged = {"loss": np.linspace(0.7, 0.3, 60), "val_accuracy": np.full(60, 0.98)}
+    output = {"criterion": "cross-entropy", "labels": [98, 2]}
+    assert diagnose(build(tmp_path / "run", logged=logged, signals={"output": output})).state == "failing"
+
+
 def test_a_run_without_a_row_is_no_traceback(tmp_path):
     assert diagnose(build(tmp_path / "run")).findings == ()
 

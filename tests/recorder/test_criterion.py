@@ -126,6 +126,16 @@ def test_the_loss_is_told_by_its_gradient(name, dtype):
         assert labels.tolist() == torch.bincount(LABELS[rows], minlength=3).tolist()
 
 
+def test_labels_are_those_of_all_rows_where_one_class_comes_before_the_other():
+    """As in link prediction: pairs with a link, then pairs without."""
+    target = torch.arange(20_000) < 10_000
+    o = torch.randn(20_000, generator=torch.Generator().manual_seed(3))
+    g = gradient(o, lambda o: F.binary_cross_entropy_with_logits(o, target.float()))
+    name, _, labels = criterion.criterion(o, g)
+    assert name == "bce-logits"
+    assert labels[0] == labels[1] > 0
+
+
 def test_targets_of_a_mean_squared_error_are_found_again():
     y = torch.randn(6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     found = criterion.implied_targets(OUT, gradient(OUT, lambda o: F.mse_loss(o[MASK], y[MASK])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,8 @@ _PARTS = ("calibration", "held-out", "all", "pairs")
 
 def faults(
     only: Annotated[
-        str | None, typer.Option(metavar="CAUSE,...", help="Only these causes; healthy is one of them.")
+        str | None,
+        typer.Option(metavar="CAUSE,...", help="Only these causes, healthy being one, or pairs with one of these."),
     ] = None,
     part: Annotated[
         str,
@@ -51,16 +52,18 @@ def faults(
     from rich.console import Console
     from rich.markdown import Markdown
 
+    pairs = part == "pairs"
+    if pairs + before + treated > 1:
+        raise InputError("Expected one of --part pairs, --preflight and --treat, got more")
     chosen = _chosen(only, part)
     check_folder(out)
-    for page in _pages(chosen, out, jobs, pairs=part == "pairs", before=before, treated=treated):
+    for page in _pages(chosen, out, jobs, pairs=pairs, before=before, treated=treated):
         Console().print(Markdown(page))
     typer.echo(f"Each case: {out}")
 
 
-def _pages(chosen: list[Case], out: Path, jobs: int | None, *, pairs: bool, before: bool, treated: bool) -> list[str]:
+def _pages(chosen: list[Any], out: Path, jobs: int | None, *, pairs: bool, before: bool, treated: bool) -> list[str]:
     from gatdiag.experiments.faults.bank import table_of, verdicts
-    from gatdiag.experiments.faults.cases import PAIRS
     from gatdiag.experiments.faults.foresight import forecasts, save_forecasts
     from gatdiag.experiments.faults.pairs import pair_verdicts, save_pairs
     from gatdiag.experiments.faults.tables import save_bank
@@ -68,7 +71,7 @@ def _pages(chosen: list[Case], out: Path, jobs: int | None, *, pairs: bool, befo
 
     runs = out / "runs"
     if pairs:
-        return [save_pairs(table_of(partial(pair_verdicts, folder=runs), range(len(PAIRS)), jobs), out)]
+        return [save_pairs(table_of(partial(pair_verdicts, folder=runs), chosen, jobs), out)]
     with trainings_progress("trainings", len(chosen)) as on_done:
         if treated:
             return [save_cures(table_of(partial(cures, folder=runs), chosen, jobs, on_done), out)]
@@ -80,14 +83,18 @@ def _pages(chosen: list[Case], out: Path, jobs: int | None, *, pairs: bool, befo
     return pages
 
 
-def _chosen(only: str | None, part: str) -> list[Case]:
-    from gatdiag.experiments.faults.cases import CALIBRATION, cases
+def _chosen(only: str | None, part: str) -> list[Case] | list[int]:
+    from gatdiag.experiments.faults.cases import CALIBRATION, PAIRS, cases
 
     if part not in _PARTS:
         raise InputError(f"--part: expected one of {', '.join(_PARTS)}, got {part!r}")
     wanted = CALIBRATION if only is None else parts(only)
     if not wanted or not {*wanted} <= {*CALIBRATION}:
         raise InputError(f"--only: expected some of {', '.join(CALIBRATION)}, got {only!r}")
+    if part == "pairs":
+        if found := [number for number, (plants, _) in enumerate(PAIRS) if {*plants} & {*wanted}]:
+            return found
+        raise InputError(f"--only: expected some of the causes of pairs, got {only!r}")
     return [
         case for case in cases() if case.cause in wanted and (part == "all" or case.is_held_out == (part == "held-out"))
     ]

@@ -68,12 +68,32 @@ def test_networks_are_judged_before_their_training_too(faults, tmp_path):
     assert "| input-nonfinite | 1 | 1 | 1 |  |" in (tmp_path / "preflight.md").read_text()
 
 
+def test_where_nothing_counts_nothing_is_foreseen(faults, tmp_path):
+    done = faults("--preflight", "--only", "lr-too-small")
+    assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "preflight.md").read_text().startswith("# Faults before training")
+
+
+def test_pairs_can_be_chosen_by_a_cause(faults, tmp_path, monkeypatch):
+    usual = {"width": 8, "steps": 2}
+    plants = {"lr-too-small": {"lr": 1e-6}, "input-nonfinite": {"inputs": ("NaN in rows", 1)}}
+    monkeypatch.setattr(bank_of_cases, "PAIRS", ((plants, usual), ({**plants, "dead-units": {}}, usual)))
+    monkeypatch.setattr("gatdiag.experiments.faults.pairs.pair_verdicts", lambda number, folder: [
+        {"planted": str(number), "verdict": "", "once that is repaired": "", "counts": True, "right": False}
+    ])  # fmt: skip
+    assert faults("--part", "pairs", "--only", "dead-units").exit_code == 0
+    assert [row["planted"] for row in rows_of(tmp_path / "pairs.csv")] == ["1"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["--part", "half"], "--part: expected one of calibration, held-out, all, pairs, got 'half'"),
         (["--only", "lr"], "--only: expected some of init-unbalanced"),
         (["--only", ","], "got ','"),
+        (["--part", "pairs", "--only", "healthy"], "--only: expected some of the causes of pairs, got 'healthy'"),
+        (["--part", "pairs", "--treat"], "Expected one of --part pairs, --preflight and --treat"),
+        (["--preflight", "--treat"], "Expected one of --part pairs, --preflight and --treat"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(faults, arguments, says):

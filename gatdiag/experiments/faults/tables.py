@@ -36,8 +36,9 @@ def tally(codes: Iterable[str]) -> str:
 
 def halves(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """The rows for calibration and those that are held out, if there are any."""
-    names = table["held_out"].map({False: "calibration", True: "held-out"})
-    yield from ((str(name), half) for name, half in table.groupby(names))
+    if len(table):
+        names = table["held_out"].map({False: "calibration", True: "held-out"})
+        yield from ((str(name), half) for name, half in table.groupby(names))
 
 
 def by_cause(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

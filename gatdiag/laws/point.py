@@ -6,13 +6,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gatdiag.errors import ModelError
+from gatdiag.errors import GatdiagError, ModelError
 from gatdiag.laws.outputs import read_outputs
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.isolation import random_state
 from gatdiag.structure.replica import Replica
 
 Tensors = dict[str, Tensor]
+
+_LARGE = 2.0**10
 
 
 class Point(NamedTuple):
@@ -26,11 +28,16 @@ class Point(NamedTuple):
 def at(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
     """The point at those weights, None if its gradients are not finite. The replica stays there."""
     place(replica, weights)
-    with random_state(seed, {weight.device for weight in weights.values()}):
-        (found,) = gradients(replica)
+    found = seeded_gradients(replica, seed)
     if not all(bool(gradient.isfinite().all()) for gradient in found.values()):
         return None
     return Point({name: weights[name] for name in found}, found, seed)
+
+
+def seeded_gradients(replica: Replica, seed: int) -> Tensors:
+    """Gradients under the random numbers of a seed; of any but the first, of a loss so large that clipping shows."""
+    with random_state(seed, {tensor.device for tensor in replica.parameters.values()}):
+        return gradients(replica, size=_LARGE if seed else 1.0)[0]
 
 
 def near(replica: Replica, weights: Tensors, generator: torch.Generator) -> Point | None:
@@ -81,11 +88,13 @@ def _moved(weight: Tensor, generator: torch.Generator) -> Tensor:
     return moved
 
 
-def gradients(replica: Replica, nudges: Sequence[float] = (0.0,), also: list[Tensor] | None = None) -> list[Tensors]:
+def gradients(
+    replica: Replica, nudges: Sequence[float] = (0.0,), also: list[Tensor] | None = None, size: float = 1.0
+) -> list[Tensors]:
     """Gradients of a random linear function of all outputs, once for each (relative) nudge of its coefficients.
 
-    These are the same at every call. Parameters that do not reach the output are left out. The function depends on
-    further tensors, too, which are filled in `also` while the replica runs.
+    These are the same at every call, times the size. Parameters that do not reach the output are left out. The function
+    depends on further tensors, too, which are filled in `also` while the replica runs.
     """
     also = [] if also is None else also
     also.clear()
@@ -100,18 +109,18 @@ def gradients(replica: Replica, nudges: Sequence[float] = (0.0,), also: list[Ten
             )
         last = len(nudges) - 1
         return [
-            _accumulated(ends, _cotangents(ends, nudge, turn), trainable(replica), retain=turn < last)
+            _accumulated(ends, _cotangents(ends, nudge, turn, size), trainable(replica), retain=turn < last)
             for turn, nudge in enumerate(nudges)
         ]
 
 
-def _cotangents(ends: Sequence[Tensor], nudge: float, turn: int) -> list[Tensor]:
+def _cotangents(ends: Sequence[Tensor], nudge: float, turn: int, size: float) -> list[Tensor]:
     fixed, moving = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2 + turn)
     cotangents = []
     for end in ends:
         cotangent = torch.randn(end.shape, generator=fixed, dtype=end.dtype)
         change = torch.rand(end.shape, generator=moving, dtype=cotangent.real.dtype)
-        cotangents.append((cotangent * (1 + nudge * change)).to(end.device))
+        cotangents.append((cotangent * (size * (1 + nudge * change))).to(end.device))
     return cotangents
 
 
@@ -131,6 +140,10 @@ def _accumulated(ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameter
         check_time()
         torch.autograd.backward(ends, cotangents, retain_graph=retain)
         return {name: tensor.grad for name, tensor in parameters.items() if name in reached and tensor.grad is not None}
+    except GatdiagError:
+        raise
+    except Exception as error:
+        raise ModelError(f"The backward pass failed with {type(error).__name__}: {error}") from error
     finally:
         for handle in handles:
             handle.remove()

@@ -101,7 +101,7 @@ def checked(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], list[
     laws = Laws(candidates, evidence.point.weights)
     points = [evidence.point]
     seen = _residuals(laws, evidence.point)[None]
-    for point in elsewhere(replica, evidence.point.weights, _POINTS):
+    for point in elsewhere(replica, evidence.point, _POINTS):
         points.append(point)
         seen = torch.cat([seen, _residuals(laws, point)[None]])
         says = seen.isfinite()
@@ -147,7 +147,7 @@ def _without_epsilon(laws: Laws, evidence: Evidence) -> Tensor:
     replica, weights, seen = evidence.replica, evidence.point.weights, list[Tensor]()
     exact = torch.tensor([law.exact for law in laws])
     with WithoutEpsilon():
-        for point in chain([at(replica, weights)], elsewhere(replica, weights, _POINTS)):
+        for point in chain([at(replica, weights)], elsewhere(replica, evidence.point, _POINTS)):
             seen += [_residuals(laws, point)] if point else []
             if seen and bool((exact | (_smallest(torch.stack(seen)) <= _WITHOUT_EPSILON)).all()):
                 break

@@ -45,14 +45,14 @@ def near(replica: Replica, weights: Tensors, generator: torch.Generator) -> Poin
     return at(replica, {name: _moved(weight, generator) for name, weight in weights.items()})
 
 
-def elsewhere(replica: Replica, weights: Tensors, count: int) -> Iterator[Point]:
-    """As many points far from those weights, each sign random, under random numbers (masks) of their own.
+def elsewhere(replica: Replica, start: Point, count: int) -> Iterator[Point]:
+    """As many points far from that one, each sign random, under random numbers (masks) of their own.
 
     Those that are not finite are left out.
     """
     generator = torch.Generator().manual_seed(1)
     for seed in range(1, count + 1):
-        moved = {name: _moved(weight, generator) for name, weight in weights.items()}
+        moved = {name: _moved(weight, generator, start.gradients[name]) for name, weight in start.weights.items()}
         if point := at(replica, {name: flipped(weight, generator) for name, weight in moved.items()}, seed):
             yield point
 
@@ -74,7 +74,7 @@ def flipped(weight: Tensor, generator: torch.Generator) -> Tensor:
     return weight * (2 * torch.randint(2, weight.shape, generator=generator).to(weight) - 1)
 
 
-def _moved(weight: Tensor, generator: torch.Generator) -> Tensor:
+def _moved(weight: Tensor, generator: torch.Generator, gradient: Tensor | None = None) -> Tensor:
     """The weight times random factors in [0.7, 1.3]; small numbers in place of zeros."""
     if not weight.numel():
         return weight.clone()
@@ -84,7 +84,9 @@ def _moved(weight: Tensor, generator: torch.Generator) -> Tensor:
     moved = torch.where(weight == 0, small * (2 * noise - 1), weight * (0.7 + 0.6 * factor))
     if weight.ndim > 1 and bool(weight.any()):
         empty = ~weight.flatten(1).any(dim=1)
-        moved[empty] = 0  # the padding row of an embedding stays what it is
+        if gradient is not None:
+            empty &= ~gradient.flatten(1).any(dim=1)
+        moved[empty] = 0  # the padding row of an embedding stays what it is, unless it is trained (by an output it is)
     return moved
 
 

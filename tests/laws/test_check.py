@@ -109,7 +109,7 @@ def test_nothing_finite_anywhere_is_refused() -> None:
 def test_further_points_differ_in_signs_and_repeat_themselves() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     found = evidence(model, torch.randn(5, 3))
-    points, again = (list(elsewhere(found.replica, found.point.weights, 3)) for _ in range(2))
+    points, again = (list(elsewhere(found.replica, found.point, 3)) for _ in range(2))
 
     assert len(points) == 3
     for point, other in zip(points, again, strict=True):

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from gatdiag.errors import ModelError
@@ -44,8 +44,8 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     The laws are those of the function the model computes in the mode it is in (dropout is covered: a law holds for
     every mask), of its trainable parameters, of everything its forward pass returns, and of the branch it takes on
     these inputs, if it takes one by their values. Where calls may differ in more than masks and data (a layer dropped
-    at random, a counter, a hidden state), or the output holds what cannot be looked into, no law is claimed, and
-    `excluded` says why.
+    at random, a counter, a hidden state), the output holds what cannot be looked into, or two parameters lie over the
+    same memory, no law is claimed, and `excluded` says why.
 
     A law speaks of the gradient at a point, so it may be exact although the function jumps: `StdAggregation`, in PNA,
     takes deviations below a constant for zero, on either side of which delta is zero and c conserved. The rescaling is
@@ -85,15 +85,28 @@ def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ..
     """As `find_laws`, of a model whose structure was discovered from these inputs already."""
     user = unwrapped(model)
     replica = replicate(user, args, kwargs)
+    trained = {name: parameter for name, parameter in user.named_parameters() if parameter.requires_grad}
     if obstacle := repetition(replica):
-        trained = {name: parameter for name, parameter in user.named_parameters() if parameter.requires_grad}
         return Laws([], trained, [Exclusion("the forward pass", f"{obstacle}; no law is certain")])
+    if shared := over_one_memory(trained):
+        reason = "they are two parameters over the same memory, which both move at each step; no law is conserved"
+        return Laws([], trained, [Exclusion(" and ".join(shared), reason)])
     if (part := sample(args, kwargs)) is not None:
         with suppress(ModelError):
             laws, is_settled = _found(structure, user, part, replica)
             if is_settled:
                 return laws
     return _found(structure, user, (args, dict(kwargs)))[0]
+
+
+def over_one_memory(parameters: Mapping[str, Tensor]) -> tuple[str, str] | None:
+    """Names of two parameters over the same memory, if there are any: in copies of the model each has its own."""
+    seen: dict[int, str] = {}
+    for name, parameter in parameters.items():
+        first = seen.setdefault(parameter.data_ptr(), name)
+        if first != name and parameter.numel():
+            return first, name
+    return None
 
 
 def _found(structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica | None = None) -> tuple[Laws, bool]:

@@ -99,7 +99,8 @@ def _moves(
     update = rule(group, state, _flat([parameter.detach() for parameter in parameters]), gradient)
     if update.rest is None:
         return dict.fromkeys(map(id, parameters), update)
-    pieces = update.rest.split([parameter.numel() for parameter in parameters])
+    rest = torch.view_as_complex(update.rest.view(-1, 2)) if parameters[0].is_complex() else update.rest
+    pieces = rest.split([parameter.numel() for parameter in parameters])
     return {
         id(parameter): Update(update.keep, update.step, piece.view(parameter.shape))
         for parameter, piece in zip(parameters, pieces, strict=True)
@@ -107,7 +108,9 @@ def _moves(
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:
+    """Side by side; complex ones as real and imaginary parts, which optimizers move by themselves."""
     dense = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
+    dense = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in dense]
     flat: Tensor = torch._C._nn.flatten_dense_tensors(dense)
     return flat
 

@@ -103,9 +103,9 @@ def relative_gradients(weights: Tensors, gradients: Tensors) -> dict[str, Tensor
     """g / w entry by entry in float64; zero where w is zero or there is no gradient."""
     found = {}
     for name, weight in weights.items():
-        w = weight.detach().to(torch.float64)
+        w = weight.detach().to(torch.promote_types(weight.dtype, torch.float64))
         gradient = gradients.get(name)
-        g = torch.zeros_like(w) if gradient is None else gradient.detach().to_dense().to(torch.float64)
+        g = torch.zeros_like(w) if gradient is None else gradient.detach().to_dense().to(w.dtype)
         found[name] = torch.where(w == 0, 0.0, g / torch.where(w == 0, 1.0, w))
     return found
 

@@ -97,7 +97,7 @@ class Orbit:
         """The sum of the squared weights of each cell, as a float64 array."""
         found = [np.zeros(0)]
         for name, shape in self._shapes.items():
-            square = weights[name].detach().to("cpu", torch.float64).square()
+            square = weights[name].detach().abs().to("cpu", torch.float64).square()
             found.append(square.sum_to_size(shape).flatten().numpy())
         return np.concatenate(found)
 
@@ -111,5 +111,5 @@ class Orbit:
 def multiply_(tensor: Tensor, factor: Tensor) -> Tensor:
     """Multiply a tensor of any floating dtype by a float64 factor, in place, rounding once."""
     own = tensor.detach()
-    own.copy_(own.to(torch.float64) * factor.to(tensor.device))
+    own.copy_(own.to(torch.promote_types(own.dtype, torch.float64)) * factor.to(tensor.device))
     return tensor

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Laws, find_laws
+from gatdiag.laws.find import over_one_memory
 from gatdiag.laws.prediction import held_by
 from gatdiag.laws.repetition import repetition
 from gatdiag.remedies.applied import Applied, module_of
@@ -220,14 +221,11 @@ def checked_powers(model: nn.Module, optimizer: Any) -> Mapping[str, int]:
 
 def _refuse_shared_memory(parameters: Tensors) -> None:
     """Copies of the model, on which all is found and checked, have memory of their own for each parameter."""
-    seen: dict[int, str] = {}
-    for name, parameter in parameters.items():
-        first = seen.setdefault(parameter.data_ptr(), name)
-        if first != name and parameter.numel():
-            raise ModelError(
-                f"Expected parameters with memory of their own, but {first} and {name} are two parameters over the "
-                "same memory. Assign one parameter to both places, or give one of them a copy."
-            )
+    if shared := over_one_memory(parameters):
+        raise ModelError(
+            f"Expected parameters with memory of their own, but {' and '.join(shared)} are two parameters over the "
+            "same memory. Assign one parameter to both places, or give one of them a copy."
+        )
 
 
 def _imbalance(laws: Laws, rescaling: Rescaling, weights: Tensors, relative: Tensors | None) -> tuple[float, float]:

@@ -109,7 +109,7 @@ def test_nothing_finite_anywhere_is_refused() -> None:
 def test_further_points_differ_in_signs_and_repeat_themselves() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     found = evidence(model, torch.randn(5, 3))
-    points, again = (list(elsewhere(found.replica, found.point.weights, 3)) for _ in range(2))
+    points, again = (list(elsewhere(found.replica, found.point, 3)) for _ in range(2))
 
     assert len(points) == 3
     for point, other in zip(points, again, strict=True):
@@ -170,6 +170,49 @@ def test_a_violation_is_found_among_many_laws_and_rounding_is_none() -> None:
     assert set(violations(laws, range(len(laws)), replica, points, 16 * epsilon)) == {3}
     assert violations(laws, [0, 1, 2], replica, points, 0.0) == {}  # to the last digit
     assert len(violations(laws, range(len(laws)), replica, points, -1.0)) == len(laws)
+
+
+class Passed(torch.autograd.Function):
+    """ReLU, with the identity for its backward pass."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.relu()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def clipped(x: Tensor) -> Tensor:
+    x = x.relu()
+    if x.requires_grad:
+        x.register_hook(lambda gradient: gradient.clamp(-5, 5))
+    return x
+
+
+class Between(nn.Module):
+    def __init__(self, act: Callable[[Tensor], Tensor], width: int = 4) -> None:
+        super().__init__()
+        self.first, self.act, self.last = nn.Linear(4, width), act, nn.Linear(width, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.act(self.first(x)))
+
+
+@pytest.mark.parametrize("act", [Passed.apply, clipped])
+def test_a_backward_pass_that_is_not_that_of_the_function_leaves_no_law(act: Callable[[Tensor], Tensor]) -> None:
+    """A unit that is never below zero at one point seems to obey one there."""
+    assert list(find_laws(Between(act, 16), torch.randn(7, 4))) == []
+
+
+def squared_in_place(x: Tensor) -> Tensor:
+    return x.sigmoid().square_()
+
+
+def test_a_backward_pass_that_fails_is_refused_with_the_reason() -> None:
+    with pytest.raises(ModelError, match=r"backward pass failed with RuntimeError: .*modified by an inplace operation"):
+        find_laws(Between(squared_in_place), torch.randn(4, 4))
 
 
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -177,6 +177,14 @@ def test_weights_that_are_not_finite_have_the_laws_of_others() -> None:
     assert found.c().isfinite().tolist() == [False, True, False, True]  # the neurons of those weights
 
 
+def test_two_parameters_over_one_memory_have_no_law_for_a_step_moves_it_twice() -> None:
+    model = mlp(3, 3, 3, 2)
+    model[2].weight.data = model[0].weight.data.t()
+    laws = find_laws(model, *ON_ROWS)
+    assert not len(laws)
+    assert [exclusion.what for exclusion in laws.excluded] == ["0.weight and 2.weight"]
+
+
 ON_GRAPH, ON_ROWS = (features(), edges()), (torch.randn(5, 3),)
 REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
     "Expected a model with parameters": (nn.ReLU, ON_ROWS),

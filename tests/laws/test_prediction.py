@@ -16,6 +16,7 @@ from gatdiag.laws import Law, Laws, find_laws
 from gatdiag.laws.prediction import updates
 from tests.laws.loops import each, gradients, weights
 from tests.laws.models.graph import IN, NODES, OUT, Stack, edges
+from tests.laws.models.operations import Written
 
 STEPS = 25
 Make = Callable[[nn.Module], Optimizer]
@@ -158,6 +159,22 @@ def test_a_chain_of_predictions_stays_on_the_measured_c(model: str, name: str) -
     task = Task(MODELS[model])
 
     followed(task, task.laws(), CHAINS[name](task.model))
+
+
+@pytest.mark.parametrize("name", ["sgd: plain", "sgd: nesterov", "adam: amsgrad, weight decay", "adamw: plain"])
+def test_a_complex_weight_moves_as_two_real_ones(name: str) -> None:
+    torch.manual_seed(0)
+    a, b = (nn.Parameter(torch.randn(3, 3, dtype=torch.complex128)) for _ in range(2))
+    model, x = Written(lambda x, a, b: torch.view_as_real(x @ a @ b)), torch.randn(5, 3, dtype=torch.complex128)
+    model.weights.update({"a": a, "b": b})
+    laws, optimizer = find_laws(model, x), optimizers()[name](model)
+    assert len(laws) == 3
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        predicted = laws.predict(laws.c(), None, optimizer)
+        optimizer.step()
+        torch.testing.assert_close(predicted, laws.c(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("split", [lambda names: names[::2], lambda names: [n for n in names if "bias" in n]])

@@ -17,6 +17,7 @@ from gatdiag.laws.outputs import floating_tensors
 from gatdiag.remedies import rebalance as rebalance_module
 from gatdiag.remedies import rebalance_
 from gatdiag.remedies.orbit import Orbit, multiply_
+from tests.laws.models.operations import Written
 from tests.laws.zoo import ZOO, build
 from tests.remedies.stacks import EDGES, STACKS, X, initialized, interrupts, seeded, unchanged
 
@@ -279,6 +280,19 @@ def test_low_precision_and_wrappers():
     assert done.imbalance_after < 0.02 < 0.1 < done.imbalance_before
     assert done.double.relative < 1e-12
     assert done.own.relative < done.own.epsilon**0.5
+
+
+@pytest.mark.parametrize("towards", ["c", "relative-gradients"])
+def test_complex_weights_are_balanced(towards):
+    torch.manual_seed(0)
+    model, x = Written(lambda x, a, b: torch.view_as_real(x @ a @ b)), torch.randn(5, 3, dtype=torch.cfloat)
+    model.weights.update({name: nn.Parameter(torch.randn(3, 3, dtype=torch.cfloat)) for name in "ab"})
+    model(x).square().sum().backward()
+    before = model(x)
+    done = rebalance_(model, x, towards=towards)
+    assert len(done.factors) == 3
+    assert done.imbalance_after < 1e-5 < 0.01 < done.imbalance_before
+    torch.testing.assert_close(model(x), before)
 
 
 def shared_memory():

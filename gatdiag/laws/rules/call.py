@@ -67,10 +67,14 @@ class Call:
         return self.tensors()[0]
 
     def number(self, name: str) -> float | None:
-        """The argument as a plain number, if it is one or an unlabeled tensor with one entry."""
+        """The argument as a plain number, if it is one or an unlabeled tensor with one entry.
+
+        A zero that is not written in the forward pass may be another number at the next call (a running mean).
+        """
         value = self.arguments.get(name)
         if isinstance(value, Tensor) and value.numel() == 1 and not self.label_of(value).arrays:
-            return None if value.is_complex() else float(value)
+            number = None if value.is_complex() else float(value)
+            return number if number or value.dtype == torch.bool else None
         return float(value) if isinstance(value, int | float) else None
 
     def axes(self, name: str = "dim") -> tuple[int, ...]:

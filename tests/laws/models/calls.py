@@ -201,6 +201,13 @@ def averages(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
     return hidden
 
 
+def centers(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    hidden = self.middle(hidden)
+    out = (hidden - self.mean).relu()
+    self.mean.mul_(0.9).add_(0.1 * hidden.detach().mean())
+    return out
+
+
 def remembers(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
     out = self.step(hidden) + self.before
     self.before.copy_(out.detach().tanh())
@@ -225,6 +232,7 @@ ZOO: dict[str, Factory] = {
     "negative sampling": plain()(against_others),
     "kept for later": plain()(keeps_what_it_saw),
     "moving average": plain(mean=partial(torch.zeros, HID))(averages),
+    "moving average of one number": plain(mean=partial(torch.zeros, 1))(centers),
     "memory": plain(before=partial(torch.zeros, NODES, HID))(remembers),
     "checked": plain()(is_checked),
     "cumulative batch norm": plain(norm=partial(nn.BatchNorm1d, HID, momentum=None))(

@@ -89,7 +89,19 @@ class WordModel(nn.Module):
         return self.second(F.relu(self.first(self.words(words) + self.places)))
 
 
+class TiedWords(nn.Module):
+    """Words scored by the table they are looked up in: what pads is zero at first, and trained by the scores only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.mix = nn.Embedding(6, 4, padding_idx=0), nn.Parameter(torch.randn(4, HID))
+
+    def forward(self, words: Tensor) -> Tensor:
+        return F.relu(self.words(words) @ self.mix) @ self.mix.t() @ self.words.weight.t()
+
+
 ZOO: dict[str, Factory] = {
+    "tied words with padding": lambda: Case(TiedWords(), (torch.tensor([[0, 1, 2, 3, 4], [5, 4, 3, 1, 0]]),)),
     "embedding": lambda: Case(WordModel(), (torch.tensor([[0, 1, 2, 3, 4], [5, 4, 3, 1, 0]]),)),
     "rms norm built in": lambda: normed(nn.RMSNorm(6, eps=1e-6)),
     "group norm": lambda: normed(nn.GroupNorm(2, 6)),

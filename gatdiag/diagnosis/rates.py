@@ -109,7 +109,8 @@ def too_small(facts: Facts) -> Finding | str | None:
     room = 0.3 / over if over > 0 and not facts.is_adam else math.inf
     better = remedy.rounded(lr * max(10.0, min(_USUAL / ratio, room)))
     cure, outweighed = remedy.scaled_rate(facts, better), ""
-    if facts.is_adam and (eps := facts.setting("eps")) > max(remedy.USUAL_EPS, size := _of_a_weight(facts)):
+    eps = facts.setting("eps") if facts.is_adam else 0.0
+    if eps > remedy.USUAL_EPS and eps > (size := _of_a_weight(facts)):
         outweighed = f" Adam's eps of {number(eps)} outweighs the gradient of a weight, {number(size)}."
         cure = Remedy(f"{cure.code}\n# or, at your learning rate, eps={remedy.USUAL_EPS:g}", cure.actions)
     return facts.found(
@@ -187,11 +188,12 @@ def clipping(facts: Facts) -> Finding | str | None:
         return None  # Adam divides the bound out again
     usual = median(before.to_numpy(float))
     does = "the weight decay outweighs what is left" if is_outweighed else "each step is that much shorter"
+    of_decay = Evidence("pull of the decay over that of the clipped gradient", _late_pull(facts))
     return facts.found(
         "clipping-too-tight",
         f"Clipping leaves {percent(left)} of the gradient, whose usual norm is {number(usual)}: {does}.",
         Evidence("gradient norm after over before clipping, median", left),
-        *([Evidence("pull of the decay over that of the clipped gradient", _late_pull(facts))] * is_outweighed),
+        *([of_decay] if is_outweighed else []),
         threshold=f"Flagged below {said('clip')}.",
         steps=(0, facts.count - 1),
         remedy=Remedy(

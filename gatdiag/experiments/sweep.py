@@ -102,8 +102,7 @@ def sweep(
         root: Folder of the data sets; workers of a cluster read it at the same place.
         pool: Where they run. The results are the same everywhere.
         watched: The cells whose runs are recorded, in ``runs/KEY``. One whose run is not there, or was killed, is
-            trained again.
-            Workers of a cluster write the runs, so they need the folder at the same place.
+            trained again. Workers of a cluster write the runs, so they need the folder at the same place.
         every: Which of their steps, as `gatdiag.watch` has it.
         on_cell: Called with each cell and what became of it: ``kept`` (it was done before), ``done``, or what
             was wrong.
@@ -208,7 +207,7 @@ def run_folder(cell: Experiment, folder: str | os.PathLike[str]) -> Path:
 
 
 def is_recorded(cell: Experiment, folder: str | os.PathLike[str]) -> bool:
-    """Whether the run of a cell is there, recorded to its end."""
+    """True if the run of a cell is there, recorded to its end."""
     run = run_folder(cell, folder)
     return (run / META).exists() and load(run).status == "finished"
 

@@ -376,7 +376,7 @@ class LayerRecorder:
     def _look_at_precision(self, matrix: Tensor) -> None:
         self._first = self._step
         self.saw_half |= matrix.dtype is torch.float16
-        self.saw_rough |= matrix.dtype.itemsize < 4 or torch.is_autocast_enabled(matrix.device.type)
+        self.saw_rough |= is_rough(matrix)
 
     def _keep(self, seen: ForwardPass, kept: dict[str, smoothing.Numbers | Tensor], layer: str, matrix: Tensor) -> None:
         kept[layer] = found = smoothing.measure(matrix)
@@ -424,6 +424,11 @@ class LayerRecorder:
         seen = self._came_back or self._pass
         seen.taken = True
         return seen
+
+
+def is_rough(output: Tensor) -> bool:
+    """True if a layer computed this, just now, in less than single precision."""
+    return output.dtype.itemsize < 4 or torch.is_autocast_enabled(output.device.type)
 
 
 def first_tensor(output: Any) -> Tensor | None:

@@ -27,6 +27,7 @@ from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.backlog import Sample
 from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.layers import is_rough
 
 _CHOSEN: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})
 _EVERY: Final = 50
@@ -136,7 +137,7 @@ class Signals:
             "has_graph": o.grad_fn is not None,
             "unreached": unreached,
             "foreign_leaves": 0,
-            "is_rough": o.dtype.itemsize < 4 or torch.is_autocast_enabled(o.device.type),
+            "is_rough": is_rough(o),
         }
         self._has_changed = True
 

@@ -1,17 +1,17 @@
-"""Names that come from outside (models, files, arguments), as messages, terminals and pages show them."""
+"""Names from models, files and arguments, made safe to show in messages, terminals and pages."""
 
 import re
 import unicodedata
 from collections.abc import Iterable
 
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
-def quoted(name: object, longest: int = 80) -> str:
-    r"""A name for an error: in quotes, in ASCII, on one line, cut off if it is long.
+def quote(name: object, longest: int = 80) -> str:
+    r"""A name for an error message: quoted, ASCII, on one line, truncated to `longest` characters.
 
     Example:
-        >>> print(quoted("a\x1b[31m\nb"), quoted("x" * 50, 4))
+        >>> print(quote("a\x1b[31m\nb"), quote("x" * 50, 4))
         'a\x1b[31m\nb' 'xxx\u2026'
     """
     text = str(name)
@@ -19,7 +19,7 @@ def quoted(name: object, longest: int = 80) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Text for a terminal: what it would obey instead of showing it is escaped.
+    r"""The text with control and other unprintable characters escaped, for a terminal.
 
     Example:
         >>> print(printable("conv" + chr(27) + "[31m1"))
@@ -28,31 +28,31 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def without_unseen(text: str) -> str:
-    r"""Text with a space in place of what has no shape: control characters, line breaks, changes of direction.
+def replace_invisible(text: str) -> str:
+    r"""The text with control characters, line breaks and direction marks replaced by spaces.
 
     Example:
-        >>> without_unseen("two\nlines")
+        >>> replace_invisible("two\nlines")
         'two lines'
     """
-    return _UNSEEN.sub(" ", text)
+    return _INVISIBLE.sub(" ", text)
 
 
 def one_line(text: str) -> str:
-    """The same without space around it; a text in brackets if nothing is left.
+    """The text without invisible characters and surrounding space; "(no name)" if nothing is left.
 
     Example:
         >>> one_line(" a "), one_line("")
         ('a', '(no name)')
     """
-    return without_unseen(text).strip() or "(no name)"
+    return replace_invisible(text).strip() or "(no name)"
 
 
-def shortened(name: str, longest: int) -> str:
-    """A name without its middle if it is long: the ends tell layers apart.
+def elide_middle(name: str, longest: int) -> str:
+    """The name with its middle replaced by an ellipsis if it is too long: the ends tell layers apart.
 
     Example:
-        >>> shortened("layers.17.attention.weight", 15), shortened("layers.17", 15)
+        >>> elide_middle("layers.17.attention.weight", 15), elide_middle("layers.17", 15)
         ('layers.….weight', 'layers.17')
     """
     if len(name) <= longest:
@@ -62,22 +62,22 @@ def shortened(name: str, longest: int) -> str:
 
 
 def short(name: str, longest: int = 48) -> str:
-    """A name inside a sentence: on one line, shortened, and unable to turn the direction of the text around it.
+    """A name for use in a sentence: one line, shortened, right-to-left text isolated from what surrounds it.
 
     Example:
         >>> short("convs.0"), len(short("x" * 300))
         ('convs.0', 48)
     """
-    name = shortened(one_line(name), longest)
-    rightward = all(unicodedata.bidirectional(letter) not in ("R", "AL") for letter in name)
-    return name if rightward else f"\u2068{name}\u2069"
+    name = elide_middle(one_line(name), longest)
+    has_rtl = any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in name)
+    return f"\u2068{name}\u2069" if has_rtl else name
 
 
-def listed(names: Iterable[str], most: int = 5) -> str:
-    """Names in a sentence; of many the first, and how many more there are.
+def join_names(names: Iterable[str], most: int = 5) -> str:
+    """Names joined by commas and "and"; beyond `most`, the first ones and the number of the rest.
 
     Example:
-        >>> listed("ab"), listed("abc"), listed("abcde", most=2)
+        >>> join_names("ab"), join_names("abc"), join_names("abcde", most=2)
         ('a and b', 'a, b and c', 'a, b and 3 more')
     """
     names = list(names)

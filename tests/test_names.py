@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatdiag.names import listed, one_line, printable, quoted, short, shortened
+from gatdiag.names import join_names, one_line, printable, quote, short
 
 
 @given(st.text())
@@ -18,9 +18,9 @@ def test_what_can_be_printed_stays():
 
 @given(st.text())
 def test_a_quoted_name_is_one_line_of_ascii(text):
-    assert quoted(text).isprintable()
-    assert quoted(text).isascii()
-    assert len(quoted(text)) < 900
+    assert quote(text).isprintable()
+    assert quote(text).isascii()
+    assert len(quote(text)) < 900
 
 
 @given(st.text(max_size=400))
@@ -33,7 +33,7 @@ def test_a_name_stays_on_its_line_and_is_short(name):
 
 @given(st.text(max_size=99), st.integers(3, 50))
 def test_a_shortened_name_keeps_both_ends(name, longest):
-    text = shortened(name, longest)
+    text = elide_middle(name, longest)
     assert text == name or len(text) == longest
     assert (text[:1], text[-1:]) == (name[:1], name[-1:])
 
@@ -44,6 +44,6 @@ def test_a_name_written_rightward_does_not_turn_the_sentence():
 
 
 def test_of_many_names_the_first_are_listed_and_the_others_counted():
-    assert listed([]) == ""
-    assert listed(["a"]) == "a"
-    assert listed(map(str, range(100)), most=3) == "0, 1, 2 and 97 more"
+    assert join_names([]) == ""
+    assert join_names(["a"]) == "a"
+    assert join_names(map(str, range(100)), most=3) == "0, 1, 2 and 97 more"

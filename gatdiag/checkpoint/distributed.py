@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gatdiag.checkpoint.torch_file import read_bytes, refusal, scan
 from gatdiag.errors import InputError
-from gatdiag.names import quoted
+from gatdiag.names import quote
 
 METADATA = ".metadata"
 _LARGEST = 256 << 20  # bytes of .metadata
@@ -108,14 +108,14 @@ def _parts(folder: Path, described: _Object) -> dict[str, list[_Part]]:
             raise InputError("its .metadata does not say where the tensors are")
         name, offset, length = place.relative_path, place.offset, place.length
         if type(name) is not str or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
-            raise InputError(f"its .metadata names {quoted(name)}: expected a file in the same folder")
+            raise InputError(f"its .metadata names {quote(name)}: expected a file in the same folder")
         if place.transform_descriptors:
             raise InputError("its tensors are compressed: save them without extensions")
         file = folder / name
         if not file.is_file():
-            raise InputError(f"its file {quoted(name)} is missing")
+            raise InputError(f"its file {quote(name)} is missing")
         if not (type(offset) is type(length) is int and 0 <= offset <= offset + length <= file.stat().st_size):
-            raise InputError(f"its file {quoted(name)} was cut off: a part of it is missing")
+            raise InputError(f"its file {quote(name)} was cut off: a part of it is missing")
         parts.setdefault(index.fqn, []).append(_Part(index.offset or (), file, offset, length))
     held = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     if sum(part.length for found in parts.values() for part in found) > held:
@@ -128,15 +128,15 @@ def _value(name: Any, entry: Any, parts: list[_Part]) -> Any:
     if kind == "BytesStorageMetadata" and len(parts) == 1:
         return parts[0].read()
     if kind != "TensorStorageMetadata" or not parts:
-        raise InputError(f"{quoted(name)} is nowhere in its files")
+        raise InputError(f"{quote(name)} is nowhere in its files")
     size, pieces = entry.size, [part.read() for part in parts]
     if not all(isinstance(piece, Tensor) for piece in pieces):
-        raise InputError(f"{quoted(name)} is not a tensor where it should be one")
+        raise InputError(f"{quote(name)} is not a tensor where it should be one")
     if len(pieces) == 1 and tuple(pieces[0].shape) == size:
         return pieces[0].detach()
     held = sum(piece.numel() for piece in pieces)
     if prod(size) != held or len({part.begins for part in parts}) < len(parts):
-        raise InputError(f"the parts of {quoted(name)} hold {held:,} numbers: expected those of shape {quoted(size)}")
+        raise InputError(f"the parts of {quote(name)} hold {held:,} numbers: expected those of shape {quote(size)}")
     whole = torch.zeros(size, dtype=pieces[0].dtype)
     for part, piece in zip(parts, pieces, strict=True):
         place = tuple(slice(begin, begin + length) for begin, length in zip(part.begins, piece.shape, strict=True))
@@ -149,5 +149,5 @@ def _put(data: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:
     for key in path[:-1]:
         data = data.setdefault(key, {})
         if not isinstance(data, dict):
-            raise InputError(f"its .metadata puts {quoted(path)} into what is no dictionary")
+            raise InputError(f"its .metadata puts {quote(path)} into what is no dictionary")
     data[path[-1]] = value

@@ -10,7 +10,7 @@ from gatdiag.checkpoint.record import ModelCase, Saved, record_passes, record_we
 from gatdiag.checkpoint.stack import ASSUMED, find_stack
 from gatdiag.checkpoint.state_dict import fit, load_weights_
 from gatdiag.errors import InputError, ModelError
-from gatdiag.names import listed, quoted
+from gatdiag.names import join_names, quote
 from gatdiag.recorder import meta
 from gatdiag.run import Run, load
 from gatdiag.run.meta import LARGEST_STEP
@@ -122,7 +122,7 @@ def _structure(subject: ModelCase | None, first: Checkpoint) -> Structure:
         structure = discover(subject.model, *subject.args, **subject.kwargs)
     if not structure.parameters:
         raise InputError(
-            f"{shown_path(first.path)} holds no parameters of a layer, only {listed(map(quoted, first.tensors), 5)}"
+            f"{shown_path(first.path)} holds no parameters of a layer, only {join_names(map(quote, first.tensors), 5)}"
         )
     return structure
 
@@ -152,7 +152,7 @@ def _laws(subject: ModelCase | None, first: Checkpoint, structure: Structure, no
         return meta.of_laws([], [], None)
     if not len(laws):
         reasons = dict.fromkeys(excluded.reason for excluded in laws.excluded)
-        _note(notes, f"no c, for the model has no laws: {listed(reasons, _REASONS)}")
+        _note(notes, f"no c, for the model has no laws: {join_names(reasons, _REASONS)}")
     return meta.of_laws(laws, laws.excluded, None)
 
 
@@ -185,16 +185,16 @@ def _note_differences(first: Checkpoint, last: Checkpoint, notes: Notes) -> None
     if not any(after.get(name) == shape for name, shape in before.items()):
         raise InputError(
             f"{shown_path(last.path)} is of another model than {shown_path(first.path)}: they share no tensor of the "
-            f"same name and shape ({listed(map(quoted, after), 3)}; {listed(map(quoted, before), 3)}). Inspect them "
-            "one by one"
+            f"same name and shape ({join_names(map(quote, after), 3)}; {join_names(map(quote, before), 3)}). Inspect "
+            "them one by one"
         )
     differing = [
-        f"{quoted(name)} of shape {after.get(name, 'none')} instead of {before.get(name, 'none')}"
+        f"{quote(name)} of shape {after.get(name, 'none')} instead of {before.get(name, 'none')}"
         for name in {**before, **after}
         if after.get(name) != before.get(name)
     ]
     if differing:
-        text = f"has other tensors than {shown_path(first.path)}, which are not compared: {listed(differing, 3)}"
+        text = f"has other tensors than {shown_path(first.path)}, which are not compared: {join_names(differing, 3)}"
         _note(notes, text, last.path)
 
 
@@ -205,5 +205,5 @@ def _note(notes: Notes, text: str, *paths: Path) -> None:
 def _texts(notes: Notes) -> tuple[str, ...]:
     """All of them, and before each the checkpoints it is true of."""
     return tuple(
-        f"{listed(map(shown_path, paths), _NAMED)}: {text}" if paths else text for text, paths in notes.items()
+        f"{join_names(map(shown_path, paths), _NAMED)}: {text}" if paths else text for text, paths in notes.items()
     )

@@ -21,7 +21,7 @@ from gatdiag.checkpoint import distributed, safetensors_file, torch_file
 from gatdiag.checkpoint.optimizer import OptimizerState, optimizer_state
 from gatdiag.checkpoint.state_dict import NoModelError, find_weights
 from gatdiag.errors import InputError
-from gatdiag.names import quoted
+from gatdiag.names import quote
 
 PathLike = str | os.PathLike[str]
 Reader: TypeAlias = tuple[str, Callable[[Path], Any]]  # name of the format, and what reads it
@@ -127,10 +127,10 @@ def open_checkpoint(path: PathLike) -> Checkpoint:
 def _check_readable(name: str, tensor: Tensor) -> None:
     """Raises where a tensor that was loaded cannot be worked with."""
     if not tensor.numel() and max(tensor.shape, default=0) > _LONGEST_EMPTY:
-        raise InputError(f"{quoted(name)} is empty, and claims the shape {list(tensor.shape)}")
+        raise InputError(f"{quote(name)} is empty, and claims the shape {list(tensor.shape)}")
     size, held = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
     if size > max(held, _REPEATED):
-        raise InputError(f"{quoted(name)} repeats its {held:,} bytes up to {size:,}: save a copy of it")
+        raise InputError(f"{quote(name)} repeats its {held:,} bytes up to {size:,}: save a copy of it")
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -209,11 +209,11 @@ def reading(path: Path) -> Iterator[None]:
     except InputError as error:
         raise type(error)(f"Cannot read {shown_path(path)}: {error}") from error
     except OSError as error:
-        raise InputError(f"Cannot read {shown_path(path)}: {error.strerror or quoted(error)}") from error
+        raise InputError(f"Cannot read {shown_path(path)}: {error.strerror or quote(error)}") from error
     except MemoryError as error:
         raise InputError(f"Cannot read {shown_path(path)}: it does not fit into memory") from error
     except Exception as error:
-        line = quoted(str(error).partition("\n")[0])
+        line = quote(str(error).partition("\n")[0])
         raise InputError(f"Cannot read {shown_path(path)}: it is damaged ({type(error).__name__}: {line})") from error
 
 

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from gatdiag.errors import InputError
-from gatdiag.names import quoted
+from gatdiag.names import quote
 from gatdiag.structure.from_names import by_number
 
 _LENGTH = struct.Struct("<Q")
@@ -32,11 +32,11 @@ def read_sharded(index: Path) -> dict[str, Tensor]:
     names = weight_map(index)
     for shard in sorted(set(names.values())):
         if not (index.parent / shard).is_file():
-            raise InputError(f"its shard {quoted(shard)} is missing: expected it in the same folder")
+            raise InputError(f"its shard {quote(shard)} is missing: expected it in the same folder")
         tensors |= {name: tensor for name, tensor in _tensors(index.parent / shard).items() if names.get(name) == shard}
     missing = names.keys() - tensors.keys()
     if missing:
-        raise InputError(f"{len(missing)} tensors of the index are in no shard, {quoted(min(missing))} first")
+        raise InputError(f"{len(missing)} tensors of the index are in no shard, {quote(min(missing))} first")
     return _in_order(tensors)
 
 
@@ -52,7 +52,7 @@ def weight_map(index: Path) -> dict[str, str]:
         raise InputError("its index is damaged: expected a weight_map from names to files")
     for shard in set(names.values()):
         if shard in ("", ".", "..") or "\0" in shard or Path(shard).name != shard or "\\" in shard:
-            raise InputError(f"its index names {quoted(shard)}: expected a file in the same folder")
+            raise InputError(f"its index names {quote(shard)}: expected a file in the same folder")
     return names
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.names import listed, quoted
+from gatdiag.names import join_names, quote
 
 # In order of preference: the weights being trained come before their averages.
 _KEYS = (
@@ -139,9 +139,9 @@ def _notes(data: Mapping[Any, Any], within: tuple[Any, ...], holder: Mapping[Any
     is_average = bool(within) and within[0] in _AVERAGES
     if others:
         what = "the average of the weights" if is_average else "the weights"
-        yield f"Read {what} under {quoted(within[0])}; not those under {', '.join(map(quoted, others))}"
+        yield f"Read {what} under {quote(within[0])}; not those under {', '.join(map(quote, others))}"
     elif is_average:
-        yield f"Only the average of the weights over training is in the file, under {quoted(within[0])}"
+        yield f"Only the average of the weights over training is in the file, under {quote(within[0])}"
     if "n_averaged" in holder:
         yield "These weights are an average over training (they come with n_averaged)"
     if odd := _odd(holder):
@@ -155,7 +155,7 @@ def _odd(holder: Mapping[Any, Any]) -> list[Any]:
 
 
 def _some(keys: Iterable[Any]) -> str:
-    return listed(map(quoted, keys), _LISTED)
+    return join_names(map(quote, keys), _LISTED)
 
 
 def clean_names(keys: Iterable[str], *, modules: tuple[str, ...] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -215,7 +215,7 @@ class Fit:
         """Words for what does not fit: up to so many names of each kind."""
         lacking = "missing in the checkpoint, or of another shape, so that the model keeps its own"
         differing = {lacking: self.lacking, "unexpected in the checkpoint, and not used": self.unexpected}
-        return tuple(f"{what}: {listed(which, most)}" for what, which in differing.items() if which)
+        return tuple(f"{what}: {join_names(which, most)}" for what, which in differing.items() if which)
 
 
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping[str, str]) -> Fit:
@@ -244,19 +244,19 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping[str, str]
     found = {meant[name]: tensor for name, tensor in tensors.items() if meant[name] in own}
     if not found:
         raise InputError(
-            f"The model knows no tensor of the checkpoint: that holds {listed(map(quoted, tensors), 3)}, and the model "
-            f"{listed(map(quoted, own), 3)}. {_WAY_OUT}"
+            f"The model knows no tensor of the checkpoint: that holds {join_names(map(quote, tensors), 3)}, and the "
+            f"model {join_names(map(quote, own), 3)}. {_WAY_OUT}"
         )
     reshaped = {
-        name: f"{quoted(name)} {list(tensor.shape)}, the model's {list(own[name].shape)}"
+        name: f"{quote(name)} {list(tensor.shape)}, the model's {list(own[name].shape)}"
         for name, tensor in found.items()
         if not is_lazy(own[name]) and own[name].shape != tensor.shape
     }
     fitted = Fit(
         {name: tensor for name, tensor in found.items() if name not in reshaped},
         {meant[name]: name for name in tensors if meant[name] in found},
-        (*(quoted(name) for name in own if name not in found), *reshaped.values()),
-        tuple(quoted(name) for name in tensors if meant[name] not in own),
+        (*(quote(name) for name in own if name not in found), *reshaped.values()),
+        tuple(quote(name) for name in tensors if meant[name] not in own),
     )
     if 2 * len(fitted.tensors) < len(own):
         raise InputError(

@@ -17,7 +17,7 @@ from torch._weights_only_unpickler import _get_allowed_globals
 
 from gatdiag.checkpoint.state_dict import NoModelError
 from gatdiag.errors import InputError
-from gatdiag.names import listed, quoted
+from gatdiag.names import join_names, quote
 
 ZIP = b"PK\3\4"
 LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."  # torch's magic number, pickled
@@ -101,7 +101,7 @@ def _check_archive(file: IO[bytes], size: int) -> None:
             for record in records:
                 archive.open(record).close()  # the record's own header says the same as the directory
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
-        raise InputError(f"its zip directory is damaged: cut off, or still being written ({quoted(error)})") from error
+        raise InputError(f"its zip directory is damaged: cut off, or still being written ({quote(error)})") from error
     _check_records(records, size)
     if comment:
         raise InputError("expected an archive with no comment: torch.save writes none")
@@ -126,7 +126,7 @@ def _check_records(records: Sequence[zipfile.ZipInfo], size: int) -> None:
     if len({record.filename for record in records}) < len(records):
         raise InputError("one of its records is there twice")
     for record, end in zip(ordered, [*(later.header_offset for later in ordered[1:]), size], strict=True):
-        name = quoted(record.filename)
+        name = quote(record.filename)
         if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
             raise InputError(f"its record {name} is compressed, which torch.save never does")
         if record.header_offset + record.file_size > end:
@@ -165,14 +165,14 @@ def scan(file: IO[bytes], length: int) -> list[str]:
             if code.name in ("GLOBAL", "INST"):
                 names[str(argument).replace(" ", ".", 1)] = None
     except (ValueError, IndexError, KeyError) as error:
-        raise InputError(f"its description of the objects is damaged ({quoted(error)})") from error
+        raise InputError(f"its description of the objects is damaged ({quote(error)})") from error
     return list(names)
 
 
 def refusal(names: Sequence[str]) -> NoModelError:
     """The error for a pickle that asks for names that are not allowed."""
     return NoModelError(
-        f"it asks for {listed(map(quoted, names), _NAMED)}, and only tensors and plain values are read: "
+        f"it asks for {join_names(map(quote, names), _NAMED)}, and only tensors and plain values are read: "
         "save the model's state_dict() by itself"
     )
 

@@ -14,7 +14,7 @@ from gatdiag.checkpoint.optimizer import named_states, optimizers
 from gatdiag.checkpoint.safetensors_file import positions
 from gatdiag.checkpoint.state_dict import find_weights
 from gatdiag.errors import InputError
-from gatdiag.names import quoted
+from gatdiag.names import quote
 from gatdiag.run.files import atomic_write
 
 Moments = Mapping[str, Mapping[str, Tensor]]
@@ -104,11 +104,11 @@ def _check_target(checkpoint: Checkpoint, target: Path, *, in_place: bool) -> No
 def _check_fit(name: str, old: Any, new: Tensor) -> Tensor:
     """The tensor to replace."""
     if not isinstance(old, Tensor):
-        raise InputError(f"there is no tensor {quoted(name)} in it to replace")
+        raise InputError(f"there is no tensor {quote(name)} in it to replace")
     if old.shape != new.shape:
-        raise InputError(f"expected {quoted(name)} of shape {tuple(old.shape)}, got {tuple(new.shape)}")
+        raise InputError(f"expected {quote(name)} of shape {tuple(old.shape)}, got {tuple(new.shape)}")
     if _is_too_large(new.detach(), old.dtype):
-        raise InputError(f"the new values of {quoted(name)} are too large for {old.dtype}, as which it is in the file")
+        raise InputError(f"the new values of {quote(name)} are too large for {old.dtype}, as which it is in the file")
     return old
 
 
@@ -126,9 +126,7 @@ def _replace(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
         old[name].detach().copy_(tensor)
     for name, tensor in new.items():
         if not torch.equal(_raw(old[name], old[name].dtype), _raw(tensor, old[name].dtype)):
-            raise InputError(
-                f"{quoted(name)} shares its memory with another tensor, and got other values than that one"
-            )
+            raise InputError(f"{quote(name)} shares its memory with another tensor, and got other values than that one")
 
 
 def _replace_moments(data: Any, checkpoint: Checkpoint, moments: Moments) -> None:

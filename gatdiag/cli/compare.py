@@ -12,7 +12,7 @@ import typer
 
 from gatdiag.cli.diagnose import diagnosis_of, opened
 from gatdiag.cli.printing import grid, number, plain_console
-from gatdiag.names import listed, printable, quoted
+from gatdiag.names import join_names, printable, quote
 from gatdiag.roles import ATTENTION
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd
 def _missing(*sides: tuple[Path, Run]) -> Iterator[str]:
     for (path, run), (_, other) in zip(sides, sides[::-1], strict=True):
         if layers := [name for name in run.layer_names if name not in other.layer_names]:
-            yield f"only {path} has the layers {listed(map(quoted, layers), _LISTED)}"
+            yield f"only {path} has the layers {join_names(map(quote, layers), _LISTED)}"
 
 
 def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:

@@ -30,7 +30,7 @@ from gatdiag.cli.options import (
 )
 from gatdiag.cli.printing import grid, number, plain_console
 from gatdiag.errors import InputError
-from gatdiag.names import printable, shortened
+from gatdiag.names import elide_middle, printable
 from gatdiag.roles import FEATURE
 
 if TYPE_CHECKING:
@@ -180,13 +180,13 @@ def _print(inspection: Inspection, rows: Sequence[Any], diagnosis: Diagnosis, wr
     left_out = max(0, len(rows) - 2 * _ROWS)
     console.print(_table([*rows[:_ROWS], *rows[_ROWS + left_out :]], console.width))
     if left_out:
-        last = printable(shortened(rows[_ROWS - 1].layer, _NAME))
+        last = printable(elide_middle(rows[_ROWS - 1].layer, _NAME))
         console.print(f"{left_out} layers after {last} are not shown; the page of --out has all")
     for misfit in inspection.misfits:
-        console.print(printable(f"the checkpoint does not fit the model: {shortened(misfit, _NOTE)}"))
+        console.print(printable(f"the checkpoint does not fit the model: {elide_middle(misfit, _NOTE)}"))
     print_diagnosis(diagnosis, "the page of --out")
     for note in inspection.notes[:_NOTES]:
-        console.print(printable(f"note: {shortened(note, _NOTE)}"))
+        console.print(printable(f"note: {elide_middle(note, _NOTE)}"))
     if len(inspection.notes) > _NOTES:
         console.print(f"{len(inspection.notes) - _NOTES} more notes are not shown; the page of --out has all")
     for line in written:
@@ -194,7 +194,7 @@ def _print(inspection: Inspection, rows: Sequence[Any], diagnosis: Diagnosis, wr
 
 
 def _table(rows: Sequence[Any], width: int) -> Table:
-    texts = [[printable(shortened(row.layer, _NAME)), printable(row.kind), row.initialization] for row in rows]
+    texts = [[printable(elide_middle(row.layer, _NAME)), printable(row.kind), row.initialization] for row in rows]
     names = sum(max(map(len, column)) + 1 for column in zip(*texts, strict=True))
     measured = [column for column in _COLUMNS if any(number(getattr(row, column[1]), "g") for row in rows)]
     columns = measured[: max(1, (width - names) // _COLUMN)]

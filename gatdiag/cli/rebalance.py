@@ -17,7 +17,7 @@ from gatdiag.cli.inspect import sizes_of
 from gatdiag.cli.options import DATA_FOLDER, MODEL_OF_CHECKPOINT, Data, Inputs, Overwrite, Root, Transform
 from gatdiag.cli.printing import as_options, plain_console
 from gatdiag.errors import InputError, ModelError, OptimizerError
-from gatdiag.names import listed, printable, quoted
+from gatdiag.names import join_names, printable, quote
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -79,7 +79,7 @@ def rebalance(
     )
     notes = [f"note: {note}" for note in checkpoint.notes]
     if checkpoint.within:
-        under = quoted(".".join(checkpoint.within))
+        under = quote(".".join(checkpoint.within))
         notes.append(f"note: Only the weights under {under} are rescaled: averages of them are not")
     for line in (*lines, *_rounded(checkpoint, weights), *notes, f"written: {written}"):
         plain_console().print(printable(line), soft_wrap=True)
@@ -191,7 +191,7 @@ def _powers(states: Mapping[str, Mapping[str, Tensor]], weights: Mapping[str, Te
     powers = next((known for known in POWERS.values() if keys and keys <= known.keys()), None)
     if powers is None or any(shape != weights[name].shape for name, _, shape in of_weights):
         raise OptimizerError(
-            f"The optimizer's state ({listed(map(quoted, sorted(held)))}) is not of a known optimizer of "
+            f"The optimizer's state ({join_names(map(quote, sorted(held)))}) is not of a known optimizer of "
             'these weights: drop it, moments="drop"'
         )
     return powers

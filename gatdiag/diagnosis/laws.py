@@ -10,7 +10,7 @@ from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
-from gatdiag.names import listed, short
+from gatdiag.names import join_names, short
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import role_series
@@ -101,7 +101,7 @@ def _why(facts: Facts) -> str:
         parts.append("momentum")
     if facts.setting("weight_decay"):
         parts.append("weight decay")
-    return listed(parts) or ("the size of the steps" if facts.groups else "")
+    return join_names(parts) or ("the size of the steps" if facts.groups else "")
 
 
 def _predicted_share(neurons: pd.DataFrame) -> float:

@@ -10,7 +10,7 @@ from gatdiag.diagnosis.facts import Facts, largest
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number
-from gatdiag.names import listed, short
+from gatdiag.names import join_names, short
 from gatdiag.run import Run
 
 _MOST = 1e18  # entries: a damaged count may be infinite
@@ -25,7 +25,7 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
         return None if "non_finite" in columns or len(facts.loss) else "nothing that would show it was recorded"
     size = _size_before(facts, first["step"])
     overflows = size > limit("size") or _blew_up(facts, first["step"])
-    named = listed(map(short, (first["parameters"] or first["layers"])[:3])) or "the loss"
+    named = join_names(map(short, (first["parameters"] or first["layers"])[:3])) or "the loss"
     place = named if first["where"] == "loss" else f"the {first['where']} of {named}"
     is_after = first["where"] in ("output gradient", "gradient of the output")  # which what comes after it computes
     if facts.is_of_checkpoints:

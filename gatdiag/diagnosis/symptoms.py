@@ -4,7 +4,7 @@ from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
-from gatdiag.names import listed, short
+from gatdiag.names import join_names, short
 from gatdiag.roles import FEATURE
 from gatdiag.summary import last_values, role_series
 
@@ -65,7 +65,7 @@ def unchanged_weights(facts: Facts) -> Finding | str | None:
     return facts.found(
         "unchanged-checkpoints" if facts.is_of_checkpoints else "unchanged-weights",
         f"{percent(shares[worst])} of the feature weights of layer {short(worst)} are bit for bit what they were; so "
-        f"it is in {len(stuck)} of {len(shares)} layers: {listed(map(short, stuck))}.",
+        f"it is in {len(stuck)} of {len(shares)} layers: {join_names(map(short, stuck))}.",
         Evidence(f"share of unchanged weights, in layer {short(worst)}", shares[worst]),
         threshold=f"Flagged from {said('unchanged')}.",
         layers=stuck,

@@ -12,7 +12,7 @@ from gatdiag.diagnosis.facts import Facts, at_one_step
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
-from gatdiag.names import listed, short
+from gatdiag.names import join_names, short
 from gatdiag.roles import FEATURE
 from gatdiag.summary import recorded
 
@@ -60,7 +60,7 @@ def _finding(facts: Facts, shares: dict[str, float], first: dict[Any, int], what
     start = "from the start" if since == 0 else f"since step {since:,}"
     return facts.found(
         "dead-units",
-        f"{percent(shares[worst])} of the {what}, {start}, in layer {listed(map(short, dead[:3]))}: behind a ReLU "
+        f"{percent(shares[worst])} of the {what}, {start}, in layer {join_names(map(short, dead[:3]))}: behind a ReLU "
         "they stay dead.",
         Evidence(f"share of dead units, in layer {short(worst)}", shares[worst]),
         threshold=f"Flagged from {said('dead')}.",

@@ -11,7 +11,7 @@ from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.thresholds import limit, said
-from gatdiag.names import listed, short
+from gatdiag.names import join_names, short
 
 _FEW = 3  # names in a sentence
 _NO_GRADIENT = Evidence("largest gradient norm of a parameter", 0.0)
@@ -32,7 +32,7 @@ def not_in_optimizer(facts: Facts) -> Finding | str | None:
         share = among if facts.held else "none of the model's"
         text = (
             f"The optimizer holds {share} trainable parameters; those it does not hold stay as initialized: "
-            f"{listed(map(short, missing), _FEW)}."
+            f"{join_names(map(short, missing), _FEW)}."
         )
     else:
         text = (
@@ -130,7 +130,7 @@ def without_stored_gradient(facts: Facts, weights: pd.DataFrame) -> Iterator[Fin
 def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severity, cure: Remedy) -> Finding:
     return facts.found(
         "parameters-without-gradient",
-        f"{text}: {listed(map(short, names), _FEW)}.",
+        f"{text}: {join_names(map(short, names), _FEW)}.",
         Evidence("parameters without a gradient", len(names), "parameters"),
         threshold="Flagged where it is so at every recorded step.",
         severity=severity,

@@ -18,7 +18,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
-from gatdiag.names import shortened
+from gatdiag.names import elide_middle
 from gatdiag.roles import ATTENTION, FEATURE
 
 Canvas: TypeAlias = Figure | SubFigure
@@ -138,7 +138,7 @@ def plain(name: object, limit: int = 40) -> str:
     """
     text = "".join(_drawable(letter) for letter in str(name))
     text = " ".join(text.split()) or "(no name)"
-    text = shortened(text, limit).replace("$", r"\$")
+    text = elide_middle(text, limit).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text  # a legend leaves out what begins with an underscore
 
 

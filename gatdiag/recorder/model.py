@@ -19,7 +19,7 @@ from gatdiag.errors import GatdiagError, InputError, TimeLimitError
 from gatdiag.laws import Exclusion, Law, Laws
 from gatdiag.laws.find import find_laws_within
 from gatdiag.laws.prediction import held_by
-from gatdiag.names import listed
+from gatdiag.names import join_names
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.neurons import NeuronRecorder
 from gatdiag.recorder.settings import Selection, Settings
@@ -78,7 +78,7 @@ def recorded_layers(structure: Structure, keeps: Callable[[str], bool]) -> tuple
     """The layers that are recorded."""
     layers = tuple(layer for layer in structure if keeps(layer.name))
     if not layers:
-        names = listed(layer.name for layer in structure)
+        names = join_names(layer.name for layer in structure)
         raise InputError(f"No layer is left to record after include= and exclude=. The model's layers are {names}.")
     return layers
 
@@ -295,9 +295,9 @@ class WatchedModel:
                 "model(x, edge_index), for its inputs to be known"
             )
         return (
-            f"training calls {listed(parts)} and not the model's forward pass, and what it computes with them could "
-            f"not be followed: {self.tape.reason or 'no backward pass depends on it'}; call the model itself, as in "
-            "model(x, edge_index), for its inputs to be known"
+            f"training calls {join_names(parts)} and not the model's forward pass, and what it computes with "
+            f"them could not be followed: {self.tape.reason or 'no backward pass depends on it'}; call the model "
+            "itself, as in model(x, edge_index), for its inputs to be known"
         )
 
     def check_laws(self, *, is_rough: bool) -> None:
@@ -331,6 +331,6 @@ class WatchedModel:
         known = {id(parameter) for parameter in before.named.values()}
         added = [name for name, parameter in self._binding.named.items() if id(parameter) not in known]
         if added and self.plan is not None:
-            text = f"nothing is recorded of {listed(added)}, added to the model before step {step}; watch it anew"
+            text = f"nothing is recorded of {join_names(added)}, added to the model before step {step}; watch it anew"
             self._guard.warn("added parameters", text)
         self._follow()

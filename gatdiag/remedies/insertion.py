@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.names import listed
+from gatdiag.names import join_names
 from gatdiag.remedies.applied import Applied, module_of, put_on, refuse_scripted, take_off
 
 _SLOT = "inserted"
@@ -130,7 +130,7 @@ def _matching(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]
         found[name] = module
     if not found:
         names = [name for name, _ in model.named_children()]
-        raise InputError(f"No layer of the model is named {pattern!r}; its parts are {listed(names, 8)}")
+        raise InputError(f"No layer of the model is named {pattern!r}; its parts are {join_names(names, 8)}")
 
 
 def _insert_(applied: Applied, name: str, layer: nn.Module, module: nn.Module) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gatdiag.errors import ModelError
 from gatdiag.laws import Laws
 from gatdiag.laws.outputs import floating_tensors, read_outputs
-from gatdiag.names import listed, quoted
+from gatdiag.names import join_names, quote
 from gatdiag.remedies.least_norm import Rescaling, balancing
 from gatdiag.remedies.orbit import Orbit, Tensors, multiply_
 from gatdiag.structure import replicate
@@ -91,7 +91,9 @@ def verified_balancing(
         ModelError: Weights or outputs are not finite, or these move and no layer by itself moves them.
     """
     if broken := [name for name in laws.names if not bool(laws.parameters[name].isfinite().all())]:
-        raise ModelError(f"Expected weights that are finite, got NaN or infinities in {listed(map(quoted, broken), 3)}")
+        raise ModelError(
+            f"Expected weights that are finite, got NaN or infinities in {join_names(map(quote, broken), 3)}"
+        )
     moved = partial(output_difference, model, args=args, kwargs=kwargs)
     refused = {number: _APPROXIMATE for number, law in enumerate(laws) if not law.exact}
     while True:

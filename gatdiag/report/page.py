@@ -17,7 +17,7 @@ from markupsafe import Markup
 import gatdiag
 from gatdiag.diagnosis.wording import number
 from gatdiag.errors import InputError
-from gatdiag.names import listed, one_line, short, without_unseen
+from gatdiag.names import join_names, one_line, replace_invisible, short
 from gatdiag.report.equations import equation
 from gatdiag.report.sections import MOST_IN_FULL, RunSection, comparison, run_sections
 from gatdiag.report.tables import cell_text, sort_key
@@ -104,7 +104,7 @@ def render_page(runs: Sequence[Run], title: str | None = None) -> str:
     compared = comparison(runs, sections) if len(runs) > 1 else None
     if compared:  # whose overviews are not shown twice
         sections = [replace(one, overview=None) for one in sections[:MOST_IN_FULL]] + sections[MOST_IN_FULL:]
-    return render(title or listed(names, most=4), _contents(sections), comparison=compared, sections=sections)
+    return render(title or join_names(names, most=4), _contents(sections), comparison=compared, sections=sections)
 
 
 def render(
@@ -163,7 +163,7 @@ def _environment() -> Environment:
         loader=PackageLoader("gatdiag.report", "templates"),
         autoescape=True,
         # plain text without the characters that only act on the text around them
-        finalize=lambda value: without_unseen(value) if type(value) is str else value,
+        finalize=lambda value: replace_invisible(value) if type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -6,7 +6,7 @@ from typing import Any
 
 from gatdiag.diagnosis import Diagnosis, diagnose
 from gatdiag.figures import figures_for, not_recorded
-from gatdiag.names import listed, short
+from gatdiag.names import join_names, short
 from gatdiag.report.plots import FigureBlock, figure_block
 from gatdiag.report.story import loss_text, metric, notes_text, story, warnings
 from gatdiag.report.tables import Cell, Table, run_tables, settings_tables
@@ -79,10 +79,10 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
 def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str, Any]:
     """Several runs, each with its section, beside each other: what templates/parts.html shows of them."""
     unfinished = [short(run.name) for run in runs if run.status != "finished"]
-    text = f"Without a regular end: {listed(unfinished)}. What was recorded of them is shown."
+    text = f"Without a regular end: {join_names(unfinished)}. What was recorded of them is shown."
     left = [short(run.name) for run in runs[MOST_IN_FULL:]]
     have = "has its overview" if len(left) == 1 else "have theirs"
-    left_out = f"The first {MOST_IN_FULL} of {len(runs)} runs are shown; {listed(left)} {have} below."
+    left_out = f"The first {MOST_IN_FULL} of {len(runs)} runs are shown; {join_names(left)} {have} below."
     blocks = (figure_block(figure, runs, "comparison") for figure in figures_for(runs))
     return {
         "warnings": [text] if unfinished else [],

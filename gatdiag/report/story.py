@@ -6,7 +6,7 @@ from typing import Any
 
 from gatdiag.diagnosis.thresholds import limit
 from gatdiag.diagnosis.wording import number, percent
-from gatdiag.names import listed, one_line, short
+from gatdiag.names import join_names, one_line, short
 from gatdiag.run import Run
 from gatdiag.summary import TrainingFacts, accuracies, compare, is_empty, is_of_checkpoints, score, training_facts
 
@@ -63,7 +63,7 @@ def metric(name: str, value: float) -> str:
 def optimizer_text(optimizer: Mapping[str, Any]) -> str:
     """The optimizer's class with the learning rates of its groups, and from when on if it was not the first."""
     rates = {f"{group['lr']:g}" for group in optimizer["groups"] if isinstance(group.get("lr"), float | int)}
-    rate = f" with learning rate {listed(sorted(rates))}" if rates else ""
+    rate = f" with learning rate {join_names(sorted(rates))}" if rates else ""
     since = f" from step {optimizer['from_step']} on" if optimizer.get("from_step") else ""
     return f"{optimizer['class']}{rate}{since}"
 
@@ -128,7 +128,7 @@ def _what(run: Run, facts: TrainingFacts) -> str:
         saved = f"{facts.steps} saved checkpoint{'s' * (facts.steps != 1)}"
         return f"{model}, read off {saved}, the last of step {facts.last_step or 0:,}."
     optimizers = [short(optimizer_text(optimizer)) for optimizer in run.meta["optimizers"]]
-    by = f" by {listed(optimizers)}" if optimizers else ""
+    by = f" by {join_names(optimizers)}" if optimizers else ""
     seconds = float(run.steps["time"].max())
     time = f" in {duration(seconds)}" if seconds > 0 else ""
     steps = 0 if facts.last_step is None else facts.last_step + 1

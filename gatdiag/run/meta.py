@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gatdiag.errors import InputError
-from gatdiag.names import quoted
+from gatdiag.names import quote
 from gatdiag.run.files import META, atomic_write
 from gatdiag.run.laws import MOST_LAWS
 from gatdiag.run.tables import SCHEMA_VERSION, is_encodable
@@ -260,7 +260,7 @@ def _short(value: Any) -> str:
         return "a number of more than 20 digits"
     if isinstance(value, dict | list):
         return f"{_WORDS[type(value)]} of {len(value)}"
-    return quoted(value) if isinstance(value, str) else str(value)
+    return quote(value) if isinstance(value, str) else str(value)
 
 
 def layer_names(meta: Meta) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from gatdiag.diagnosis import Action
 from gatdiag.errors import InputError, ModelError
-from gatdiag.names import listed
+from gatdiag.names import join_names
 from gatdiag.remedies import Skip, initialize_, insert_after_, leaky_relu_
 
 
@@ -44,7 +44,7 @@ def apply(dose: Dose, actions: Sequence[Action]) -> None:
     """
     for action in actions:
         if action.name not in ACTIONS:
-            raise InputError(f"Expected one of {listed(ACTIONS)}, got {action.name!r}")
+            raise InputError(f"Expected one of {join_names(ACTIONS)}, got {action.name!r}")
         try:
             ACTIONS[action.name](dose, **action.settings)
         except TypeError as error:
@@ -65,16 +65,16 @@ def _draw(dose: Dose, parameters: Sequence[str]) -> None:
     with torch.no_grad():
         for name in parameters:
             nn.init.xavier_normal_(dose.model.get_parameter(name))
-    dose.changes.append(f"fresh weights by Xavier: {listed(parameters, 4)}")
+    dose.changes.append(f"fresh weights by Xavier: {join_names(parameters, 4)}")
 
 
 def _insert_after(dose: Dose, layers: Sequence[str], module: str, width: int = 0, scale: float = 1.0) -> None:
     if module not in _MODULES:
-        raise InputError(f"Expected one of {listed(_MODULES)} to insert, got {module!r}")
+        raise InputError(f"Expected one of {join_names(_MODULES)} to insert, got {module!r}")
     for name in layers:
         insert_after_(dose.model, name, _MODULES[module](width, scale))
     said = f"{module}({scale:g})" if scale != 1.0 else module
-    dose.changes.append(f"{said} after {len(layers)} layers: {listed(layers, 4)}")
+    dose.changes.append(f"{said} after {len(layers)} layers: {join_names(layers, 4)}")
 
 
 _MODULES: Final[Mapping[str, Callable[[int, float], nn.Module]]] = MappingProxyType(
@@ -93,7 +93,7 @@ def _leaky_relu(dose: Dose, slope: float) -> None:
 def _unfreeze(dose: Dose) -> None:
     frozen = [name for name, parameter in dose.model.named_parameters() if not parameter.requires_grad]
     dose.model.requires_grad_(True)
-    dose.changes.append(f"parameters are trained that were frozen: {listed(frozen, 4)}")
+    dose.changes.append(f"parameters are trained that were frozen: {join_names(frozen, 4)}")
 
 
 # --- the optimizer ----------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def _standardize_inputs(dose: Dose, names: Sequence[str]) -> None:
 
     _Inputs(dose, standardized, names)(dose.model, dose.inputs, {})  # the statistics of all nodes, if they are there
     _change_inputs(dose, standardized, names)
-    dose.changes.append(f"columns of {listed(names)} have mean 0 and variance 1")
+    dose.changes.append(f"columns of {join_names(names)} have mean 0 and variance 1")
 
 
 def _replace_non_finite_inputs(dose: Dose, names: Sequence[str]) -> None:
@@ -179,7 +179,7 @@ def _replace_non_finite_inputs(dose: Dose, names: Sequence[str]) -> None:
         return torch.nan_to_num(x, nan=0.0, posinf=high.item() + 1, neginf=low.item() - 1)
 
     _change_inputs(dose, finite, names)
-    dose.changes.append(f"NaN in {listed(names)} is zero, infinity just beyond all other values")
+    dose.changes.append(f"NaN in {join_names(names)} is zero, infinity just beyond all other values")
 
 
 class _Inputs:
@@ -210,8 +210,8 @@ def _change_inputs(dose: Dose, change: Callable[[str, Tensor], Tensor], names: S
     def refuse_unused(kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and not hook.used:
             raise ModelError(
-                f"{listed(names)} of {type(dose.model).__name__}.forward was never a tensor of floating-point numbers, "
-                "so that it could not be changed on its way: change the data"
+                f"{join_names(names)} of {type(dose.model).__name__}.forward was never a tensor of floating-point "
+                "numbers, so that it could not be changed on its way: change the data"
             )
 
     dose.during.push(refuse_unused)

@@ -16,7 +16,7 @@ from torch import nn
 from gatdiag.diagnosis import SEVERITIES, Action, Finding, diagnose
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import GatdiagError, InputError
-from gatdiag.names import listed
+from gatdiag.names import join_names
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
@@ -123,7 +123,7 @@ def _given(remedy: str | Action | Sequence[Action] | None) -> str | tuple[Action
     if not actions or not all(isinstance(action, Action) for action in actions):
         raise InputError(f"remedy: expected the code of a finding or gatdiag.treatment.Action, got {remedy!r}")
     if unknown := [action.name for action in actions if action.name not in ACTIONS]:
-        raise InputError(f"remedy: expected actions of {listed(ACTIONS)}, got {unknown[0]!r}")
+        raise InputError(f"remedy: expected actions of {join_names(ACTIONS)}, got {unknown[0]!r}")
     return actions
 
 
@@ -307,7 +307,7 @@ def _options(trial: Trial, given: str | tuple[Action, ...] | None) -> list[Trial
     if given not in (codes := [finding.code for finding in findings]):
         raise InputError(
             f"remedy: expected the code of a finding that can be treated, got {given!r}; of this training: "
-            f"{listed(codes) or 'none'}"
+            f"{join_names(codes) or 'none'}"
         )
     return [_on_top(trial, finding) for finding in findings if finding.code == given]
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatdiag.names import join_names, one_line, printable, quote, short
+from gatdiag.names import elide_middle, join_names, one_line, printable, quote, short
 
 
 @given(st.text())

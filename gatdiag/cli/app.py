@@ -24,7 +24,7 @@ from gatdiag.cli.inspect import inspect
 from gatdiag.cli.laws import laws
 from gatdiag.cli.options import add_options
 from gatdiag.cli.preflight import preflight
-from gatdiag.cli.printing import as_options
+from gatdiag.cli.printing import use_option_names
 from gatdiag.cli.rebalance import rebalance
 from gatdiag.cli.report import report
 from gatdiag.cli.reproduce import reproduce
@@ -136,7 +136,7 @@ def _errors_in_one_line(debug: bool) -> Iterator[None]:
 
 
 def _one_line(error: BaseException) -> str:
-    text = printable(" ".join(as_options(str(error)).split()))
+    text = printable(" ".join(use_option_names(str(error)).split()))
     match error:
         case GatdiagError():
             return text
@@ -156,7 +156,7 @@ def _warnings_in_one_line() -> Iterator[None]:
     seen: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        text = " ".join(str(message).split()).removeprefix("gatdiag: ")
+        text = " ".join(use_option_names(str(message)).split()).removeprefix("gatdiag: ")
         if text not in seen:
             seen.add(text)
             _complain(text)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -12,11 +13,11 @@ from rich.table import Table
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "overwrite=True": "--overwrite",
-    ", resume=True to continue it": "",  # no command does
     "in_place=True": "--in-place",
     'moments="drop"': "--moments drop",
     "root=FOLDER": "--root FOLDER",
 }
+_RESUMING: Final = re.compile(r"[,;] [^,;.]*\bresume=[^,;.]*")  # a clause about what no command does
 
 
 def plain_console() -> Console:
@@ -51,13 +52,16 @@ def print_document(document: Any) -> None:
     typer.echo(json.dumps(jsonable(document), allow_nan=False))
 
 
-def as_options(text: str) -> str:
-    """The text, with arguments as one gives them on the command line, and not in Python.
+def use_option_names(text: str) -> str:
+    """Replace Python arguments in a message by the options of the command line.
 
     Example:
-        >>> as_options("give another folder, or overwrite=True")
+        >>> use_option_names("give another folder, or overwrite=True")
         'give another folder, or --overwrite'
+        >>> use_option_names("what was written can be read, and resume=True seals it")
+        'what was written can be read'
     """
+    text = _RESUMING.sub("", text)
     for argument, option in _OPTIONS.items():
         text = text.replace(argument, option)
     return text

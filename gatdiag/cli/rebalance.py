@@ -15,7 +15,7 @@ import typer
 
 from gatdiag.cli.inspect import sizes_of
 from gatdiag.cli.options import DATA_FOLDER, MODEL_OF_CHECKPOINT, Data, Inputs, Overwrite, Root, Transform
-from gatdiag.cli.printing import as_options, plain_console
+from gatdiag.cli.printing import plain_console, use_option_names
 from gatdiag.errors import InputError, ModelError, OptimizerError
 from gatdiag.names import join_names, printable, quote
 
@@ -138,7 +138,7 @@ def _moved(when: str, difference: OutputDifference) -> str:
 def _skipped(exclusions: Sequence[Exclusion]) -> list[str]:
     """Reasons, and how much they keep from being balanced."""
     reasons = Counter(exclusion.reason for exclusion in exclusions)
-    return [f"skipped, {count} of them: {as_options(reason)}" for reason, count in reasons.most_common()]
+    return [f"skipped, {count} of them: {use_option_names(reason)}" for reason, count in reasons.most_common()]
 
 
 def _rounded(checkpoint: Checkpoint, parameters: Mapping[str, Tensor]) -> Iterator[str]:

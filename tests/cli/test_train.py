@@ -1,5 +1,7 @@
+import errno
 import json
 from dataclasses import fields
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ import gatdiag
 from gatdiag.cli.app import app
 from gatdiag.experiments.experiment import run_experiment
 from gatdiag.experiments.settings import Experiment
+from gatdiag.run import Store
 
 SMALL = ["--data", "csbm:nodes=200,features=16", "--layers", "2", "--width", "8", "--epochs", "5"]
 
@@ -91,6 +94,16 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path, options, mes
     assert len(lines) == 1
     assert message in lines[0]
     assert not (tmp_path / "run").exists()
+
+
+def test_warnings_name_no_arguments_of_python(tmp_path, monkeypatch):
+    monkeypatch.setattr(Store, "seal", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    done = train(tmp_path / "run", *SMALL)
+    assert done.exit_code == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
+    assert "No space left on device" in line
+    assert "can be read" in line
+    assert "resume" not in line
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_read(tmp_path, monkeypatch):

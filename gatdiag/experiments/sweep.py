@@ -207,9 +207,16 @@ def run_folder(cell: Experiment, folder: str | os.PathLike[str]) -> Path:
 
 
 def is_recorded(cell: Experiment, folder: str | os.PathLike[str]) -> bool:
-    """True if the run of a cell is there, recorded to its end."""
+    """True if the run of a cell was recorded to its end.
+
+    Raises:
+        InputError: The run cannot be read.
+    """
     run = run_folder(cell, folder)
-    return (run / META).exists() and load(run).status == "finished"
+    try:
+        return (run / META).exists() and load(run).status == "finished"
+    except InputError as error:
+        raise InputError(f"{run} cannot be read: delete this folder, and it is recorded again ({error})") from error
 
 
 def _file(folder: Path, cell: Experiment) -> Path:

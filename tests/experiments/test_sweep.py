@@ -3,6 +3,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -175,6 +176,19 @@ def test_a_run_that_was_not_recorded_to_its_end_is_recorded_again(cells, tmp_pat
     sweep(cells[:1], tmp_path, watched=cells[:1])
     run = gatdiag.load(sweeping.run_folder(cells[0], tmp_path))
     assert (run.status, len(run.steps)) == ("finished", 6)
+
+
+@pytest.mark.parametrize("damaged", ["{", '{"schema": 0}', "[]"])
+def test_a_damaged_run_is_recorded_again_once_it_is_deleted_as_the_message_says(tmp_path, damaged):
+    (cell,) = sweeping.grid(**SMALL, epochs=1)
+    sweep([cell], tmp_path, watched=[cell])
+    run = sweeping.run_folder(cell, tmp_path)
+    (run / "meta.json").write_text(damaged)
+    with pytest.raises(InputError, match=f"^{run} cannot be read: delete this folder, and it is recorded again"):
+        sweep([cell], tmp_path, watched=[cell])
+    shutil.rmtree(run)
+    assert sweep([cell], tmp_path, watched=[cell]) == {}
+    assert gatdiag.load(run).status == "finished"
 
 
 def test_steps_may_be_chosen(cells, tmp_path):

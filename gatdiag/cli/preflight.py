@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,12 +72,24 @@ def preflight(
         except GatdiagError:
             raise
         except Exception as error:
-            raise ModelError(f"the rehearsal of {factory} raised {type(error).__name__}: {error}") from error
+            if not _is_from_training_step(error):
+                raise
+            raise ModelError(f"a training step of {factory} raised {type(error).__name__}: {error}") from error
     if as_json:
         print_document({"version": 1, "model": factory, "inputs": case.source, **diagnosis.document()})
     else:
         print_diagnosis(diagnosis, "gatdiag preflight --json")
     end([diagnosis], fail_on)
+
+
+def _is_from_training_step(error: Exception) -> bool:
+    """True if the model, the loss, the optimizer or torch's backward pass raised the error; False if gatdiag did."""
+    frames = [(frame.f_globals.get("__name__", ""), frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)]
+    last = max((at for at, (module, _) in enumerate(frames) if module == "gatdiag.rehearsal"), default=len(frames))
+    called = next((module for module, _ in frames[last + 1 :] if module != "contextlib"), None)
+    if called is None:  # a function in C, such as torch.mean for a loss, has no frame
+        return last < len(frames) and frames[last][1] == "closure"
+    return not called.startswith("gatdiag.") or called == "gatdiag.cli.model_case"  # the loss of --data
 
 
 def _optimizer(name: str, model: nn.Module, settings: Mapping[str, Any]) -> Optimizer:

@@ -14,12 +14,26 @@ Y = torch.arange(60) % 3
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)) + 2 * F.one_hot(Y, 4)
 
 
+class BrokenBackward(nn.Linear):
+    """Changes in place what its backward pass needs, so that only torch's backward pass raises."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, x):
+        out = super().forward(x).exp()
+        squared = out.square()
+        out += 1
+        return squared
+
+
 @pytest.fixture
 def preflight(monkeypatch):
     module = ModuleType("shelf")
     module.good = lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
     module.bad = lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3), nn.Softmax(1))
-    module.narrow = lambda: nn.Linear(3, 3)
+    module.narrow, module.twice = lambda: nn.Linear(3, 3), BrokenBackward
+    module.raising = lambda out: out.missing
     module.inputs, module.loss = lambda: (X,), lambda out: F.cross_entropy(out, Y)
     monkeypatch.setitem(sys.modules, "shelf", module)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -68,7 +82,11 @@ def test_an_optimizer_has_the_weight_decay_that_is_given(preflight, monkeypatch)
         (["shelf:good", *GIVEN, "--optimizer", "SGD", "--lr", "-1"], "--optimizer SGD: Invalid learning rate: -1.0"),
         (["shelf:good", *GIVEN, "--fail-on", "x"], "'x' is not one of"),
         (["shelf:nothing"], "'shelf:nothing' does not exist"),
-        (["shelf:narrow", *GIVEN], "the rehearsal of shelf:narrow raised RuntimeError: mat1 and mat2"),
+        (["shelf:narrow", *GIVEN], "a training step of shelf:narrow raised RuntimeError: mat1 and mat2"),
+        (["shelf:narrow", "--data", "sbm"], "a training step of shelf:narrow raised"),
+        (["shelf:good", "--inputs", "shelf:inputs", "--loss", "shelf:raising"], "a training step of shelf:good raised"),
+        (["shelf:good", "--inputs", "shelf:inputs", "--loss", "builtins:ord"], "a training step of shelf:good raised"),
+        (["shelf:twice", *GIVEN], "a training step of shelf:twice raised RuntimeError"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(preflight, arguments, says):
@@ -76,3 +94,16 @@ def test_bad_input_is_one_line_and_status_2(preflight, arguments, says):
     assert (done.exit_code, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert says in line
+
+
+@pytest.mark.parametrize("place", ["gatdiag.run.meta.read", "gatdiag.diagnosis.ranked"])
+def test_an_error_of_gatdiag_is_not_blamed_on_the_model(preflight, monkeypatch, place):
+    def broken(*args, **options):
+        raise KeyError("lost")
+
+    monkeypatch.setattr(place, broken)
+    done = preflight("shelf:good", *GIVEN)
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert "defect of gatdiag (KeyError: 'lost')" in line
+    assert "shelf:good" not in line

@@ -19,10 +19,10 @@ from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
 from gatdiag.recorder.settings import listed_optimizers
 from gatdiag.recorder.signals import leaves
 from gatdiag.run import Run, load
-from gatdiag.structure.copying import changed, tensors
-from gatdiag.structure.isolation import preserved_random_state
-from gatdiag.structure.memory import preserved_state
-from gatdiag.structure.replica import duplicated, unwrapped
+from gatdiag.structure.copying import map_tensors, reachable_tensors
+from gatdiag.structure.isolation import preserve_random_state
+from gatdiag.structure.replica import copy_model, unwrap
+from gatdiag.structure.state import preserve_state
 
 _STEPS: Final = 10  # with an optimizer
 _RECORDED: Final = 3  # of these: two show how the slope changes along the step before; of the others there is the loss
@@ -111,7 +111,7 @@ class _Copy:
     def tensors(self) -> list[Tensor]:
         """All that may get a gradient."""
         held = [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]
-        return [*self.model.parameters(), *held, *tensors((self.args, self.kwargs))]
+        return [*self.model.parameters(), *held, *reachable_tensors((self.args, self.kwargs))]
 
 
 @contextmanager
@@ -119,13 +119,13 @@ def _isolated(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], optimizers: list[Optimizer]
 ) -> Iterator[_Copy]:
     """A copy of all of it, gradients on; afterwards nothing is left of what it did."""
-    model = unwrapped(model)
+    model = unwrap(model)
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
-        twin, states = duplicated(model, [_state(optimizer) for optimizer in optimizers])
+        twin, states = copy_model(model, [_state(optimizer) for optimizer in optimizers])
         try:
-            args, kwargs = changed((args, kwargs), _copied)
+            args, kwargs = map_tensors((args, kwargs), _copied)
         except Exception as error:
             raise InputError(
                 f"The inputs must be copied before the model runs on them, and that failed with "
@@ -134,8 +134,8 @@ def _isolated(
         if not twin.training:
             twin.train()
         copied = _Copy(twin, args, kwargs, [*map(_restored, map(type, optimizers), states)])
-        stack.enter_context(preserved_random_state({tensor.device for tensor in copied.tensors}))
-        stack.enter_context(preserved_state(twin))
+        stack.enter_context(preserve_random_state({tensor.device for tensor in copied.tensors}))
+        stack.enter_context(preserve_state(twin))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", RecordingWarning)  # of what is skipped the diagnosis tells
         yield copied
@@ -166,7 +166,7 @@ def _rehearse(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
     def closure() -> Tensor:
         for optimizer in copied.optimizers:
             optimizer.zero_grad()
-        with preserved_random_state(devices):
+        with preserve_random_state(devices):
             value = _checked(loss(copied.model(*copied.args, **copied.kwargs)))
             _backward(value, own)
         return value

@@ -13,7 +13,7 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.names import join_names, quote
 from gatdiag.recorder import meta
 from gatdiag.run import Run, load
-from gatdiag.run.meta import LARGEST_STEP
+from gatdiag.run.meta import MAX_STEP
 from gatdiag.structure import Structure, discover
 from gatdiag.structure.from_names import find_layers
 
@@ -172,7 +172,7 @@ def _opened(path: Path, subject: ModelCase | None, notes: Notes, misfits: Notes)
 def _step(checkpoint: Checkpoint, before: int, notes: Notes) -> int:
     """The step of a checkpoint: what it says itself, if that is after the one before; else the next."""
     says = checkpoint.position
-    if says is not None and before < says <= LARGEST_STEP:
+    if says is not None and before < says <= MAX_STEP:
         return says
     if says is not None or before >= 0:
         _note(notes, "tells no step after the one before it, and is counted as the next", checkpoint.path)

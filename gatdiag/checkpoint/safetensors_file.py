@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gatdiag.errors import InputError
 from gatdiag.names import quote
-from gatdiag.structure.from_names import by_number
+from gatdiag.structure.from_names import natural_sort_key
 
 _LENGTH = struct.Struct("<Q")
 _HEADER = 64 << 20  # bytes; about half a million tensors
@@ -76,4 +76,4 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 def _in_order(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """convs.2 before convs.10: the format keeps no order of its own."""
-    return dict(sorted(tensors.items(), key=lambda item: by_number(item[0])))
+    return dict(sorted(tensors.items(), key=lambda item: natural_sort_key(item[0])))

@@ -19,8 +19,8 @@ from gatdiag.law import Exclusion, Law
 from gatdiag.roles import OTHER, SCALE
 from gatdiag.run.laws import RecordedLaws, pack
 from gatdiag.structure import Layer, ParameterInfo, Structure
-from gatdiag.structure.from_names import FROBENIUS_NORM, output_axes, series_of
-from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, is_lone, path_of, stack_layer
+from gatdiag.structure.from_names import FROBENIUS_NORM, output_axes, path_pattern
+from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, is_single_matrix, module_path, stack_layer
 
 ASSUMED: Final = (
     "all activations are ReLU or LeakyReLU, not ELU, GELU or tanh",
@@ -132,7 +132,7 @@ def _maps_of(layer: Layer, tensors: Mapping[str, Tensor], axes: Mapping[str, int
             infos = [info for info in layer.parameters if info.module == path]
             yield stack_layer(layer, axes.get(path), path, infos)
     else:
-        yield stack_layer(layer, axes.get(path_of(layer)) if is_lone(layer) else 0)
+        yield stack_layer(layer, axes.get(module_path(layer)) if is_single_matrix(layer) else 0)
 
 
 def _check_plain(info: ParameterInfo, layer: Layer, tensor: Tensor) -> None:
@@ -173,4 +173,4 @@ def _refuse_branch(maps: Sequence[StackLayer], number: int) -> None:
 
 def _is_next(one: StackLayer, other: StackLayer) -> bool:
     """True where the numbers in their paths say that one map follows the other."""
-    return series_of(one.path) == series_of(other.path) and not _BRANCH.search(other.path)
+    return path_pattern(one.path) == path_pattern(other.path) and not _BRANCH.search(other.path)

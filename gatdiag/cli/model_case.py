@@ -18,7 +18,7 @@ from gatdiag.checkpoint import ModelCase
 from gatdiag.cli.options import DATA_FOLDER
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import BUILT_IN, TRANSFORMS, Transform, prepared_graph, usual_transform
-from gatdiag.structure import unwrapped
+from gatdiag.structure import unwrap
 
 
 def load_case(
@@ -138,7 +138,7 @@ def _sizes(graph: Data) -> dict[str, int]:
 def _model(target: str, made: Any, sizes: Mapping[str, int]) -> nn.Module:
     """A module as it is, without `torch.compile`; anything else is called, with the sizes it has arguments for."""
     if isinstance(made, nn.Module):
-        return unwrapped(made)
+        return unwrap(made)
     if not callable(made):
         raise ModelError(f"{target} is neither an nn.Module nor callable: it is a {type(made).__name__}")
     arguments = _fitting(target, made, sizes)
@@ -148,7 +148,7 @@ def _model(target: str, made: Any, sizes: Mapping[str, int]) -> nn.Module:
         raise ModelError(f"{target} raised {_described(error)}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{target} has to return an nn.Module, but returned a {type(model).__name__}")
-    return unwrapped(model)
+    return unwrap(model)
 
 
 def _fitting(target: str, made: Callable[..., Any], sizes: Mapping[str, int]) -> dict[str, int]:

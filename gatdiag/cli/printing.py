@@ -47,9 +47,9 @@ def number(value: float | None, form: str) -> str:
 
 def print_document(document: Any) -> None:
     """Print one strict JSON document on a line; numbers that are not finite become null."""
-    from gatdiag.run.meta import jsonable
+    from gatdiag.run.meta import to_json
 
-    typer.echo(json.dumps(jsonable(document), allow_nan=False))
+    typer.echo(json.dumps(to_json(document), allow_nan=False))
 
 
 def use_option_names(text: str) -> str:

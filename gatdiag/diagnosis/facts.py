@@ -295,7 +295,7 @@ class Facts:
         A check that compares them is skipped with that reason: columns that take long are measured at few steps.
         """
         frame: pd.DataFrame = getattr(self.run, table)
-        steps = frame["step"][self.run.measured(table, column)]
+        steps = frame["step"][self.run.is_measured(table, column)]
         if not len(steps):
             return f"{column} was not recorded"
         first, last = steps.min(), steps.max()

@@ -14,7 +14,7 @@ from gatdiag.diagnosis.thresholds import limit, said
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import join_names, short
 from gatdiag.roles import FEATURE
-from gatdiag.summary import recorded
+from gatdiag.summary import is_recorded
 
 _DIVIDE = "divide the scores: gatdiag.remedies.lipschitz_normalize_(model)"
 
@@ -25,7 +25,7 @@ def dead_units(facts: Facts) -> Finding | str | None:
         return None  # of neurons that are all alike, or of one, all are dead or none
     fed: dict[str, Any] = facts.signals.get("zero_inputs", {})
     columns = ("dead_fraction", "gradient_dead_fraction")
-    if not fed and not any(recorded(facts.run, "layers", column) for column in columns):
+    if not fed and not any(is_recorded(facts.run, "layers", column) for column in columns):
         return "neither outputs nor inputs of layers were recorded"
     if facts.state == "trained":
         return None

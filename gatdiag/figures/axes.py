@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from gatdiag.figures.style import BROKEN, Canvas, inches, is_wide, layer_labels, ordered_colors, plain
 from gatdiag.quantities import QUANTITIES
 from gatdiag.run import Run
-from gatdiag.summary import spaced
+from gatdiag.summary import evenly_spaced
 
 MARKS = {  # what the eye cannot see -> marker, color, words in the legend, height in the axis
     "broken": ("x", BROKEN, "NaN or infinite", 0.97),
@@ -187,7 +187,7 @@ def mark_hidden(axes: Axes, x: NDArray[Any], y: Floats, undefined: Sequence[str]
     cases = {case: hit for case, hit in cases.items() if hit.any()}
     for case, hit in cases.items():
         marker, color, _, height = MARKS[case]
-        places = x[hit][spaced(int(hit.sum()), _MARKED)]
+        places = x[hit][evenly_spaced(int(hit.sum()), _MARKED)]
         axes.plot(places, np.full(len(places), height), marker, color=color, markersize=3, markeredgewidth=0.8,
                   transform=axes.get_xaxis_transform(), label=f"_{case}", zorder=5)  # fmt: skip
     return set(cases)

@@ -16,10 +16,10 @@ from gatdiag.summary import (
     accuracies,
     bin_steps,
     default_variant,
+    is_recorded,
     logged,
     loss_name,
-    ranked,
-    recorded,
+    quantile,
     score,
     score_kind,
     scores,
@@ -61,8 +61,8 @@ def training_curves_data(run: Run) -> pd.DataFrame:
 def _gradients(run: Run) -> list[str]:
     """The gradient norm, and the one before clipping where the two differ."""
     after, before = "gradient_norm", "gradient_norm_before_clipping"
-    clipped = recorded(run, "steps", before) and not run.steps[before].equals(run.steps[after])
-    return [column for column in (after, *([before] if clipped else [])) if recorded(run, "steps", column)]
+    clipped = is_recorded(run, "steps", before) and not run.steps[before].equals(run.steps[after])
+    return [column for column in (after, *([before] if clipped else [])) if is_recorded(run, "steps", column)]
 
 
 def _panels(table: pd.DataFrame) -> dict[str, str]:
@@ -202,9 +202,9 @@ def spread_curves_data(*runs: Run, groups: Sequence[str] | None = None) -> pd.Da
         steps = np.unique(part["step"])
         amid = pd.Series(steps).groupby(bin_steps(steps, _POINTS)).median()
         place = np.searchsorted(steps, part["step"])
-        own = part.groupby([bin_steps(steps, _POINTS)[place], "own"])["value"].agg(ranked, share=0.5)
+        own = part.groupby([bin_steps(steps, _POINTS)[place], "own"])["value"].agg(quantile, share=0.5)
         bins = own.groupby(level=0)
-        line = pd.DataFrame({name: bins.agg(ranked, share=share) for name, share in _SPREAD.items()})
+        line = pd.DataFrame({name: bins.agg(quantile, share=share) for name, share in _SPREAD.items()})
         line["step"] = amid.loc[line.index]
         found.append(line.assign(quantity=str(quantity), label=str(label), run=order.index(str(label)), stretch=0))
     return tidy(found, "quantity", "run", "label", "step", "value", "low", "high", "stretch")

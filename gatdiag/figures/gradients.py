@@ -13,15 +13,15 @@ from gatdiag.figures.style import ROLE_STYLES, Canvas, is_wide, plain
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import (
+    check_layers,
     has_role,
-    known_layers,
     logged,
     loss_name,
     role_series,
-    some_layers,
+    select_layers,
     thin,
     thin_groups,
-    without_layer,
+    with_null_layer,
 )
 
 _RELATIVE = "parameters.relative_gradient_norm"
@@ -38,9 +38,9 @@ def gradient_norms_data(run: Run) -> pd.DataFrame:
     parts = []
     loss = loss_name(run)
     if loss is not None:
-        parts.append(without_layer(run, thin(logged(run, loss))).assign(quantity="loss"))
+        parts.append(with_null_layer(run, thin(logged(run, loss))).assign(quantity="loss"))
     for role in ROLE_STYLES:
-        table = thin_groups(some_layers(role_series(run, "relative_gradient_norm", role)), "layer")
+        table = thin_groups(select_layers(role_series(run, "relative_gradient_norm", role)), "layer")
         parts.append(table.assign(quantity=role))
     return tidy(parts, "quantity", "step", "layer", "value", "low", "high", "stretch")
 
@@ -96,7 +96,7 @@ def chosen_layers_data(run: Run, layers: Sequence[str] | None = None) -> pd.Data
         InputError: A name is not one of the run's layers.
     """
     series = {role: role_series(run, "relative_gradient_norm", role) for role in ROLE_STYLES}
-    chosen = known_layers(run, layers) or some_layers(series[FEATURE], 3)["layer"].unique().tolist()
+    chosen = check_layers(run, layers) or select_layers(series[FEATURE], 3)["layer"].unique().tolist()
     parts = [
         thin_groups(table[table["layer"].isin(chosen).to_numpy()], "layer").assign(role=role)
         for role, table in series.items()

@@ -12,7 +12,7 @@ from gatdiag.figures.axes import draw_lines, layer_bar, layer_lines, legend_belo
 from gatdiag.figures.figure import GATS, Figure, equations, symbol, tidy
 from gatdiag.figures.style import PREDICTED, Canvas, is_wide, ordered_colors, plain
 from gatdiag.run import Run
-from gatdiag.summary import known_layers, neuron_series, some_layers, spaced, thin_groups
+from gatdiag.summary import check_layers, evenly_spaced, neuron_series, select_layers, thin_groups
 
 _NEURONS = 9
 _PREDICTIONS = 12  # marks on a line
@@ -42,7 +42,7 @@ def balance_data(run: Run, layers: Sequence[str] | None = None, neurons: int = _
     Raises:
         InputError: A name is not one of the run's layers.
     """
-    frame, chosen = run.neurons, known_layers(run, layers)
+    frame, chosen = run.neurons, check_layers(run, layers)
     columns = ("layer", "neuron", "law", "step", "c", "low", "high", "stretch", "predicted_c")
     if not len(frame):
         return tidy([], *columns)
@@ -50,7 +50,7 @@ def balance_data(run: Run, layers: Sequence[str] | None = None, neurons: int = _
     table = thin_groups(rows.assign(value=rows["c"]), "law").rename(columns={"value": "c"})
     predicted = thin_groups(rows.assign(value=rows["predicted_c"]), "law")["value"]
     sizes = table.groupby("law").size()
-    marked = np.concatenate([np.isin(np.arange(size), spaced(size, _PREDICTIONS)) for size in sizes])
+    marked = np.concatenate([np.isin(np.arange(size), evenly_spaced(size, _PREDICTIONS)) for size in sizes])
     known = rows.drop_duplicates("law").set_index("law")
     about = {name: known[name].reindex(table["law"]).array for name in ("layer", "neuron")}
     return table.assign(**about, predicted_c=predicted.where(marked))[list(columns)]
@@ -61,10 +61,10 @@ def _laws(frame: pd.DataFrame, layers: Sequence[str], neurons: int) -> np.ndarra
     known = frame[np.isfinite(frame["c"].to_numpy(np.float64))]
     known = known if len(known) else frame
     last = known[(known["step"] == known["step"].iloc[-1]).to_numpy()].sort_values("c", kind="stable")
-    last = last if layers else some_layers(last, 3)
+    last = last if layers else select_layers(last, 3)
     by_layer = [laws.to_numpy() for layer, laws in last.groupby("layer", observed=True)["law"]
                 if layer in layers or not layers]  # fmt: skip
-    return np.concatenate([laws[spaced(len(laws), neurons)] for laws in by_layer] or [np.empty(0, np.int64)])
+    return np.concatenate([laws[evenly_spaced(len(laws), neurons)] for laws in by_layer] or [np.empty(0, np.int64)])
 
 
 def balance_draw(table: pd.DataFrame, figure: Canvas) -> None:
@@ -118,7 +118,7 @@ def conservation_data(run: Run) -> pd.DataFrame:
     Returns:
         step, layer, value, low, high, stretch (of uninterrupted recording).
     """
-    return thin_groups(some_layers(neuron_series(run, "delta", "largest")), "layer")
+    return thin_groups(select_layers(neuron_series(run, "delta", "largest")), "layer")
 
 
 def conservation_draw(table: pd.DataFrame, figure: Canvas) -> None:

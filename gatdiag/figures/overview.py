@@ -21,7 +21,7 @@ from gatdiag.summary import (
     role_series,
     thin,
     weight_scale,
-    without_layer,
+    with_null_layer,
 )
 
 _MAPS: dict[str, tuple[str, HeatKind]] = {  # quantity -> its column, kind of colors
@@ -49,7 +49,7 @@ def data(run: Run, *, limits: Mapping[str, Limits] | None = None) -> pd.DataFram
     maps, loss, parts = _maps(run), loss_name(run), []
     ends = limits if limits is not None else _limits([maps], [run])
     if loss is not None:
-        parts.append(without_layer(run, thin(logged(run, loss), 300)).assign(quantity="loss"))
+        parts.append(with_null_layer(run, thin(logged(run, loss), 300)).assign(quantity="loss"))
     for quantity, table in maps.items():
         low, high = ends[quantity]
         parts.append(table.assign(quantity=quantity, color_low=low, color_high=high))

@@ -24,7 +24,7 @@ from gatdiag.figures.axes import (
 from gatdiag.figures.figure import TAMING, Figure, equations, symbol, tidy
 from gatdiag.figures.style import Canvas, is_wide, ordered_colors
 from gatdiag.run import Run
-from gatdiag.summary import known_layers, layer_series, some_layers, thin_groups, zero_norms
+from gatdiag.summary import check_layers, has_zero_norm, layer_series, select_layers, thin_groups
 
 COLUMNS = ("mu", "relative_mu", "output_norm", "gradient_mu", "relative_gradient_mu", "output_gradient_norm")
 _ZERO = {"relative_mu": "output is zero", "relative_gradient_mu": "gradient is zero"}  # why they are undefined
@@ -45,7 +45,7 @@ def smoothing_by_layer_data(run: Run, steps: Sequence[int] | None = None) -> pd.
     parts = []
     for column in COLUMNS:
         table = layer_series(run, column)
-        table["undefined"] = np.where(zero_norms(run, column), _ZERO.get(column, ""), "")
+        table["undefined"] = np.where(has_zero_norm(run, column), _ZERO.get(column, ""), "")
         known = np.unique(table["step"])
         if len(known):
             wanted = np.round(np.linspace(known[0], known[-1], 5)) if steps is None else steps
@@ -68,11 +68,11 @@ def smoothing_over_training_data(run: Run, layers: Sequence[str] | None = None) 
     Raises:
         InputError: A name is not one of the run's layers.
     """
-    wanted, parts = known_layers(run, layers), []
+    wanted, parts = check_layers(run, layers), []
     for column in COLUMNS:
         table = layer_series(run, column)
-        table["broken"] = (~zero_norms(run, column) & ~np.isfinite(table["value"].to_numpy())).astype(float)
-        chosen = table[table["layer"].isin(wanted).to_numpy()] if wanted else some_layers(table, 5)
+        table["broken"] = (~has_zero_norm(run, column) & ~np.isfinite(table["value"].to_numpy())).astype(float)
+        chosen = table[table["layer"].isin(wanted).to_numpy()] if wanted else select_layers(table, 5)
         if len(chosen):
             thinned = thin_groups(chosen, "layer")
             broken = thin_groups(chosen.assign(value=chosen["broken"]), "layer")["high"] > 0

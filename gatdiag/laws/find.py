@@ -25,9 +25,9 @@ from gatdiag.laws.trace import Trace
 from gatdiag.roles import FEATURE
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.discovery import discover
-from gatdiag.structure.inputs import Inputs, sample
+from gatdiag.structure.inputs import Inputs, sample_inputs
 from gatdiag.structure.layers import Structure
-from gatdiag.structure.replica import Caller, Replica, replicate, unwrapped
+from gatdiag.structure.replica import Caller, Replica, replicate, unwrap
 
 OUTPUT = "the output"
 
@@ -77,13 +77,13 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
         >>> bool((laws.normalized_delta() < 1e-5).all())
         True
     """
-    user = unwrapped(model)
+    user = unwrap(model)
     return find_laws_within(discover(user, *args, **kwargs), user, args, kwargs)
 
 
 def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
     """As `find_laws`, of a model whose structure was discovered from these inputs already."""
-    user = unwrapped(model)
+    user = unwrap(model)
     replica = replicate(user, args, kwargs)
     trained = {name: parameter for name, parameter in user.named_parameters() if parameter.requires_grad}
     if obstacle := repetition(replica):
@@ -91,7 +91,7 @@ def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ..
     if shared := over_one_memory(trained):
         reason = "they are two parameters over the same memory, which both move at each step; no law is conserved"
         return Laws([], trained, [Exclusion(" and ".join(shared), reason)])
-    if (part := sample(args, kwargs)) is not None:
+    if (part := sample_inputs(args, kwargs)) is not None:
         with suppress(ModelError):
             laws, is_settled = _found(structure, user, part, replica)
             if is_settled:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from gatdiag.errors import ModelError
 from gatdiag.laws.point import Point, Tensors, flipped, gradients, place
-from gatdiag.structure.inputs import perturbed
+from gatdiag.structure.inputs import perturb
 from gatdiag.structure.replica import Replica
 
 # Only parameters with entries whose gradient is this small beside the largest of their layer are looked at closely.
@@ -152,5 +152,5 @@ def _restarted(tensor: Tensor, seed: int) -> Tensor:
     """The tensor near its values, without its history; it has one of its own, so that the next cut knows it."""
     if not tensor.is_floating_point():
         return tensor
-    moved = perturbed(tensor.detach(), torch.Generator().manual_seed(seed))
+    moved = perturb(tensor.detach(), torch.Generator().manual_seed(seed))
     return moved.clone().requires_grad_().clone()

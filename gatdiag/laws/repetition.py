@@ -26,10 +26,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gatdiag.errors import ModelError
 from gatdiag.laws.outputs import Outputs, read_outputs
-from gatdiag.structure.copying import tensors_among
+from gatdiag.structure.copying import tensor_arguments
 from gatdiag.structure.deadline import check_time
-from gatdiag.structure.memory import Memory
 from gatdiag.structure.replica import Caller, Replica
+from gatdiag.structure.state import ModelState
 
 # What a tensor stems from: a parameter; a random draw; what an earlier call left behind. And whether it is a view.
 _WEIGHTS, _DRAW, _STATE, _VIEW = 1, 2, 4, 8
@@ -52,14 +52,14 @@ def _obstacle(replica: Replica, call: Caller) -> str | None:
     watch = _Watch(replica)
     if obstacle := _watched(call, watch):
         return obstacle
-    first, memory = watch.operations, Memory(replica.model)
+    first, memory = watch.operations, ModelState(replica.model)
     try:
         obstacle = _watched(call, watch)
     except ModelError as error:
         return f"the forward pass fails when it is called again ({error})"
     if obstacle or watch.operations != first:
         return obstacle or _OTHER
-    after = Memory(replica.model)
+    after = ModelState(replica.model)
     for path in after.changed_since(memory):
         if not _is_counted_only(path, after, call, watch, first):
             return f"{_MAY_DIFFER}: it changes {path}"
@@ -96,7 +96,9 @@ class Tally:
     __bool__ = __eq__ = __ne__ = __hash__ = __str__ = __repr__ = __format__ = _refuse
 
 
-def _is_counted_only(path: str, memory: Memory, call: Caller, watch: "_Watch", first: list[tuple[Any, ...]]) -> bool:
+def _is_counted_only(
+    path: str, memory: ModelState, call: Caller, watch: "_Watch", first: list[tuple[Any, ...]]
+) -> bool:
     """True if a number that changes from call to call is shown to be used for nothing but to count on."""
     kind = type(memory.numbers[path])
     if path not in memory.attributes or kind not in (int, float):
@@ -135,7 +137,7 @@ class _Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         check_time()
-        tensors = tensors_among(args, kwargs)
+        tensors = tensor_arguments(args, kwargs)
         stems = [self.stem(tensor) for tensor in tensors]
         out = func(*args, **(kwargs or {}))
         stem = reduce(or_, stems, 0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gatdiag import metrics
 from gatdiag.quantities import GROUPS
-from gatdiag.structure.adapters import adapter_name, attends
+from gatdiag.structure.adapters import adapter_name, has_attention
 
 Coefficients: TypeAlias = tuple[Tensor, Tensor]
 
@@ -47,7 +47,7 @@ _OF_EDGES: Final = frozenset({"GATConv", "GATv2Conv"})
 
 def obstacle(module: nn.Module) -> str | None:
     """Why the coefficients of this layer cannot be read; "" if they can, None for a layer that has none."""
-    if not attends(module):
+    if not has_attention(module):
         return None
     name = adapter_name(module) or ""
     if name in _OF_EDGES:

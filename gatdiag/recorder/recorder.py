@@ -35,7 +35,7 @@ from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.signals import Signals
 from gatdiag.recorder.weights import are_equal, are_finite
 from gatdiag.recorder.writer import Writer
-from gatdiag.structure.replica import unwrapped
+from gatdiag.structure.replica import unwrap
 
 if TYPE_CHECKING:
     from gatdiag.diagnosis import Diagnosis
@@ -93,7 +93,7 @@ class Recorder:
         self.folder = Path(folder).absolute()
         self.enabled = enabled and not _disabled() and _is_first_process()
         self.is_ahead = False
-        self._root = unwrapped(model)
+        self._root = unwrap(model)
         self._settings, self._selection, self._observer = settings, settings.selection, observer
         self._scaler = settings.scaler
         self._guard, self._stopwatch = Guard(), Stopwatch()

@@ -15,7 +15,7 @@ from torch import _C, Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gatdiag.recorder.backward import in_backward_pass
-from gatdiag.structure.program import Key, Program, Slot, Step, leading_to, mapped, tensors_in
+from gatdiag.structure.program import Key, Program, Slot, Step, build_program, replace_tensors, tensors_in
 
 _MOST_STEPS = 10_000
 _ZEROS: frozenset[Any] = frozenset({torch.zeros, torch.zeros_like, Tensor.new_zeros})  # where results are gathered
@@ -227,7 +227,8 @@ class Tape(TorchFunctionMode):
         slots = [self._slot_of(tensor) for tensor in given]
         unseen = [tensor.grad_fn for tensor, slot in zip(given, slots, strict=True) if slot is None]
         args, kwargs = (
-            mapped(value, lambda tensor: self._slot_of(tensor) or tensor, self._parameters) for value in (args, kwargs)
+            replace_tensors(value, lambda tensor: self._slot_of(tensor) or tensor, self._parameters)
+            for value in (args, kwargs)
         )
         versions = tuple((tensor, _version(tensor)) for tensor in given)
         needs = frozenset(slot.key for slot in slots if slot is not None)
@@ -257,7 +258,7 @@ class Tape(TorchFunctionMode):
         for end in ends:
             slot = self._slot_of(end)
             found |= self._origins([end.grad_fn]) if slot is None else {slot.key}
-        return leading_to(found, self._steps)
+        return build_program(found, self._steps)
 
     def _origins(self, nodes: Iterable[Any]) -> set[Key]:
         """The values and parameters at which the autograd graph before these nodes begins."""

@@ -19,12 +19,12 @@ from gatdiag.recorder.model import RecordingPlan
 from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
 from gatdiag.recorder.weights import Weights
 from gatdiag.run import Run, Store, load
-from gatdiag.run.streams import MOST_LOGGED
-from gatdiag.run.tables import is_encodable, is_logged
+from gatdiag.run.streams import MAX_LOGGED_SCALARS
+from gatdiag.run.tables import is_logged, is_valid_unicode
 from gatdiag.structure import Layer
 
 _MOST_RATES = 100
-_MOST_NAMES = MOST_LOGGED - _MOST_RATES
+_MOST_NAMES = MAX_LOGGED_SCALARS - _MOST_RATES
 _MOST_OPTIMIZERS = 100  # a loop may make a new one at each step
 
 
@@ -120,7 +120,7 @@ class Writer:
         if not is_logged(name):
             self._guard.warn(f"reserved {name}", f"{name} cannot be logged: gatdiag measures what has this name")
             return False
-        if not is_encodable(name):
+        if not is_valid_unicode(name):
             self._guard.warn(ascii(name), f"values of {name!a} are lost: the name is not valid Unicode")
             return False
         if len(self._logged) >= _MOST_NAMES:

@@ -21,7 +21,7 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.structure import unwrapped
+from gatdiag.structure import unwrap
 
 _REMEDIES, _OWN = "_gatdiag_remedies", "_gatdiag_own"  # of a class: what was put in front, and of which class
 
@@ -137,7 +137,7 @@ def module_of(model: Any) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"Expected a torch.nn.Module as the first argument, got {type(model).__name__}")
-    return unwrapped(model)
+    return unwrap(model)
 
 
 def refuse_scripted(name: str, module: nn.Module) -> None:

@@ -18,7 +18,7 @@ from gatdiag.laws import Term
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.roles import SCALE, STACKED
 from gatdiag.structure import Layer, Replica, Structure, discover, replicate
-from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, path_of, stack_layer
+from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, module_path, stack_layer
 
 # The terms of a neuron's law: weights that lead into it have positive exponents, those that lead out of it negative.
 Neuron: TypeAlias = tuple[Term, ...]
@@ -95,7 +95,7 @@ def _link(model: nn.Module, layer: Layer) -> StackLayer:
             f"Expected a stack of {', '.join(STACKED)} layers without edge features or targets of their own, but "
             f"{layer.name} is a {layer.kind} with {', '.join(info.name for info in layer.parameters)}. {_WAY_OUT}"
         )
-    conv = model.get_submodule(path_of(layer))
+    conv = model.get_submodule(module_path(layer))
     averaged = not getattr(conv, "concat", True)
     return replace(found, biases=(), heads=int(getattr(conv, "heads", 1)) if averaged else 1)
 

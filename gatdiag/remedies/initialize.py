@@ -35,8 +35,8 @@ from gatdiag.remedies.least_norm import balancing
 from gatdiag.remedies.orbit import multiply_
 from gatdiag.remedies.weight_norm import is_rewritten
 from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE, STACKED
-from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrapped
-from gatdiag.structure.isolation import preserved_random_state
+from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrap
+from gatdiag.structure.isolation import preserve_random_state
 
 Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -163,7 +163,7 @@ def initialize_(
             f"got {type(scheme).__name__} and {type(generator).__name__}."
         )
     recipe = read_recipe(scheme, balanced, attention, beta, order, zero_branches)
-    user = unwrapped(model)
+    user = unwrap(model)
     _refuse_unknown_names(user, kwargs)
     structure, inputs = discover(user), (args, kwargs)
     refuse_without_values(user.named_parameters())
@@ -412,7 +412,7 @@ def _refuse_dead_branches(
     for name, tensor in weights.items():
         replica.parameters[name].detach().copy_(tensor)
     ends_of_branches = [replica.parameters[name].requires_grad_() for name in branches]
-    with torch.enable_grad(), preserved_random_state({tensor.device for tensor in ends_of_branches}):
+    with torch.enable_grad(), preserve_random_state({tensor.device for tensor in ends_of_branches}):
         outputs = replica.run(lambda output: [out for out in floating_tensors(output) if out.requires_grad])
         value = torch.stack([(out * torch.randn_like(out)).sum().to(torch.float64) for out in outputs]).sum()
         gradients = torch.autograd.grad(value, ends_of_branches, allow_unused=True)

@@ -14,7 +14,7 @@ from gatdiag.quantities import THRESHOLDS, gradient_name
 from gatdiag.report.equations import equation
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import last_values, role_series, zero_norms
+from gatdiag.summary import has_zero_norm, last_values, role_series
 
 Cell: TypeAlias = str | Markup | float | None  # None: a number that was not measured
 
@@ -186,9 +186,9 @@ def _last_recorded(run: Run, table: Literal["layers", "parameters"], names: Sequ
         numbers = np.flatnonzero(frame[name].notna())
         if len(numbers):
             step = steps[numbers[-1]]
-            known = (steps == step) & run.measured(table, name)
+            known = (steps == step) & run.is_measured(table, name)
             if table == "layers":  # 0 / 0 is not defined
-                known[np.flatnonzero(run.measured(table, name))[zero_norms(run, name)]] = False
+                known[np.flatnonzero(run.is_measured(table, name))[has_zero_norm(run, name)]] = False
             rows = frame[known]
             label = _LABELS.get(name) or run.quantity(table, name).label
             label += f" (step {step})" * bool(step != steps[-1])

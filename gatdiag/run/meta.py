@@ -12,14 +12,14 @@ from gatdiag.errors import InputError
 from gatdiag.names import quote
 from gatdiag.run.files import META, atomic_write
 from gatdiag.run.laws import MOST_LAWS
-from gatdiag.run.tables import SCHEMA_VERSION, is_encodable
+from gatdiag.run.tables import SCHEMA_VERSION, is_valid_unicode
 
 Meta: TypeAlias = dict[str, Any]
 
-LARGEST_STEP = 2**63 - 1
+MAX_STEP = 2**63 - 1
 _LARGEST_NEURON = 2**31 - 1
 _LARGEST_FILE = 2**28
-_STEP = range(LARGEST_STEP + 1)
+_STEP = range(MAX_STEP + 1)
 _TEXT, _NUMBER = (str, None), (float, None)
 
 # The shape of meta.json, on which all readers rely. A shape is: a type; None for null; a range of whole numbers; a text
@@ -127,19 +127,19 @@ def new(folder: Path, meta: Mapping[str, Any]) -> Meta:
         "notes": [],
         "resumed_at": [],
     }
-    contents: Meta = jsonable({**nothing, **beginning, **meta})
+    contents: Meta = to_json({**nothing, **beginning, **meta})
     check(contents, "the metadata of the run")
     return contents
 
 
-def jsonable(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """The value as strict JSON has it: no NaN or infinity (null), no tuples, no numpy numbers.
 
     Raises:
         InputError: Something in it has no place in JSON.
 
     Example:
-        >>> jsonable({"residual": float("nan"), "shape": (64, 1433)})
+        >>> to_json({"residual": float("nan"), "shape": (64, 1433)})
         {'residual': None, 'shape': [64, 1433]}
     """
     if value is None or isinstance(value, bool | int | str):
@@ -147,11 +147,11 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): jsonable(inner) for key, inner in value.items()}
+        return {str(key): to_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [jsonable(inner) for inner in value]
+        return [to_json(inner) for inner in value]
     if hasattr(value, "tolist"):
-        return jsonable(value.tolist())
+        return to_json(value.tolist())
     raise InputError(f"Metadata may hold text, numbers, lists and mappings of them, got {type(value).__name__}")
 
 
@@ -251,7 +251,7 @@ def _check_names(what: str, names: tuple[str, ...], where: str) -> None:
     for name, times in Counter(names).items():
         if times > 1:
             raise InputError(f"{where}: the {what} {_short(name)} is in the structure {times} times")
-        if not is_encodable(name):
+        if not is_valid_unicode(name):
             raise InputError(f"{where}: the {what} name {_short(name)} is not valid Unicode")
 
 

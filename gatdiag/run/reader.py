@@ -137,7 +137,7 @@ class Run:
         rows = [piece for piece in found if len(piece)] or found[:1] or [tables.schema(table).empty_table()]
         return pa.concat_tables(rows, promote_options="default")
 
-    def measured(self, table: TableName, column: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def is_measured(self, table: TableName, column: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """For each row of a table of pandas, whether the column was measured there; a measured value may be NaN.
 
         Returns:

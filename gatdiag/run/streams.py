@@ -16,7 +16,7 @@ from gatdiag.quantities import TableName
 from gatdiag.run import tables
 from gatdiag.run.files import atomic_write
 
-MOST_LOGGED = 1000  # columns of `steps`
+MAX_LOGGED_SCALARS = 1000  # columns of `steps`
 _MOST_WAITING = 64 * 2**20  # bytes that wait for room on the disk
 _POSITION = {"layers": "layer", "parameters": "parameter", "neurons": "law"}
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -75,10 +75,10 @@ class Lines(_Appender):
         """A row, or several, as they are written."""
         rows = [rows] if isinstance(rows, Mapping) else rows
         for name in {name for row in rows for name in row} - self._logged:
-            if not isinstance(name, str) or not tables.is_encodable(name):
+            if not isinstance(name, str) or not tables.is_valid_unicode(name):
                 raise InputError(f"The name of a logged scalar should be text in valid Unicode, got {name!a}")
-            if len(self._logged) >= MOST_LOGGED:
-                raise InputError(f"A run holds at most {MOST_LOGGED} columns of scalars; {name!a} is one more")
+            if len(self._logged) >= MAX_LOGGED_SCALARS:
+                raise InputError(f"A run holds at most {MAX_LOGGED_SCALARS} columns of scalars; {name!a} is one more")
             self._logged.add(name)
         lines = (
             {name: int(value) if name == "step" else float(value) for name, value in row.items() if value is not None}

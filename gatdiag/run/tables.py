@@ -65,11 +65,11 @@ def is_logged(column: str) -> bool:
     return column not in schema("steps").names and not re.fullmatch(r"learning_rate_\d+", column)
 
 
-def is_encodable(text: str) -> bool:
+def is_valid_unicode(text: str) -> bool:
     """True if a name can be written to a file: it holds no lone surrogates.
 
     Example:
-        >>> is_encodable("convs.0"), is_encodable(chr(0xDC80))
+        >>> is_valid_unicode("convs.0"), is_valid_unicode(chr(0xDC80))
         (True, False)
     """
     try:

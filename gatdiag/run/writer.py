@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from gatdiag.errors import InputError
 from gatdiag.quantities import TableName
 from gatdiag.run import files, meta, tables
-from gatdiag.run.meta import LARGEST_STEP
+from gatdiag.run.meta import MAX_STEP
 from gatdiag.run.streams import Lines, Stream
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Store:
             OSError: The folder cannot be written.
         """
         folder = Path(folder)
-        if step is not None and (isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= LARGEST_STEP):
+        if step is not None and (isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_STEP):
             raise InputError(f"The step to resume at should be a whole number from 0, got {step!a}")
         meta.read(folder)
         lock = files.lock(folder)
@@ -150,7 +150,7 @@ class Store:
             raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
         given = [row.get("step") for row in ([columns] if isinstance(columns, Mapping) else columns)]
         steps = np.asarray(given[0] if len(given) == 1 else given)
-        if steps.dtype.kind not in "iu" or not steps.size or not 0 <= steps.min() <= steps.max() <= LARGEST_STEP:
+        if steps.dtype.kind not in "iu" or not steps.size or not 0 <= steps.min() <= steps.max() <= MAX_STEP:
             raise InputError(f"Every row of {table} needs a step, a whole number from 0, got {steps.tolist()!a}")
         stream = self._stream(table)
         try:
@@ -188,7 +188,7 @@ class Store:
             OSError: It could not be written; it will be with the next change.
         """
         self._check_open()
-        changed = {**self.meta, **meta.jsonable(changes)}
+        changed = {**self.meta, **meta.to_json(changes)}
         meta.check(changed, "the metadata of the run")
         if "laws" in changes and self.next_step:
             before, after = (tables.named("neurons", each).to_pylist() for each in (self.meta, changed))

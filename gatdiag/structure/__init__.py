@@ -7,7 +7,7 @@ user's model without changing it.
 from gatdiag.roles import ROLES, Role
 from gatdiag.structure.discovery import discover
 from gatdiag.structure.layers import Layer, Order, ParameterInfo, Structure
-from gatdiag.structure.replica import Replica, replicate, unwrapped
+from gatdiag.structure.replica import Replica, replicate, unwrap
 
 __all__ = [
     "ROLES",
@@ -19,5 +19,5 @@ __all__ = [
     "Structure",
     "discover",
     "replicate",
-    "unwrapped",
+    "unwrap",
 ]

@@ -220,13 +220,13 @@ def adapter_name(module: nn.Module) -> str | None:
     return next((name for name in names if name in ADAPTERS or name in BLOCKS), None)
 
 
-def attends(module: nn.Module) -> bool:
+def has_attention(module: nn.Module) -> bool:
     """True if a layer computes attention coefficients."""
     switch = _entry(adapter_name(module)).attends
     return switch == ALWAYS or bool(switch and getattr(module, switch))
 
 
-def kind_of(module: nn.Module) -> str:
+def layer_kind(module: nn.Module) -> str:
     """The class a module is known as: that of the library where there is an adapter for it, else its own."""
     own = type_before_parametrizations(module).__name__
     if adapter_name(module) is None:
@@ -240,12 +240,12 @@ def _library_classes(module: nn.Module) -> list[type]:
     return [cls for cls in classes if cls.__module__.startswith(("torch_geometric.", "torch.nn."))]
 
 
-def normalizes(module: nn.Module) -> bool:
+def is_normalization(module: nn.Module) -> bool:
     """True for a normalization, by the name of its class."""
     return any(NORM.search(cls.__name__) for cls in type(module).__mro__)
 
 
-def role_of(name: str, dimensions: int, adapter: str | None, *, normalizes: bool) -> Role:
+def parameter_role(name: str, dimensions: int, adapter: str | None, *, normalizes: bool) -> Role:
     """The role of one parameter.
 
     In this order: a parameter of a normalization is its scale or shift; what is called a bias is one; then what the
@@ -259,9 +259,9 @@ def role_of(name: str, dimensions: int, adapter: str | None, *, normalizes: bool
         normalizes: Whether the module that holds it does.
 
     Example:
-        >>> role_of("weight", 1, None, normalizes=True)
+        >>> parameter_role("weight", 1, None, normalizes=True)
         'norm scale'
-        >>> role_of("lin_edge.weight", 2, "GATv2Conv", normalizes=False)
+        >>> parameter_role("lin_edge.weight", 2, "GATv2Conv", normalizes=False)
         'edge weight'
     """
     last = name.rpartition(".")[2]

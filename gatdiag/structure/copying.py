@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
 
-from gatdiag.structure.isolation import preserved_random_state
+from gatdiag.structure.isolation import preserve_random_state
 
 T = TypeVar("T")
 Memo: TypeAlias = dict[int, Any]
@@ -46,39 +46,39 @@ def duplicate(value: T, omit: Sequence[object] = ()) -> T:
     Tensors that share memory share it in the copy.
     """
     memo: Memo = {id(mapping): type(mapping)() for mapping in omit}
-    return deep_copied(value, memo, lambda tensor: _duplicate_tensor(tensor, memo))
+    return deepcopy_with(value, memo, lambda tensor: _duplicate_tensor(tensor, memo))
 
 
-def changed(value: T, change: Change) -> T:
+def map_tensors(value: T, change: Change) -> T:
     """A deep copy of inputs in which each tensor is `change(tensor)`.
 
     A `Parameter` among the inputs stays one (its class belongs to it) but no longer asks for a gradient.
     """
     memo: Memo = {}
-    result = deep_copied(value, memo, change)
+    result = deepcopy_with(value, memo, change)
     for parameter in {id(copied): copied for copied in memo.values() if isinstance(copied, Parameter)}.values():
         parameter.requires_grad_(False)
         parameter.data = change(parameter.data)
     return result
 
 
-def tensors(value: object) -> list[Tensor]:
+def reachable_tensors(value: object) -> list[Tensor]:
     """Every tensor that can be reached from an object, each once; none is copied but the parameters outside modules."""
     parameters = list(value.parameters()) if isinstance(value, Module) else []
     memo: Memo = {id(parameter): parameter for parameter in parameters}
-    deep_copied(value, memo, lambda tensor: tensor)
+    deepcopy_with(value, memo, lambda tensor: tensor)
     copied = memo.get(id(memo), [])  # what deepcopy keeps alive: the originals of all that it copied
     found = [original for original in [*memo.values(), *copied] if isinstance(original, Tensor)]
     originals = {id(original): original for original in found}
     return [originals[key] for key in memo if key in originals]
 
 
-def deep_copied(value: T, memo: Memo, change: Change) -> T:
+def deepcopy_with(value: T, memo: Memo, change: Change) -> T:
     """A deep copy with this memo, in which each tensor is `change(tensor)`; parameters copy themselves.
 
     Copying may draw random numbers, as it does for PyG's `Sequential`; it gives them back.
     """
-    with preserved_random_state(set()), _Copying(change):
+    with preserve_random_state(set()), _Copying(change):
         return copy.deepcopy(value, memo)
 
 
@@ -90,12 +90,12 @@ def _duplicate_tensor(tensor: Tensor, memo: Memo) -> Tensor:
     return copy.deepcopy(tensor.detach(), memo).requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
 
-def tensors_among(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[Tensor]:
+def tensor_arguments(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[Tensor]:
     """The tensors among the arguments of an operation, those in its lists too; faster than a walk of any tree."""
     found: list[Tensor] = []
     for value in (*args, *(kwargs or {}).values()):
         if isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, list | tuple):
-            found += tensors_among(value, None)
+            found += tensor_arguments(value, None)
     return found

@@ -9,10 +9,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatdiag.errors import ModelError
-from gatdiag.structure.adapters import ADAPTERS, adapter_name, kind_of, normalizes, role_of, weight_name
-from gatdiag.structure.copying import tensors_among
+from gatdiag.structure.adapters import ADAPTERS, adapter_name, is_normalization, layer_kind, parameter_role, weight_name
+from gatdiag.structure.copying import tensor_arguments
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
-from gatdiag.structure.replica import Replica, refuse_uninitialized, replicate, unwrapped
+from gatdiag.structure.replica import Replica, check_initialized, replicate, unwrap
 
 _HOLDERS = (nn.ParameterList, nn.ParameterDict)
 
@@ -50,8 +50,8 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
         >>> discover(model).layer_of("2.weight").index
         2
     """
-    model = unwrapped(model)
-    refuse_uninitialized(model)
+    model = unwrap(model)
+    check_initialized(model)
     drafts = _drafts(model)
     if not any(draft.names for draft in drafts.values()):
         raise ModelError(
@@ -62,7 +62,7 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
     if not args and not kwargs:
         return Structure(tuple(_layer(i, draft, infos, None) for i, draft in enumerate(drafts.values(), 1)), "module")
     names = {path: draft.names for path, draft in drafts.items()}
-    used = first_uses(replicate(model, args, kwargs), names, dict(model.named_parameters()))
+    used = execution_order(replicate(model, args, kwargs), names, dict(model.named_parameters()))
     order = [*used, *(path for path in drafts if path not in used)]
     layers = (_layer(i, drafts[path], infos, path in used) for i, path in enumerate(order, 1))
     return Structure(tuple(layers), "execution")
@@ -119,7 +119,9 @@ def _infos(model: nn.Module, drafts: Mapping[str, _Draft]) -> dict[str, Paramete
             infos[name] = ParameterInfo(
                 name=name,
                 names=tuple(names[id(parameter)]),
-                role=role_of(relative, parameter.dim(), draft.adapter, normalizes=normalizes(modules[holder])),
+                role=parameter_role(
+                    relative, parameter.dim(), draft.adapter, normalizes=is_normalization(modules[holder])
+                ),
                 shape=tuple(parameter.shape),
                 trainable=parameter.requires_grad,
                 module=holder,
@@ -142,10 +144,10 @@ def _looked_through(name: str, modules: Mapping[str, nn.Module]) -> tuple[str, s
 
 def _layer(index: int, draft: _Draft, infos: Mapping[str, ParameterInfo], executed: bool | None) -> Layer:
     parameters = tuple(infos[name] for name in draft.names)
-    return Layer(index, draft.path or Structure.ROOT, kind_of(draft.module), parameters, executed)
+    return Layer(index, draft.path or Structure.ROOT, layer_kind(draft.module), parameters, executed)
 
 
-def first_uses(
+def execution_order(
     replica: Replica, layers: Mapping[str, Sequence[str]], originals: Mapping[str, Tensor] | None = None
 ) -> list[str]:
     """Runs the replica once, without gradients, and names the layers used, in the order of their first use.
@@ -193,7 +195,7 @@ class _Reading(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        for value in tensors_among(args, kwargs):
+        for value in tensor_arguments(args, kwargs):
             if id(value) in self.foreign:
                 raise ModelError(
                     f"The forward pass of a copy of the model read '{self.foreign[id(value)]}' of the model itself: a "

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from gatdiag.structure.adapters import ADAPTERS, BLOCKS, NORM, role_of, weight_name
+from gatdiag.structure.adapters import ADAPTERS, BLOCKS, NORM, parameter_role, weight_name
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 
 Shape: TypeAlias = tuple[int, ...]
@@ -97,17 +97,17 @@ def find_layers(tensors: Mapping[str, Tensor]) -> Structure:
     )
 
 
-def by_number(name: str) -> list[tuple[int, str]]:
+def natural_sort_key(name: str) -> list[tuple[int, str]]:
     """Sorting key of names, so that their numbers count.
 
     Example:
-        >>> sorted(["convs.10", "convs.2"], key=by_number)
+        >>> sorted(["convs.10", "convs.2"], key=natural_sort_key)
         ['convs.2', 'convs.10']
     """
     return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(_NUMBER.split(name))]
 
 
-def series_of(path: str) -> str:
+def path_pattern(path: str) -> str:
     """Path with its numbers left out, equal for paths of a series: convs.0, convs.1, ..."""
     return _NUMBER.sub("#", path)
 
@@ -137,8 +137,8 @@ def output_axes(leaves: Mapping[str, Mapping[str, Shape]]) -> dict[str, int | No
         {'layers.0': 1, 'layers.1': 1}
     """
     series: dict[str, list[str]] = {}
-    for path in sorted((path for path, own in leaves.items() if _is_matrix(path, own)), key=by_number):
-        series.setdefault(series_of(path), []).append(path)
+    for path in sorted((path for path, own in leaves.items() if _is_matrix(path, own)), key=natural_sort_key):
+        series.setdefault(path_pattern(path), []).append(path)
     found: dict[str, int | None] = {}
     for paths in series.values():
         by_bias = {path: _axis_of_bias(leaves[path]) for path in paths}
@@ -183,16 +183,18 @@ def _last_word(path: str) -> str:
 def _info(key: str, meant: str, path: str, modules: "_Modules", names: tuple[str, ...], shape: Shape) -> ParameterInfo:
     owner = meant.rpartition(".")[0]
     relative = meant.removeprefix(f"{path}.")
-    role = role_of(relative, len(shape), modules.kind(path), normalizes=bool(NORM.search(modules.kind(owner) or "")))
+    role = parameter_role(
+        relative, len(shape), modules.kind(path), normalizes=bool(NORM.search(modules.kind(owner) or ""))
+    )
     return ParameterInfo(key, names, role, shape, trainable=True, module=owner)
 
 
 def _in_order(layers: dict[str, list[ParameterInfo]], keys: Iterable[str]) -> Iterable[tuple[str, list[ParameterInfo]]]:
     """As in the file, which has the order of the modules; if it is sorted like text, numbers in names count instead."""
     keys = list(keys)
-    if keys != sorted(keys) or keys == sorted(keys, key=by_number):
+    if keys != sorted(keys) or keys == sorted(keys, key=natural_sort_key):
         return layers.items()
-    return sorted(layers.items(), key=lambda item: by_number(item[0]))
+    return sorted(layers.items(), key=lambda item: natural_sort_key(item[0]))
 
 
 def _meant(key: str) -> str:

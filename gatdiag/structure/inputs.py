@@ -14,7 +14,7 @@ _STRENGTH = 0.2  # largest share of an entry that is replaced: far above roundin
 Inputs: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def sample(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | None:
+def sample_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | None:
     """Smaller inputs of the same kind, if these are large graphs.
 
     Of a batch some graphs are chosen, each whole; of one graph the surroundings of a node, with all edges between the
@@ -25,7 +25,7 @@ def sample(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | None:
 
     Example:
         >>> ring = torch.stack([torch.arange(5000), torch.arange(1, 5001) % 5000])
-        >>> (x, edge_index), _ = sample((torch.ones(5000, 3), torch.cat([ring, ring.flip(0)], dim=1)), {})
+        >>> (x, edge_index), _ = sample_inputs((torch.ones(5000, 3), torch.cat([ring, ring.flip(0)], dim=1)), {})
         >>> x.shape, edge_index.shape[1] < 512
         (torch.Size([256, 3]), True)
     """
@@ -124,7 +124,7 @@ def _surroundings(edge_index: Tensor, nodes: int) -> Tensor:
     return inside.nonzero().flatten()
 
 
-def perturbed(tensor: Tensor, generator: torch.Generator) -> Tensor:
+def perturb(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """The tensor with each entry x replaced by (1 - t) x + t r, so that no coincidence (equal weights) counts.
 
     t is uniform in [0, 0.2], r uniform between the smallest and the largest entry of the tensor and zero (between
@@ -133,7 +133,7 @@ def perturbed(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
     Example:
         >>> x = torch.tensor([1.0, 0.0, 2.0])
-        >>> y = perturbed(x, torch.Generator().manual_seed(0))
+        >>> y = perturb(x, torch.Generator().manual_seed(0))
         >>> bool((y != x).all() and (y >= 0).all() and (y <= 2).all())
         True
     """
@@ -142,7 +142,7 @@ def perturbed(tensor: Tensor, generator: torch.Generator) -> Tensor:
     if tensor.layout is not torch.strided:
         moved = tensor.clone()
         values = moved._values() if tensor.layout is torch.sparse_coo else moved.values()
-        values.copy_(perturbed(values, generator))
+        values.copy_(perturb(values, generator))
         return moved
     finite = tensor.isfinite()
     known = torch.where(finite, tensor, 0)

@@ -20,7 +20,7 @@ _process_wide = threading.RLock()
 
 
 @contextmanager
-def preserved_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
+def preserve_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
     """Gives the random states of torch (CPU and the CUDA devices named), numpy and `random` back as they were."""
     python, legacy_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (it is what models draw from)
     cuda = {torch.cuda.current_device() if at.index is None else at.index for at in devices if at.type == "cuda"}
@@ -34,9 +34,9 @@ def preserved_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
 
 @contextmanager
 def random_state(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
-    """Starts the random numbers of `preserved_random_state` from a seed."""
+    """Starts the random numbers of `preserve_random_state` from a seed."""
     devices = list(devices)
-    with preserved_random_state(devices):
+    with preserve_random_state(devices):
         torch.default_generator.manual_seed(seed)
         for device in devices:
             if device.type == "cuda":
@@ -48,7 +48,7 @@ def random_state(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
 
 
 @contextmanager
-def decomposed() -> Iterator[None]:
+def disable_fast_paths() -> Iterator[None]:
     """Turns off what hides operations: compilation, fused attention, the encoder's fast path and autocast.
 
     Autocast would take copies of weights, or those that it has taken before, and compute in low precision.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
-from gatdiag.structure.copying import deep_copied, tensors
+from gatdiag.structure.copying import deepcopy_with, reachable_tensors
 
 Key: TypeAlias = int | str  # number of a value, or name of a parameter of the model
 _VALUES = "values"  # where a deep copy that fills slots keeps them in its memo
@@ -67,7 +67,7 @@ class Program:
         modules = dict(model.named_modules())
         values: dict[Key, Any] = dict(model.named_parameters(remove_duplicate=False))
         for step in self.steps:
-            callee, args, kwargs = mapped(step.inputs, lambda tensor: tensor, {_VALUES: values})
+            callee, args, kwargs = replace_tensors(step.inputs, lambda tensor: tensor, {_VALUES: values})
             function = modules[step.function] if isinstance(step.function, str) else step.function or callee
             given = list(tensors_in((args, kwargs))) if step.changed else []
             with torch.set_grad_enabled(step.records_gradients and torch.is_grad_enabled()):
@@ -82,7 +82,7 @@ class Program:
         return [values[key].clone() if isinstance(key, str) else values[key] for key in self.outputs]
 
 
-def leading_to(ends: Iterable[Key], steps: Sequence[Step]) -> Program | None:
+def build_program(ends: Iterable[Key], steps: Sequence[Step]) -> Program | None:
     """The steps that lead to what the loss depends on, up to the last that uses trainable parameters, if any does."""
     outputs = set(ends)
     wanted = set(outputs)
@@ -104,9 +104,9 @@ def leading_to(ends: Iterable[Key], steps: Sequence[Step]) -> Program | None:
     return Program(tuple(reversed(kept)), (*numbers, *names))
 
 
-def mapped(value: Any, change: Callable[[Tensor], Any], known: Mapping[Any, Any]) -> Any:
+def replace_tensors(value: Any, change: Callable[[Tensor], Any], known: Mapping[Any, Any]) -> Any:
     """Inputs with other objects in place of their tensors; parameters, which copy themselves, are known by their id."""
-    return deep_copied(value, dict(known), change)
+    return deepcopy_with(value, dict(known), change)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -120,4 +120,4 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         for item in value.values():
             yield from tensors_in(item)
     elif isinstance(value, slice) or (hasattr(value, "__dict__") and not isinstance(value, type | nn.Module)):
-        yield from tensors(value)
+        yield from reachable_tensors(value)

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import GatdiagError, InputError, ModelError
-from gatdiag.structure.copying import changed, duplicate, tensors
-from gatdiag.structure.inputs import perturbed
-from gatdiag.structure.isolation import decomposed, preserved_random_state, working_precision
-from gatdiag.structure.memory import preserved_state
+from gatdiag.structure.copying import duplicate, map_tensors, reachable_tensors
+from gatdiag.structure.inputs import perturb
+from gatdiag.structure.isolation import disable_fast_paths, preserve_random_state, working_precision
 from gatdiag.structure.program import Program
+from gatdiag.structure.state import preserve_state
 
 T = TypeVar("T")
 Caller: TypeAlias = Callable[[Callable[[Any], Any]], Any]
@@ -61,10 +61,12 @@ class Replica:
     @contextmanager
     def isolated(self) -> Iterator[Caller]:
         """The conditions of `run` for many calls in a row, between which random and model state go on."""
-        devices = {tensor.device for tensor in [*self.parameters.values(), *tensors((self.args, self.kwargs))]}
+        devices = {
+            tensor.device for tensor in [*self.parameters.values(), *reachable_tensors((self.args, self.kwargs))]
+        }
 
         def call(read: Callable[[Any], Any]) -> Any:
-            args, kwargs = changed((self.args, self.kwargs), Tensor.clone)
+            args, kwargs = map_tensors((self.args, self.kwargs), Tensor.clone)
             try:
                 is_program = len(args) == 1 and isinstance(args[0], Program)
                 return read(args[0].run(self.model) if is_program else self.model(*args, **kwargs))
@@ -74,10 +76,10 @@ class Replica:
                 raise ModelError(_failure(self.model, error)) from error
 
         with ExitStack() as stack:
-            stack.enter_context(preserved_random_state(devices))
-            stack.enter_context(decomposed())
+            stack.enter_context(preserve_random_state(devices))
+            stack.enter_context(disable_fast_paths())
             stack.enter_context(working_precision(self._dtype))
-            stack.enter_context(preserved_state(self.model))
+            stack.enter_context(preserve_state(self.model))
             yield call
 
     def run_no_grad(self, read: Callable[[Any], Any] = lambda output: output) -> Any:
@@ -98,19 +100,19 @@ class Replica:
 
         From then on the forward pass also gets `dtype` when it asks for a floating dtype by name (`x.float()`).
         """
-        for tensor in tensors(self.model):
+        for tensor in reachable_tensors(self.model):
             tensor.data = _converted(tensor.data, dtype)
         self._change_inputs(lambda tensor: _converted(tensor, dtype))
         self._dtype = dtype
         return self
 
     def perturb_inputs(self, generator: torch.Generator) -> Self:
-        """Moves the floating inputs into general position; see `gatdiag.structure.inputs.perturbed`."""
-        self._change_inputs(lambda tensor: perturbed(tensor, generator))
+        """Moves the floating inputs into general position; see `gatdiag.structure.inputs.perturb`."""
+        self._change_inputs(lambda tensor: perturb(tensor, generator))
         return self
 
     def _change_inputs(self, change: Callable[[Tensor], Tensor]) -> None:
-        self.args, self.kwargs = changed((self.args, self.kwargs), change)
+        self.args, self.kwargs = map_tensors((self.args, self.kwargs), change)
 
 
 def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Replica:
@@ -137,11 +139,11 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         >>> output.shape, int(layer.num_batches_tracked)
         (torch.Size([5, 2]), 0)
     """
-    model = unwrapped(model)
-    copied, _ = duplicated(model, None)
+    model = unwrap(model)
+    copied, _ = copy_model(model, None)
     with torch.no_grad():
         try:
-            args, named = changed((args, dict(kwargs or {})), _detached)
+            args, named = map_tensors((args, dict(kwargs or {})), _detached)
         except Exception as error:
             raise InputError(
                 f"The inputs must be copied before the model is run on them, and copying failed with {_reason(error)}. "
@@ -150,13 +152,13 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
     return Replica(copied, args, named)
 
 
-def duplicated(model: nn.Module, beside: T) -> tuple[nn.Module, T]:
+def copy_model(model: nn.Module, beside: T) -> tuple[nn.Module, T]:
     """Copies of a model and of what holds the same parameters, such as its optimizers, without the user's hooks.
 
     Raises:
         ModelError: A layer is lazy and not yet initialized, or the model cannot be copied.
     """
-    refuse_uninitialized(model)
+    check_initialized(model)
     with torch.no_grad():
         try:
             copied, others = duplicate((model, beside), omit=list(_backward_hooks(model)))
@@ -171,7 +173,7 @@ def duplicated(model: nn.Module, beside: T) -> tuple[nn.Module, T]:
     return copied, others
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """The model inside the wrappers of `torch.compile` and of (distributed) data parallelism."""
     while True:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -182,7 +184,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
-def refuse_uninitialized(model: nn.Module) -> None:
+def check_initialized(model: nn.Module) -> None:
     """Raises `ModelError`, naming the layer, if a parameter or buffer of the model has no shape yet."""
     for path, module in model.named_modules():
         held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]

@@ -81,12 +81,12 @@ class StackLayer:
         return (Term(info.name, info.shape, (1 - self.axis,), ((neuron,),), Fraction(-1)) for info in self.matrices)
 
 
-def is_lone(layer: Layer) -> bool:
+def is_single_matrix(layer: Layer) -> bool:
     """True for a matrix by itself."""
-    return layer.kind in _LONE and all(info.module == path_of(layer) for info in layer.parameters)
+    return layer.kind in _LONE and all(info.module == module_path(layer) for info in layer.parameters)
 
 
-def path_of(layer: Layer) -> str:
+def module_path(layer: Layer) -> str:
     """The path of its module."""
     return layer.name.replace(Structure.ROOT, "")
 
@@ -106,8 +106,8 @@ def stack_layer(
         NotPlainError: It computes anything else, or the shapes do not fit each other.
     """
     adapter = ADAPTERS.get(layer.kind)
-    lone, names = path is not None or is_lone(layer), adapter.stack.split() if adapter else []
-    path, infos = path_of(layer) if path is None else path, layer.parameters if infos is None else infos
+    lone, names = path is not None or is_single_matrix(layer), adapter.stack.split() if adapter else []
+    path, infos = module_path(layer) if path is None else path, layer.parameters if infos is None else infos
     matrices = tuple(
         info
         for info in infos

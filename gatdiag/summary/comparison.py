@@ -23,7 +23,7 @@ from gatdiag.summary.training import (
 )
 
 __all__ = [
-    "compare", "default_variant", "depth", "differences", "mean_by", "normalization", "ranked", "results",
+    "compare", "default_variant", "depth", "differences", "mean_by", "normalization", "quantile", "results",
     "score_label", "width",
 ]  # fmt: skip
 
@@ -53,11 +53,11 @@ def compare(runs: Sequence[Run], variants: Mapping[str, str] | None = None) -> p
     return pd.DataFrame([_row(run, variants or {}) for run in runs])
 
 
-def ranked(values: Sequence[float] | NDArray[np.float64], share: float) -> float:
+def quantile(values: Sequence[float] | NDArray[np.float64], share: float) -> float:
     """The value of several runs with this share of all values below it; 0.5 is the median. NaN is above all numbers.
 
     Example:
-        >>> ranked([3.0, float("nan"), 1.0], 0.5)
+        >>> quantile([3.0, float("nan"), 1.0], 0.5)
         3.0
     """
     ordered = np.sort(np.asarray(values, np.float64))

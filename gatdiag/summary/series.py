@@ -1,7 +1,7 @@
 """One value a step and layer, from tables that hold one a parameter or one a neuron.
 
 The tables returned are tidy: step, layer, value; `layer` is a categorical in the order of the structure, so that its
-codes number the layers from 0. In pandas both absent and undefined values are NaN; `Run.measured` tells them apart.
+codes number the layers from 0. In pandas both absent and undefined values are NaN; `Run.is_measured` tells them apart.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,28 @@ from gatdiag.errors import InputError
 from gatdiag.quantities import TableName, quantity
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
-from gatdiag.summary.thinning import spaced
+from gatdiag.summary.thinning import evenly_spaced
 
 __all__ = [
-    "has_role", "known_layers", "last_values", "layer_series",
-    "neuron_series", "recorded", "role_series", "some_layers", "weight_scale", "without_layer", "zero_norms",
+    "check_layers",
+    "has_role",
+    "has_zero_norm",
+    "is_recorded",
+    "last_values",
+    "layer_series",
+    "neuron_series",
+    "role_series",
+    "select_layers",
+    "weight_scale",
+    "with_null_layer",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
 
 
-def recorded(run: Run, table: TableName, column: str) -> bool:
+def is_recorded(run: Run, table: TableName, column: str) -> bool:
     """True if a column was measured at all."""
-    return bool(run.measured(table, column).any())
+    return bool(run.is_measured(table, column).any())
 
 
 def layer_series(run: Run, column: str) -> pd.DataFrame:
@@ -36,18 +45,18 @@ def layer_series(run: Run, column: str) -> pd.DataFrame:
     Returns:
         step, layer, value. Empty if the column was not recorded; NaN where it was measured and is undefined.
     """
-    frame = run.layers.loc[run.measured("layers", column)]
+    frame = run.layers.loc[run.is_measured("layers", column)]
     return _tidy(run, frame["step"].to_numpy(), _codes(frame, run), frame[column].to_numpy(np.float64))
 
 
-def zero_norms(run: Run, column: str) -> NDArray[np.bool_]:
+def has_zero_norm(run: Run, column: str) -> NDArray[np.bool_]:
     """For each row of `layer_series`: whether the value is 0 / 0, because what it is relative to is exactly zero.
 
     Args:
         run: The run.
         column: "relative_mu" or "relative_gradient_mu"; of other columns nothing is relative to a norm.
     """
-    keep = run.measured("layers", column)
+    keep = run.is_measured("layers", column)
     norm = {"relative_mu": "output_norm", "relative_gradient_mu": "output_gradient_norm"}.get(column)
     if norm is None:
         return np.zeros(int(keep.sum()), bool)
@@ -69,7 +78,7 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
         step, layer, value: layers without a parameter of that role have no rows, nor has a ratio to something that is
         zero, as to attention vectors at the first step, often. NaN stays NaN.
     """
-    keep = run.measured("parameters", column) & (run.parameters["role"] == role).to_numpy()
+    keep = run.is_measured("parameters", column) & (run.parameters["role"] == role).to_numpy()
     frame = run.parameters.loc[keep]
     frame = frame[_codes(frame, run) >= 0]  # an edited meta.json may lack layers
     layers = len(run.layer_names)
@@ -93,7 +102,7 @@ def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "e
     Returns:
         step, layer, value. NaN where a neuron of that layer is NaN.
     """
-    if not recorded(run, "neurons", column):
+    if not is_recorded(run, "neurons", column):
         return _tidy(run, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     frame, layers = run.neurons, len(run.layer_names)
     step, layer, values = frame["step"].to_numpy(), _codes(frame, run), frame[column].to_numpy(np.float64)
@@ -115,7 +124,7 @@ def weight_scale(run: Run) -> float | None:
         The scale; None if no positive, finite norm was recorded.
     """
     frame = run.parameters
-    frame = frame[run.measured("parameters", "norm") & (frame["role"] == FEATURE).to_numpy()]
+    frame = frame[run.is_measured("parameters", "norm") & (frame["role"] == FEATURE).to_numpy()]
     first = frame[frame["step"] == frame["step"].min()]
     rows = {parameter["name"]: parameter["shape"][0] for parameter in _parameters(run) if parameter["shape"]}
     sizes = first["norm"] ** 2 / first["parameter"].astype(object).map(rows).fillna(1.0).astype(float)
@@ -129,14 +138,14 @@ def last_values(series: pd.DataFrame) -> dict[str, float]:
     return {str(layer): float(value) for layer, value in zip(last.index, last.to_numpy(), strict=True)}
 
 
-def some_layers(table: pd.DataFrame, limit: int = 10) -> pd.DataFrame:
+def select_layers(table: pd.DataFrame, limit: int = 10) -> pd.DataFrame:
     """The rows of at most `limit` layers: the first and last that have rows, and evenly between."""
     codes = table["layer"].cat.codes
     present = np.sort(codes.unique())
-    return table[codes.isin(present[spaced(len(present), limit)]).to_numpy()].reset_index(drop=True)
+    return table[codes.isin(present[evenly_spaced(len(present), limit)]).to_numpy()].reset_index(drop=True)
 
 
-def known_layers(run: Run, names: Sequence[str] | None) -> list[str]:
+def check_layers(run: Run, names: Sequence[str] | None) -> list[str]:
     """Names of layers that somebody chose; none if nobody did.
 
     Raises:
@@ -153,7 +162,7 @@ def has_role(run: Run, role: str) -> bool:
     return any(parameter["role"] == role for parameter in _parameters(run))
 
 
-def without_layer(run: Run, curve: pd.DataFrame) -> pd.DataFrame:
+def with_null_layer(run: Run, curve: pd.DataFrame) -> pd.DataFrame:
     """Rows about the whole network, with a null `layer`, to stand beside rows of layers in one table."""
     return curve.assign(layer=_names(run, np.full(len(curve), -1)))
 
@@ -163,7 +172,7 @@ def _combined(run: Run, frame: pd.DataFrame, column: str, how: str, cell: NDArra
     if how == "norm":
         return _norms(values, cell, count)
     norms = how.split(" / ")
-    if len(norms) == 2 and count < len(values) and all(recorded(run, "parameters", each) for each in norms):
+    if len(norms) == 2 and count < len(values) and all(is_recorded(run, "parameters", each) for each in norms):
         above, below = (_norms(frame[name].to_numpy(np.float64), cell, count) for name in norms)
         with np.errstate(divide="ignore", invalid="ignore"):
             return above / below

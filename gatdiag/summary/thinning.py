@@ -7,17 +7,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["bin_steps", "spaced", "stretches", "thin", "thin_groups"]
+__all__ = ["bin_steps", "evenly_spaced", "stretches", "thin", "thin_groups"]
 
 _PAUSE = 10  # times the usual distance of the steps on either side
 _USUAL = 3  # distances whose median is usual
 
 
-def spaced(count: int, limit: int) -> NDArray[np.int64]:
+def evenly_spaced(count: int, limit: int) -> NDArray[np.int64]:
     """Positions of at most `limit` of `count` things: the first, the last, and evenly between.
 
     Example:
-        >>> spaced(10, 4).tolist(), spaced(3, 8).tolist()
+        >>> evenly_spaced(10, 4).tolist(), evenly_spaced(3, 8).tolist()
         ([0, 3, 6, 9], [0, 1, 2])
     """
     if count <= limit:

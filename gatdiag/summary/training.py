@@ -94,7 +94,7 @@ def is_of_checkpoints(run: Run) -> bool:
 
 def logged(run: Run, name: str) -> pd.Series:
     """A scalar by step, without the steps at which it was not logged; NaN where it was logged as NaN."""
-    keep = run.measured("steps", name)
+    keep = run.is_measured("steps", name)
     return pd.Series(run.steps[name].to_numpy(np.float64)[keep], index=run.steps["step"].to_numpy()[keep])
 
 

@@ -20,7 +20,7 @@ from gatdiag.names import join_names
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
-from gatdiag.structure.replica import refuse_uninitialized
+from gatdiag.structure.replica import check_initialized
 from gatdiag.treatment.actions import ACTIONS, Dose, apply
 from gatdiag.treatment.outcome import Treatment, Trial, Yardstick, result, yardstick
 from gatdiag.treatment.page import PAGE, write_page
@@ -251,7 +251,7 @@ class _Session:
         """The factory gives the same model each time."""
         if not isinstance(model, nn.Module):
             raise InputError(f"make_model() returned {type(model).__name__}, expected a torch.nn.Module")
-        refuse_uninitialized(model)
+        check_initialized(model)
         if self.last_model is not None and self.last_model() is model:
             raise InputError(
                 "make_model() returned the same model again, which is trained already: build a new one at each call"

@@ -30,7 +30,7 @@ from gatdiag.experiments.models import Stack, gat, gcn
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import train
 from gatdiag.remedies import SCHEMES, initialize_, rebalance_
-from gatdiag.structure.copying import changed
+from gatdiag.structure.copying import map_tensors
 from tests.remedies.stacks import EDGES, STACKS, X, initialized, interrupts, seeded, unchanged
 
 BALANCED = ("balanced_xavier", "balanced_orthogonal")
@@ -513,7 +513,7 @@ COMBINATIONS = [
 
 def inputs_of(name, dtype=torch.float64):
     given = HETERO if name.startswith("hetero") else (X, EDGES)
-    return changed(given, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+    return map_tensors(given, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 @pytest.mark.parametrize(("scheme", "options"), COMBINATIONS, ids=[scheme for scheme, _ in COMBINATIONS])

@@ -153,8 +153,10 @@ class TestAppend:
         for name in ("\udc80", 3):
             with pytest.raises(InputError, match="should be text in valid Unicode"):
                 store.append("steps", {"step": 1, name: 1})
-        store.append("steps", {"step": 1} | {f"x{number}": 1 for number in range(streams.MOST_LOGGED - 1)})
-        with pytest.raises(InputError, match=f"at most {streams.MOST_LOGGED} columns of scalars; 'one' is one more"):
+        store.append("steps", {"step": 1} | {f"x{number}": 1 for number in range(streams.MAX_LOGGED_SCALARS - 1)})
+        with pytest.raises(
+            InputError, match=f"at most {streams.MAX_LOGGED_SCALARS} columns of scalars; 'one' is one more"
+        ):
             store.append("steps", {"step": 2, "one": 1})
         with pytest.raises(InputError, match="The tables of a run are steps, layers, parameters, neurons, got 'units'"):
             store.append("units", {"step": 0})

@@ -11,7 +11,7 @@ import torch_geometric.nn as gnn
 from torch import nn
 
 from gatdiag.structure import Structure, discover
-from gatdiag.structure.adapters import ADAPTERS, adapter_name, normalizes, role_of
+from gatdiag.structure.adapters import ADAPTERS, adapter_name, is_normalization, parameter_role
 
 NODES, CHANNELS, HIDDEN, EDGE_CHANNELS = 4, 8, 4, 3
 EDGES = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 2, 3, 0, 0, 1]])
@@ -322,4 +322,4 @@ def test_same_name_outside_the_libraries_is_no_adapter():
 
 def test_a_class_that_merely_mentions_a_norm_is_no_norm():
     owner = type("LayerNormGCN", (nn.Module,), {})()
-    assert role_of("weight", 2, None, normalizes=normalizes(owner)) == "feature weight"
+    assert parameter_role("weight", 2, None, normalizes=is_normalization(owner)) == "feature weight"

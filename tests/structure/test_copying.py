@@ -13,7 +13,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.nn import Sequential
 
-from gatdiag.structure.copying import changed, duplicate, tensors
+from gatdiag.structure.copying import duplicate, map_tensors, reachable_tensors
 
 
 @dataclass
@@ -37,7 +37,7 @@ def test_a_non_leaf_is_copied_where_torch_refuses():
     assert copied[0] is not tensor
 
 
-@pytest.mark.parametrize("walk", [duplicate, tensors])
+@pytest.mark.parametrize("walk", [duplicate, reachable_tensors])
 def test_random_numbers_that_copying_draws_are_given_back(walk):
     """PyG's `Sequential` names the code that it generates by one."""
     model, state = Sequential("x", [(nn.Linear(2, 2), "x -> x")]), random.getstate()
@@ -82,7 +82,7 @@ def test_sparse_tensors(make):
 def test_change_reaches_every_container():
     x = torch.ones(2)
     value = {"list": [x], "tuple": (Pair(x, x + 1), Point(x)), "other": "text"}
-    result = changed(value, lambda tensor: tensor * 2)
+    result = map_tensors(value, lambda tensor: tensor * 2)
     assert result["list"][0].tolist() == [2, 2]
     assert result["tuple"][0].right.tolist() == [4, 4]
     assert result["tuple"][1].x is result["tuple"][0].left is result["list"][0]
@@ -94,7 +94,7 @@ def test_change_reaches_graphs():
     data = Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]))
     hetero = HeteroData({"a": {"x": torch.ones(1)}, ("a", "to", "a"): {"edge_index": torch.zeros(2, 1).long()}})
     batch = Batch.from_data_list([data, data])
-    new_data, new_hetero, new_batch = changed((data, hetero, batch), lambda tensor: tensor + 1)
+    new_data, new_hetero, new_batch = map_tensors((data, hetero, batch), lambda tensor: tensor + 1)
     assert new_data.x.tolist() == (data.x + 1).tolist()
     assert new_hetero["a"].x.tolist() == [2]
     assert new_batch.batch.tolist() == [1, 1, 2, 2]
@@ -104,7 +104,7 @@ def test_change_reaches_graphs():
 
 def test_an_edge_index_stays_one():
     edges = EdgeIndex([[0, 1], [1, 0]], sparse_size=(2, 2), sort_order="row")
-    for copied in (duplicate(edges), changed(edges, torch.Tensor.clone)):
+    for copied in (duplicate(edges), map_tensors(edges, torch.Tensor.clone)):
         assert isinstance(copied, EdgeIndex)
         assert copied.sort_order == edges.sort_order
         assert copied.tolist() == edges.tolist()
@@ -112,7 +112,7 @@ def test_an_edge_index_stays_one():
 
 def test_a_parameter_among_inputs_is_changed_and_frozen():
     parameter = nn.Parameter(torch.ones(2))
-    result = changed((parameter, parameter), lambda tensor: tensor * 2)
+    result = map_tensors((parameter, parameter), lambda tensor: tensor * 2)
     assert result[0] is result[1]
     assert result[0].tolist() == [2, 2]
     assert not result[0].requires_grad
@@ -126,6 +126,6 @@ def test_every_tensor_of_a_module_is_found_once():
     model.hidden = [nn.Parameter(torch.ones(3))]
     model.again = model.weight
     expected = [*model.parameters(), *model.buffers(), model.cache[0], model.cache[1]["deep"], model.hidden[0]]
-    found = tensors(model)
+    found = reachable_tensors(model)
     assert len(found) == len(expected)
     assert {id(tensor) for tensor in found} == {id(tensor) for tensor in expected}

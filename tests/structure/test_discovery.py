@@ -12,7 +12,7 @@ from torch.nn.utils import prune
 
 from gatdiag.errors import ModelError
 from gatdiag.structure import discover, replicate
-from gatdiag.structure.discovery import first_uses
+from gatdiag.structure.discovery import execution_order
 
 X = torch.linspace(-1, 1, 32).view(4, 8)
 EDGES = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 2, 3, 0, 0, 1]])
@@ -288,16 +288,16 @@ LAYERS = {
 
 
 def test_order_is_that_of_first_use():
-    assert first_uses(replicate(Shuffled(), (THREES,)), LAYERS) == ["twice", "bare", "functional", "late", ""]
+    assert execution_order(replicate(Shuffled(), (THREES,)), LAYERS) == ["twice", "bare", "functional", "late", ""]
 
 
 def test_no_hook_stays():
     before = len(module_hooks._global_forward_pre_hooks)
-    first_uses(replicate(Shuffled(), (THREES,)), LAYERS)
+    execution_order(replicate(Shuffled(), (THREES,)), LAYERS)
     assert len(module_hooks._global_forward_pre_hooks) == before
 
 
 def test_weights_that_are_computed_first_count():
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 3))
     layers = {"1": ["1.weight"], "0": ["0.parametrizations.weight.original0"]}
-    assert first_uses(replicate(model, (THREES,)), layers) == ["0", "1"]
+    assert execution_order(replicate(model, (THREES,)), layers) == ["0", "1"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from gatdiag.structure.inputs import perturbed, sample
+from gatdiag.structure.inputs import perturb, sample_inputs
 
 
 def edges_of(count: int, nodes: int, seed: int = 0) -> Tensor:
@@ -26,7 +26,9 @@ def numbered(count: int) -> Tensor:
 
 def test_of_a_batch_whole_graphs_are_chosen() -> None:
     edge_index, batch = many()
-    part = sample((numbered(2000), edge_index, numbered(5000)), {"batch": batch, "u": numbered(100), "size": None})
+    part = sample_inputs(
+        (numbered(2000), edge_index, numbered(5000)), {"batch": batch, "u": numbered(100), "size": None}
+    )
 
     assert part is not None
     (x, moved, marks), rest = part
@@ -42,7 +44,7 @@ def test_of_a_batch_whole_graphs_are_chosen() -> None:
 @pytest.mark.parametrize("links", [2500, 12000, 400000])
 def test_of_one_graph_the_surroundings_of_a_node_with_all_edges_inside(links: int) -> None:
     edge_index = edges_of(links, 3000)
-    part = sample((), {"x": numbered(3000), "edge_index": edge_index, "edge_weight": numbered(links)[:, 0]})
+    part = sample_inputs((), {"x": numbered(3000), "edge_index": edge_index, "edge_weight": numbered(links)[:, 0]})
 
     assert part is not None
     nodes, marks = part[1]["x"].flatten().long(), part[1]["edge_weight"].long()
@@ -54,7 +56,7 @@ def test_of_one_graph_the_surroundings_of_a_node_with_all_edges_inside(links: in
 
 def test_scattered_pieces_are_put_together() -> None:
     pairs = torch.arange(4000).reshape(2, 2000)
-    part = sample((numbered(4000), pairs), {})
+    part = sample_inputs((numbered(4000), pairs), {})
 
     assert part is not None
     assert len(part[0][0]) >= 200
@@ -64,7 +66,7 @@ def test_scattered_pieces_are_put_together() -> None:
 def test_graphs_of_pyg() -> None:
     graphs = [Data(numbered(20), edges_of(50, 20, seed), y=torch.ones(1)) for seed in range(100)]
     one = Data(numbered(3000), edges_of(9000, 3000), train_mask=torch.ones(3000, dtype=torch.bool))
-    part, few = sample((one,), {}), sample((Batch.from_data_list(graphs),), {})
+    part, few = sample_inputs((one,), {}), sample_inputs((Batch.from_data_list(graphs),), {})
 
     assert part is not None
     assert few is not None
@@ -97,14 +99,14 @@ X, LINKS = torch.zeros(NODES, 2), edges_of(EDGES, NODES)
     ],
 )
 def test_small_inputs_and_others_are_left_alone(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    assert sample(args, kwargs) is None
+    assert sample_inputs(args, kwargs) is None
 
 
 numbers = st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=20)
 
 
 def draw(tensor, seed=0):
-    return perturbed(tensor, torch.Generator().manual_seed(seed))
+    return perturb(tensor, torch.Generator().manual_seed(seed))
 
 
 @given(numbers)

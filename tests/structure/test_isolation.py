@@ -10,8 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatdiag.structure.isolation import (
-    decomposed,
-    preserved_random_state,
+    disable_fast_paths,
+    preserve_random_state,
     random_state,
     working_precision,
 )
@@ -31,7 +31,7 @@ def test_random_state_is_given_back(fails):
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
     try:
-        with preserved_random_state([torch.device("cpu")]):
+        with preserve_random_state([torch.device("cpu")]):
             assert numbers() == expected
             if fails:
                 raise KeyError
@@ -43,7 +43,7 @@ def test_random_state_is_given_back(fails):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_random_state_of_a_cuda_device_is_given_back():
     before = torch.cuda.get_rng_state()
-    with preserved_random_state([torch.device("cuda")]):
+    with preserve_random_state([torch.device("cuda")]):
         torch.rand(3, device="cuda")
     assert torch.equal(torch.cuda.get_rng_state(), before)
 
@@ -61,14 +61,14 @@ class Names(TorchDispatchMode):
 def test_autocast_is_off_inside_and_on_again_afterwards():
     weight, x = torch.ones(2, 2), torch.ones(2, 2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        with decomposed():
+        with disable_fast_paths():
             assert (x @ weight).dtype is torch.float32
         assert (x @ weight).dtype is torch.bfloat16
 
 
 def test_attention_is_decomposed():
     x = torch.ones(1, 2, 3, 4)
-    with Names() as names, decomposed():
+    with Names() as names, disable_fast_paths():
         scaled_dot_product_attention(x, x, x)
     assert "bmm" in names.seen
     assert not [name for name in names.seen if "attention" in name]
@@ -82,10 +82,10 @@ def test_fast_path_is_off_inside_and_as_before_outside(enabled):
     previous = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(enabled)
     try:
-        with decomposed():
+        with disable_fast_paths():
             assert not torch.backends.mha.get_fastpath_enabled()
         assert torch.backends.mha.get_fastpath_enabled() is enabled
-        with pytest.raises(KeyError), decomposed():
+        with pytest.raises(KeyError), disable_fast_paths():
             raise KeyError
         assert torch.backends.mha.get_fastpath_enabled() is enabled
     finally:
@@ -100,7 +100,7 @@ def test_compiled_functions_run_eagerly():
         return graph.forward
 
     function = torch.compile(lambda x: x + 1, backend=backend)
-    with decomposed():
+    with disable_fast_paths():
         function(torch.ones(1))
     assert not compiled
     function(torch.ones(1))

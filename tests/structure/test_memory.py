@@ -12,7 +12,7 @@ import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
 
-from gatdiag.structure.memory import Memory, preserved_state
+from gatdiag.structure.state import ModelState, preserve_state
 
 TIMES = 0
 SETTINGS = SimpleNamespace(times=0)
@@ -76,7 +76,7 @@ def test_everything_is_given_back(fails: bool) -> None:
     before = seen(model)
     buffers = dict(model.named_buffers())
     try:
-        with preserved_state(model):
+        with preserve_state(model):
             call(model)
             call(model)
             assert all(one != other for one, other in zip(seen(model), before, strict=True))
@@ -92,10 +92,10 @@ def test_everything_is_given_back(fails: bool) -> None:
 def test_numbers_that_changed_are_named_less_what_layers_of_libraries_keep() -> None:
     model = Remembering()
     memories = []
-    with preserved_state(model):
+    with preserve_state(model):
         for _ in range(3):
             call(model)
-            memories.append(Memory(model))
+            memories.append(ModelState(model))
     before, after = memories[1:]
     numbers = after.changed_since(before)
 
@@ -128,9 +128,9 @@ def test_closures_of_one_function_are_told_apart() -> None:
             return self.other(x)
 
     model = Two()
-    before = Memory(model)
+    before = ModelState(model)
     model(torch.ones(1))
-    after = Memory(model)
+    after = ModelState(model)
 
     assert after.changed_since(before) == ["Two.other.times"]
 
@@ -139,7 +139,7 @@ def test_a_buffer_that_holds_nan_is_not_written_again_before_the_backward_pass()
     model = nn.BatchNorm1d(2)
     out = model(torch.full((3, 2), torch.nan))  # its running mean is NaN now, and saved for the backward pass
     version = model.running_mean._version  # type: ignore[union-attr]
-    with preserved_state(model):
+    with preserve_state(model):
         pass
     assert model.running_mean._version == version  # type: ignore[union-attr]
     out.sum().backward()

@@ -12,7 +12,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.structure import replicate, unwrapped
+from gatdiag.structure import replicate, unwrap
 
 X = torch.linspace(-1, 1, 32).view(4, 8)
 EDGES = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 2, 3, 0, 0, 1]])
@@ -207,8 +207,8 @@ def test_inputs_are_detached():
 
 def test_wrappers_are_looked_through():
     model = nn.Linear(8, 2)
-    assert unwrapped(nn.DataParallel(torch.compile(model, backend="eager"))) is model
-    assert unwrapped(model) is model
+    assert unwrap(nn.DataParallel(torch.compile(model, backend="eager"))) is model
+    assert unwrap(model) is model
 
 
 def test_compiled_parts_run_eagerly():

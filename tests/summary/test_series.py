@@ -10,17 +10,17 @@ from gatdiag.quantities import Quantity
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import load
 from gatdiag.summary import (
-    known_layers,
+    check_layers,
+    has_zero_norm,
+    is_recorded,
     last_values,
     layer_series,
     logged,
     neuron_series,
-    recorded,
     role_series,
-    some_layers,
+    select_layers,
     weight_scale,
-    without_layer,
-    zero_norms,
+    with_null_layer,
 )
 from tests.figures.odd_runs import bare_run, recorded_run
 from tests.report.builder import build
@@ -109,7 +109,7 @@ def test_layers_leave_out_steps_that_were_not_measured(shared):
     expected = {(r["step"], r["layer"]): r["mu"] for r in shared.layers.to_dict("records") if r["step"] % 2 == 0}
     assert values(table) == expected
     assert len(layer_series(shared, "mad")) == 0
-    assert not recorded(shared, "layers", "mad")
+    assert not is_recorded(shared, "layers", "mad")
 
 
 def test_what_was_measured_as_nan_is_kept(broken):
@@ -164,14 +164,14 @@ def test_a_nan_neuron_makes_its_layer_nan(broken):
 def test_layers_are_numbered_in_structure_order_and_chosen_evenly_or_by_name(shared):
     table = layer_series(shared, "mu")
     assert tuple(table["layer"].cat.categories) == shared.layer_names
-    lost = without_layer(shared, table[["step", "value"]])
+    lost = with_null_layer(shared, table[["step", "value"]])
     assert lost["layer"].isna().all()
     assert lost["layer"].dtype == table["layer"].dtype
-    assert known_layers(shared, ["convs.1"]) == ["convs.1"]
+    assert check_layers(shared, ["convs.1"]) == ["convs.1"]
     with pytest.raises(InputError, match=r"run\.layer_names, got 'nowhere'"):
-        known_layers(shared, ["convs.1", "nowhere"])
-    assert some_layers(table, 2)["layer"].unique().tolist() == ["convs.0", "convs.2"]
-    assert len(some_layers(table, 5)) == len(table)
+        check_layers(shared, ["convs.1", "nowhere"])
+    assert select_layers(table, 2)["layer"].unique().tolist() == ["convs.0", "convs.2"]
+    assert len(select_layers(table, 5)) == len(table)
 
 
 def test_a_ratio_to_zero_weights_has_no_row(shared):
@@ -198,23 +198,23 @@ def test_zero_over_zero_is_told_from_broken_values(tmp_path):
         tmp_path / "run",
         layers={"output_gradient_norm": norm, "relative_gradient_mu": norm / np.where(norm, norm, np.nan)},
     )
-    assert zero_norms(run, "relative_gradient_mu").tolist() == [True, False, False, True]
-    assert zero_norms(run, "output_gradient_norm").tolist() == [False] * 4
-    assert zero_norms(run, "relative_mu").tolist() == []
+    assert has_zero_norm(run, "relative_gradient_mu").tolist() == [True, False, False, True]
+    assert has_zero_norm(run, "output_gradient_norm").tolist() == [False] * 4
+    assert has_zero_norm(run, "relative_mu").tolist() == []
 
 
 def test_null_is_told_from_nan(shared, broken):
     expected = shared.arrow("layers").column("mu").is_valid().to_pylist()
-    assert shared.measured("layers", "mu").tolist() == expected
+    assert shared.is_measured("layers", "mu").tolist() == expected
     assert sum(expected) == 9
-    assert broken.measured("layers", "mu").all()
+    assert broken.is_measured("layers", "mu").all()
     assert np.isnan(broken.layers["mu"]).any()
 
 
 def test_columns_that_are_not_there(shared):
-    assert not shared.measured("steps", "no such").any()
-    assert not recorded(shared, "neurons", "predicted_c")
-    assert recorded(shared, "neurons", "c")
+    assert not shared.is_measured("steps", "no such").any()
+    assert not is_recorded(shared, "neurons", "predicted_c")
+    assert is_recorded(shared, "neurons", "c")
 
 
 def test_logged_scalars_keep_nan_and_drop_what_was_not_logged(shared, broken):

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gatdiag.summary import bin_steps, spaced, stretches, thin, thin_groups
+from gatdiag.summary import bin_steps, evenly_spaced, stretches, thin, thin_groups
 
 SERIES = arrays(
     np.float64, st.integers(1, 300), elements=st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf, -np.inf])
@@ -14,7 +14,7 @@ SERIES = arrays(
 
 @given(st.integers(1, 2000), st.integers(2, 50))
 def test_spaced_has_the_ends_and_at_most_the_limit(count, limit):
-    positions = spaced(count, limit)
+    positions = evenly_spaced(count, limit)
     assert positions[0] == 0
     assert positions[-1] == count - 1
     assert len(positions) <= limit

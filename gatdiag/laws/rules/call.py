@@ -10,7 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import ZEROS, Label
-from gatdiag.structure.copying import tensors_among
+from gatdiag.structure.copying import tensor_arguments
 
 # A constant up to this size that is added to a scaled quantity is taken for a guard against division by zero.
 EPSILON = 1e-3
@@ -48,7 +48,7 @@ class Call:
 
     def tensors(self) -> list[Tensor]:
         """All tensor arguments, those inside lists included."""
-        return tensors_among(list(self.arguments.values()), None)
+        return tensor_arguments(list(self.arguments.values()), None)
 
     @property
     def name(self) -> str:

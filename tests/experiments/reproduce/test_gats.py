@@ -70,7 +70,7 @@ def test_figure_2_measures_delta_and_the_change_of_c(run):
     first, last = min(row["step"] for row in rows), max(row["step"] for row in rows)
     c = {(row["step"], row["law"]): row["c"] for row in rows}
     moved = [abs(c[last, law] - c[first, law]) for step, law in c if step == first]
-    assert FIGURE_2.measured(run) == pytest.approx(
+    assert FIGURE_2.is_measured(run) == pytest.approx(
         {
             "largest_delta": max(abs(row["delta"]) for row in rows),
             "largest_c_at_first": max(abs(value) for (step, _), value in c.items() if step == first),

@@ -24,19 +24,19 @@ _LONGEST, _LARGEST, _MOST = 1000, 2**22, 20_000
 
 
 @contextmanager
-def preserved_state(model: nn.Module) -> Iterator[None]:
+def preserve_state(model: nn.Module) -> Iterator[None]:
     """Gives back what a model remembers: running statistics, caches, hidden states, counters.
 
     A copy of a model shares its classes, closures and globals with the original, so these are given back, too.
     """
-    memory = Memory(model)
+    memory = ModelState(model)
     try:
         yield
     finally:
         memory.restore()
 
 
-class Memory:
+class ModelState:
     """A snapshot of what modules, their classes, closures, and the globals that these name, hold.
 
     Attributes:
@@ -59,7 +59,7 @@ class Memory:
         for undo in reversed(self._undo):
             undo()
 
-    def changed_since(self, before: "Memory") -> list[str]:
+    def changed_since(self, before: "ModelState") -> list[str]:
         """Paths of numbers that are others now."""
         known = before.numbers
         return [path for path, value in self.numbers.items() if path in known and not _is_same(known[path], value)]

@@ -21,7 +21,7 @@ _PARTS = ("calibration", "held-out", "all", "pairs")
 def faults(
     only: Annotated[
         str | None,
-        typer.Option(metavar="CAUSE,...", help="Only these causes, healthy being one, or pairs with one of these."),
+        typer.Option(metavar="CAUSE,...", help="Only these causes (healthy for controls), or pairs with one of them."),
     ] = None,
     part: Annotated[
         str,
@@ -30,56 +30,57 @@ def faults(
         ),
     ] = "calibration",
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for runs and tables. What was trained there is not repeated.")
+        Path, typer.Option(metavar="DIR", help="Folder for runs and tables. Finished trainings in it are not repeated.")
     ] = Path("gatdiag-faults"),
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes; one for each core if left out.")
+        int | None, typer.Option(metavar="N", min=1, help="Number of processes; by default one per core.")
     ] = None,
     before: Annotated[
-        bool, typer.Option("--preflight", help="Say of each network before its training, too, whether it will fail.")
+        bool, typer.Option("--preflight", help="Also predict before each training whether it will fail.")
     ] = False,
     treated: Annotated[
         bool,
-        typer.Option("--treat", help="Treat what is faulty as gatdiag treat does; compare with the repaired twins."),
+        typer.Option(
+            "--treat", help="Treat the faulty trainings as gatdiag treat does; compare with the repaired twins."
+        ),
     ] = False,
 ) -> None:
-    """Train networks in which a fault was planted, and count how often its cause is named first.
+    """Train networks with a planted fault, and count how often the verdict names it.
 
-    Each has a repaired twin, and counts only if that trains clearly better; controls in which nothing is wrong show
-    false alarms, and the rules that other tools publish are judged beside. Each case is a row of a CSV file, and what
-    is printed is kept beside it. Ctrl-C keeps what was finished.
+    A fault counts only if its repaired twin trains clearly better. Healthy controls show false alarms, and the rules of
+    other tools are a baseline. Each case is a row of a CSV file; the printed summary is written next to it. Ctrl-C
+    keeps the trainings that are finished.
     """
     from rich.console import Console
     from rich.markdown import Markdown
 
-    pairs = part == "pairs"
-    if pairs + before + treated > 1:
+    if (part == "pairs") + before + treated > 1:
         raise InputError("Expected one of --part pairs, --preflight and --treat, got more")
     chosen = _chosen(only, part)
     check_folder(out)
-    for page in _pages(chosen, out, jobs, pairs=pairs, before=before, treated=treated):
+    for page in _pages(chosen, part, out, jobs, before=before, treated=treated):
         Console().print(Markdown(page))
-    typer.echo(f"Each case: {out}")
+    typer.echo(f"Results of each case: {out}")
 
 
-def _pages(chosen: list[Any], out: Path, jobs: int | None, *, pairs: bool, before: bool, treated: bool) -> list[str]:
-    from gatdiag.experiments.faults.bank import table_of, verdicts
-    from gatdiag.experiments.faults.foresight import forecasts, save_forecasts
-    from gatdiag.experiments.faults.pairs import pair_verdicts, save_pairs
-    from gatdiag.experiments.faults.tables import save_bank
-    from gatdiag.experiments.faults.treated import cures, save_cures
+def _pages(chosen: list[Any], part: str, out: Path, jobs: int | None, *, before: bool, treated: bool) -> list[str]:
+    from gatdiag.experiments.faults.bank import evaluate_case, run_cases
+    from gatdiag.experiments.faults.pairs import evaluate_pair, write_pairs
+    from gatdiag.experiments.faults.preflight import preflight_case, write_preflight
+    from gatdiag.experiments.faults.tables import write_bank
+    from gatdiag.experiments.faults.treatment import treat_case, write_treatments
 
     runs = out / "runs"
-    if pairs:
-        return [save_pairs(table_of(partial(pair_verdicts, folder=runs), chosen, jobs), out)]
+    if part == "pairs":
+        return [write_pairs(run_cases(partial(evaluate_pair, folder=runs), chosen, jobs), out)]
     with trainings_progress("trainings", len(chosen)) as on_done:
         if treated:
-            return [save_cures(table_of(partial(cures, folder=runs), chosen, jobs, on_done), out)]
-        results = table_of(partial(verdicts, folder=runs), chosen, jobs, on_done)
-    pages = [*save_bank(results, out)]
+            return [write_treatments(run_cases(partial(treat_case, folder=runs), chosen, jobs, on_done), out, part)]
+        results = run_cases(partial(evaluate_case, folder=runs), chosen, jobs, on_done)
+    pages = [*write_bank(results, out)]
     if before:
         counted = [case for case, counts in zip(chosen, results["counts"], strict=True) if counts]
-        pages.append(save_forecasts(table_of(forecasts, counted, jobs), out))
+        pages.append(write_preflight(run_cases(preflight_case, counted, jobs), out))
     return pages
 
 

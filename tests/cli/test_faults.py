@@ -45,7 +45,9 @@ def test_what_was_planted_is_trained_diagnosed_counted_and_kept(faults, tmp_path
     assert "Of 1 repaired twins: 0 with an error" in page
     again = faults()
     assert (again.exit_code, again.stdout) == (0, done.stdout)
-    assert "Do not count, for the twin does not train clearly better: lr-too-small-00" in " ".join(again.stdout.split())
+    assert "Not counted, since the repaired twin does not train clearly better: lr-too-small-00" in " ".join(
+        again.stdout.split()
+    )
     assert "input-nonfinite" in again.stdout
     assert not (tmp_path / "held-out.csv").exists()
 
@@ -64,7 +66,7 @@ def test_networks_are_judged_before_their_training_too(faults, tmp_path):
         ("input-nonfinite-00, repaired", HEALTHY, HEALTHY),
         ("healthy-00", HEALTHY, HEALTHY),
     ]  # fmt: skip
-    assert "of 3 networks 1 will fail, of which 1 are flagged (100%)" in " ".join(done.stdout.split())
+    assert "Of 3 untrained networks, 1 will fail; 1 of these are flagged (100%)" in " ".join(done.stdout.split())
     assert "| input-nonfinite | 1 | 1 | 1 |  |" in (tmp_path / "preflight.md").read_text()
 
 
@@ -78,7 +80,7 @@ def test_pairs_can_be_chosen_by_a_cause(faults, tmp_path, monkeypatch):
     usual = {"width": 8, "steps": 2}
     plants = {"lr-too-small": {"lr": 1e-6}, "input-nonfinite": {"inputs": ("NaN in rows", 1)}}
     monkeypatch.setattr(bank_of_cases, "PAIRS", ((plants, usual), ({**plants, "dead-units": {}}, usual)))
-    monkeypatch.setattr("gatdiag.experiments.faults.pairs.pair_verdicts", lambda number, folder: [
+    monkeypatch.setattr("gatdiag.experiments.faults.pairs.evaluate_pair", lambda number, folder: [
         {"planted": str(number), "verdict": "", "once that is repaired": "", "counts": True, "right": False}
     ])  # fmt: skip
     assert faults("--part", "pairs", "--only", "dead-units").exit_code == 0
@@ -106,13 +108,28 @@ def test_bad_input_is_one_line_and_status_2(faults, arguments, says):
 def test_faults_are_treated_and_compared_with_their_twins(faults, tmp_path):
     done = faults("--treat")
     assert done.exit_code == 0, done.stderr
-    (row,) = rows_of(tmp_path / "treatment.csv")  # what does no harm, and what is healthy, is not treated
+    (row,) = rows_of(tmp_path / "treatment" / "calibration.csv")  # harmless faults and controls are not treated
     assert (row["case"], row["verdict"], row["good"]) == ("input-nonfinite-00", "input-nonfinite", "yes")
     assert row["remedy"] == "NaN in x is zero, infinity just beyond all other values"
     faulty, treated, twin = (float(row[name]) for name in ("faulty", "treated", "twin"))
     assert faulty < twin - 0.3
     assert abs(treated - twin) <= 0.05
-    assert "Cured: 1 of 1 (100%); 0 more are to be changed by hand." in (tmp_path / "treatment.md").read_text()
+    page = (tmp_path / "treatment" / "calibration.md").read_text()
+    assert "Cured: 1 of 1 (100%); 0 more need a change in the user's code." in page
+
+
+def test_each_part_has_its_own_table_of_treatments(faults, tmp_path, monkeypatch):
+    rows = lambda case, folder: [{"case": case.name, "held_out": case.is_held_out, "good": ""}]  # noqa: E731
+    monkeypatch.setattr("gatdiag.experiments.faults.treatment.treat_case", rows)
+    for part in ("calibration", "held-out", "all"):
+        assert faults("--treat", "--part", part, "--only", "healthy").exit_code == 0
+    found = {path.stem: [row["case"] for row in rows_of(path)] for path in (tmp_path / "treatment").glob("*.csv")}
+    assert found == {
+        "calibration": ["healthy-00"],
+        "held-out": ["healthy-100"],
+        "all": ["healthy-00", "healthy-100"],
+    }
+    assert {path.stem for path in (tmp_path / "treatment").glob("*.md")} == {*found}
 
 
 def test_unwatched_a_training_is_that_of_its_recipe(tmp_path):
@@ -121,8 +138,8 @@ def test_unwatched_a_training_is_that_of_its_recipe(tmp_path):
     training = Training(recipe)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        model = training.make()
-        losses = [scalars["loss"] for scalars in training.steps(model, training.optimizer(model))]
-        outcome = training.outcome(model)
+        model = training.make_model()
+        losses = [scalars["loss"] for scalars in training.run_steps(model, training.make_optimizer(model))]
+        outcome = training.evaluate(model)
     assert losses == gatdiag.load(tmp_path / "run").steps["loss"].tolist()
     assert (outcome.train, outcome.val) == (whole.train, whole.val)

@@ -18,13 +18,13 @@ import torch.nn.functional as F
 import gatdiag
 from gatdiag.diagnosis import HEALTHY, Diagnosis
 from gatdiag.experiments.faults import bank, tasks
-from gatdiag.experiments.faults.bank import counts, is_right, table_of, verdicts
+from gatdiag.experiments.faults.bank import evaluate_case, is_right, run_cases, should_count
 from gatdiag.experiments.faults.cases import CALIBRATION, HELD_OUT, Case, cases
 from gatdiag.experiments.faults.network import ACTIVATIONS, INITS, NORMS, OUTPUTS, make_network
 from gatdiag.experiments.faults.recipe import Recipe
-from gatdiag.experiments.faults.tables import confusion, save_bank
+from gatdiag.experiments.faults.tables import confusion_table, write_bank
 from gatdiag.experiments.faults.tasks import INPUTS, LABELS
-from gatdiag.experiments.faults.training import DISTURBANCES, LOSSES, PARTS, Outcome, train
+from gatdiag.experiments.faults.training import DISTURBANCES, LOSSES, OPTIMIZED, Outcome, train
 
 SMALL = Recipe(nodes=200, width=8, steps=6, optimizer="SGD", lr=0.5)
 BANK = [*cases()]
@@ -88,7 +88,7 @@ def test_a_task_is_the_same_each_time_and_leaves_the_random_state(task):
 def test_links_that_are_asked_for_are_not_shown():
     task = tasks.make_task(replace(SMALL, task="links"))
     shown = {tuple(edge) for edge in task.edge_index.T.tolist()}
-    pairs = [tuple(pair) for pair in task.join.T.tolist()]
+    pairs = [tuple(pair) for pair in task.groups.T.tolist()]
     assert len({*pairs}) == len(pairs) == 2 * int(task.y.sum())
     assert not shown & {*pairs}
     assert all((end, start) in shown for start, end in shown)
@@ -98,8 +98,8 @@ def test_links_that_are_asked_for_are_not_shown():
 def test_a_batch_is_what_the_whole_says_of_these_examples(task):
     """Of graphs and links outputs are those of all examples at once; of nodes, the features and labels at least."""
     made = tasks.make_task(replace(SMALL, task=task))
-    batch = made.draw(10, torch.Generator().manual_seed(0))
-    whole = made.whole(is_training=True)
+    batch = made.sample(10, torch.Generator().manual_seed(0))
+    whole = made.split(is_training=True)
     assert len(batch.rows) == len(batch.y) == 10
     if task in ("nodes", "regression"):
         for row, label in zip(batch.args[0][batch.rows], batch.y, strict=True):
@@ -195,7 +195,7 @@ def test_drift_is_how_far_c_went(tmp_path):
 def test_every_key_that_a_recipe_may_have_is_used_by_the_bank():
     recipes = [one.faulty for one in BANK]
     assert {recipe.loss for recipe in recipes} == {*LOSSES}
-    assert {recipe.optimizes for recipe in recipes} == {*PARTS}
+    assert {recipe.optimizes for recipe in recipes} == {*OPTIMIZED}
     assert {recipe.disturb for recipe in recipes} == {*DISTURBANCES}
     assert {recipe.activation for recipe in recipes} == {*ACTIVATIONS}
     assert {recipe.output for recipe in recipes} == {*OUTPUTS}
@@ -205,12 +205,12 @@ def test_every_key_that_a_recipe_may_have_is_used_by_the_bank():
     assert {name for one in BANK for name, _ in (*one.faulty.init, *(one.repaired or one.faulty).init)} == {*INITS}
 
 
-@pytest.mark.parametrize("part", [*PARTS])
+@pytest.mark.parametrize("part", [*OPTIMIZED])
 def test_what_the_optimizer_is_given(part):
     torch.manual_seed(0)
     model = make_network(replace(SMALL, depth=3), 32, 4)
     all_of_it = {id(parameter) for parameter in model.parameters()}
-    given = {id(parameter) for parameter in PARTS[part](model)}
+    given = {id(parameter) for parameter in OPTIMIZED[part](model)}
     now = {id(parameter) for parameter in model.parameters()}
     trained = {
         "all": all_of_it,
@@ -244,7 +244,7 @@ def test_what_the_optimizer_is_given(part):
     ],
 )
 def test_a_fault_counts_where_its_twin_is_clearly_better(cause, faulty, twin, expected):
-    assert counts(cause, faulty, twin) == expected
+    assert should_count(cause, faulty, twin) == expected
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ RESULTS = pd.DataFrame(
 
 
 def test_verdicts_are_counted_by_cause():
-    rows = confusion(RESULTS).to_numpy().tolist()
+    rows = confusion_table(RESULTS).to_numpy().tolist()
     assert rows == [
         ["dead-units", 3, 1, 1, "lr-too-large, healthy"],
         ["law-broken", 2, 1, 0, "dead-units"],
@@ -309,15 +309,15 @@ def test_verdicts_are_counted_by_cause():
 
 
 def test_tables_hold_each_case_and_what_it_comes_to(tmp_path):
-    (page,) = save_bank(RESULTS, tmp_path)
+    (page,) = write_bank(RESULTS, tmp_path)
     assert len((tmp_path / "calibration.csv").read_text().splitlines()) == 1 + len(RESULTS)
     assert (tmp_path / "calibration.md").read_text() == page
-    assert "Right cause first: 2 of 5 (40%); published rules: 1 (20%)" in page
+    assert "Right verdict: 2 of 5 (40%); published rules: 1 (20%)" in page
     assert "Of 4 healthy controls: 1 with an error, 1 with a warning; published rules: 1" in page
     assert "Of 5 repaired twins: 0 with an error, 1 with a warning; published rules: 5" in page
-    assert "Do not count, for the twin does not train clearly better: dead-units-00" in page
+    assert "Not counted, since the repaired twin does not train clearly better: dead-units-00" in page
     assert "| dead-units | 3 | 1 | 1 | lr-too-large, healthy |" in page
-    wrong = page.partition("## Missed")[2].splitlines()[4:]
+    wrong = page.partition("## Missed faults")[2].splitlines()[4:]
     assert [line.split(" | ")[0] for line in wrong] == [
         *("| dead-units-00", "| dead-units-00", "| dead-units-00, repaired"),
         *("| law-broken-00", "| healthy-00", "| healthy-00"),
@@ -331,8 +331,10 @@ def test_tables_hold_each_case_and_what_it_comes_to(tmp_path):
 def test_results_are_the_same_whatever_the_number_of_processes(tmp_path):
     chosen = [case(lr=1e-6), case("input-nonfinite", 2, inputs=("NaN in rows", 1)), case(HEALTHY, 4)]
     heard = []
-    alone = table_of(partial(verdicts, folder=tmp_path / "alone"), chosen, jobs=1, on_done=lambda: heard.append(1))
-    together = table_of(partial(verdicts, folder=tmp_path / "together"), chosen, jobs=2)
+    alone = run_cases(
+        partial(evaluate_case, folder=tmp_path / "alone"), chosen, jobs=1, on_done=lambda: heard.append(1)
+    )
+    together = run_cases(partial(evaluate_case, folder=tmp_path / "together"), chosen, jobs=2)
     assert together.equals(alone)
     assert alone["case"].to_list() == [one.name for one in chosen]
     assert len(heard) == len(chosen)
@@ -349,13 +351,13 @@ def test_what_was_trained_is_not_trained_again_but_diagnosed(tmp_path, monkeypat
         return train(recipe, folder)
 
     monkeypatch.setattr(bank, "train", counted)
-    first = table_of(partial(verdicts, folder=tmp_path), [case(lr=1e-6)], jobs=1)
+    first = run_cases(partial(evaluate_case, folder=tmp_path), [case(lr=1e-6)], jobs=1)
     monkeypatch.setattr(bank, "diagnose", lambda run: Diagnosis())
-    again = table_of(partial(verdicts, folder=tmp_path), [case(lr=1e-6)], jobs=1)
+    again = run_cases(partial(evaluate_case, folder=tmp_path), [case(lr=1e-6)], jobs=1)
     assert trained == ["faulty", "repaired"]
     assert again["progress"].equals(first["progress"])
     assert again["verdict"][0] == HEALTHY
-    table_of(partial(verdicts, folder=tmp_path), [case(lr=1e-5)], jobs=1)  # another recipe of that name
+    run_cases(partial(evaluate_case, folder=tmp_path), [case(lr=1e-5)], jobs=1)  # another recipe of that name
     assert trained == ["faulty", "repaired", "faulty"]
 
 
@@ -363,12 +365,12 @@ def test_a_killed_bank_goes_on_where_it_was(tmp_path):
     script = (
         "from functools import partial\n"
         "from pathlib import Path\n"
-        "from gatdiag.experiments.faults.bank import table_of, verdicts\n"
+        "from gatdiag.experiments.faults.bank import evaluate_case, run_cases\n"
         "from gatdiag.experiments.faults.cases import Case\n"
         "from gatdiag.experiments.faults.recipe import Recipe\n"
         "quick, slow = Recipe(width=8, steps=3), Recipe(width=8, steps=100000)\n"
         "chosen = [Case('healthy', 0, quick, None), Case('healthy', 2, slow, None)]\n"
-        f"table_of(partial(verdicts, folder=Path({str(tmp_path)!r})), chosen, jobs=1)\n"
+        f"run_cases(partial(evaluate_case, folder=Path({str(tmp_path)!r})), chosen, jobs=1)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -381,8 +383,8 @@ def test_a_killed_bank_goes_on_where_it_was(tmp_path):
     kept = (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns
     assert not (tmp_path / "healthy-02" / "faulty.json").exists()
     short = Recipe(width=8, steps=3)
-    results = table_of(
-        partial(verdicts, folder=tmp_path), [Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, short, None)], jobs=1
+    results = run_cases(
+        partial(evaluate_case, folder=tmp_path), [Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, short, None)], jobs=1
     )
     assert len(results) == 2
     assert (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns == kept

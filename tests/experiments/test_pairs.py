@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 
 from gatdiag.experiments.faults import pairs
-from gatdiag.experiments.faults.bank import table_of
+from gatdiag.experiments.faults.bank import run_cases
 from gatdiag.experiments.faults.cases import CALIBRATION, PAIRS
-from gatdiag.experiments.faults.pairs import pair_verdicts, planted, save_pairs
+from gatdiag.experiments.faults.pairs import evaluate_pair, make_recipe, write_pairs
 from gatdiag.experiments.faults.training import Outcome
 
 SMALL = (
@@ -23,9 +23,9 @@ def test_each_pair_is_of_two_causes_of_the_bank_that_change_different_attributes
     for number, (plants, _) in enumerate(PAIRS):
         one, other = plants
         assert {one, other} <= {*CALIBRATION}
-        usual = planted(number)
-        assert not usual.changes(planted(number, one)).keys() & usual.changes(planted(number, other)).keys()
-        assert planted(number, one, other) == replace(planted(number, one), **plants[other])
+        usual = make_recipe(number)
+        assert not usual.changes(make_recipe(number, one)).keys() & usual.changes(make_recipe(number, other)).keys()
+        assert make_recipe(number, one, other) == replace(make_recipe(number, one), **plants[other])
 
 
 @pytest.mark.parametrize(
@@ -39,19 +39,19 @@ def test_each_pair_is_of_two_causes_of_the_bank_that_change_different_attributes
 )
 def test_a_pair_is_right_where_one_is_named_and_then_the_other(tmp_path, monkeypatch, first, alone, expected):
     monkeypatch.setattr(pairs, "PAIRS", (SMALL,))
-    monkeypatch.setattr(pairs, "trained", lambda recipe, folder: Outcome(0.0, 0.0, 0.0))
-    monkeypatch.setattr(pairs, "judged", lambda folder: {"verdict": first if "-and-" in folder.name else alone})
-    (row,) = pair_verdicts(0, tmp_path)
+    monkeypatch.setattr(pairs, "load_or_train", lambda recipe, folder: Outcome(0.0, 0.0, 0.0))
+    monkeypatch.setattr(pairs, "diagnose_run", lambda folder: {"verdict": first if "-and-" in folder.name else alone})
+    (row,) = evaluate_pair(0, tmp_path)
     assert (row["once that is repaired"], row["right"]) == expected
     assert not row["counts"]
 
 
 def test_the_fault_that_is_named_is_repaired_and_the_other_found(tmp_path, monkeypatch):
     monkeypatch.setattr(pairs, "PAIRS", (SMALL,))
-    table = table_of(partial(pair_verdicts, folder=tmp_path / "runs"), [0], jobs=1)
+    table = run_cases(partial(evaluate_pair, folder=tmp_path / "runs"), [0], jobs=1)
     assert table["counts"].all()
-    page = save_pairs(table, tmp_path)
-    assert "Of 1 trainings with two faults: one of the two named first in 1," in page
+    page = write_pairs(table, tmp_path)
+    assert "Of 1 trainings with two faults, one of the two is named first in 1," in page
     assert "| input-nonfinite, no-training-signal | input-nonfinite | no-training-signal | True | True |" in page
     assert (tmp_path / "pairs.md").read_text() == page
     with (tmp_path / "pairs.csv").open() as file:

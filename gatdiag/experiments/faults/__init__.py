@@ -1,19 +1,19 @@
-"""A bank of faulty trainings with repaired twins, and of healthy controls: how often is the right cause named?
+"""A benchmark for the diagnosis: small trainings with one planted fault each, their repaired twins, healthy controls.
 
-A fault is a change of a few attributes of a training that is otherwise fine: `cases` has a row for each, by the code of
-the finding that is right. The training without that change is the repaired twin. A fault counts only if the twin trains
-clearly better (`bank.counts`), by a yardstick that is not the diagnosis's: the true labels and the usual loss. Controls
-are trainings in which nothing is wrong. Half of the bank is held out from calibration, with seeds from 100 on.
+A fault is a change of a few settings of a training that is otherwise fine: `cases` lists them by the code of the
+finding that is right. The training without that change is the repaired twin. A fault counts only if its twin trains
+clearly better (`bank.should_count`), measured independently of the diagnosis: with the true labels and the usual loss.
+Nothing is wrong with the controls. Half of the cases are held out from calibration; their seeds start at 100.
 
-Each case is deterministic: equal recipes give equal runs, whatever the number of processes.
+Equal recipes give equal runs, whatever the number of processes.
 
 - `recipe`: a training as data
-- `cases`: the bank, a row for each case
-- `tasks`, `network`, `training`: a recipe -> what there is to learn, a network, a watched training
+- `cases`: all cases
+- `tasks`, `network`, `training`: recipe -> data, model, recorded training
 - `bank`: cases -> runs -> verdicts, and which of them are right
-- `published_rules`: the rules that other tools publish, on the same runs
-- `treated`: cases -> what the remedies cure that the diagnosis names
-- `foresight`: cases -> what `gatdiag.preflight` says before they are trained
+- `published_rules`: the rules of other tools, on the same runs
+- `treatment`: whether the remedies that the diagnosis names cure the faults
+- `preflight`: what `gatdiag.preflight` predicts before the training
 - `pairs`: two faults at once
 - `tables`: results as CSV and Markdown
 

@@ -1,4 +1,4 @@
-"""Cases -> runs -> a table of verdicts: trains what was not trained yet, and diagnoses all of it."""
+"""Cases -> runs -> a table of verdicts. Finished trainings are reused, verdicts are always new."""
 
 import json
 import math
@@ -19,131 +19,131 @@ from gatdiag.experiments.pool import Pool
 from gatdiag.run import load
 from gatdiag.run.files import atomic_write
 
-_LEAST: Final = 0.5  # of the loss of a constant prediction that a training has to remove to be called healthy
-_CLEARLY: Final = 0.25  # more of it, by which a repaired twin has to be better
-_TIMES: Final = 10.0  # as far, that conserved quantities have to go where laws are what was broken
-ON_LAWS: Final = ("law-broken", "optimizer-breaks-conservation")  # notes: the network trains all the same
+_MIN_PROGRESS: Final = 0.5  # of a healthy training
+_MIN_GAIN: Final = 0.25  # in progress, of a repaired twin
+_MIN_DRIFT_RATIO: Final = 10.0  # of a fault that only breaks conservation laws to its twin
+LAW_CAUSES: Final = ("law-broken", "optimizer-breaks-conservation")  # notes: the network trains all the same
 ALARMS: Final = ("error", "warning")
 """Severities on which a user would act."""
 
 
-def counts(cause: str, outcome: Outcome, twin: Outcome | None) -> bool:
-    """What was planted does harm, and taking it out does good.
+def should_count(cause: str, outcome: Outcome, twin: Outcome | None) -> bool:
+    """Whether the fault does harm and its repair helps; for a control, whether it trains.
 
-    The twin removes at least half of the loss of the best constant prediction, and at least a quarter of it more than
-    the faulty training. Overfitting is judged so on the examples that are not for training, a quarter being enough for
-    the twin. Faults that concern only laws count where conserved quantities go ten times as far as in the twin, which
-    has to train. A control counts where it removes at least half.
+    A control, and the twin of a fault, has to remove at least half of the loss of the best constant prediction, the
+    twin also at least a quarter more than the faulty training. Overfitting is measured on the validation examples,
+    where a quarter is enough for the twin. For faults that only break conservation laws, the twin has to train, and
+    the conserved quantities have to drift more than ten times as far as in the twin.
 
     Example:
-        >>> counts("dead-units", Outcome(0.1, 0.0, 0.0), Outcome(0.9, 0.5, 0.0))
+        >>> should_count("dead-units", Outcome(0.1, 0.0, 0.0), Outcome(0.9, 0.5, 0.0))
         True
-        >>> counts("dead-units", Outcome(0.7, 0.0, 0.0), Outcome(0.9, 0.5, 0.0))
+        >>> should_count("dead-units", Outcome(0.7, 0.0, 0.0), Outcome(0.9, 0.5, 0.0))
         False
     """
     if twin is None:
-        return outcome.train >= _LEAST
-    if cause in ON_LAWS:
-        return twin.train >= _LEAST and outcome.drift > _TIMES * twin.drift
+        return outcome.train >= _MIN_PROGRESS
+    if cause in LAW_CAUSES:
+        return twin.train >= _MIN_PROGRESS and outcome.drift > _MIN_DRIFT_RATIO * twin.drift
     if cause == "overfitting":
-        return twin.val >= _CLEARLY and twin.val - outcome.val >= _CLEARLY
-    return twin.train >= _LEAST and twin.train - outcome.train >= _CLEARLY
+        return twin.val >= _MIN_GAIN and twin.val - outcome.val >= _MIN_GAIN
+    return twin.train >= _MIN_PROGRESS and twin.train - outcome.train >= _MIN_GAIN
 
 
 def is_right(cause: str, verdict: str, severity: str, all_findings: str) -> bool:
-    """The planted cause is named first; of a control, that there is neither an error nor a warning.
+    """Whether the verdict is the planted cause; for a control, whether there is neither an error nor a warning.
 
-    A remark on laws is never why a network does not train: it is enough that it is made, and nothing worse.
+    Broken laws never keep a network from training: it is enough that they are among the findings, without an alarm.
     """
-    if cause in (HEALTHY, *ON_LAWS):
+    if cause in (HEALTHY, *LAW_CAUSES):
         return severity not in ALARMS and (cause == HEALTHY or cause in all_findings.split())
     return verdict == cause
 
 
-def table_of(
-    rows: Callable[..., list[dict[str, Any]]],
+def run_cases(
+    evaluate: Callable[..., list[dict[str, Any]]],
     chosen: Sequence[Any],
     jobs: int | None = None,
     on_done: Callable[[], None] = lambda: None,
 ) -> pd.DataFrame:
-    """What comes of some cases, worked on in processes.
+    """Evaluate cases in parallel.
 
     Args:
-        rows: A case -> its rows.
-        chosen: Cases.
-        jobs: Number of processes; None: one for each core. With 1 it is this process.
+        evaluate: Returns the rows of a case, such as `evaluate_case`.
+        chosen: The cases.
+        jobs: Number of processes; None: one per core. With 1, everything runs in this process.
         on_done: Called after each case.
 
     Returns:
-        The rows of all of them, in their order; the same whatever the number of processes.
+        The rows of all cases, in the order of the cases; the same whatever the number of processes.
     """
-    found = {}
-    with Pool(jobs).map(rows, chosen) as done:
-        for one, its_rows in done:
-            found[one] = its_rows
+    rows = {}
+    with Pool(jobs).map(evaluate, chosen) as done:
+        for case, case_rows in done:
+            rows[case] = case_rows
             on_done()
-    return pd.DataFrame([row for one in chosen for row in found[one]])
+    return pd.DataFrame([row for case in chosen for row in rows[case]])
 
 
-def verdicts(case: Case, folder: Path) -> list[dict[str, Any]]:
-    """How a case trained, and what was said of it and of its twin: a row of `table_of`.
+def evaluate_case(case: Case, folder: Path) -> list[dict[str, Any]]:
+    """Train a case and its twin, and diagnose both; returns one row.
 
     Args:
         case: The case.
-        folder: Where the runs are kept, a folder for each case. A training whose recipe is unchanged and that was
-            finished is not repeated, so take another folder once recording itself has changed; verdicts are always new.
+        folder: Folder of the runs, with a subfolder per case. A finished training with an unchanged recipe is not
+            repeated, so use a new folder after a change of the recorder.
     """
     place = folder / case.name
-    outcome, said = trained(case.faulty, place / "faulty"), judged(place / "faulty")
-    twin, of_twin = None, dict.fromkeys(said, "")
+    outcome, diagnosis = load_or_train(case.faulty, place / "faulty"), diagnose_run(place / "faulty")
+    twin, twin_diagnosis = None, dict.fromkeys(diagnosis, "")
     if case.repaired is not None:
-        twin, of_twin = trained(case.repaired, place / "repaired"), judged(place / "repaired")
+        twin, twin_diagnosis = load_or_train(case.repaired, place / "repaired"), diagnose_run(place / "repaired")
     row = {
         "case": case.name,
         "planted": case.cause,
         "held_out": case.is_held_out,
-        "counts": counts(case.cause, outcome, twin),
-        "right": is_right(case.cause, said["verdict"], said["severity"], said["all_findings"]),
-        **said,
+        "counts": should_count(case.cause, outcome, twin),
+        "right": is_right(case.cause, diagnosis["verdict"], diagnosis["severity"], diagnosis["all_findings"]),
+        **diagnosis,
         "progress": round(outcome.train, 3),
         "val_progress": round(outcome.val, 3),
         "twin_progress": None if twin is None else round(twin.train, 3),
         "twin_val_progress": None if twin is None else round(twin.val, 3),
-        **{f"twin_{name}": value for name, value in of_twin.items()},
+        **{f"twin_{name}": value for name, value in twin_diagnosis.items()},
         "planted_as": json.dumps(None if case.repaired is None else case.repaired.changes(case.faulty)),
         "training": json.dumps(Recipe(seed=case.number).changes(case.repaired or case.faulty)),
     }
     return [row]
 
 
-def trained(recipe: Recipe, folder: Path) -> Outcome:
-    """What a finished training of this recipe left, or a new one."""
-    kept = folder.with_suffix(".json")  # written last
+def load_or_train(recipe: Recipe, folder: Path) -> Outcome:
+    """The outcome of the finished training of this recipe in the folder, or of a new one."""
+    file = folder.with_suffix(".json")  # written last
     document = {"recipe": json.loads(json.dumps(asdict(recipe)))}
-    defaults = json.loads(json.dumps(asdict(Recipe())))  # of what a recipe could not say when it was kept
-    if kept.exists():
-        known = json.loads(kept.read_text())
+    defaults = json.loads(json.dumps(asdict(Recipe())))  # for settings that did not exist when the file was written
+    if file.exists():
+        known = json.loads(file.read_text())
         if {**defaults, **known["recipe"]} == document["recipe"]:
             return Outcome(**{name: math.nan if value is None else value for name, value in known["outcome"].items()})
-        kept.unlink()
+        file.unlink()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what was planted
+        warnings.simplefilter("ignore")  # about the planted fault
         outcome = train(recipe, folder)
     values = {name: value if math.isfinite(value) else None for name, value in asdict(outcome).items()}
-    with atomic_write(kept) as part:
+    with atomic_write(file) as part:
         part.write_text(json.dumps({**document, "outcome": values}))
     return outcome
 
 
-def judged(folder: Path) -> dict[str, str]:
-    """What is said of a kept run, and what the published rules say."""
+def diagnose_run(folder: Path) -> dict[str, str]:
+    """The diagnosis of a recorded run, and the verdict of the published rules, as columns."""
     run = load(folder)
-    return {**said(diagnose(run)), "published_rules": published_rules(run)}
+    return {**diagnosis_columns(diagnose(run)), "published_rules": published_rules(run)}
 
 
-def said(diagnosis: Diagnosis) -> dict[str, str]:
-    """Code and severity of the verdict ("" where the network is healthy), and the codes of all findings."""
+def diagnosis_columns(diagnosis: Diagnosis) -> dict[str, str]:
+    """Code and severity of the verdict ("" if the network is healthy), and the codes of all findings."""
     verdict = diagnosis.verdict
     return {
         "verdict": verdict.code,

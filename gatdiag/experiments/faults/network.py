@@ -1,9 +1,8 @@
-"""Recipe -> a network with its weights, of PyG's layers."""
+"""Recipe -> a model of PyG layers, with its initial weights."""
 
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -30,31 +29,30 @@ from gatdiag.remedies import initialize_
 
 
 class RecipeModel(nn.Module):
-    """An encoder of nodes, then what the task needs: the mean over each graph and a head, or the ends of each pair."""
+    """A node encoder, followed by a head on pooled graphs or node pairs where the task needs one."""
 
     def __init__(self, recipe: Recipe, in_channels: int, out_channels: int) -> None:
-        """Build it with the weights that its layers are made with."""
         super().__init__()
-        is_whole = recipe.task in ("nodes", "regression")  # the encoder's last layer gives the output
+        has_head = recipe.task in ("graphs", "links")
         hidden = [recipe.width] * (recipe.depth - 1)
-        widths = [in_channels, *hidden, out_channels if is_whole else recipe.width]
+        widths = [in_channels, *hidden, recipe.width if has_head else out_channels]
         norms = [norm(width) for norm in NORMS[recipe.norm] for width in hidden]
         convs = [LAYERS[recipe.layer](*pair) for pair in pairwise(widths)]
         self.encoder = Stack(convs, recipe.dropout, recipe.residual, norms, ACTIVATIONS[recipe.activation])
-        self.head = None if is_whole else nn.Linear(recipe.width, out_channels)
+        self.head = nn.Linear(recipe.width, out_channels) if has_head else None
         self.output = OUTPUTS[recipe.output]
 
-    def forward(self, x: Tensor, edge_index: Tensor, join: Tensor | None = None) -> Tensor:
-        """Features, edges, and the graph of each node or the two ends of each pair -> a row for each example."""
+    def forward(self, x: Tensor, edge_index: Tensor, groups: Tensor | None = None) -> Tensor:
+        """Return the output, a row for each example; ``groups`` as in `tasks.Task`."""
         out: Tensor = self.encoder(x, edge_index)
-        if self.head is not None and join is not None:
-            out = global_mean_pool(out, join) if join.dim() == 1 else out[join[0]] * out[join[1]]
+        if self.head is not None and groups is not None:
+            out = global_mean_pool(out, groups) if groups.dim() == 1 else out[groups[0]] * out[groups[1]]
             out = self.head(out)
         return self.output(out)
 
 
 def make_network(recipe: Recipe, in_channels: int, out_channels: int) -> RecipeModel:
-    """The network of a recipe; its weights come from torch's global random state."""
+    """Build the model of a recipe; its weights are drawn with torch's global random state."""
     network = RecipeModel(recipe, in_channels, out_channels)
     for name, number in recipe.init:
         with torch.no_grad():
@@ -64,84 +62,77 @@ def make_network(recipe: Recipe, in_channels: int, out_channels: int) -> RecipeM
     return network
 
 
-def _gat_of_4_heads(width: int, following: int) -> GATConv:
-    """Heads side by side where the width allows it, else their mean, as in the last layer of GAT."""
-    if following % 4:
-        return GATConv(width, following, heads=4, concat=False)
-    return GATConv(width, following // 4, heads=4)
+def _gat_with_4_heads(in_channels: int, out_channels: int) -> GATConv:
+    """Heads are concatenated if the width is a multiple of 4, else averaged, as in the last layer of GAT."""
+    if out_channels % 4:
+        return GATConv(in_channels, out_channels, heads=4, concat=False)
+    return GATConv(in_channels, out_channels // 4, heads=4)
 
 
-LAYERS: Final[Mapping[str, Callable[[int, int], nn.Module]]] = MappingProxyType(
-    {
-        "gcn": GCNConv,
-        "gat": GATConv,
-        "gatv2": lambda width, following: GATv2Conv(width, following, share_weights=True),
-        "sage": SAGEConv,
-        "sage-sum": lambda width, following: SAGEConv(width, following, aggr="sum"),
-        "gin": gin,
-        "transformer": TransformerConv,
-        "sgc-32": lambda width, following: SGConv(width, following, K=32),
-        "mlp": nn.Linear,
-        "gat-4": _gat_of_4_heads,
-        "graph": GraphConv,
-        "cheb": lambda width, following: ChebConv(width, following, K=3),
-        "tag": lambda width, following: TAGConv(width, following, K=2),
-    }
-)
-"""Kind of layer -> what makes one of a width and the width that follows it."""
+LAYERS: Final[Mapping[str, Callable[[int, int], nn.Module]]] = {
+    "gcn": GCNConv,
+    "gat": GATConv,
+    "gatv2": lambda width, out: GATv2Conv(width, out, share_weights=True),
+    "sage": SAGEConv,
+    "sage-sum": lambda width, out: SAGEConv(width, out, aggr="sum"),
+    "gin": gin,
+    "transformer": TransformerConv,
+    "sgc-32": lambda width, out: SGConv(width, out, K=32),
+    "mlp": nn.Linear,
+    "gat-4": _gat_with_4_heads,
+    "graph": GraphConv,
+    "cheb": lambda width, out: ChebConv(width, out, K=3),
+    "tag": lambda width, out: TAGConv(width, out, K=2),
+}
+"""Kind of layer -> constructor (in_channels, out_channels)."""
 
 
-def _root_of_zero(x: Tensor) -> Tensor:
-    """Rows times the root of their size, of which the slope is infinite at a row of zeros; a ReLU would mask that."""
-    x = x * (x > 1)
+def _scale_by_norm(x: Tensor) -> Tensor:
+    """Rows times their norm, whose gradient is infinite at a row of zeros."""
+    x = x * (x > 1)  # not a ReLU, which would mask that gradient
     return x * x.square().sum(1, keepdim=True).sqrt()
 
 
-def _unit_rows(x: Tensor) -> Tensor:
+def _normalize_rows(x: Tensor) -> Tensor:
     """0 / 0 where a row is zero."""
     x = F.relu(x - 1)
     return x.div(x.norm(dim=1, keepdim=True))
 
 
-def _softmax_by_hand(x: Tensor) -> Tensor:
-    """Overflows where an entry is larger than 88."""
+def _naive_softmax(x: Tensor) -> Tensor:
+    """Overflows where 30 x exceeds 88."""
     return (30 * x).exp() / (30 * x).exp().sum(1, keepdim=True)
 
 
-def _detached(x: Tensor) -> Tensor:
-    """No gradient comes back through it."""
-    return F.relu(x).detach()
+ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
+    "relu": F.relu,
+    "elu": F.elu,
+    "gelu": F.gelu,
+    "leaky": F.leaky_relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "root of zero": _scale_by_norm,
+    "log": torch.log,
+    "unit rows": _normalize_rows,
+    "softmax by hand": _naive_softmax,
+    "detached": lambda x: F.relu(x).detach(),
+}
 
+NORMS: Final[Mapping[str, Sequence[Callable[[int], nn.Module]]]] = {
+    "": (),
+    "batch": [nn.BatchNorm1d],
+    "layer": [nn.LayerNorm],
+    "pair": [lambda _: PairNorm()],
+    "graph": [GraphNorm],
+}
 
-ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
-    {
-        "relu": F.relu,
-        "elu": F.elu,
-        "gelu": F.gelu,
-        "leaky": F.leaky_relu,
-        "tanh": torch.tanh,
-        "sigmoid": torch.sigmoid,
-        "root of zero": _root_of_zero,
-        "log": torch.log,
-        "unit rows": _unit_rows,
-        "softmax by hand": _softmax_by_hand,
-        "detached": _detached,
-    }
-)
-
-NORMS: Final[Mapping[str, Sequence[Callable[[int], nn.Module]]]] = MappingProxyType(
-    {"": (), "batch": [nn.BatchNorm1d], "layer": [nn.LayerNorm], "pair": [lambda _: PairNorm()], "graph": [GraphNorm]}
-)
-
-OUTPUTS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
-    {
-        "logits": lambda out: out,
-        "softmax": lambda out: out.softmax(1),
-        "log-softmax": lambda out: out.log_softmax(1),
-        "sigmoid": torch.sigmoid,
-        "detached": lambda out: out.detach().requires_grad_(),
-    }
-)
+OUTPUTS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
+    "logits": lambda out: out,
+    "softmax": lambda out: out.softmax(1),
+    "log-softmax": lambda out: out.log_softmax(1),
+    "sigmoid": torch.sigmoid,
+    "detached": lambda out: out.detach().requires_grad_(),
+}
 
 
 def _matrices(network: nn.Module) -> list[Tensor]:
@@ -153,14 +144,14 @@ def _multiply(tensors: list[Tensor], factor: float) -> None:
         tensor.mul_(factor)
 
 
-def _alternate(network: RecipeModel, factor: float) -> None:
-    """Every other layer larger, the others smaller: a network of ReLU computes nearly the same."""
+def _scale_alternately(network: RecipeModel, factor: float) -> None:
+    """Even layers times the factor, odd ones divided by it: a ReLU network computes nearly the same."""
     for number, conv in enumerate(network.encoder.convs):
         _multiply(_matrices(conv), factor if number % 2 == 0 else 1 / factor)
 
 
-def _biases(network: RecipeModel, shift: float) -> None:
-    """Of all layers whose output goes through the activation, or of the normalizations in between."""
+def _shift_biases(network: RecipeModel, shift: float) -> None:
+    """Biases in front of an activation: those of the norms, or of the layers if there are no norms."""
     convs = list(network.encoder.convs)[: None if network.head else -1]
     for layer in network.encoder.norms if network.encoder.norms else convs:
         for name, parameter in layer.named_parameters():
@@ -168,16 +159,14 @@ def _biases(network: RecipeModel, shift: float) -> None:
                 parameter.add_(shift)
 
 
-def _attention(network: RecipeModel, factor: float) -> None:
-    """Logits of the attention, larger by this factor."""
+def _scale_attention(network: RecipeModel, factor: float) -> None:
     named = network.named_parameters()
     _multiply([parameter for name, parameter in named if ".att" in name or "lin_query.weight" in name], factor)
 
 
-def _neurons(network: RecipeModel, factor: float) -> None:
-    """Every other neuron larger going in and smaller going out, the others the reverse: a ReLU computes the same."""
-    convs = list(network.encoder.convs)
-    for conv, following in pairwise(convs):
+def _scale_neurons(network: RecipeModel, factor: float) -> None:
+    """Incoming weights of odd neurons times the factor and outgoing ones divided by it, even neurons the reverse."""
+    for conv, following in pairwise(network.encoder.convs):
         scale = torch.full((_matrices(conv)[0].shape[0],), float(factor))
         scale[::2] = 1 / factor
         for matrix in _matrices(conv):
@@ -186,42 +175,40 @@ def _neurons(network: RecipeModel, factor: float) -> None:
             matrix.div_(scale)
 
 
-def _he(network: RecipeModel, gain: float) -> None:
+def _draw_he(network: RecipeModel, gain: float) -> None:
     for matrix in _matrices(network):
         nn.init.kaiming_normal_(matrix).mul_(gain)
 
 
-def _normal(network: RecipeModel, deviation: float) -> None:
+def _draw_normal(network: RecipeModel, std: float) -> None:
     for matrix in _matrices(network):
-        nn.init.normal_(matrix, std=deviation)
+        nn.init.normal_(matrix, std=std)
 
 
-def _constant(network: RecipeModel, value: float) -> None:
-    """All neurons of a layer are the same, and stay so."""
+def _fill_constant(network: RecipeModel, value: float) -> None:
+    """All neurons of a layer are equal, and stay equal."""
     for matrix in _matrices(network.encoder):
         nn.init.constant_(matrix, value / matrix.shape[1])
 
 
-def _negative(network: RecipeModel, factor: float) -> None:
-    """Features that are never negative give sums that are never positive."""
+def _make_first_negative(network: RecipeModel, factor: float) -> None:
+    """With nonnegative features, no pre-activation of the first layer is positive."""
     for matrix in _matrices(network.encoder.convs[0]):
         matrix.abs_().mul_(-factor)
 
 
-INITS: Final[Mapping[str, Callable[[RecipeModel, float], object]]] = MappingProxyType(
-    {
-        "scaled": lambda network, factor: _multiply(_matrices(network), factor),
-        "alternating": _alternate,
-        "neurons": _neurons,
-        "last": lambda network, factor: _multiply(_matrices(network.encoder.convs[-1]), factor),
-        "biases": _biases,
-        "attention": _attention,
-        "he": _he,
-        "normal": _normal,
-        "constant": _constant,
-        "negative": _negative,
-        "balanced": lambda network, number: initialize_(network.encoder, "balanced_orthogonal"),
-        "xavier": lambda network, number: initialize_(network.encoder, "xavier"),
-    }
-)
-"""What is done to weights, in place, and a number of it."""
+INITS: Final[Mapping[str, Callable[[RecipeModel, float], object]]] = {
+    "scaled": lambda network, factor: _multiply(_matrices(network), factor),
+    "alternating": _scale_alternately,
+    "neurons": _scale_neurons,
+    "last": lambda network, factor: _multiply(_matrices(network.encoder.convs[-1]), factor),
+    "biases": _shift_biases,
+    "attention": _scale_attention,
+    "he": _draw_he,
+    "normal": _draw_normal,
+    "constant": _fill_constant,
+    "negative": _make_first_negative,
+    "balanced": lambda network, _: initialize_(network.encoder, "balanced_orthogonal"),
+    "xavier": lambda network, _: initialize_(network.encoder, "xavier"),
+}
+"""Name -> in-place change of the weights (model, argument)."""

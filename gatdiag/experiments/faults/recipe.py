@@ -1,4 +1,4 @@
-"""A training, described as data: everything about it that a fault may change."""
+"""All settings of a training that a fault may change, as data."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -9,42 +9,41 @@ class Recipe:
     """A training. Equal recipes give equal trainings.
 
     Attributes:
-        task: Classify nodes, classify graphs, predict links, or predict a number at each node.
-        graph: What links the nodes, where no graphs are classified: a key of `tasks.GRAPHS`.
-        nodes: Size of the graph; a fifth of that many graphs where graphs are classified.
-        classes: Number of classes; of blocks of the graph in any case.
+        task: Node classification, graph classification, link prediction or node regression.
+        graph: Kind of graph, "blocks" or a key of `tasks.GRAPHS`; not used for graph classification.
+        nodes: Number of nodes; graph classification has a fifth as many graphs.
+        classes: Number of classes, and of communities of the graph.
         columns: Number of features.
-        train_share: Share of the examples that is for training; the others are for validation.
+        train_share: Fraction of the examples for training; the others are for validation.
         features: ``dense`` (each column with mean 0 and variance 1) or ``words`` (zeros and ones).
-        inputs: What is done to the features: a key of `tasks.INPUTS`, and its number.
-        labels: What is done to the labels of training: a key of `tasks.LABELS`.
+        inputs: How the features are changed: a key of `tasks.INPUTS` and its argument.
+        labels: How the training labels are changed: a key of `tasks.LABELS`.
 
         layer: Kind of layer, a key of `network.LAYERS`.
-        depth: Number of layers, the one that gives the output included.
-        width: Of what is between layers.
-        residual: Each layer between the first and the last adds to its input.
+        depth: Number of layers, including the output layer.
+        width: Number of hidden channels.
+        residual: Skip connections around the layers between the first and the last.
         norm: A key of `network.NORMS`, or "".
         activation: A key of `network.ACTIVATIONS`.
         dropout: Between layers.
-        output: What the model does to its logits: a key of `network.OUTPUTS`.
-        init: What is done to the weights that the layers were made with, in turn: keys of `network.INITS`, each with
-            its number.
-        frozen: Shell pattern of parameters that have no gradient.
+        output: What the model applies to its logits: a key of `network.OUTPUTS`.
+        init: Changes of PyG's initial weights, in order: keys of `network.INITS`, each with its argument.
+        frozen: Shell pattern of parameters with ``requires_grad=False``.
 
-        optimizer: SGD, momentum (SGD with 0.9), Nesterov (the same, looking ahead), Adam, AdamW or RMSprop.
+        optimizer: SGD, momentum (SGD with 0.9), Nesterov (the same with Nesterov momentum), Adam, AdamW or RMSprop.
         lr: Learning rate.
         decay: Weight decay, as the optimizer defines it.
-        schedule: ``constant``, ``warm-up`` (over a fifth of the steps), ``cosine`` (to zero), ``drop`` (a tenth from
-            the middle on) or ``collapse`` (by 0.7 each step).
-        clip: Largest norm of the gradient; 0: it is not clipped.
-        batch: Number of examples (nodes, graphs, links) of a step; 0: all.
-        steps: How many are made.
-        optimizes: Which parameters the optimizer is given: a key of `training.PARTS`.
-        clears: Gradients are cleared before each backward pass.
-        loss: What the training minimizes: a key of `training.LOSSES`.
-        disturb: What happens after a backward pass: a key of `training.DISTURBANCES`, or "".
-        resumed: Recording ends in the middle, and goes on.
-        seed: Of graph, weights, batches and dropout.
+        schedule: ``constant``, ``warm-up`` (over a fifth of the steps), ``cosine`` (to zero), ``drop`` (to a tenth
+            halfway) or ``collapse`` (times 0.7 at each step).
+        clip: Maximum gradient norm; 0: no clipping.
+        batch: Number of examples (nodes, graphs, links) per step; 0: all.
+        steps: Number of steps.
+        optimizes: Which parameters the optimizer gets: a key of `training.OPTIMIZED`.
+        clears: Whether gradients are cleared before each backward pass.
+        loss: What is minimized: a key of `training.LOSSES`.
+        disturb: What happens between backward pass and optimizer step: a key of `training.DISTURBANCES`, or "".
+        resumed: Whether recording stops halfway and is resumed.
+        seed: Of the graph, the weights, the batches and dropout.
     """
 
     task: Literal["nodes", "graphs", "links", "regression"] = "nodes"
@@ -83,6 +82,6 @@ class Recipe:
     seed: int = 0
 
     def changes(self, other: "Recipe") -> dict[str, Any]:
-        """Attributes in which another recipe differs, with its values."""
+        """The settings in which another recipe differs, with its values."""
         own = asdict(self)
         return {name: value for name, value in asdict(other).items() if value != own[name]}

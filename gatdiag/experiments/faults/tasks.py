@@ -1,8 +1,7 @@
-"""Recipe -> what there is to learn: a graph and labels, made from a seed; nothing is downloaded."""
+"""Recipe -> synthetic data: a graph, features and labels, drawn from the seed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from gatdiag.experiments.synthetic import block_model
 
 
 class Examples(NamedTuple):
-    """What one forward pass needs: inputs of the model, rows of its output that are judged, and their labels."""
+    """Model inputs, the rows of the output that count, and their labels."""
 
     args: tuple[Tensor, ...]
     rows: Tensor
@@ -24,79 +23,77 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What there is to learn.
+    """Data of a training.
 
     Attributes:
         x: Features (nodes, columns).
-        edge_index: Links (2, links), both directions.
-        join: The graph of each node, or the two ends of each pair (2, pairs); None where nodes are predicted.
+        edge_index: Edges (2, edges), in both directions.
+        groups: The graph of each node (nodes,), the two ends of each pair (2, pairs), or None for tasks on nodes.
         y: Label of each example.
-        trained_on: Label of each example as the training sees it.
+        training_y: Label of each example that the training sees.
         is_training: Which examples are for training.
     """
 
     x: Tensor
     edge_index: Tensor
-    join: Tensor | None
+    groups: Tensor | None
     y: Tensor
-    trained_on: Tensor
+    training_y: Tensor
     is_training: Tensor
 
     @property
     def out_channels(self) -> int:
-        """Width of what the model gives out."""
+        """Width of the model's output."""
         return 1 if self.y.is_floating_point() else int(self.y.max()) + 1
 
-    def whole(self, is_training: bool) -> Examples:
-        """All examples for training, or all others, with their true labels."""
+    def split(self, is_training: bool) -> Examples:
+        """All examples for training, or all for validation, with their true labels."""
         rows = (self.is_training == is_training).nonzero().flatten()
-        args = (self.x, self.edge_index) if self.join is None else (self.x, self.edge_index, self.join)
+        args = (self.x, self.edge_index) if self.groups is None else (self.x, self.edge_index, self.groups)
         return Examples(args, rows, self.y[rows])
 
-    def draw(self, size: int, generator: Generator) -> Examples:
-        """Some of the examples for training at random (0: all of them), as a training sees them."""
-        whole = self.whole(is_training=True)
-        rows = whole.rows
+    def sample(self, size: int, generator: Generator) -> Examples:
+        """A random batch of the examples for training (0: all of them), with the labels that the training sees."""
+        args, rows, _ = self.split(is_training=True)
         if not size:
-            return Examples(whole.args, rows, self.trained_on[rows])
+            return Examples(args, rows, self.training_y[rows])
         rows = rows[torch.randperm(len(rows), generator=generator)[:size]].sort().values
-        if self.join is None:
-            return self._nodes(rows, generator)
-        if self.join.dim() == 2:
-            args: tuple[Tensor, ...] = (self.x, self.edge_index, self.join[:, rows])
+        if self.groups is None:
+            return self._node_batch(rows, generator)
+        if self.groups.dim() == 2:
+            args = (self.x, self.edge_index, self.groups[:, rows])
         else:
-            args = self._graphs(rows)
-        return Examples(args, torch.arange(len(rows)), self.trained_on[rows])
+            kept = torch.isin(self.groups, rows).nonzero().flatten()
+            args = (self.x[kept], self._induced_edges(kept), torch.searchsorted(rows, self.groups[kept]))
+        return Examples(args, torch.arange(len(rows)), self.training_y[rows])
 
-    def _nodes(self, rows: Tensor, generator: Generator) -> Examples:
-        """The graph of these nodes and as many others."""
+    def _node_batch(self, rows: Tensor, generator: Generator) -> Examples:
+        """The subgraph of these nodes and as many random others."""
         others = torch.randperm(len(self.x), generator=generator)[: len(rows)]
         kept = torch.cat([rows, others]).unique()
-        edges, _ = subgraph(kept, self.edge_index, relabel_nodes=True, num_nodes=len(self.x))
-        return Examples((self.x[kept], edges), torch.searchsorted(kept, rows), self.trained_on[rows])
+        args = (self.x[kept], self._induced_edges(kept))
+        return Examples(args, torch.searchsorted(kept, rows), self.training_y[rows])
 
-    def _graphs(self, rows: Tensor) -> tuple[Tensor, ...]:
-        assert self.join is not None
-        kept = torch.isin(self.join, rows).nonzero().flatten()
-        edges, _ = subgraph(kept, self.edge_index, relabel_nodes=True, num_nodes=len(self.x))
-        return self.x[kept], edges, torch.searchsorted(rows, self.join[kept])
+    def _induced_edges(self, nodes: Tensor) -> Tensor:
+        edges: Tensor = subgraph(nodes, self.edge_index, relabel_nodes=True, num_nodes=len(self.x))[0]
+        return edges
 
 
 def make_task(recipe: Recipe) -> Task:
-    """The task of a recipe, always the same."""
+    """The data of a recipe; equal recipes give equal data."""
     generator = torch.Generator().manual_seed(recipe.seed)
-    x, edges, join, y = _MAKERS[recipe.task](recipe, generator)
+    x, edges, groups, y = _MAKERS[recipe.task](recipe, generator)
     if recipe.features == "dense":
         x = (x - x.mean(0)) / x.std(0).clamp(min=1e-3)
     change, number = recipe.inputs
     is_training = torch.rand(len(y), generator=generator) < recipe.train_share
-    return Task(INPUTS[change](x, number), edges, join, y, LABELS[recipe.labels](y, generator), is_training)
+    return Task(INPUTS[change](x, number), edges, groups, y, LABELS[recipe.labels](y, generator), is_training)
 
 
-_Made = tuple[Tensor, Tensor, Tensor | None, Tensor]
+_Data = tuple[Tensor, Tensor, Tensor | None, Tensor]  # x, edge_index, groups, y
 
 
-def _nodes(recipe: Recipe, generator: Generator) -> _Made:
+def _make_nodes(recipe: Recipe, generator: Generator) -> _Data:
     if recipe.graph == "blocks":
         graph = block_model(recipe.nodes, recipe.classes, recipe.columns, seed=recipe.seed)
         return graph.x, graph.edge_index, None, graph.y
@@ -104,14 +101,14 @@ def _nodes(recipe: Recipe, generator: Generator) -> _Made:
     links = GRAPHS[recipe.graph](y, generator)
     edges = torch.cat([links, links.flip(0)], dim=1).unique(dim=1)
     if recipe.graph != "other classes":
-        y = _regions(edges, recipe.nodes, recipe.classes, generator)
+        y = _spread_classes(edges, recipe.nodes, recipe.classes, generator)
     x = torch.randn(recipe.classes, recipe.columns, generator=generator)[y]
     x = x + torch.randn(x.shape, generator=generator)
     return (x if recipe.features == "dense" else (x > 1).float()), edges, None, y
 
 
-def _regions(edges: Tensor, nodes: int, classes: int, generator: Generator) -> Tensor:
-    """Classes that spread from a few nodes over links, until all have one: neighbors are mostly of one class."""
+def _spread_classes(edges: Tensor, nodes: int, classes: int, generator: Generator) -> Tensor:
+    """Labels that spread over edges from a few seed nodes, so that neighbors mostly share a class."""
     y = torch.full((nodes,), -1)
     start = torch.randperm(nodes, generator=generator)[: 5 * classes]
     y[start] = torch.arange(len(start)) % classes
@@ -120,20 +117,20 @@ def _regions(edges: Tensor, nodes: int, classes: int, generator: Generator) -> T
         new = edges[:, (y[edges[0]] >= 0) & (y[edges[1]] < 0)]
         y[new[1]] = y[new[0]]
         reached = new.shape[1] > 0
-    apart = (y < 0).nonzero().flatten()
-    y[apart] = torch.arange(len(apart)) % classes
+    unreached = (y < 0).nonzero().flatten()
+    y[unreached] = torch.arange(len(unreached)) % classes
     return y
 
 
 def _other_classes(y: Tensor, generator: Generator) -> Tensor:
-    """Links lead mostly from one class to the next; few stay within one."""
+    """A heterophilic graph: most edges join one class with the next."""
     ahead = (y[None, :] - y[:, None]) % (int(y.max()) + 1)
     chance = torch.where(ahead == 1, 0.1, 0.005)
     return (torch.rand(chance.shape, generator=generator) < chance).triu(1).nonzero().T
 
 
 def _preferential(y: Tensor, generator: Generator) -> Tensor:
-    """Each node links to three before it, the more likely the more links these have (Barabasi and Albert)."""
+    """Preferential attachment of each node to three earlier ones (Barabasi and Albert)."""
     ends, links = [0, 1, 2], []
     for node in range(3, len(y)):
         others = {ends[int(place)] for place in torch.randint(len(ends), (3,), generator=generator)}
@@ -156,7 +153,7 @@ def _tree(y: Tensor, generator: Generator) -> Tensor:
 
 
 def _small_world(y: Tensor, generator: Generator) -> Tensor:
-    """A ring with links to the next three nodes, a tenth of which lead elsewhere (Watts and Strogatz)."""
+    """A ring with edges to the next three nodes, a tenth of them rewired (Watts and Strogatz)."""
     node = torch.arange(len(y)).repeat(3)
     other = (node + torch.arange(1, 4).repeat_interleave(len(y))) % len(y)
     away = torch.rand(len(node), generator=generator) < 0.1
@@ -165,51 +162,49 @@ def _small_world(y: Tensor, generator: Generator) -> Tensor:
 
 
 def _power_law(y: Tensor, generator: Generator) -> Tensor:
-    """Expected degrees that fall off as a power (Chung and Lu): a few hubs, most nodes with a link or two, or none."""
+    """Expected degrees follow a power law (Chung and Lu): a few hubs, most nodes with two edges or fewer."""
     degree = torch.rand(len(y), generator=generator).clamp(min=1e-3) ** -0.6
     chance = (2 * degree[:, None] * degree[None, :] / degree.sum()).clamp(max=1)
     return (torch.rand(chance.shape, generator=generator) < chance).triu(1).nonzero().T
 
 
-GRAPHS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = MappingProxyType(
-    {
-        "other classes": _other_classes,
-        "preferential": _preferential,
-        "grid": _grid,
-        "tree": _tree,
-        "small world": _small_world,
-        "power law": _power_law,
-    }
-)
-"""(classes, generator) -> links, in one direction. Beside these there is "blocks", `synthetic.block_model`."""
+GRAPHS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = {
+    "other classes": _other_classes,
+    "preferential": _preferential,
+    "grid": _grid,
+    "tree": _tree,
+    "small world": _small_world,
+    "power law": _power_law,
+}
+"""Name -> function (labels, generator) -> edges in one direction. "blocks" is `synthetic.block_model`."""
 
 
-def _regression(recipe: Recipe, generator: Generator) -> _Made:
-    """What a node and its neighbors have of two random directions, one of them squared; variance 1."""
-    x, edges, _, _ = _nodes(recipe, generator)
+def _make_regression(recipe: Recipe, generator: Generator) -> _Data:
+    """Targets of variance 1: projections of neighborhood features on two random directions, the second squared."""
+    x, edges, _, _ = _make_nodes(recipe, generator)
     mean = scatter(x[edges[0]], edges[1], dim_size=len(x), reduce="mean") + x
     first, second = (mean @ torch.randn(x.shape[1], 2, generator=generator)).T
     y = (first - first.mean()) / first.std() + 0.5 * ((second - second.mean()) / second.std()).square()
     return x, edges, None, ((y - y.mean()) / y.std())[:, None]
 
 
-def _links(recipe: Recipe, generator: Generator) -> _Made:
-    """Half of the links are to be told from as many pairs without one; the model sees the other half."""
-    x, edges, _, _ = _nodes(recipe, generator)
+def _make_links(recipe: Recipe, generator: Generator) -> _Data:
+    """Half of the edges are positives, with as many negatives; the model gets the other half as its graph."""
+    x, edges, _, _ = _make_nodes(recipe, generator)
     one_way = edges[:, edges[0] < edges[1]]
     one_way = one_way[:, torch.randperm(one_way.shape[1], generator=generator)]
-    asked, seen = one_way.tensor_split(2, dim=1)
-    free = torch.ones(len(x), len(x)).triu(1)
-    free[edges[0], edges[1]] = 0
-    absent = free.nonzero()
-    absent = absent[torch.randperm(len(absent), generator=generator)[: asked.shape[1]]].T
-    pairs = torch.cat([asked, absent], dim=1)
-    y = (torch.arange(pairs.shape[1]) < asked.shape[1]).float()[:, None]
-    return x, torch.cat([seen, seen.flip(0)], dim=1), pairs, y
+    positive, shown = one_way.tensor_split(2, dim=1)
+    is_absent = torch.ones(len(x), len(x)).triu(1)
+    is_absent[edges[0], edges[1]] = 0
+    absent = is_absent.nonzero()
+    negative = absent[torch.randperm(len(absent), generator=generator)[: positive.shape[1]]].T
+    pairs = torch.cat([positive, negative], dim=1)
+    y = (torch.arange(pairs.shape[1]) < positive.shape[1]).float()[:, None]
+    return x, torch.cat([shown, shown.flip(0)], dim=1), pairs, y
 
 
-def _graphs(recipe: Recipe, generator: Generator) -> _Made:
-    """Rings with chords: their number of chords is the class, and one column in each class is a little larger."""
+def _make_graphs(recipe: Recipe, generator: Generator) -> _Data:
+    """Rings of 12 nodes; the class sets the number of chords and the one feature that is larger."""
     size, count = 12, recipe.nodes // 5
     y = torch.arange(count) % recipe.classes
     edges = []
@@ -218,46 +213,45 @@ def _graphs(recipe: Recipe, generator: Generator) -> _Made:
         chords = torch.randint(size, (2, 4 * label), generator=generator)
         both = torch.cat([torch.stack([ring, (ring + 1) % size]), chords[:, chords[0] != chords[1]]], dim=1)
         edges.append(torch.cat([both, both.flip(0)], dim=1) + number * size)
-    join = torch.arange(count).repeat_interleave(size)
+    groups = torch.arange(count).repeat_interleave(size)
     x = torch.randn(count * size, recipe.columns, generator=generator)
-    return x + F.one_hot(y[join], recipe.columns), torch.cat(edges, dim=1), join, y
+    return x + F.one_hot(y[groups], recipe.columns), torch.cat(edges, dim=1), groups, y
 
 
-_MAKERS: Final[Mapping[str, Callable[[Recipe, Generator], _Made]]] = MappingProxyType(
-    {"nodes": _nodes, "graphs": _graphs, "links": _links, "regression": _regression}
-)
+_MAKERS: Final[Mapping[str, Callable[[Recipe, Generator], _Data]]] = {
+    "nodes": _make_nodes,
+    "graphs": _make_graphs,
+    "links": _make_links,
+    "regression": _make_regression,
+}
 
 
-def _first(x: Tensor, number: float, *columns: float) -> Tensor:
-    """Another value in the first columns of some rows."""
+def _overwrite(x: Tensor, rows: float, *values: float) -> Tensor:
+    """Overwrite the first columns of the first rows, one value per column."""
     x = x.clone()
-    for place, value in enumerate(columns):
-        x[: int(number), place] = value
+    for column, value in enumerate(values):
+        x[: int(rows), column] = value
     return x
 
 
-INPUTS: Final[Mapping[str, Callable[[Tensor, float], Tensor]]] = MappingProxyType(
-    {
-        "as they are": lambda x, number: x,
-        "scaled": lambda x, number: number * x,
-        "one column scaled": lambda x, number: torch.cat([number * x[:, :1], x[:, 1:]], dim=1),
-        "row numbers": lambda x, number: torch.cat([number * torch.arange(len(x))[:, None], x[:, 1:]], dim=1),
-        "shifted": lambda x, number: x + number,
-        "all equal": lambda x, number: torch.full_like(x, number),
-        "rows equal": lambda x, number: x[:1].expand_as(x).clone() * number,
-        "NaN in rows": lambda x, number: _first(x, number, torch.nan),
-        "infinity in rows": lambda x, number: _first(x, number, torch.inf, -torch.inf),
-        "log": lambda x, number: x.log(),
-        "columns never used": lambda x, number: F.pad(x, (0, int(number))),
-    }
-)
-"""What is done to features, and a number of it."""
+INPUTS: Final[Mapping[str, Callable[[Tensor, float], Tensor]]] = {
+    "as they are": lambda x, number: x,
+    "scaled": lambda x, number: number * x,
+    "one column scaled": lambda x, number: torch.cat([number * x[:, :1], x[:, 1:]], dim=1),
+    "row numbers": lambda x, number: torch.cat([number * torch.arange(len(x))[:, None], x[:, 1:]], dim=1),
+    "shifted": lambda x, number: x + number,
+    "all equal": lambda x, number: torch.full_like(x, number),
+    "rows equal": lambda x, number: x[:1].expand_as(x).clone() * number,
+    "NaN in rows": lambda x, number: _overwrite(x, number, torch.nan),
+    "infinity in rows": lambda x, number: _overwrite(x, number, torch.inf, -torch.inf),
+    "log": lambda x, number: x.log(),
+    "columns never used": lambda x, number: F.pad(x, (0, int(number))),
+}
+"""Name -> change of the features (x, argument)."""
 
-LABELS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = MappingProxyType(
-    {
-        "true": lambda y, generator: y,
-        "all one": lambda y, generator: torch.ones_like(y),
-        "random": lambda y, generator: y[torch.randperm(len(y), generator=generator)],
-    }
-)
-"""What is done to the labels that a training sees."""
+LABELS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = {
+    "true": lambda y, generator: y,
+    "all one": lambda y, generator: torch.ones_like(y),
+    "random": lambda y, generator: y[torch.randperm(len(y), generator=generator)],
+}
+"""Name -> the labels that the training sees (true labels, generator)."""

@@ -1,4 +1,4 @@
-"""Recipe -> a training, watched, as a user would write it; and how well it went by a yardstick of its own."""
+"""Recipe -> a recorded training, written as a user would write it, and how well it went."""
 
 import copy
 import math
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -22,18 +21,18 @@ from gatdiag.experiments.training import evaluated
 from gatdiag.run import load
 from gatdiag.watching import watch
 
-_EVALUATED: Final = 5  # every so many steps
+_EVALUATE_EVERY: Final = 5  # steps
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training went, in the true labels and the usual loss, whatever it minimized.
+    """How well a training went, by the true labels and the usual loss, whatever it minimized.
 
     Attributes:
-        train: Share of the loss of the best constant prediction that was removed, on the examples for training: 1 is
-            perfect, 0 is no better than a constant, or not finite.
-        val: The same on the other examples.
-        drift: How far the conserved quantities went: sum |c_end - c_start| over laws; NaN without laws.
+        train: Fraction of the loss of the best constant prediction that was removed, on the training examples: 1 is
+            perfect; 0 is no better than a constant, or not finite.
+        val: The same on the validation examples.
+        drift: sum |c_end - c_start| over the conserved quantities; NaN without laws.
     """
 
     train: float
@@ -42,108 +41,104 @@ class Outcome:
 
 
 def train(recipe: Recipe, folder: Path) -> Outcome:
-    """Train, watched: the run is written into the folder. Torch's global random state is as it was."""
+    """Train, and record the run to the folder. Torch's global random state is restored."""
     with torch.random.fork_rng(devices=[]):
         training = Training(recipe)
         torch.manual_seed(recipe.seed)
-        model = training.make()
-        steps = enumerate(training.steps(model, training.optimizer(model)))
+        model = training.make_model()
+        steps = enumerate(training.run_steps(model, training.make_optimizer(model)))
         for part in range(1 + recipe.resumed):
-            # at each step, and with all the time there is for laws: nothing depends on the clock
-            again: dict[str, Any] = {"resume": True} if part else {"overwrite": True}
-            with watch(model, folder, every=1, law_search_seconds=None, **again) as recorder:
-                for number, scalars in steps:
+            mode: dict[str, Any] = {"resume": True} if part else {"overwrite": True}
+            # Nothing may depend on the clock: record every step, search for laws without a time limit.
+            with watch(model, folder, every=1, law_search_seconds=None, **mode) as recorder:
+                for step, scalars in steps:
                     recorder.log(scalars)
-                    if recipe.resumed and not part and number == recipe.steps // 2:
+                    if recipe.resumed and not part and step == recipe.steps // 2:
                         break
-        return training.outcome(model, _drift(folder))
+        return training.evaluate(model, _read_drift(folder))
 
 
 class Training:
-    """What a recipe describes: what there is to learn, a model, its optimizer, and the steps of a training.
+    """The data, model, optimizer and training loop of a recipe.
 
-    The model and its steps draw from torch's global random state.
+    Model and training loop draw from torch's global random state.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.task = make_task(recipe)
 
-    def make(self) -> RecipeModel:
-        """A model with fresh weights."""
+    def make_model(self) -> RecipeModel:
+        """Build a model with new weights."""
         return make_network(self.recipe, self.task.x.shape[1], self.task.out_channels)
 
-    def optimizer(self, model: RecipeModel) -> Optimizer:
-        """The optimizer of a model."""
-        parameters, recipe = PARTS[self.recipe.optimizes](model), self.recipe
-        return OPTIMIZERS[recipe.optimizer](parameters, lr=recipe.lr, weight_decay=recipe.decay)
+    def make_optimizer(self, model: RecipeModel) -> Optimizer:
+        """Build the optimizer of a model."""
+        parameters, recipe = OPTIMIZED[self.recipe.optimizes](model), self.recipe
+        return _OPTIMIZERS[recipe.optimizer](parameters, lr=recipe.lr, weight_decay=recipe.decay)
 
-    def loss(self, out: Tensor, y: Tensor, model: RecipeModel, number: int = 0) -> Tensor:
-        """What a step minimizes, of the output and the labels of its examples."""
-        return LOSSES[self.recipe.loss](out, y, model, number)
+    def loss(self, out: Tensor, y: Tensor, model: RecipeModel, step: int = 0) -> Tensor:
+        """The loss that is minimized."""
+        return LOSSES[self.recipe.loss](out, y, model, step)
 
-    def steps(self, model: RecipeModel, optimizer: Optimizer) -> Iterator[dict[str, float]]:
-        """Make the steps of a training; yields what is logged at each."""
+    def run_steps(self, model: RecipeModel, optimizer: Optimizer) -> Iterator[dict[str, float]]:
+        """Train; yields the scalars to log after each step."""
         recipe, generator = self.recipe, torch.Generator().manual_seed(self.recipe.seed)
-        scheduler = LambdaLR(optimizer, lambda number: _FACTORS[recipe.schedule](number, recipe.steps))
-        for number in range(recipe.steps):
-            examples = self.task.draw(recipe.batch, generator)
+        scheduler = LambdaLR(optimizer, lambda step: _SCHEDULES[recipe.schedule](step, recipe.steps))
+        for step in range(recipe.steps):
+            batch = self.task.sample(recipe.batch, generator)
             if recipe.clears:
                 optimizer.zero_grad()
-            loss = self.loss(model(*examples.args)[examples.rows], examples.y, model, number)
+            loss = self.loss(model(*batch.args)[batch.rows], batch.y, model, step)
             loss.backward()
             if recipe.clip:
                 nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-            DISTURBANCES[recipe.disturb](model, number)
+            DISTURBANCES[recipe.disturb](model, step)
             optimizer.step()
             scheduler.step()
             scalars = {"loss": loss.item()}
-            if number % _EVALUATED == 0 or number == recipe.steps - 1:
+            if step % _EVALUATE_EVERY == 0 or step == recipe.steps - 1:
                 for is_training in (True, False):
                     scalars |= _scores(model, self.task, is_training=is_training)
             yield scalars
 
-    def outcome(self, model: RecipeModel, drift: float = math.nan) -> Outcome:
-        """How well a model does now."""
+    def evaluate(self, model: RecipeModel, drift: float = math.nan) -> Outcome:
+        """The outcome of a training that ended with this model."""
         on_train, on_val = (_progress(model, self.task, is_training=is_training) for is_training in (True, False))
         return Outcome(on_train, on_val, drift)
 
 
-OPTIMIZERS: Final[Mapping[str, Callable[..., Optimizer]]] = MappingProxyType(
-    {
-        "SGD": torch.optim.SGD,
-        "momentum": partial(torch.optim.SGD, momentum=0.9),
-        "Nesterov": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
-        "RMSprop": torch.optim.RMSprop,
-        "Adam": torch.optim.Adam,
-        "AdamW": torch.optim.AdamW,
-    }
-)
+_OPTIMIZERS: Final[Mapping[str, Callable[..., Optimizer]]] = {
+    "SGD": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "Nesterov": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+    "RMSprop": torch.optim.RMSprop,
+    "Adam": torch.optim.Adam,
+    "AdamW": torch.optim.AdamW,
+}
 
-_FACTORS: Final[Mapping[str, Callable[[int, int], float]]] = MappingProxyType(
-    {
-        "constant": lambda number, steps: 1.0,
-        "warm-up": lambda number, steps: min(1.0, (number + 1) / (0.2 * steps)),
-        "cosine": lambda number, steps: 0.5 * (1 + math.cos(math.pi * number / steps)),
-        "drop": lambda number, steps: 1.0 if number < steps / 2 else 0.1,
-        "collapse": lambda number, steps: 0.7**number,
-    }
-)
-"""Schedule -> (step, steps) -> factor of the learning rate."""
+_SCHEDULES: Final[Mapping[str, Callable[[int, int], float]]] = {
+    "constant": lambda step, steps: 1.0,
+    "warm-up": lambda step, steps: min(1.0, (step + 1) / (0.2 * steps)),
+    "cosine": lambda step, steps: 0.5 * (1 + math.cos(math.pi * step / steps)),
+    "drop": lambda step, steps: 1.0 if step < steps / 2 else 0.1,
+    "collapse": lambda step, steps: 0.7**step,
+}
+"""Schedule -> (step, number of steps) -> factor of the learning rate."""
 
 
-# --- how well it went -------------------------------------------------------------------------------------------------
+# --- evaluation -------------------------------------------------------------------------------------------------------
 
 
-def _usual(out: Tensor, y: Tensor) -> Tensor:
+def _usual_loss(out: Tensor, y: Tensor) -> Tensor:
     if y.dim() == 1:
         return F.cross_entropy(out, y)
     return F.mse_loss(out, y) if y.min() < 0 else F.binary_cross_entropy_with_logits(out, y)
 
 
-def _evaluated(model: RecipeModel, task: Task, *, is_training: bool) -> tuple[Tensor, Tensor]:
-    """Output and labels in evaluation mode, before what the model does to its logits."""
-    examples = task.whole(is_training)
+def _predict(model: RecipeModel, task: Task, *, is_training: bool) -> tuple[Tensor, Tensor]:
+    """Logits in evaluation mode, without the model's output function, and the true labels."""
+    examples = task.split(is_training)
     output, model.output = model.output, lambda out: out
     try:
         return evaluated(model, examples.args)[examples.rows], examples.y
@@ -152,17 +147,17 @@ def _evaluated(model: RecipeModel, task: Task, *, is_training: bool) -> tuple[Te
 
 
 def _scores(model: RecipeModel, task: Task, *, is_training: bool) -> dict[str, float]:
-    """Loss, and accuracy where there are classes, as a training loop logs them."""
-    out, y = _evaluated(model, task, is_training=is_training)
-    scores = {} if is_training else {"val_loss": _usual(out, y).item()}
+    """Validation loss, and accuracy for classification, as a training loop logs them."""
+    out, y = _predict(model, task, is_training=is_training)
+    scores = {} if is_training else {"val_loss": _usual_loss(out, y).item()}
     if y.dim() == 1:
         scores["train_accuracy" if is_training else "val_accuracy"] = (out.argmax(1) == y).float().mean().item()
     return scores
 
 
 def _progress(model: RecipeModel, task: Task, *, is_training: bool) -> float:
-    out, y = _evaluated(model, task, is_training=is_training)
-    loss = _usual(out, y).item()
+    out, y = _predict(model, task, is_training=is_training)
+    loss = _usual_loss(out, y).item()
     if y.dim() == 1:
         share = task.y.bincount() / len(task.y)
         constant = -(share * share.clamp(min=1e-12).log()).sum().item()
@@ -172,7 +167,7 @@ def _progress(model: RecipeModel, task: Task, *, is_training: bool) -> float:
     return max(progress, 0.0) if math.isfinite(progress) else 0.0
 
 
-def _drift(folder: Path) -> float:
+def _read_drift(folder: Path) -> float:
     neurons = load(folder).neurons
     if not len(neurons):
         return math.nan
@@ -183,15 +178,15 @@ def _drift(folder: Path) -> float:
 # --- what a training does, rightly or wrongly -------------------------------------------------------------------------
 
 
-def _before_the_model_was_rebuilt(model: RecipeModel) -> list[nn.Parameter]:
-    """All but the last layer is replaced after the optimizer was made."""
+def _rebuild_layers(model: RecipeModel) -> list[nn.Parameter]:
+    """All layers but the last are replaced once the optimizer has its parameters."""
     parameters = list(model.parameters())
     model.encoder.convs = nn.ModuleList([*copy.deepcopy(model.encoder.convs[:-1]), model.encoder.convs[-1]])
     return parameters
 
 
-def _without_those_in_a_list(model: RecipeModel) -> list[nn.Parameter]:
-    """Layers in a plain list are not registered: the model does not know their parameters."""
+def _unregister_layers(model: RecipeModel) -> list[nn.Parameter]:
+    """All layers but the last are kept in a plain list, so that the model does not register their parameters."""
     convs = list(model.encoder.convs)
     model.encoder.last = convs.pop()
     del model.encoder.convs
@@ -199,65 +194,51 @@ def _without_those_in_a_list(model: RecipeModel) -> list[nn.Parameter]:
     return list(model.parameters())
 
 
-PARTS: Final[Mapping[str, Callable[[RecipeModel], list[nn.Parameter]]]] = MappingProxyType(
-    {
-        "all": lambda model: list(model.parameters()),
-        "last": lambda model: list((model.head or model.encoder.convs[-1]).parameters()),
-        "biases": lambda model: [p for name, p in model.named_parameters() if name.endswith("bias")],
-        "of a copy": lambda model: list(copy.deepcopy(model).parameters()),
-        "before rebuilding": _before_the_model_was_rebuilt,
-        "layers in a list": _without_those_in_a_list,
-    }
-)
-"""Which parameters the optimizer is given."""
-
-_Loss = Callable[[Tensor, Tensor, RecipeModel, int], Tensor]
+OPTIMIZED: Final[Mapping[str, Callable[[RecipeModel], list[nn.Parameter]]]] = {
+    "all": lambda model: list(model.parameters()),
+    "last": lambda model: list((model.head or model.encoder.convs[-1]).parameters()),
+    "biases": lambda model: [p for name, p in model.named_parameters() if name.endswith("bias")],
+    "of a copy": lambda model: list(copy.deepcopy(model).parameters()),
+    "before rebuilding": _rebuild_layers,
+    "layers in a list": _unregister_layers,
+}
+"""Name -> the parameters that the optimizer gets; may change the model."""
 
 
-def _penalized(out: Tensor, y: Tensor, model: RecipeModel, number: int) -> Tensor:
-    """From a fifth of a hundred steps on, a penalty on the first layer."""
+def _penalize_later(out: Tensor, y: Tensor, model: RecipeModel, step: int) -> Tensor:
+    """An L2 penalty on the first layer, from step 20 on."""
     penalty = sum(parameter.square().sum() for parameter in model.encoder.convs[0].parameters())
-    return _usual(out, y) + (0.01 * penalty if number >= 20 else 0.0)
+    return _usual_loss(out, y) + (0.01 * penalty if step >= 20 else 0.0)
 
 
-def _nobody(out: Tensor, y: Tensor, model: RecipeModel, number: int) -> Tensor:
-    """A mask in which there is no example."""
-    mask = torch.zeros(len(y), dtype=torch.bool)
-    return F.cross_entropy(out[mask], y[mask], reduction="sum")
+LOSSES: Final[Mapping[str, Callable[[Tensor, Tensor, RecipeModel, int], Tensor]]] = {
+    "usual": lambda out, y, model, step: _usual_loss(out, y),
+    "times zero": lambda out, y, model, step: 0.0 * _usual_loss(out, y),
+    "empty mask": lambda out, y, model, step: F.cross_entropy(out[y < 0], y[y < 0], reduction="sum"),
+    "negative log-likelihood": lambda out, y, model, step: F.nll_loss(out, y),
+    "penalized later": _penalize_later,
+    "label smoothing": lambda out, y, model, step: F.cross_entropy(out, y, label_smoothing=0.1),
+    "summed": lambda out, y, model, step: _usual_loss(out, y) * len(y),
+}
+"""Name -> the loss that is minimized (output, labels, model, step)."""
 
 
-LOSSES: Final[Mapping[str, _Loss]] = MappingProxyType(
-    {
-        "usual": lambda out, y, model, number: _usual(out, y),
-        "times zero": lambda out, y, model, number: 0.0 * _usual(out, y),
-        "empty mask": _nobody,
-        "negative log-likelihood": lambda out, y, model, number: F.nll_loss(out, y),
-        "penalized later": _penalized,
-        "label smoothing": lambda out, y, model, number: F.cross_entropy(out, y, label_smoothing=0.1),
-        "summed": lambda out, y, model, number: _usual(out, y) * len(y),
-    }
-)
-"""(output, labels, model, step) -> what the training minimizes."""
-
-
-def _scaled_gradient(model: RecipeModel, number: int) -> None:
-    for parameter in model.encoder.convs[0].parameters() if number >= 20 else ():
+def _scale_gradient(model: RecipeModel, step: int) -> None:
+    for parameter in model.encoder.convs[0].parameters() if step >= 20 else ():
         assert parameter.grad is not None
         parameter.grad[::2] *= 3.0
 
 
-def _noisy_gradient(model: RecipeModel, number: int) -> None:
-    for parameter in model.parameters() if number >= 20 else ():
+def _add_gradient_noise(model: RecipeModel, step: int) -> None:
+    for parameter in model.parameters() if step >= 20 else ():
         assert parameter.grad is not None
         parameter.grad += 0.3 * parameter.grad.norm() * torch.randn_like(parameter) / parameter.numel() ** 0.5
 
 
-DISTURBANCES: Final[Mapping[str, Callable[[RecipeModel, int], None]]] = MappingProxyType(
-    {
-        "": lambda model, number: None,
-        "gradient scaled later": _scaled_gradient,
-        "gradient noisy later": _noisy_gradient,
-        "values clipped at 1e-5": lambda model, number: nn.utils.clip_grad_value_(model.parameters(), 1e-5),
-    }
-)
-"""What happens to (model, step) between the backward pass and the update."""
+DISTURBANCES: Final[Mapping[str, Callable[[RecipeModel, int], None]]] = {
+    "": lambda model, step: None,
+    "gradient scaled later": _scale_gradient,
+    "gradient noisy later": _add_gradient_noise,
+    "values clipped at 1e-5": lambda model, step: nn.utils.clip_grad_value_(model.parameters(), 1e-5),
+}
+"""Name -> what happens between backward pass and optimizer step (model, step)."""

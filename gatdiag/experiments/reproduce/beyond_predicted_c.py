@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Final
 
 import pandas as pd
@@ -23,18 +22,16 @@ from gatdiag.run import load
 from gatdiag.watching import watch
 
 EXPERIMENT: Final = Experiment(layers=3, transform="none", epochs=150)
-OPTIMIZERS: Final[Mapping[str, Callable[[Iterable[Parameter]], Optimizer]]] = MappingProxyType(
-    {
-        "SGD": lambda held: SGD(held, lr=0.1),
-        "SGD, weight decay": lambda held: SGD(held, lr=0.1, weight_decay=5e-4),
-        "momentum": lambda held: SGD(held, lr=0.1, momentum=0.9),
-        "momentum, weight decay": lambda held: SGD(held, lr=0.1, momentum=0.9, weight_decay=5e-4),
-        "Nesterov, weight decay": lambda held: SGD(held, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
-        "Adam": lambda held: Adam(held, lr=0.005),
-        "Adam, weight decay": lambda held: Adam(held, lr=0.005, weight_decay=5e-4),
-        "AdamW": lambda held: AdamW(held, lr=0.005, weight_decay=0.01),
-    }
-)
+OPTIMIZERS: Final[Mapping[str, Callable[[Iterable[Parameter]], Optimizer]]] = {
+    "SGD": lambda held: SGD(held, lr=0.1),
+    "SGD, weight decay": lambda held: SGD(held, lr=0.1, weight_decay=5e-4),
+    "momentum": lambda held: SGD(held, lr=0.1, momentum=0.9),
+    "momentum, weight decay": lambda held: SGD(held, lr=0.1, momentum=0.9, weight_decay=5e-4),
+    "Nesterov, weight decay": lambda held: SGD(held, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
+    "Adam": lambda held: Adam(held, lr=0.005),
+    "Adam, weight decay": lambda held: Adam(held, lr=0.005, weight_decay=5e-4),
+    "AdamW": lambda held: AdamW(held, lr=0.005, weight_decay=0.01),
+}
 CONTROL: Final = "SGD, and noise"
 """As SGD, and after each step the weights are moved by noise of 1e-4 of their size, which no optimizer knows of."""
 

@@ -7,7 +7,6 @@ treated in its own way, and training goes on.
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Final
 
 import pandas as pd
@@ -55,16 +54,14 @@ def _begin_anew(model: nn.Module, _graph: Data, seed: int) -> None:
     initialize_(model, "balanced_orthogonal", generator=torch.Generator().manual_seed(seed))
 
 
-TREATMENTS: Final[Mapping[str, Callable[[nn.Module, Data, int], None]]] = MappingProxyType(
-    {
-        "nothing": lambda *_: None,
-        "rebalance": _rebalance,
-        "rebalance relative gradients": _rebalance_gradients,
-        "grow": grow_,
-        "rebalance and grow": _rebalance_and_grow,
-        "balanced weights anew": _begin_anew,
-    }
-)
+TREATMENTS: Final[Mapping[str, Callable[[nn.Module, Data, int], None]]] = {
+    "nothing": lambda *_: None,
+    "rebalance": _rebalance,
+    "rebalance relative gradients": _rebalance_gradients,
+    "grow": grow_,
+    "rebalance and grow": _rebalance_and_grow,
+    "balanced weights anew": _begin_anew,
+}
 """Name -> what is done to the stuck model, in place. The last three change the function it computes."""
 
 

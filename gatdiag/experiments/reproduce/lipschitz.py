@@ -1,7 +1,6 @@
 """The names of "Lipschitz Normalization for Self-Attention Layers": settings of its code, and of trees."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -16,22 +15,24 @@ from gatdiag.summary import role_series
 
 _PAPER: Final = "Dasoulas, Scaman, Virmaux, Lipschitz Normalization for Self-Attention Layers, ICML 2021"
 _SEEDS: Final = (0, 1, 2, 3, 4)
-_TRAINING: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "bias": True,
-        "initialization": "default",
-        "transform": "none",
-        "optimizer": "Adam",
-        "learning_rate": 0.005,
-        "weight_decay": 5e-4,
-        "schedule": "plateau",
-        "epochs": 1000,
-        "stop_below": 0.0,
-    }
-)
-DEEP_GAT: Final[Mapping[str, Any]] = MappingProxyType(
-    {**_TRAINING, "model": "deep-gat", "activation": "elu", "dropout": 0.6, "attention_dropout": 0.3}
-)
+_TRAINING: Final[Mapping[str, Any]] = {
+    "bias": True,
+    "initialization": "default",
+    "transform": "none",
+    "optimizer": "Adam",
+    "learning_rate": 0.005,
+    "weight_decay": 5e-4,
+    "schedule": "plateau",
+    "epochs": 1000,
+    "stop_below": 0.0,
+}
+DEEP_GAT: Final[Mapping[str, Any]] = {
+    **_TRAINING,
+    "model": "deep-gat",
+    "activation": "elu",
+    "dropout": 0.6,
+    "attention_dropout": 0.3,
+}
 _NOTES: Final = (
     "Settings are those of the released scripts: the paper's text was not available to us. They report the test "
     "accuracy of the last epoch (last test accuracy), without selection by validation.",

@@ -1,7 +1,6 @@
 """The names of "Taming Gradient Oversmoothing and Expansion": deep GCNs and GATs, and weight normalization."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -13,16 +12,14 @@ from gatdiag.run import Run
 from gatdiag.summary import layer_series
 
 _PAPER: Final = "Park, Kim, Taming Gradient Oversmoothing and Expansion in Graph Neural Networks, arXiv 2410.04824"
-TRAINING: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "bias": True,
-        "initialization": "default",
-        "optimizer": "Adam",
-        "learning_rate": 1e-3,
-        "epochs": 500,
-        "stop_below": 0.0,
-    }
-)
+TRAINING: Final[Mapping[str, Any]] = {
+    "bias": True,
+    "initialization": "default",
+    "optimizer": "Adam",
+    "learning_rate": 1e-3,
+    "epochs": 500,
+    "stop_below": 0.0,
+}
 _SETTINGS: Final = (
     "The paper's learning rate, optimizer, width, number of epochs and form of the normalization are not known to us. "
     "Here: Adam at torch's default rate of 0.001, width 64, PyG's initial weights with biases; the layer computes with "

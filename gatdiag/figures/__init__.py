@@ -1,17 +1,17 @@
-"""Figures: run -> the papers' figures, each a `Figure`: its facts, `data(...)` and `draw(table, canvas)`.
+"""Figures: run -> the papers' figures, each a `Figure` with its texts, `data(...)` and `draw(table, canvas)`.
 
-    figure           Figure, and what the catalogue of quantities knows of one
+    figure           the Figure class, and lookups in the catalog of quantities
     style            sizes, fonts, palettes; names in plain characters
-    axes             scales and their limits, lines, marks for what cannot be drawn, legends, notes in an empty place
+    axes             scales and limits, lines, marks for values that cannot be drawn, legends, notes
     heat             layer x step heat maps
-    overview         the one picture to look at first
+    overview         the one figure to look at first
     curves, gradients, weight_change, laws, smoothing, accuracy
                      the other figures
     rendering        the registry; a figure -> bytes, files, data
 
-`FIGURES` holds them in reading order; a new figure is one line there. Every figure can be had as data (`table`), and
-drawn on a matplotlib Figure of one's own (`figure.draw(table, matplotlib_figure)`). Nothing here touches pyplot, the
-backend, or settings that stay.
+`FIGURES` lists them in reading order; a new figure is one line there. Every figure is available as data (`table`), and
+can be drawn on a matplotlib Figure of your own (`figure.draw(table, matplotlib_figure)`). Nothing here touches pyplot,
+the backend or global settings.
 """
 
 from gatdiag.figures.axes import not_recorded

@@ -1,4 +1,4 @@
-"""Accuracy (or what other score was logged) against depth, width and tree depth, a line per variant."""
+"""Accuracy (or another logged score) against depth, width and tree depth, one line per variant."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -8,22 +8,23 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
-from gatdiag.figures.axes import legend_below, not_recorded, note, panels, scale_axis
+from gatdiag.figures.axes import add_legend_below, not_recorded, note, panels, scale_axis
 from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, tidy
-from gatdiag.figures.style import MARKERS, Canvas, category, is_wide, plain
+from gatdiag.figures.style import MARKERS, Canvas, category, is_wide, plain_text
 from gatdiag.run import Run
 from gatdiag.summary import accuracies, compare, depth, logged, mean_by, normalization, score_label, width
 
 _WORDS = {"test": "test", "val": "validation", "train": "training"}
-_SPLITS = tuple(_WORDS)  # the best choice first
-_PANELS = {  # panel -> the columns of `gatdiag.summary.compare` it may show, the best choice first
+_SPLITS = tuple(_WORDS)  # preferred first
+_PANELS = {  # panel -> the columns of `gatdiag.summary.compare` it can show, preferred first
     "accuracy": tuple(f"accuracy_{split}" for split in _SPLITS),
     "epochs to best": ("epochs_to_best",),
 }
 _LAST = {"accuracy": tuple(f"last_accuracy_{split}" for split in _SPLITS)}
 _TREES = {"training accuracy": ("best_training_accuracy",)}
 _LINES = (
-    "one line per {}, the mean of its runs with its 95 % interval, or with both runs (dashes) where there are but two."
+    "one line per {}: the mean of its runs with the 95 % confidence interval, or with both runs (dashes) if there are "
+    "only two."
 )
 
 
@@ -32,25 +33,25 @@ def size_table(
     size: str,
     values: Mapping[str, Sequence[str]],
     by: str = "variant",
-    apart: Sequence[str] = (),
+    split_by: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Means over the runs of the same variant and size.
 
     Args:
         table: As from `gatdiag.summary.compare`.
         size: "depth" or "width".
-        values: For each panel the columns it may show, the best choice first; the first that holds values is taken.
+        values: For each panel the columns it can show, preferred first; the first one with values is used.
         by: The column that groups the runs.
-        apart: Columns in which runs of one group may differ; if they do, what they hold is part of the group's name.
+        split_by: Columns by whose values a group is split, and its name extended, where its runs differ in them.
 
     Returns:
-        panel, column, score (what is averaged in the panel "accuracy": accuracy, AUC, ...), variant, size, mean,
+        panel, column, score (shown in the panel "accuracy": accuracy, AUC, ...), variant, size, mean,
         half_width (of the 95 % interval), lowest, highest, runs.
     """
     names = table[by].astype(str)
-    for other in apart:
+    for other in split_by:
         if (table.groupby(by)[other].nunique() > 1).any():
-            names += ", " + table[other].map(lambda held, of=other: held if isinstance(held, str) else f"{of} {held:g}")
+            names += ", " + table[other].map(lambda v, of=other: v if isinstance(v, str) else f"{of} {v:g}")
     table = table.drop(columns="variant", errors="ignore").assign(variant=names, size=table[size])
     known = {panel: [name for name in columns if table[name].notna().any()] for panel, columns in values.items()}
     parts = [
@@ -63,17 +64,17 @@ def size_table(
 
 
 def draw_by_size(axes: Axes, table: pd.DataFrame, order: Sequence[str], *, size: str, value: str) -> list[Artist]:
-    """Draw one panel of `size_table`: a line a variant of `order`, each with its own color, style and marker."""
+    """Draw one panel of `size_table`: one line per variant of `order`, each with its own color, style and marker."""
     most = np.inf if value == "epochs to best" else 1.0 if table["highest"].max() <= 1 else 100.0
     half, mean = table["half_width"].fillna(0.0), table["mean"]
     table = table.assign(low=(mean - half).clip(lower=0.0), high=(mean + half).clip(upper=most))
     drawn = table[["mean", "low", "high", "lowest", "highest"]].to_numpy(np.float64)
-    scale_axis(axes, drawn, log=False, hold=(0.0, 1.05 * float(np.nanmax(drawn))))
+    scale_axis(axes, drawn, log=False, include=(0.0, 1.05 * float(np.nanmax(drawn))))
     entries: list[Artist] = []
     for variant, part in table.groupby("variant", sort=False):
         index = order.index(str(variant))
         style = category(index) | {"marker": MARKERS[index % len(MARKERS)], "markersize": 4, "markeredgewidth": 0}
-        entries += axes.plot(part["size"], part["mean"], label=plain(variant, 28), **style)
+        entries += axes.plot(part["size"], part["mean"], label=plain_text(variant, 28), **style)
         sure = part.dropna(subset=["half_width"])
         if len(sure):
             reach = sure["mean"] - sure["low"], sure["high"] - sure["mean"]
@@ -93,7 +94,7 @@ def draw_by_size(axes: Axes, table: pd.DataFrame, order: Sequence[str], *, size:
 
 def _drawing(values: Mapping[str, Sequence[str]], size: str) -> Callable[[pd.DataFrame, Canvas], None]:
     def drawing(table: pd.DataFrame, figure: Canvas) -> None:
-        """The panels of a `size_table` beside each other, and one legend below them."""
+        """Draw the panels of a `size_table` side by side, with one legend below them."""
         order = list(dict.fromkeys(table["variant"]))
         entries: list[Artist] = []
         for axes, panel in zip(panels(figure, len(values)), values, strict=True):
@@ -104,28 +105,28 @@ def _drawing(values: Mapping[str, Sequence[str]], size: str) -> Callable[[pd.Dat
                 entries += draw_by_size(axes, part, order, size=size, value=value)
             else:
                 note(axes, not_recorded("steps.test_accuracy" if panel == "accuracy" else "steps.val_accuracy"))
-        legend_below(figure, entries)
+        add_legend_below(figure, entries)
 
     return drawing
 
 
 def _data(
-    size: str, values: Mapping[str, Sequence[str]], *apart: str, by: str = "variant"
+    size: str, values: Mapping[str, Sequence[str]], *split_by: str, by: str = "variant"
 ) -> Callable[..., pd.DataFrame]:
     def data(*runs: Run, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
         """Means over the runs of the same variant and size.
 
         Args:
             *runs: The runs.
-            variants: The group of each run by its name, for example its initialization or its normalization. By
-                default its name without numbers; of normalizations the kind of its layers with normalization scales,
-                so that those without parameters (PairNorm, LipschitzNorm) must be named here. Where runs of one group
-                differ in something else (name, width, depth), that is added to its name.
+            variants: Run name -> group, for example its initialization or normalization. By default the run's name
+                without numbers, or the kind of its normalization layers that have parameters: normalizations without
+                any (PairNorm, LipschitzNorm) must be named here. Where runs of one group differ in name, width or
+                depth, that is added to the name of the group.
 
         Returns:
             As `size_table`.
         """
-        return size_table(compare(runs, variants), size, values, by=by, apart=() if variants else apart)
+        return size_table(compare(runs, variants), size, values, by=by, split_by=() if variants else split_by)
 
     return data
 
@@ -133,13 +134,12 @@ def _data(
 def accuracy_by_tree_depth_data(
     *runs: Run, variants: Mapping[str, str] | None = None, tree_depths: Mapping[str, int] | None = None
 ) -> pd.DataFrame:
-    """The best training accuracy, by variant and tree depth; drawn only when asked for by name.
+    """The best training accuracy by variant and tree depth. Drawn only if requested by name.
 
     Args:
         *runs: The runs; those of the same variant and tree depth are averaged.
-        variants: The group of each run by its name, for example its layer type; by default its name without numbers.
-        tree_depths: The tree depth of each run by its name; by default its number of layers less one, as in the
-            benchmark.
+        variants: Run name -> group, for example its layer type; by default the run's name without numbers.
+        tree_depths: Run name -> tree depth; by default the number of layers minus one, as in the benchmark.
 
     Returns:
         As `size_table`; size is the depth of the tree.
@@ -158,54 +158,54 @@ def _comparable(*sizes: Callable[[Run], object]) -> Callable[[Sequence[Run]], bo
 ACCURACY_BY_DEPTH = Figure(
     name="accuracy_by_depth",
     title="Accuracy and speed against depth",
-    shows="Accuracy at the step of the best validation accuracy, and the number of epochs it took, against the number "
-    f"of layers; {_LINES.format('variant')}",
-    reading="A line that falls with depth is a recipe that does not scale to deep networks; one that stays level does. "
-    "The second panel tells whether depth costs training time.",
+    caption="Accuracy at the step of the best validation accuracy, and the number of epochs to get there, against the "
+    f"number of layers; {_LINES.format('variant')}",
+    interpretation="A line that falls with depth is a method that does not scale to deep networks; a level line is "
+    "one that does. The second panel shows whether depth makes training slower.",
     paper=f"{GATS}, figures 6, 7, 9 and 10",
     group="comparison",
     needs=("steps.val_accuracy", "steps.test_accuracy"),
     data=_data("depth", _PANELS, "width"),
-    drawing=_drawing(_PANELS, "layers"),
+    draw_table=_drawing(_PANELS, "layers"),
     height=lambda table, width: 2.2 if is_wide(width) else 3.6,
-    applies=_comparable(depth),
+    applies_to=_comparable(depth),
 )
 ACCURACY_BY_WIDTH = replace(
     ACCURACY_BY_DEPTH,
     name="accuracy_by_width",
     title="Accuracy and speed against width",
-    shows=ACCURACY_BY_DEPTH.shows.replace("the number of layers", "the hidden width"),
-    reading="A recipe that needs width to train at all shows as a line that rises; a balanced one is high from the "
-    "start.",
+    caption=ACCURACY_BY_DEPTH.caption.replace("the number of layers", "the hidden width"),
+    interpretation="A rising line is a method that trains wide networks only; a balanced initialization is high at "
+    "every width.",
     paper=f"{GATS}, figure 6",
     data=_data("width", _PANELS, "depth"),
-    drawing=_drawing(_PANELS, "hidden width"),
-    applies=_comparable(width),
+    draw_table=_drawing(_PANELS, "hidden width"),
+    applies_to=_comparable(width),
 )
 ACCURACY_BY_NORMALIZATION = replace(
     ACCURACY_BY_DEPTH,
     name="accuracy_by_normalization",
     title="Accuracy against depth, by normalization",
-    shows="Accuracy of the last step (not of the best one) against the number of layers; "
+    caption="Accuracy at the last step (not the best one) against the number of layers; "
     f"{_LINES.format('normalization')}",
-    reading="A normalization that makes deep networks trainable keeps its line level where the others fall.",
+    interpretation="The line of a normalization that makes deep networks trainable stays level where the others fall.",
     paper=f"{LIPSCHITZ} (accuracy against depth)",
     needs=("steps.test_accuracy",),
     data=_data("depth", _LAST, "variant", "width", by="normalization"),
-    drawing=_drawing(_LAST, "layers"),
+    draw_table=_drawing(_LAST, "layers"),
     height=lambda table, width: 2.3,
-    applies=_comparable(depth, normalization),
+    applies_to=_comparable(depth, normalization),
 )
 ACCURACY_BY_TREE_DEPTH = replace(
     ACCURACY_BY_NORMALIZATION,
     name="accuracy_by_tree_depth",
     title="Training accuracy against tree depth",
-    shows="On trees whose root must read one leaf: the best training accuracy against the depth of the tree; "
+    caption="On trees whose root must retrieve the value of one leaf: best training accuracy against tree depth; "
     f"{_LINES.format('variant')}",
-    reading="The depth at which a line leaves 1 is how far information still travels through the network.",
+    interpretation="A line drops below 1 at the depth beyond which information no longer reaches the root.",
     paper="Dasoulas et al., ICML 2021 (trees of increasing depth); Alon & Yahav, ICLR 2021",
     needs=("steps.train_accuracy",),
     data=accuracy_by_tree_depth_data,
-    drawing=_drawing(_TREES, "tree depth"),
-    applies=lambda runs: False,  # nothing in a run tells that its graphs are trees: it is drawn when asked for by name
+    draw_table=_drawing(_TREES, "tree depth"),
+    applies_to=lambda runs: False,  # a run does not record that its graphs are trees: drawn only if requested by name
 )

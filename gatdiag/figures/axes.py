@@ -1,8 +1,8 @@
-"""Axes and what stands on them: scales, lines, legends below the figure, notes where nothing was recorded.
+"""Axes: scales and limits, lines, legends below the figure, notes where nothing was recorded.
 
-An early spike or a single infinity must not press the rest of a training into a flat line, and nothing may be dropped
-in silence: what lies beyond the limits, is zero on a logarithmic axis, or is not finite, is marked at the edge. Where
-recording paused, lines end.
+An early spike or a single infinity must not squash the rest of the training into a flat line, and no value is dropped
+silently: values beyond the limits, zeros on a logarithmic axis, NaN and infinities are marked at the edge. Lines break
+where recording paused.
 """
 
 import textwrap
@@ -21,31 +21,31 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from gatdiag.figures.style import BROKEN, Canvas, inches, is_wide, layer_labels, ordered_colors, plain
+from gatdiag.figures.style import BROKEN, Canvas, is_wide, layer_labels, ordered_colors, plain_text, width_inches
 from gatdiag.quantities import QUANTITIES
 from gatdiag.run import Run
 from gatdiag.summary import evenly_spaced
 
-MARKS = {  # what the eye cannot see -> marker, color, words in the legend, height in the axis
+MARKS = {  # why a value cannot be drawn -> marker, color, legend label, height in the axes
     "broken": ("x", BROKEN, "NaN or infinite", 0.97),
     "zero": ("v", "#666666", "exactly 0", 0.02),
     "gradient is zero": ("s", "#666666", "gradient is zero", 0.02),
     "output is zero": ("D", "#666666", "output is zero", 0.02),
-    "above": ("^", "#000000", "beyond the axis", 0.97),
-    "below": ("v", "#000000", "beyond the axis", 0.02),
+    "above": ("^", "#000000", "outside the axis range", 0.97),
+    "below": ("v", "#000000", "outside the axis range", 0.02),
 }
-_MARKED = 30  # marks of a kind on one line
-_LEAST_SPAN = 0.005  # of the values, that a linear axis covers, so that rounding looks level
-_DECADES = 1.5  # by which single values may widen a logarithmic axis
-_DECADES_SHOWN = 2.0  # at least, so that noise does not fill the axis and two powers of ten are named
-_LAID_OUT = 0.75  # of the room that axes have before labels and color bars take their part
+_MARKED = 30  # marks of a kind per line
+_LEAST_SPAN = 0.005  # of the values' size, covered by a linear axis, so that rounding errors look flat
+_DECADES = 1.5  # by which outliers may widen a logarithmic axis
+_DECADES_SHOWN = 2.0  # at least, so that noise does not fill the axis and two powers of ten are labeled
+_LAID_OUT = 0.75  # share of the axes' width that is left once labels and color bars are laid out
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 Floats: TypeAlias = NDArray[np.float64]
-Curve: TypeAlias = tuple[pd.DataFrame, Mapping[str, Any]]  # a line's table and its style, as for `draw_lines`
+Curve: TypeAlias = tuple[pd.DataFrame, Mapping[str, Any]]  # a line's table and style, see `draw_lines`
 
 
 def panels(figure: Canvas, count: int, columns: int = 3) -> list[Axes]:
-    """So many axes: in rows of `columns` where there is room, else below each other."""
+    """`count` axes: in rows of `columns` on a wide figure, else below each other."""
     columns = min(count, columns) if is_wide(figure) else 1
     grid = figure.subplots(-(-count // columns), columns, squeeze=False)
     for axes in grid.flat[count:]:
@@ -53,14 +53,14 @@ def panels(figure: Canvas, count: int, columns: int = 3) -> list[Axes]:
     return list(grid.flat[:count])
 
 
-def scale_axis(axes: Axes, values: ArrayLike, *, log: bool | None = None, hold: Sequence[float] = ()) -> None:
-    """Set scale and robust limits of the vertical axis from all the values that are to be drawn on it.
+def scale_axis(axes: Axes, values: ArrayLike, *, log: bool | None = None, include: Sequence[float] = ()) -> None:
+    """Set the scale and robust limits of the y axis from all the values that will be drawn on it.
 
     Args:
         axes: The axes.
         values: Everything that will be drawn, any shape; NaN, infinities and zeros allowed.
-        log: Logarithmic or not; by default logarithmic if no value is negative and they span two decades.
-        hold: Values that a linear axis must show, so that noise around a constant looks constant.
+        log: Whether the scale is logarithmic; by default if no value is negative and they span two decades.
+        include: Values that a linear axis must show, so that noise around a constant looks constant.
     """
     everything = np.asarray(values, np.float64).ravel()
     finite = everything[np.isfinite(everything)]
@@ -68,24 +68,24 @@ def scale_axis(axes: Axes, values: ArrayLike, *, log: bool | None = None, hold: 
     if log is None:
         log = bool(len(positive) and not (finite < 0).any() and positive.max() > 100 * positive.min())
     if log and len(positive):
-        low, high = _robust(np.log10(positive), _DECADES)
+        low, high = _robust_limits(np.log10(positive), _DECADES)
         axes.set_yscale("log")
         axes.set_ylim(10.0 ** max(low, -320), 10.0 ** min(high, 307))
         axes.yaxis.set_major_locator(LogLocator(numticks=6))
         axes.yaxis.set_major_formatter(FuncFormatter(power_of_ten))
         axes.yaxis.set_minor_locator(NullLocator())
     elif len(finite):
-        low, high = _robust(finite, 0.0)
-        short = max((_LEAST_SPAN * max(abs(low), abs(high)) - (high - low)) / 2, 0.0)
-        held = [low - short, high + short, *hold]
-        margin = 0.04 * (max(held) - min(held)) if hold else 0.0
-        axes.set_ylim(min(held) - margin, max(held) + margin)
+        low, high = _robust_limits(finite, 0.0)
+        widen = max((_LEAST_SPAN * max(abs(low), abs(high)) - (high - low)) / 2, 0.0)
+        limits = [low - widen, high + widen, *include]
+        margin = 0.04 * (max(limits) - min(limits)) if include else 0.0
+        axes.set_ylim(min(limits) - margin, max(limits) + margin)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
 
 
 def power_of_ten(value: float, _position: int | None = None) -> str:
-    """A tick of a logarithmic axis in plain characters: mathtext would take most of a figure's time.
+    """Tick label of a logarithmic axis in plain characters: rendering mathtext would dominate the drawing time.
 
     Example:
         >>> power_of_ten(1e-12), power_of_ten(1000.0)
@@ -98,8 +98,8 @@ def power_of_ten(value: float, _position: int | None = None) -> str:
     return power if mantissa == "1" else f"{mantissa}\N{MULTIPLICATION SIGN}{power}"
 
 
-def _robust(values: Floats, slack: float) -> tuple[float, float]:
-    """Limits that hold nearly all values; the outermost too, unless they would press the rest together."""
+def _robust_limits(values: Floats, slack: float) -> tuple[float, float]:
+    """Limits that contain nearly all values; the extremes too, unless they would squash the rest."""
     low, high = (float(q) for q in np.percentile(values, [1, 99]))
     room = max(high - low, 1e-9 * max(abs(low), abs(high))) or 1.0
     lowest, highest = float(values.min()), float(values.max())
@@ -110,34 +110,34 @@ def _robust(values: Floats, slack: float) -> tuple[float, float]:
 
 
 def draw_lines(
-    axes: Axes, curves: Sequence[Curve], *, x: str = "step", log: bool | None = None, hold: Sequence[float] = ()
+    axes: Axes, curves: Sequence[Curve], *, x: str = "step", log: bool | None = None, include: Sequence[float] = ()
 ) -> list[Line2D]:
-    """Draw lines on one axis, with one scale and limits that suit all of them together.
+    """Draw lines on one axes, with a scale and limits computed from all of them together.
 
     Args:
         axes: The axes.
-        curves: For each line its style, as matplotlib takes it, and its table: `x` and value; if there are such
-            columns, low and high (shaded behind it), stretch (where it changes, recording paused and the line ends)
-            and undefined (as for `mark_hidden`).
-        x: The column of the places of its points.
+        curves: For each line its table and its matplotlib style. The table has the columns `x` and value, and
+            optionally low and high (shaded behind the line), stretch (recording paused, and the line breaks, where it
+            changes) and undefined (as for `mark_hidden`).
+        x: The column of the x values.
         log: As for `scale_axis`.
-        hold: As for `scale_axis`.
+        include: As for `scale_axis`.
 
     Returns:
-        The legend's entries: the lines with a label, then the marks that were needed.
+        Legend handles: the labeled lines, then the marks that were needed.
     """
     drawn = [table[name] for table, _ in curves for name in ("value", "low", "high") if name in table.columns]
-    scale_axis(axes, pd.concat(drawn) if drawn else [], log=log, hold=hold)
+    scale_axis(axes, pd.concat(drawn) if drawn else [], log=log, include=include)
     handles, needed = list[Line2D](), set[str]()
     for table, style in curves:
         places, values = (table[name].to_numpy(np.float64) for name in (x, "value"))
         seen = np.isfinite(values) & ((values > 0) | (axes.get_yscale() != "log"))
         cuts = np.flatnonzero(np.diff(table["stretch"])) + 1 if "stretch" in table.columns else np.empty(0, np.int64)
         at, shown = np.insert(places, cuts, places[cuts]), np.insert(np.where(seen, values, np.nan), cuts, np.nan)
-        (artist,) = axes.plot(at, shown, **{"label": "_line", **_dots(shown), **style})
+        (artist,) = axes.plot(at, shown, **{"label": "_line", **_dot_style(shown), **style})
         if "low" in table.columns:
             low, high = (np.clip(table[name].to_numpy(np.float64), *axes.get_ylim()) for name in ("low", "high"))
-            if _is_wide_band(axes, low, high):
+            if _is_visible_band(axes, low, high):
                 edges = np.insert(low, cuts, np.nan), np.insert(high, cuts, np.nan)
                 axes.fill_between(at, *edges, None, color=artist.get_color(), alpha=0.18, linewidth=0, zorder=1.5)
         needed |= mark_hidden(axes, places, values, table.get("undefined"))
@@ -146,16 +146,16 @@ def draw_lines(
     return handles + mark_handles(needed)
 
 
-def _is_wide_band(axes: Axes, low: Floats, high: Floats) -> bool:
-    """True if a band between two lines could be seen."""
+def _is_visible_band(axes: Axes, low: Floats, high: Floats) -> bool:
+    """Whether the band between two lines is thick enough to be seen."""
     bottom, top = axes.get_ylim()
     if axes.get_yscale() == "log":
         low, high, bottom, top = np.log(low), np.log(high), np.log(bottom), np.log(top)
     return bool((high - low > 0.002 * (top - bottom)).any())
 
 
-def _dots(shown: Floats) -> dict[str, Any]:
-    """A dot on points without a neighbor to draw a line to."""
+def _dot_style(shown: Floats) -> dict[str, Any]:
+    """Dots on isolated points, which have no neighbor to draw a line to."""
     known = np.isfinite(shown)
     beside = np.pad(known, 1)
     alone = known & ~beside[:-2] & ~beside[2:]
@@ -163,13 +163,13 @@ def _dots(shown: Floats) -> dict[str, Any]:
 
 
 def mark_hidden(axes: Axes, x: NDArray[Any], y: Floats, undefined: Sequence[str] | pd.Series | None = None) -> set[str]:
-    """Mark the values of one line that its axis cannot show, at its edge; call after `scale_axis`.
+    """Mark, at the edge of the axes, the values of one line that cannot be drawn. Call after `scale_axis`.
 
     Args:
         axes: The axes.
-        x: Where the values are.
-        y: The values.
-        undefined: For each value a key of `MARKS` if it is NaN for a reason that is known (0 / 0), else "".
+        x: The x values.
+        y: The y values.
+        undefined: For each value a key of `MARKS` if it is NaN for a known reason (0 / 0), else "".
 
     Returns:
         The keys of `MARKS` that were needed.
@@ -194,7 +194,7 @@ def mark_hidden(axes: Axes, x: NDArray[Any], y: Floats, undefined: Sequence[str]
 
 
 def mark_handles(cases: set[str]) -> list[Line2D]:
-    """Legend entries for the marks that were needed."""
+    """Legend handles of the marks that were needed."""
     return [
         Line2D([], [], linestyle="none", marker=marker, color=color, markersize=3.5, label=label)
         for case, (marker, color, label, _) in MARKS.items()
@@ -202,29 +202,29 @@ def mark_handles(cases: set[str]) -> list[Line2D]:
     ]
 
 
-_ALL_STEPS: ContextVar[tuple[int, ...]] = ContextVar("all steps", default=())
+_STEP_RANGE: ContextVar[tuple[int, ...]] = ContextVar("step range", default=())
 
 
 @contextmanager
-def all_steps(run: Run) -> Iterator[None]:
-    """Within, each axis of steps is as long as the run, whatever of it a figure shows: figures can be compared."""
+def full_step_range(run: Run) -> Iterator[None]:
+    """In this context every step axis covers the whole run, so that its figures can be compared."""
     steps = run.steps["step"]
-    token = _ALL_STEPS.set((int(steps.iloc[0]), int(steps.iloc[-1])) if len(steps) else ())
+    token = _STEP_RANGE.set((int(steps.iloc[0]), int(steps.iloc[-1])) if len(steps) else ())
     try:
         yield
     finally:
-        _ALL_STEPS.reset(token)
+        _STEP_RANGE.reset(token)
 
 
 def step_axis(axes: Axes, steps: ArrayLike, *, room: float | None = None, label: bool = True) -> None:
-    """The axis of steps, from the first to the last and some room (by default 1 % of their distance) to both sides."""
-    values = np.append(np.asarray(steps, np.float64), _ALL_STEPS.get())
+    """Set up the x axis of steps, with some room (by default 1 % of the range) on both sides."""
+    values = np.append(np.asarray(steps, np.float64), _STEP_RANGE.get())
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
     if room is None:
         room = 0.01 * (high - low) if high > low else 0.5
     axes.set_xlim(low - room, high + room)
     page = axes.get_figure(root=False)
-    width = _LAID_OUT * axes.get_position().width * inches(page) if page is not None else 1.0
+    width = _LAID_OUT * axes.get_position().width * width_inches(page) if page is not None else 1.0
     fit = int(width / (0.06 * (len(f"{high:.0f}") + 2)))  # inches of a label
     axes.xaxis.set_major_locator(MaxNLocator(min(max(fit, 1), 5), integer=True, min_n_ticks=1))
     if label:
@@ -232,54 +232,54 @@ def step_axis(axes: Axes, steps: ArrayLike, *, room: float | None = None, label:
 
 
 def layer_axis(axes: Axes, names: Sequence[str], *, axis: str = "x", limit: int = 12, letters: int = 40) -> None:
-    """The axis of layers, at 0, 1, ...: labeled by name, at most about `limit` of them.
+    """Set up an axis of layers at 0, 1, ..., with about `limit` labels at most.
 
-    Names stand upright where more than so many letters would have to stand side by side.
+    Labels of an x axis are rotated if they have more than `letters` letters together.
     """
-    places, labels, pattern = _shown_layers(names, limit)
+    places, labels, pattern = _layer_ticks(names, limit)
     axes.set(**{f"{axis}ticks": places, f"{axis}ticklabels": labels})
     axes.set(**{f"{axis}label": f"layer ({pattern})" if pattern else "layer"})
-    if axis == "x" and _upright(labels, letters):
+    if axis == "x" and _is_rotated(labels, letters):
         axes.tick_params(axis="x", labelrotation=90)
 
 
-def layer_room(table: pd.DataFrame, letters: int = 40) -> float:
-    """How many inches more a panel needs because the names of its layers stand upright below it."""
-    labels = _shown_layers(layer_names(table), 12)[1] if len(table) else []
-    return 0.055 * max(map(len, labels)) if labels and _upright(labels, letters) else 0.0
+def layer_label_height(table: pd.DataFrame, letters: int = 40) -> float:
+    """The extra height in inches of a panel whose layer names are rotated."""
+    labels = _layer_ticks(layer_names(table), 12)[1] if len(table) else []
+    return 0.055 * max(map(len, labels)) if labels and _is_rotated(labels, letters) else 0.0
 
 
-def _shown_layers(names: Sequence[str], limit: int) -> tuple[range, list[str], str]:
+def _layer_ticks(names: Sequence[str], limit: int) -> tuple[range, list[str], str]:
     labels, pattern = layer_labels(names, 12)
     places = range(0, len(names), max(-(-len(names) // limit), 1))
     return places, [labels[place] for place in places], pattern
 
 
-def _upright(labels: Sequence[str], letters: int) -> bool:
+def _is_rotated(labels: Sequence[str], letters: int) -> bool:
     return max(map(len, labels), default=0) * len(labels) > letters
 
 
 def layer_names(table: pd.DataFrame) -> list[str]:
-    """All layers of the run, in order, whether they have rows or not."""
+    """All layers of the run, in order, with or without rows."""
     return [str(name) for name in table["layer"].cat.categories]
 
 
 def layer_lines(table: pd.DataFrame, width: float) -> list[Curve]:
-    """A line for each layer of a thinned table, colored dark to light by depth."""
+    """One line per layer of a thinned table, colored dark to light by depth."""
     parts = [part for _, part in table.groupby("layer", observed=True, sort=True)]
     colors = ordered_colors(len(parts))
     return [(part, {"color": color, "linewidth": width}) for part, color in zip(parts, colors, strict=True)]
 
 
-def layer_bar(figure: Canvas, axes: Sequence[Axes], table: pd.DataFrame) -> None:
-    """A color bar beside the axes that says which layer each line of a table is, in place of a long legend."""
+def add_layer_bar(figure: Canvas, axes: Sequence[Axes], table: pd.DataFrame) -> None:
+    """Add a color bar that identifies the layer of each line, in place of a long legend."""
     labels, pattern = layer_labels(layer_names(table), 14)
     drawn = np.unique(table["layer"].cat.codes)
-    ordered_bar(figure, axes, [labels[place] for place in drawn], f"layer ({pattern})" if pattern else "layer")
+    add_color_key(figure, axes, [labels[place] for place in drawn], f"layer ({pattern})" if pattern else "layer")
 
 
-def ordered_bar(figure: Canvas, axes: Sequence[Axes], labels: Sequence[str], title: str) -> None:
-    """A color bar that says what each of the ordered colors stands for."""
+def add_color_key(figure: Canvas, axes: Sequence[Axes], labels: Sequence[str], title: str) -> None:
+    """Add a color bar that labels each of the ordered colors."""
     count = len(labels)
     norm = BoundaryNorm(np.arange(count + 1) - 0.5, count) if count > 1 else Normalize(-0.5, 0.5)
     places = [one.get_position() for one in axes]
@@ -295,15 +295,15 @@ def ordered_bar(figure: Canvas, axes: Sequence[Axes], labels: Sequence[str], tit
     bar.outline.set_linewidth(0.4)
 
 
-def legend_below(figure: Canvas, handles: Iterable[Artist]) -> None:
-    """Show the handles, each label once and marks of what cannot be seen last; nothing if there are none."""
-    marks = {words for _, _, words, _ in MARKS.values()}
+def add_legend_below(figure: Canvas, handles: Iterable[Artist]) -> None:
+    """Add a legend below the figure, if there are handles: each label once, the marks of `MARKS` last."""
+    marks = {label for _, _, label, _ in MARKS.values()}
     entries: dict[str, Artist] = {}
     for handle in sorted(handles, key=lambda handle: handle.get_label() in marks):
         entries.setdefault(str(handle.get_label()), handle)
     if entries:
         widest = max(map(len, entries)) * 0.053 + 0.5  # inches
-        columns = max(1, min(len(entries), int(inches(figure) / widest)))
+        columns = max(1, min(len(entries), int(width_inches(figure) / widest)))
         figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
 
 
@@ -312,7 +312,7 @@ _MEASURED = {f"{quantity.table}.{quantity.name}" for quantity in QUANTITIES}
 
 
 def not_recorded(*columns: str) -> str:
-    """Says what is missing and how to record it the next time; columns are written "table.column".
+    """A text about missing columns, written "table.column", and how to record them.
 
     Example:
         >>> not_recorded("layers.mu")
@@ -323,7 +323,7 @@ def not_recorded(*columns: str) -> str:
         table, name = column.split(".", 1)
         laws = "no conservation law was found or recorded in this run"
         how = laws if table == "neurons" else "record it with metrics=[{}]"
-        advice.setdefault(how if column in _MEASURED else "give it to recorder.log", []).append(name)
+        advice.setdefault(how if column in _MEASURED else "log it with recorder.log", []).append(name)
     return "; ".join(
         f"not recorded: {', '.join(names)}; " + how.format(", ".join(f'"{name}"' for name in names))
         for how, names in advice.items()
@@ -331,25 +331,25 @@ def not_recorded(*columns: str) -> str:
 
 
 def note(place: Axes | Canvas, text: str) -> None:
-    """Write a note in the middle of an axis or a figure, wrapped to its width, with nothing else drawn there."""
+    """Write a wrapped note in the middle of empty axes, which are hidden, or of an empty figure."""
     if isinstance(place, Axes):
         place.set_axis_off()
-        width = place.get_position().width * inches(place.get_figure())  # type: ignore[arg-type]
-        words = place.text(0.5, 0.5, _wrapped(plain(text, 300), width), transform=place.transAxes, **_NOTE)
+        width = place.get_position().width * width_inches(place.get_figure())  # type: ignore[arg-type]
+        words = place.text(0.5, 0.5, _wrap(plain_text(text, 300), width), transform=place.transAxes, **_NOTE)
         words.set_in_layout(False)
     else:
-        place.text(0.5, 0.5, _wrapped(plain(text, 300), inches(place)), **_NOTE)
+        place.text(0.5, 0.5, _wrap(plain_text(text, 300), width_inches(place)), **_NOTE)
 
 
-def note_panels(figure: Canvas, absent: Mapping[str, Axes]) -> None:
-    """Where panels are too small for a whole note: two words in each, and below the figure what to record."""
+def note_missing_panels(figure: Canvas, absent: Mapping[str, Axes]) -> None:
+    """Write a short note in each empty panel, and below the figure how to record what is missing."""
     for axes in absent.values():
         note(axes, "not recorded")
     if absent:
-        words = _wrapped(not_recorded(*absent), inches(figure))
+        words = _wrap(not_recorded(*absent), width_inches(figure))
         figure.supxlabel(words, color=_NOTE["color"], style=_NOTE["style"], size="medium")
 
 
-def _wrapped(text: str, width: float) -> str:
+def _wrap(text: str, width: float) -> str:
     letters = max(int(width / 0.062), 9)
     return "\n".join(textwrap.wrap(text, letters, break_long_words=max(map(len, text.split())) > 60))

@@ -1,4 +1,4 @@
-"""Loss, scores and gradient norm over training: of one run, and of several on top of each other."""
+"""Learning curves: loss, scores and gradient norm of one run, and loss and score of several runs compared."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 
-from gatdiag.figures.axes import draw_lines, legend_below, not_recorded, note, panels, step_axis
-from gatdiag.figures.figure import Figure, equations, symbol, tidy
-from gatdiag.figures.style import Canvas, category, is_wide, plain
+from gatdiag.figures.axes import add_legend_below, draw_lines, not_recorded, note, panels, step_axis
+from gatdiag.figures.figure import Figure, axis_label, equations, tidy
+from gatdiag.figures.style import Canvas, category, is_wide, plain_text
 from gatdiag.run import Run
 from gatdiag.summary import (
     accuracies,
@@ -28,19 +28,22 @@ from gatdiag.summary import (
 )
 
 _LIMIT = 6  # lines in a panel
-_KINDS = 4  # of scores, a panel each
-_POINTS = 150  # of a line that stands for several runs
-_SPREAD = {"value": 0.5, "low": 0.0, "high": 1.0}  # of it: the share of the runs below
-_SPLITS = {"val": "validation", "train": "training", "test": "test"}  # of which the first that any run has is compared
-_OTHERS = {"loss": "steps.loss", symbol("steps.gradient_norm"): "steps.gradient_norm"}  # than scores: panel -> column
+_KINDS = 4  # kinds of scores, one panel each
+_POINTS = 150  # on a line that summarizes several runs
+_SPREAD = {"value": 0.5, "low": 0.0, "high": 1.0}  # column of that line -> quantile over the runs
+_SPLITS = {"val": "validation", "train": "training", "test": "test"}  # preferred first
+_OTHERS = {
+    "loss": "steps.loss",
+    axis_label("steps.gradient_norm"): "steps.gradient_norm",
+}  # than scores: panel -> column
 
 
 def training_curves_data(run: Run) -> pd.DataFrame:
-    """Every logged loss and score, and the gradient norm, each thinned so that spikes stay.
+    """Every logged loss and score, and the gradient norm, each thinned so that spikes stay visible.
 
     Returns:
-        panel ("loss", the kind of score such as "accuracy" or "AUC", "gradient norm"), name, step, value, low, high,
-        stretch (of uninterrupted recording), best_step (null if no metric chose one).
+        panel ("loss", "gradient norm" or the kind of score, such as "accuracy" or "AUC"), name, step, value, low, high,
+        stretch (of uninterrupted recording), best_step (null if `watch` got no `best=`).
     """
     losses = [name for name in run.logged if "loss" in name.lower()]
     loss, gradient = _OTHERS
@@ -59,21 +62,21 @@ def training_curves_data(run: Run) -> pd.DataFrame:
 
 
 def _gradients(run: Run) -> list[str]:
-    """The gradient norm, and the one before clipping where the two differ."""
+    """The columns of the gradient norm; that before clipping only if it differs."""
     after, before = "gradient_norm", "gradient_norm_before_clipping"
     clipped = is_recorded(run, "steps", before) and not run.steps[before].equals(run.steps[after])
     return [column for column in (after, *([before] if clipped else [])) if is_recorded(run, "steps", column)]
 
 
 def _panels(table: pd.DataFrame) -> dict[str, str]:
-    """Panel -> the column that is missing where it has no row."""
+    """Panel -> the column to record if the panel is empty."""
     loss, gradient = _OTHERS
     kinds = [kind for kind in dict.fromkeys(table["panel"]) if kind not in _OTHERS] or ["accuracy"]
     return {loss: _OTHERS[loss], **dict.fromkeys(kinds, "steps.val_accuracy"), gradient: _OTHERS[gradient]}
 
 
-def training_curves_draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """One panel per kind of curve."""
+def draw_training_curves(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw one panel per kind of curve."""
     kinds = _panels(table)
     for axes, (panel, column) in zip(panels(figure, len(kinds)), kinds.items(), strict=True):
         part = table[table["panel"] == panel]
@@ -81,13 +84,13 @@ def training_curves_draw(table: pd.DataFrame, figure: Canvas) -> None:
             note(axes, not_recorded(column))
             continue
         curves = [
-            (curve, {**category(index), "label": plain(name, 28)})
+            (curve, {**category(index), "label": plain_text(name, 28)})
             for index, (name, curve) in enumerate(part.groupby("name", sort=False))
         ]
         is_score = panel not in _OTHERS
-        share = (0.0, 1.0) if part["value"].max() <= 1 else ()  # and not a percentage
-        hold = share if is_score else (0.0,) if panel != "loss" else ()
-        axes.legend(handles=draw_lines(axes, curves, log=False if is_score else None, hold=hold))
+        share = (0.0, 1.0) if part["value"].max() <= 1 else ()  # not a percentage
+        include = share if is_score else (0.0,) if panel != "loss" else ()
+        axes.legend(handles=draw_lines(axes, curves, log=False if is_score else None, include=include))
         best = table["best_step"].iloc[0]
         if pd.notna(best) and is_score:
             axes.axvline(float(best), color="#888888", linewidth=0.7, linestyle=":", zorder=1)
@@ -102,30 +105,30 @@ def _height(table: pd.DataFrame, width: float) -> float:
 
 TRAINING_CURVES = Figure(
     name="training_curves",
-    title="Loss, accuracy and gradient over training",
-    shows="Every logged loss by step, every logged score (accuracy, AUC, F1, ...) in a panel of its kind, the best "
-    "step (dotted), and the norm of the gradient of all parameters together.",
-    reading="A loss that stays where it began, with a gradient that is small from the start, is a network that does "
-    "not train. A gradient that falls together with the loss is a network that has finished.",
+    title="Learning curves: loss, scores and gradient norm",
+    caption="Every logged loss, every logged score (accuracy, AUC, F1, ...) with the best step (dotted), and the norm "
+    "of the gradient of all parameters together.",
+    interpretation="If the loss stays where it started and the gradient norm is small from the start, the network "
+    "does not train. If both fall together, training has converged.",
     equation=equations("steps.gradient_norm"),
     paper="",
     group="training",
     needs=tuple(_OTHERS.values()),
     data=training_curves_data,
-    drawing=training_curves_draw,
+    draw_table=draw_training_curves,
     height=_height,
 )
 
 
 def compared_curves_data(*runs: Run) -> pd.DataFrame:
-    """The loss of each run, and the score it is judged by, thinned so that spikes stay.
+    """The loss and one score of each run, thinned so that spikes stay visible.
 
     Args:
-        *runs: The runs. Of scores those of validation data are shown, else of training, else of test data: the first
-            split that any run has.
+        *runs: The runs. The score is that of validation data, else of training data, else of test data: the first
+            split that any run has logged.
 
     Returns:
-        quantity, run (its place among the runs), label, step, value, low, high, stretch (of uninterrupted recording).
+        quantity, run (its index), label, step, value, low, high, stretch (of uninterrupted recording).
     """
     parts = [
         thin(values).assign(quantity=quantity, run=place, label=runs[place].name)
@@ -135,7 +138,7 @@ def compared_curves_data(*runs: Run) -> pd.DataFrame:
 
 
 def _compared(runs: Sequence[Run]) -> Iterator[tuple[int, str, pd.Series]]:
-    """Place of a run, name of a panel, and what the run logged of it."""
+    """Index of a run, name of a panel, and the logged values."""
     split = next((split for split in _SPLITS if any(split in accuracies(run) for run in runs)), "")
     for place, run in enumerate(runs):
         loss, known = loss_name(run), accuracies(run)
@@ -145,33 +148,33 @@ def _compared(runs: Sequence[Run]) -> Iterator[tuple[int, str, pd.Series]]:
             yield place, f"{_SPLITS[split]} {score_kind(run)}", logged(run, known[split])
 
 
-def compared_curves_draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """A panel a scalar, a line a run."""
+def draw_compared_curves(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw one panel per scalar, with one line per run."""
     parts = list(table.groupby("quantity", sort=False))
     entries: list[Artist] = []
     for axes, (quantity, part) in zip(panels(figure, len(parts), len(parts)), parts, strict=True):
         curves = [
-            (curve, {**category(int(str(place))), "label": plain(curve["label"].iloc[0], 48)})
+            (curve, {**category(int(str(place))), "label": plain_text(curve["label"].iloc[0], 48)})
             for place, curve in part.groupby("run", sort=True)
         ]
         share = score(str(quantity)) is not None and part["value"].max() <= 1
-        entries += draw_lines(axes, curves, log=False if share else None, hold=(0.0, 1.0) if share else ())
-        axes.set_ylabel(plain(quantity, 30))
+        entries += draw_lines(axes, curves, log=False if share else None, include=(0.0, 1.0) if share else ())
+        axes.set_ylabel(plain_text(quantity, 30))
         step_axis(axes, part["step"])
-    legend_below(figure, entries)
+    add_legend_below(figure, entries)
 
 
 COMPARED_CURVES = Figure(
     name="compared_curves",
-    title="Loss and accuracy of several runs",
-    shows="The training loss, and an accuracy where one was logged, of each run.",
-    reading="A run whose loss stays level while another's falls does not train. Where losses are alike and accuracies "
-    "differ, it is generalization that differs and not training.",
+    title="Learning curves of all runs",
+    caption="The training loss of each run, and its accuracy (or another score) if one was logged.",
+    interpretation="A run whose loss stays level while that of another falls does not train. If losses agree and "
+    "accuracies differ, the runs differ in generalization, not in training.",
     paper="Dasoulas et al., ICML 2021 (convergence)",
     group="comparison",
     needs=("steps.loss",),
     data=compared_curves_data,
-    drawing=compared_curves_draw,
+    draw_table=draw_compared_curves,
     height=lambda table, width: (
         (2.0 if is_wide(width) else 1.6 * max(table["quantity"].nunique(), 1))
         + 0.13 * -(-table["run"].nunique() // (4 if is_wide(width) else 2))
@@ -180,16 +183,16 @@ COMPARED_CURVES = Figure(
 
 
 def spread_curves_data(*runs: Run, groups: Sequence[str] | None = None) -> pd.DataFrame:
-    """Loss and score, a line a group: the median of its runs (seeds, say), with the lowest and the highest of them.
+    """Loss and score of each group of runs, such as seeds: their median, minimum and maximum.
 
     Args:
         *runs: The runs.
-        groups: The group of each run, in their order; by default its name without numbers.
+        groups: The group of each run, in order; by default its name without numbers.
 
     Returns:
-        quantity, run (the place of the group), label (of the group), step, value, low, high, stretch. Of runs that
-        recorded other steps, those close to each other are taken together. NaN counts as more than any number: value
-        is NaN where it is NaN in half of the runs, and high where it is NaN in one.
+        quantity, run (index of the group), label (of the group), step, value, low, high, stretch. Where runs recorded
+        different steps, nearby steps are pooled. NaN counts as greater than any number: value is NaN where half of the
+        runs are NaN, and high where one is.
     """
     labels = [default_variant(run.name) for run in runs] if groups is None else [*groups]
     parts = [
@@ -213,11 +216,12 @@ def spread_curves_data(*runs: Run, groups: Sequence[str] | None = None) -> pd.Da
 SPREAD_CURVES = replace(
     COMPARED_CURVES,
     name="spread_curves",
-    title="Loss and accuracy, with their spread",
-    shows="The training loss, and an accuracy where one was logged: the median of the runs of each group, such as "
-    "the seeds of a training, shaded from the lowest of them to the highest. A line ends where half of them are NaN.",
-    reading="Where the shaded bands of two groups do not touch, no run of the one does as well as any of the other.",
+    title="Learning curves, with their spread over runs",
+    caption="The training loss, and the accuracy (or another score) if one was logged: the median over the runs of "
+    "each group, for example over seeds, shaded from minimum to maximum. A line ends where half of the runs are NaN.",
+    interpretation="Where the shaded bands of two groups do not overlap, every run of one group is better than all "
+    "runs of the other.",
     paper="",
     data=spread_curves_data,
-    applies=lambda runs: False,  # drawn when asked for by name
+    applies_to=lambda runs: False,  # drawn only if requested by name
 )

@@ -1,4 +1,4 @@
-"""Gradients by layer: relative norms beside the training curve, of chosen layers, and run beside run."""
+"""Gradients by layer: relative norms with the loss, of chosen layers, and of several runs side by side."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,19 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from gatdiag.figures.axes import draw_lines, layer_bar, layer_lines, legend_below, not_recorded, note, panels, step_axis
-from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, equations, symbol, tidy
-from gatdiag.figures.heat import heat_bar, heat_legend, heat_map, heat_table, shared_limits
-from gatdiag.figures.style import ROLE_STYLES, Canvas, is_wide, plain
+from gatdiag.figures.axes import (
+    add_layer_bar,
+    add_legend_below,
+    draw_lines,
+    layer_lines,
+    not_recorded,
+    note,
+    panels,
+    step_axis,
+)
+from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, axis_label, equations, tidy
+from gatdiag.figures.heat import add_heat_bar, color_limits, draw_heat_map, heat_legend, heat_table
+from gatdiag.figures.style import ROLE_STYLES, Canvas, is_wide, plain_text
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import (
@@ -29,10 +38,10 @@ _NORM = "parameters.gradient_norm"
 
 
 def gradient_norms_data(run: Run) -> pd.DataFrame:
-    """The loss, and the relative gradient norms of at most ten layers, thinned so that spikes stay.
+    """The loss, and the relative gradient norms of at most ten layers, thinned so that spikes stay visible.
 
     Returns:
-        quantity ("loss" or the parameters' role), step, layer (null for the loss), value, low, high, stretch (of
+        quantity ("loss" or the role of the parameters), step, layer (null for the loss), value, low, high, stretch (of
         uninterrupted recording).
     """
     parts = []
@@ -45,8 +54,8 @@ def gradient_norms_data(run: Run) -> pd.DataFrame:
     return tidy(parts, "quantity", "step", "layer", "value", "low", "high", "stretch")
 
 
-def gradient_norms_draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """The loss, then a panel a role with a line a layer."""
+def draw_gradient_norms(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw the loss, and one panel per role with one line per layer."""
     roles = [role for role in ROLE_STYLES if role == FEATURE or (table["quantity"] == role).any()]
     marks: list[Line2D] = []
     for axes, quantity in zip(panels(figure, 1 + len(roles)), ("loss", *roles), strict=True):
@@ -59,35 +68,35 @@ def gradient_norms_draw(table: pd.DataFrame, figure: Canvas) -> None:
             step_axis(axes, table["step"])
         else:
             marks += draw_lines(axes, layer_lines(part, 0.9), log=True)
-            axes.set_ylabel(f"{symbol(_RELATIVE)}, {quantity}s")
+            axes.set_ylabel(f"{axis_label(_RELATIVE)}, {quantity}s")
             step_axis(axes, table["step"])
-            layer_bar(figure, [axes], part)
-    legend_below(figure, marks)
+            add_layer_bar(figure, [axes], part)
+    add_legend_below(figure, marks)
 
 
 GRADIENT_NORMS = Figure(
     name="gradient_norms",
-    title="Relative gradient norms by layer, and the training curve",
-    shows="The training loss, and for evenly chosen layers the gradient norm relative to the weight norm: of the "
-    "feature weights, and of the attention vectors where the network has them.",
-    reading="Lines that run together are layers that train at the same pace. Layers whose line lies decades below the "
-    "others hardly train; where the whole bundle is low while the loss is high, the network is stuck.",
+    title="Relative gradient norms by layer, and the loss",
+    caption="The training loss, and for up to ten evenly spaced layers the gradient norm divided by the weight norm, "
+    "of the feature weights and, if the network has any, of the attention vectors.",
+    interpretation="Layers whose lines are close together learn at the same rate. Layers orders of magnitude below "
+    "the others hardly train. If all lines are low while the loss is high, the network is stuck.",
     equation=equations(_RELATIVE),
     paper=f"{GATS}, figures 3b, 4b and 12",
     group="gradients",
     needs=("steps.loss", _RELATIVE),
     data=gradient_norms_data,
-    drawing=gradient_norms_draw,
+    draw_table=draw_gradient_norms,
     height=lambda table, width: 2.1 if is_wide(width) else 1.6 * (2 + (table["quantity"] == ATTENTION).any()),
 )
 
 
 def chosen_layers_data(run: Run, layers: Sequence[str] | None = None) -> pd.DataFrame:
-    """Relative gradient norms of a few layers, thinned so that spikes stay.
+    """Relative gradient norms of a few layers, thinned so that spikes stay visible.
 
     Args:
         run: The run.
-        layers: Their names; by default the first, the middle and the last with feature weights.
+        layers: Names of the layers; by default the first, the middle and the last with feature weights.
 
     Returns:
         role, step, layer, value, low, high, stretch (of uninterrupted recording).
@@ -104,8 +113,8 @@ def chosen_layers_data(run: Run, layers: Sequence[str] | None = None) -> pd.Data
     return tidy(parts, "role", "step", "layer", "value", "low", "high", "stretch")
 
 
-def chosen_layers_draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """A panel a layer: feature weights on the left axis, attention vectors on the right one."""
+def draw_chosen_layers(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw one panel per layer: feature weights on the left axis, attention vectors on the right one."""
     layers = list(table.groupby("layer", observed=True, sort=True))
     shown: list[Line2D] = []
     for panel, (layer, part) in zip(panels(figure, len(layers), len(layers)), layers, strict=True):
@@ -117,41 +126,41 @@ def chosen_layers_draw(table: pd.DataFrame, figure: Canvas) -> None:
             if role == ATTENTION:
                 axes.spines["right"].set_visible(True)
                 axes.grid(False)
-        panel.set_title(plain(f"layer {layer}"), loc="left")
+        panel.set_title(plain_text(f"layer {layer}"), loc="left")
         step_axis(panel, table["step"])
-    legend_below(figure, shown)
+    add_legend_below(figure, shown)
 
 
 CHOSEN_LAYERS = Figure(
     name="chosen_layers",
-    title="Relative gradient norms of feature weights and attention vectors",
-    shows="For the first, a middle and the last layer: the relative gradient norm of the feature weights (solid, left "
-    "axis) and of the attention vectors (dashed, right axis).",
-    reading="Where attention moves much faster than the features it weighs, or not at all, attention and features are "
-    "out of balance. A line that starts late began at zero, where the ratio is undefined.",
+    title="Relative gradient norms: feature weights vs. attention vectors",
+    caption="For the first, a middle and the last layer: the gradient norm divided by the weight norm, of the feature "
+    "weights (solid, left axis) and of the attention vectors (dashed, right axis).",
+    interpretation="If attention moves much faster than the features it weights, or not at all, the two are out of "
+    "balance. A line that starts late belongs to weights that were initialized to zero, where the ratio is undefined.",
     equation=r"\|\nabla_{W^l}\mathcal{L}\|_F / \|W^l\|_F, \quad \|\nabla_{a^l}\mathcal{L}\|_2 / \|a^l\|_2",
     paper=f"{GATS}, figure 5",
     group="gradients",
     needs=(_RELATIVE,),
     data=chosen_layers_data,
-    drawing=chosen_layers_draw,
+    draw_table=draw_chosen_layers,
     height=lambda table, width: 2.0 if is_wide(width) else 0.5 + 1.5 * max(table["layer"].nunique(), 1),
-    applies=lambda runs: any(has_role(run, ATTENTION) for run in runs),
+    applies_to=lambda runs: any(has_role(run, ATTENTION) for run in runs),
 )
 
 
-_LIMIT = 8  # runs beside each other
+_LIMIT = 8  # runs side by side
 
 
 def gradient_evolution_data(*runs: Run) -> pd.DataFrame:
-    """The gradient norm of the feature weights of each run, layer and step, thinned so that spikes stay.
+    """The gradient norm of the feature weights by run, layer and step, thinned so that spikes stay visible.
 
     Args:
         *runs: The runs; the first eight are drawn.
 
     Returns:
-        run (its place among the runs), label, step, until (where its cell ends), layer, value. A run without the
-        column has one row of nulls; the table is empty if all are.
+        run (its index), label, step, until (where the cell ends), layer, value. A run without the column has one row
+        of nulls; the table is empty if no run has it.
     """
     maps = [heat_table(role_series(run, "gradient_norm", FEATURE)) for run in runs[:_LIMIT]]
     nulls = pd.DataFrame({"step": [None], "until": [None], "layer": [None], "value": [np.nan]})
@@ -163,36 +172,36 @@ def gradient_evolution_data(*runs: Run) -> pd.DataFrame:
     return tidy(parts, "run", "label", "step", "until", "layer", "value")
 
 
-def gradient_evolution_draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """A heat map a run, all with the same colors."""
+def draw_gradient_evolution(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw one heat map per run, all with the same color limits."""
     parts = [part for _, part in table.groupby("run", sort=True)]
-    limits = shared_limits(table["value"].to_numpy(np.float64), "log")
+    limits = color_limits(table["value"].to_numpy(np.float64), "log")
     grid = panels(figure, len(parts), 2)
     cases = set[str]()
     for axes, part in zip(grid, parts, strict=True):
-        axes.set_title(plain(part["label"].iloc[0], 44 if is_wide(figure) else 36), loc="left")
+        axes.set_title(plain_text(part["label"].iloc[0], 44 if is_wide(figure) else 36), loc="left")
         if part["layer"].isna().all():
             note(axes, not_recorded(_NORM))
             continue
         names = list(dict.fromkeys(part["layer"]))
         cells = part.assign(layer=pd.Categorical(part["layer"], categories=names))
-        cases |= heat_map(axes, cells.astype({"step": np.int64, "until": np.int64}), names, "log", limits)
+        cases |= draw_heat_map(axes, cells.astype({"step": np.int64, "until": np.int64}), names, "log", limits)
         axes.set_xlabel("step")
-    heat_bar(figure, grid, "log", limits, symbol(_NORM))
-    legend_below(figure, heat_legend(cases))
+    add_heat_bar(figure, grid, "log", limits, axis_label(_NORM))
+    add_legend_below(figure, heat_legend(cases))
 
 
 GRADIENT_EVOLUTION = Figure(
     name="gradient_evolution",
-    title="Evolution of the gradient by layer and step",
-    shows="The gradient norm of each layer's feature weights at each step, one panel per run, in the same colors.",
-    reading="A panel of one color is a network whose layers all receive gradients. Brightness that grows from layer "
-    "to layer is an exploding or vanishing gradient; the run beside it shows whether the remedy helps.",
+    title="Gradient norm by layer and step",
+    caption="The gradient norm of each layer's feature weights at each step, one panel per run, with the same colors.",
+    interpretation="In a panel of one color all layers receive gradients. If brightness grows or fades from layer to "
+    "layer, gradients vanish or explode; compare the runs to see whether a remedy helps.",
     equation=equations(_NORM),
     paper=f"{LIPSCHITZ} (evolution of the gradient)",
     group="comparison",
     needs=(_NORM,),
     data=gradient_evolution_data,
-    drawing=gradient_evolution_draw,
+    draw_table=draw_gradient_evolution,
     height=lambda table, width: 0.3 + 1.8 * -(-max(table["run"].nunique(), 1) // (2 if is_wide(width) else 1)),
 )

@@ -1,6 +1,6 @@
-"""Layer x step heat maps: what is zero, not finite or not measured is marked, and said in a legend.
+"""Layer x step heat maps. Zeros, non-finite and missing values have colors of their own, named in a legend.
 
-A cell lasts from its first step to the next cell, and no longer than recording went on.
+A cell extends from its first step to the next cell, but not over a pause of the recording.
 """
 
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ from gatdiag.summary import bin_steps, stretches
 
 HeatKind: TypeAlias = Literal["log", "signed"]
 Limits: TypeAlias = tuple[float, float]
-_COLUMNS = 300  # more cells than that beside each other cannot be seen on a page
-_SIGNED = 0.1  # colors span at least this much to each side, so that rounding around zero stays white
+_COLUMNS = 300  # more cells than this in a row cannot be told apart on a page
+_SIGNED = 0.1  # smallest half-range of signed colors, so that rounding errors around zero stay white
 
 
 def heat_table(series: pd.DataFrame, how: Literal["max", "extreme", "first"] = "max") -> pd.DataFrame:
-    """A series (step, layer, value) thinned to about 300 steps: each cell stands for the steps up to the next.
+    """Thin a series (step, layer, value) to about 300 steps; each cell stands for the steps up to the next one.
 
     Args:
         series: As from `gatdiag.summary`.
-        how: What a cell keeps of the steps it stands for: the largest value (so that spikes stay), the value of
-            largest magnitude with its sign, or the first one. NaN and infinities win over all of them.
+        how: Which of its values a cell keeps: "max" the largest (so that spikes stay visible), "extreme" the one of
+            largest magnitude, with its sign, "first" the first. NaN and infinities take precedence.
 
     Returns:
-        step (the first of the cell), until (where it ends: before the next cell's step only if recording paused),
+        step (the first of the cell), until (where it ends; earlier than the next cell's step if recording paused),
         layer, value.
     """
     steps, place = np.unique(series["step"].to_numpy(), return_inverse=True)
@@ -52,7 +52,7 @@ def heat_table(series: pd.DataFrame, how: Literal["max", "extreme", "first"] = "
 
 
 def _ends(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each step's part of a map ends: at the next step; one stride on where recording paused or ended."""
+    """Where each step's cell ends: at the next step, or after one stride where recording paused or ended."""
     gaps = np.diff(steps)
     usual = int(np.median(gaps)) if len(gaps) else 1
     paused = np.diff(stretches(steps)) > 0
@@ -61,8 +61,8 @@ def _ends(steps: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(np.append(paused, True), np.minimum(alone, following), following)
 
 
-def shared_limits(values: Floats, kind: HeatKind, least: float = _SIGNED) -> Limits:
-    """Limits of the colors that hold 98 % of the values; symmetric, and `least` or more, for what has a sign."""
+def color_limits(values: Floats, kind: HeatKind, least: float = _SIGNED) -> Limits:
+    """Color limits that cover 98 % of the values; for signed values symmetric, and at least ±`least`."""
     finite = values[np.isfinite(values)]
     if kind == "signed":
         bound = max(float(np.percentile(np.abs(finite), 99)) if len(finite) else 1.0, least)
@@ -77,7 +77,7 @@ def shared_limits(values: Floats, kind: HeatKind, least: float = _SIGNED) -> Lim
     return low, high
 
 
-def heat_map(
+def draw_heat_map(
     axes: Axes,
     table: pd.DataFrame,
     names: Sequence[str],
@@ -85,18 +85,18 @@ def heat_map(
     limits: Limits,
     steps: NDArray[np.int64] | None = None,
 ) -> set[str]:
-    """Draw a table of `heat_table` with the first layer on top.
+    """Draw a table from `heat_table`, with the first layer on top.
 
     Args:
         axes: The axes.
         table: The cells.
         names: The layers, in order.
-        kind: Of colors.
-        limits: What the colors at their two ends stand for.
-        steps: Further steps over which the axis is to reach.
+        kind: "log" or "signed" colors.
+        limits: The values at the two ends of the colors.
+        steps: Further steps that the x axis must include.
 
     Returns:
-        Which of "zero", "broken", "unmeasured" (in this layer), "unrecorded" (in none) occur, for `heat_legend`.
+        Which of "zero", "broken", "unmeasured" (in this layer) and "unrecorded" (in all) occur, for `heat_legend`.
     """
     starts, ends = table["step"].to_numpy(), table["until"].to_numpy()
     edges = np.unique(np.concatenate([starts, ends]))
@@ -135,23 +135,23 @@ def _colors(kind: HeatKind, limits: Limits) -> ScalarMappable:
 
 
 def heat_legend(cases: set[str]) -> list[Patch]:
-    """Legend entries for the cells that are not on the color bar."""
+    """Legend handles for the cells that have no color on the color bar."""
     patches = {
         "zero": Patch(facecolor=ZERO, edgecolor="#666666", linewidth=0.5, label="exactly 0"),
         "broken": Patch(facecolor=BROKEN, edgecolor=ZERO, hatch="/////", linewidth=0, label="NaN or infinite"),
         "unrecorded": Patch(facecolor=UNMEASURED, label="not recorded"),
         "unmeasured": Patch(facecolor=UNMEASURED, label="no value"),
     }
-    if {"unrecorded", "unmeasured"} <= cases:  # which look the same
+    if {"unrecorded", "unmeasured"} <= cases:  # they look the same
         patches["unrecorded"] = Patch(facecolor=UNMEASURED, label="not recorded, or no value")
         cases = cases - {"unmeasured"}
     return [patch for case, patch in patches.items() if case in cases]
 
 
-def heat_bar(figure: Canvas, axes: Sequence[Axes], kind: HeatKind, limits: Limits, label: str) -> None:
-    """One color bar for one or several heat maps with the same limits."""
+def add_heat_bar(figure: Canvas, axes: Sequence[Axes], kind: HeatKind, limits: Limits, label: str) -> None:
+    """Add one color bar for heat maps with the same limits."""
     bar = figure.colorbar(_colors(kind, limits), ax=list(axes), pad=0.02, aspect=13 * len(axes), extend="both")
-    if kind == "log":  # powers of ten, and 3 times them where these alone would be too few
+    if kind == "log":  # powers of ten, and 3 times them where there would be too few ticks
         few = limits[1] < 300 * limits[0]
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if few else (1.0,), numticks=6))
         bar.ax.yaxis.set_major_formatter(FuncFormatter(power_of_ten))

@@ -1,4 +1,4 @@
-"""The registry of figures, and a figure -> bytes, files, data."""
+"""The registry of figures; rendering them to bytes and files."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ from matplotlib.backend_bases import get_registered_canvas_class
 
 from gatdiag.errors import InputError
 from gatdiag.figures import accuracy, curves, gradients, laws, overview, smoothing, weight_change
-from gatdiag.figures.axes import all_steps
+from gatdiag.figures.axes import full_step_range
 from gatdiag.figures.figure import Figure
-from gatdiag.figures.style import SIZES, plain, style_context
+from gatdiag.figures.style import SIZES, plain_text, style_context
 from gatdiag.run import Run
 
 Format = Literal["svg", "png", "pdf"]
@@ -54,15 +54,15 @@ _TITLE = 0.3  # inches
 def figures_for(runs: Run | Sequence[Run]) -> list[Figure]:
     """The figures that apply, in reading order: for one run those of a run, for several those that compare.
 
-    A figure whose quantities were not recorded is among them: its table is empty, and a note stands in its place.
+    Figures whose quantities were not recorded are included: their table is empty, and they draw a note.
     """
-    several = _listed(runs)
-    per = "run" if len(several) == 1 else "comparison"
-    return [figure for figure in FIGURES if figure.per == per and figure.applies(several)]
+    several = _as_list(runs)
+    compare = len(several) != 1
+    return [figure for figure in FIGURES if figure.is_comparison == compare and figure.applies_to(several)]
 
 
 def table(figure: Figure | str, runs: Run | Sequence[Run], **options: Any) -> pd.DataFrame:
-    """A figure as data: the tidy table it draws.
+    """The tidy table that a figure draws.
 
     Args:
         figure: A figure or its name.
@@ -70,11 +70,11 @@ def table(figure: Figure | str, runs: Run | Sequence[Run], **options: Any) -> pd
         **options: As the figure's own `data` takes them, for example `layers=` or `variants=`.
 
     Raises:
-        InputError: There is no such figure, or it wants another number of runs.
+        InputError: There is no such figure, or the number of runs does not fit it.
     """
-    chosen, several = _figure(figure), _listed(runs)
-    if chosen.per == "run" and len(several) != 1:
-        raise InputError(f"figure {chosen.name!r} draws one run, got {len(several)}: call it once per run")
+    chosen, several = _figure(figure), _as_list(runs)
+    if not chosen.is_comparison and len(several) != 1:
+        raise InputError(f"figure {chosen.name!r} draws one run, got {len(several)}: call table once per run")
     if not several:
         raise InputError(f"figure {chosen.name!r} needs at least one run, got none")
     return chosen.data(*several, **options)
@@ -90,19 +90,19 @@ def render(
     values: pd.DataFrame | None = None,
     **options: Any,
 ) -> bytes:
-    """A figure as a file's content.
+    """Render a figure to the contents of a file.
 
     Args:
         figure: A figure or its name.
         runs: One run, or several for a figure that compares.
         format: "svg" (text stays text), "png" or "pdf" (fonts embedded).
         width: "single" (3.25 inches, one column of a paper) or "double" (6.75).
-        dpi: Of a PNG, and of heat maps inside the others.
-        values: What `table` gave for this figure and these runs, if it is at hand: it is then not computed again.
+        dpi: Resolution of a PNG, and of heat maps inside an SVG or PDF.
+        values: The result of `table` for this figure and these runs, if already computed.
         **options: As the figure's own `data` takes them, for example `layers=` or `variants=`.
 
     Raises:
-        InputError: There is no such figure, format or width, or the figure wants another number of runs.
+        InputError: There is no such figure, format or width, or the number of runs does not fit the figure.
     """
     if format not in _METADATA or width not in SIZES:
         raise InputError(f"format must be svg, png or pdf and width single or double, got {format!r} and {width!r}")
@@ -111,17 +111,17 @@ def render(
         values = table(chosen, runs, **options)
     content = BytesIO()
     with style_context(salt=f"gatdiag {chosen.name}"):
-        canvas = get_registered_canvas_class(format)(_drawn(chosen, _listed(runs), values, SIZES[width], dpi))
-        # not savefig, which draws everything twice
+        canvas = get_registered_canvas_class(format)(_draw_figure(chosen, _as_list(runs), values, SIZES[width], dpi))
+        # savefig would draw everything twice
         getattr(canvas, f"print_{format}")(content, metadata=_METADATA[format])
     return content.getvalue()
 
 
-def _drawn(
+def _draw_figure(
     figure: Figure, runs: Sequence[Run], values: pd.DataFrame, width: float, dpi: int
 ) -> matplotlib.figure.Figure:
     drawn = matplotlib.figure.Figure(figsize=(width, figure.height(values, width)), dpi=dpi, layout="constrained")
-    with all_steps(runs[0]) if figure.per == "run" else nullcontext():
+    with full_step_range(runs[0]) if not figure.is_comparison else nullcontext():
         figure.draw(values, drawn)
     return drawn
 
@@ -133,15 +133,15 @@ def save_figures(
     formats: Sequence[Format] = ("png", "svg", "pdf"),
     width: Width = "double",
 ) -> list[Path]:
-    """Write every figure that applies; with several runs also each run's own, in a folder of its name.
+    """Write every figure that applies; with several runs also those of each run, in a folder named after it.
 
-    Colors mean the same in all of the runs' folders.
+    Colors have the same meaning in all folders.
 
     Returns:
-        The files, in reading order. Existing ones are replaced.
+        The files, in reading order. Existing files are overwritten.
     """
     written = []
-    for place, figure, of, values in _applying(_listed(runs)):
+    for place, figure, of, values in _applicable_figures(_as_list(runs)):
         into = Path(folder) / place
         into.mkdir(parents=True, exist_ok=True)
         for kind in formats:
@@ -152,25 +152,25 @@ def save_figures(
 
 
 def render_document(runs: Run | Sequence[Run]) -> bytes:
-    """Every figure that `save_figures` writes, in one PDF, a page for each, under its title and the run's name."""
+    """Render every figure that `save_figures` writes into one PDF, one per page, with its title and the run's name."""
     from matplotlib.backends.backend_pdf import PdfPages
 
     content = BytesIO()
     with style_context(), PdfPages(content, metadata=_METADATA["pdf"]) as pages:
-        for _, figure, of, values in _applying(_listed(runs)):
-            drawn = _drawn(figure, of, values, SIZES["double"], 300)
-            drawn.suptitle(f"{figure.title}: {plain(of[0].name)}" if len(of) == 1 else figure.title)
+        for _, figure, of, values in _applicable_figures(_as_list(runs)):
+            drawn = _draw_figure(figure, of, values, SIZES["double"], 300)
+            drawn.suptitle(f"{figure.title}: {plain_text(of[0].name)}" if len(of) == 1 else figure.title)
             drawn.set_figheight(drawn.get_figheight() + _TITLE)
             pages.savefig(drawn)
     return content.getvalue()
 
 
-def _applying(runs: list[Run]) -> Iterator[tuple[str, Figure, list[Run], pd.DataFrame]]:
-    """Each figure that applies, its runs and its data; with several runs also each run's own, and its folder's name."""
+def _applicable_figures(runs: list[Run]) -> Iterator[tuple[str, Figure, list[Run], pd.DataFrame]]:
+    """Each figure of `save_figures` with the name of its folder, its runs and its data."""
     wanted = [("", runs)]
     if len(runs) > 1:
         wanted += [(f"{place + 1}-{_file_name(run.name)}", [run]) for place, run in enumerate(runs)]
-    shared = {figure.name: figure.shared(runs) for figure in FIGURES if runs and figure.per == "run"}
+    shared = {figure.name: figure.shared_options(runs) for figure in FIGURES if runs and not figure.is_comparison}
     for place, of in wanted:
         for figure in figures_for(of):
             yield place, figure, of, table(figure, of, **(shared[figure.name] if len(of) == 1 else {}))
@@ -185,7 +185,7 @@ def _figure(figure: Figure | str) -> Figure:
     return found
 
 
-def _listed(runs: Run | Sequence[Run]) -> list[Run]:
+def _as_list(runs: Run | Sequence[Run]) -> list[Run]:
     return [runs] if isinstance(runs, Run) else list(runs)
 
 

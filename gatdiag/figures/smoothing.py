@@ -1,4 +1,4 @@
-"""mu of outputs and of gradients against the layer, and over training (paper 3)."""
+"""mu of layer outputs and their gradients, by layer and over training."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,33 +10,33 @@ from matplotlib.lines import Line2D
 
 from gatdiag.figures.axes import (
     Curve,
+    add_color_key,
+    add_layer_bar,
+    add_legend_below,
     draw_lines,
     layer_axis,
-    layer_bar,
+    layer_label_height,
     layer_lines,
     layer_names,
-    layer_room,
-    legend_below,
-    note_panels,
-    ordered_bar,
+    note_missing_panels,
     step_axis,
 )
-from gatdiag.figures.figure import TAMING, Figure, equations, symbol, tidy
+from gatdiag.figures.figure import TAMING, Figure, axis_label, equations, tidy
 from gatdiag.figures.style import Canvas, is_wide, ordered_colors
 from gatdiag.run import Run
 from gatdiag.summary import check_layers, has_zero_norm, layer_series, select_layers, thin_groups
 
 COLUMNS = ("mu", "relative_mu", "output_norm", "gradient_mu", "relative_gradient_mu", "output_gradient_norm")
-_ZERO = {"relative_mu": "output is zero", "relative_gradient_mu": "gradient is zero"}  # why they are undefined
-_LETTERS = 20  # that fit side by side below a panel
+_ZERO = {"relative_mu": "output is zero", "relative_gradient_mu": "gradient is zero"}  # why they can be undefined
+_LETTERS = 20  # of unrotated labels that fit below a panel
 
 
 def smoothing_by_layer_data(run: Run, steps: Sequence[int] | None = None) -> pd.DataFrame:
-    """Absolute and relative mu, and the norm, of each layer's output and of its gradient.
+    """mu, relative mu and norm of each layer's output and of its gradient.
 
     Args:
         run: The run.
-        steps: Which steps; by default five, evenly from the first to the last. The nearest recorded ones are taken.
+        steps: The steps; by default five, evenly spaced. The nearest recorded steps are used.
 
     Returns:
         quantity (the column of `run.layers`), step, layer, value, undefined (why the value is NaN where it is 0 / 0:
@@ -55,11 +55,11 @@ def smoothing_by_layer_data(run: Run, steps: Sequence[int] | None = None) -> pd.
 
 
 def smoothing_over_training_data(run: Run, layers: Sequence[str] | None = None) -> pd.DataFrame:
-    """Absolute and relative mu, and the norm, of a few layers' outputs and gradients, thinned so that spikes stay.
+    """mu, relative mu and norm of a few layers' outputs and gradients, thinned so that spikes stay visible.
 
     Args:
         run: The run.
-        layers: Their names; by default five, evenly from the first to the last.
+        layers: Names of the layers; by default five, evenly spaced.
 
     Returns:
         quantity (the column of `run.layers`), step, layer, value, low, high, stretch (of uninterrupted recording),
@@ -84,7 +84,7 @@ def smoothing_over_training_data(run: Run, layers: Sequence[str] | None = None) 
 def _draw_panels(
     table: pd.DataFrame, figure: Canvas, curves: Callable[[pd.DataFrame], list[Curve]], x: str
 ) -> tuple[list[Axes], list[Axes]]:
-    """Outputs above, gradients below (beside each other's counterpart); all panels, and those with something drawn."""
+    """Draw outputs in the first row, gradients in the second. Returns all panels, and those that are not empty."""
     panels = figure.subplots(2, 3) if is_wide(figure) else figure.subplots(3, 2).T
     marks, absent = list[Line2D](), dict[str, Axes]()
     for axes, column in zip(panels.flat, COLUMNS, strict=True):
@@ -93,16 +93,16 @@ def _draw_panels(
             absent[f"layers.{column}"] = axes
             continue
         relative = column.startswith("relative")
-        hold = (0.0, 1.0) if relative else ()
-        marks += draw_lines(axes, curves(part), x=x, log=None if relative else True, hold=hold)
-        axes.set_ylabel(symbol(f"layers.{column}"))
-    legend_below(figure, marks)
-    note_panels(figure, absent)
+        include = (0.0, 1.0) if relative else ()
+        marks += draw_lines(axes, curves(part), x=x, log=None if relative else True, include=include)
+        axes.set_ylabel(axis_label(f"layers.{column}"))
+    add_legend_below(figure, marks)
+    note_missing_panels(figure, absent)
     return list(panels.flat), [axes for axes in panels.flat if axes not in absent.values()]
 
 
-def smoothing_by_layer_draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """A line a step."""
+def draw_smoothing_by_layer(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw one line per step."""
     names = layer_names(table)
     steps = sorted(table["step"].unique())
     colors = dict(zip(steps, ordered_colors(len(steps)), strict=True))
@@ -116,44 +116,46 @@ def smoothing_by_layer_draw(table: pd.DataFrame, figure: Canvas) -> None:
     for axes in drawn:
         axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
         layer_axis(axes, names, limit=6 if is_wide(figure) else 5, letters=_LETTERS)
-    ordered_bar(figure, panels, [f"{step:,}" for step in steps], "step")
+    add_color_key(figure, panels, [f"{step:,}" for step in steps], "step")
 
 
-def smoothing_over_training_draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """A line a layer."""
+def draw_smoothing_over_training(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw one line per layer."""
     panels, drawn = _draw_panels(table, figure, lambda part: layer_lines(part, 0.9), "step")
     for axes in drawn:
         step_axis(axes, table["step"])
-    layer_bar(figure, panels, table)
+    add_layer_bar(figure, panels, table)
 
 
 SMOOTHING_BY_LAYER = Figure(
     name="smoothing_by_layer",
-    title="Oversmoothing of outputs and gradients, layer by layer",
-    shows="For each layer's output X and for its gradient, at a few steps of training: mu (how far the nodes' rows are "
-    "from their mean), mu relative to the norm, and the norm itself.",
-    reading="Relative mu that falls towards 0 with depth is oversmoothing of the outputs; one that falls towards 0 "
-    "backwards is oversmoothing of the gradients. Where mu falls only as the norm does, everything vanishes, which is "
-    "a different problem. mu that grows backwards is gradient expansion.",
+    title="Oversmoothing of outputs and gradients by layer",
+    caption="For each layer's output X and its gradient, at a few steps of training: μ, the distance of the rows from "
+    "their mean over the nodes; μ relative to the norm; and the norm.",
+    interpretation="Relative μ of the output that falls toward 0 with depth is oversmoothing; relative μ of the "
+    "gradient that falls toward 0 from the last layer to the first is oversmoothing of gradients. If μ falls only as "
+    "fast as the norm, outputs or gradients vanish, which is a different problem. μ of the gradient that grows toward "
+    "the first layer is gradient expansion.",
     equation=equations("layers.mu") + r", \quad \gamma_X = \mathbf{1}^\top X / N",
     paper=TAMING,
     group="smoothing",
     needs=tuple(f"layers.{column}" for column in COLUMNS),
     data=smoothing_by_layer_data,
-    drawing=smoothing_by_layer_draw,
+    draw_table=draw_smoothing_by_layer,
     height=lambda table, width: (
-        (3.4 if is_wide(width) else 4.4) + layer_room(table, _LETTERS) * (2 if is_wide(width) else 3)
+        (3.4 if is_wide(width) else 4.4) + layer_label_height(table, _LETTERS) * (2 if is_wide(width) else 3)
     ),
 )
 SMOOTHING_OVER_TRAINING = replace(
     SMOOTHING_BY_LAYER,
     name="smoothing_over_training",
     title="Oversmoothing of outputs and gradients over training",
-    shows="For a few layers over training: mu of the output and of its gradient, mu over the norm, and the norm.",
-    reading="Compare the lines, dark (first layer) to light (last): relative mu near 0 in late layers is an "
-    "oversmoothed output; near 0 in early layers of the gradient's panel, an oversmoothed gradient. See whether "
-    "training repairs it.",
+    caption="For a few layers over training: μ of the output and of its gradient, μ relative to the norm, and the "
+    "norm.",
+    interpretation="Lines run from dark (first layer) to light (last layer). Relative μ of the output near 0 in late "
+    "layers is oversmoothing; relative μ of the gradient near 0 in early layers is oversmoothing of gradients. Check "
+    "whether training repairs it.",
     data=smoothing_over_training_data,
-    drawing=smoothing_over_training_draw,
+    draw_table=draw_smoothing_over_training,
     height=lambda table, width: 3.4 if is_wide(width) else 4.4,
 )

@@ -1,8 +1,8 @@
-"""Sizes, fonts and palettes, the context that applies them and nothing else; how names are written.
+"""Sizes, fonts and palettes, the context that applies them, and names as matplotlib can draw them.
 
-Colors are those of Okabe and Ito for categories, cividis for heat maps, blue to gold for lines in an order, and blue to
-orange through white for what has a sign: all safe for color-blind readers. Line styles, markers and hatches differ too,
-so that a print in gray can be read.
+Colors are those of Okabe and Ito for categories, cividis for heat maps, blue to gold for ordered lines, and blue to
+orange through white for signed values: all safe for color-blind readers. Line styles, markers and hatches differ, too,
+so that figures can be read in grayscale.
 """
 
 import unicodedata
@@ -28,14 +28,14 @@ _WIDE = 4.5
 
 SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same measure everywhere
+    "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib: the same text sizes everywhere
     "mathtext.fontset": "dejavusans",
     "font.size": 7.0,
     "axes.titlesize": 7.5,
     "axes.labelsize": 7.0,
     "axes.labelpad": 2.5,
     "axes.titlepad": 4.0,
-    "axes.titley": 1.0,  # given, so that it is not looked for at each pass of the layout
+    "axes.titley": 1.0,  # fixed, so that each layout pass need not search for it
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -82,17 +82,17 @@ HEAT: Colormap = mpl.colormaps["cividis"].with_extremes(bad="#00000000")
 SIGNED: Colormap = LinearSegmentedColormap.from_list(
     "signed", ["#08306b", "#0072B2", "#9ecae1", "#f7f7f7", "#fdbe85", "#D55E00", "#6b2500"]
 ).with_extremes(bad="#00000000")
-# dark to light, each with a contrast of 2 or more both to a white page and to a black one
+# dark to light, each with a contrast of at least 2 to both white and black
 ORDERED: Colormap = LinearSegmentedColormap.from_list(
     "ordered", ["#3a6fc6", "#2190a4", "#3fa666", "#95ad2f", "#dfa41d"]
 )
-BROKEN = "#D81B60"  # NaN and infinities: in none of the palettes
+BROKEN = "#D81B60"  # NaN and infinities; in none of the palettes
 UNMEASURED = "#dcdcdc"
-ZERO = "#fefefe"  # not the white of the page, which a dark page changes
+ZERO = "#fefefe"  # not #ffffff, which a page in dark mode replaces
 
 
 def category(index: int) -> dict[str, Any]:
-    """Color and line style of the index-th of several things without an order; 28 pairs come before one returns.
+    """Color and line style of the index-th of several unordered lines; the first 28 pairs are distinct.
 
     Example:
         >>> category(1)
@@ -102,26 +102,26 @@ def category(index: int) -> dict[str, Any]:
 
 
 def ordered_colors(count: int) -> list[tuple[float, float, float, float]]:
-    """Colors for things in an order, dark to light."""
+    """`count` colors for ordered lines, dark to light."""
     return [ORDERED(place) for place in (np.linspace(0, 1, count).tolist() if count > 1 else [0.0])]
 
 
-def inches(canvas: Canvas) -> float:
-    """The width of a figure, or of a part of one."""
+def width_inches(canvas: Canvas) -> float:
+    """The width of a figure or subfigure."""
     return float(canvas.bbox.width / canvas.dpi)
 
 
 def is_wide(place: Canvas | float) -> bool:
-    """True if a figure, or one of so many inches, has room for panels beside each other."""
-    return (place if isinstance(place, float | int) else inches(place)) > _WIDE
+    """Whether a figure, or a width in inches, has room for panels side by side."""
+    return (place if isinstance(place, float | int) else width_inches(place)) > _WIDE
 
 
 @contextmanager
 def style_context(salt: str = "gatdiag") -> Iterator[None]:
-    """Matplotlib's own defaults and these settings on top of them; whatever was set before comes back afterwards.
+    """Apply `SETTINGS` on top of matplotlib's defaults; the previous settings are restored on exit.
 
     Args:
-        salt: What the identifiers inside an SVG are derived from: equal input, equal file.
+        salt: Seeds the identifiers inside an SVG, so that equal input gives an equal file.
     """
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -129,24 +129,24 @@ def style_context(salt: str = "gatdiag") -> Iterator[None]:
         yield
 
 
-def plain(name: object, limit: int = 40) -> str:
-    r"""A name as matplotlib shows it literally: dollars escaped, one line, only glyphs of the font, shortened amid.
+def plain_text(name: object, limit: int = 40) -> str:
+    r"""A name that matplotlib draws literally: dollars escaped, one line, only glyphs of the font, middle elided.
 
     Example:
-        >>> print(plain("cost in $"), plain("a\nb"), plain("x" * 50, 9))
+        >>> print(plain_text("cost in $"), plain_text("a\nb"), plain_text("x" * 50, 9))
         cost in \$ a b xxxx…xxxx
     """
-    text = "".join(_drawable(letter) for letter in str(name))
+    text = "".join(_to_glyph(letter) for letter in str(name))
     text = " ".join(text.split()) or "(no name)"
     text = elide_middle(text, limit).replace("$", r"\$")
-    return f" {text}" if text.startswith("_") else text  # a legend leaves out what begins with an underscore
+    return f" {text}" if text.startswith("_") else text  # a legend omits labels that begin with an underscore
 
 
 def layer_labels(names: Sequence[str], limit: int = 18) -> tuple[list[str], str]:
-    """Short names of layers: without the dotted parts that all share, and the pattern they were taken from.
+    """Short layer names without the dotted parts that all share, and the shared pattern.
 
     Returns:
-        The labels, one a layer, and for example "convs.*"; "" if nothing is shared.
+        One label per layer, and the pattern, for example "convs.*"; "" if nothing is shared.
 
     Example:
         >>> layer_labels(["encoder.convs.0.gat", "encoder.convs.1.gat"])
@@ -154,21 +154,21 @@ def layer_labels(names: Sequence[str], limit: int = 18) -> tuple[list[str], str]
     """
     parts = [name.split(".") for name in names]
     if len(parts) < 2:
-        return [plain(name, limit) for name in names], ""
-    head = _shared([part[:-1] for part in parts])  # one part of each name is kept
-    tail = _shared([part[:head:-1] for part in parts])
-    labels = [plain(".".join(part[head : len(part) - tail]), limit) for part in parts]
+        return [plain_text(name, limit) for name in names], ""
+    head = _common_length([part[:-1] for part in parts])  # one part of each name is kept
+    tail = _common_length([part[:head:-1] for part in parts])
+    labels = [plain_text(".".join(part[head : len(part) - tail]), limit) for part in parts]
     if not head and not tail:
         return labels, ""
-    return labels, plain(".".join([*parts[0][:head], "*", *parts[0][len(parts[0]) - tail :]]), 30)
+    return labels, plain_text(".".join([*parts[0][:head], "*", *parts[0][len(parts[0]) - tail :]]), 30)
 
 
-def _shared(parts: Sequence[Sequence[str]]) -> int:
-    """How many of the first parts are the same in all names."""
+def _common_length(parts: Sequence[Sequence[str]]) -> int:
+    """How many leading parts are the same in all names."""
     return len([*takewhile(lambda at: len(set(at)) == 1, zip(*parts, strict=False))])
 
 
-def _drawable(letter: str) -> str:
+def _to_glyph(letter: str) -> str:
     kind = unicodedata.category(letter)
     if kind in ("Cc", "Zl", "Zp", "Zs"):
         return " "

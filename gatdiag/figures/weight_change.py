@@ -1,4 +1,4 @@
-"""How far the weights of each layer have moved since initialization (paper 1, figures 3a, 4a, 8 and 11)."""
+"""How far the weights of each layer have moved since initialization."""
 
 from collections.abc import Callable
 from textwrap import fill
@@ -10,18 +10,18 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from gatdiag.figures.axes import (
+    add_legend_below,
     layer_axis,
+    layer_label_height,
     layer_names,
-    layer_room,
-    legend_below,
     mark_handles,
     mark_hidden,
     note,
     panels,
     scale_axis,
 )
-from gatdiag.figures.figure import GATS, Figure, described, equations
-from gatdiag.figures.style import BROKEN, ROLE_STYLES, Canvas, is_wide, plain
+from gatdiag.figures.figure import GATS, Figure, equations, get_quantity
+from gatdiag.figures.style import BROKEN, ROLE_STYLES, Canvas, is_wide, plain_text
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import LEVELS, weight_change
@@ -29,27 +29,27 @@ from gatdiag.summary import LEVELS, weight_change
 _HATCHES: dict[str, str] = {FEATURE: "", ATTENTION: "////"}
 _BARS = 24  # layers
 _CHANGED = ("changed_fraction_005", "changed_fraction_050")
-_UNTIL = (
-    "The title says up to when: the best model where watch(best=...) kept one, unless it came within the first 5 % of "
-    "the run; else the final one."
+_TRAINED = (
+    "The panel title names the trained weights: those of the best step if watch(best=...) kept them and it is not "
+    "in the first 5 % of the run, else the final ones."
 )
 
 
 def _data(*columns: str) -> Callable[[Run], pd.DataFrame]:
     def data(run: Run) -> pd.DataFrame:
-        """Layer, role, source and some of the other columns of `gatdiag.summary.weight_change`, which says more."""
+        """Layer, role, source and some other columns of `gatdiag.summary.weight_change`, which describes them."""
         return weight_change(run)[["layer", "role", "source", *columns]]
 
     return data
 
 
-def fractions_draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """A panel a fraction in [0, 1], feature weights beside attention vectors."""
+def draw_fractions(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw one panel per fraction, with feature weights beside attention vectors."""
     columns = [str(column) for column in table.columns[3:]]
     entries: list[Artist] = []
     for axes, column in zip(panels(figure, len(columns)), columns, strict=True):
         entries += _draw_fraction(axes, table, column)
-        axes.set_ylabel(fill(described(f"parameters.{column}").label, 26))
+        axes.set_ylabel(fill(get_quantity(f"parameters.{column}").label, 26))
     _finish(figure, table, entries)
 
 
@@ -84,40 +84,42 @@ def _layers_below(axes: Axes, names: list[str]) -> None:
 
 
 def _finish(figure: Canvas, table: pd.DataFrame, entries: list[Artist]) -> None:
-    """Say above the first panel which weights are compared, and below all of them what is what."""
-    figure.axes[0].set_title(plain(f"initial → {table['source'].iloc[0]}"), loc="left")
-    legend_below(figure, entries)
+    """Title the first panel with the weights that are compared, and add the legend."""
+    figure.axes[0].set_title(plain_text(f"initial → {table['source'].iloc[0]}"), loc="left")
+    add_legend_below(figure, entries)
 
 
 CHANGED_FRACTION = Figure(
     name="changed_fraction",
-    title="How much of each layer has changed",
-    shows="The part of the significant feature weights (at least 1e-4 in size) whose relative change since "
-    "initialization exceeds 0.05 and 0.5, and the part of the attention entries whose absolute change does. " + _UNTIL,
-    reading="Bars near zero are layers that training has not touched: they still hold their initial values. In a "
-    "network that trains, all layers change, middle ones included.",
+    title="Fraction of weights that changed, by layer",
+    caption="The fraction of feature weights of magnitude 1e-4 or more whose relative change since initialization "
+    "exceeds 0.05 and 0.5, and the fraction of attention weights whose absolute change does. " + _TRAINED,
+    interpretation="Bars near zero are layers that still have their initial weights. In a network that trains, all "
+    "layers change, including those in the middle.",
     equation=r"\#\{|(w^* - w_0) / w^*| > \tau\} / \#\{|w^*| \geq 10^{-4}\}, \quad \#\{|a^* - a_0| > \tau\} / \#\{a\}",
     paper=f"{GATS}, figures 3a and 4a",
     group="changes",
     needs=tuple(f"parameters.{column}" for column in _CHANGED),
     data=_data(*_CHANGED),
-    drawing=fractions_draw,
-    height=lambda table, width: layer_room(table) + 2.0 if is_wide(width) else 2 * layer_room(table) + 3.4,
+    draw_table=draw_fractions,
+    height=lambda table, width: (
+        layer_label_height(table) + 2.0 if is_wide(width) else 2 * layer_label_height(table) + 3.4
+    ),
 )
 UNCHANGED_FRACTION = Figure(
     name="unchanged_fraction",
-    title="Weights that never changed",
-    shows="For each layer the part of the weights that is exactly, to the last bit, what it was at initialization. "
-    + _UNTIL,
-    reading="Zero is healthy. A tall bar means that no gradient arrives: dead units, features that never occur in the "
-    "training nodes, or steps too small for the number format to hold.",
+    title="Fraction of weights that never changed, by layer",
+    caption="For each layer, the fraction of weights that are bit for bit what they were at initialization. "
+    + _TRAINED,
+    interpretation="Zero is healthy. A tall bar means that weights get no gradient (dead units, or input features "
+    "that never occur in training nodes) or that steps are too small for the precision of the weights.",
     equation=equations("parameters.unchanged_fraction"),
     paper=f"{GATS}, figure 8",
     group="changes",
     needs=("parameters.unchanged_fraction",),
     data=_data("unchanged_fraction"),
-    drawing=fractions_draw,
-    height=lambda table, width: layer_room(table) + 1.9,
+    draw_table=draw_fractions,
+    height=lambda table, width: layer_label_height(table) + 1.9,
 )
 
 
@@ -126,8 +128,8 @@ _CHANGES: dict[str, str] = {FEATURE: "relative change", ATTENTION: "absolute cha
 _BOXES = 42  # layers
 
 
-def change_boxes_draw(table: pd.DataFrame, figure: Canvas) -> None:
-    """A panel a role: boxes, or bands where there are too many layers for boxes."""
+def draw_change_boxes(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw one panel per role: boxes, or bands if there are too many layers for boxes."""
     names, parts = layer_names(table), list(table.groupby("role", sort=False))
     entries: list[Artist] = []
     for axes, (role, rows) in zip(panels(figure, len(parts)), parts, strict=True):
@@ -175,17 +177,19 @@ def _bands(axes: Axes, part: pd.DataFrame, color: str) -> None:
 
 CHANGE_BOXES = Figure(
     name="change_boxes",
-    title="Distribution of the change of each layer's weights",
-    shows="For each layer the change since initialization: relative to the trained weight for feature weights of at "
-    "least 1e-4, absolute for attention vectors. Box: 25 to 75 %, bar: median, whiskers: 5 to 95 %, dash: largest; a "
-    "triangle on the axis: a median of exactly 0. " + _UNTIL,
-    reading="Compare the medians: layers decades below the others have not trained. A relative change of 2 is a weight "
-    "that flipped its sign.",
+    title="Distribution of weight changes, by layer",
+    caption="For each layer, the change since initialization: relative to the trained weight for feature weights of "
+    "magnitude 1e-4 or more, absolute for attention vectors. Box: quartiles; bar: median; whiskers: 5 and 95 % "
+    "quantiles; dash: maximum; triangle on the axis: median exactly 0. " + _TRAINED,
+    interpretation="Layers whose median is orders of magnitude below the others have not trained. A relative change "
+    "of 2 is a weight that flipped its sign.",
     equation=r"|(w^* - w_0) / w^*|, \quad |a^* - a_0|",
     paper=f"{GATS}, figure 11",
     group="changes",
     needs=("parameters.relative_change_q50", "parameters.absolute_change_q50"),
     data=_data(*_QUANTILES),
-    drawing=change_boxes_draw,
-    height=lambda table, width: (layer_room(table) + 1.9) * (1 if is_wide(width) else max(table["role"].nunique(), 1)),
+    draw_table=draw_change_boxes,
+    height=lambda table, width: (
+        (layer_label_height(table) + 1.9) * (1 if is_wide(width) else max(table["role"].nunique(), 1))
+    ),
 )

@@ -38,7 +38,7 @@ class RunSection:
 def run_sections(runs: Sequence[Run]) -> list[RunSection]:
     """Each run, with overviews in the same colors; of many runs no figure but these and what verdicts are seen in."""
     recorded = [run for run in runs if not is_empty(run)]
-    shared = next((one.shared(recorded) for one in figures_for(recorded[:1]) if one.name == _OVERVIEW), {})
+    shared = next((one.shared_options(recorded) for one in figures_for(recorded[:1]) if one.name == _OVERVIEW), {})
     overview = {"widths": ("double", "single") if len(runs) == 1 else ("single",), **shared}
     in_full = len(runs) <= MOST_IN_FULL
     return [_section(run, f"run-{place}", overview, in_full=in_full) for place, run in enumerate(runs, start=1)]

@@ -85,5 +85,5 @@ def _figures(runs: Mapping[str, Sequence[Run]], finding: Finding | None) -> dict
     if not figures:
         return {}
     figure = next((one for one in figures if one.name == wanted), figures[0])
-    shared = figure.shared([*first.values()])
+    shared = figure.shared_options([*first.values()])
     return {name: figure_block(figure, [run], f"treatment-{name}", **shared) for name, run in first.items()}

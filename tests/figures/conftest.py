@@ -36,7 +36,7 @@ def shown(runs, grown):
         key = figure.name, name, width
         if key not in made:
             of = [runs[one] for one in name] if isinstance(name, tuple) else runs[name]
-            values = table(figure, grown if figure.per == "comparison" and name == "ordinary" else of)
+            values = table(figure, grown if figure.is_comparison and name == "ordinary" else of)
             before, settings = values.copy(), dict(mpl.rcParams)
             made[key] = values, drawn(figure, values, width)
             pd.testing.assert_frame_equal(values, before)  # drawing changes neither the data nor the settings

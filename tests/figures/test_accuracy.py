@@ -46,8 +46,8 @@ def test_accuracy_and_epochs_against_depth(grown, shown):
 def test_accuracy_against_width(grown, runs):
     values = table(ACCURACY_BY_WIDTH, [*grown, runs["ordinary"]])
     assert sorted(set(values["size"])) == [3, 4]
-    assert ACCURACY_BY_WIDTH.applies([*grown, runs["ordinary"]])
-    assert not ACCURACY_BY_WIDTH.applies(grown)
+    assert ACCURACY_BY_WIDTH.applies_to([*grown, runs["ordinary"]])
+    assert not ACCURACY_BY_WIDTH.applies_to(grown)
 
 
 def test_last_accuracy_by_normalization(grown):

@@ -62,7 +62,7 @@ def test_what_cannot_be_seen_is_marked(axes):
     handles = draw_lines(axes, [(curve(y), {"label": "a"})], log=True)
     marks = {line.get_label(): line.get_xdata().tolist() for line in axes.get_lines()[1:]}
     assert marks == {"_broken": [2, 4], "_zero": [1], "_above": [506]}
-    assert [handle.get_label() for handle in handles] == ["a", "NaN or infinite", "exactly 0", "beyond the axis"]
+    assert [handle.get_label() for handle in handles] == ["a", "NaN or infinite", "exactly 0", "outside the axis range"]
 
 
 def test_marks_below_a_linear_axis(axes):
@@ -125,11 +125,11 @@ def test_powers_of_ten_are_plain_characters(axes):
 
 
 def test_what_to_do_depends_on_what_is_missing():
-    assert not_recorded("steps.loss") == "not recorded: loss; give it to recorder.log"
+    assert not_recorded("steps.loss") == "not recorded: loss; log it with recorder.log"
     assert not_recorded("layers.mu", "layers.mad") == 'not recorded: mu, mad; record it with metrics=["mu", "mad"]'
     assert "conservation law" in not_recorded("neurons.c")
     assert not_recorded("steps.loss", "layers.mu").split("; ")[1::2] == [
-        "give it to recorder.log",
+        "log it with recorder.log",
         'record it with metrics=["mu"]',
     ]
 

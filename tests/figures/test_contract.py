@@ -10,8 +10,8 @@ from matplotlib.mathtext import MathTextParser
 from gatdiag.figures import FIGURES, table
 from tests.figures.canvas import drawn, luminance, words
 
-OF_A_RUN = [figure for figure in FIGURES if figure.per == "run"]
-OF_SEVERAL = [figure for figure in FIGURES if figure.per == "comparison"]
+OF_A_RUN = [figure for figure in FIGURES if not figure.is_comparison]
+OF_SEVERAL = [figure for figure in FIGURES if figure.is_comparison]
 ODD = [
     ("ordinary", "double"),
     ("stuck", "single"),
@@ -38,8 +38,8 @@ def test_its_facts_are_complete_and_its_data_tidy(figure, runs, grown, shown):
     module = import_module(figure.data.__module__)
     assert getattr(module, figure.name.upper()) is figure
     assert figure.title
-    assert figure.shows.endswith(".")
-    assert figure.reading.endswith(".")
+    assert figure.caption.endswith(".")
+    assert figure.interpretation.endswith(".")
     assert all(column.split(".")[0] in ("steps", "layers", "parameters", "neurons") for column in figure.needs)
     MathTextParser("path").parse(f"${figure.equation}$" if figure.equation else "none")
     values, _ = shown(figure)
@@ -47,7 +47,7 @@ def test_its_facts_are_complete_and_its_data_tidy(figure, runs, grown, shown):
     assert len(values)
     assert values.columns.is_unique
     assert isinstance(values.index, pd.RangeIndex)
-    assert values.equals(table(figure, runs["ordinary"] if figure.per == "run" else grown))
+    assert values.equals(table(figure, runs["ordinary"] if not figure.is_comparison else grown))
 
 
 @pytest.mark.parametrize(("figure", "name", "width"), DRAWINGS, ids=lambda value: getattr(value, "name", str(value)))

@@ -7,7 +7,7 @@ from matplotlib.collections import FillBetweenPolyCollection, QuadMesh
 from matplotlib.colors import LogNorm, to_rgba
 from matplotlib.figure import Figure
 
-from gatdiag.figures.heat import heat_legend, heat_map, heat_table, shared_limits
+from gatdiag.figures.heat import color_limits, draw_heat_map, heat_legend, heat_table
 from gatdiag.figures.style import BROKEN, HEAT, ZERO
 
 NAMES = ["a", "b", "c"]
@@ -23,7 +23,7 @@ def series(values, first=0, stride=1):
 
 def drawn(table, kind="log", limits=(0.1, 100.0), names=NAMES):
     axes = Figure().subplots()
-    return axes, heat_map(axes, heat_table(table), names, kind, limits)
+    return axes, draw_heat_map(axes, heat_table(table), names, kind, limits)
 
 
 @pytest.mark.parametrize("how", ["max", "extreme", "first"])
@@ -73,7 +73,7 @@ def test_each_kind_of_cell_is_told_apart():
 )
 def test_what_was_not_recorded_is_told_from_what_a_layer_does_not_have(names, steps, label):
     axes = Figure().subplots()
-    cases = heat_map(axes, heat_table(series([[1.0, 2.0]])), [*names], "log", (0.1, 10.0), np.array(steps, int))
+    cases = draw_heat_map(axes, heat_table(series([[1.0, 2.0]])), [*names], "log", (0.1, 10.0), np.array(steps, int))
     assert axes.get_xlim() == (-0.5, max([1, *steps]) + 0.5)
     assert [patch.get_label() for patch in heat_legend(cases)] == ([label] if label else [])
 
@@ -107,9 +107,9 @@ def test_cells_stand_at_their_steps_and_end_where_recording_paused(steps, edges)
     ],
 )
 def test_limits_of_colors(values, kind, limits):
-    assert shared_limits(np.array(values), kind) == pytest.approx(limits)
+    assert color_limits(np.array(values), kind) == pytest.approx(limits)
 
 
 def test_logarithmic_colors_span_at_least_a_decade():
-    low, high = shared_limits(np.array([1.0, 1.1]), "log")
+    low, high = color_limits(np.array([1.0, 1.1]), "log")
     assert high / low > 10

@@ -53,7 +53,7 @@ def test_lines_and_circles(shown):
     assert [len(lines(axes)) for axes in panels] == [4, 4, 4]
     (circles,) = [line for line in panels[0].get_lines() if line.get_label() == "_predicted"]
     assert len(circles.get_xdata()) == values[values["layer"] == "convs.0"]["predicted_c"].notna().sum()
-    assert "predicted from the step before" in words(canvas)
+    assert "predicted from the previous step" in words(canvas)
 
 
 def test_noise_around_zero_is_not_blown_up(shown):

@@ -97,7 +97,7 @@ def limits_of(run, **options):
 
 def test_maps_of_several_runs_have_the_same_colors(runs):
     both = [runs["ordinary"], runs["stuck"]]
-    first, second = (limits_of(run, **FIGURE.shared(both)) for run in both)
+    first, second = (limits_of(run, **FIGURE.shared_options(both)) for run in both)
     assert (first == second).all()
     assert (limits_of(both[0]) != limits_of(both[1])).any()
     gradients = np.concatenate(

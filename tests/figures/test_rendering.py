@@ -12,7 +12,7 @@ from PIL import Image
 
 from gatdiag.errors import InputError
 from gatdiag.figures import FIGURES, figures_for, render, render_document, save_figures, table
-from gatdiag.figures.rendering import _drawn
+from gatdiag.figures.rendering import _draw_figure
 from tests.figures.odd_runs import recorded_run
 from tests.run.synthetic import synthetic_meta
 
@@ -25,7 +25,7 @@ def names(figures):
 
 def test_the_figures_of_one_run_and_of_several(runs, grown):
     one = names(figures_for(runs["ordinary"]))
-    assert one == [figure.name for figure in FIGURES if figure.per == "run"]
+    assert one == [figure.name for figure in FIGURES if not figure.is_comparison]
     assert one[0] == "overview"
     assert names(figures_for([runs["nothing"]])) == [name for name in one if name != "chosen_layers"]
     assert names(figures_for(grown[::4])) == ["compared_curves", "gradient_evolution"]
@@ -56,7 +56,7 @@ def test_an_svg_is_drawn_once_parses_no_label_and_names_no_font_that_a_browser_l
     """Mathtext, or a second drawing, would take most of the time."""
     parsed = []
     monkeypatch.setattr(mathtext.MathTextParser, "parse", lambda self, text, *given, **more: parsed.append(text))
-    content = render(figure, runs["ordinary"] if figure.per == "run" else grown, width="single").decode()
+    content = render(figure, runs["ordinary"] if not figure.is_comparison else grown, width="single").decode()
     assert (len(drawings), parsed) == (1, [])
     fonts = re.findall(r"font(?:-family)?: ([^;\"]*)", content)
     assert fonts
@@ -79,7 +79,7 @@ def test_all_figures_over_steps_are_as_long_as_the_run(tmp_path):
     run = recorded_run(tmp_path / "run", synthetic_meta(2, 2), rows, 101)
     shown = {}
     for figure in figures_for(run):
-        drawn = _drawn(figure, [run], table(figure, run), 6.75, 100)
+        drawn = _draw_figure(figure, [run], table(figure, run), 6.75, 100)
         shown |= {(figure.name, at): axes for at, axes in enumerate(drawn.axes) if axes.get_xlabel() == "step"}
     assert {name for name, _ in shown} >= {"overview", "training_curves", "smoothing_over_training"}
     assert {axes.get_xlim() for axes in shown.values()} <= {(-1.0, 101.0), (-0.5, 100.5)}
@@ -164,7 +164,7 @@ def test_colors_mean_the_same_in_all_folders(tmp_path, runs, monkeypatch):
     both = [runs["ordinary"], runs["one step"]]
     overview = next(figure for figure in FIGURES if figure.name == "overview")
     monkeypatch.setattr("gatdiag.figures.rendering.FIGURES", [overview])
-    limits = overview.shared(both)
+    limits = overview.shared_options(both)
     files = save_figures(both, tmp_path, formats=["svg"], width="single")
     saved = [file.read_bytes() for file in files if file.stem == "overview" and file.parent != tmp_path]
     assert saved == [render(overview, run, width="single", **limits) for run in both]

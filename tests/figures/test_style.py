@@ -16,7 +16,7 @@ from gatdiag.figures.style import (
     is_wide,
     layer_labels,
     ordered_colors,
-    plain,
+    plain_text,
     style_context,
 )
 from tests.figures.canvas import luminance
@@ -79,7 +79,7 @@ def test_width_is_that_of_the_part_that_is_drawn_on():
 
 @given(st.text(max_size=400))
 def test_any_text_is_short_one_line_and_never_mathtext(text):
-    result = plain(text, 30)
+    result = plain_text(text, 30)
     assert 0 < len(result.replace(r"\$", "$").strip()) <= 30
     assert len(result.splitlines()) == 1
     assert not cbook.is_math_text(result)
@@ -90,7 +90,7 @@ def test_any_text_is_short_one_line_and_never_mathtext(text):
 def test_hostile_text_is_drawn_without_a_warning(text):
     with style_context():
         figure = Figure()
-        figure.text(0, 0, plain(text))
+        figure.text(0, 0, plain_text(text))
         figure.draw_without_rendering()
 
 

@@ -118,7 +118,7 @@ def test_every_figure_has_its_explanation_and_its_data(page, stuck):
     words = reader.words
     for figure in figures:
         assert figure.title in words
-        assert " ".join(figure.reading.split()) in words
+        assert " ".join(figure.interpretation.split()) in words
     assert words.count("Data behind it") == len(figures)
     labels = reader.values("aria-label")
     assert all(figure.title in labels for figure in figures)

@@ -80,7 +80,7 @@ def test_a_comparison_names_runs_without_an_end(runs, tmp_path):
 def test_overviews_beside_each_other_have_the_same_colors(runs):
     first, second = (block for _, block in compared(runs)["overviews"])
     assert first.figure.name == "overview"
-    assert first.drawing == second.drawing == repr(figures_for(runs[0])[0].shared(runs))
+    assert first.drawing == second.drawing == repr(figures_for(runs[0])[0].shared_options(runs))
 
 
 def test_runs_beyond_the_sixth_are_pointed_to(tmp_path):
@@ -130,10 +130,10 @@ def test_figures_without_any_of_their_columns_are_named_and_not_drawn(tmp_path):
     (section,) = run_sections([build(tmp_path / "run", logged={"loss": [2.0, 1.0]})])
     drawn = {block.figure.title for block in section.figures}
     assert drawn == {
-        "Loss, accuracy and gradient over training",
-        "Relative gradient norms by layer, and the training curve",
+        "Learning curves: loss, scores and gradient norm",
+        "Relative gradient norms by layer, and the loss",
     }
     assert (
-        "No figure 'The conservation law at every step: delta': not recorded: delta; no conservation law"
+        "No figure 'Violation of the conservation law: delta': not recorded: delta; no conservation law"
         in " ".join(section.remarks)
     )

@@ -129,7 +129,7 @@ def _figures(pictures: Sequence[Picture]) -> Iterator[str]:
     for name, _, figure in pictures:
         if figure and figure.name not in said:
             said.add(figure.name)
-            yield f"{figure.title}. {figure.shows} {figure.reading}\n"
+            yield f"{figure.title}. {figure.caption} {figure.interpretation}\n"
         yield f"`{name.removesuffix('.png')}`:\n\n![{name}]({name})\n"
 
 
@@ -280,10 +280,10 @@ def _pictures(trainings: Trainings) -> Iterator[Picture]:
 
 def _from_runs(trainings: Trainings, drawing: Drawing, figure: Figure) -> Iterator[Picture]:
     runs = _firsts(trainings, drawing.where)
-    if runs and figure.per == "comparison":
+    if runs and figure.is_comparison:
         yield _drawn(figure, drawing.where, [*runs.values()], **drawing.options)
     elif runs:
-        options = {**figure.shared([*runs.values()]), **drawing.options}
+        options = {**figure.shared_options([*runs.values()]), **drawing.options}
         yield from (_drawn(figure, trainings.settings(cell), run, **options) for cell, run in runs.items())
 
 

@@ -133,7 +133,6 @@ def test_figures_without_any_of_their_columns_are_named_and_not_drawn(tmp_path):
         "Learning curves: loss, scores and gradient norm",
         "Relative gradient norms by layer, and the loss",
     }
-    assert (
-        "No figure 'Violation of the conservation law: delta': not recorded: delta; no conservation law"
-        in " ".join(section.remarks)
+    assert "No figure 'Violation of the conservation law: delta': not recorded: delta; no conservation law" in " ".join(
+        section.remarks
     )

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import filelock
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 from gatdiag.errors import GatdiagError, InputError
 from gatdiag.experiments.experiment import Result, document, run_experiment
@@ -186,7 +186,7 @@ def summarize(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd
     means = groups[["test_accuracy", "last_test_accuracy", "epochs_to_best", "epochs_trained", "converged"]].mean()
     count, error = groups.size(), groups["test_accuracy"].sem()
     means.insert(0, "seeds", count)
-    means.insert(2, "ci95", error * stats.t.ppf(0.975, count - 1))
+    means.insert(2, "ci95", error * stdtrit(count - 1, 0.975))
     return means.reset_index()
 
 

@@ -23,8 +23,15 @@ from gatdiag.experiments.models import gat
 from gatdiag.remedies.moments import POWERS
 from gatdiag.run.files import META
 
-FACTORY = "gatdiag.experiments.models:gat"
-NAMES = [name for name, _ in gat(64, 4).named_parameters()]
+FACTORY = "tests.cli.test_checkpoints:network"
+LAYERS = 5
+
+
+def network(in_channels, out_channels):
+    return gat(in_channels, out_channels, hidden_channels=16, layers=LAYERS)
+
+
+NAMES = [name for name, _ in network(64, 4).named_parameters()]
 
 
 def run(*arguments, width=200):
@@ -40,10 +47,10 @@ def graph():
 
 @pytest.fixture(scope="module")
 def saved(graph, tmp_path_factory):
-    """A folder with three checkpoints of a ten-layer network in training."""
+    """A folder with three checkpoints of a network in training."""
     folder = tmp_path_factory.mktemp("checkpoints")
     torch.manual_seed(0)
-    model = gat(graph.num_features, 4)
+    model = network(graph.num_features, 4)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     for step in range(5):
         if step % 2 == 0:
@@ -67,7 +74,7 @@ def outputs(path, graph):
 
 
 def of_weights(weights, graph):
-    model = gat(graph.num_features, 4).double()
+    model = network(graph.num_features, 4).double()
     model.load_state_dict(weights)
     return model(graph.x.double(), graph.edge_index)
 
@@ -78,7 +85,7 @@ class TestInspect:
         assert done.exit_code == 0, done.stderr
         assert done.stdout.startswith("3 checkpoints from step 0 to 4")
         assert [line.split()[0] for line in done.stdout.splitlines() if "GATv2Conv" in line] == [
-            f"convs.{number}" for number in range(10)
+            f"convs.{number}" for number in range(LAYERS)
         ]
         assert "No problem found" in done.stdout
         assert "(the page of --out says why)" in " ".join(done.stdout.split())
@@ -182,7 +189,7 @@ class TestRebalance:
             assert done.exit_code == 0, done.stderr
             after = read(tmp_path / f"out{suffix}")
             assert not torch.equal(after["convs.1.lin_r.weight"], before["convs.1.lin_r.weight"])
-            for number in range(10):
+            for number in range(LAYERS):
                 assert torch.equal(after[f"convs.{number}.lin_r.weight"], after[f"convs.{number}.lin_l.weight"])
             if dtype is torch.float32:
                 torch.testing.assert_close(of_weights(after, graph), of_weights(before, graph), rtol=1e-5, atol=1e-6)
@@ -304,10 +311,10 @@ class TestRebalance:
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what torch.compile imports
     def test_a_compiled_model_is_balanced_as_any_other(self, saved, graph, tmp_path, monkeypatch):
         shelf = ModuleType("shelf")
-        shelf.compiled = lambda in_channels, out_channels: torch.compile(gat(in_channels, out_channels))
+        shelf.compiled = lambda in_channels, out_channels: torch.compile(network(in_channels, out_channels))
         monkeypatch.setitem(sys.modules, "shelf", shelf)
         weights = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
-        model = torch.compile(gat(graph.num_features, 4))
+        model = torch.compile(network(graph.num_features, 4))
         model._orig_mod.load_state_dict(weights)
         torch.save(model.state_dict(), tmp_path / "in.pt")
         done = run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt", "--model", "shelf:compiled")
@@ -329,7 +336,7 @@ class TestRebalance:
 
     def content(self, graph, kind):
         torch.manual_seed(0)
-        model = gat(graph.num_features, 4)
+        model = network(graph.num_features, 4)
         optimizer = kind(model.parameters())
         F.cross_entropy(model(graph.x, graph.edge_index), graph.y).backward()
         optimizer.step()

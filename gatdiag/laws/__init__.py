@@ -1,14 +1,14 @@
-"""Laws: from any model to its conservation laws.
+"""Conservation laws of any model.
 
-- `label` and `exponents`: the unknowns, and the equations between them
-- `rules`: the table from aten operations to equations
+- `label`: the scaling exponents of a tensor, in unknowns; `exponents`: the equations between these
+- `rules`: the table from aten operations to equations, to which a new operation is added
 - `trace`: one forward pass, each operation handed to its rule
-- `repetition`: whether each call computes the same function; `outputs`: all that it returns
-- `solver`: the equations' solutions, as a local basis
-- `check`: gradients at random points (`point`), which every law must pass, and large steps along it where in doubt
-- `no_effect`: what cancels out of the output, told from what is dead or saturated by chance
+- `repeatability`: whether each call computes the same function; `outputs`: the tensors that it returns
+- `solver`: a basis of the solutions
+- `check`: the numerical check of every law, by gradients at random points (`point`)
+- `no_effect`: parameters that cancel out of the output
 - `assembly` and `find`: laws with names
-- `laws`: what the user holds: delta, c, and c after the next optimizer step (`prediction`)
+- `laws`: the result: delta, c, and c after the next optimizer step (`prediction`)
 """
 
 from gatdiag.law import Exclusion, Law, Term

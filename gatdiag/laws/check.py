@@ -1,6 +1,6 @@
-"""The check that every law must pass: gradients at random points, in float64, and large steps along it where in doubt.
+"""The check that every law must pass: gradients at random points in float64 and, in doubt, large steps along the law.
 
-A residual of 1e-4 may be what single precision leaves of an exact law, or a bound of 1e-3 that some activations are
+A residual of 1e-4 may be rounding in single precision of an exact law, or a bound of 1e-3 that some activations are
 below. Multiplying weights by powers of two tells these apart: floating-point numbers scale by powers of two without
 rounding, so along an exact law each gradient comes out the same to the last digit or so, however large its rounding.
 """
@@ -19,28 +19,37 @@ from torch.overrides import TorchFunctionMode
 from gatdiag.errors import ModelError
 from gatdiag.law import Exclusion, Law, Term
 from gatdiag.laws.laws import Laws
-from gatdiag.laws.no_effect import without_effect
-from gatdiag.laws.point import Point, Tensors, at, elsewhere, near, place, seeded_gradients, trainable
+from gatdiag.laws.no_effect import find_without_effect
+from gatdiag.laws.point import (
+    Point,
+    Tensors,
+    distant_points,
+    point_at,
+    point_near,
+    seeded_gradients,
+    set_weights,
+    trainable_parameters,
+)
 from gatdiag.laws.rules.call import EPSILON
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.replica import Replica, replicate
 
 
-class Precision(NamedTuple):
-    """Limits on the numbers of a check."""
+class Tolerances(NamedTuple):
+    """Limits of the check in one precision."""
 
-    residual: float  # the largest of an exact law
-    rounding: float  # below this a residual is rounding; above, large steps along the law tell it from a violation
-    change: float  # by how much gradients may change along these steps
+    residual: float  # largest residual of an exact law
+    rounding: float  # largest residual that needs no check by large steps along the law
+    change: float  # largest relative change of gradients along these steps
 
 
-_DOUBLE = Precision(1e-8, 1e-12, 1e-11)
-_SINGLE = Precision(1e-3, 0.0, 2e-6)
-# Largest residual of an approximate law once the epsilons are gone.
+_DOUBLE = Tolerances(1e-8, 1e-12, 1e-11)
+_SINGLE = Tolerances(1e-3, 0.0, 2e-6)
+# Largest residual of an approximate law without epsilons.
 _WITHOUT_EPSILON = 1e-6
-# Points tried further where the first says nothing about a law, because units are dead or an epsilon rules.
+# Further points, for laws whose residual at the first is unknown (dead units) or dominated by an epsilon.
 _POINTS = 5
-# Passes made to find out which of many laws do not hold; those that are not cleared by then do not count as laws.
+# Passes to find out which of many laws are violated; those not cleared by then are excluded.
 _MOST_PASSES = 64
 _POWERS = (-3, -2, -1, 1, 2, 3)
 
@@ -49,109 +58,116 @@ _POWERS = (-3, -2, -1, 1, 2, 3)
 class Evidence:
     """Results of forward and backward passes at a random point."""
 
-    replica: Replica  # the model on its inputs, at the point
-    precision: Precision
+    replica: Replica  # the model at the point
+    tolerances: Tolerances
     point: Point  # near the model's own weights
-    unreached: tuple[str, ...]  # trainable parameters that never reach the output
-    no_effect: Tensors  # name -> mask of entries that take part in the computation but cancel out of the output
-    unsearched: str | None  # why such entries could not be looked for, if they could not
+    unreached: tuple[str, ...]  # trainable parameters that no output depends on
+    no_effect: Tensors  # name -> mask of entries that cancel out of the output
+    unsearched: str | None  # why the search for such entries failed, if it did
 
 
-def gather(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], layer_of: Mapping[str, str]) -> Evidence:
-    """Look at the gradients of a replica at a random point, in float64; in its own precision if it has no other.
+def gather_evidence(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], layer_of: Mapping[str, str]
+) -> Evidence:
+    """Compute gradients of a replica at a random point, in float64 or, where that fails, in the model's own precision.
 
-    The point is the model's own weights times random factors near one, with small numbers in place of zeros and of what
-    is not finite, so that nothing overflows or vanishes however deep the network is; it falls back to the model's own
-    weights where even that does.
+    The point is the model's own weights times random factors near one, with zeros and non-finite numbers replaced by
+    small ones, so that nothing overflows or vanishes however deep the network is; if something does, it is the model's
+    own weights.
     """
     try:
-        return _gathered(replicate(model, args, kwargs).to(torch.float64), layer_of, _DOUBLE)
+        return _gather(replicate(model, args, kwargs).to(torch.float64), layer_of, _DOUBLE)
     except ModelError:
-        return _gathered(replicate(model, args, kwargs), layer_of, _SINGLE)
+        return _gather(replicate(model, args, kwargs), layer_of, _SINGLE)
 
 
-def _gathered(replica: Replica, layer_of: Mapping[str, str], precision: Precision) -> Evidence:
+def _gather(replica: Replica, layer_of: Mapping[str, str], tolerances: Tolerances) -> Evidence:
     generator = torch.Generator().manual_seed(0)
     replica.perturb_inputs(generator)
-    # a NaN among the weights says nothing about the laws: it is replaced as zeros are
-    own = {name: tensor.detach().nan_to_num(0.0, 0.0, 0.0) for name, tensor in trainable(replica).items()}
-    point = near(replica, own, generator) or at(replica, own)
+    # NaN becomes zero, and zeros are replaced by small numbers
+    own = {name: tensor.detach().nan_to_num(0.0, 0.0, 0.0) for name, tensor in trainable_parameters(replica).items()}
+    point = point_near(replica, own, generator) or point_at(replica, own)
     if point is None:
         raise ModelError(
             "The gradients of the model are not finite, at its own weights and near them, so no law can be checked. "
             "Give weights and inputs for which the forward and backward pass are finite."
         )
-    masks, unsearched = without_effect(replica, point, layer_of, generator)
+    masks, unsearched = find_without_effect(replica, point, layer_of, generator)
     unreached = tuple(name for name in own if name not in point.gradients)
-    return Evidence(replica, precision, point, unreached, masks, unsearched)
+    return Evidence(replica, tolerances, point, unreached, masks, unsearched)
 
 
-def checked(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], list[Exclusion]]:
-    """Each law with the residual it shows; those that fail the check are turned into exclusions.
+def check_laws(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], list[Exclusion]]:
+    """The laws that pass the check, with their residuals, and exclusions for those that fail.
 
-    An exact law must hold at two points, or at most of several where units are dead or attention is saturated, for a
-    gradient is nothing but rounding there; and along large steps where anything is left in doubt. At a few it may hold
-    by chance: a unit above zero on all inputs does not tell a wrong backward pass from that of ReLU. An approximate law
-    must hold to rounding once the epsilons are gone, at one of several points. A law between weights that no gradient
-    reaches at any point stands on the equations alone, with a residual of NaN; a scale that no gradient reaches is an
-    unused row of an embedding, and no law.
+    An exact law must hold at two points, or at most of several where units are dead or attention is saturated and
+    gradients are rounding; and along large steps if its residual is above rounding. (At a few points it may hold by
+    chance: a unit above zero on all inputs does not tell a wrong backward pass from that of ReLU.) An approximate law
+    must hold to rounding without epsilons at one of several points. A law whose weights get no gradient at any point
+    rests on the equations alone, with a residual of NaN; a "scale" law without any gradient is an unused row of an
+    embedding, and is excluded.
     """
-    replica, precision = evidence.replica, evidence.precision
+    replica, tolerances = evidence.replica, evidence.tolerances
     exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
     laws = Laws(candidates, evidence.point.weights)
     points = [evidence.point]
-    seen = _residuals(laws, evidence.point)[None]
-    for point in elsewhere(replica, evidence.point, _POINTS):
+    measured = _residuals(laws, evidence.point)[None]
+    for point in distant_points(replica, evidence.point, _POINTS):
         points.append(point)
-        seen = torch.cat([seen, _residuals(laws, point)[None]])
-        says = seen.isfinite()
-        if bool((~exact | (says.any(0) & (~says | (seen <= precision.residual)).all(0))).all()):
+        measured = torch.cat([measured, _residuals(laws, point)[None]])
+        is_known = measured.isfinite()
+        if bool((~exact | (is_known.any(0) & (~is_known | (measured <= tolerances.residual)).all(0))).all()):
             break
-    doubtful = exact & (seen.nan_to_num() > precision.rounding).any(0)
-    broken = violations(candidates, doubtful.nonzero().flatten().tolist(), replica, points, precision.change)
-    residuals = torch.where(exact, _of_most(seen), seen[0])
-    verdicts = residuals if bool(exact.all()) else torch.where(exact, residuals, _without_epsilon(laws, evidence))
-    kept, failed, unmet = [], [], Counter[str]()
+    suspects = (exact & (measured.nan_to_num() > tolerances.rounding).any(0)).nonzero().flatten().tolist()
+    violations = find_violations(candidates, suspects, replica, points, tolerances.change)
+    residuals = torch.where(exact, _majority_residuals(measured), measured[0])
+    judged = residuals
+    if not bool(exact.all()):
+        judged = torch.where(exact, residuals, _residuals_without_epsilon(laws, evidence))
+    kept, failed, unreached = [], [], Counter[str]()
     for number, law in enumerate(candidates):
-        verdict = float(verdicts[number])
-        if math.isnan(verdict) and law.kind == "scale":
-            unmet[law.layer] += 1
-        elif number in broken:
-            failed.append(Exclusion(law.name, f"large steps along it change gradients by {broken[number]:.1e} of them"))
-        elif verdict > max(precision.residual, 0 if law.exact else _WITHOUT_EPSILON):
-            failed.append(Exclusion(law.name, f"the numerical check left a residual of {verdict:.1e}"))
+        residual = float(judged[number])
+        if math.isnan(residual) and law.kind == "scale":
+            unreached[law.layer] += 1
+        elif number in violations:
+            reason = f"large steps along it change its gradients by a fraction of {violations[number]:.1e}"
+            failed.append(Exclusion(law.name, reason))
+        elif residual > max(tolerances.residual, 0 if law.exact else _WITHOUT_EPSILON):
+            failed.append(Exclusion(law.name, f"the numerical check found a residual of {residual:.1e}"))
         else:
             kept.append(replace(law, residual=float(residuals[number])))
-    reason = "no gradient reaches them on these inputs"
-    return kept, failed + [Exclusion(f"{count} entries of {layer}", reason) for layer, count in unmet.items()]
+    reason = "they get no gradient on these inputs"
+    return kept, failed + [Exclusion(f"{count} entries of {layer}", reason) for layer, count in unreached.items()]
 
 
 def _residuals(laws: Laws, point: Point) -> Tensor:
-    return laws.at(point.weights).residual(point.gradients).cpu()
+    return laws.with_parameters(point.weights).residual(point.gradients).cpu()
 
 
-def _of_most(residuals: Tensor) -> Tensor:
-    """What more than half of the residuals of each law do not exceed (points x laws); NaN where no point says any."""
-    says = (~residuals.isnan()).sum(0, keepdim=True)
-    return residuals.sort(0).values.gather(0, says // 2)[0]
+def _majority_residuals(residuals: Tensor) -> Tensor:
+    """The (upper) median residual of each law over points (points x laws); NaN if there is none."""
+    known = (~residuals.isnan()).sum(0, keepdim=True)
+    return residuals.sort(0).values.gather(0, known // 2)[0]
 
 
-def _smallest(residuals: Tensor) -> Tensor:
-    """The smallest residual of each law (points x laws); NaN where no point says anything."""
+def _smallest_residuals(residuals: Tensor) -> Tensor:
+    """The smallest residual of each law over points (points x laws); NaN if there is none."""
     smallest = residuals.nan_to_num(math.inf, math.inf).amin(0)
     return torch.where(smallest.isinf(), math.nan, smallest)
 
 
-def _without_epsilon(laws: Laws, evidence: Evidence) -> Tensor:
-    """The smallest residual of each law at one of several points, once epsilons are gone; until all are small."""
-    replica, weights, seen = evidence.replica, evidence.point.weights, list[Tensor]()
+def _residuals_without_epsilon(laws: Laws, evidence: Evidence) -> Tensor:
+    """The smallest residual of each law at several points without epsilons; stops once all are small."""
+    replica, weights, measured = evidence.replica, evidence.point.weights, list[Tensor]()
     exact = torch.tensor([law.exact for law in laws])
     with WithoutEpsilon():
-        for point in chain([at(replica, weights)], elsewhere(replica, evidence.point, _POINTS)):
-            seen += [_residuals(laws, point)] if point else []
-            if seen and bool((exact | (_smallest(torch.stack(seen)) <= _WITHOUT_EPSILON)).all()):
+        for point in chain([point_at(replica, weights)], distant_points(replica, evidence.point, _POINTS)):
+            measured += [_residuals(laws, point)] if point else []
+            if measured and bool((exact | (_smallest_residuals(torch.stack(measured)) <= _WITHOUT_EPSILON)).all()):
                 break
-    return _smallest(torch.stack(seen)) if seen else torch.full((len(laws),), math.nan, dtype=torch.float64)
+    if not measured:
+        return torch.full((len(laws),), math.nan, dtype=torch.float64)
+    return _smallest_residuals(torch.stack(measured))
 
 
 _NAMES = (
@@ -162,43 +178,43 @@ _GUARDS = frozenset(_NAMES.split())
 
 
 class WithoutEpsilon(TorchFunctionMode):
-    """While active, small constants that are added, or given to a normalization, are made negligible.
+    """Makes small constants negligible that are added, or passed to a normalization.
 
-    An approximate law is exact for the model without its epsilons. They are left far below rounding, yet not zero, so
-    that 0 / 0 stays guarded.
+    An approximate law is exact for the model without its epsilons. They become far smaller than rounding, but not zero,
+    so that 0 / 0 does not occur.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Shrink the constants of guards against division by zero."""
+        """Shrink the epsilons among the arguments."""
         kwargs = kwargs or {}
         if getattr(func, "__name__", "").strip("_") in _GUARDS:
-            args = tuple(map(_shrunk, args))
-            kwargs = {name: _shrunk(value) for name, value in kwargs.items()}
+            args = tuple(map(_shrink_epsilon, args))
+            kwargs = {name: _shrink_epsilon(value) for name, value in kwargs.items()}
         return func(*args, **kwargs)
 
 
-def _shrunk(value: Any) -> Any:
+def _shrink_epsilon(value: Any) -> Any:
     return value * 1e-12 if isinstance(value, float) and 0 < abs(value) <= EPSILON else value
 
 
-def violations(
+def find_violations(
     laws: Sequence[Law], suspects: Iterable[int], replica: Replica, points: Iterable[Point], tolerance: float
 ) -> dict[int, float]:
-    """Changes of gradients where a law says that there are none, relative to the largest of its term.
+    """Position of each violated law -> largest change of its gradients along it, relative to the largest of the term.
 
-    The suspects among the laws are tested at each point; one is enough to refute a law. The result names those whose
-    change exceeds the tolerance. The replica is left at another point.
+    The suspects (positions of laws) are tested at each point, and a change above the tolerance at one of them refutes a
+    law. The replica is left at another point.
     """
-    left, found, generator = list(suspects), dict[int, float](), torch.Generator().manual_seed(2)
+    remaining, found, generator = list(suspects), dict[int, float](), torch.Generator().manual_seed(2)
     passes = _MOST_PASSES
     for point in points:
-        groups = [left] if left else []
+        groups = [remaining] if remaining else []
         while groups:
             check_time()
             group = groups.pop()
-            changes = _changes([laws[number] for number in group], replica, point, generator)
+            changes = _gradient_changes([laws[number] for number in group], replica, point, generator)
             passes -= 1
             if max(changes) <= tolerance:
                 continue
@@ -206,36 +222,35 @@ def violations(
                 found |= dict(zip(group, changes, strict=True))
             else:
                 groups += [group[: len(group) // 2], group[len(group) // 2 :]]
-        left = [number for number in left if number not in found]
+        remaining = [number for number in remaining if number not in found]
     return found
 
 
-def _changes(laws: Sequence[Law], replica: Replica, point: Point, generator: torch.Generator) -> list[float]:
-    """Changes of each law's own gradients when all of these laws are followed at once."""
+def _gradient_changes(laws: Sequence[Law], replica: Replica, point: Point, generator: torch.Generator) -> list[float]:
+    """Change of each law's gradients after a random large step along all of these laws at once."""
     powers = {name: torch.zeros(weight.shape, dtype=torch.float64) for name, weight in point.weights.items()}
     for law in laws:
-        whole = math.lcm(*(term.exponent.denominator for term in law.terms))
-        step = _POWERS[int(torch.randint(len(_POWERS), (), generator=generator))] * whole
+        denominator = math.lcm(*(term.exponent.denominator for term in law.terms))
+        step = _POWERS[int(torch.randint(len(_POWERS), (), generator=generator))] * denominator
         for term in law.terms:
-            powers[term.parameter][_slice(term)] += step * float(term.exponent)
+            powers[term.parameter][_index_of(term)] += step * float(term.exponent)
     factors: Tensors = {name: (2.0**power).to(point.weights[name]) for name, power in powers.items()}
-    place(replica, {name: weight * factors[name] for name, weight in point.weights.items()})
+    set_weights(replica, {name: weight * factors[name] for name, weight in point.weights.items()})
     moved = seeded_gradients(replica, point.seed)
-    return [max(_change(term, point.gradients, moved, factors) for term in law.terms) for law in laws]
+    return [max(_term_change(term, point.gradients, moved, factors) for term in law.terms) for law in laws]
 
 
-def _change(term: Term, before: Tensors, after: Tensors, factors: Tensors) -> float:
-    chosen, name = _slice(term), term.parameter
-    old = before[name][chosen]
-    new = after[name][chosen] * factors[name][chosen] if name in after else torch.zeros_like(old)
+def _term_change(term: Term, before: Tensors, after: Tensors, factors: Tensors) -> float:
+    index, name = _index_of(term), term.parameter
+    old = before[name][index]
+    new = after[name][index] * factors[name][index] if name in after else torch.zeros_like(old)
     size = float(old.abs().max()) if old.numel() else 0.0
     difference = float((new - old).abs().max()) if old.numel() else 0.0
     return difference / size if size else math.inf if difference else 0.0
 
 
-def _slice(term: Term) -> tuple[Any, ...]:
-    """Index of a term's entries."""
-    places: list[Any] = [slice(None)] * len(term.shape)
+def _index_of(term: Term) -> tuple[Any, ...]:
+    index: list[Any] = [slice(None)] * len(term.shape)
     for axis, positions in zip(term.axes, zip(*term.indices, strict=True), strict=True):
-        places[axis] = torch.tensor(positions)
-    return tuple(places)
+        index[axis] = torch.tensor(positions)
+    return tuple(index)

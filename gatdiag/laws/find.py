@@ -14,12 +14,12 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from gatdiag.errors import ModelError
 from gatdiag.law import Exclusion
 from gatdiag.laws.assembly import Place, assemble
-from gatdiag.laws.check import Evidence, checked, gather
+from gatdiag.laws.check import Evidence, check_laws, gather_evidence
 from gatdiag.laws.exponents import Exponents
-from gatdiag.laws.label import ZERO, Label
+from gatdiag.laws.label import ZERO_EXPONENT, Label
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.outputs import read_outputs
-from gatdiag.laws.repetition import repetition
+from gatdiag.laws.repeatability import why_not_repeatable
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
 from gatdiag.roles import FEATURE
@@ -78,29 +78,31 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
         True
     """
     user = unwrap(model)
-    return find_laws_within(discover(user, *args, **kwargs), user, args, kwargs)
+    return find_laws_with_structure(discover(user, *args, **kwargs), user, args, kwargs)
 
 
-def find_laws_within(structure: Structure, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
-    """As `find_laws`, of a model whose structure was discovered from these inputs already."""
+def find_laws_with_structure(
+    structure: Structure, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Laws:
+    """As `find_laws`, for a model whose structure is known already."""
     user = unwrap(model)
     replica = replicate(user, args, kwargs)
     trained = {name: parameter for name, parameter in user.named_parameters() if parameter.requires_grad}
-    if obstacle := repetition(replica):
+    if obstacle := why_not_repeatable(replica):
         return Laws([], trained, [Exclusion("the forward pass", f"{obstacle}; no law is certain")])
-    if shared := over_one_memory(trained):
-        reason = "they are two parameters over the same memory, which both move at each step; no law is conserved"
+    if shared := find_shared_memory(trained):
+        reason = "these two parameters share memory, so that each step moves it twice; no law is conserved"
         return Laws([], trained, [Exclusion(" and ".join(shared), reason)])
     if (part := sample_inputs(args, kwargs)) is not None:
         with suppress(ModelError):
-            laws, is_settled = _found(structure, user, part, replica)
-            if is_settled:
+            laws, is_certain = _find_on_inputs(structure, user, part, replica)
+            if is_certain:
                 return laws
-    return _found(structure, user, (args, dict(kwargs)))[0]
+    return _find_on_inputs(structure, user, (args, dict(kwargs)))[0]
 
 
-def over_one_memory(parameters: Mapping[str, Tensor]) -> tuple[str, str] | None:
-    """Names of two parameters over the same memory, if there are any: in copies of the model each has its own."""
+def find_shared_memory(parameters: Mapping[str, Tensor]) -> tuple[str, str] | None:
+    """Names of two parameters that share memory, which copies of the model do not preserve; None if there are none."""
     seen: dict[int, str] = {}
     for name, parameter in parameters.items():
         first = seen.setdefault(parameter.data_ptr(), name)
@@ -109,10 +111,13 @@ def over_one_memory(parameters: Mapping[str, Tensor]) -> tuple[str, str] | None:
     return None
 
 
-def _found(structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica | None = None) -> tuple[Laws, bool]:
-    """The laws by the equations of the whole inputs, checked on these, and whether that settles each.
+def _find_on_inputs(
+    structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica | None = None
+) -> tuple[Laws, bool]:
+    """The laws checked on the inputs, and whether a check on the whole inputs would find the same.
 
-    A part does not settle what it does not reach (a row of an embedding, an expert), nor laws that it refutes.
+    It may not where these inputs are a part that does not reach all weights (a row of an embedding, an expert), or
+    that refutes a law. The equations are those of `whole`, a replica on the whole inputs, if it is given.
     """
     infos = [(layer, info) for layer in structure for info in layer.parameters]
     places = {
@@ -120,55 +125,55 @@ def _found(structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica
         for order, (layer, info) in enumerate(infos)
     }
     parameters = dict(user.named_parameters())
-    evidence = gather(user, *inputs, {name: place.layer for name, place in places.items()})
+    evidence = gather_evidence(user, *inputs, {name: place.layer for name, place in places.items()})
     exponents = Exponents()
-    labels, trace = _traced(whole or evidence.replica, exponents, evidence)
+    labels, trace = _trace_labels(whole or evidence.replica, exponents, evidence)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
     candidates = assemble(labels, basis, places)
-    kept, failed = checked(candidates, evidence)
+    kept, failed = check_laws(candidates, evidence)
     excluded = [
-        *_without_effect(evidence),
-        *_unknown(trace, exponents),
-        *_without_law(exponents, basis, places),
+        *_exclude_without_effect(evidence),
+        *_exclude_operations(trace, exponents),
+        *_exclude_channels(exponents, basis, places),
         *failed,
     ]
     laws = Laws(kept, {name: parameters[name] for name in evidence.point.weights}, excluded)
-    reached = all(bool(gradient.any()) for gradient in evidence.point.gradients.values())
+    all_reached = all(bool(gradient.any()) for gradient in evidence.point.gradients.values())
     is_open = evidence.unreached or evidence.unsearched or failed or any(math.isnan(law.residual) for law in kept)
-    return laws, reached and not is_open
+    return laws, all_reached and not is_open
 
 
-def _traced(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:
-    """Trace a call, whose equations must hold; the outputs are held at exponent zero.
+def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:
+    """Trace one call with equations that require the outputs to keep their scale; return the parameters' labels.
 
     Entries without effect fit every exponent, as zeros do, and are in no law.
     """
     labels: dict[str, Label] = {}
     for name in evidence.point.weights:
         mask = evidence.no_effect.get(name)
-        ids = exponents.fresh(replica.parameters[name].shape, name, is_entry=True)
+        ids = exponents.new_unknowns(replica.parameters[name].shape, name, is_entry=True)
         labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
 
-    def traced(call: Caller) -> Trace:
-        trace = Trace(exponents, running)
+    def trace_call(call: Caller) -> Trace:
+        trace = Trace(exponents, current_module)
         for name, label in labels.items():
             trace.set_label(replica.parameters[name], label)
         with trace:
             outputs = call(read_outputs).tensors
         exponents.cause = OUTPUT
         for tensor in outputs:
-            exponents.vanish(trace.label_of(tensor))
+            exponents.require_zero(trace.label_of(tensor))
         return trace
 
-    with _running(replica.model) as running:
-        trace = replica.no_grad(traced)
-    return {name: _present(exponents.resolve(label)) for name, label in labels.items()}, trace
+    with _track_module(replica.model) as current_module:
+        trace = replica.no_grad(trace_call)
+    return {name: _drop_without_effect(exponents.resolve(label)) for name, label in labels.items()}, trace
 
 
 @contextmanager
-def _running(model: nn.Module) -> Iterator[Any]:
-    """A function that says which module of the model is running."""
-    paths: dict[int, list[str]] = defaultdict(list)  # several of a module that layers share
+def _track_module(model: nn.Module) -> Iterator[Any]:
+    """A function that returns the path of the module that is running."""
+    paths: dict[int, list[str]] = defaultdict(list)  # several for a shared module
     for path, module in model.named_modules(remove_duplicate=False):
         paths[id(module)].append(path)
     stack = [""]
@@ -184,14 +189,14 @@ def _running(model: nn.Module) -> Iterator[Any]:
         yield lambda: stack[-1] or "the model"
 
 
-def _present(label: Label) -> Label:
-    """The label without the unknowns of entries that fit every exponent."""
+def _drop_without_effect(label: Label) -> Label:
+    """The label without the unknowns of entries without effect."""
     if label.zeros is None:
         return label
-    return Label(tuple((coefficient, ids.where(~label.zeros, ZERO)) for coefficient, ids in label.terms))
+    return Label(tuple((coefficient, ids.where(~label.zeros, ZERO_EXPONENT)) for coefficient, ids in label.terms))
 
 
-def _without_effect(evidence: Evidence) -> Iterator[Exclusion]:
+def _exclude_without_effect(evidence: Evidence) -> Iterator[Exclusion]:
     for name in evidence.unreached:
         yield Exclusion(name, "it never reaches the output, so its gradient is always zero")
     for name, mask in evidence.no_effect.items():
@@ -201,40 +206,39 @@ def _without_effect(evidence: Evidence) -> Iterator[Exclusion]:
         yield Exclusion("parameters that cancel out", evidence.unsearched)
 
 
-def _unknown(trace: Trace, exponents: Exponents) -> Iterator[Exclusion]:
+def _exclude_operations(trace: Trace, exponents: Exponents) -> Iterator[Exclusion]:
     for (name, where), error in trace.failed.items():
-        reason = f"its rule cannot read it, so what it touches keeps its scale ({error})"
+        reason = f"its rule does not support this call, so its arguments must keep their scale ({error})"
         yield Exclusion(f"operation {name} in {where}", reason)
     for (name, where), times in trace.unknown.items():
-        reason = f"no rule for it, so what it touches keeps its scale ({times} times)"
+        reason = f"no rule for this operation, so its arguments must keep their scale (calls: {times})"
         yield Exclusion(f"operation {name} in {where}", reason)
     for cause in exponents.coarse:
-        yield Exclusion(
-            f"operation {cause}", "its rule takes entries to scale alike that need not, so laws may be missed"
-        )
+        reason = "its rule requires entries to scale alike that need not, so laws may be missed"
+        yield Exclusion(f"operation {cause}", reason)
 
 
-def _without_law(exponents: Exponents, basis: Basis, places: Mapping[str, Place]) -> list[Exclusion]:
-    """Channels of layers that no law moves, with the operation that holds them."""
-    held: Counter[tuple[str, str]] = Counter()
+def _exclude_channels(exponents: Exponents, basis: Basis, places: Mapping[str, Place]) -> list[Exclusion]:
+    """Channels that are in no law, counted by layer and by the operation that prevents it."""
+    counts: Counter[tuple[str, str]] = Counter()
     channels = {
         block.parameter: block
         for block in exponents.blocks
         if block.parameter and not block.is_entry and places[block.parameter].is_feature_weight
     }
-    forced, tied = exponents.forced(), exponents.tied()
+    forced, tied = exponents.find_forced(), exponents.find_tied()
     for name, block in channels.items():
         check_time()
         ids = torch.arange(block.start, block.start + block.length)
-        moving = exponents.resolve(Label(((Fraction(1), ids),)))
-        parts = [term.expand(block.length).tolist() for _, term in moving.terms]
+        label = exponents.resolve(Label(((Fraction(1), ids),)))
+        columns = [term.expand(block.length).tolist() for _, term in label.terms]
         for position, unknown in enumerate(ids.tolist()):
-            own = [part[position] for part in parts]
-            if any(basis.values.get(part) for part in own):
+            parts = [column[position] for column in columns]
+            if any(basis.values.get(part) for part in parts):
                 continue
             cause, reason = exponents.cause_of(unknown, forced), "does not commute with scaling"
             if cause is None:
-                cause, reason = next((tied[part] for part in own if part in tied), None), "ties them to what is held"
+                cause, reason = next((tied[part] for part in parts if part in tied), None), "ties them to a fixed scale"
             if cause and cause != OUTPUT:
-                held[places[name].layer, f"{cause} {reason}"] += 1
-    return [Exclusion(f"{count} channels of {layer}", reason) for (layer, reason), count in held.items()]
+                counts[places[name].layer, f"{cause} {reason}"] += 1
+    return [Exclusion(f"{count} channels of {layer}", reason) for (layer, reason), count in counts.items()]

@@ -1,8 +1,8 @@
 """The laws of a model, with their values: delta from gradients, c from weights.
 
 A weight's exponents are (row) - (column), so sum_k e_k T_k over its entries needs only the row sums and the column
-sums of T. Parameters of one shape are stacked and summed together: the number of kernels depends on how many shapes
-there are, not on how many layers or neurons.
+sums of T. Parameters of one shape are stacked and summed together: the number of kernels depends on the number of
+shapes, not on that of layers or neurons.
 """
 
 import copy
@@ -19,24 +19,24 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import OptimizerError
 from gatdiag.law import Exclusion, Law
-from gatdiag.laws.prediction import Update, updates
+from gatdiag.laws.prediction import Update, predict_updates
 
 Tensors = Mapping[str, Tensor]
 Axes = tuple[int, ...]
 
 
 class Sums:
-    """The vector of all sums of parameters over all axes but some, laid out once, computed in a few kernels.
+    """Partial sums of parameters as one vector, whose layout is fixed and which takes a few kernels to compute.
 
-    A complex entry counts as two real ones, as it does for torch's gradients and optimizers.
+    A complex entry counts as two real ones, as in torch's gradients and optimizers.
 
     Args:
-        wanted: Pairs (name of a parameter, axes that are kept): (0,) gives row sums, (1,) column sums, all axes the
-            entries themselves.
-        templates: The parameters, for shape, device and type.
+        wanted: Pairs (name of a parameter, axes to keep): (0,) gives row sums, (1,) column sums, all axes the entries
+            themselves.
+        templates: Name -> parameter, for shapes, devices and dtypes.
 
     Attributes:
-        start: Where the sums of a pair start in the vector; they follow in the order of the kept axes.
+        start: (name, axes) -> position of the first of these sums in the vector.
     """
 
     def __init__(self, wanted: Iterable[tuple[str, Axes]], templates: Tensors) -> None:
@@ -62,28 +62,30 @@ class Sums:
         """Vectors of sums of elementwise products, in float64.
 
         Args:
-            factors: Tensors by name; a name that is missing counts as zeros. All may have one axis more in front, of
-                several points: each has vectors of its own then, side by side.
+            factors: Name -> tensor, a missing one counting as zeros. All may have one more axis in front, for several
+                points; so have the vectors, then.
             wanted: For each vector, the positions of its factors.
-            absolute: Sum absolute values.
+            absolute: Whether to sum absolute values.
         """
-        points = next((self._points(name, tensor) for factor in factors for name, tensor in factor.items()), ())
+        points = next((self._leading_axes(name, tensor) for factor in factors for name, tensor in factor.items()), ())
         pieces: list[list[Tensor]] = [[] for _ in wanted]
         for alike, every in self._groups:
-            stacked = [self._stacked(alike, factor, points) for factor in factors]
+            stacked = [self._stack(alike, factor, points) for factor in factors]
             stacked = [factor.abs() for factor in stacked] if absolute else stacked
             before = len(points) + 1
             for found, positions in zip(pieces, wanted, strict=True):
                 for axes in every:
                     kept = [*range(before), *(before + axis for axis in axes)]
-                    found.append(_contracted([stacked[position] for position in positions], kept).flatten(len(points)))
-        return [_joined(found, points) for found in pieces]
+                    found.append(
+                        _sum_products([stacked[position] for position in positions], kept).flatten(len(points))
+                    )
+        return [_concatenate(found, points) for found in pieces]
 
-    def _points(self, name: str, tensor: Tensor) -> tuple[int, ...]:
-        """Axes in front of a parameter's own."""
+    def _leading_axes(self, name: str, tensor: Tensor) -> tuple[int, ...]:
+        """Shape of the axes in front of a parameter's own."""
         return tuple(tensor.shape[: tensor.dim() - self._templates[name].dim()]) if name in self._templates else ()
 
-    def _stacked(self, names: Sequence[str], factor: Tensors, points: tuple[int, ...]) -> Tensor:
+    def _stack(self, names: Sequence[str], factor: Tensors, points: tuple[int, ...]) -> Tensor:
         tensors = [
             factor[name].detach() if name in factor else self._templates[name].new_zeros(()).expand(shape)
             for name in names
@@ -96,8 +98,8 @@ class Sums:
         return stacked if stacked.dtype in (torch.float32, torch.float64) else stacked.to(torch.float64)
 
 
-def _contracted(factors: Sequence[Tensor], kept: list[int]) -> Tensor:
-    """The sums of products over all axes but some, in float64; on the CPU without a temporary array in float64."""
+def _sum_products(factors: Sequence[Tensor], kept: list[int]) -> Tensor:
+    """Sums of products over all axes but `kept`, in float64; on the CPU without a float64 copy of the factors."""
     axes = [*range(factors[0].dim())]
     if not factors[0].is_cpu:
         return torch.einsum(*(item for factor in factors for item in (factor.double(), axes)), kept)
@@ -105,7 +107,7 @@ def _contracted(factors: Sequence[Tensor], kept: list[int]) -> Tensor:
     return torch.from_numpy(np.asarray(np.einsum(*operands, kept, dtype=np.float64, casting="unsafe"), np.float64))
 
 
-def _joined(pieces: list[Tensor], points: tuple[int, ...]) -> Tensor:
+def _concatenate(pieces: list[Tensor], points: tuple[int, ...]) -> Tensor:
     if not pieces:
         return torch.zeros(*points, 0, dtype=torch.float64)
     return torch.cat([piece.to(pieces[0].device) for piece in pieces], len(points))
@@ -120,12 +122,12 @@ class Laws:
     """The conservation laws of one model, found by `gatdiag.find_laws`.
 
     A sequence of `Law`, and their values as vectors with one entry per law, in the same order. The values are float64,
-    on the device of the (first) parameter, take a few kernels however many neurons there are, and never wait for the
-    device.
+    on the device of the (first) parameter, take a few kernels however many neurons there are, and do not synchronize
+    with the device.
 
     Attributes:
         parameters: Name -> parameter of the model the laws belong to.
-        names: Of those that a law has a term of.
+        names: Names of the parameters that occur in a law.
         excluded: What has no law, and why.
     """
 
@@ -146,13 +148,15 @@ class Laws:
             owners += [position[term.parameter]] * len(term.indices)
             exponents += [float(term.exponent)] * len(term.indices)
         device = next((tensor.device for tensor in self.parameters.values()), torch.device("cpu"))
+        # for each entry of a law: the law, its position among the sums, its exponent, its parameter
         self._law = torch.tensor(numbers, dtype=torch.int64, device=device)
         self._slot = torch.tensor(slots, dtype=torch.int64, device=device)
         self._exponent = torch.tensor(exponents, dtype=torch.float64, device=device)
-        self._owner = torch.tensor(owners, dtype=torch.int64, device=device)  # the parameter of each entry
+        self._owner = torch.tensor(owners, dtype=torch.int64, device=device)
+        # for each law: the parameter of its first term, whether it has a single entry
         first = [position[law.terms[0].parameter] for law in self._laws]
-        self._first = torch.tensor(first, dtype=torch.int64, device=device)  # a parameter of each law
-        self._lone = torch.bincount(self._law, minlength=len(self)) == 1
+        self._first = torch.tensor(first, dtype=torch.int64, device=device)
+        self._has_one_entry = torch.bincount(self._law, minlength=len(self)) == 1
 
     def __len__(self) -> int:
         """Number of laws."""
@@ -170,8 +174,8 @@ class Laws:
         """Number of laws and of layers."""
         return f"Laws({len(self)} laws in {len(self.by_layer())} layers, {len(self.excluded)} exclusions)"
 
-    def at(self, parameters: Tensors) -> "Laws":
-        """The same laws over other parameters, of the same names, shapes and devices."""
+    def with_parameters(self, parameters: Tensors) -> "Laws":
+        """The same laws of other parameters with the same names, shapes and devices."""
         twin = copy.copy(self)
         twin.parameters = {name: parameters[name] for name in self.parameters}
         return twin
@@ -187,7 +191,7 @@ class Laws:
         """delta = sum_k e_k <w_k, dL/dw_k>: zero to rounding where the law holds, whatever the optimizer.
 
         Args:
-            gradients: Name -> gradient; the parameters' own ``.grad`` if left out. What is missing counts as zero.
+            gradients: Name -> gradient; by default the parameters' ``.grad``. A missing one counts as zero.
 
         Returns:
             Float64 of shape (laws,), in units of the loss. A value far from rounding means that the gradients are not
@@ -196,13 +200,13 @@ class Laws:
         Source:
             Equation 7 of "Are GATs Out of Balance?".
         """
-        return self._combined(self._products(self.parameters, self._gradients(gradients)))
+        return self._weighted_sum(self._products(self.parameters, self._gradients(gradients)))
 
     def c(self, weights: Tensors | None = None) -> Tensor:
         """c = sum_k e_k ||w_k||^2, conserved by gradient flow; zero where incoming and outgoing weights balance.
 
         Args:
-            weights: Name -> weight; the model's own if left out.
+            weights: Name -> weight; by default the model's own.
 
         Returns:
             Float64 of shape (laws,). Positive: the incoming weights of the neuron outweigh attention and outgoing ones.
@@ -211,25 +215,25 @@ class Laws:
             Equation 5 of "Are GATs Out of Balance?".
         """
         weights = self.parameters if weights is None else weights
-        return self._combined(self._products(weights, weights))
+        return self._weighted_sum(self._products(weights, weights))
 
     def normalized_delta(self, gradients: Tensors | None = None) -> Tensor:
         """|delta| / sum over terms of |e_k <w_k, dL/dw_k>|: about 1e-6 for float32 gradients, 1e-15 for float64.
 
-        For a law with a single term, whose every numerator would be its own denominator, the denominator is
-        sum |e_k| |w_k dL/dw_k| entry by entry. Zero where all gradients are.
+        For a law with a single term, where this would always be one, the denominator is sum |e_k| |w_k dL/dw_k| entry
+        by entry. Zero where all gradients are.
         """
         gradients = self._gradients(gradients)
         sums = self._products(self.parameters, gradients)
         entrywise = self._products(self.parameters, gradients, absolute=True)
-        scale = torch.where(self._lone, self._magnitude(entrywise), self._magnitude(sums))
-        return _ratio(self._combined(sums).abs(), scale)
+        scale = torch.where(self._has_one_entry, self._absolute_sum(entrywise), self._absolute_sum(sums))
+        return _ratio(self._weighted_sum(sums).abs(), scale)
 
     def normalized_c(self, weights: Tensors | None = None) -> Tensor:
         """c / sum |e_k| ||w_k||^2, in [-1, 1]: +1 where only incoming weights are left, 0 where the neuron balances."""
         weights = self.parameters if weights is None else weights
         sums = self._products(weights, weights)
-        return _ratio(self._combined(sums), self._magnitude(sums))
+        return _ratio(self._weighted_sum(sums), self._absolute_sum(sums))
 
     def residual(self, gradients: Tensors | None = None) -> Tensor:
         """|delta| / sum |e_k| |w_k dL/dw_k|, entry by entry: how far from zero compared with what cancels.
@@ -237,11 +241,11 @@ class Laws:
         NaN where every gradient is zero, as with a dead unit: such a point says nothing about the law.
         """
         gradients = self._gradients(gradients)
-        scale = self._magnitude(self._products(self.parameters, gradients, absolute=True))
+        scale = self._absolute_sum(self._products(self.parameters, gradients, absolute=True))
         return self.delta(gradients).abs() / scale
 
     def predict(self, c: Tensor, gradients: Tensors | None, optimizer: Optimizer | Iterable[Optimizer]) -> Tensor:
-        """The value of c after the optimizer's coming step, granted that delta is zero.
+        """The value of c after the optimizer's next step, assuming that delta is zero.
 
         A step w' = k w - a g - r (see `gatdiag.laws.prediction.Update`) changes c = sum e w^2 into
 
@@ -254,10 +258,10 @@ class Laws:
         and gradients. A measured c that leaves the prediction is a true violation.
 
         Args:
-            c: Values before the step, shape (laws,): measured ones, or the last prediction to follow many steps.
+            c: Values before the step, shape (laws,): measured, or the last prediction to follow many steps.
             gradients: Name -> gradient the step will use; the parameters' own ``.grad`` if None.
             optimizer: `SGD`, `Adam` or `AdamW` in the state before its ``step()``; or several that share the step, each
-                with parameters of its own. Parameters that none of them holds stay as they are.
+                with parameters of its own. Other parameters do not change.
 
         Returns:
             Float64 of shape (laws,).
@@ -269,31 +273,31 @@ class Laws:
             Discrete counterpart of theorem 2.2 and corollary 2.3 of "Are GATs Out of Balance?"; exact, no expansion.
         """
         gradients = self._gradients(gradients)
-        moves: dict[str, Update] = {}
+        updates: dict[str, Update] = {}
         for one in [optimizer] if isinstance(optimizer, Optimizer) else optimizer:
-            self.foresee(one, gradients, moves)
-        return Observation(self, self.parameters, gradients, [moves]).predicted(c)
+            self.add_updates(one, gradients, updates)
+        return Observation(self, self.parameters, gradients, [updates]).predict(c)
 
-    def foresee(self, optimizer: Optimizer, gradients: Tensors, moves: dict[str, Update]) -> None:
-        """Add how an optimizer is about to move the parameters of laws to what others that share the step will do.
+    def add_updates(self, optimizer: Optimizer, gradients: Tensors, updates: dict[str, Update]) -> None:
+        """Add the updates that an optimizer is about to make to those of others that share the step.
 
         Args:
             optimizer: In the state before its ``step()``.
             gradients: Name -> gradient, of its parameter's shape or flat.
-            moves: Name -> what is known already; it grows.
+            updates: Name -> update; those of the optimizer are added.
 
         Raises:
-            OptimizerError: Its step cannot be predicted, or it moves what another has moved.
+            OptimizerError: Its step cannot be predicted, or it updates what another updates.
         """
         names = {id(self.parameters[name]): name for name in self.names if name in gradients}
-        found = updates(optimizer, {key: gradients[name] for key, name in names.items()})
+        found = predict_updates(optimizer, {key: gradients[name] for key, name in names.items()})
         for key, update in found.items():
-            if names[key] in moves:
+            if names[key] in updates:
                 raise OptimizerError(
-                    f"{names[key]} is moved by two optimizers in one step, whose c gatdiag cannot predict. "
+                    f"{names[key]} is updated by two optimizers in one step, after which gatdiag cannot predict c. "
                     "Measure c before and after the step with laws.c() instead."
                 )
-            moves[names[key]] = update
+            updates[names[key]] = update
 
     def _gradients(self, gradients: Tensors | None) -> Tensors:
         if gradients is not None:
@@ -305,14 +309,14 @@ class Laws:
         factors, positions = ([left], [0, 0]) if left is right else ([left, right], [0, 1])
         return self._sums.products(factors, [positions], absolute=absolute)[0][..., self._slot]
 
-    def _combined(self, sums: Tensor) -> Tensor:
-        return self._total(self._exponent * sums)
+    def _weighted_sum(self, sums: Tensor) -> Tensor:
+        return self._sum_by_law(self._exponent * sums)
 
-    def _magnitude(self, sums: Tensor) -> Tensor:
-        return self._total((self._exponent * sums).abs())
+    def _absolute_sum(self, sums: Tensor) -> Tensor:
+        return self._sum_by_law((self._exponent * sums).abs())
 
-    def _total(self, values: Tensor) -> Tensor:
-        """Sums over the entries of each law: the last axis."""
+    def _sum_by_law(self, values: Tensor) -> Tensor:
+        """Sum the last axis (entries of laws) over the entries of each law."""
         points = math.prod(values.shape[:-1])
         rows = torch.arange(points, device=values.device).unsqueeze(1)
         places = self._law if points == 1 else (self._law + len(self) * rows).flatten()
@@ -321,69 +325,73 @@ class Laws:
 
 
 class Observation:
-    """delta and c just before a step, and the c that it will make; of one step, or of several side by side.
+    """delta and c just before a step, and the predicted c after it, for one step or a batch of steps.
 
-    Optimizers that share a step may make theirs one after the other, each from weights that have not moved and
-    gradients of its own: what is predicted is a sum over parameters, each split as in `Laws.predict`.
+    Several optimizers may share a step, each with parameters of its own: c is a sum over parameters, and the update of
+    each is split as in `Laws.predict`.
 
     Args:
         laws: The laws.
-        weights: Name -> weight; of several steps with an axis for them in front.
-        gradients: Name -> gradient, the same.
-        moves: Of each step, name -> how the optimizers will move the parameter, as far as they do; None: c after the
-            step is not asked for.
+        weights: Name -> weight, for a batch of steps with an axis for them in front.
+        gradients: Name -> gradient, likewise.
+        updates: For each step, name -> update of a parameter that an optimizer updates; None without prediction.
 
     Attributes:
-        c: As in `Laws.c`, (laws,), or (steps, laws).
-        delta: As in `Laws.delta`, the same shape.
+        c: As in `Laws.c`, of shape (laws,) or (steps, laws).
+        delta: As in `Laws.delta`, of the same shape.
     """
 
     def __init__(
-        self, laws: Laws, weights: Tensors, gradients: Tensors, moves: Sequence[Mapping[str, Update]] | None = None
+        self, laws: Laws, weights: Tensors, gradients: Tensors, updates: Sequence[Mapping[str, Update]] | None = None
     ) -> None:
-        self._laws, self._moves = laws, moves
-        rest = {} if moves is None else _rest(moves, weights)
-        pairs = [(0, 0), (0, 1)] + ([] if moves is None else [(1, 1)]) + ([(2, 2), (0, 2), (1, 2)] if rest else [])
+        self._laws, self._updates = laws, updates
+        rest = {} if updates is None else _stack_rests(updates, weights)
+        pairs = [(0, 0), (0, 1)] + ([] if updates is None else [(1, 1)]) + ([(2, 2), (0, 2), (1, 2)] if rest else [])
         found = laws._sums.products([weights, gradients, rest][: 3 if rest else 2], pairs)
-        # Of w^2, w g, g^2, r^2, w r and g r, an entry each.
+        # sums of w^2, w g, g^2, r^2, w r and g r
         self._squares, self._products, *self._others = (sums[..., laws._slot] for sums in found)
-        self.c = laws._total(laws._exponent * self._squares)
-        self.delta = laws._total(laws._exponent * self._products)
+        self.c = laws._sum_by_law(laws._exponent * self._squares)
+        self.delta = laws._sum_by_law(laws._exponent * self._products)
 
-    def predicted(self, c: Tensor | None = None) -> Tensor:
-        """c after the step, granted that delta is zero: k^2 c + sum e (a g + r)^2 - 2 k sum e w r.
+    def predict(self, c: Tensor | None = None) -> Tensor:
+        """c after the step, assuming that delta is zero: k^2 c + sum e (a g + r)^2 - 2 k sum e w r.
 
         Args:
-            c: Values before the step; the measured ones if None.
+            c: Values before the step; by default the measured ones.
         """
         laws, c = self._laws, self.c if c is None else c
-        if self._moves is None:
-            raise ValueError("an Observation that was made without moves predicts nothing")
-        lengths, *of_rest = self._others
+        if self._updates is None:
+            raise ValueError("Expected an Observation with updates, got one without, which cannot predict c")
+        gradient_squares, *of_rest = self._others
         table = torch.tensor(
-            [[(of.keep, of.step) for of in (moves.get(name, _STILL) for name in laws.names)] for moves in self._moves],
+            [
+                [(of.keep, of.step) for of in (updates.get(name, _NO_UPDATE) for name in laws.names)]
+                for updates in self._updates
+            ],
             dtype=torch.float64,
         ).view(*c.shape[:-1], len(laws.names), 2)
         keep, step = table[..., laws._owner.cpu(), :].to(c.device).unbind(-1)
         keep_of_law, step_of_law = table[..., laws._first.cpu(), :].to(c.device).unbind(-1)
-        # what a law does not cancel, where its parameters are kept and moved differently: zero inside one group
-        loss = (keep**2 - keep_of_law[..., laws._law] ** 2) * self._squares
-        push = (keep * step - (keep_of_law * step_of_law)[..., laws._law]) * self._products
-        change = step**2 * lengths + loss - 2 * push
+        # what does not cancel if the parameters of a law have different learning rates or weight decays
+        decay = (keep**2 - keep_of_law[..., laws._law] ** 2) * self._squares
+        cross = (keep * step - (keep_of_law * step_of_law)[..., laws._law]) * self._products
+        change = step**2 * gradient_squares + decay - 2 * cross
         if of_rest:
-            squares, along_weights, along_gradients = of_rest
-            change = change + squares - 2 * keep * along_weights + 2 * step * along_gradients
-        return keep_of_law**2 * c + laws._total(laws._exponent * change)
+            rest_squares, weights_rest, gradients_rest = of_rest
+            change = change + rest_squares - 2 * keep * weights_rest + 2 * step * gradients_rest
+        return keep_of_law**2 * c + laws._sum_by_law(laws._exponent * change)
 
 
-_STILL: Final = Update()  # of a parameter that no optimizer moves
+_NO_UPDATE: Final = Update()  # of a parameter that no optimizer updates
 
 
-def _rest(moves: Sequence[Mapping[str, Update]], weights: Tensors) -> dict[str, Tensor]:
-    """r of the parameters that have one in any step, in the shapes of the weights."""
+def _stack_rests(updates: Sequence[Mapping[str, Update]], weights: Tensors) -> dict[str, Tensor]:
+    """Name -> r, for the parameters that have one in any step, in the shapes of the weights."""
     found = {}
-    for name in dict.fromkeys(name for of_step in moves for name, move in of_step.items() if move.rest is not None):
-        of_steps = [of_step.get(name, _STILL).rest for of_step in moves]
+    for name in dict.fromkeys(
+        name for of_step in updates for name, update in of_step.items() if update.rest is not None
+    ):
+        of_steps = [of_step.get(name, _NO_UPDATE).rest for of_step in updates]
         some = next(rest for rest in of_steps if rest is not None)
         stacked = torch.stack([torch.zeros_like(some) if rest is None else rest for rest in of_steps])
         found[name] = stacked.view(weights[name].shape)
@@ -391,5 +399,5 @@ def _rest(moves: Sequence[Mapping[str, Update]], weights: Tensors) -> dict[str, 
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Zero where both are."""
+    """The quotient, zero where both are zero."""
     return torch.where(denominator == 0, numerator, numerator / denominator.where(denominator != 0, 1.0))

@@ -2,9 +2,9 @@
 
 Their gradient is nothing but rounding. So is that of a dead ReLU or a saturated softmax, near one point. Between its
 nonsmooth operations a network is analytic, and what an analytic function does not depend on near one generic point it
-does not depend on anywhere. So the graph is cut at these: what enters one counts as an output, and what leaves it is
-moved into general position, for a layer all of whose units are dead feeds zeros to the next, whose attention then
-weighs equal rows and seems to be without effect. Saturation shows itself at weights of another size.
+does not depend on anywhere. So the graph is cut at these operations: their inputs count as outputs of the model, and
+their results are perturb into general position (a layer with only dead units would feed zeros to the next, whose
+attention over equal rows would seem to have no effect). Saturation shows at weights of another size.
 """
 
 from collections import defaultdict
@@ -18,15 +18,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from gatdiag.errors import ModelError
-from gatdiag.laws.point import Point, Tensors, flipped, gradients, place
+from gatdiag.laws.point import Point, Tensors, flip_signs, random_loss_gradients, set_weights
 from gatdiag.structure.inputs import perturb
 from gatdiag.structure.replica import Replica
 
-# Only parameters with entries whose gradient is this small beside the largest of their layer are looked at closely.
+# Parameters with gradients this small compared with the largest of their layer are suspected.
 _SUSPECT = 1e-6
-# By how much the loss is moved to tell rounding from a gradient, and how often: rounding repeats itself now and then.
-_NUDGES = (0.0, 1e-9, 1e-9)
-# At which sizes of the weights that is done again: where attention or a gate is saturated, rounding is all there is.
+# Relative perturbations of the loss that tell rounding from a gradient; two, as rounding may repeat by chance.
+_PERTURBATIONS = (0.0, 1e-9, 1e-9)
+# Sizes of the weights at which this is repeated: where attention or a gate is saturated, gradients are rounding.
 _SIZES = (1.0, 2**-5, 2**-10)
 
 _NAMES = """
@@ -42,42 +42,42 @@ _NONSMOOTH = frozenset(_NAMES.split())
 _SMOOTH_REDUCTIONS = ("sum", "mean", "add")
 
 
-def without_effect(
+def find_without_effect(
     replica: Replica, point: Point, layer_of: Mapping[str, str], generator: torch.Generator
 ) -> tuple[Tensors, str | None]:
-    """Masks of the entries that cancel out of whatever comes between nonsmooth operations, or why nobody can tell.
+    """Name -> mask of the entries without effect, and the reason why the search failed, if it did.
 
-    An entry that shows a gradient at one of several points has an effect. Only what is small beside the rest of its
-    layer (name of parameter -> layer) is suspected. The replica is left at the given point.
+    An entry with a gradient at one of several points has an effect. Only entries with small gradients compared with
+    the rest of their layer (`layer_of`: name of parameter -> layer) are suspected. The replica keeps the given point.
     """
-    names = _suspects(point.gradients, layer_of)
+    names = _find_suspects(point.gradients, layer_of)
     if names and point.weights[names[0]].real.dtype != torch.float64:
-        return {}, "the model does not run in float64, and rounding is not told from a gradient otherwise"
+        return {}, "the model does not run in float64, without which rounding cannot be told from a gradient"
     shown = {name: torch.zeros_like(replica.parameters[name], dtype=torch.bool) for name in names}
     rounding = {name: torch.zeros_like(mask) for name, mask in shown.items()}
-    elsewhere = ({name: size * flipped(w, generator) for name, w in point.weights.items()} for size in _SIZES)
+    others = ({name: size * flip_signs(w, generator) for name, w in point.weights.items()} for size in _SIZES)
     try:
-        for weights in chain([point.weights], elsewhere):
-            suspects = [name for name in names if _counts(~shown[name])]
+        for weights in chain([point.weights], others):
+            suspects = [name for name in names if _is_relevant(~shown[name])]
             if not suspects:
                 break
-            place(replica, weights)
+            set_weights(replica, weights)
             with CutAtNonsmooth(generator) as cut:
-                first, *again = gradients(replica, _NUDGES, cut.projections)
+                first, *again = random_loss_gradients(replica, _PERTURBATIONS, cut.projections)
             for name in set(suspects) & first.keys():
-                exists, is_rounding = _judged(first[name], torch.stack([found[name] for found in again]))
+                exists, is_rounding = _classify(first[name], torch.stack([found[name] for found in again]))
                 shown[name] |= exists
                 rounding[name] |= is_rounding
     except (ModelError, RuntimeError) as error:
-        return {}, f"they could not be looked for among {', '.join(names)} ({type(error).__name__}: {error})"
+        return {}, f"the search for them among {', '.join(names)} failed with {type(error).__name__}: {error}"
     finally:
-        place(replica, point.weights)
-    masks = {name: ~mask for name, mask in shown.items()}
-    return {name: mask for name, mask in masks.items() if _counts(mask) and bool((mask & rounding[name]).any())}, None
+        set_weights(replica, point.weights)
+    masks = {name: ~mask for name, mask in shown.items() if bool((~mask & rounding[name]).any())}
+    return {name: mask for name, mask in masks.items() if _is_relevant(mask)}, None
 
 
-def _suspects(gradients: Tensors, layer_of: Mapping[str, str]) -> list[str]:
-    """Parameters with entries small beside the others of their layer; one alone in it, beside the whole model."""
+def _find_suspects(gradients: Tensors, layer_of: Mapping[str, str]) -> list[str]:
+    """Parameters with small gradients compared with those of their layer (of the model, if alone in their layer)."""
     sizes = {name: float(gradient.abs().max()) if gradient.numel() else 0.0 for name, gradient in gradients.items()}
     layers: dict[str, list[float]] = defaultdict(list)
     for name, size in sizes.items():
@@ -85,25 +85,25 @@ def _suspects(gradients: Tensors, layer_of: Mapping[str, str]) -> list[str]:
     overall = max(sizes.values(), default=0.0)
     found = []
     for name, gradient in gradients.items():
-        beside = layers[layer_of[name]]
-        standard = max(beside) if len(beside) > 1 and max(beside) > 0 else overall
-        if _counts(gradient.abs() <= _SUSPECT * standard):
+        in_layer = layers[layer_of[name]]
+        largest = max(in_layer) if len(in_layer) > 1 and max(in_layer) > 0 else overall
+        if _is_relevant(gradient.abs() <= _SUSPECT * largest):
             found.append(name)
     return found
 
 
-def _counts(mask: Tensor) -> bool:
-    """True if a mask is of interest. In a matrix single entries are not: they are unused inputs, a matter of data."""
+def _is_relevant(mask: Tensor) -> bool:
+    """True for entries of a vector or a whole matrix; single entries of a matrix are inputs that are zero."""
     is_vector = sum(length > 1 for length in mask.shape) <= 1
     return bool(mask.any()) and (is_vector or bool(mask.all()))
 
 
-def _judged(first: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:
-    """Which entries are a gradient, and which are rounding, although the loss moved only in the ninth digit.
+def _classify(first: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:
+    """Masks of the entries that are a gradient and of those that are rounding, from perturbations of the loss.
 
-    A gradient that exists changes, in its ninth digit; a sum that cancels is left with rounding, which changes
-    altogether or not at all. This needs no scale, which a deep network would not have. Exact zeros (an input that is
-    not used, a gate that is shut) are neither.
+    If the loss changes in its ninth digit, a gradient changes in its ninth digit; the rounding that is left of a sum
+    that cancels changes altogether or not at all. No threshold on the size is needed, which no single value would fit
+    in a deep network. Exact zeros (an unused input, a closed gate) are neither.
     """
     changes = (first - again).abs()
     jumps = changes > 1e-2 * torch.maximum(first.abs(), again.abs())
@@ -112,21 +112,21 @@ def _judged(first: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class CutAtNonsmooth(TorchFunctionMode):
-    """Projects what enters nonsmooth operations, cuts the graph behind them, and goes on in general position.
+    """Projects the inputs of nonsmooth operations to numbers, and detaches and perturbs their results.
 
-    Without gradients (a checkpointed segment, before it is computed again) nobody can tell what depends on a
-    parameter, and all is moved.
+    Without gradients (the first pass through a checkpointed segment) all of their results are perturb, as it is
+    unknown which depend on a parameter.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
         self._generator = generator
-        self.projections: list[Tensor] = []  # a random linear function of each tensor with a history that entered one
+        self.projections: list[Tensor] = []  # a random linear function of each input with a gradient
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Let what is smooth through."""
+        """Run the operation; cut the graph if it is nonsmooth."""
         kwargs = kwargs or {}
         values = (*args, *kwargs.values())
         name = getattr(func, "__name__", "").strip("_")
@@ -139,17 +139,17 @@ class CutAtNonsmooth(TorchFunctionMode):
             for value in entering:
                 weights = torch.randn(value.shape, generator=self._generator, dtype=value.dtype).to(value.device)
                 self.projections.append((value * weights).sum())
-        # by a seed that depends on nothing but the inputs, what is computed twice, or recomputed, stays equal
+        # a seed that depends on the inputs alone: what is computed twice, or recomputed, stays equal
         seed = hash(sum(float(value.detach().nan_to_num(posinf=0.0, neginf=0.0).sum()) for value in floating))
         with torch.no_grad():
             out = func(*args, **kwargs)
         if isinstance(out, Tensor) and any(out is value for value in values):
-            return out.copy_(_restarted(out, seed))
-        return tree_map_only(Tensor, lambda tensor: _restarted(tensor, seed), out)
+            return out.copy_(_detach_and_perturb(out, seed))
+        return tree_map_only(Tensor, lambda tensor: _detach_and_perturb(tensor, seed), out)
 
 
-def _restarted(tensor: Tensor, seed: int) -> Tensor:
-    """The tensor near its values, without its history; it has one of its own, so that the next cut knows it."""
+def _detach_and_perturb(tensor: Tensor, seed: int) -> Tensor:
+    """A perturb copy without history that requires a gradient, so that the next cut projects it."""
     if not tensor.is_floating_point():
         return tensor
     moved = perturb(tensor.detach(), torch.Generator().manual_seed(seed))

@@ -1,4 +1,4 @@
-"""The floating tensors in whatever a forward pass returns, and what in it cannot be looked into."""
+"""Find the tensors in whatever a forward pass returns, and the objects that cannot be searched for tensors."""
 
 import datetime
 import re
@@ -18,39 +18,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# An iterator may have no end. One that goes on after as many items counts as closed.
+# An iterator with more items may be endless and is not searched.
 _MOST_ITEMS = 2**16
 
-# No tensor with a gradient can hide in these.
+# Types that contain no tensor with a gradient.
 _LEAVES = (
     NoneType, EllipsisType, int, float, complex, str, bytes, bytearray, memoryview, range, slice, Decimal, Enum, type,
     ModuleType, PurePath, UUID, re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
     np.generic, np.dtype, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator,
 )  # fmt: skip
-# Sizes of objects that hold nothing of their own, and nothing but attributes.
+# Sizes of objects without content, and with attributes only; larger ones have content in C.
 _SIZES = (object.__basicsize__, type("Plain", (), {}).__basicsize__)
 _CONTAINERS = (list, tuple, set, frozenset, deque, KeysView, ValuesView, ItemsView)
 
 
 @dataclass
 class Outputs:
-    """The output of a forward pass, taken apart."""
+    """The content of a forward pass's output."""
 
-    tensors: list[Tensor] = field(default_factory=list)  # floating and complex ones, in order
-    opaque: list[str] = field(default_factory=list)  # classes of objects in which tensors may hide
+    tensors: list[Tensor] = field(default_factory=list)  # floating-point and complex ones, in order
+    opaque: list[str] = field(default_factory=list)  # classes of objects that cannot be searched
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing is certain about the output; None if all of it is known."""
+        """Why the output is not fully known; None if it is."""
         kinds = ", ".join(sorted(set(self.opaque)))
-        return f"the output holds what cannot be looked into for tensors ({kinds})" if kinds else None
+        return f"the output contains objects that cannot be searched for tensors ({kinds})" if kinds else None
 
 
 def read_outputs(value: Any) -> Outputs:
-    """Take apart tensors, containers, iterators, dataclasses, graphs, model outputs and other objects of Python.
+    """Search tensors, containers, iterators, dataclasses, graphs, model outputs and other Python objects.
 
-    An object is its attributes and its items; with ``__slots__``, or state of its own in C, it is opaque. Iterators are
-    used up.
+    Attributes and items of objects are searched; an object with ``__slots__`` or state in C is opaque. Iterators are
+    consumed.
 
     Example:
         >>> read_outputs([torch.ones(3), {"aux": (torch.ones(2), 5)}.values()]).tensors
@@ -79,7 +79,7 @@ def floating_tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """Parts of an object; None if they cannot be known."""
+    """Attributes and items of an object; None if it is opaque."""
     if isinstance(value, np.ndarray):
         return None if value.dtype.hasobject else []
     if isinstance(value, Tensor) and value.is_nested:
@@ -93,14 +93,14 @@ def _parts(value: Any) -> list[Any] | None:
 
 
 def _items(value: Any) -> list[Any] | None:
-    """Parts of an object besides attributes; None if they cannot be known."""
+    """Items of an object, without attributes; None if it is opaque."""
     if isinstance(value, Tensor | SimpleNamespace):
         return []
     if any(vars(base).get("__slots__") for base in type(value).__mro__):
         return None
     if type(value).__basicsize__ in _SIZES and (hasattr(value, "__dict__") or type(value) is object):
         return []
-    if isinstance(value, ReferenceType):  # graphs of PyG hold themselves by one
+    if isinstance(value, ReferenceType):  # PyG graphs have one to themselves
         return [value()]
     if isinstance(value, Mapping):
         return [part for pair in value.items() for part in pair]

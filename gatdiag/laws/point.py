@@ -1,4 +1,4 @@
-"""Points: weights, and the gradients of a random loss there, of networks however deep."""
+"""Random weights of a model, and the gradients of a random loss there."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -14,20 +14,20 @@ from gatdiag.structure.replica import Replica
 
 Tensors = dict[str, Tensor]
 
-_LARGE = 2.0**10
+_LARGE = 2.0**10  # size of a loss at which clipping of gradients shows
 
 
 class Point(NamedTuple):
-    """Weights and the gradients of a random loss there, of every trainable parameter that reaches the output."""
+    """Weights, and the gradients of a random loss there, of each trainable parameter that affects the output."""
 
     weights: Tensors
     gradients: Tensors
-    seed: int  # of the random numbers (masks) that they were seen under
+    seed: int  # of the random numbers (dropout masks) of the forward pass
 
 
-def at(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
-    """The point at those weights, None if its gradients are not finite. The replica stays there."""
-    place(replica, weights)
+def point_at(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
+    """The point at the given weights, which the replica keeps; None if its gradients are not finite."""
+    set_weights(replica, weights)
     found = seeded_gradients(replica, seed)
     if not all(bool(gradient.isfinite().all()) for gradient in found.values()):
         return None
@@ -35,47 +35,44 @@ def at(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
 
 
 def seeded_gradients(replica: Replica, seed: int) -> Tensors:
-    """Gradients under the random numbers of a seed; of any but the first, of a loss so large that clipping shows."""
+    """Gradients under the random numbers of a seed; other seeds than 0 use a large loss, at which clipping shows."""
     with random_state(seed, {tensor.device for tensor in replica.parameters.values()}):
-        return gradients(replica, size=_LARGE if seed else 1.0)[0]
+        return random_loss_gradients(replica, size=_LARGE if seed else 1.0)[0]
 
 
-def near(replica: Replica, weights: Tensors, generator: torch.Generator) -> Point | None:
-    """A point near those weights."""
-    return at(replica, {name: _moved(weight, generator) for name, weight in weights.items()})
+def point_near(replica: Replica, weights: Tensors, generator: torch.Generator) -> Point | None:
+    """A point near the given weights; None if its gradients are not finite."""
+    return point_at(replica, {name: _perturb(weight, generator) for name, weight in weights.items()})
 
 
-def elsewhere(replica: Replica, start: Point, count: int) -> Iterator[Point]:
-    """As many points far from that one, each sign random, under random numbers (masks) of their own.
-
-    Those that are not finite are left out.
-    """
+def distant_points(replica: Replica, start: Point, count: int) -> Iterator[Point]:
+    """Points far from `start`, with random signs and other random numbers (masks); non-finite ones are left out."""
     generator = torch.Generator().manual_seed(1)
     for seed in range(1, count + 1):
-        moved = {name: _moved(weight, generator, start.gradients[name]) for name, weight in start.weights.items()}
-        if point := at(replica, {name: flipped(weight, generator) for name, weight in moved.items()}, seed):
+        moved = {name: _perturb(weight, generator, start.gradients[name]) for name, weight in start.weights.items()}
+        if point := point_at(replica, {name: flip_signs(weight, generator) for name, weight in moved.items()}, seed):
             yield point
 
 
-def trainable(replica: Replica) -> Tensors:
-    """Its parameters that ask for a gradient."""
+def trainable_parameters(replica: Replica) -> Tensors:
+    """Name -> parameter that requires a gradient."""
     return {name: tensor for name, tensor in replica.parameters.items() if tensor.requires_grad}
 
 
-def place(replica: Replica, weights: Tensors) -> None:
-    """Move a replica to other weights."""
+def set_weights(replica: Replica, weights: Tensors) -> None:
+    """Copy weights into a replica."""
     with torch.no_grad():
         for name, weight in weights.items():
             replica.parameters[name].copy_(weight)
 
 
-def flipped(weight: Tensor, generator: torch.Generator) -> Tensor:
-    """The weight with random signs."""
+def flip_signs(weight: Tensor, generator: torch.Generator) -> Tensor:
+    """Multiply every entry by a random sign."""
     return weight * (2 * torch.randint(2, weight.shape, generator=generator).to(weight) - 1)
 
 
-def _moved(weight: Tensor, generator: torch.Generator, gradient: Tensor | None = None) -> Tensor:
-    """The weight times random factors in [0.7, 1.3]; small numbers in place of zeros."""
+def _perturb(weight: Tensor, generator: torch.Generator, gradient: Tensor | None = None) -> Tensor:
+    """Multiply every entry by a random factor in [0.7, 1.3]; replace zeros by small numbers."""
     if not weight.numel():
         return weight.clone()
     factor, noise = (torch.rand(weight.shape, generator=generator).to(weight) for _ in range(2))
@@ -86,50 +83,58 @@ def _moved(weight: Tensor, generator: torch.Generator, gradient: Tensor | None =
         empty = ~weight.flatten(1).any(dim=1)
         if gradient is not None:
             empty &= ~gradient.flatten(1).any(dim=1)
-        moved[empty] = 0  # the padding row of an embedding stays what it is, unless it is trained (by an output it is)
+        moved[empty] = 0  # the padding row of an embedding, unless it is trained (through a tied output layer)
     return moved
 
 
-def gradients(
-    replica: Replica, nudges: Sequence[float] = (0.0,), also: list[Tensor] | None = None, size: float = 1.0
+def random_loss_gradients(
+    replica: Replica,
+    perturbations: Sequence[float] = (0.0,),
+    extra_outputs: list[Tensor] | None = None,
+    size: float = 1.0,
 ) -> list[Tensors]:
-    """Gradients of a random linear function of all outputs, once for each (relative) nudge of its coefficients.
+    """Gradients of a random linear function of all outputs, without parameters that no output depends on.
 
-    These are the same at every call, times the size. Parameters that do not reach the output are left out. The function
-    depends on further tensors, too, which are filled in `also` while the replica runs.
+    Args:
+        replica: The model.
+        perturbations: Relative changes of the function's coefficients; each gives one set of gradients. Apart from
+            them the coefficients are the same in every call.
+        extra_outputs: A list that is filled while the replica runs, with tensors that count as outputs.
+        size: Factor of all coefficients.
     """
-    also = [] if also is None else also
-    also.clear()
+    extra_outputs = [] if extra_outputs is None else extra_outputs
+    extra_outputs.clear()
     with torch.enable_grad():
         outputs = [output for output in replica.run(read_outputs).tensors if output.requires_grad]
-        ends = [*outputs, *also]  # settled now: what is checkpointed runs again in the backward pass, and fills `also`
+        # a copy, as checkpointed segments run again in the backward pass and add to extra_outputs
+        ends = [*outputs, *extra_outputs]
         if not any(end.numel() for end in ends):
             raise ModelError(
                 "Expected a forward pass whose output has entries that depend on a trainable parameter; got none. "
                 "Check that the inputs are not empty, that parameters have requires_grad=True and that the output is "
                 "not detached."
             )
-        last = len(nudges) - 1
+        last, parameters = len(perturbations) - 1, trainable_parameters(replica)
         return [
-            _accumulated(ends, _cotangents(ends, nudge, turn, size), trainable(replica), retain=turn < last)
-            for turn, nudge in enumerate(nudges)
+            _backward(ends, _cotangents(ends, perturbation, turn, size), parameters, retain=turn < last)
+            for turn, perturbation in enumerate(perturbations)
         ]
 
 
-def _cotangents(ends: Sequence[Tensor], nudge: float, turn: int, size: float) -> list[Tensor]:
+def _cotangents(ends: Sequence[Tensor], perturbation: float, turn: int, size: float) -> list[Tensor]:
     fixed, moving = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2 + turn)
     cotangents = []
     for end in ends:
         cotangent = torch.randn(end.shape, generator=fixed, dtype=end.dtype)
         change = torch.rand(end.shape, generator=moving, dtype=cotangent.real.dtype)
-        cotangents.append((cotangent * (size * (1 + nudge * change))).to(end.device))
+        cotangents.append((cotangent * (size * (1 + perturbation * change))).to(end.device))
     return cotangents
 
 
-def _accumulated(ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: Tensors, *, retain: bool) -> Tensors:
-    """Vector-Jacobian products, added into memory that is laid out beforehand.
+def _backward(ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: Tensors, *, retain: bool) -> Tensors:
+    """Vector-Jacobian products, accumulated into memory that is allocated beforehand.
 
-    Small results allocated one by one between large temporaries would pin those and fragment the heap.
+    Small results allocated between large temporaries would fragment the heap.
     """
     reached: set[str] = set()
     handles = [

@@ -1,15 +1,15 @@
-"""The step of an optimizer, split for every weight so that the laws say as much of it as they can.
+"""The next step of an optimizer, split for every weight into the parts that a law distinguishes.
 
 Every supported step has the form
 
     w' = k w - a g - r
 
-with the loss gradient g, numbers k (weight decay) and a (step length on the plain gradient) for each parameter group,
-and a tensor r for what is left: the momentum part of SGD, the whole preconditioned step of Adam. Then
+with the loss gradient g, numbers k (weight decay) and a (step length along the gradient) for each parameter group, and
+a tensor r for the rest: the momentum part of SGD, the whole preconditioned step of Adam. Then
 
     sum e w'^2 = k^2 c + sum e (a g + r)^2 - 2 k sum e w r - 2 k a sum e w g,
 
-and the last sum is delta, which a law says is zero.
+and the last sum is delta, which is zero where the law holds.
 """
 
 import math
@@ -25,7 +25,7 @@ from gatdiag.errors import OptimizerError
 
 
 def held_by(*optimizers: Optimizer) -> dict[int, Tensor]:
-    """The parameters that optimizers hold, by their ids.
+    """id -> parameter, for all parameters of optimizers.
 
     Example:
         >>> weight = torch.ones(2)
@@ -38,26 +38,26 @@ def held_by(*optimizers: Optimizer) -> dict[int, Tensor]:
 class Update(NamedTuple):
     """One parameter's step w' = keep * w - step * g - rest."""
 
-    keep: float = 1.0  # k, one less the decoupled share of weight decay
-    step: float = 0.0  # a, the length of the step along the plain gradient
-    rest: Tensor | None = None  # r, None where it is zero
+    keep: float = 1.0  # k, one minus learning rate times weight decay
+    step: float = 0.0  # a, the step length along the gradient
+    rest: Tensor | None = None  # r; None if it is zero
 
 
-def updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, Update]:
-    """The step the optimizer is about to take, from its state and the gradients; ids of parameters -> `Update`.
+def predict_updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, Update]:
+    """The step an optimizer is about to make, from its state and the gradients: id of a parameter -> `Update`.
 
-    Known are `SGD` (weight decay, momentum, dampening, Nesterov, maximize), `Adam` and `AdamW` (AMSGrad, maximize)
-    before their ``step()``, with any number of parameter groups. Parameters without a gradient are not moved. Gradients
-    may be flat.
+    Supported are `SGD` (weight decay, momentum, dampening, Nesterov, maximize), `Adam` and `AdamW` (AMSGrad, maximize)
+    before their ``step()``, with any number of parameter groups. Parameters without a gradient are not updated.
+    Gradients may be flat.
 
     Raises:
-        OptimizerError: Another optimizer that moves any of these parameters.
+        OptimizerError: Another optimizer that updates any of these parameters.
     """
     rule = _RULES.get(type(optimizer))
     found: dict[int, Update] = {}
     for group in optimizer.param_groups:
-        moved = [parameter for parameter in group["params"] if id(parameter) in gradients]
-        if not moved:
+        updated = [parameter for parameter in group["params"] if id(parameter) in gradients]
+        if not updated:
             continue
         if rule is None:
             known = ", ".join(kind.__name__ for kind in _RULES)
@@ -66,27 +66,27 @@ def updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> dict[int, 
                 "Measure c before and after the step with laws.c() instead."
             )
         if rule is _sgd and not group["momentum"]:  # the same for all
-            found |= dict.fromkeys(map(id, moved), _sgd(group, {}, moved[0], gradients[id(moved[0])]))
+            found |= dict.fromkeys(map(id, updated), _sgd(group, {}, updated[0], gradients[id(updated[0])]))
             continue
         alike: dict[tuple[object, ...], list[Tensor]] = defaultdict(list)
-        for parameter in moved:
+        for parameter in updated:
             state = optimizer.state.get(parameter, {})
             kinds = (key for key, value in state.items() if value is not None)
             key = (parameter.dtype, parameter.device, float(state.get("step", 0)), *kinds)
             alike[key].append(parameter)
         for together in alike.values():
-            found |= _moves(rule, group, optimizer, together, gradients)
+            found |= _predict_together(rule, group, optimizer, together, gradients)
     return found
 
 
-def _moves(
+def _predict_together(
     rule: "_Rule",
     group: dict[str, Any],
     optimizer: Optimizer,
     parameters: list[Tensor],
     gradients: Mapping[int, Tensor],
 ) -> dict[int, Update]:
-    """Of parameters that the rule treats alike, which it sees side by side in one flat tensor."""
+    """The updates of parameters with alike states, as one flat tensor."""
     states = [optimizer.state.get(parameter, {}) for parameter in parameters]
     state = {
         key: _flat([of[key] for of in states])
@@ -108,7 +108,7 @@ def _moves(
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:
-    """Side by side; complex ones as real and imaginary parts, which optimizers move by themselves."""
+    """Concatenate flattened tensors; complex ones as real and imaginary parts, which optimizers treat separately."""
     dense = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
     dense = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in dense]
     flat: Tensor = torch._C._nn.flatten_dense_tensors(dense)

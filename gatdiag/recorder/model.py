@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import GatdiagError, InputError, TimeLimitError
 from gatdiag.laws import Exclusion, Law, Laws
-from gatdiag.laws.find import find_laws_within
+from gatdiag.laws.find import find_laws_with_structure
 from gatdiag.laws.prediction import held_by
 from gatdiag.names import join_names
 from gatdiag.recorder.guard import Guard
@@ -164,7 +164,7 @@ def _with_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, selection:
 
     try:
         with time_limit(seconds, announce):
-            laws = find_laws_within(plan.structure, model, *inputs)
+            laws = find_laws_with_structure(plan.structure, model, *inputs)
     except TimeLimitError:
         error = (
             f"the search for them was stopped after {seconds:g} s, and training goes on. Give gatdiag.watch more time "

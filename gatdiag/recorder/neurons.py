@@ -55,7 +55,7 @@ class NeuronRecorder:
         pieces, has_gradient = self._weights.flat.pieces(sample.gradients), sample.has_gradient.tolist()
         gradients = {name: pieces[position] for name, position in self._at.items() if has_gradient[position]}
         try:
-            self.laws.foresee(optimizer, gradients, sample.moves)
+            self.laws.add_updates(optimizer, gradients, sample.moves)
         except OptimizerError as error:
             sample.moves = None
             self.unpredictable = self.unpredictable or str(error)
@@ -85,7 +85,7 @@ class NeuronRecorder:
         is_foreseen = any(sample.moves is not None for sample in samples)
         moves = [sample.moves or {} for sample in samples] if is_foreseen else None
         observation = Observation(self.laws, weights, gradients, moves)
-        return observation.delta, observation.c, observation.predicted() if is_foreseen else observation.c
+        return observation.delta, observation.c, observation.predict() if is_foreseen else observation.c
 
     def _side_by_side(self, of_samples: Sequence[Flat]) -> dict[str, Tensor]:
         """Name -> (samples, *shape)."""

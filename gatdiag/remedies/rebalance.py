@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Laws, find_laws
-from gatdiag.laws.find import over_one_memory
+from gatdiag.laws.find import find_shared_memory
 from gatdiag.laws.prediction import held_by
-from gatdiag.laws.repetition import repetition
+from gatdiag.laws.repeatability import why_not_repeatable
 from gatdiag.remedies.applied import Applied, module_of
 from gatdiag.remedies.least_norm import Rescaling, relative_gradients
 from gatdiag.remedies.moments import powers_of, scaled_moments
@@ -201,7 +201,7 @@ def repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     replica = replicate(model, args, kwargs)
     replica.model.train()
     try:
-        obstacle = repetition(replica)
+        obstacle = why_not_repeatable(replica)
     except ModelError:  # it cannot be trained on these inputs (batch norm of one row), so there is nothing to keep
         return laws
     if obstacle is None:
@@ -221,7 +221,7 @@ def checked_powers(model: nn.Module, optimizer: Any) -> Mapping[str, int]:
 
 def _refuse_shared_memory(parameters: Tensors) -> None:
     """Copies of the model, on which all is found and checked, have memory of their own for each parameter."""
-    if shared := over_one_memory(parameters):
+    if shared := find_shared_memory(parameters):
         raise ModelError(
             f"Expected parameters with memory of their own, but {' and '.join(shared)} are two parameters over the "
             "same memory. Assign one parameter to both places, or give one of them a copy."

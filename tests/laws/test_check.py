@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from gatdiag.errors import ModelError
 from gatdiag.laws import find_laws
-from gatdiag.laws.check import Evidence, WithoutEpsilon, gather, violations
-from gatdiag.laws.point import elsewhere
+from gatdiag.laws.check import Evidence, WithoutEpsilon, find_violations, gather_evidence
+from gatdiag.laws.point import distant_points
 from tests.laws.models.graph import HID
 from tests.laws.models.single import GUARDED, HONEST
 from tests.laws.referee import count_kinds
@@ -22,7 +22,7 @@ def _seeded() -> None:
 
 
 def evidence(model: nn.Module, *args: Tensor) -> Evidence:
-    return gather(model, args, {}, {name: name.rpartition(".")[0] for name, _ in model.named_parameters()})
+    return gather_evidence(model, args, {}, {name: name.rpartition(".")[0] for name, _ in model.named_parameters()})
 
 
 def test_the_point_is_near_the_weights_and_its_gradients_are_those_of_a_linear_loss() -> None:
@@ -109,7 +109,7 @@ def test_nothing_finite_anywhere_is_refused() -> None:
 def test_further_points_differ_in_signs_and_repeat_themselves() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     found = evidence(model, torch.randn(5, 3))
-    points, again = (list(elsewhere(found.replica, found.point, 3)) for _ in range(2))
+    points, again = (list(distant_points(found.replica, found.point, 3)) for _ in range(2))
 
     assert len(points) == 3
     for point, other in zip(points, again, strict=True):
@@ -167,9 +167,9 @@ def test_a_violation_is_found_among_many_laws_and_rounding_is_none() -> None:
     found = evidence(model, x)
     replica, points, epsilon = found.replica, [found.point], torch.finfo(torch.float64).eps
 
-    assert set(violations(laws, range(len(laws)), replica, points, 16 * epsilon)) == {3}
-    assert violations(laws, [0, 1, 2], replica, points, 0.0) == {}  # to the last digit
-    assert len(violations(laws, range(len(laws)), replica, points, -1.0)) == len(laws)
+    assert set(find_violations(laws, range(len(laws)), replica, points, 16 * epsilon)) == {3}
+    assert find_violations(laws, [0, 1, 2], replica, points, 0.0) == {}  # to the last digit
+    assert len(find_violations(laws, range(len(laws)), replica, points, -1.0)) == len(laws)
 
 
 class Passed(torch.autograd.Function):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.laws.exponents import Exponents, distinct_rows
-from gatdiag.laws.label import ZERO, ZEROS, Label
+from gatdiag.laws.label import ZERO_EXPONENT, ZEROS, Label
 from gatdiag.laws.solver import solve
 
 ONE = Fraction(1)
@@ -38,19 +38,22 @@ def freedom(exponents: Exponents, *labels: Label) -> int:
 
 def test_fresh_unknowns_are_new_and_remember_where_they_came_from() -> None:
     exponents = Exponents()
-    first, second = exponents.fresh((2, 3), "w", is_entry=True), exponents.fresh((2000,))
+    first, second = exponents.new_unknowns((2, 3), "w", is_entry=True), exponents.new_unknowns((2000,))
 
-    assert ZERO not in first
+    assert ZERO_EXPONENT not in first
     assert len({*first.flatten().tolist(), *second.tolist()}) == 2006
-    assert (exponents.block(int(first[1, 2])).parameter, exponents.block(int(first[1, 2])).is_entry) == ("w", True)
-    assert exponents.block(int(second[-1])).parameter is None
+    assert (exponents.block_of(int(first[1, 2])).parameter, exponents.block_of(int(first[1, 2])).is_entry) == (
+        "w",
+        True,
+    )
+    assert exponents.block_of(int(second[-1])).parameter is None
     assert freedom(exponents, label(first), label(second[:5])) == 11
 
 
 def test_what_vanishes_is_zero() -> None:
     exponents = Exponents()
-    ids = exponents.fresh((4,))
-    exponents.vanish(label(ids[:3]))
+    ids = exponents.new_unknowns((4,))
+    exponents.require_zero(label(ids[:3]))
 
     assert exponents.resolve(label(ids[:3])).terms == ()
     assert freedom(exponents, label(ids)) == 1
@@ -58,16 +61,16 @@ def test_what_vanishes_is_zero() -> None:
 
 def test_zeros_need_not_vanish() -> None:
     exponents = Exponents()
-    ids = exponents.fresh((3,))
-    exponents.vanish(Label(((ONE, ids),), torch.tensor([True, False, True])))
+    ids = exponents.new_unknowns((3,))
+    exponents.require_zero(Label(((ONE, ids),), torch.tensor([True, False, True])))
 
     assert freedom(exponents, label(ids)) == 2
 
 
 def test_a_sum_demands_equal_exponents() -> None:
     exponents = Exponents()
-    left, right = exponents.fresh((2, 3)), exponents.fresh((3,))
-    exponents.equal(label(left), label(right))
+    left, right = exponents.new_unknowns((2, 3)), exponents.new_unknowns((3,))
+    exponents.require_equal(label(left), label(right))
 
     assert freedom(exponents, label(left), label(right)) == 3
     assert freedom(exponents, label(left) - label(right)) == 0
@@ -75,17 +78,17 @@ def test_a_sum_demands_equal_exponents() -> None:
 
 def test_a_summand_of_zeros_demands_nothing() -> None:
     exponents = Exponents()
-    ids = exponents.fresh((2, 3))
+    ids = exponents.new_unknowns((2, 3))
 
-    assert exponents.equal(ZEROS, label(ids)).terms[0][1] is ids
-    assert exponents.equal(label(ids), ZEROS).terms[0][1] is ids
+    assert exponents.require_equal(ZEROS, label(ids)).terms[0][1] is ids
+    assert exponents.require_equal(label(ids), ZEROS).terms[0][1] is ids
     assert freedom(exponents, label(ids)) == 6
 
 
 def test_summands_with_zeros_fill_each_other_up() -> None:
     exponents = Exponents()
-    left, right = exponents.fresh((3,)), exponents.fresh((3,))
-    total = exponents.equal(
+    left, right = exponents.new_unknowns((3,)), exponents.new_unknowns((3,))
+    total = exponents.require_equal(
         Label(((ONE, left),), torch.tensor([True, False, False])),
         Label(((ONE, right),), torch.tensor([False, True, False])),
     )
@@ -97,8 +100,8 @@ def test_summands_with_zeros_fill_each_other_up() -> None:
 @pytest.mark.parametrize("axes", [[0], [1], [0, 1]])
 def test_a_reduction_demands_one_exponent_along_its_axes(axes: list[int]) -> None:
     exponents = Exponents()
-    ids = exponents.fresh((2, 3), "w", is_entry=True)
-    result = exponents.uniform(label(ids), axes)
+    ids = exponents.new_unknowns((2, 3), "w", is_entry=True)
+    result = exponents.require_uniform(label(ids), axes)
 
     left = 6 // (2 if 0 in axes else 1) // (3 if 1 in axes else 1)
     assert freedom(exponents, label(ids)) == left
@@ -108,16 +111,16 @@ def test_a_reduction_demands_one_exponent_along_its_axes(axes: list[int]) -> Non
 
 @pytest.mark.parametrize("axes", [[0], [2], [1, 2]])
 def test_a_reduction_of_zeros_is_zero_and_of_length_one(axes: list[int]) -> None:
-    result = Exponents().uniform(Label((), torch.ones(1, 4, 3, dtype=torch.bool)), axes)
+    result = Exponents().require_uniform(Label((), torch.ones(1, 4, 3, dtype=torch.bool)), axes)
 
-    assert result.is_zero
+    assert result.is_all_zeros
     assert all(result.shape[axis] == 1 for axis in axes)
 
 
 def test_a_product_under_a_reduction_binds_the_weight_to_row_minus_column() -> None:
     exponents = Exponents()
-    features, weight = exponents.fresh((1, 3)), exponents.fresh((4, 3), "w", is_entry=True)
-    exponents.uniform(label(features) + label(weight), [1])
+    features, weight = exponents.new_unknowns((1, 3)), exponents.new_unknowns((4, 3), "w", is_entry=True)
+    exponents.require_uniform(label(features) + label(weight), [1])
 
     terms = exponents.resolve(label(weight)).terms
     assert sorted((coefficient, tuple(ids.shape)) for coefficient, ids in terms) == [(-1, (1, 3)), (1, (4, 1))]
@@ -127,12 +130,12 @@ def test_a_product_under_a_reduction_binds_the_weight_to_row_minus_column() -> N
 
 def test_collapsing_gives_one_array_that_equals_the_label() -> None:
     exponents = Exponents()
-    a, b = exponents.fresh((2, 1)), exponents.fresh((1, 3))
+    a, b = exponents.new_unknowns((2, 1)), exponents.new_unknowns((1, 3))
     for whole in (
         label(a, b),
         label(a) - label(b),
-        label(a).scaled(2) - label(b).scaled(3),
-        label(a).scaled(Fraction(1, 2)),
+        label(a).scale(2) - label(b).scale(3),
+        label(a).scale(Fraction(1, 2)),
         Label(),
     ):
         single = label(exponents.collapse(whole))
@@ -142,8 +145,8 @@ def test_collapsing_gives_one_array_that_equals_the_label() -> None:
 
 def test_a_table_is_bound_to_column_minus_row() -> None:
     exponents = Exponents()
-    ids = exponents.fresh((4, 3), "table", is_entry=True)
-    result = exponents.tabulated(label(ids))
+    ids = exponents.new_unknowns((4, 3), "table", is_entry=True)
+    result = exponents.bind_table(label(ids))
 
     assert freedom(exponents, result) == 4 + 3 - 1
     assert freedom(exponents, result - label(ids)) == 0
@@ -151,8 +154,8 @@ def test_a_table_is_bound_to_column_minus_row() -> None:
 
 def test_an_approximation_is_noted_and_not_solved() -> None:
     exponents = Exponents()
-    ids = exponents.fresh((2,))
-    exponents.approximate(label(ids))
+    ids = exponents.new_unknowns((2,))
+    exponents.require_zero_up_to_epsilon(label(ids))
 
     assert len(exponents.approximations) == 1
     basis = solve(exponents, [ids])
@@ -161,29 +164,29 @@ def test_an_approximation_is_noted_and_not_solved() -> None:
 
 def test_who_held_an_unknown_at_zero() -> None:
     exponents = Exponents()
-    ids, other = exponents.fresh((2,)), exponents.fresh((1,))
-    exponents.equal(label(ids[:1]), label(other))
+    ids, other = exponents.new_unknowns((2,)), exponents.new_unknowns((1,))
+    exponents.require_equal(label(ids[:1]), label(other))
     exponents.cause = "elu in act"
-    exponents.vanish(label(ids))
-    forced = exponents.forced()
+    exponents.require_zero(label(ids))
+    forced = exponents.find_forced()
 
     assert exponents.cause_of(int(ids[1]), forced) == "elu in act"
     assert exponents.cause_of(int(ids[0]), forced) == "elu in act"
-    assert exponents.cause_of(int(exponents.fresh((1,))), forced) is None
+    assert exponents.cause_of(int(exponents.new_unknowns((1,))), forced) is None
 
 
 @pytest.mark.parametrize("coefficients", [(1, -1), (1, 1), (2, -1), (Fraction(1, 2), -1)])
 @pytest.mark.parametrize("count", [12, 1200])
 def test_as_many_unknowns_as_kinds_of_rows_however_many_rows(coefficients: tuple[Fraction, ...], count: int) -> None:
     exponents = Exponents()
-    rows, columns = exponents.fresh((3, 1)), exponents.fresh((1, 4))
-    before = exponents.block(10**9).start + 4
+    rows, columns = exponents.new_unknowns((3, 1)), exponents.new_unknowns((1, 4))
+    before = exponents.block_of(10**9).start + 4
     whole = Label(tuple(zip(map(Fraction, coefficients), (rows[torch.arange(count) % 3], columns), strict=True)))
     single = exponents.collapse(whole)
 
     assert single.shape == (count, 4)
     assert single.unique().numel() == 12
-    assert exponents.fresh((1,)).item() <= before + 3 * 12
+    assert exponents.new_unknowns((1,)).item() <= before + 3 * 12
     assert freedom(exponents, label(single)) == freedom(exponents, whole) == 6
     assert freedom(exponents, label(single), whole) == 6
 
@@ -198,12 +201,12 @@ def test_distinct_rows_are_those_of_unique(shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize("count", [12, 12000])
 def test_one_exponent_along_an_axis_however_many_rows_there_are_of_a_kind(count: int) -> None:
     exponents = Exponents()
-    rows, columns = exponents.fresh((3, 1)), exponents.fresh((1, 4))
-    weight = exponents.fresh((2, 4), "w", is_entry=True)
+    rows, columns = exponents.new_unknowns((3, 1)), exponents.new_unknowns((1, 4))
+    weight = exponents.new_unknowns((2, 4), "w", is_entry=True)
     kinds = torch.arange(count) % 3
     entering = (label(rows[kinds]) + label(columns)).map(lambda array: array.unsqueeze(1))
-    first = exponents.uniform(entering + label(weight), [2])
-    second = exponents.uniform(label(rows[kinds][:, :1].reshape(1, -1)), [1])
+    first = exponents.require_uniform(entering + label(weight), [2])
+    second = exponents.require_uniform(label(rows[kinds][:, :1].reshape(1, -1)), [1])
 
     assert torch.broadcast_shapes(first.shape, (count, 2, 1)) == (count, 2, 1)
     assert second.shape == (1, 1)

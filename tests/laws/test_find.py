@@ -171,7 +171,7 @@ def test_channels_that_are_tied_to_what_is_held_are_accounted_for() -> None:
     assert counted == {"layers.0": HID, "layers.1": HID2, "layers.2": 1}
     assert {reason.partition(" in ")[2].partition(" ")[2] for reason in reasons(laws).values()} <= {
         "does not commute with scaling",
-        "ties them to what is held",
+        "ties them to a fixed scale",
     }
 
 
@@ -198,7 +198,7 @@ def test_an_operation_without_a_rule_is_named_and_what_it_touches_is_held() -> N
 
     (what,) = [key for key in reasons(laws) if key.startswith("operation")]
     assert what == "operation special_i0e in the model"
-    assert reasons(laws)[what] == "no rule for it, so what it touches keeps its scale (1 times)"
+    assert reasons(laws)[what] == "no rule for this operation, so its arguments must keep their scale (calls: 1)"
     assert [law.layer for law in laws] == ["first"] * 4
 
 
@@ -218,9 +218,8 @@ def test_a_rule_that_demands_more_than_its_operation_is_named() -> None:
     laws = find_laws(Parts(), torch.randn(5, 3))
 
     assert [law.layer for law in laws] == ["first"] * 4
-    assert reasons(laws) == {
-        "operation complex in the model": "its rule takes entries to scale alike that need not, so laws may be missed"
-    }
+    reason = "its rule requires entries to scale alike that need not, so laws may be missed"
+    assert reasons(laws) == {"operation complex in the model": reason}
 
 
 class Complex(nn.Module):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gatdiag.laws.label import ZEROS, Label, distinct_slices, merged, shrink
+from gatdiag.laws.label import ZEROS, Label, distinct_slices, merge_terms, shrink
 
 VALUES = torch.arange(40, dtype=torch.float64).square() + 1  # of unknown number k; all sums differ
 
@@ -39,20 +39,20 @@ def test_labels_broadcast_from_the_right_as_tensors_do() -> None:
     assert torch.equal(
         exponents(of([1, 2, 3]) + of([[4], [5]]), (2, 3)), exponents(of([[1, 2, 3]]) + of([[4], [5]]), (2, 3))
     )
-    assert of([1, 2]).aligned(3).shape == (1, 1, 2)
+    assert of([1, 2]).with_ndim(3).shape == (1, 1, 2)
 
 
 @pytest.mark.parametrize("factor", [Fraction(1, 2), -1, 3])
 def test_a_power_multiplies(factor: Fraction) -> None:
-    assert torch.equal(exponents(ROW.scaled(factor), (1, 3)), float(factor) * exponents(ROW, (1, 3)))
+    assert torch.equal(exponents(ROW.scale(factor), (1, 3)), float(factor) * exponents(ROW, (1, 3)))
 
 
 def test_the_power_zero_has_no_scale() -> None:
-    assert ROW.scaled(0).terms == ()
+    assert ROW.scale(0).terms == ()
 
 
 def test_arranging_moves_the_exponents_with_the_entries() -> None:
-    moved = (COLUMN - ROW).arranged(torch.Size((2, 3)), torch.t)
+    moved = (COLUMN - ROW).rearrange(torch.Size((2, 3)), torch.t)
 
     assert torch.equal(exponents(moved, (3, 2)), exponents(COLUMN - ROW, (2, 3)).t())
     assert sorted(ids.numel() for _, ids in moved.terms) == [2, 3]
@@ -72,14 +72,14 @@ def test_a_product_is_zero_where_either_factor_is() -> None:
     assert (first + second).zeros.tolist() == [True, True, False]
     assert (first + of([1, 2, 3])).zeros.tolist() == [True, False, False]
     assert (of([1, 2, 3]) + first).zeros.tolist() == [True, False, False]
-    assert first.scaled(2).zeros is first.zeros
-    assert first.present().zeros is None
+    assert first.scale(2).zeros is first.zeros
+    assert first.drop_zero_mask().zeros is None
 
 
 def test_what_is_zero() -> None:
-    assert ZEROS.is_zero
-    assert not Label().is_zero
-    assert not Label((), torch.tensor([True, False])).is_zero
+    assert ZEROS.is_all_zeros
+    assert not Label().is_all_zeros
+    assert not Label((), torch.tensor([True, False])).is_all_zeros
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.randoms(use_true_random=False))
@@ -98,9 +98,9 @@ def test_equal_arrays_are_added_up_and_zeros_dropped() -> None:
     a, zero = torch.tensor([1, 2]), torch.tensor([0, 0])
     one = Fraction(1)
 
-    ((coefficient, ids),) = merged([(one, a), (2 * one, zero), (3 * one, a.clone())])
+    ((coefficient, ids),) = merge_terms([(one, a), (2 * one, zero), (3 * one, a.clone())])
     assert (coefficient, ids.tolist()) == (4, [1, 2])
-    assert merged([(one, a), (-one, a)]) == ()
+    assert merge_terms([(one, a), (-one, a)]) == ()
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

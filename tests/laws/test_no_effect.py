@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import AttentionalAggregation
 
-from gatdiag.laws.check import gather
+from gatdiag.laws.check import gather_evidence
 from gatdiag.laws.no_effect import CutAtNonsmooth
 
 
@@ -20,7 +20,7 @@ def _seeded() -> None:
 
 def without_effect(model: nn.Module, *args: Tensor) -> dict[str, list[bool]]:
     layer_of = {name: name.rpartition(".")[0] for name, _ in model.named_parameters()}
-    found = gather(model, args, {}, layer_of)
+    found = gather_evidence(model, args, {}, layer_of)
     return {name: mask.tolist() for name, mask in found.no_effect.items()}
 
 

@@ -204,4 +204,4 @@ def test_an_output_that_cannot_be_looked_into_has_no_certain_law() -> None:
 
     assert len(laws) == 0
     assert [exclusion.what for exclusion in laws.excluded] == ["the forward pass"]
-    assert "cannot be looked into for tensors (lock)" in laws.excluded[0].reason
+    assert "cannot be searched for tensors (lock)" in laws.excluded[0].reason

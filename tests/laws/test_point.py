@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.checkpoint import checkpoint
 
-from gatdiag.laws.point import flipped, gradients, place
+from gatdiag.laws.point import flip_signs, random_loss_gradients, set_weights
 from gatdiag.structure.replica import Replica, replicate
 
 
@@ -38,7 +38,7 @@ def replica(kind: str) -> Replica:
 @pytest.mark.parametrize("kind", ["plain", "reentrant", "recomputed"])
 def test_gradients_are_those_of_a_linear_loss_whose_coefficients_are_nudged(kind: str) -> None:
     run = replica(kind)
-    first, second = gradients(run, [0.0, 1e-3])
+    first, second = random_loss_gradients(run, [0.0, 1e-3])
 
     plain = replica("plain")
     output = plain.run()
@@ -63,12 +63,12 @@ def test_further_tensors_count_once_however_often_the_pass_is_begun(kind: str) -
             also.append(args[0].sum() * run.parameters["enter.bias"].sum())
 
     handle = register_module_forward_pre_hook(note)
-    (found,) = gradients(run, also=also)
+    (found,) = random_loss_gradients(run, extra_outputs=also)
     handle.remove()
 
     assert len(also) == 1
     plain = replica("plain")
-    (alone,) = gradients(plain)
+    (alone,) = random_loss_gradients(plain)
     generator = torch.Generator().manual_seed(1)
     torch.randn(plain.run().shape, generator=generator, dtype=torch.float64)
     slope = torch.randn((), generator=generator, dtype=torch.float64)
@@ -79,7 +79,7 @@ def test_further_tensors_count_once_however_often_the_pass_is_begun(kind: str) -
 def test_a_replica_is_moved_and_signs_are_flipped() -> None:
     run = replica("plain")
     before = run.parameters["within.weight"].detach().clone()
-    place(run, {"within.weight": flipped(before, torch.Generator().manual_seed(0))})
+    set_weights(run, {"within.weight": flip_signs(before, torch.Generator().manual_seed(0))})
 
     after = run.parameters["within.weight"].detach()
     assert torch.equal(after.abs(), before.abs())

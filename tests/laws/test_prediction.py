@@ -13,7 +13,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from gatdiag.errors import OptimizerError
 from gatdiag.laws import Law, Laws, find_laws
-from gatdiag.laws.prediction import updates
+from gatdiag.laws.prediction import predict_updates
 from tests.laws.loops import each, gradients, weights
 from tests.laws.models.graph import IN, NODES, OUT, Stack, edges
 from tests.laws.models.operations import Written
@@ -205,7 +205,7 @@ def test_two_optimizers_of_one_parameter_are_refused() -> None:
     laws, both = task.laws(), [SGD(task.model.parameters(), lr=0.1), SGD(task.model.parameters(), lr=0.1)]
     task.backward()
 
-    with pytest.raises(OptimizerError, match=r"is moved by two optimizers in one step.*laws\.c\(\)"):
+    with pytest.raises(OptimizerError, match=r"is updated by two optimizers in one step.*laws\.c\(\)"):
         laws.predict(laws.c(), None, both)
 
 
@@ -339,7 +339,7 @@ def test_the_split_step_is_the_step(name: str) -> None:
 
 
 def _split(optimizer: Optimizer, given: Mapping[int, Tensor], module: nn.Module) -> list[Tensor]:
-    found = updates(optimizer, given)
+    found = predict_updates(optimizer, given)
     after = []
     for parameter in module.parameters():
         update = found[id(parameter)]

@@ -30,7 +30,7 @@ def table(basis: Basis, count: int) -> np.ndarray:
 
 def solved(count: int, rows: np.ndarray, soft: np.ndarray | None = None) -> Basis:
     exponents = Exponents()
-    ids = exponents.fresh((count,))
+    ids = exponents.new_unknowns((count,))
     system(rows, exponents)
     if soft is not None:
         system(soft, exponents, approximate=True)
@@ -92,8 +92,8 @@ def test_fractions_are_exact() -> None:
 def test_channels_stay_free_before_entries() -> None:
     """An equation between a channel and a parameter's entry is solved for the entry, however late the channel is."""
     exponents = Exponents()
-    entry = exponents.fresh((1,), "weight", is_entry=True)
-    channel = exponents.fresh((1,))
+    entry = exponents.new_unknowns((1,), "weight", is_entry=True)
+    channel = exponents.new_unknowns((1,))
     exponents.equations.append(Equations((Fraction(1), Fraction(-2)), torch.stack([entry, channel], dim=1)))
 
     basis = solve(exponents, [entry, channel])

@@ -23,7 +23,7 @@ class Follower:
 
     def labeled(self, name: str, *shape: int) -> Tensor:
         tensor = torch.rand(shape, dtype=torch.float64) + 1
-        ids = self.exponents.fresh(shape, name, is_entry=True)
+        ids = self.exponents.new_unknowns(shape, name, is_entry=True)
         self.names |= {unknown: f"{name}{k}" for k, unknown in enumerate(ids.flatten().tolist())}
         self.trace.set_label(tensor, Label(((Fraction(1), ids),)))
         return tensor
@@ -150,7 +150,7 @@ def test_an_unknown_operation_is_reported_by_name_and_holds_what_it_touches(foll
     assert follow.trace.unknown == {("special_i0e", "layer"): 2}
     assert follow.exponents_of(a) == ["0"] * 3
     assert follow.exponents_of(out) == ["b0", "b1", "b2"]
-    assert follow.exponents.forced()[int(follow.trace.label_of(b).terms[0][1][0]) - 3] == "special_i0e in layer"
+    assert follow.exponents.find_forced()[int(follow.trace.label_of(b).terms[0][1][0]) - 3] == "special_i0e in layer"
 
 
 def test_an_unknown_operation_on_unlabeled_tensors_is_nobody_s_concern(follow: Follower) -> None:
@@ -195,7 +195,7 @@ def test_subclasses_pass_and_what_is_computed_with_them_is_followed(follow: Foll
 
 def test_a_parameter_is_labeled_like_any_tensor(follow: Follower) -> None:
     weight = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
-    ids = follow.exponents.fresh((2, 2), "w", is_entry=True)
+    ids = follow.exponents.new_unknowns((2, 2), "w", is_entry=True)
     follow.trace.set_label(weight, Label(((Fraction(1), ids),)))
     with torch.no_grad(), follow.trace:
         out = weight.t().contiguous() * 2
@@ -216,7 +216,7 @@ def test_unknowns_do_not_grow_with_what_is_looked_up(follow: Follower, edges: in
         tower = torch.stack([message, message], dim=1)
 
     assert follow.freedom(tower, nodes, links, weight) == 4 + 2 + 6
-    assert int(follow.exponents.fresh((1,))) < 1000
+    assert int(follow.exponents.new_unknowns((1,))) < 1000
 
 
 def test_unknowns_do_not_grow_with_nodes_that_no_edge_leads_to(follow: Follower) -> None:
@@ -230,4 +230,4 @@ def test_unknowns_do_not_grow_with_nodes_that_no_edge_leads_to(follow: Follower)
         out = torch.cat([own.expand(60, 8) * 1.0, total, largest], dim=1) @ weight.T
 
     assert follow.freedom(out, messages, own, weight) == 8 + 8 + 6
-    assert int(follow.exponents.fresh((1,))) < 2 * weight.numel()
+    assert int(follow.exponents.new_unknowns((1,))) < 2 * weight.numel()

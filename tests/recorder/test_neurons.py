@@ -189,7 +189,7 @@ def test_what_cannot_be_predicted_is_left_out_at_those_steps_and_noted(tmp_path,
     assert (by_step.c - by_step.predicted_c).abs().max() < 1e-14
     found = by_step.predicted_c.groupby(level=0).count().gt(0)
     assert found.to_dict() == {step: step % 2 == 1 for step in range(STEPS)}
-    why = "got RMSprop" if makes == "unknown" else "0.weight is moved by two optimizers"
+    why = "got RMSprop" if makes == "unknown" else "0.weight is updated by two optimizers"
     assert len([note for note in run.meta["notes"] if why in note]) == 1
 
 

@@ -3,6 +3,13 @@
 A rule reads the labels of the arguments, adds equations, and returns the label of the result. An operation that is not
 in the table holds everything it touches at exponent zero and is reported by name: a law may be missed, never invented.
 In-place and ``out=`` forms (``add_``, ``add.out``) use the rule of the plain form.
+
+To add an operation, put its aten name behind a rule that fits, or write a rule in the module of its family:
+
+    def addcmul(call: Call) -> Label:  # self + value * tensor1 * tensor2
+        return call.exponents.require_equal(call.label("self"), call.label("tensor1") + call.label("tensor2"))
+
+and add a case to ``tests/laws/rules``, which compares the rule with finite differences of the operation.
 """
 
 from fractions import Fraction
@@ -16,41 +23,41 @@ __all__ = ["RULES", "Call", "Labels", "Rule"]
 RULES: dict[str, Rule] = {
     # f(s x) = s f(x) for s > 0
     **each(
-        elementwise.same,
+        elementwise.homogeneous,
         "abs alias clone contiguous nan_to_num neg positive relu leaky_relu rrelu_with_noise_functional tril "
         "triu real imag dropout feature_dropout native_dropout _conj _conj_physical resolve_conj resolve_neg "
         "rrelu_with_noise",
     ),
-    **each(elementwise.stopped, "detach detach_copy"),
-    **each(elementwise.converted, "_to_copy to"),
-    **each(elementwise.hinge, "threshold"),
-    **each(elementwise.leaky, "_prelu_kernel prelu"),
-    **each(elementwise.clamped, "clamp clamp_min clamp_max clip"),
+    **each(elementwise.detach, "detach detach_copy"),
+    **each(elementwise.cast, "_to_copy to"),
+    **each(elementwise.threshold, "threshold"),
+    **each(elementwise.prelu, "_prelu_kernel prelu"),
+    **each(elementwise.clamp, "clamp clamp_min clamp_max clip"),
     # powers
-    "square": elementwise.power_of(2),
-    "sqrt": elementwise.power_of(Fraction(1, 2)),
-    "rsqrt": elementwise.power_of(Fraction(-1, 2)),
-    "reciprocal": elementwise.power_of(-1),
+    "square": elementwise.homogeneous_of_degree(2),
+    "sqrt": elementwise.homogeneous_of_degree(Fraction(1, 2)),
+    "rsqrt": elementwise.homogeneous_of_degree(Fraction(-1, 2)),
+    "reciprocal": elementwise.homogeneous_of_degree(-1),
     "pow": elementwise.power,
     "float_power": elementwise.power,
-    # two arguments
-    **each(elementwise.product, "mul multiply"),
-    **each(elementwise.quotient, "div divide true_divide"),
-    **each(elementwise.total, "add sub rsub subtract"),
-    "addcmul": elementwise.fused_product,
-    "addcdiv": elementwise.fused_quotient,
-    "lerp": elementwise.interpolation,
-    **each(elementwise.either, "maximum minimum fmax fmin hypot"),
+    # several arguments
+    **each(elementwise.mul, "mul multiply"),
+    **each(elementwise.div, "div divide true_divide"),
+    **each(elementwise.add, "add sub rsub subtract"),
+    "addcmul": elementwise.addcmul,
+    "addcdiv": elementwise.addcdiv,
+    "lerp": elementwise.lerp,
+    **each(elementwise.maximum, "maximum minimum fmax fmin hypot"),
     "polar": elementwise.polar,
-    **each(elementwise.compared, "eq ne lt le gt ge"),
-    "glu": elementwise.gated,
-    "where": elementwise.chosen,
-    "masked_fill": elementwise.masked,
-    **each(elementwise.written, "copy copy_"),
-    **each(elementwise.filled, "fill fill_"),
+    **each(elementwise.compare, "eq ne lt le gt ge"),
+    "glu": elementwise.glu,
+    "where": elementwise.where,
+    "masked_fill": elementwise.masked_fill,
+    **each(elementwise.copy, "copy copy_"),
+    **each(elementwise.fill, "fill fill_"),
     # not homogeneous
     **each(
-        elementwise.fixed,
+        elementwise.inhomogeneous,
         "exp exp2 expm1 log log2 log10 log1p sigmoid log_sigmoid_forward tanh sin cos tan asin acos atan sinh "
         "cosh asinh acosh atanh erf erfc erfinv elu celu selu gelu silu mish softplus softshrink "
         "hardshrink hardsigmoid hardswish hardtanh logit _softmax _safe_softmax _log_softmax logsumexp floor "
@@ -59,9 +66,9 @@ RULES: dict[str, Rule] = {
         "binary_cross_entropy_with_logits "
         "_thnn_fused_gru_cell _thnn_fused_lstm_cell",
     ),
-    # blind to a positive scale
+    # the result does not depend on a positive scale
     **each(
-        elementwise.unscaled,
+        elementwise.scale_invariant,
         "is_pinned is_coalesced sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all "
         "angle logical_not logical_and logical_or is_nonzero heaviside ones_like new_ones rand_like randn_like "
         "randint_like full_like sym_size sym_numel normal uniform exponential bernoulli_ sym_stride "
@@ -69,69 +76,69 @@ RULES: dict[str, Rule] = {
     ),
     # move, repeat, select
     **each(
-        arrangement.arranged,
+        arrangement.rearrange,
         "expand permute transpose t squeeze unsqueeze slice select split split_with_sizes unsafe_split "
         "unsafe_split_with_sizes unsafe_chunk unbind chunk diagonal flip roll unfold repeat movedim narrow "
         "take_along_dim repeat_interleave tensor_split swapaxes pixel_shuffle",
     ),
-    **each(arrangement.reshaped, "view _unsafe_view reshape _reshape_alias flatten unflatten"),
-    "view_as_complex": arrangement.paired,
-    "complex": arrangement.composed,
-    "view_as_real": arrangement.parted,
-    "as_strided": arrangement.strided,
-    "index_select": arrangement.selected,
-    "gather": arrangement.gathered,
-    **each(arrangement.indexed, "index _unsafe_index"),
+    **each(arrangement.reshape, "view _unsafe_view reshape _reshape_alias flatten unflatten"),
+    "view_as_complex": arrangement.view_as_complex,
+    "complex": arrangement.complex_from_parts,
+    "view_as_real": arrangement.view_as_real,
+    "as_strided": arrangement.as_strided,
+    "index_select": arrangement.index_select,
+    "gather": arrangement.gather,
+    **each(arrangement.index, "index _unsafe_index"),
     "masked_select": arrangement.masked_select,
-    "index_copy": arrangement.replaced,
-    "cat": arrangement.joined,
-    "stack": arrangement.stacked,
-    "constant_pad_nd": arrangement.padded,
-    **each(arrangement.embedded, "diag_embed slice_backward select_backward diagonal_backward"),
-    **each(arrangement.inserted, "slice_scatter select_scatter diagonal_scatter"),
-    "embedding": arrangement.looked_up,
+    "index_copy": arrangement.index_copy,
+    "cat": arrangement.cat,
+    "stack": arrangement.stack,
+    "constant_pad_nd": arrangement.constant_pad,
+    **each(arrangement.embed_in_zeros, "diag_embed slice_backward select_backward diagonal_backward"),
+    **each(arrangement.slice_scatter, "slice_scatter select_scatter diagonal_scatter"),
+    "embedding": arrangement.embedding,
     # exact zeros and constants
     **each(
-        arrangement.made_of_zeros,
+        arrangement.zeros,
         "zeros zeros_like new_zeros zero zero_ empty empty_like new_empty empty_strided new_empty_strided "
         "empty_permuted",
     ),
-    **each(arrangement.literal, "lift lift_fresh lift_fresh_copy"),
-    **each(arrangement.constant, "full new_full scalar_tensor"),
+    **each(arrangement.lift, "lift lift_fresh lift_fresh_copy"),
+    **each(arrangement.full, "full new_full scalar_tensor"),
     # reductions
     **each(
-        reduction.reduced,
+        reduction.reduce,
         "nansum nanmean amax amin max min median nanmedian mode kthvalue _sparse_sum",
     ),
-    **each(reduction.summed, "sum mean linalg_vector_norm norm"),
-    "aminmax": reduction.extremes,
-    **each(reduction.spread(2), "var var_mean"),
-    **each(reduction.spread(1), "std std_mean"),
-    **each(reduction.along_axis, "cumsum cummax cummin sort topk _fft_r2c _fft_c2c _fft_c2r"),
-    **each(reduction.positions, "argmax argmin argsort"),
-    "prod": reduction.multiplied,
+    **each(reduction.sum_or_norm, "sum mean linalg_vector_norm norm"),
+    "aminmax": reduction.aminmax,
+    **each(reduction.variance(2), "var var_mean"),
+    **each(reduction.variance(1), "std std_mean"),
+    **each(reduction.scan, "cumsum cummax cummin sort topk _fft_r2c _fft_c2c _fft_c2r"),
+    **each(reduction.argmax, "argmax argmin argsort"),
+    "prod": reduction.prod,
     **each(
-        reduction.lumped_first,
+        reduction.coarse_linear,
         "coalesce _coalesce _coalesced to_dense _to_dense to_sparse _to_sparse values _values trace",
     ),
     **each(
-        reduction.pooled,
+        reduction.pool,
         "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d "
         "adaptive_avg_pool2d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d "
         "upsample_linear1d",
     ),
-    **each(reduction.distance, "_cdist_forward cdist"),
+    **each(reduction.cdist, "_cdist_forward cdist"),
     # products summed over an index
-    **each(matrix.product, "mm bmm matmul mv dot vdot _sparse_mm _sparse_mm_reduce_impl _sparse_sparse_matmul"),
-    **each(matrix.shifted_product, "addmm baddbmm addmv _sparse_addmm"),
+    **each(matrix.matmul, "mm bmm matmul mv dot vdot _sparse_mm _sparse_mm_reduce_impl _sparse_sparse_matmul"),
+    **each(matrix.addmm, "addmm baddbmm addmv _sparse_addmm"),
     "linear": matrix.linear,
     **each(matrix.convolution, "convolution _convolution"),
     "_trilinear": matrix.trilinear,
     **each(matrix.outer, "ger outer"),
     # message passing
-    **each(scatter.scattered, "scatter scatter_add scatter_reduce index_add index_reduce index_fill"),
-    **each(scatter.placed, "index_put _unsafe_index_put"),
-    **each(scatter.segmented, "segment_reduce"),
+    **each(scatter.scatter, "scatter scatter_add scatter_reduce index_add index_reduce index_fill"),
+    **each(scatter.index_put, "index_put _unsafe_index_put"),
+    **each(scatter.segment_reduce, "segment_reduce"),
     **each(scatter.sparse_from_values, "_sparse_coo_tensor_with_dims_and_tensors sparse_compressed_tensor"),
     # normalization
     **each(
@@ -144,15 +151,14 @@ RULES: dict[str, Rule] = {
     **each(normalization.group_norm, "native_group_norm"),
     "_weight_norm_interface": normalization.weight_norm,
     # backward passes inside the forward pass
-    **each(elementwise.passed_back, "threshold_backward leaky_relu_backward native_dropout_backward"),
+    **each(elementwise.piecewise_linear_backward, "threshold_backward leaky_relu_backward native_dropout_backward"),
     **each(
-        elementwise.curved_backward,
+        elementwise.inhomogeneous_backward,
         "sigmoid_backward tanh_backward elu_backward gelu_backward silu_backward mish_backward softplus_backward "
         "log_sigmoid_backward hardtanh_backward hardswish_backward hardsigmoid_backward softshrink_backward "
         "hardshrink_backward",
     ),
     **each(reduction.softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
-    "_prelu_kernel_backward": elementwise.leaky_backward,
+    "_prelu_kernel_backward": elementwise.prelu_backward,
     "native_layer_norm_backward": normalization.layer_norm_backward,
 }
-"""Operation name -> rule."""

@@ -1,4 +1,4 @@
-"""One operation as a rule sees it."""
+"""The arguments, labels and equations that a rule works with."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import ZEROS, Label
 from gatdiag.structure.copying import tensor_arguments
 
-# A constant up to this size that is added to a scaled quantity is taken for a guard against division by zero.
+# A constant up to this size that is added to a scaled quantity is taken for an epsilon against division by zero.
 EPSILON = 1e-3
-# Masks are written with numbers beyond this as often as with infinity.
+# Numbers beyond this stand for infinity, as in masks of attention scores.
 HUGE = 1e4
 
 
@@ -25,18 +25,18 @@ class Call:
     function: torch._ops.OpOverload
     arguments: dict[str, Any]  # by the names of its schema, defaults filled in
     out: Any
-    shape: torch.Size  # of the first argument before it ran (an in-place view changes it)
-    exponents: Exponents  # the equations to add to
-    label_of: Callable[[Tensor], Label]  # with the tensor's number of axes; no terms for an unlabeled tensor
+    shape: torch.Size  # of the first argument before the operation, which may change it (an in-place view)
+    exponents: Exponents  # where rules add their equations
+    label_of: Callable[[Tensor], Label]  # it has the tensor's number of axes; no terms for an unlabeled tensor
     zero_tests: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
-    """Results of x == 0 and x != 0, for x that is zero nowhere -> the value that they have everywhere."""
+    """Result of x == 0 or x != 0 -> its value at every entry, if x has no zeros."""
 
     def __getitem__(self, name: str) -> Any:
         """The argument of that name."""
         return self.arguments[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The argument of that name, or the default where the operation has none."""
+        """The argument of that name, or the default if the operation has none."""
         return self.arguments.get(name, default)
 
     def label(self, name: str) -> Label:
@@ -47,7 +47,7 @@ class Call:
         return ZEROS if value in (0, float("inf"), -float("inf")) else Label()
 
     def tensors(self) -> list[Tensor]:
-        """All tensor arguments, those inside lists included."""
+        """All tensor arguments, including those inside lists."""
         return tensor_arguments(list(self.arguments.values()), None)
 
     @property
@@ -58,7 +58,7 @@ class Call:
 
     @property
     def results(self) -> list[Any]:
-        """All that it returned, one after the other."""
+        """The results, as a list."""
         return list(self.out) if isinstance(self.out, list | tuple) else [self.out]
 
     @property
@@ -67,9 +67,9 @@ class Call:
         return self.tensors()[0]
 
     def number(self, name: str) -> float | None:
-        """The argument as a plain number, if it is one or an unlabeled tensor with one entry.
+        """The argument as a number, if it is one or an unlabeled tensor with one entry; else None.
 
-        A zero that is not written in the forward pass may be another number at the next call (a running mean).
+        None, too, for a tensor that holds zero: it may hold another number in the next call (a running mean).
         """
         value = self.arguments.get(name)
         if isinstance(value, Tensor) and value.numel() == 1 and not self.label_of(value).arrays:
@@ -78,43 +78,43 @@ class Call:
         return float(value) if isinstance(value, int | float) else None
 
     def axes(self, name: str = "dim") -> tuple[int, ...]:
-        """The axes argument, counted from the front; every axis where it is empty or missing."""
+        """The axes argument as non-negative numbers; all axes if it is empty or missing."""
         ndim = self.first.ndim
         value = self.arguments.get(name)
         axes: Sequence[int] = [value] if isinstance(value, int) else list(value or range(ndim))
         return tuple(axis % ndim for axis in axes) if ndim else ()
 
-    def lumped(self, label: Label, axes: Iterable[int]) -> Label:
-        """One exponent along the axes, which are left with length one, although the operation does not demand it."""
+    def coarsen(self, label: Label, axes: Iterable[int]) -> Label:
+        """As `Exponents.require_uniform`, where the operation itself requires less; reported in `Laws.excluded`."""
         axes = list(axes)
         if self.exponents.resolve(label).changes_along(axes):
             self.exponents.coarse[self.exponents.cause] += 1
-        return self.exponents.uniform(label, axes)
+        return self.exponents.require_uniform(label, axes)
 
-    def vanish(self, *names: str) -> Label:
-        """Hold the exponents of the named arguments (of all, without names) at zero; the result's is zero too."""
+    def fix_scale(self, *names: str) -> Label:
+        """Require the named arguments (all of them without names) to keep their scale; return the exponent zero."""
         chosen = [self.arguments[name] for name in names] if names else self.tensors()
         for tensor in chosen:
             if isinstance(tensor, Tensor):
-                self.exponents.vanish(self.label_of(tensor))
+                self.exponents.require_zero(self.label_of(tensor))
         return Label()
 
 
-# One label is that of the first result: what else is returned (positions, masks, statistics) has no scale.
+# A single label is that of the first result; further ones (positions, masks, statistics) then have no scale.
 Labels = Label | Sequence[Label]
 Rule = Callable[[Call], Labels]
 
 
-def guard(call: Call, label: Label, constant: float) -> bool:
-    """True if a constant added to what has this label may be left out; only a tiny one may, with laws approximate."""
+def neglect_epsilon(call: Call, label: Label, constant: float) -> bool:
+    """True if a constant added to a tensor of this label is tiny: laws are approximate; else the scale is fixed."""
     if not abs(constant) <= EPSILON:
-        call.exponents.vanish(label)
+        call.exponents.require_zero(label)
         return False
     if constant:
-        call.exponents.approximate(label)
+        call.exponents.require_zero_up_to_epsilon(label)
     return True
 
 
 def each(rule: Rule, names: str) -> dict[str, Rule]:
-    """Rows of a table: the rule for each of the operations named."""
+    """Table entries of one rule for several operations, given as a string of names."""
     return dict.fromkeys(names.split(), rule)

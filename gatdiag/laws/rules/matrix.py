@@ -5,72 +5,72 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gatdiag.laws.label import Arrange, Label
+from gatdiag.laws.label import Label, Rearrange
 from gatdiag.laws.rules.call import Call
 
 
-def contracted(call: Call, left: Tensor, right: Tensor) -> Label:
-    """left @ right, with an axis more for each vector among them, over the last axis of `left`."""
-    rows, columns = left.ndim > 1, right.ndim > 1
+def contract(call: Call, left: Tensor, right: Tensor) -> Label:
+    """left @ right, summed over the last axis of `left`; either may be a vector."""
+    has_rows, has_columns = left.ndim > 1, right.ndim > 1
     first, second = call.label_of(left), call.label_of(right)
-    first = first if rows else first.map(lambda array: array.unsqueeze(0))
-    second = second if columns else second.map(lambda array: array.unsqueeze(-1))
+    first = first if has_rows else first.map(lambda array: array.unsqueeze(0))
+    second = second if has_columns else second.map(lambda array: array.unsqueeze(-1))
     ndim = max(left.ndim, right.ndim, 2)
     both = first.map(lambda array: array.unsqueeze(-1)) + second.map(lambda array: array.unsqueeze(-3))
-    label = call.exponents.uniform(both.aligned(ndim + 1), [ndim - 1])
-    gone = [ndim - 1, *([] if columns else [ndim]), *([] if rows else [ndim - 2])]
-    return label.map(lambda array: array.squeeze(gone))
+    label = call.exponents.require_uniform(both.with_ndim(ndim + 1), [ndim - 1])
+    squeezed = [ndim - 1, *([] if has_columns else [ndim]), *([] if has_rows else [ndim - 2])]
+    return label.map(lambda array: array.squeeze(squeezed))
 
 
-def product(call: Call) -> Label:
+def matmul(call: Call) -> Label:
     """mm, bmm, mv and dot, dense or sparse."""
-    return contracted(call, *call.tensors()[:2])
+    return contract(call, *call.tensors()[:2])
 
 
-def shifted_product(call: Call) -> Label:
+def addmm(call: Call) -> Label:
     """addmm, baddbmm and addmv: beta * self + alpha * product."""
     shift, left, right = call.tensors()[:3]
-    result = contracted(call, left, right)
+    result = contract(call, left, right)
     if call.get("beta") == 0:
         return result
-    return call.exponents.equal(result, call.label_of(shift))
+    return call.exponents.require_equal(result, call.label_of(shift))
 
 
 def linear(call: Call) -> Label:
     """input @ weight^T + bias."""
     both = call.label("input").map(lambda array: array.unsqueeze(-2)) + call.label("weight")
     axis = call["input"].ndim
-    result = call.exponents.uniform(both, [axis]).map(lambda array: array.squeeze(axis))
+    result = call.exponents.require_uniform(both, [axis]).map(lambda array: array.squeeze(axis))
     if call.get("bias") is None:
         return result
-    return call.exponents.equal(result, call.label("bias"))
+    return call.exponents.require_equal(result, call.label("bias"))
 
 
 def convolution(call: Call) -> Label:
-    """Convolution, plain, grouped or transposed: (batch, groups, out, in, kernel ...), summed over in and kernel."""
+    """Plain, grouped or transposed convolution: (batch, groups, out, in, kernel ...), summed over in and kernel."""
     inputs, weight, groups = call["input"], call["weight"], call["groups"]
     spatial = inputs.ndim - 2
     batch, channels = inputs.shape[:2]
-    entering = call.exponents.uniform(call.label("input"), range(2, inputs.ndim))
-    entering = entering.arranged(
+    features = call.exponents.require_uniform(call.label("input"), range(2, inputs.ndim))
+    features = features.rearrange(
         torch.Size((batch, channels, *(1,) * spatial)),
         lambda array: array.reshape(batch, groups, 1, channels // groups, *(1,) * spatial),
     )
-    filters = call.label("weight").arranged(weight.shape, _grouped(call))
-    both = call.exponents.uniform((entering + filters).aligned(4 + spatial), range(3, 4 + spatial))
+    filters = call.label("weight").rearrange(weight.shape, _split_groups(call))
+    both = call.exponents.require_uniform((features + filters).with_ndim(4 + spatial), range(3, 4 + spatial))
     width = call.out.shape[1]
-    leaving = both.arranged(
+    result = both.rearrange(
         torch.Size((batch, groups, width // groups, *(1,) * (1 + spatial))),
         lambda array: array.reshape(batch, width, *(1,) * spatial),
     )
     if call.get("bias") is None:
-        return leaving
+        return result
     bias = call.label("bias").map(lambda array: array.reshape(-1, *(1,) * spatial))
-    return call.exponents.equal(leaving, bias)
+    return call.exponents.require_equal(result, bias)
 
 
-def _grouped(call: Call) -> Arrange:
-    """A convolution's weight as (groups, out, in, kernel ...)."""
+def _split_groups(call: Call) -> Rearrange:
+    """Reshape a convolution's weight to (groups, out, in, kernel ...)."""
     weight, groups = call["weight"], call["groups"]
     outer, inner, *kernel = weight.shape
     if call["transposed"]:
@@ -79,14 +79,14 @@ def _grouped(call: Call) -> Arrange:
 
 
 def trilinear(call: Call) -> Label:
-    """The product behind nn.Bilinear: sum over axes of three factors, each with its own expanded axes."""
+    """The product in nn.Bilinear: three factors, each with its own expanded axes, summed over some axes."""
     whole, axes = Label(), sorted(call["sumdim"])
     for position in (1, 2, 3):
         label = call.label(f"i{position}")
         for axis in sorted(call[f"expand{position}"]):
             label = label.map(partial(torch.unsqueeze, dim=axis))
         whole = whole + label
-    return call.exponents.uniform(whole, axes).map(lambda array: array.squeeze(axes))
+    return call.exponents.require_uniform(whole, axes).map(lambda array: array.squeeze(axes))
 
 
 def outer(call: Call) -> Label:

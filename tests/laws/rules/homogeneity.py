@@ -107,7 +107,7 @@ def _followed(given: Case, inference: bool) -> tuple[list[Table], list[Table], t
     with torch.inference_mode(inference), torch.no_grad():
         arguments = [tensor.clone() for tensor in given.arguments]
         for number, tensor in enumerate(arguments):
-            ids = exponents.fresh(tensor.shape, str(number), is_entry=True)
+            ids = exponents.new_unknowns(tensor.shape, str(number), is_entry=True)
             labels.append(Label(((Fraction(1), ids),)))
             trace.set_label(tensor, labels[-1])
         with trace:
@@ -115,9 +115,9 @@ def _followed(given: Case, inference: bool) -> tuple[list[Table], list[Table], t
         values = list(out) if isinstance(out, tuple | list) else [out]
         results = [item for item in values if isinstance(item, Tensor)]
         for result in results:
-            ids = exponents.fresh(result.shape)
+            ids = exponents.new_unknowns(result.shape)
             if result.numel():
-                exponents.vanish(trace.label_of(result) - Label(((Fraction(1), ids),)))
+                exponents.require_zero(trace.label_of(result) - Label(((Fraction(1), ids),)))
             labels.append(Label(((Fraction(1), ids),)))
     resolved = [exponents.resolve(label) for label in labels]
     basis = solve(exponents, [ids for label in resolved for _, ids in label.terms])

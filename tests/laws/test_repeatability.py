@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gatdiag.laws import find_laws
-from gatdiag.laws.repetition import Tally, repetition
+from gatdiag.laws.repeatability import CountOnlyNumber, why_not_repeatable
 from gatdiag.remedies import rebalance_
 from gatdiag.structure import replicate
 from tests.laws.models import calls
@@ -64,16 +64,16 @@ def test_the_mode_counts(name: str) -> None:
     [
         ("torch", "reads a number drawn at random"),
         ("counter", "it changes Calls.calls"),
-        ("counter in a buffer", "reads a number that the call before left behind"),
-        ("numpy binomial", "draws from Python's or NumPy's random numbers"),
-        ("python", "draws from Python's or NumPy's random numbers"),
-        ("alternating", "calls do not all do the same operations"),
+        ("counter in a buffer", "reads a number that the previous call left"),
+        ("numpy binomial", "draws random numbers from Python or NumPy"),
+        ("python", "draws random numbers from Python or NumPy"),
+        ("alternating", "two calls ran different operations"),
     ],
 )
 def test_the_cause_is_named(name: str, cause: str) -> None:
     model, args, _ = calls.CHANGING[name]()
 
-    obstacle = repetition(replicate(model, args))
+    obstacle = why_not_repeatable(replicate(model, args))
 
     assert obstacle is not None
     assert cause in obstacle
@@ -83,16 +83,16 @@ def test_the_cause_is_named(name: str, cause: str) -> None:
 def test_what_draws_masks_and_data_or_remembers_is_the_same_function_at_each_call(name: str) -> None:
     model, args, _ = build(f"calls: {name}")
 
-    assert repetition(replicate(model, args)) is None
+    assert why_not_repeatable(replicate(model, args)) is None
 
 
 @pytest.mark.parametrize("use", [bool, str, hash, int, "{}".format, lambda tally: tally == 1, lambda tally: tally % 2])
-def test_a_tally_can_be_counted_on_and_used_for_nothing_else(use: Callable[[Tally], object]) -> None:
-    tally = Tally(int)
+def test_a_tally_can_be_counted_on_and_used_for_nothing_else(use: Callable[[CountOnlyNumber], object]) -> None:
+    tally = CountOnlyNumber(int)
     tally += 1
     tally = 1 + tally - 2
 
-    assert type(tally) is Tally
+    assert type(tally) is CountOnlyNumber
     assert isinstance(tally, int)
     with pytest.raises(TypeError):
         use(tally)

@@ -1,13 +1,13 @@
 """Command line: thin commands over public functions.
 
-One file a command, its options and its work together. They import what is heavy where they use it, so that `--help`
-answers at once.
+Each command has one file. Heavy modules are imported inside functions, so that `--help` answers at once.
 
-- `app`: the commands put together; what goes wrong in any of them, as one line and an exit status
-- `options`: the options that several commands have
-- `diagnose`: a run or a checkpoint opened, its diagnosis printed, and the exit status, for all that diagnose
-- `model_case`: PACKAGE.MODULE:NAME -> the object; the options of a command -> a model, its inputs and its loss
-- `printing`: tables, JSON documents, arguments as the command line has them
+- `app`: all commands; errors as one line and an exit status
+- `options`: options that several commands share
+- `diagnose`: also opens a run or a checkpoint, prints its diagnosis and sets the exit status for other commands
+- `model_case`: loads PACKAGE.MODULE:NAME; builds a model, its inputs and its loss from options
+- `training`: progress bars
+- `printing`: tables, JSON, messages with option names
 """
 
 from gatdiag.cli.app import main

@@ -1,4 +1,4 @@
-"""The commands put together; what goes wrong in any of them is one line and an exit status."""
+"""All commands in one app, with errors as one line and an exit status."""
 
 import gc
 import os
@@ -52,15 +52,15 @@ _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     bench,
     faults,
 )
-_LONGEST: Final = 300  # characters of a message that was not written for a person
+_MAX_LENGTH: Final = 300  # characters of the message of an internal error
 _FAILED: Final = 2
 
-# What typer raises where a command line is wrong; newer releases bring a copy of click of their own.
+# What typer raises if a command line is wrong; newer releases bundle their own copy of click.
 _UsageError: Final[Any] = typer.BadParameter.__base__
 
 
 class _Group(TyperGroup):
-    """Commands that say in one line what is wrong with how they are used."""
+    """Commands that report wrong usage in one line."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run the command that the arguments name."""
@@ -68,7 +68,7 @@ class _Group(TyperGroup):
             return super().main(*args, **options)
         given = args[0] if args else options.get("args")
         if "" in (sys.argv[1:] if given is None else given):
-            _complain("an argument is empty; the current folder is .")
+            _print_error("got an empty argument; the current folder is .")
             sys.exit(_FAILED)
         try:
             status = super().main(*args, **{**options, "standalone_mode": False})
@@ -78,10 +78,10 @@ class _Group(TyperGroup):
             else:
                 path = error.ctx.command_path if error.ctx else "gatdiag"
                 text = printable(" ".join(error.format_message().split())).rstrip(".")
-                _complain(f"{text}: see {path} --help")
+                _print_error(f"{text}: see {path} --help")
             status = error.exit_code
         except typer.Abort:
-            _complain("interrupted")
+            _print_error("interrupted")
             status = INTERRUPTED
         sys.exit(status or 0)
 
@@ -102,21 +102,21 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def gatdiag(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Why does this graph neural network not train?"""
 
 
-def _guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with errors and warnings in one line each, and an option --debug."""
+def _with_error_handling(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with one line per error or warning, and with the option --debug."""
 
     @wraps(command)
     def run(*, debug: bool, **options: Any) -> None:
         with _errors_in_one_line(debug), _warnings_in_one_line():
             command(**options)
 
-    annotation = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
+    annotation = Annotated[bool, typer.Option("--debug", help="Print the full traceback of an error.")]
     add_options(run, Parameter("debug", Parameter.KEYWORD_ONLY, default=False, annotation=annotation))
     return run
 
@@ -131,11 +131,11 @@ def _errors_in_one_line(debug: bool) -> Iterator[None]:
         interrupted = isinstance(error, KeyboardInterrupt)
         if debug and not interrupted:
             traceback.print_exc()
-        _complain(_one_line(error))
+        _print_error(_format_error(error))
         raise typer.Exit(INTERRUPTED if interrupted else _FAILED) from None
 
 
-def _one_line(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     text = printable(" ".join(use_option_names(str(error)).split()))
     match error:
         case GatdiagError():
@@ -146,20 +146,20 @@ def _one_line(error: BaseException) -> str:
         case KeyboardInterrupt():
             return "interrupted"
         case _ if isinstance(error, MemoryError) or "can't allocate memory" in text:  # torch raises RuntimeError
-            return "there is not enough memory for this"
-    return f"this is a defect of gatdiag ({type(error).__name__}: {text[:_LONGEST]}); --debug shows where"
+            return "not enough memory"
+    return f"internal error of gatdiag ({type(error).__name__}: {text[:_MAX_LENGTH]}); --debug prints the traceback"
 
 
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Show warnings without their place in the source, each text once."""
+    """Print each warning once, without its source line."""
     seen: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         text = " ".join(use_option_names(str(message)).split()).removeprefix("gatdiag: ")
         if text not in seen:
             seen.add(text)
-            _complain(text)
+            _print_error(text)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
@@ -167,33 +167,33 @@ def _warnings_in_one_line() -> Iterator[None]:
         yield
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     typer.echo(f"gatdiag: {text}", err=True)
 
 
 for _command in _COMMANDS:
-    app.command()(_guarded(_command))
+    app.command()(_with_error_handling(_command))
 
 
 def main() -> None:
     """Run the command line. A reader that closes the pipe early, such as `head`, ends it quietly."""
-    gc.set_threshold(100_000, 20, 50)  # a command is short, and looking for cycles would take a sixth of its time
+    gc.set_threshold(100_000, 20, 50)  # garbage collection would take a sixth of the time of a short command
     try:
         try:
             app(prog_name="gatdiag")
         finally:
-            gc.freeze()  # else the interpreter would look for garbage in all of torch before it ends: 0.3 seconds
-            if sys.stdout is not None:  # it may be closed from the beginning
+            gc.freeze()  # else the interpreter spends 0.3 seconds collecting torch's objects at exit
+            if sys.stdout is not None:  # closed from the start
                 sys.stdout.flush()
     except BrokenPipeError:
         _discard_output()
         raise SystemExit(1) from None
-    except OSError as error:  # standard output leads to a disk that is full
+    except OSError as error:  # such as a full disk
         _discard_output()
-        _complain(f"cannot print: {error.strerror or error}")
+        _print_error(f"cannot print: {error.strerror or error}")
         raise SystemExit(_FAILED) from None
 
 
 def _discard_output() -> None:
-    """Whatever is still buffered has nowhere to go when the interpreter flushes at exit."""
+    """Send what is still buffered to the null device, where the interpreter flushes it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`gatdiag bench`: what recording costs, on built-in trainings or on a model of one's own; what remedies cost."""
+"""`gatdiag bench`: what recording costs, on built-in trainings or on the user's model; what remedies cost."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from gatdiag.cli.options import DATA_FOLDER, Data, Inputs, Root, Transform, parts
-from gatdiag.cli.printing import grid, number, plain_console
+from gatdiag.cli.options import DATA_FOLDER, Data, Inputs, Root, Transform, split_list
+from gatdiag.cli.printing import format_number, make_table, plain_console
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
     from gatdiag.experiments.bench import Case, Cost, Every
 
 _SECONDS: Final = 20.0
-_PACED_SECONDS: Final = 150.0  # recording is paced after some time only
+_AUTO_SECONDS: Final = 150.0  # every="auto" thins out recording only after some time
 _CASES: Final = "gcn-2-small, gcn-2, gat-10, gat-40, residual-gcn-512"
 
 
@@ -30,7 +30,7 @@ def bench(
         str | None,
         typer.Argument(
             metavar="PACKAGE.MODULE:FACTORY",
-            help="A model to train instead of the built-in ones, as for `gatdiag laws`.",
+            help="Model to train instead of the built-in ones, as for `gatdiag laws`.",
         ),
     ] = None,
     data: Data = None,
@@ -38,67 +38,67 @@ def bench(
     root: Root = DATA_FOLDER,
     transform: Transform = None,
     cases: Annotated[
-        str, typer.Option("--cases", metavar="LIST", help="Built-in trainings, separated by commas.")
+        str, typer.Option("--cases", metavar="LIST", help="Built-in trainings to measure, separated by commas.")
     ] = _CASES,
     metrics: Annotated[
         str, typer.Option(metavar="LIST", help="Presets to record, separated by commas: fast, standard, full.")
     ] = "fast,standard",
-    every: Annotated[str, typer.Option(metavar="K", help="Record each K-th step, or auto.")] = "1",
+    every: Annotated[str, typer.Option(metavar="K", help="Record every K-th step, or auto.")] = "1",
     seconds: Annotated[
         float | None,
-        typer.Option(metavar="S", help="How long to time each; 20 if it is not given, and 150 for --every auto."),
+        typer.Option(metavar="S", help="Duration of each measurement. Default: 20, or 150 with --every auto."),
     ] = None,
     peers: Annotated[
-        bool, typer.Option("--peers", help="Measure wandb, TensorBoard and Aim as well, where they are installed.")
+        bool, typer.Option("--peers", help="Also measure wandb, TensorBoard and Aim, if installed.")
     ] = False,
     remedies: Annotated[
-        bool, typer.Option("--remedies", help="Measure instead what remedies cost that stay in the forward pass.")
+        bool, typer.Option("--remedies", help="Measure instead the remedies that stay in the forward pass.")
     ] = False,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Where to train: cpu, cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(metavar="NAME", help="Device to train on: cpu or cuda.")] = "cpu",
 ) -> None:
-    """Measure what recording a training costs: watched and bare steps in turn, in one process.
+    """Measure what recording a training costs.
 
-    Printed are the ratio of their mean times, quartiles of the ratios of neighboring steps, the first watched step
-    (the search for laws is in it), memory that it took, bytes on disk and aten calls a step. Nothing else should run
-    on the machine.
+    Watched and bare steps alternate in one process. Prints the ratio of their mean times, quartiles of the ratios of
+    neighboring steps, time and memory of the first watched step (which searches for laws), bytes on disk and aten calls
+    per step. Nothing else should run on the machine.
     """
     import torch
 
     from gatdiag.experiments.bench import GATS, PEERS, REMEDIES, gatdiag_tool, measure
 
     if device != "cpu" and not (device == "cuda" and torch.cuda.is_available()):
-        raise InputError(f"--device: expected cpu, or cuda where torch finds a GPU, got {device!r}")
-    cadence = 1 if remedies else _cadence(every)
-    limit = _limit(seconds, cadence)
-    tools = {preset: (gatdiag_tool(preset, cadence), cadence) for preset in _presets(metrics)}
+        raise InputError(f"--device: expected cpu, or cuda if torch finds a GPU, got {device!r}")
+    cadence = 1 if remedies else _parse_every(every)
+    limit = _time_limit(seconds, cadence)
+    tools = {preset: (gatdiag_tool(preset, cadence), cadence) for preset in _parse_presets(metrics)}
     tools |= {name: (tool, 1) for name, tool in PEERS.items() if peers}
-    trainings = _trainings(factory, (data, inputs, root, transform), parts(cases), torch.device(device))
+    trainings = _trainings(factory, (data, inputs, root, transform), split_list(cases), torch.device(device))
     if remedies:
         tools = {name: (tool, 1) for name, tool in REMEDIES.items()}
         trainings = (make(name).to(torch.device(device)) for name, make in GATS.items())
-    costs, absent = list["Cost"](), dict[str, str]()
+    costs, missing = list["Cost"](), dict[str, str]()
     for case in trainings:
-        for name in [name for name in tools if name not in absent]:
-            tool, pace = tools[name]
+        for name in [name for name in tools if name not in missing]:
+            tool, tool_cadence = tools[name]
             with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch, redirect_stdout(sys.stderr):
                 try:
-                    costs.append(measure(case, name, tool, Path(scratch) / "run", seconds=limit, every=pace))
+                    costs.append(measure(case, name, tool, Path(scratch) / "run", seconds=limit, every=tool_cadence))
                 except ImportError as error:
-                    absent[name] = f"note: {name} was not measured: {error}"
+                    missing[name] = f"note: {name} was not measured: {error}"
     console = plain_console()
     machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
     console.print(f"{machine}, every={cadence}, {limit:g} s each")
-    console.print(_table(costs, paced=cadence == "auto"))
-    console.print("ratio: mean watched step / mean bare step, and of processor time; whole: the first one included")
+    console.print(_cost_table(costs, is_auto=cadence == "auto"))
+    console.print("ratio: mean watched step / mean bare step, also of CPU time; total: including the first step")
     memory = max((cost.memory for cost in costs), default=0.0)
     console.print(
-        f"first: from watch() to the end of the first step; memory grew by {memory:,.0f} MiB at most until then"
+        f"first: from watch() to the end of the first step, during which memory grew by up to {memory:,.0f} MiB"
     )
-    for note in absent.values():
+    for note in missing.values():
         console.print(note)
 
 
-def _cadence(every: str) -> Every:
+def _parse_every(every: str) -> Every:
     if every == "auto":
         return "auto"
     if every.isdecimal() and int(every) > 0:
@@ -106,24 +106,24 @@ def _cadence(every: str) -> Every:
     raise InputError(f"--every: expected a positive number or auto, got {every!r}")
 
 
-def _limit(seconds: float | None, cadence: Every) -> float:
+def _time_limit(seconds: float | None, cadence: Every) -> float:
     if seconds is None:
-        return _PACED_SECONDS if cadence == "auto" else _SECONDS
+        return _AUTO_SECONDS if cadence == "auto" else _SECONDS
     if not 0 <= seconds < float("inf"):
-        raise InputError(f"--seconds: expected a number from 0, got {seconds:g}")
+        raise InputError(f"--seconds: expected a number of at least 0, got {seconds:g}")
     return seconds
 
 
-def _presets(metrics: str) -> list[str]:
-    if not parts(metrics):
+def _parse_presets(metrics: str) -> list[str]:
+    if not split_list(metrics):
         raise InputError(f"--metrics: expected some of fast, standard, full, got {metrics!r}")
-    return parts(metrics)
+    return split_list(metrics)
 
 
 def _trainings(
     factory: str | None, options: tuple[str | None, str | None, Path, str | None], names: Sequence[str], device: Any
 ) -> Iterator[Case]:
-    """Make what is to be trained, one at a time: the user's own model, or built-in ones."""
+    """Yield the user's model, or the built-in trainings, each built when it is needed."""
     import torch
 
     from gatdiag.experiments.bench import CASES, Case
@@ -131,7 +131,7 @@ def _trainings(
     torch.manual_seed(0)
     if factory is None:
         if any(option is not None for option in (options[0], options[1], options[3])):
-            raise InputError("--data, --inputs and --transform are of a model of your own: give PACKAGE.MODULE:FACTORY")
+            raise InputError("--data, --inputs and --transform need a model: give PACKAGE.MODULE:FACTORY")
         unknown = [name for name in names if name not in CASES]
         if unknown or not names:
             raise InputError(f"--cases: expected some of {', '.join(CASES)}, got {', '.join(unknown) or 'none'}")
@@ -140,22 +140,22 @@ def _trainings(
         return
     from gatdiag.cli.model_case import load_case
 
-    with redirect_stdout(sys.stderr):  # the model's own code may print
+    with redirect_stdout(sys.stderr):  # the user's code may print
         made = load_case(factory, *options)
     yield Case(factory, made.model, made.args, made.loss or _mean_square, made.kwargs).to(device)
 
 
 def _mean_square(output: Any) -> Any:
-    """A loss for a model whose task is not known."""
+    """The loss of a model whose task is unknown."""
     from gatdiag.laws.outputs import floating_tensors
 
     return next(floating_tensors(output)).square().mean()
 
 
-def _table(costs: Sequence[Cost], *, paced: bool) -> Table:
-    last = ["whole", "steps\nrecorded"] if paced else ["aten\ncalls"]
-    numbers = ["bare\nms", "ratio", "of CPU", "quartiles", "first\ns", "bytes\na step", *last]
-    table = grid(["training", "with"], numbers)
+def _cost_table(costs: Sequence[Cost], *, is_auto: bool) -> Table:
+    last = ["total\nratio", "steps\nrecorded"] if is_auto else ["aten\ncalls"]
+    numbers = ["bare\nms", "ratio", "CPU\nratio", "quartiles", "first\ns", "bytes\nper step", *last]
+    table = make_table(["training", "tool"], numbers)
     for cost in costs:
         table.add_row(
             cost.case,
@@ -166,6 +166,10 @@ def _table(costs: Sequence[Cost], *, paced: bool) -> Table:
             " ".join(f"{value:.2f}" for value in cost.quartiles),
             f"{cost.first:.2f}",
             f"{cost.bytes:,.0f}",
-            *([f"{cost.whole:.3f}", number(cost.recorded, ".0%")] if paced else [number(cost.calls, "+.0f")]),
+            *(
+                [f"{cost.whole:.3f}", format_number(cost.recorded, ".0%")]
+                if is_auto
+                else [format_number(cost.calls, "+.0f")]
+            ),
         )
     return table

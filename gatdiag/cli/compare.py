@@ -1,4 +1,4 @@
-"""`gatdiag compare`: two runs, or two checkpoints, side by side, what differs most first."""
+"""`gatdiag compare`: two runs or two checkpoints side by side, largest differences first."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from gatdiag.cli.diagnose import diagnosis_of, opened
-from gatdiag.cli.printing import grid, number, plain_console
+from gatdiag.cli.diagnose import diagnose_source, open_source
+from gatdiag.cli.printing import format_number, make_table, plain_console
 from gatdiag.names import join_names, printable, quote
 from gatdiag.roles import ATTENTION
 
@@ -21,50 +21,53 @@ if TYPE_CHECKING:
     from gatdiag.checkpoint import Inspection
     from gatdiag.run import Run
 
-_LISTED: Final = 6  # layers in a note
-_ALIKE: Final = 3  # layers that show the same quantity, unless all are asked for
+_MAX_NAMES: Final = 6  # layers in a note
+_MAX_ALIKE: Final = 3  # rows of one role and quantity, unless all are asked for
 _CHANGED: Final = "changed_fraction_005"
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="Folder of a recorded run, or a saved checkpoint.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with.")],
-    most: Annotated[int, typer.Option(metavar="N", min=0, help="How many differences to show; 0 for all.")] = 30,
+    first: Annotated[Path, typer.Argument(metavar="A", help="Run folder or checkpoint.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Run folder or checkpoint to compare it with.")],
+    most: Annotated[int, typer.Option(metavar="N", min=0, help="Number of differences to show; 0 shows all.")] = 30,
 ) -> None:
-    """Put two runs or two checkpoints side by side: outcomes, settings, then layers, what differs most first.
+    """Compare two runs or two checkpoints.
 
-    A difference is a share of what it could be at most. Of runs, medians over all steps are compared; of two
-    checkpoints, changes are measured from the first.
+    Prints outcomes, settings that differ, then layers, largest differences first. A difference is a share of its
+    largest possible value. For runs, medians over all steps are compared; for two checkpoints, changes are measured
+    from the first.
     """
     from gatdiag.summary import differences, results
 
     with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
-        one, one_inspected = opened(first, Path(scratch) / "first")
-        other, other_inspected = opened(second, Path(scratch) / "second")
-        verdicts = [diagnosis_of(one, one_inspected).verdict, diagnosis_of(other, other_inspected).verdict]
+        one, one_inspected = open_source(first, Path(scratch) / "first")
+        other, other_inspected = open_source(second, Path(scratch) / "second")
+        verdicts = [diagnose_source(one, one_inspected).verdict, diagnose_source(other, other_inspected).verdict]
         table = differences(one, other, "last" if one_inspected or other_inspected else "median")
         if one_inspected and other_inspected:
             table = _with_changes(table, one_inspected, other_inspected)
-        came = {} if one_inspected and other_inspected else results([one, other])
+        outcomes = {} if one_inspected and other_inspected else results([one, other])
     console = plain_console()
     for letter, path, verdict in zip("AB", (first, second), verdicts, strict=True):
         console.print(printable(f"{letter}: {path}"), soft_wrap=True)
         console.print(printable(str(verdict)))
-    if came:
-        trainings = grid(["training"], ["A", "B"])
-        for what, values in came.items():
-            trainings.add_row(printable(what), *(number(value, ".4g") for value in values))
+    if outcomes:
+        trainings = make_table(["training"], ["A", "B"])
+        for what, values in outcomes.items():
+            trainings.add_row(printable(what), *(format_number(value, ".4g") for value in values))
         console.print(trainings)
-    for setting in _settings(one.meta, other.meta):
+    for setting in _differing_settings(one.meta, other.meta):
         console.print(printable(setting))
-    _print_differences(table[(table["difference"] > 0) & (table["layer"] != "")], most, alike=any(table["layer"]))
+    _print_differences(
+        table[(table["difference"] > 0) & (table["layer"] != "")], most, share_layers=any(table["layer"])
+    )
     notes = [note for inspected in (one_inspected, other_inspected) if inspected for note in inspected.notes]
-    for note in dict.fromkeys([*notes, *_missing((first, one), (second, other))]):
+    for note in dict.fromkeys([*notes, *_missing_layers((first, one), (second, other))]):
         console.print(printable(f"note: {note}"))
 
 
 def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd.DataFrame:
-    """How much of each parameter changed between two checkpoints; where nothing did, that is no difference."""
+    """The table with the share of each parameter's weights that changed from the first checkpoint to the second."""
     import pandas as pd
 
     from gatdiag.checkpoint.measures import changes
@@ -82,21 +85,21 @@ def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd
     return table.sort_values("difference", ascending=False, kind="stable", ignore_index=True)
 
 
-def _missing(*sides: tuple[Path, Run]) -> Iterator[str]:
+def _missing_layers(*sides: tuple[Path, Run]) -> Iterator[str]:
     for (path, run), (_, other) in zip(sides, sides[::-1], strict=True):
         if layers := [name for name in run.layer_names if name not in other.layer_names]:
-            yield f"only {path} has the layers {join_names(map(quote, layers), _LISTED)}"
+            yield f"only {path} has the layers {join_names(map(quote, layers), _MAX_NAMES)}"
 
 
-def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """Settings that differ: model, optimizers, versions."""
-    a, b = _flat(one), _flat(other)
+def _differing_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    a, b = _flat_settings(one), _flat_settings(other)
     for name in dict.fromkeys([*a, *b]):
         if a.get(name) != b.get(name):
             yield f"{name}: {a.get(name, 'none')} | {b.get(name, 'none')}"
 
 
-def _flat(meta: Mapping[str, Any]) -> dict[str, Any]:
+def _flat_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Model, optimizers and versions, by name."""
     found = {name: meta.get(name) for name in ("model", "device", "dtype", "status", "error")}
     for at, optimizer in enumerate(meta["optimizers"]):
         found[f"optimizer {at}"] = optimizer["class"]
@@ -106,20 +109,21 @@ def _flat(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _print_differences(differing: pd.DataFrame, most: int, *, alike: bool) -> None:
+def _print_differences(differing: pd.DataFrame, most: int, *, share_layers: bool) -> None:
     console = plain_console()
-    varied = differing[differing.groupby(["role", "quantity"]).cumcount() < _ALIKE]
+    varied = differing[differing.groupby(["role", "quantity"]).cumcount() < _MAX_ALIKE]
     shown = differing if most == 0 else varied.head(most)
     if len(shown):
-        table = grid(["where", "what", "quantity"], ["A", "B", "difference"])
+        table = make_table(["layer", "role", "quantity"], ["A", "B", "difference"])
         for row in shown.to_dict("records"):
             names = (printable(str(row[key])) for key in ("layer", "role", "quantity"))
             table.add_row(*names, f"{row['first']:.3g}", f"{row['second']:.3g}", f"{row['difference']:.0%}")
         console.print(table)
     else:
-        console.print("No measured quantity differs." if alike else "They have no layer in common.")
+        console.print("No measured quantity differs." if share_layers else "The two have no layer in common.")
     left_out = len(differing) - len(shown)
     if left_out:
         console.print(
-            f"{left_out} smaller differences are not shown, nor more than {_ALIKE} layers of a kind; --most 0 shows all"
+            f"{left_out} more differences are not shown: smaller ones, and more than {_MAX_ALIKE} of the same role and "
+            "quantity; --most 0 shows all"
         )

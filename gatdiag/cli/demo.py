@@ -1,4 +1,4 @@
-"""`gatdiag demo`: one network trained from two initializations, watched, and compared on a page."""
+"""`gatdiag demo`: the same network trained from two initializations, recorded, and compared on a page."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from gatdiag.cli.diagnose import print_diagnosis
-from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, check_new
+from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, check_empty
 from gatdiag.cli.printing import plain_console
-from gatdiag.cli.training import training_progress
+from gatdiag.cli.training import epoch_progress
 from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Experiment, demonstration
 
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
     from gatdiag.run import Run
 
 SCHEMES: Final = ("xavier", "balanced_orthogonal")
-"""What everyone uses, and what "Are GATs Out of Balance?" proposes."""
+"""The usual initialization, and the one of "Are GATs Out of Balance?"."""
 
 
 def demo(
     dataset: Annotated[str, typer.Option(metavar="NAME", help=f"Graph to train on: {GRAPHS}.")] = "sbm",
     root: Root = DATA_FOLDER,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the runs, the page and the figures.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Output folder: the runs, the page and the figures.")] = Path(
         "gatdiag-demo"
     ),
-    layers: Annotated[int, typer.Option(metavar="N", help="Depth of the network.")] = 10,
+    layers: Annotated[int, typer.Option(metavar="N", help="Number of layers.")] = 10,
     epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="Of each training; enough to tell, if it is not given.")
+        int | None, typer.Option(metavar="N", help="Epochs per training. Default: depends on the graph.")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(metavar="RATE", help="Of gradient descent; made for the graph, if it is not given.")
+        float | None, typer.Option(metavar="RATE", help="Learning rate of SGD. Default: depends on the graph.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the weights; from 0 to 2**63 - 1.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed of the weights, from 0 to 2**63 - 1.")] = 0,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train a deep graph attention network twice, see one of them fail, and read why.
+    """Train a deep GAT twice, see one training fail, and read why.
 
-    The first training begins with Xavier's weights, the second with balanced ones; all else is the same. Both are
-    recorded at each step, compared on a page, and drawn. Ctrl-C leaves runs that can be read.
+    The first training starts from Xavier weights, the second from balanced ones; all else is equal. Every step is
+    recorded, and a page and figures compare the two. After Ctrl-C the runs can still be read.
     """
     from gatdiag.experiments.experiment import run_experiment
     from gatdiag.run import load
 
     if layers < 2:
-        raise InputError(f"Expected 2 layers or more, got {layers}")
-    check_new(out, overwrite=overwrite)
+        raise InputError(f"--layers: expected 2 or more, got {layers}")
+    check_empty(out, overwrite=overwrite)
     usual_rate, usual_epochs = demonstration(dataset)
     experiment = Experiment(
         data=dataset,
@@ -60,10 +60,10 @@ def demo(
         seed=seed,
     )
     trainings = {out / scheme.replace("_", "-"): replace(experiment, initialization=scheme) for scheme in SCHEMES}
-    with training_progress(experiment.epochs, *trainings) as progress:
+    with epoch_progress(experiment.epochs, *trainings) as progress:
         for folder, training in trainings.items():
-            on_epoch = partial(progress, spoken(folder.name))
-            # at each step, so that the page has no gaps on a slow machine either
+            on_epoch = partial(progress, readable(folder.name))
+            # every=1, so that the page has no gaps on a slow machine either
             run_experiment(training, root, folder, every=1, overwrite=overwrite, progress=on_epoch)
     runs = [load(folder) for folder in trainings]
     _print(runs, f"A GAT of {layers} layers on {dataset}, seed {seed}, learning rate {experiment.rate:g}")
@@ -77,12 +77,12 @@ def _print(runs: Sequence[Run], subject: str) -> None:
     console = plain_console()
     console.print(subject)
     for run in runs:
-        console.print(f"\nWith {spoken(run.name)} weights: {story(run)[-1]}")
+        console.print(f"\nWith {readable(run.name)} weights: {story(run)[-1]}")
         print_diagnosis(diagnose(run), "the page")
 
 
-def spoken(name: str) -> str:
-    """The name of a run as words."""
+def readable(name: str) -> str:
+    """The name of a run, as words."""
     return name.replace("-", " ").replace("_", " ").replace("xavier", "Xavier")
 
 
@@ -90,8 +90,8 @@ def _write(runs: Sequence[Run], out: Path, dataset: str, *, overwrite: bool) -> 
     from gatdiag.figures import save_figures
     from gatdiag.report import write_report
 
-    title = f"{dataset}: {' and '.join(spoken(run.name) for run in runs)} weights"
+    title = f"{dataset}: {' and '.join(readable(run.name) for run in runs)} weights"
     page = write_report(runs, out / "report.html", title=title, overwrite=overwrite)
     figures = save_figures(runs, out / "figures", formats=("png",))
-    typer.echo(f"\nThe page: {page}\n{len(figures)} figures: {out / 'figures'}")
-    typer.echo(f"The runs: {' '.join(str(run.folder) for run in runs)}")
+    typer.echo(f"\nPage: {page}\nFigures ({len(figures)}): {out / 'figures'}")
+    typer.echo(f"Runs: {' '.join(str(run.folder) for run in runs)}")

@@ -1,7 +1,7 @@
-"""`gatdiag diagnose`: recorded runs or checkpoints -> why each does not train, and what to do.
+"""`gatdiag diagnose`: why recorded runs do not train, or what is wrong with checkpoints.
 
-The JSON document has the keys ``version`` (2) and ``diagnoses``: for each source ``source`` and what
-`gatdiag.diagnosis.Diagnosis.document` gives (verdict, findings, skipped, state). Numbers that are not finite are null.
+The JSON document has the keys ``version`` (2) and ``diagnoses``: for each source the key ``source`` and those of
+`gatdiag.diagnosis.Diagnosis.document` (verdict, findings, skipped, state). NaN and infinity are null.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from gatdiag.cli.options import AsJson, FailOn, Level
-from gatdiag.cli.printing import plain_console, print_document
+from gatdiag.cli.printing import plain_console, print_json
 from gatdiag.errors import InputError
 from gatdiag.names import printable
 
@@ -27,41 +27,38 @@ _FOUND: Final = 1  # exit status where a finding is at or above --fail-on
 
 
 def diagnose(
-    sources: Annotated[
-        list[Path], typer.Argument(metavar="RUN|FILE...", help="Folders of recorded runs, or checkpoints.")
-    ],
+    sources: Annotated[list[Path], typer.Argument(metavar="RUN|FILE...", help="Run folders or checkpoints.")],
     as_json: AsJson = False,
     fail_on: FailOn = Level.error,
 ) -> None:
-    """Say why a recorded training, or a saved checkpoint, is broken: the cause first, its evidence, a line to paste.
+    """Find out why a run does not train, or a checkpoint is broken.
 
-    Ends with status 0 if nothing is as bad as --fail-on, 1 if something is, 2 if there is nothing to read.
+    Prints the cause first, with its evidence and a remedy to paste. Exits with status 0 if every finding is less severe
+    than --fail-on, 1 if one is not, 2 if there is nothing to read.
     """
     from gatdiag.summary import is_empty
 
     found: list[tuple[Path, Diagnosis, bool]] = []
     for source in sources:
         with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
-            run, inspection = opened(source, Path(scratch) / "run")
-            found.append((source, diagnosis_of(run, inspection), is_empty(run)))
+            run, inspection = open_source(source, Path(scratch) / "run")
+            found.append((source, diagnose_source(run, inspection), is_empty(run)))
     if as_json:
         diagnoses = [{"source": str(source), **diagnosis.document()} for source, diagnosis, _ in found]
-        print_document({"version": 2, "diagnoses": diagnoses})
+        print_json({"version": 2, "diagnoses": diagnoses})
     else:
         for source, diagnosis, nothing in found:
             if len(found) > 1:
                 plain_console().print(printable(f"== {source}"), soft_wrap=True)
             if nothing and not diagnosis.findings:
-                plain_console().print(
-                    "Nothing was recorded, so there is nothing to judge; gatdiag report says what to do"
-                )
+                plain_console().print("Nothing was recorded, so there is nothing to diagnose: see gatdiag report")
             else:
                 print_diagnosis(diagnosis, "gatdiag diagnose --json")
-    end([diagnosis for _, diagnosis, _ in found], fail_on)
+    exit_with_status([diagnosis for _, diagnosis, _ in found], fail_on)
 
 
-def opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
-    """A run; or the one made of a checkpoint, with what the checkpoint says."""
+def open_source(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
+    """A recorded run; or, for a checkpoint, a run made of it in the folder ``scratch``, and its inspection."""
     from gatdiag.run import load
     from gatdiag.run.files import META
 
@@ -69,17 +66,17 @@ def opened(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
         raise InputError(f"Expected a run or a checkpoint, but {str(path)!r} does not exist")
     if path.is_dir() and (path / META).exists():
         return load(path), None
-    from gatdiag.checkpoint import inspect  # loads torch, which runs do without
+    from gatdiag.checkpoint import inspect  # loads torch, which is not needed for runs
     from gatdiag.checkpoint.opening import is_checkpoint
 
     if path.is_dir() and any(path.glob(f"*/{META}")) and not any(map(is_checkpoint, (path, *path.iterdir()))):
-        return load(path), None  # which says that there are runs inside
+        return load(path), None  # raises an error that names the runs inside
     inspection = inspect(path, scratch)
     return inspection.run, inspection
 
 
-def diagnosis_of(run: Run, inspection: Inspection | None) -> Diagnosis:
-    """Diagnosis of what `opened` gave."""
+def diagnose_source(run: Run, inspection: Inspection | None) -> Diagnosis:
+    """The diagnosis of what `open_source` returned."""
     from gatdiag.diagnosis import diagnose
 
     if inspection is None:
@@ -90,14 +87,14 @@ def diagnosis_of(run: Run, inspection: Inspection | None) -> Diagnosis:
 
 
 def print_diagnosis(diagnosis: Diagnosis, reasons: str) -> None:
-    """Print the lines of a diagnosis; `reasons` is where it is said why checks could not be made."""
+    """Print a diagnosis; ``reasons`` is where to find why checks were skipped."""
     console = plain_console()
     for line in diagnosis.lines(reasons):
-        console.print(printable(line), soft_wrap=line.startswith("    "))  # a line to paste stays one
+        console.print(printable(line), soft_wrap=line.startswith("    "))  # lines to paste are not wrapped
 
 
-def end(diagnoses: Sequence[Diagnosis], fail_on: Level) -> None:
-    """End with status 1 if a finding is as bad as that."""
+def exit_with_status(diagnoses: Sequence[Diagnosis], fail_on: Level) -> None:
+    """Exit with status 1 if a finding is at least as severe as ``fail_on``."""
     levels = [*Level]
     bad = levels[levels.index(fail_on) :]
     if any(finding.severity in bad for diagnosis in diagnoses for finding in diagnosis):

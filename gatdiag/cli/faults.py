@@ -1,4 +1,4 @@
-"""`gatdiag faults`: plant faults in small trainings, and count how often the diagnosis names them."""
+"""`gatdiag faults`: plants faults in small trainings and counts how often the diagnosis names them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import check_folder, parts
-from gatdiag.cli.training import trainings_progress
+from gatdiag.cli.options import check_folder, split_list
+from gatdiag.cli.training import count_progress
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,44 +26,43 @@ def faults(
     part: Annotated[
         str,
         typer.Option(
-            metavar="PART", help="calibration, held-out (other graphs and layers), all, or pairs (two faults at once)."
+            metavar="PART", help="calibration, held-out (other graphs and layers), all, or pairs (two faults each)."
         ),
     ] = "calibration",
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for runs and tables. Finished trainings in it are not repeated.")
     ] = Path("gatdiag-faults"),
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of processes; by default one per core.")
+        int | None, typer.Option(metavar="N", min=1, help="Number of processes. Default: one per core.")
     ] = None,
-    before: Annotated[
+    preflight: Annotated[
         bool, typer.Option("--preflight", help="Also predict before each training whether it will fail.")
     ] = False,
-    treated: Annotated[
+    treat: Annotated[
         bool,
-        typer.Option(
-            "--treat", help="Treat the faulty trainings as gatdiag treat does; compare with the repaired twins."
-        ),
+        typer.Option("--treat", help="Treat each fault as gatdiag treat does, and compare with the repaired twin."),
     ] = False,
 ) -> None:
-    """Train networks with a planted fault, and count how often the verdict names it.
+    """Count how often the diagnosis names a planted fault.
 
-    A fault counts only if its repaired twin trains clearly better. Healthy controls show false alarms, and the rules of
-    other tools are a baseline. Each case is a row of a CSV file; the printed summary is written next to it. Ctrl-C
-    keeps the trainings that are finished.
+    Each faulty network has a repaired twin and counts only if the twin trains clearly better. Healthy controls show
+    false alarms, and rules that other tools publish are evaluated for comparison. A CSV file has one row per case; the
+    printed tables are saved beside it. Finished trainings survive Ctrl-C.
     """
     from rich.console import Console
     from rich.markdown import Markdown
 
-    if (part == "pairs") + before + treated > 1:
-        raise InputError("Expected one of --part pairs, --preflight and --treat, got more")
-    chosen = _chosen(only, part)
+    if (part == "pairs") + preflight + treat > 1:
+        raise InputError("--part pairs, --preflight and --treat are mutually exclusive: give one of them")
+    cases = _select_cases(only, part)
     check_folder(out)
-    for page in _pages(chosen, part, out, jobs, before=before, treated=treated):
+    for page in _evaluate(cases, part, out, jobs, preflight=preflight, treat=treat):
         Console().print(Markdown(page))
     typer.echo(f"Results of each case: {out}")
 
 
-def _pages(chosen: list[Any], part: str, out: Path, jobs: int | None, *, before: bool, treated: bool) -> list[str]:
+def _evaluate(cases: list[Any], part: str, out: Path, jobs: int | None, *, preflight: bool, treat: bool) -> list[str]:
+    """Train and evaluate the cases, save the tables, and return them as Markdown."""
     from gatdiag.experiments.faults.bank import evaluate_case, run_cases
     from gatdiag.experiments.faults.pairs import evaluate_pair, write_pairs
     from gatdiag.experiments.faults.preflight import preflight_case, write_preflight
@@ -72,24 +71,24 @@ def _pages(chosen: list[Any], part: str, out: Path, jobs: int | None, *, before:
 
     runs = out / "runs"
     if part == "pairs":
-        return [write_pairs(run_cases(partial(evaluate_pair, folder=runs), chosen, jobs), out)]
-    with trainings_progress("trainings", len(chosen)) as on_done:
-        if treated:
-            return [write_treatments(run_cases(partial(treat_case, folder=runs), chosen, jobs, on_done), out, part)]
-        results = run_cases(partial(evaluate_case, folder=runs), chosen, jobs, on_done)
+        return [write_pairs(run_cases(partial(evaluate_pair, folder=runs), cases, jobs), out)]
+    with count_progress("trainings", len(cases)) as on_done:
+        if treat:
+            return [write_treatments(run_cases(partial(treat_case, folder=runs), cases, jobs, on_done), out, part)]
+        results = run_cases(partial(evaluate_case, folder=runs), cases, jobs, on_done)
     pages = [*write_bank(results, out)]
-    if before:
-        counted = [case for case, counts in zip(chosen, results["counts"], strict=True) if counts]
+    if preflight:
+        counted = [case for case, counts in zip(cases, results["counts"], strict=True) if counts]
         pages.append(write_preflight(run_cases(preflight_case, counted, jobs), out))
     return pages
 
 
-def _chosen(only: str | None, part: str) -> list[Case] | list[int]:
+def _select_cases(only: str | None, part: str) -> list[Case] | list[int]:
     from gatdiag.experiments.faults.cases import CALIBRATION, PAIRS, cases
 
     if part not in _PARTS:
         raise InputError(f"--part: expected one of {', '.join(_PARTS)}, got {part!r}")
-    wanted = CALIBRATION if only is None else parts(only)
+    wanted = CALIBRATION if only is None else split_list(only)
     if not wanted or not {*wanted} <= {*CALIBRATION}:
         raise InputError(f"--only: expected some of {', '.join(CALIBRATION)}, got {only!r}")
     if part == "pairs":

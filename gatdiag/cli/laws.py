@@ -1,12 +1,12 @@
 """`gatdiag laws`: the laws of a model, as a table or as JSON.
 
-The JSON document has these keys; numbers that are not finite, or that do not exist, are null:
+The JSON document has these keys; missing values, NaN and infinity are null:
 
-- ``version``: 2, the version of this description
-- ``model``, ``inputs``: what was analyzed, as given on the command line; a data set with the transform of its features
-- ``count``, ``approximate``: how many laws, and how many of them hold only up to an epsilon in the model
-- ``layers``: for each layer ``layer``, ``laws``, ``approximate``, ``normalized_c`` (largest magnitude, 0 where every
-  neuron is balanced), ``residual`` (largest of the numerical check), ``remark`` (what of it has no law, and why)
+- ``version``: 2, the version of this format
+- ``model``, ``inputs``: as given on the command line; a graph with its feature transform
+- ``count``, ``approximate``: number of laws, and of those that hold only up to an epsilon in the model
+- ``layers``: for each layer ``layer``, ``laws``, ``approximate``, ``normalized_c`` (largest magnitude; 0 if every
+  neuron is balanced), ``residual`` (largest of the numerical check), ``remark`` (what has no law, and why)
 - ``laws``: for each law ``name``, ``layer``, ``kind``, ``exact``, ``residual``, ``c``, ``normalized_c`` and ``terms``,
   each with ``parameter``, ``kind``, ``indices`` and ``exponent``
 - ``excluded``: for each exclusion ``what`` and ``reason``
@@ -22,7 +22,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Factory, Inputs, Root, Transform
-from gatdiag.cli.printing import grid, number, plain_console, print_document
+from gatdiag.cli.printing import format_number, make_table, plain_console, print_json
 
 if TYPE_CHECKING:
     from gatdiag.laws import Laws
@@ -38,8 +38,8 @@ def laws(
 ) -> None:
     """Print the conservation laws of a model, layer by layer.
 
-    The current directory is importable. Random numbers start from seed 0. What the model's own code prints goes to
-    standard error. Without --data and --inputs the model runs on the built-in graph.
+    Without --data and --inputs the model runs on the built-in graph. The random seed is 0. The current directory is
+    importable. What the user's code prints goes to standard error.
     """
     from gatdiag.cli.model_case import load_case
     from gatdiag.laws import find_laws
@@ -49,15 +49,15 @@ def laws(
         case = load_case(factory, data, inputs, root, transform=transform)
         found = find_laws(case.model, *case.args, **case.kwargs)
         structure = discover(case.model, *case.args, **case.kwargs)
-    table = rows(found, {layer.name: [info.name for info in layer.parameters] for layer in structure})
+    table = layer_rows(found, {layer.name: [info.name for info in layer.parameters] for layer in structure})
     if as_json:
-        print_document(_document(factory, case.source, found, table))
+        print_json(_document(factory, case.source, found, table))
     else:
         _print_table(f"Conservation laws of {factory} on {case.source}", found, table)
 
 
-def rows(found: Laws, layers: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """One row for each layer, in order; then those that laws are counted under and that are no layers (a stream).
+def layer_rows(found: Laws, layers: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """One row per layer, in order, then one per other place of laws, such as a residual stream.
 
     Args:
         found: The laws of a model.
@@ -85,7 +85,7 @@ def rows(found: Laws, layers: Mapping[str, Sequence[str]]) -> list[dict[str, Any
 
 
 def _mentions(text: str, layer: str) -> bool:
-    """The layer, or something inside it, is named as a word."""
+    """True if the text names the layer, or something inside it, as a word."""
     return any(word == layer or word.startswith(f"{layer}.") for word in re.split(r"[\s(),\[\]]+", text))
 
 
@@ -119,14 +119,16 @@ def _document(factory: str, source: str, found: Laws, table: Sequence[dict[str, 
 
 def _print_table(title: str, found: Laws, table: Sequence[dict[str, Any]]) -> None:
     console = plain_console()
-    lines = grid(["layer"], ["laws", "approx.", "largest\nimbalance", "largest\nresidual"])
+    lines = make_table(["layer"], ["laws", "approx.", "largest\nimbalance", "largest\nresidual"])
     for row in table:
         counts = str(row["laws"]), str(row["approximate"])
-        lines.add_row(row["layer"], *counts, number(row["normalized_c"], ".3f"), number(row["residual"], ".0e"))
+        lines.add_row(
+            row["layer"], *counts, format_number(row["normalized_c"], ".3f"), format_number(row["residual"], ".0e")
+        )
     console.print(title)
     console.print(lines)
     console.print(f"{len(found)} laws, {sum(row['approximate'] for row in table)} of them approximate")
-    console.print("imbalance: |c| normalized, 0 where a neuron balances, 1 where one side of it is all there is")
+    console.print("imbalance: normalized |c|, 0 for a balanced neuron, 1 if one side of it is zero")
     for row in table:
         if row["remark"]:
             console.print(f"{row['layer']}: {row['remark']}")

@@ -1,4 +1,4 @@
-"""PACKAGE.MODULE:NAME -> the object; the options of a command -> a model, its inputs and its loss."""
+"""Loads PACKAGE.MODULE:NAME, and builds a model, its inputs and its loss from a command's options."""
 
 import inspect
 import sys
@@ -29,23 +29,23 @@ def load_case(
     transform: str | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> ModelCase:
-    """Build the model that `factory` names and the inputs that `data` or `inputs` name.
+    """Build the model that ``factory`` names and the inputs that ``data`` or ``inputs`` name.
 
     Args:
-        factory: The target that makes the model.
+        factory: Target of the model.
         data: Name of a graph.
-        inputs: The target that makes inputs instead.
-        root: Folder of the data sets.
-        transform: Of the features of `data`: one of `gatdiag.experiments.data.TRANSFORMS`; the usual one if None.
-        sizes: in_channels and out_channels of the model, where these are known and no graph is named: it then runs on
-            the edges of the built-in one, with features drawn at random.
+        inputs: Target of a function that returns the inputs instead.
+        root: Data set folder.
+        transform: Feature transform for ``data``, one of `gatdiag.experiments.data.TRANSFORMS`. None: the usual one.
+        sizes: in_channels and out_channels of the model, if known. Without ``data`` and ``inputs`` the model then runs
+            on the edges of the built-in graph, with random features.
 
     Raises:
-        InputError: A name leads nowhere, both kinds of input are given, or the inputs have another form.
-        ModelError: The factory raises, or makes no module.
+        InputError: A name does not exist, both kinds of input are given, or the inputs have an unsupported form.
+        ModelError: The factory raises, or does not return a module.
     """
     if data is not None and inputs is not None:
-        raise InputError("--data and --inputs exclude each other: give one of them")
+        raise InputError("--data and --inputs are mutually exclusive: give one of them")
     chosen = _transform(transform, data)
     made = load_target(factory)
     torch.manual_seed(0)
@@ -55,7 +55,7 @@ def load_case(
     graph = prepared_graph(name, root, chosen)
     if sizes is not None and data is None:
         if "in_channels" not in sizes:
-            raise InputError("No feature weight of the checkpoint shows how wide inputs are: give --data or --inputs")
+            raise InputError("The input size cannot be inferred from the checkpoint: give --data or --inputs")
         graph.x = torch.randn(graph.num_nodes, sizes["in_channels"])
         model = _model(factory, made, sizes)
         return ModelCase(model, _graph_inputs(model, graph), source=f"the edges of {name} and random features")
@@ -68,16 +68,16 @@ def load_case(
 def load_factory(
     factory: str, data: str, root: Path = DATA_FOLDER, transform: str | None = None
 ) -> tuple[Callable[[], nn.Module], Data, tuple[Any, ...]]:
-    """What makes a model, the graph to train it on, and the inputs of its forward pass.
+    """A function that returns a new model, the graph to train it on, and the inputs of its forward pass.
 
     Raises:
-        InputError: A name leads nowhere.
-        ModelError: The factory raises, or makes no module; or it is a module, whose weights are the same at each call.
+        InputError: A name does not exist.
+        ModelError: The factory raises, does not return a module, or is itself a module, which has no fresh weights.
     """
     chosen = _transform(transform, data)
     made = load_target(factory)
     if isinstance(made, nn.Module):
-        raise ModelError(f"{factory} is a module: give the class or a function that makes it, with fresh weights")
+        raise ModelError(f"{factory} is a module: give its class, or a function that returns one with fresh weights")
     graph = prepared_graph(data, root, chosen)
     sizes = _sizes(graph)
     with torch.random.fork_rng():
@@ -86,10 +86,10 @@ def load_factory(
 
 
 def load_target(target: str) -> Any:
-    """The object that a target names; NAME may be dotted. The current directory is importable.
+    """The object at PACKAGE.MODULE:NAME, where NAME may be dotted. The current directory is importable.
 
     Raises:
-        InputError: The target has another form, its module cannot be imported, or the module has no such attribute.
+        InputError: The target is malformed, its module cannot be imported, or the module has no such attribute.
 
     Example:
         >>> load_target("math:pi")
@@ -100,14 +100,14 @@ def load_target(target: str) -> Any:
         raise InputError(f"expected PACKAGE.MODULE:NAME, such as models:make_model, got {target!r}")
     if module_name.endswith(".py"):
         dotted = ".".join(part for part in Path(module_name).with_suffix("").parts if part not in (".", "/"))
-        raise InputError(f"{target!r} names a file: give its module, {dotted}:{path}")
+        raise InputError(f"{target!r} names a file: give its module instead, {dotted}:{path}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         module = import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise InputError(f"cannot import {module_name!r} of {target!r}: {_described(error)}") from error
+        raise InputError(f"cannot import {module_name!r} of {target!r}: {_describe_error(error)}") from error
     try:
         return reduce(getattr, path.split("."), module)
     except AttributeError as error:
@@ -116,7 +116,7 @@ def load_target(target: str) -> Any:
         raise InputError(f"{target!r} does not exist: {error}{hint}") from error
 
 
-def _described(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -124,7 +124,7 @@ def _transform(text: str | None, data: str | None) -> Transform | None:
     if text is None:
         return None
     if data is None:
-        raise InputError("--transform changes the features of a data set: give --data, too")
+        raise InputError("--transform applies to a graph: give --data, too")
     chosen = next((known for known in TRANSFORMS if known == text.lower()), None)
     if chosen is None:
         raise InputError(f"--transform: expected {' or '.join(TRANSFORMS)}, got {text!r}")
@@ -136,32 +136,34 @@ def _sizes(graph: Data) -> dict[str, int]:
 
 
 def _model(target: str, made: Any, sizes: Mapping[str, int]) -> nn.Module:
-    """A module as it is, without `torch.compile`; anything else is called, with the sizes it has arguments for."""
+    """The module itself, without its `torch.compile` wrapper, or what the factory returns."""
     if isinstance(made, nn.Module):
         return unwrap(made)
     if not callable(made):
-        raise ModelError(f"{target} is neither an nn.Module nor callable: it is a {type(made).__name__}")
-    arguments = _fitting(target, made, sizes)
+        raise ModelError(
+            f"expected {target} to be an nn.Module or a function that returns one, got {type(made).__name__}"
+        )
+    arguments = _size_arguments(target, made, sizes)
     try:
         model = made(**arguments)
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{target} raised {_described(error)}") from error
+        raise ModelError(f"{target} raised {_describe_error(error)}") from error
     if not isinstance(model, nn.Module):
-        raise ModelError(f"{target} has to return an nn.Module, but returned a {type(model).__name__}")
+        raise ModelError(f"expected {target} to return an nn.Module, got {type(model).__name__}")
     return unwrap(model)
 
 
-def _fitting(target: str, made: Callable[..., Any], sizes: Mapping[str, int]) -> dict[str, int]:
+def _size_arguments(target: str, made: Callable[..., Any], sizes: Mapping[str, int]) -> dict[str, int]:
     try:
         parameters = inspect.signature(made).parameters.values()
     except ValueError:  # compiled callables may have no signature
         return {}
     required = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    lacking = [name for name in required if name not in sizes]
-    if not lacking:
+    missing = [name for name in required if name not in sizes]
+    if not missing:
         return {p.name: sizes[p.name] for p in parameters if p.name in sizes}
-    known = "in_channels and out_channels are known only with --data" if not sizes else f"known are {', '.join(sizes)}"
-    raise ModelError(f"{target} needs {', '.join(lacking)} ({known}): give a factory with defaults for the rest")
+    known = f"only {', '.join(sizes)} are known" if sizes else "in_channels and out_channels are known only with --data"
+    raise ModelError(f"{target} needs {', '.join(missing)}, but {known}: give the other arguments defaults")
 
 
 def _graph_inputs(model: nn.Module, graph: Data) -> tuple[Any, ...]:
@@ -181,11 +183,11 @@ def _classification_loss(graph: Data) -> Callable[[Any], Tensor]:
 def _inputs(target: str) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     function = load_target(target)
     if not callable(function):
-        raise InputError(f"{target} has to be a function that returns the inputs, but is a {type(function).__name__}")
+        raise InputError(f"expected {target} to be a function that returns the inputs, got {type(function).__name__}")
     try:
         returned = function()
     except (Exception, SystemExit) as error:
-        raise InputError(f"{target} raised {_described(error)}") from error
+        raise InputError(f"{target} raised {_describe_error(error)}") from error
     match returned:
         case (tuple() as args, dict() as kwargs):
             return args, kwargs
@@ -193,5 +195,5 @@ def _inputs(target: str) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
             return (), kwargs
         case tuple() | list():
             return tuple(returned), {}
-    expected = "a tuple or list of positional inputs, a dict of keyword inputs, or a pair of a tuple and a dict"
-    raise InputError(f"{target} has to return {expected}, but returned a {type(returned).__name__}")
+    forms = "a tuple or list of positional arguments, a dict of keyword arguments, or a pair of a tuple and a dict"
+    raise InputError(f"expected {target} to return {forms}, got {type(returned).__name__}")

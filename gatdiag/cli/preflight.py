@@ -1,7 +1,7 @@
 """`gatdiag preflight`: before training, will this model train, and if not, why?
 
-The JSON document has the keys ``version`` (1), ``model`` and ``inputs``, as given on the command line, and what
-`gatdiag.diagnosis.Diagnosis.document` gives (verdict, findings, skipped, state). Numbers that are not finite are null.
+The JSON document has the keys ``version`` (1), ``model`` and ``inputs``, as given on the command line, and those of
+`gatdiag.diagnosis.Diagnosis.document` (verdict, findings, skipped, state). NaN and infinity are null.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.diagnose import end, print_diagnosis
+from gatdiag.cli.diagnose import exit_with_status, print_diagnosis
 from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Factory, FailOn, Inputs, Level, Root, Transform
-from gatdiag.cli.printing import print_document
+from gatdiag.cli.printing import print_json
 from gatdiag.errors import GatdiagError, InputError, ModelError
 
 if TYPE_CHECKING:
@@ -34,41 +34,42 @@ def preflight(
         str | None,
         typer.Option(
             metavar="PACKAGE.MODULE:FUNCTION",
-            help="Function of the model's output that returns the loss; cross-entropy over the training nodes of "
-            "--data if left out.",
+            help="Function of the model's output that returns the loss. Default: cross-entropy on the training nodes "
+            "of --data.",
         ),
     ] = None,
     optimizer: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Optimizer of torch.optim, such as Adam; without one no step is made."),
+        typer.Option(metavar="NAME", help="Class of torch.optim, such as Adam. Without it, no optimizer step is made."),
     ] = None,
     lr: Annotated[
-        float | None, typer.Option(metavar="RATE", help="Its learning rate; its default if left out.")
+        float | None, typer.Option(metavar="RATE", help="Learning rate. Default: that of the optimizer.")
     ] = None,
     weight_decay: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="Its weight decay; its default if left out.")
+        float | None, typer.Option(metavar="NUMBER", help="Weight decay. Default: that of the optimizer.")
     ] = None,
     as_json: AsJson = False,
     fail_on: FailOn = Level.error,
 ) -> None:
-    """Say before training whether a model will train, and if not, why: from its first steps, made by a copy.
+    """Predict whether a model will train, and if not, why.
 
-    Ends with status 0 if nothing is as bad as --fail-on, 1 if something is, 2 if the model or its inputs do not work.
+    A copy of the model makes the first training steps, which are diagnosed. Exits with status 0 if every finding is
+    less severe than --fail-on, 1 if one is not, 2 if the model or its inputs fail.
     """
     from gatdiag.cli.model_case import load_case, load_target
-    from gatdiag.rehearsal import preflight as look_ahead
+    from gatdiag.rehearsal import preflight as run_preflight
 
     settings = {name: value for name, value in (("lr", lr), ("weight_decay", weight_decay)) if value is not None}
     if settings and optimizer is None:
-        raise InputError("--lr and --weight-decay are of an optimizer: give --optimizer, too")
+        raise InputError("--lr and --weight-decay need an optimizer: give --optimizer, too")
     with redirect_stdout(sys.stderr):
         case = load_case(factory, data, inputs, root, transform=transform)
         of_output = case.loss if loss is None else load_target(loss)
         if of_output is None:
-            raise InputError("--inputs come without labels: give --loss PACKAGE.MODULE:FUNCTION")
+            raise InputError("--inputs has no labels: give --loss PACKAGE.MODULE:FUNCTION")
         made = None if optimizer is None else _optimizer(optimizer, case.model, settings)
         try:
-            diagnosis = look_ahead(case.model, *case.args, loss=of_output, optimizer=made, **case.kwargs)
+            diagnosis = run_preflight(case.model, *case.args, loss=of_output, optimizer=made, **case.kwargs)
         except GatdiagError:
             raise
         except Exception as error:
@@ -76,10 +77,10 @@ def preflight(
                 raise
             raise ModelError(f"a training step of {factory} raised {type(error).__name__}: {error}") from error
     if as_json:
-        print_document({"version": 1, "model": factory, "inputs": case.source, **diagnosis.document()})
+        print_json({"version": 1, "model": factory, "inputs": case.source, **diagnosis.document()})
     else:
         print_diagnosis(diagnosis, "gatdiag preflight --json")
-    end([diagnosis], fail_on)
+    exit_with_status([diagnosis], fail_on)
 
 
 def _is_from_training_step(error: Exception) -> bool:

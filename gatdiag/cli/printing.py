@@ -1,4 +1,4 @@
-"""Standard output: tables, documents for programs, and arguments as the command line has them."""
+"""Output on the terminal: tables, JSON, and messages that name options instead of Python arguments."""
 
 import json
 import math
@@ -14,19 +14,18 @@ from rich.table import Table
 _OPTIONS: Final[Mapping[str, str]] = {
     "overwrite=True": "--overwrite",
     "in_place=True": "--in-place",
-    'moments="drop"': "--moments drop",
     "root=FOLDER": "--root FOLDER",
 }
-_RESUMING: Final = re.compile(r"[,;] [^,;.]*\bresume=[^,;.]*")  # a clause about what no command does
+_RESUMING: Final = re.compile(r"[,;] [^,;.]*\bresume=[^,;.]*")  # no command can resume a run
 
 
 def plain_console() -> Console:
-    """A console that shows text as it is: a layer may be called [red]."""
+    """A console without markup: a layer may be called [red]."""
     return Console(highlight=False, markup=False, emoji=False)
 
 
-def grid(texts: Iterable[str], numbers: Iterable[str]) -> Table:
-    """A table with columns of text, then columns of numbers."""
+def make_table(texts: Iterable[str], numbers: Iterable[str]) -> Table:
+    """An empty table with columns of text, then right-aligned columns of numbers."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in texts:
         table.add_column(heading, overflow="fold")
@@ -35,18 +34,18 @@ def grid(texts: Iterable[str], numbers: Iterable[str]) -> Table:
     return table
 
 
-def number(value: float | None, form: str) -> str:
-    """A number in a format; nothing where there is none.
+def format_number(value: float | None, form: str) -> str:
+    """A number in a format; empty for None and NaN.
 
     Example:
-        >>> number(0.25, ".0%"), number(float("nan"), ".3g")
+        >>> format_number(0.25, ".0%"), format_number(float("nan"), ".3g")
         ('25%', '')
     """
     return "" if value is None or math.isnan(value) else format(value, form)
 
 
-def print_document(document: Any) -> None:
-    """Print one strict JSON document on a line; numbers that are not finite become null."""
+def print_json(document: Any) -> None:
+    """Print one strict JSON document on a line; NaN and infinity become null."""
     from gatdiag.run.meta import to_json
 
     typer.echo(json.dumps(to_json(document), allow_nan=False))

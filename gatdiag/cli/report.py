@@ -1,4 +1,4 @@
-"""`gatdiag report`: runs -> the page, and their figures as files."""
+"""`gatdiag report`: a page about recorded runs, and their figures as files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 import typer
 
-from gatdiag.cli.options import Overwrite, parts
+from gatdiag.cli.options import Overwrite, split_list
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ _FORMATS: Final = ("html", *_PICTURES)
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of recorded runs, to be compared.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of the runs to report on.")],
     out: Annotated[
         Path,
         typer.Option(
             metavar="FILE|DIR",
-            help="NAME.html, with the figures beside it in NAME-figures; NAME.pdf, for all figures in one file; or a "
-            "folder for report.html and the figures.",
+            help="NAME.html, with figures in NAME-figures beside it; NAME.pdf, with all figures in one file; or a "
+            "folder, for report.html and the figures.",
         ),
     ] = Path("report.html"),
     formats: Annotated[
@@ -35,33 +35,34 @@ def report(
         typer.Option(
             "--format",
             metavar="LIST",
-            help="What to write: html, png, svg, pdf, separated by commas. By default as --out says, or else html.",
+            help="Formats, separated by commas: html, png, svg, pdf. Default: that of --out, or html.",
         ),
     ] = None,
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Heading of the page.")] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the page.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a page about recorded runs: what was trained, whether it trained, what stands out.
+    """Write a page about recorded runs.
 
-    The page is one file that loads nothing. An earlier report of the same name is replaced.
+    It shows what was trained, whether it trained, and what stands out. The page is one self-contained HTML file. An
+    earlier report of the same name is replaced.
     """
     from gatdiag.report import write_report
     from gatdiag.report.page import open_runs
 
     ending = "" if out.is_dir() else out.suffix.lower().removeprefix(".")
     kind = "html" if ending == "htm" else ending
-    wanted = _parsed(formats or ("pdf" if kind == "pdf" else "html"))
+    wanted = _parse_formats(formats or ("pdf" if kind == "pdf" else "html"))
     is_file = kind.isalpha() or (out.exists() and not out.is_dir())  # a folder's name may end in .2
     if is_file and kind not in ("html", "pdf"):
         raise InputError(
-            f"--out: expected a name that ends in .html or .pdf, or a folder (make one whose name has another ending "
-            f"first), got {str(out)!r}"
+            f"--out: expected a file name ending in .html or .pdf, or a folder (which must exist if its name looks "
+            f"like a file's), got {str(out)!r}"
         )
     if kind == "pdf" and wanted != ["pdf"]:
-        raise InputError(f"--out: {str(out)!r} is the name of one pdf file: give a folder, or no --format")
+        raise InputError(f"--out: {str(out)!r} is a single PDF file: give a folder, or leave out --format")
     opened = open_runs(runs)
     if kind == "pdf":
-        _save_document(opened, out, overwrite=overwrite)
+        _save_pdf(opened, out, overwrite=overwrite)
         typer.echo(out)
         return
     page, figures = (out, out.with_name(f"{out.stem}-figures")) if kind == "html" else (out / "report.html", out)
@@ -69,35 +70,37 @@ def report(
         typer.echo(write_report(opened, page, title=title, overwrite=overwrite))
     pictures = [name for name in _PICTURES if name in wanted]
     if pictures:
-        typer.echo(f"{_save_all(opened, figures, pictures, overwrite=overwrite)} files in {figures}")
+        typer.echo(f"{_save_pictures(opened, figures, pictures, overwrite=overwrite)} files in {figures}")
 
 
-def _parsed(formats: str) -> list[str]:
-    wanted = list(dict.fromkeys(parts(formats.lower())))
+def _parse_formats(formats: str) -> list[str]:
+    wanted = list(dict.fromkeys(split_list(formats.lower())))
     if not wanted or not set(wanted) <= set(_FORMATS):
-        raise InputError(f"--format takes {', '.join(_FORMATS)}, separated by commas, got {formats!r}")
+        raise InputError(f"--format: expected some of {', '.join(_FORMATS)}, separated by commas, got {formats!r}")
     return wanted
 
 
-def _save_document(runs: Sequence[Run], path: Path, *, overwrite: bool) -> None:
-    """Save all figures as the pages of a PDF."""
+def _save_pdf(runs: Sequence[Run], path: Path, *, overwrite: bool) -> None:
     from gatdiag.figures import render_document
     from gatdiag.run.files import atomic_write
 
     if path.exists() and not overwrite:
-        raise InputError(f"{str(path)!r} exists: choose another --out or --overwrite")
+        raise InputError(f"{str(path)!r} exists: choose another --out, or replace it with --overwrite")
     content = render_document(runs)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as part:
         part.write_bytes(content)
 
 
-def _save_all(runs: Sequence[Run], folder: Path, formats: Sequence[Picture], *, overwrite: bool) -> int:
+def _save_pictures(runs: Sequence[Run], folder: Path, formats: Sequence[Picture], *, overwrite: bool) -> int:
     from gatdiag.figures import save_figures
 
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder for the figures, got the file {str(folder)!r}")
     taken = [] if overwrite else [path for kind in formats for path in folder.rglob(f"*.{kind}")]
     if taken:
-        raise InputError(f"{str(taken[0])!r} exists ({len(taken)} such files): choose another --out or --overwrite")
+        raise InputError(
+            f"{str(taken[0])!r} exists ({len(taken)} such files): choose another --out, or replace them with "
+            "--overwrite"
+        )
     return len(save_figures(runs, folder, formats=formats))

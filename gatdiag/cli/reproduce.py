@@ -1,7 +1,8 @@
-"""`gatdiag reproduce`: a table or figure of the papers, trained, drawn, and compared with what was published.
+"""`gatdiag reproduce`: trains tables and figures of the papers, and compares them with what was published.
 
-The JSON document has the keys ``version`` (1) and ``names``; of the list a row for each (name, title, paper, quick,
-full, done: numbers of trainings), of reports a row for each with its folder, its trainings and its comparisons.
+The JSON document has the keys ``version`` (1) and ``names``. In the list, each name has its title, paper and numbers of
+trainings (quick, quick_done, full, full_done); in reports, its folder, numbers of trainings (done, planned) and
+comparisons (rows).
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_folder, pool_of
-from gatdiag.cli.printing import grid, plain_console, print_document
-from gatdiag.cli.training import trainings_progress
+from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_folder, make_pool
+from gatdiag.cli.printing import make_table, plain_console, print_json
+from gatdiag.cli.training import count_progress
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[LIST|all|NAME...]", help="What to reproduce; by default the list.")
+        list[str] | None,
+        typer.Argument(metavar="[LIST|all|NAME...]", help="What to reproduce. Default: print the list."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick/--full", help="Ten minutes on two cores, or the protocol of the paper.")
     ] = True,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Where to train: cpu or cuda.")] = "cpu",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the reports, and of all trainings.")] = Path(
+    device: Annotated[str, typer.Option(metavar="NAME", help="Device to train on: cpu or cuda.")] = "cpu",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the reports and the trainings.")] = Path(
         "reports"
     ),
     root: Root = DATA_FOLDER,
@@ -38,45 +40,47 @@ def reproduce(
     backend: Backend = "processes",
     address: Address = None,
     trains: Annotated[
-        bool, typer.Option("--train/--no-train", help="Train and measure what is not done, or only report on what is.")
+        bool, typer.Option("--train/--no-train", help="Train what is missing, or only report on what is there.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Reproduce tables and figures of the papers: published against measured, with 95 % confidence intervals.
+    """Reproduce tables and figures of the papers.
 
-    OUT/NAME holds README.md, results.csv, the figures and the page of the runs. Trainings are kept in OUT/trainings,
-    each for all names that need it: killed or interrupted, the same command goes on with what is not done.
+    Compares published with measured values, with 95 % confidence intervals. OUT/NAME holds README.md, results.csv, the
+    figures and the page of the runs. Trainings are kept in OUT/trainings and shared by all names; if interrupted, the
+    same command resumes.
     """
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device: expected cpu or cuda, got {device!r}")
-    pool = pool_of(workers, backend, address)
+    pool = make_pool(workers, backend, address)
     check_folder(out)
     from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, chosen, trained
     from gatdiag.experiments.reproduce.reproduction import Options
 
     if [name.lower() for name in names or ["list"]] == ["list"]:
-        _list(out, as_json)
+        _print_list(out, as_json)
         return
     from gatdiag.experiments.reproduce.report import write_reproduction
 
     options = Options(not quick, root, "cuda" if device == "cuda" else "cpu", pool, trains)
     written: list[tuple[Trainings, Path]] = []
-    for one in _to_write(chosen(names or [], REPRODUCTIONS), trains=trains):
-        with trainings_progress(one.name, len(one.quick if quick else one.full) if trains else 0) as on_cell:
+    for one in _skip_remeasured(chosen(names or [], REPRODUCTIONS), trains=trains):
+        with count_progress(one.name, len(one.quick if quick else one.full) if trains else 0) as on_cell:
             trainings = trained(one, out, options, on_cell)
         written.append((trainings, write_reproduction(trainings, out)))
         if not as_json:
             typer.echo(f"{one.name}: {len(trainings.documents)} of {len(trainings.cells)} trainings: {written[-1][1]}")
     if as_json:
-        print_document({"version": 1, "names": [_document(trainings, folder) for trainings, folder in written]})
+        print_json({"version": 1, "names": [_document(trainings, folder) for trainings, folder in written]})
     if failed := [why for trainings, _ in written for why in trainings.failed.values()]:
-        raise InputError(f"{len(failed)} trainings failed, and are tried again next time: {'; '.join({*failed})}")
+        raise InputError(f"{len(failed)} trainings failed and will be retried by the next run: {'; '.join({*failed})}")
 
 
-def _to_write(names: Iterable[Reproduction], *, trains: bool) -> Iterator[Reproduction]:
+def _skip_remeasured(names: Iterable[Reproduction], *, trains: bool) -> Iterator[Reproduction]:
+    """Without training, leave out what is measured anew each time."""
     for one in names:
         if one.evidence and not trains:
-            typer.echo(f"{one.name} is measured anew each time, not with --no-train: left as it is", err=True)
+            typer.echo(f"{one.name} is measured anew each time: skipped because of --no-train", err=True)
         else:
             yield one
 
@@ -99,7 +103,7 @@ def _document(trainings: Trainings, folder: Path) -> dict[str, Any]:
     return {"name": trainings.reproduction.name, "folder": str(folder), **done, "rows": rows}
 
 
-def _list(out: Path, as_json: bool) -> None:
+def _print_list(out: Path, as_json: bool) -> None:
     from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, planned
     from gatdiag.experiments.reproduce.reproduction import Options
 
@@ -109,12 +113,14 @@ def _list(out: Path, as_json: bool) -> None:
         counts = {"quick": len(one.quick), "quick_done": quick, "full": len(one.full), "full_done": full}
         rows.append({"name": one.name, "title": one.title, "paper": one.paper, **counts})
     if as_json:
-        print_document({"version": 1, "names": rows})
+        print_json({"version": 1, "names": rows})
         return
-    table = grid(["name", "title"], ["quick", "full"])
+    table = make_table(["name", "title"], ["quick", "full"])
     for row in rows:
         done = [f"{row[f'{kind}_done']} of {row[kind]}" for kind in ("quick", "full")]
         table.add_row(str(row["name"]), str(row["title"]), *done)
     console = plain_console()
     console.print(table)
-    console.print(f"Trainings that are done are those in {out}. gatdiag reproduce NAME makes its report there.")
+    console.print(
+        f"Columns count the trainings in {out} that are done. gatdiag reproduce NAME writes its report there."
+    )

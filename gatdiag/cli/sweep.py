@@ -1,4 +1,4 @@
-"""`gatdiag sweep`: all trainings of a grid, and a table of their results."""
+"""`gatdiag sweep`: trains a grid of settings and prints a table of results."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, pool_of
-from gatdiag.cli.printing import grid as table_of
-from gatdiag.cli.printing import number, plain_console, print_document
-from gatdiag.cli.training import trainings_progress
+from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, make_pool
+from gatdiag.cli.printing import format_number, make_table, plain_console, print_json
+from gatdiag.cli.training import count_progress
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +27,8 @@ _FORMS = {
 
 def sweep(
     grid: Annotated[
-        Path, typer.Argument(metavar="GRID", help="TOML file: settings of `gatdiag train`, as layers = [2, 5, 10].")
+        Path,
+        typer.Argument(metavar="GRID", help="TOML file with settings of `gatdiag train`, such as layers = [2, 5, 10]."),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")] = Path("sweep"),
     root: Root = DATA_FOLDER,
@@ -37,48 +37,48 @@ def sweep(
     address: Address = None,
     record: Annotated[
         bool,
-        typer.Option("--record", help="Watch the trainings, and keep their runs; a cluster has to share the folder."),
+        typer.Option("--record", help="Record the trainings and keep their runs; a cluster must share the folder."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train each combination of the settings in a file, and print means over seeds with 95 % confidence intervals.
+    """Train every combination of the settings in a file.
 
-    A result is written once its training has ended, and never again: killed or interrupted, the same command goes on
-    with what is not done. The table is kept as table.csv. On a Dask or Ray cluster the results are the same; its
-    workers need gatdiag, and the data sets at the same place.
+    Prints means over seeds with 95 % confidence intervals, and writes them to table.csv. Each result is written once,
+    when its training ends; if interrupted, the same command resumes. A Dask or Ray cluster gives the same results; its
+    workers need gatdiag, and the data sets at the same path.
     """
     from gatdiag.experiments import sweep as sweeping
     from gatdiag.run.files import atomic_write
 
-    pool = pool_of(workers, backend, address)
+    pool = make_pool(workers, backend, address)
     cells = sweeping.read_grid(grid)
-    with trainings_progress(str(out), len(cells)) as on_cell:
+    with count_progress(str(out), len(cells)) as on_cell:
         failed = sweeping.sweep(cells, out, root, pool=pool, watched=cells if record else (), on_cell=on_cell)
-    wrong = []
+    errors = []
     if failed:
         reasons = "; ".join(dict.fromkeys(failed.values()))
-        wrong.append(f"{len(failed)} of {len(cells)} trainings failed, and are tried again next time: {reasons}")
+        errors.append(f"{len(failed)} of {len(cells)} trainings failed and will be retried by the next run: {reasons}")
     means = sweeping.summarize(cells, out)
     try:
         if not means.empty:
             with atomic_write(out / "table.csv") as part:
                 means.to_csv(part, index=False)
     except OSError as error:
-        wrong.append(f"{out / 'table.csv'} could not be written: {error}")
+        errors.append(f"{out / 'table.csv'} could not be written: {error}")
     if as_json:
-        print_document({"version": 1, "table": means.to_dict("records"), "failed": [*failed.values()]})
+        print_json({"version": 1, "table": means.to_dict("records"), "failed": [*failed.values()]})
     else:
-        _print(means, out)
-    if wrong:
-        raise InputError("; ".join(wrong))
+        _print_means(means, out)
+    if errors:
+        raise InputError("; ".join(errors))
 
 
-def _print(means: pd.DataFrame, out: Path) -> None:
+def _print_means(means: pd.DataFrame, out: Path) -> None:
     split = [*means].index("seeds") if "seeds" in means else 0
-    table = table_of([*means][:split], [name.replace("_", "\n") for name in [*means][split:]])
+    table = make_table([*means][:split], [name.replace("_", "\n") for name in [*means][split:]])
     for _, row in means.iterrows():
-        numbers = [number(float(row[name]), _FORMS.get(name, ".4g")) for name in [*means][split:]]
+        numbers = [format_number(float(row[name]), _FORMS.get(name, ".4g")) for name in [*means][split:]]
         table.add_row(*(str(value) for value in row.iloc[:split]), *numbers)
     console = plain_console()
     console.print(table)
-    console.print(f"The results: {out}")
+    console.print(f"Results: {out}")

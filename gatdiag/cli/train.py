@@ -1,4 +1,4 @@
-"""`gatdiag train`: one training on a named graph, watched; its options are the fields of `Experiment`."""
+"""`gatdiag train`: one recorded training on a named graph; its options are the fields of `Experiment`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import typer
 
 from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, add_options
-from gatdiag.cli.training import training_progress
+from gatdiag.cli.training import epoch_progress
 from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Experiment
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one option for each field of `Experiment`, which it gets as keyword arguments."""
+    """Add one option per field of `Experiment`, which the command receives as keyword arguments."""
     hints = get_type_hints(Experiment, include_extras=True)
     for one in fields(Experiment):
         option = _option(one.name, *get_args(hints[one.name]))
@@ -30,7 +30,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, kind: Any, text: str) -> Any:
-    """A field as typer has it: of counted values the names are in the help, and the settings refuse others."""
+    """The typer option of a field; possible values are listed in its help and checked by `Experiment`."""
     if name == "data":
         text = f"{text.removesuffix('.')}: {GRAPHS}."
     if get_origin(kind) is Literal:
@@ -42,36 +42,39 @@ def _option(name: str, kind: Any, text: str) -> Any:
 @with_settings
 def train(
     *,
-    out: Annotated[Path, typer.Argument(metavar="RUN", help="Folder for the run.")],
+    out: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the new run.")],
     root: Root = DATA_FOLDER,
-    every: Annotated[str, typer.Option(metavar="K", help="Record each K-th step, auto, or log.")] = "auto",
-    metrics: Annotated[str, typer.Option(metavar="NAME", help="Record fast, standard, or full.")] = "standard",
+    every: Annotated[str, typer.Option(metavar="K", help="Record every K-th step, auto, or log.")] = "auto",
+    metrics: Annotated[str, typer.Option(metavar="NAME", help="What to record: fast, standard or full.")] = "standard",
     overwrite: Overwrite = False,
     **settings: Any,
 ) -> None:
-    """Train one network on one graph, watched, and keep its settings and its result with the run.
+    """Train one network on one graph and record the run.
 
-    The defaults are those of "Are GATs Out of Balance?". Equal options give equal numbers on the CPU. The run holds the
-    best parameters by validation and experiment.json; `gatdiag diagnose` and `gatdiag report` read it.
+    The defaults are those of "Are GATs Out of Balance?". On the CPU, equal options give equal numbers. The run folder
+    also holds the parameters of the best validation accuracy, and experiment.json with settings and result. Read it
+    with `gatdiag diagnose` and `gatdiag report`.
     """
     experiment = Experiment(**settings)
-    pace: Any = int(every) if every.isdecimal() else every
+    if every not in ("auto", "log") and not (every.isdecimal() and int(every) > 0):
+        raise InputError(f"--every: expected a positive number, auto or log, got {every!r}")
+    cadence: Any = int(every) if every.isdecimal() else every
     if metrics not in ("fast", "standard", "full"):
         raise InputError(f"--metrics: expected fast, standard or full, got {metrics!r}")
     from gatdiag.experiments.experiment import FILE, run_experiment
 
-    with training_progress(experiment.epochs, out) as progress:
+    with epoch_progress(experiment.epochs, out) as progress:
         on_epoch = partial(progress, f"{experiment.model}-{experiment.layers} on {experiment.data}")
         result = run_experiment(
-            experiment, root, out, every=pace, metrics=metrics, overwrite=overwrite, progress=on_epoch
+            experiment, root, out, every=cadence, metrics=metrics, overwrite=overwrite, progress=on_epoch
         )
-    typer.echo(f"{_told(result)}\nThe run: {out}\nSettings and result: {out / FILE}")
+    typer.echo(f"{_describe_result(result)}\nRun: {out}\nSettings and result: {out / FILE}")
 
 
-def _told(result: Result) -> str:
+def _describe_result(result: Result) -> str:
     end = "the loss fell below the threshold" if result.converged else "the limit of epochs was reached"
     return (
-        f"Test accuracy {result.test_accuracy:.1%} at epoch {result.epochs_to_best}, the best by validation "
-        f"({result.val_accuracy:.1%}); {result.last_test_accuracy:.1%} after the last, {result.epochs}, where the loss "
-        f"was {result.loss:.3g}: {end}."
+        f"Test accuracy {result.test_accuracy:.1%} at epoch {result.epochs_to_best}, the best by validation accuracy "
+        f"({result.val_accuracy:.1%}). Training ended after epoch {result.epochs}, as {end}: loss {result.loss:.3g}, "
+        f"test accuracy {result.last_test_accuracy:.1%}."
     )

@@ -1,4 +1,4 @@
-"""Trainings on the command line: their progress, and what is said where Ctrl-C ends them."""
+"""Progress bars of trainings."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rich.progress import (
 if TYPE_CHECKING:
     from gatdiag.experiments.training import Epoch
 
-INTERRUPTED: Final = 130  # exit status, as a shell has it for a process ended by Ctrl-C
+INTERRUPTED: Final = 130  # exit status of a process that was ended by Ctrl-C
 
 
 @contextmanager
-def training_progress(epochs: int, *folders: Path) -> Iterator[Callable[[str, int, Epoch], None]]:
-    """Train in one thread, with a line for each training on standard error.
+def epoch_progress(epochs: int, *folders: Path) -> Iterator[Callable[[str, int, Epoch], None]]:
+    """Train in one thread, with one progress bar per training on standard error.
 
     Args:
-        epochs: Of each training.
-        folders: Where their runs are written; where Ctrl-C ends them, it is said which can be read.
+        epochs: Number of epochs of each training.
+        folders: Run folders; after Ctrl-C, a message names those that can be read.
     """
     from gatdiag.experiments.pool import one_thread
 
@@ -55,14 +55,14 @@ def training_progress(epochs: int, *folders: Path) -> Iterator[Callable[[str, in
             yield on_progress
     except KeyboardInterrupt:
         begun = [str(folder) for folder in folders if (folder / "meta.json").exists()]
-        readable = f"what was recorded can be read: gatdiag report {' '.join(begun)}"
-        typer.echo(f"gatdiag: interrupted; {readable if begun else 'nothing was recorded yet'}", err=True)
+        hint = f"see what was recorded with: gatdiag report {' '.join(begun)}" if begun else "nothing was recorded"
+        typer.echo(f"gatdiag: interrupted; {hint}", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager
-def trainings_progress(name: str, total: int) -> Iterator[Callable[..., None]]:
-    """Show a bar on standard error that each call advances by one training; none if there is nothing to train."""
+def count_progress(name: str, total: int) -> Iterator[Callable[..., None]]:
+    """Show one bar on standard error, which each call advances by one training; none if ``total`` is 0."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),

@@ -1,4 +1,4 @@
-"""`gatdiag treat`: train a model, apply the remedy that its diagnosis names, train again, and say whether it helped."""
+"""`gatdiag treat`: trains a model, applies the remedy of its diagnosis, trains again, and reports whether it helped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, Transform, check_new
+from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, Transform, check_empty
 from gatdiag.cli.printing import plain_console
 from gatdiag.errors import GatdiagError, InputError, ModelError
 
@@ -27,43 +27,47 @@ def treat(
         str,
         typer.Argument(
             metavar="PACKAGE.MODULE:FACTORY",
-            help="A class or function that makes an nn.Module, with fresh weights at each call. Arguments called "
-            "in_channels and out_channels get the number of features and classes of --data.",
+            help="A class or function that returns an nn.Module with fresh weights. Arguments called in_channels and "
+            "out_channels receive the number of features and classes of --data.",
         ),
     ],
     data: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help=f"Graph to train on, as model(x, edge_index), or model(data) if it takes that: {GRAPHS}.",
+            help="Graph to train on; the model is called as model(x, edge_index), or as model(data) if its forward "
+            f"takes data: {GRAPHS}.",
         ),
     ] = "sbm",
     root: Root = DATA_FOLDER,
     transform: Transform = None,
     steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Of each training; enough to tell, if it is not given.")
+        int | None, typer.Option(metavar="N", help="Steps per training. Default: depends on the graph.")
     ] = None,
     optimizer: Annotated[str, typer.Option(metavar="NAME", help="SGD (without momentum) or Adam.")] = "SGD",
     learning_rate: Annotated[
         float | None,
-        typer.Option("--lr", metavar="RATE", help="Learning rate; one made for graph and optimizer, if not given."),
+        typer.Option("--lr", metavar="RATE", help="Learning rate. Default: depends on the graph and the optimizer."),
     ] = None,
-    weight_decay: Annotated[float, typer.Option(metavar="NUMBER", help="As the optimizer defines it.")] = 0.0,
+    weight_decay: Annotated[float, typer.Option(metavar="NUMBER", help="Weight decay.")] = 0.0,
     remedy: Annotated[
         str | None,
         typer.Option(
             metavar="CODE",
-            help="The code of another of its findings, such as init-unbalanced, to treat in place of the first.",
+            help="Code of the finding to treat instead of the first, such as init-unbalanced.",
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option(metavar="LIST", help="Of the weights, separated by commas.")] = "0,1,2",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the runs and the page.")] = Path("treatment"),
+    seeds: Annotated[
+        str, typer.Option(metavar="LIST", help="Random seeds of the weights, separated by commas.")
+    ] = "0,1,2",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Output folder: the runs and the page.")] = Path("treatment"),
     overwrite: Overwrite = False,
 ) -> None:
-    """Train a model, diagnose it, apply the remedy, train again, and show both side by side.
+    """Diagnose a training, apply the remedy, and train again.
 
-    Training is full-batch gradient descent on cross-entropy. A remedy that does not help is followed by that of the
-    next finding; what only you can change is said with the place. A healthy training is left as it is.
+    Shows both trainings, which are full-batch on cross-entropy, side by side. If a remedy does not help, that of the
+    next finding is tried; what only you can change is named with its place in the code. A healthy training is left as
+    it is.
     """
     from gatdiag.diagnosis import CAUSES
     from gatdiag.treatment import treat as treat_
@@ -71,28 +75,28 @@ def treat(
 
     if remedy is not None and remedy not in CAUSES:
         raise InputError(f"--remedy: expected the code of a finding ({', '.join(CAUSES)}), got {remedy!r}")
-    check_new(out, overwrite=overwrite)
-    with redirect_stdout(sys.stderr):  # the model's own code may print
-        settings = _settings(data, optimizer, learning_rate, weight_decay, steps)
-        make, train, inputs = _training(factory, data, root, transform, settings)
+    check_empty(out, overwrite=overwrite)
+    with redirect_stdout(sys.stderr):  # the user's code may print
+        settings = _make_settings(data, optimizer, learning_rate, weight_decay, steps)
+        make, train, inputs = _make_training(factory, data, root, transform, settings)
         done = treat_(
             make,
             train,
             *inputs,
-            seeds=_seeds(seeds),
+            seeds=_parse_seeds(seeds),
             remedy=remedy,
             folder=out,
             overwrite=overwrite,
             on_progress=lambda text: typer.echo(text, err=True),
         )
     plain_console().print(str(done), soft_wrap=True)
-    typer.echo(f"The page: {out / PAGE}")
+    typer.echo(f"Page: {out / PAGE}")
 
 
-def _training(
+def _make_training(
     factory: str, data: str, root: Path, transform: str | None, settings: Experiment
 ) -> tuple[Callable[[], nn.Module], Callable[[nn.Module, Recorder], None], tuple[Any, ...]]:
-    """What makes the model, what trains it, and the inputs of a forward pass."""
+    """The functions that make and train the model, and the inputs of its forward pass."""
     import torch
 
     from gatdiag.cli.model_case import load_factory
@@ -106,12 +110,12 @@ def _training(
         except GatdiagError:
             raise
         except Exception as error:
-            raise ModelError(f"{factory} raised {type(error).__name__} while it was trained: {error}") from error
+            raise ModelError(f"{factory} raised {type(error).__name__} during training: {error}") from error
 
     return make, train, inputs
 
 
-def _settings(
+def _make_settings(
     data: str, optimizer: str, learning_rate: float | None, weight_decay: float, steps: int | None
 ) -> Experiment:
     from gatdiag.experiments.settings import Experiment, demonstration
@@ -122,15 +126,15 @@ def _settings(
     if not rate > 0:
         raise InputError(f"--lr: expected a positive learning rate, got {rate}")
     return Experiment(
-        optimizer=kind,  # type: ignore[arg-type]  # refused there, if it is none
+        optimizer=kind,  # type: ignore[arg-type]  # checked by Experiment
         learning_rate=rate,
         weight_decay=weight_decay,
         epochs=usual_steps if steps is None else steps,
     )
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def _parse_seeds(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"--seeds: expected whole numbers separated by commas, such as 0,1,2, got {text!r}") from None
+        raise InputError(f"--seeds: expected integers separated by commas, such as 0,1,2, got {text!r}") from None

@@ -89,12 +89,12 @@ def test_names_are_no_markup_and_the_models_own_output_is_apart(run):
         (["nowhere:gat"], "cannot import 'nowhere'"),
         (["shelf:absent"], "'shelf:absent' does not exist"),
         (["shelf:failing"], "shelf:failing raised RuntimeError: first line second line"),
-        (["shelf:torch"], "neither an nn.Module nor callable"),
-        (["shelf:inputs"], "has to return an nn.Module"),
+        (["shelf:torch"], "to be an nn.Module or a function that returns one, got module"),
+        (["shelf:inputs"], "expected shelf:inputs to return an nn.Module, got list"),
         (["shelf:Perceptron", "--inputs", "shelf:misfits"], "hidden"),
         (["shelf:Perceptron", "--inputs", "shelf:failing"], "raised RuntimeError"),
         (["shelf:Perceptron", "--data", "corn"], "no graph is called 'corn'"),
-        (["shelf:Perceptron", "--data", "sbm", "--inputs", "shelf:inputs"], "exclude each other"),
+        (["shelf:Perceptron", "--data", "sbm", "--inputs", "shelf:inputs"], "mutually exclusive"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_status_2(run, arguments, message):

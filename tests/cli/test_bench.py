@@ -93,8 +93,8 @@ def test_other_tools_write_where_they_are_told(monkeypatch, tmp_path):
         (["--data", "sbm"], "give PACKAGE.MODULE:FACTORY"),
         (["--cases", "gcn-2-small", "--metrics", "some"], "some"),
         (["--metrics", ","], "--metrics: expected some of fast, standard, full, got ','"),
-        (["--seconds", "nan"], "--seconds: expected a number from 0, got nan"),
-        (["--seconds", "-1"], "--seconds: expected a number from 0, got -1"),
+        (["--seconds", "nan"], "--seconds: expected a number of at least 0, got nan"),
+        (["--seconds", "-1"], "--seconds: expected a number of at least 0, got -1"),
         (["shelf:absent"], "'shelf:absent' does not exist"),
         (["--device", "nowhere"], "nowhere"),
     ],
@@ -104,4 +104,4 @@ def test_bad_input_is_one_line_and_status_2(bench, arguments, says):
     assert (done.exit_code, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert says in line
-    assert "defect" not in line
+    assert "internal error" not in line

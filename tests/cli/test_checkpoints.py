@@ -242,7 +242,7 @@ class TestRebalance:
         (tmp_path / "out.pt").write_bytes(b"mine")
         done = run("rebalance", saved / "epoch4.pt", tmp_path / "out.pt")
         assert done.exit_code == 2
-        assert "exists: choose another name or --overwrite" in done.stderr
+        assert "exists: choose another name, or replace it with --overwrite" in done.stderr
         assert (tmp_path / "out.pt").read_bytes() == b"mine"
         assert run("rebalance", saved / "epoch4.pt", tmp_path / "out.pt", "--overwrite").exit_code == 0
         assert (tmp_path / "out.pt").read_bytes() != b"mine"
@@ -330,7 +330,7 @@ class TestRebalance:
         torch.save({"model": weights, "mine": {"swa": average}}, tmp_path / "in.pt")
         done = run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt")
         assert done.exit_code == 0, done.stderr
-        assert "note: Only the weights under 'model' are rescaled: averages of them are not" in done.stdout
+        assert "note: only the weights under 'model' are rescaled, not copies or averages of them" in done.stdout
         after = torch.load(tmp_path / "out.pt", weights_only=True)
         assert all(torch.equal(after["mine"]["swa"][name], tensor) for name, tensor in average.items())
 
@@ -396,7 +396,7 @@ class TestCompare:
     def test_two_runs(self, runs):
         done = run("compare", *runs, "--most", "3")
         assert done.exit_code == 0, done.stderr
-        assert "smaller differences are not shown" in done.stdout
+        assert "more differences are not shown" in done.stdout
         assert "%" in done.stdout
 
     def test_the_outcome_of_trainings_comes_first_then_settings_then_layers(self, graph, tmp_path):

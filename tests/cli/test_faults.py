@@ -94,8 +94,8 @@ def test_pairs_can_be_chosen_by_a_cause(faults, tmp_path, monkeypatch):
         (["--only", "lr"], "--only: expected some of init-unbalanced"),
         (["--only", ","], "got ','"),
         (["--part", "pairs", "--only", "healthy"], "--only: expected some of the causes of pairs, got 'healthy'"),
-        (["--part", "pairs", "--treat"], "Expected one of --part pairs, --preflight and --treat"),
-        (["--preflight", "--treat"], "Expected one of --part pairs, --preflight and --treat"),
+        (["--part", "pairs", "--treat"], "--part pairs, --preflight and --treat are mutually exclusive"),
+        (["--preflight", "--treat"], "--part pairs, --preflight and --treat are mutually exclusive"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(faults, arguments, says):

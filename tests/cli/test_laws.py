@@ -9,7 +9,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from gatdiag.cli.app import app
-from gatdiag.cli.laws import rows
+from gatdiag.cli.laws import layer_rows
 from gatdiag.laws import Exclusion, Law, Laws, Term, find_laws
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
@@ -68,7 +68,8 @@ def law(neuron, residual, exact=True, layer="lin1"):
 def overview(laws, *excluded):
     layers = {name: [f"{name}.weight"] for name in ("lin1", "lin2", "lin3")}
     return {
-        row["layer"]: row for row in rows(Laws(laws, {"lin1.weight": FIRST, "lin2.weight": SECOND}, excluded), layers)
+        row["layer"]: row
+        for row in layer_rows(Laws(laws, {"lin1.weight": FIRST, "lin2.weight": SECOND}, excluded), layers)
     }
 
 

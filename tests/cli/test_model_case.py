@@ -176,8 +176,8 @@ def test_inputs_may_have_three_forms(function, count, names):
         ("demanding", "shelf:demanding needs width"),
         ("failing", "shelf:failing raised RuntimeError: no more"),
         ("exiting", "shelf:exiting raised SystemExit: 1"),
-        ("number", "neither an nn.Module nor callable: it is a int"),
-        ("makes_number", "has to return an nn.Module, but returned a int"),
+        ("number", "to be an nn.Module or a function that returns one, got int"),
+        ("makes_number", "expected shelf:makes_number to return an nn.Module, got int"),
     ],
 )
 def test_a_factory_that_fails_is_refused(factory, message):
@@ -193,9 +193,9 @@ def test_sizes_that_only_a_graph_knows_are_asked_for():
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("number", "shelf:number has to be a function"),
+        ("number", "expected shelf:number to be a function"),
         ("failing", "shelf:failing raised RuntimeError"),
-        ("makes_number", "has to return a tuple or list .* but returned a int"),
+        ("makes_number", "to return a tuple or list .*, got int"),
     ],
 )
 def test_inputs_that_fail_are_refused(function, message):
@@ -204,7 +204,7 @@ def test_inputs_that_fail_are_refused(function, message):
 
 
 def test_a_graph_and_inputs_exclude_each_other():
-    with pytest.raises(InputError, match="exclude each other"):
+    with pytest.raises(InputError, match="mutually exclusive"):
         load("Sized", data="sbm", inputs="as_tuple")
 
 

@@ -75,7 +75,7 @@ def test_an_optimizer_has_the_weight_decay_that_is_given(preflight, monkeypatch)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["shelf:good", "--inputs", "shelf:inputs"], "--inputs come without labels: give --loss"),
+        (["shelf:good", "--inputs", "shelf:inputs"], "--inputs has no labels: give --loss"),
         (["shelf:good", *GIVEN, "--lr", "1"], "give --optimizer, too"),
         (["shelf:good", *GIVEN, "--weight-decay", "1"], "give --optimizer, too"),
         (["shelf:good", *GIVEN, "--optimizer", "Adan"], "expected a class of torch.optim, such as SGD or Adam"),
@@ -105,5 +105,5 @@ def test_an_error_of_gatdiag_is_not_blamed_on_the_model(preflight, monkeypatch, 
     done = preflight("shelf:good", *GIVEN)
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
-    assert "defect of gatdiag (KeyError: 'lost')" in line
+    assert "internal error of gatdiag (KeyError: 'lost')" in line
     assert "shelf:good" not in line

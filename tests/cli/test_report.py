@@ -65,10 +65,10 @@ def test_all_figures_are_written_into_one_file(report, folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out", "x.docx"], "ends in .html or .pdf, or a folder (make one whose name has another ending"),
+        (["--out", "x.docx"], "ending in .html or .pdf, or a folder (which must exist if its name looks like a file's"),
         (["--out", "x.png"], "got 'x.png'"),
-        (["--out", ""], "an argument is empty"),
-        (["--out", "x.pdf", "--format", "html,png"], "'x.pdf' is the name of one pdf file"),
+        (["--out", ""], "got an empty argument"),
+        (["--out", "x.pdf", "--format", "html,png"], "'x.pdf' is a single PDF file"),
     ],
 )
 def test_a_name_that_does_not_fit_is_refused(report, folder, tmp_path, arguments, message):

@@ -48,7 +48,7 @@ def test_a_report_as_a_document(reproduce, tmp_path):
     [
         (["table-1"], "There is no 'table-1' to reproduce: expected all, or some of figure-2"),
         (["table-3", "--device", "tpu"], "--device: expected cpu or cuda, got 'tpu'"),
-        (["table-3", "--backend", "dask"], "--workers is of --backend processes"),
+        (["table-3", "--backend", "dask"], "--workers only applies to --backend processes"),
     ],
 )
 def test_what_cannot_be_is_one_line(reproduce, tmp_path, options, message):
@@ -69,7 +69,7 @@ def test_a_cluster_that_is_not_there_is_said(tmp_path):
 def test_what_is_measured_anew_is_left_alone_where_nothing_is_to_train(reproduce, tmp_path):
     done = reproduce("table-8", "--no-train")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert "table-8 is measured anew each time, not with --no-train: left as it is" in done.stderr
+    assert "table-8 is measured anew each time: skipped because of --no-train" in done.stderr
     assert not (tmp_path / "out" / "table-8").exists()
 
 

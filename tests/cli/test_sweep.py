@@ -64,7 +64,7 @@ def test_a_table_that_cannot_be_written_hides_no_failed_training(sweep, tmp_path
 def test_workers_are_of_processes(sweep):
     done = sweep(GRID, "--backend", "dask")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "--workers is of --backend processes" in done.stderr
+    assert "--workers only applies to --backend processes" in done.stderr
 
 
 def test_a_grid_that_makes_no_sense_is_one_line(sweep, tmp_path):

@@ -68,7 +68,7 @@ def test_a_learning_rate_that_is_too_small_is_found_and_cured(treat, tmp_path):
     assert "The remedy helped. To paste:" in done.stdout
     assert "optimizer = torch.optim.SGD(model.parameters(), lr=" in done.stdout
     assert "after-1" in done.stdout
-    assert f"The page: {tmp_path / 'treated' / 'treatment.html'}" in done.stdout
+    assert f"Page: {tmp_path / 'treated' / 'treatment.html'}" in done.stdout
     assert "The remedy helped." in (tmp_path / "treated" / "treatment.html").read_text()
     before, after = (gatdiag.load(tmp_path / "treated" / name / "seed-3") for name in ("before", "after-1"))
     assert len(before.steps) == len(after.steps) == 60
@@ -95,13 +95,13 @@ def test_a_finding_of_ones_own_choice_is_treated(treat):
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("made", [], "shelf:made is a module: give the class or a function that makes it, with fresh weights"),
-        ("small", ["--seeds", "a"], "--seeds: expected whole numbers separated by commas, such as 0,1,2, got 'a'"),
+        ("made", [], "shelf:made is a module: give its class, or a function that returns one with fresh weights"),
+        ("small", ["--seeds", "a"], "--seeds: expected integers separated by commas, such as 0,1,2, got 'a'"),
         ("small", ["--remedy", "hope"], "--remedy: expected the code of a finding"),
         ("small", ["--optimizer", "LBFGS"], "optimizer to be one of SGD, Adam, got 'LBFGS'"),
         ("small", ["--data", "moon"], "moon"),
         ("small", ["--steps", "0"], "1 or more"),
-        ("Raising", ["--steps", "5"], "shelf:Raising raised KeyError while it was trained: 'lost'"),
+        ("Raising", ["--steps", "5"], "shelf:Raising raised KeyError during training: 'lost'"),
     ],
 )
 def test_bad_input_is_one_line(treat, name, options, says):

@@ -100,7 +100,7 @@ def load_target(target: str) -> Any:
         raise InputError(f"expected PACKAGE.MODULE:NAME, such as models:make_model, got {target!r}")
     if module_name.endswith(".py"):
         dotted = ".".join(part for part in Path(module_name).with_suffix("").parts if part not in (".", "/"))
-        raise InputError(f"{target!r} names a file: give its module instead, {dotted}:{path}")
+        raise InputError(f"{target!r} names a file: give its module, {dotted}:{path}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -163,7 +163,7 @@ def _size_arguments(target: str, made: Callable[..., Any], sizes: Mapping[str, i
     if not missing:
         return {p.name: sizes[p.name] for p in parameters if p.name in sizes}
     known = f"only {', '.join(sizes)} are known" if sizes else "in_channels and out_channels are known only with --data"
-    raise ModelError(f"{target} needs {', '.join(missing)}, but {known}: give the other arguments defaults")
+    raise ModelError(f"{target} needs {', '.join(missing)}, but {known}: give a factory with defaults for the rest")
 
 
 def _graph_inputs(model: nn.Module, graph: Data) -> tuple[Any, ...]:

@@ -186,7 +186,7 @@ def test_a_factory_that_fails_is_refused(factory, message):
 
 
 def test_sizes_that_only_a_graph_knows_are_asked_for():
-    with pytest.raises(ModelError, match=r"needs in_channels, width .*only with --data"):
+    with pytest.raises(ModelError, match=r"needs in_channels, width, .*only with --data"):
         load("demanding", inputs="as_tuple")
 
 

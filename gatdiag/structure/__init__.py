@@ -1,7 +1,7 @@
-"""Structure: a model becomes ordered layers, each with the role of every parameter.
+"""The layers of a model in order, and the role of each of their parameters.
 
-`discover` reads the layers off the table in `adapters.py`. `replicate` (in `replica.py`) is how any room runs the
-user's model without changing it.
+`discover` finds the layers, by the table of PyG's classes in `adapters.py`. `replicate` copies the user's model so that
+it can be run without changing it.
 """
 
 from gatdiag.roles import ROLES, Role

@@ -1,8 +1,8 @@
-"""The one table of PyG's classes: where each keeps its parameters, what tells it in a state dict, whether it stacks.
+"""The table of PyG's layer classes: the roles of their parameters, and how to recognize them in a state dict.
 
-A class is looked up by its name along the method resolution order, among classes of torch and torch_geometric only:
-so a user's subclass of `GATConv` is read as a `GATConv`, a class of the user's that merely has the same name is not,
-and nothing is imported to look. A convolution that is not in the table is caught by `MessagePassing`, its base class.
+A class is looked up by name along its method resolution order, among classes of torch and torch_geometric only. So a
+user's subclass of `GATConv` counts as a `GATConv`, a user's class that merely has this name does not, and PyG need not
+be imported. A convolution that is not in the table falls under its base class, `MessagePassing`.
 """
 
 import re
@@ -20,24 +20,24 @@ ALWAYS: Final = "always"
 
 @dataclass(frozen=True)
 class Adapter:
-    """How a class of layers names what it holds. A name stands for the parameter and for all that is below it.
+    """The names of a layer class's parameters, by role. A name covers the parameter or submodule and all below it.
 
-    What is called a bias, and what belongs to a normalization, has its role without being listed.
+    Biases that are called so, and the parameters of normalizations, need not be listed.
 
     Attributes:
-        signatures: What tells the class in a state dict, which knows no classes: alternatives, each of them names that
-            must be there, and after "|" names that may be there besides those listed by role. "name/3" is a tensor
-            of three axes, "-name" must not be there, and "conv:" begins what counts only where the path says so, for a
-            user's block may well have such names.
+        signatures: Alternatives that identify the class in a state dict. Each lists names that are required and, after
+            "|", names that are allowed in addition to those listed by role. "name/3" is a tensor with three
+            dimensions, "-name" must be absent, and a leading "conv:" requires "conv" in the path, because blocks of the
+            user's may well have the same names.
         feature: Names of feature weights.
         attention: Names of attention vectors.
         edge: Names of edge weights.
-        bias: Names of biases that are not called so.
-        other: Names of all else.
-        stack: Matrices that each map the whole input of the layer to its neurons, which attention vectors score and
-            biases shift: of such layers a plain stack is made. Empty where a layer computes anything else.
-        attends: `ALWAYS` if it computes attention coefficients; the name of the attribute that says so; "" if it never
-            does.
+        bias: Names of biases that are not called "bias".
+        other: Names of all other parameters.
+        stack: Names of the matrices that each map the layer's whole input to its neurons, where the layer computes
+            nothing but such maps, biases and attention scores, so that it can be part of a plain stack; else "".
+        attends: `ALWAYS` if the layer computes attention coefficients; the name of the attribute that says
+            whether it does; "" if it never does.
     """
 
     signatures: tuple[str, ...] = ()
@@ -52,14 +52,14 @@ class Adapter:
     @property
     def roles(self) -> dict[Role, tuple[str, ...]]:
         """Role -> names."""
-        listed: dict[Role, str] = {
+        roles: dict[Role, str] = {
             FEATURE: self.feature,
             ATTENTION: self.attention,
             EDGE: self.edge,
             BIAS: self.bias,
             OTHER: self.other,
         }
-        return {role: tuple(names.split()) for role, names in listed.items() if names}
+        return {role: tuple(names.split()) for role, names in roles.items() if names}
 
 
 def _row(*signatures: str, **names: str) -> Adapter:
@@ -179,11 +179,11 @@ ADAPTERS: Final[Mapping[str, Adapter]] = {
     "APPNP": _row(),
     "LGConv": _row(),
     "SimpleConv": _row(),
-    # any other message passing layer
+    # any other convolution
     "MessagePassing": _row(),
 }
 
-# Modules that are one layer with all that is inside them, without being convolutions.
+# Modules that are one layer together with their submodules, but no convolutions.
 BLOCKS: Final[Mapping[str, Adapter]] = {
     "MultiheadAttention": _row(
         "in_proj_weight out_proj | in_proj_bias bias_k bias_v",
@@ -199,7 +199,6 @@ BLOCKS: Final[Mapping[str, Adapter]] = {
     "DiffGroupNorm": _row("lin norm", feature="lin"),
 }
 
-# Words that parameters of normalizations go by.
 _NORM_ROLES: Final[Mapping[str, Role]] = {
     "weight": SCALE,
     "scale": SCALE,
@@ -209,30 +208,30 @@ _NORM_ROLES: Final[Mapping[str, Role]] = {
     "beta": SHIFT,
 }
 NORM: Final = re.compile(r"Norm(\dd)?$")
-"""End of the name of a class that normalizes."""
+"""Matches the name of a normalization class."""
 _PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\..*$")
-_REWRITTEN = re.compile(r"(?<=weight)_[gv]$|_orig$")  # by old-style weight normalization, spectral one, and pruning
+_SUFFIX = re.compile(r"(?<=weight)_[gv]$|_orig$")  # of torch.nn.utils.weight_norm, spectral_norm and prune
 
 
 def adapter_name(module: nn.Module) -> str | None:
-    """The entry of `ADAPTERS` or `BLOCKS` that a module falls under; None for any other module."""
+    """The key of `ADAPTERS` or `BLOCKS` that a module falls under, if any."""
     names = (cls.__name__ for cls in _library_classes(module))
     return next((name for name in names if name in ADAPTERS or name in BLOCKS), None)
 
 
 def has_attention(module: nn.Module) -> bool:
-    """True if a layer computes attention coefficients."""
-    switch = _entry(adapter_name(module)).attends
+    """Whether a layer computes attention coefficients."""
+    switch = _adapter(adapter_name(module)).attends
     return switch == ALWAYS or bool(switch and getattr(module, switch))
 
 
 def layer_kind(module: nn.Module) -> str:
-    """The class a module is known as: that of the library where there is an adapter for it, else its own."""
+    """The name of the library class a module derives from, if there is an adapter for it; else of its own class."""
     own = type_before_parametrizations(module).__name__
     if adapter_name(module) is None:
         return own
-    known = _library_classes(module)[0].__name__
-    return own if known == "MessagePassing" else known
+    library = _library_classes(module)[0].__name__
+    return own if library == "MessagePassing" else library
 
 
 def _library_classes(module: nn.Module) -> list[type]:
@@ -241,22 +240,22 @@ def _library_classes(module: nn.Module) -> list[type]:
 
 
 def is_normalization(module: nn.Module) -> bool:
-    """True for a normalization, by the name of its class."""
+    """Whether a module is a normalization, by the name of its class."""
     return any(NORM.search(cls.__name__) for cls in type(module).__mro__)
 
 
 def parameter_role(name: str, dimensions: int, adapter: str | None, *, normalizes: bool) -> Role:
-    """The role of one parameter.
+    """The role of a parameter.
 
-    In this order: a parameter of a normalization is its scale or shift; what is called a bias is one; then what the
-    adapter's entry says; then, of what no entry names, `att` and `att_...` score edges, a matrix below a name with
-    `edge` reads edge features, any other matrix maps features, and the rest is "other".
+    The first rule that applies decides: a parameter of a normalization is its scale or shift; one with "bias" in its
+    name is a bias; one that the adapter lists has the role given there; `att` and `att_...` are attention vectors; a
+    matrix with "edge" in its name is an edge weight, any other matrix a feature weight; everything else is "other".
 
     Args:
-        name: Of the parameter, relative to its layer, parametrizations already looked through (`lin_l.weight`).
-        dimensions: How many axes it has.
-        adapter: As `adapter_name` gave it for the layer.
-        normalizes: Whether the module that holds it does.
+        name: Name of the parameter relative to its layer, without parametrizations (`lin_l.weight`).
+        dimensions: Number of dimensions of the parameter.
+        adapter: `adapter_name` of the layer.
+        normalizes: Whether the module that owns the parameter is a normalization.
 
     Example:
         >>> parameter_role("weight", 1, None, normalizes=True)
@@ -269,21 +268,9 @@ def parameter_role(name: str, dimensions: int, adapter: str | None, *, normalize
         return _NORM_ROLES[last]
     if "bias" in last:
         return BIAS
-    return _listed(name, adapter) or _guessed(name, last, dimensions)
-
-
-def _entry(adapter: str | None) -> Adapter:
-    return ADAPTERS.get(adapter or "") or BLOCKS.get(adapter or "") or Adapter()
-
-
-def _listed(name: str, adapter: str | None) -> Role | None:
-    for role, places in _entry(adapter).roles.items():
-        if any(f"{name}.".startswith(f"{place}.") for place in places):
+    for role, listed in _adapter(adapter).roles.items():
+        if any(f"{name}.".startswith(f"{each}.") for each in listed):
             return role
-    return None
-
-
-def _guessed(name: str, last: str, dimensions: int) -> Role:
     if last == "att" or last.startswith("att_"):
         return ATTENTION
     if dimensions < 2:
@@ -291,11 +278,15 @@ def _guessed(name: str, last: str, dimensions: int) -> Role:
     return EDGE if "edge" in name else FEATURE
 
 
+def _adapter(name: str | None) -> Adapter:
+    return ADAPTERS.get(name or "") or BLOCKS.get(name or "") or Adapter()
+
+
 def weight_name(name: str) -> str:
-    """The name of the weight that a tensor is stored for, which may be computed from it.
+    """The name of the weight that a stored tensor belongs to: without parametrizations, weight norm and pruning.
 
     Example:
         >>> weight_name("lin.parametrizations.weight.original0"), weight_name("lin.weight_orig")
         ('lin.weight', 'lin.weight')
     """
-    return _REWRITTEN.sub("", _PARAMETRIZED.sub(r"\1", name))
+    return _SUFFIX.sub("", _PARAMETRIZED.sub(r"\1", name))

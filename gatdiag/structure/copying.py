@@ -1,10 +1,9 @@
-"""Deep copies in which every tensor is replaced by what a function makes of it.
+"""Deep copies in which every tensor is replaced by a function of it.
 
-`copy.deepcopy` knows how to walk any Python object (modules, graphs, dictionaries, dataclasses) and keeps identities:
-what is one object stays one object. It asks each tensor to copy itself through `Tensor.__deepcopy__`, which torch
-lets a function mode answer. So one small mode serves to copy models whose attributes torch would refuse to copy (the
-non-leaf `weight` that `torch.nn.utils.weight_norm` leaves behind), to detach inputs, to convert them and to perturb
-them.
+`copy.deepcopy` walks any Python object (modules, graphs, dictionaries, dataclasses) and preserves identities. It calls
+`Tensor.__deepcopy__` for each tensor, which a torch function mode can override. With one such mode, gatdiag copies
+models that torch refuses to copy (`torch.nn.utils.weight_norm` leaves a non-leaf `weight` behind), and detaches,
+converts and perturbs inputs.
 """
 
 import copy
@@ -20,15 +19,15 @@ from gatdiag.structure.isolation import preserve_random_state
 
 T = TypeVar("T")
 Memo: TypeAlias = dict[int, Any]
-Change: TypeAlias = Callable[[Tensor], Any]
+TensorFunction: TypeAlias = Callable[[Tensor], Any]
 
 
-class _Copying(TorchFunctionMode):
-    """Answers `Tensor.__deepcopy__` with `change(tensor)`."""
+class _DeepcopyMode(TorchFunctionMode):
+    """Replaces the result of `Tensor.__deepcopy__` by `function(tensor)`."""
 
-    def __init__(self, change: Change) -> None:
+    def __init__(self, function: TensorFunction) -> None:
         super().__init__()
-        self.change = change
+        self.function = function
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -36,49 +35,51 @@ class _Copying(TorchFunctionMode):
         if func is not Tensor.__deepcopy__:
             return func(*args, **(kwargs or {}))
         tensor, memo = args
-        memo[id(tensor)] = self.change(tensor)
+        memo[id(tensor)] = self.function(tensor)
         return memo[id(tensor)]
 
 
 def duplicate(value: T, omit: Sequence[object] = ()) -> T:
-    """A deep copy without gradients, also of non-leaf tensors; mappings to omit (backward hooks) are empty in it.
+    """A deep copy without gradients, also of non-leaf tensors. Tensors that share memory do so in the copy.
 
-    Tensors that share memory share it in the copy.
+    Args:
+        value: Any object.
+        omit: Mappings inside it (of backward hooks) that are empty in the copy.
     """
     memo: Memo = {id(mapping): type(mapping)() for mapping in omit}
     return deepcopy_with(value, memo, lambda tensor: _duplicate_tensor(tensor, memo))
 
 
-def map_tensors(value: T, change: Change) -> T:
-    """A deep copy of inputs in which each tensor is `change(tensor)`.
+def map_tensors(value: T, function: TensorFunction) -> T:
+    """A deep copy of inputs in which each tensor is `function(tensor)`.
 
-    A `Parameter` among the inputs stays one (its class belongs to it) but no longer asks for a gradient.
+    A `Parameter` among the inputs remains one, but no longer requires a gradient.
     """
     memo: Memo = {}
-    result = deepcopy_with(value, memo, change)
+    result = deepcopy_with(value, memo, function)
     for parameter in {id(copied): copied for copied in memo.values() if isinstance(copied, Parameter)}.values():
         parameter.requires_grad_(False)
-        parameter.data = change(parameter.data)
+        parameter.data = function(parameter.data)
     return result
 
 
 def reachable_tensors(value: object) -> list[Tensor]:
-    """Every tensor that can be reached from an object, each once; none is copied but the parameters outside modules."""
+    """Every tensor that can be reached from an object, once. None is copied except parameters outside of modules."""
     parameters = list(value.parameters()) if isinstance(value, Module) else []
     memo: Memo = {id(parameter): parameter for parameter in parameters}
     deepcopy_with(value, memo, lambda tensor: tensor)
-    copied = memo.get(id(memo), [])  # what deepcopy keeps alive: the originals of all that it copied
+    copied = memo.get(id(memo), [])  # where deepcopy keeps the originals of all that it copied alive
     found = [original for original in [*memo.values(), *copied] if isinstance(original, Tensor)]
     originals = {id(original): original for original in found}
     return [originals[key] for key in memo if key in originals]
 
 
-def deepcopy_with(value: T, memo: Memo, change: Change) -> T:
-    """A deep copy with this memo, in which each tensor is `change(tensor)`; parameters copy themselves.
+def deepcopy_with(value: T, memo: Memo, function: TensorFunction) -> T:
+    """`copy.deepcopy(value, memo)`, in which each tensor that is no `Parameter` is `function(tensor)`.
 
-    Copying may draw random numbers, as it does for PyG's `Sequential`; it gives them back.
+    Random states are restored afterwards: copying PyG's `Sequential` draws random numbers.
     """
-    with preserve_random_state(set()), _Copying(change):
+    with preserve_random_state(set()), _DeepcopyMode(function):
         return copy.deepcopy(value, memo)
 
 
@@ -91,7 +92,7 @@ def _duplicate_tensor(tensor: Tensor, memo: Memo) -> Tensor:
 
 
 def tensor_arguments(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[Tensor]:
-    """The tensors among the arguments of an operation, those in its lists too; faster than a walk of any tree."""
+    """The tensors among the arguments of an operation, including those in lists; faster than `pytree`."""
     found: list[Tensor] = []
     for value in (*args, *(kwargs or {}).values()):
         if isinstance(value, Tensor):

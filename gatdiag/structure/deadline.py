@@ -1,4 +1,4 @@
-"""A limit on the time an analysis may take, which interrupts it wherever it is."""
+"""A time limit for an analysis."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from gatdiag.errors import TimeLimitError
 
-_SLOW = 2.0  # seconds after which whoever waits is told what for
+_SLOW = 2.0  # seconds
 
 
 class _Deadline:
@@ -23,8 +23,8 @@ class _Deadline:
         if self._seconds is not None and elapsed > self._seconds:
             raise TimeLimitError(f"stopped after {self._seconds:g} s")
         if self._when_slow is not None and elapsed > _SLOW:
-            announce, self._when_slow = self._when_slow, None
-            announce(elapsed)
+            when_slow, self._when_slow = self._when_slow, None
+            when_slow(elapsed)
 
 
 _CURRENT: ContextVar[_Deadline | None] = ContextVar("deadline", default=None)
@@ -32,9 +32,11 @@ _CURRENT: ContextVar[_Deadline | None] = ContextVar("deadline", default=None)
 
 @contextmanager
 def time_limit(seconds: float | None, when_slow: Callable[[float], None] = lambda elapsed: None) -> Iterator[None]:
-    """Inside, `check_time` raises once the time is over; it is also called whenever a module is.
+    """Limit the time that the block may take. `check_time`, which every call of a module calls, enforces the limit.
 
-    None is no limit; `when_slow` is called once with the seconds that have passed, if they are more than two.
+    Args:
+        seconds: The limit; None for no limit.
+        when_slow: Called once with the elapsed seconds when the block has taken more than two.
     """
     token = _CURRENT.set(_Deadline(seconds, when_slow))
     try:
@@ -45,7 +47,7 @@ def time_limit(seconds: float | None, when_slow: Callable[[float], None] = lambd
 
 
 def check_time() -> None:
-    """Raise `TimeLimitError` if the limit is reached: for each loop that may take long, and each operation."""
+    """Raise `TimeLimitError` if the time limit is exceeded. To be called in every loop that may take long."""
     deadline = _CURRENT.get()
     if deadline is not None:
         deadline.check()

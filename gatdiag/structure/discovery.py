@@ -1,4 +1,4 @@
-"""From a model to its structure."""
+"""Find the layers of a model."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,26 +14,26 @@ from gatdiag.structure.copying import tensor_arguments
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 from gatdiag.structure.replica import Replica, check_initialized, replicate, unwrap
 
-_HOLDERS = (nn.ParameterList, nn.ParameterDict)
+_CONTAINERS = (nn.ParameterList, nn.ParameterDict)
 
 
 def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
     """Find the layers of a model, the order in which they run, and the role of every parameter.
 
-    A convolution is one layer with everything inside it: its linear maps, and the network that a `GINConv`, an
-    `EdgeConv` or a `PNAConv` applies. Convolutions inside it (`DirGNNConv`) are layers of their own. What merely
-    arranges other modules (`GPSConv`, `HeteroConv`, `nn.TransformerEncoderLayer`, the model) is no layer; its parts
-    are. Multi-head attention and PyG's normalizations are one layer each. Any other module is a layer if it holds
-    parameters itself. A convolution without parameters (`APPNP`) is a layer too, since its output can smooth.
+    A convolution is one layer together with its submodules: its linear maps, and the network that a `GINConv`, an
+    `EdgeConv` or a `PNAConv` applies. Convolutions inside it (`DirGNNConv`) are layers of their own. Containers
+    (`GPSConv`, `HeteroConv`, `nn.TransformerEncoderLayer`, the model) are no layers, but their parts are. Multi-head
+    attention and PyG's normalizations are one layer each. Any other module is a layer if it has parameters of its own.
+    A convolution without parameters (`APPNP`) is a layer, too, because its output can be oversmoothed.
 
     Args:
-        model: Any module; wrappers of compilation and data parallelism are looked through. It is not changed.
-        args: Positional inputs of its forward pass. With inputs, given here or by name, layers come in execution
-            order; without, in module order. A model that takes no inputs at all comes in module order.
-        kwargs: Keyword inputs of its forward pass.
+        model: Any module, which is not changed. Wrappers of `torch.compile` and data parallelism are removed.
+        args: Positional inputs of the forward pass. With any inputs, layers are in execution order, without in module
+            order.
+        kwargs: Keyword inputs of the forward pass.
 
     Returns:
-        The structure. Each parameter is in one layer, the first that holds it in module order, with all of its names.
+        The structure. A shared parameter is in the first layer, in module order, that holds it.
 
     Raises:
         ModelError: The model has no parameters, is lazy, cannot be copied, or its forward pass fails on the inputs.
@@ -52,13 +52,13 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
     """
     model = unwrap(model)
     check_initialized(model)
-    drafts = _drafts(model)
+    drafts = _draft_layers(model)
     if not any(draft.names for draft in drafts.values()):
         raise ModelError(
-            f"Expected a model with parameters, and {type(model).__name__} has none: there is nothing to train. "
-            "Keep parameters and layers in attributes, nn.ModuleList or nn.ParameterList, not in plain Python lists."
+            f"Expected a model with parameters, but {type(model).__name__} has none. Keep parameters and layers in "
+            "attributes, nn.ModuleList or nn.ParameterList, not in plain Python lists."
         )
-    infos = _infos(model, drafts)
+    infos = _parameter_infos(model, drafts)
     if not args and not kwargs:
         return Structure(tuple(_layer(i, draft, infos, None) for i, draft in enumerate(drafts.values(), 1)), "module")
     names = {path: draft.names for path, draft in drafts.items()}
@@ -70,19 +70,17 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
 
 @dataclass
 class _Draft:
-    """A layer in the making."""
-
     path: str
     module: nn.Module
     adapter: str | None
     names: list[str] = field(default_factory=list)
 
 
-def _drafts(model: nn.Module) -> dict[str, _Draft]:
+def _draft_layers(model: nn.Module) -> dict[str, _Draft]:
     """Path -> layer, in module order."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     drafts: dict[str, _Draft] = {}
-    for draft, module in _assigned(model, "", None, set()):
+    for draft, module in _walk_modules(model, "", None, set()):
         own = [id(parameter) for parameter in module._parameters.values() if parameter is not None]
         if own or draft.adapter in ADAPTERS:
             drafts.setdefault(draft.path, draft)
@@ -90,10 +88,10 @@ def _drafts(model: nn.Module) -> dict[str, _Draft]:
     return drafts
 
 
-def _assigned(
+def _walk_modules(
     module: nn.Module, path: str, inside: _Draft | None, seen: set[nn.Module]
 ) -> Iterator[tuple[_Draft, nn.Module]]:
-    """Every module once, with the layer it belongs to should there be parameters in it."""
+    """Every module once, with the layer that its own parameters belong to."""
     if module in seen:
         return
     seen.add(module)
@@ -101,11 +99,11 @@ def _assigned(
     draft = _Draft(path, module, adapter) if inside is None or adapter in ADAPTERS else inside
     yield draft, module
     for name, child in module.named_children():
-        belongs = draft is inside or adapter is not None or name == "parametrizations" or isinstance(child, _HOLDERS)
-        yield from _assigned(child, f"{path}.{name}" if path else name, draft if belongs else None, seen)
+        belongs = draft is inside or adapter is not None or name == "parametrizations" or isinstance(child, _CONTAINERS)
+        yield from _walk_modules(child, f"{path}.{name}" if path else name, draft if belongs else None, seen)
 
 
-def _infos(model: nn.Module, drafts: Mapping[str, _Draft]) -> dict[str, ParameterInfo]:
+def _parameter_infos(model: nn.Module, drafts: Mapping[str, _Draft]) -> dict[str, ParameterInfo]:
     parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -114,32 +112,33 @@ def _infos(model: nn.Module, drafts: Mapping[str, _Draft]) -> dict[str, Paramete
     for draft in drafts.values():
         for name in draft.names:
             parameter = parameters[name]
-            meant, holder = _looked_through(name, modules)
-            relative = meant.removeprefix(f"{draft.path}.")
+            weight, owner = _weight_and_owner(name, modules)
+            relative = weight.removeprefix(f"{draft.path}.")
             infos[name] = ParameterInfo(
                 name=name,
                 names=tuple(names[id(parameter)]),
                 role=parameter_role(
-                    relative, parameter.dim(), draft.adapter, normalizes=is_normalization(modules[holder])
+                    relative, parameter.dim(), draft.adapter, normalizes=is_normalization(modules[owner])
                 ),
                 shape=tuple(parameter.shape),
                 trainable=parameter.requires_grad,
-                module=holder,
+                module=owner,
             )
     return infos
 
 
-def _looked_through(name: str, modules: Mapping[str, nn.Module]) -> tuple[str, str]:
-    """The name of the tensor that a parameter stands for, and the path of the module that has it.
+def _weight_and_owner(name: str, modules: Mapping[str, nn.Module]) -> tuple[str, str]:
+    """The name of the weight that a parameter belongs to, and the path of the module that owns it.
 
-    `lin.parametrizations.weight.original0` and `lin.weight_orig` stand for `lin.weight`, `mix.0` for the list `mix`.
+    The weight of `lin.parametrizations.weight.original0` and `lin.weight_orig` is `lin.weight`; that of an entry
+    `mix.0` of a ParameterList is the list, `mix`.
     """
-    meant = weight_name(name)
-    holder = meant.rpartition(".")[0]
-    while holder and isinstance(modules[holder], _HOLDERS):
-        meant = holder if isinstance(modules[holder], nn.ParameterList) else meant
-        holder = holder.rpartition(".")[0]
-    return meant, holder
+    weight = weight_name(name)
+    owner = weight.rpartition(".")[0]
+    while owner and isinstance(modules[owner], _CONTAINERS):
+        weight = owner if isinstance(modules[owner], nn.ParameterList) else weight
+        owner = owner.rpartition(".")[0]
+    return weight, owner
 
 
 def _layer(index: int, draft: _Draft, infos: Mapping[str, ParameterInfo], executed: bool | None) -> Layer:
@@ -150,12 +149,19 @@ def _layer(index: int, draft: _Draft, infos: Mapping[str, ParameterInfo], execut
 def execution_order(
     replica: Replica, layers: Mapping[str, Sequence[str]], originals: Mapping[str, Tensor] | None = None
 ) -> list[str]:
-    """Runs the replica once, without gradients, and names the layers used, in the order of their first use.
+    """The layers that a forward pass of the replica uses, in the order of their first use.
 
-    A layer is used when an operation first reads one of its parameters, wherever that happens: the weights of the
-    output projection of `nn.MultiheadAttention` are used although that module is never called. A layer whose
-    parameters no operation reads (it has none) is used when its module is called. Reading the parameters of the model
-    that the replica was made of is an error.
+    A layer is first used when an operation reads one of its parameters: the output projection of
+    `nn.MultiheadAttention` is used although that module is never called. A layer without parameters is first used when
+    its module is called.
+
+    Args:
+        replica: Run once, without gradients.
+        layers: Path of each layer -> names of its parameters.
+        originals: Name -> parameter of the model that was copied, which the replica must not read.
+
+    Raises:
+        ModelError: The forward pass fails, or reads one of `originals`.
     """
     reads: dict[str, int] = {}
     calls: dict[str, int] = {}
@@ -172,15 +178,15 @@ def execution_order(
         if id(module) in paths:
             note(calls, paths[id(module)])
 
-    # A hook on all modules: scripted ones take no hooks of their own.
-    with register_module_forward_pre_hook(called), _Reading(owners, foreign, lambda layer: note(reads, layer)):
+    # A global hook, because scripted modules accept no hooks of their own.
+    with register_module_forward_pre_hook(called), _ReadMode(owners, foreign, lambda layer: note(reads, layer)):
         replica.run_no_grad()
     uses = calls | reads
     return sorted(uses, key=uses.__getitem__)
 
 
-class _Reading(TorchDispatchMode):
-    """Tells of every operation that reads one of the tensors given by id."""
+class _ReadMode(TorchDispatchMode):
+    """Calls `note` with the owner of every tensor, given by id, that an operation reads."""
 
     def __init__(self, owners: Mapping[int, str], foreign: Mapping[int, str], note: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -190,7 +196,7 @@ class _Reading(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and guarding against it imports torch._dynamo, which takes seconds
+        return False  # skipping imports torch._dynamo, which takes seconds, and nothing is compiled here
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -198,9 +204,9 @@ class _Reading(TorchDispatchMode):
         for value in tensor_arguments(args, kwargs):
             if id(value) in self.foreign:
                 raise ModelError(
-                    f"The forward pass of a copy of the model read '{self.foreign[id(value)]}' of the model itself: a "
-                    "function in it (a lambda, a wrapped or replaced forward) holds on to the model. Make it a method, "
-                    "which finds its weights through self."
+                    f"The forward pass of a copy of the model read '{self.foreign[id(value)]}' of the original model: "
+                    "a function in it (a lambda, a wrapped or replaced forward) holds a reference to the model. Make "
+                    "it a method that reads its weights from self."
                 )
             if id(value) in self.owners:
                 self.note(self.owners[id(value)])

@@ -1,4 +1,4 @@
-"""Contexts in which a copy of a model can run without leaving a trace, and so that its operations can be followed."""
+"""Contexts in which a copy of a model runs without side effects, and as plain operations that can be traced."""
 
 import random
 import sys
@@ -15,14 +15,14 @@ from torch.overrides import TorchFunctionMode
 
 from gatdiag.structure.deadline import check_time
 
-# The default type and torch's fast paths are those of the process: another thread would restore what it found changed.
-_process_wide = threading.RLock()
+# The default dtype and torch's fast paths are global: a second thread would save and restore the first one's changes.
+_global_settings = threading.RLock()
 
 
 @contextmanager
 def preserve_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
-    """Gives the random states of torch (CPU and the CUDA devices named), numpy and `random` back as they were."""
-    python, legacy_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (it is what models draw from)
+    """Restore the random states of torch (of the CPU and the given CUDA devices), NumPy and `random` at the end."""
+    python, legacy_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (models use it)
     cuda = {torch.cuda.current_device() if at.index is None else at.index for at in devices if at.type == "cuda"}
     try:
         with torch.random.fork_rng(devices=sorted(cuda)):
@@ -34,7 +34,7 @@ def preserve_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
 
 @contextmanager
 def random_state(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
-    """Starts the random numbers of `preserve_random_state` from a seed."""
+    """Seed the random number generators, and restore their states as `preserve_random_state` does."""
     devices = list(devices)
     with preserve_random_state(devices):
         torch.default_generator.manual_seed(seed)
@@ -43,17 +43,17 @@ def random_state(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
                 with torch.cuda.device(device):
                     torch.cuda.manual_seed(seed)
         random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002 (numpy takes no larger one)
+        np.random.seed(seed % 2**32)  # noqa: NPY002 (NumPy takes 32 bits)
         yield
 
 
 @contextmanager
 def disable_fast_paths() -> Iterator[None]:
-    """Turns off what hides operations: compilation, fused attention, the encoder's fast path and autocast.
+    """Turn off compilation, fused attention, the transformer encoder's fast path and autocast.
 
-    Autocast would take copies of weights, or those that it has taken before, and compute in low precision.
+    They hide operations; and autocast reads copies of weights, which it may have cached, and computes in low precision.
     """
-    with _process_wide, ExitStack() as stack:
+    with _global_settings, ExitStack() as stack:
         fastpath = torch.backends.mha.get_fastpath_enabled()
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
@@ -61,22 +61,22 @@ def disable_fast_paths() -> Iterator[None]:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
-        if "torch._dynamo" in sys.modules:  # importing it takes seconds, and without it nothing is compiled
+        if "torch._dynamo" in sys.modules:  # importing it takes seconds, and nothing is compiled without it
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
 
 
 @contextmanager
 def working_precision(dtype: torch.dtype | None) -> Iterator[None]:
-    """Makes `dtype` the default and the meaning of every floating dtype a forward pass names; None changes nothing.
+    """Make `dtype` the default dtype, and replace every floating dtype that is named by it; None changes nothing.
 
-    Models say `x.float()` or `torch.zeros(n, dtype=torch.float32)`; taken at their word they would mix precisions
-    with weights that were converted to float64.
+    Forward passes contain `x.float()` or `torch.zeros(n, dtype=torch.float32)`, which would not fit weights that were
+    converted to float64.
     """
     if dtype is None:
         yield
         return
-    with _process_wide, _Precision(dtype):
+    with _global_settings, _PrecisionMode(dtype):
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
@@ -86,11 +86,11 @@ def working_precision(dtype: torch.dtype | None) -> Iterator[None]:
 
 
 _CASTS = {Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16}
-_FROM_ELSEWHERE = {torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer}
+_FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer}
 _LEGACY = {f"torch.{kind}Tensor" for kind in ("Float", "Double", "Half", "BFloat16")}
 
 
-class _Precision(TorchFunctionMode):
+class _PrecisionMode(TorchFunctionMode):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
@@ -99,24 +99,24 @@ class _Precision(TorchFunctionMode):
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         check_time()
-        if func in _CASTS or (func is Tensor.type and len(args) > 1 and _legacy(args[1]) in _LEGACY):
+        if func in _CASTS or (func is Tensor.type and len(args) > 1 and _type_name(args[1]) in _LEGACY):
             return args[0].to(self.dtype)
         name = getattr(func, "__name__", "")
-        writes = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))  # into the first argument
-        first, rest = (args[:1], args[1:]) if writes else ((), args)
-        named = {key: value if key == "out" else self._precise(value) for key, value in (kwargs or {}).items()}
-        out = func(*first, *(self._precise(value) for value in rest), **named)
-        return self._precise(out) if func in _FROM_ELSEWHERE else out
+        is_in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        target, rest = (args[:1], args[1:]) if is_in_place else ((), args)
+        converted = {key: value if key == "out" else self._convert(value) for key, value in (kwargs or {}).items()}
+        out = func(*target, *(self._convert(value) for value in rest), **converted)
+        return self._convert(out) if func in _FROM_DATA else out
 
-    def _precise(self, value: Any) -> Any:
-        """The value in the working precision: constants that were made elsewhere (by NumPy, in a closure) as well."""
+    def _convert(self, value: Any) -> Any:
+        """A dtype, tensor, or list of them in the working precision; constants from NumPy or a closure need it, too."""
         if isinstance(value, torch.dtype):
             return self.dtype if value.is_floating_point else value
         if isinstance(value, Tensor):
-            foreign = value.is_floating_point() and value.dtype != self.dtype
-            return value.to(self.dtype) if foreign else value
-        return type(value)(map(self._precise, value)) if type(value) in (list, tuple) else value
+            differs = value.is_floating_point() and value.dtype != self.dtype
+            return value.to(self.dtype) if differs else value
+        return type(value)(map(self._convert, value)) if type(value) in (list, tuple) else value
 
 
-def _legacy(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     return kind if isinstance(kind, str) else f"{getattr(kind, '__module__', '')}.{getattr(kind, '__name__', '')}"

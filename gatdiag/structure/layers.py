@@ -1,4 +1,4 @@
-"""Structure of a model: layers in order, and the role of every parameter."""
+"""The structure of a model: its layers in order, and the role of every parameter."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ Order: TypeAlias = Literal["execution", "module"]
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """One parameter tensor of the model.
+    """A parameter of the model.
 
     Attributes:
-        name: As `named_parameters()` gives it: the first of its names.
-        names: All its names; more than one where it is tied or its module is used twice.
-        role: What it does in its layer.
+        name: Its name in `named_parameters()`.
+        names: All its names; more than one if it is shared, or its module is registered twice.
+        role: Its role in the layer.
         shape: Its shape.
-        trainable: Whether it asks for a gradient.
-        module: Path of the module that holds it ("convs.0.lin_l"), parametrizations looked through.
+        trainable: Whether it requires a gradient.
+        module: Path of the module that owns it ("convs.0.lin_l"), without parametrizations.
     """
 
     name: str
@@ -35,15 +35,14 @@ class ParameterInfo:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: a convolution with all that is inside it, or any other module that has parameters of its own.
+    """A layer: a convolution with its submodules, or any other module that has parameters of its own.
 
     Attributes:
         index: Position in the structure, from 1.
-        name: Path of the module, `Structure.ROOT` for the model itself.
-        kind: Class it was recognized as ("GATv2Conv", also for a subclass of the user's), or else its own class.
-        parameters: In module order. Empty for a layer that only propagates (APPNP), and for one all of whose
-            parameters are tied to an earlier layer's.
-        executed: Whether the forward pass used it; None if none was run.
+        name: Path of the module; `Structure.ROOT` for the model itself.
+        kind: Name of the library class ("GATv2Conv", also for a user's subclass of it), else of its own class.
+        parameters: In module order. Empty if it only propagates (APPNP), or shares all parameters with earlier layers.
+        executed: Whether the forward pass used it; None if there was no forward pass.
     """
 
     index: int
@@ -55,12 +54,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Structure:
-    """The layers of a model. Iterating gives them in order, `structure[0]` is the first.
+    """The layers of a model in order, as a sequence: `structure[0]` is the first.
 
     Attributes:
         layers: Every layer once. A parameter is in exactly one of them.
-        order: "execution": by first use in a forward pass, what was never used last; "module": as the model lists its
-            modules, because no inputs were given.
+        order: "execution" for the order of first use in a forward pass, unused layers last; "module" for the order of
+            `named_modules()`, where no inputs were given.
     """
 
     ROOT: ClassVar[str] = "(root)"
@@ -69,19 +68,19 @@ class Structure:
     order: Order
 
     def __iter__(self) -> Iterator[Layer]:
-        """Yields the layers in order."""
+        """The layers in order."""
         return iter(self.layers)
 
     def __len__(self) -> int:
-        """How many layers there are."""
+        """The number of layers."""
         return len(self.layers)
 
     def __getitem__(self, position: int) -> Layer:
-        """The layer at a position counted from 0, as in a tuple."""
+        """The layer at a position, counted from 0."""
         return self.layers[position]
 
     def __str__(self) -> str:
-        """One line a layer and one a parameter, with its role."""
+        """One line per layer, and one per parameter with its role."""
         lines = [f"{len(self)} layers in {self.order} order"]
         for layer in self:
             unused = "" if layer.executed in (True, None) else ", never executed"
@@ -95,33 +94,33 @@ class Structure:
         return tuple(info for layer in self.layers for info in layer.parameters)
 
     def layer(self, name: str) -> Layer:
-        """The layer of that name.
+        """The layer with this name.
 
         Raises:
-            InputError: There is none.
+            InputError: There is no such layer.
         """
         return _find({layer.name: layer for layer in self.layers}, name, "layer")
 
     def parameter(self, name: str) -> ParameterInfo:
-        """The parameter that goes by that name, be it the first or another of its names.
-
-        Raises:
-            InputError: There is none.
-        """
-        return _find({known: info for info in self.parameters for known in info.names}, name, "parameter")
-
-    def layer_of(self, name: str) -> Layer:
-        """The layer that a parameter, given by any of its names, belongs to.
+        """The parameter that has this name among its names.
 
         Raises:
             InputError: There is no such parameter.
         """
-        held = ((layer, info) for layer in self.layers for info in layer.parameters)
-        return _find({known: layer for layer, info in held for known in info.names}, name, "parameter")
+        return _find({known: info for info in self.parameters for known in info.names}, name, "parameter")
+
+    def layer_of(self, name: str) -> Layer:
+        """The layer of a parameter, which is given by any of its names.
+
+        Raises:
+            InputError: There is no such parameter.
+        """
+        owners = {known: layer for layer in self.layers for info in layer.parameters for known in info.names}
+        return _find(owners, name, "parameter")
 
 
 def _find(known: dict[str, T], name: str, what: str) -> T:
     if name in known:
         return known[name]
     similar = get_close_matches(name, known, n=3) or list(known)[:3]
-    raise InputError(f"Expected the name of a {what}, got {name!r}. Names of this model are, among others: {similar}.")
+    raise InputError(f"Expected the name of a {what}, got {name!r}. Names in this model include {similar}.")

@@ -1,8 +1,8 @@
-"""Calls of a model's parts and of torch functions, recorded in training, that can be replayed on a copy of the model.
+"""Calls of modules and torch functions, recorded in training, that can be replayed on a copy of the model.
 
 A LightningModule's `training_step`, `model.encode(...)` and then `model.decode(...)`, or a function that calls the
-layers of a model one after the other: each is modules that are called, and torch functions between them. Replaying
-these runs no other code of the user's: nothing is logged twice, and no trainer, logger or optimizer is needed.
+layers one after the other, are calls of modules with torch functions between them. Replaying these runs no other code
+of the user's: nothing is logged twice, and no trainer, logger or optimizer is needed.
 """
 
 import copy
@@ -17,73 +17,95 @@ from gatdiag.errors import ModelError
 from gatdiag.structure.copying import deepcopy_with, reachable_tensors
 
 Key: TypeAlias = int | str  # number of a value, or name of a parameter of the model
-_VALUES = "values"  # where a deep copy that fills slots keeps them in its memo
+_VALUES = "values"  # key in the memo of a deep copy, under which the values of slots are
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Stands for a value that a replay computes, or for a parameter of the model that it runs on."""
+    """A placeholder for a value that a replay computes, or for a parameter of the model that it runs on."""
 
     key: Key
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
-        """Itself, or its value where slots are being filled."""
+        """The slot itself, or its value if the memo holds one."""
         return memo.get(_VALUES, {}).get(self.key, self)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call."""
+    """A call.
 
-    function: Any  # of torch, or the path of a module of the model; None for another module, kept with the inputs
-    inputs: tuple[Any, Any, Any] = field(repr=False)  # that module, args, kwargs, slots for what depends on parameters
-    results: tuple[int, ...]  # numbers of the tensors it returns, and then of the inputs that it changes in place
-    changed: tuple[int, ...]  # which of its input tensors those are
+    Attributes:
+        function: A torch function, or the path of a module of the model; None for any other module.
+        inputs: That other module or None, args, and kwargs, with slots for tensors that depend on parameters.
+        results: Numbers of the tensors it returns, then of the input tensors that it changes in place.
+        changed: Positions of those among its input tensors.
+        records_gradients: Whether gradients were enabled.
+        needs: The values and parameters that its inputs are.
+        unseen: Those that its inputs depend on by calls that were not recorded. They are outputs of the program.
+        trains: Whether it uses trainable parameters of the model.
+    """
+
+    function: Any
+    inputs: tuple[Any, Any, Any] = field(repr=False)
+    results: tuple[int, ...]
+    changed: tuple[int, ...]
     records_gradients: bool
-    needs: frozenset[Key]  # what its inputs depend on
-    unseen: frozenset[Key]  # the same by ways that were not recorded; outputs of the program, therefore
-    trains: bool  # whether it uses trainable parameters of the model
+    needs: frozenset[Key]
+    unseen: frozenset[Key]
+    trains: bool
 
 
 @dataclass(frozen=True)
 class Program:
-    """Calls that lead from a model's parameters to the outputs that training uses.
+    """The calls that lead from a model's parameters to the outputs that training uses.
 
-    Given to `replicate` (and so to `discover` and `find_laws`) as the one input of a model, it is replayed in place of
+    Given to `replicate` (and so to `discover` and `find_laws`) as the only input of a model, it is replayed in place of
     the model's forward pass.
     """
 
     steps: tuple[Step, ...]
-    outputs: tuple[Key, ...]  # the values and parameters that all else depends on
+    outputs: tuple[Key, ...]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Program":
-        """Inputs are copied, functions are not."""
+        """Copies inputs, but not functions."""
         inputs = copy.deepcopy([step.inputs for step in self.steps], memo)
         steps = (replace(step, inputs=copied) for step, copied in zip(self.steps, inputs, strict=True))
         return replace(self, steps=tuple(steps))
 
     def run(self, model: nn.Module) -> list[Tensor]:
-        """Replay the calls on a copy of the model, and return its outputs."""
+        """Replay the calls on a copy of the model.
+
+        Returns:
+            The outputs.
+
+        Raises:
+            ModelError: A call returns another number of tensors than in training.
+        """
         modules = dict(model.named_modules())
         values: dict[Key, Any] = dict(model.named_parameters(remove_duplicate=False))
         for step in self.steps:
             callee, args, kwargs = replace_tensors(step.inputs, lambda tensor: tensor, {_VALUES: values})
             function = modules[step.function] if isinstance(step.function, str) else step.function or callee
-            given = list(tensors_in((args, kwargs))) if step.changed else []
+            input_tensors = list(tensors_in((args, kwargs))) if step.changed else []
             with torch.set_grad_enabled(step.records_gradients and torch.is_grad_enabled()):
-                found = list(tensors_in(function(*args, **kwargs)))
-            found += [given[position] for position in step.changed]
-            if len(found) != len(step.results):
+                results = list(tensors_in(function(*args, **kwargs)))
+            results += [input_tensors[position] for position in step.changed]
+            if len(results) != len(step.results):
                 name = step.function if isinstance(step.function, str) else getattr(function, "__name__", "a module")
                 raise ModelError(
-                    f"{name} returned {len(step.results)} tensors in training, and {len(found)} when it was replayed"
+                    f"{name} returned {len(step.results)} tensors in training, but {len(results)} when it was replayed"
                 )
-            values.update(zip(step.results, found, strict=True))
+            values.update(zip(step.results, results, strict=True))
         return [values[key].clone() if isinstance(key, str) else values[key] for key in self.outputs]
 
 
 def build_program(ends: Iterable[Key], steps: Sequence[Step]) -> Program | None:
-    """The steps that lead to what the loss depends on, up to the last that uses trainable parameters, if any does."""
+    """The program of the steps that the given values depend on, up to the last that uses trainable parameters.
+
+    Returns:
+        The program; None if no step uses trainable parameters.
+    """
     outputs = set(ends)
     wanted = set(outputs)
     kept: list[Step] = []
@@ -95,7 +117,7 @@ def build_program(ends: Iterable[Key], steps: Sequence[Step]) -> Program | None:
         if kept or step.trains:
             kept.append(step)
         else:
-            outputs |= step.needs  # of what comes after the last use of parameters nothing is replayed
+            outputs |= step.needs  # steps after the last use of parameters are not replayed
     if not kept:
         return None
     produced = {result for step in kept for result in step.results}
@@ -104,13 +126,13 @@ def build_program(ends: Iterable[Key], steps: Sequence[Step]) -> Program | None:
     return Program(tuple(reversed(kept)), (*numbers, *names))
 
 
-def replace_tensors(value: Any, change: Callable[[Tensor], Any], known: Mapping[Any, Any]) -> Any:
-    """Inputs with other objects in place of their tensors; parameters, which copy themselves, are known by their id."""
-    return deepcopy_with(value, dict(known), change)
+def replace_tensors(value: Any, function: Callable[[Tensor], Any], memo: Mapping[Any, Any]) -> Any:
+    """A copy of inputs in which each tensor is `function(tensor)`, and each parameter is `memo[id(parameter)]`."""
+    return deepcopy_with(value, dict(memo), function)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in inputs or outputs of a call, in an order that is the same at each call."""
+    """The tensors in the inputs or outputs of a call, in the same order at each call."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple | list):

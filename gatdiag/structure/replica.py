@@ -1,4 +1,4 @@
-"""A replica of the user's model: it runs so that nothing about the model, nor about the process, changes."""
+"""A copy of the user's model that can be run without changing the model or the process."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -21,20 +21,19 @@ Caller: TypeAlias = Callable[[Callable[[Any], Any]], Any]
 
 
 class Replica:
-    """A copy of a model together with inputs to run it on. Made by `replicate`.
+    """A copy of a model, with inputs to run it on. Made by `replicate`.
 
     Attributes:
-        model: The copy. Parameters that were one tensor are one tensor. Forward hooks of torch are kept (weight
-            normalization, pruning and lazy initialization are made of them); other hooks are not, for they may write
-            elsewhere. A hook that changes what the model computes is therefore not part of what is analyzed.
-        parameters: Name -> parameter of the copy, named and ordered as `named_parameters()` of the user's model: each
-            tensor once.
-        args: Positional inputs, detached. They share memory with what the user gave until they are converted.
+        model: The copy. Shared parameters are shared in it. It has only the forward hooks of torch and PyG, of which
+            weight normalization, pruning and lazy initialization consist. The user's hooks are removed, because they
+            may write to other objects; so a hook that changes the model's output is not analyzed.
+        parameters: Name -> parameter of the copy, named and ordered as in `named_parameters()` of the user's model.
+        args: Positional inputs, detached. They share memory with the user's until they are converted.
         kwargs: Keyword inputs, likewise.
     """
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Takes a model that is a copy already; `replicate` is the way to get one."""
+        """Of a model that is a copy already; use `replicate` to make one."""
         self.model = model
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.args = args
@@ -42,25 +41,27 @@ class Replica:
         self._dtype: torch.dtype | None = None
 
     def run(self, read: Callable[[Any], Any] = lambda output: output) -> Any:
-        """Calls the copy on fresh copies of the inputs and returns what `read` makes of the output.
+        """Call the copy on fresh copies of the inputs.
 
-        The random state at the start is that of the process, and it is given back afterwards: run twice, a dropout
-        layer drops the same entries. Compilation, fused attention and the transformer encoder's fast path are off, so
-        that a dispatch mode sees plain operations. Buffers, caches and hidden states that the forward pass keeps on its
-        modules are put back, so that every run starts alike. Whether gradients are recorded is the caller's choice.
+        Every run starts in the same state: random states, buffers, caches and hidden states are restored afterwards, so
+        that a dropout layer drops the same entries each time. Compilation, fused attention and the transformer
+        encoder's fast path are off, so that a dispatch mode sees plain operations. Gradients are recorded as outside.
 
         Args:
-            read: Runs under the same conditions, as the output may be an iterator that has computed nothing yet.
+            read: Called with the output under the same conditions, because the output may be a lazy iterator.
+
+        Returns:
+            What `read` returns; by default the output.
 
         Raises:
-            ModelError: The forward pass raised; the message names the innermost layer that was running.
+            ModelError: The forward pass failed. The message names the innermost layer that was running.
         """
         with self.isolated() as call:
             return call(read)
 
     @contextmanager
     def isolated(self) -> Iterator[Caller]:
-        """The conditions of `run` for many calls in a row, between which random and model state go on."""
+        """As `run`, for several calls in a row, between which random states and the model's state are not restored."""
         devices = {
             tensor.device for tensor in [*self.parameters.values(), *reachable_tensors((self.args, self.kwargs))]
         }
@@ -73,7 +74,7 @@ class Replica:
             except GatdiagError:
                 raise
             except Exception as error:
-                raise ModelError(_failure(self.model, error)) from error
+                raise ModelError(_failure_message(self.model, error)) from error
 
         with ExitStack() as stack:
             stack.enter_context(preserve_random_state(devices))
@@ -83,11 +84,11 @@ class Replica:
             yield call
 
     def run_no_grad(self, read: Callable[[Any], Any] = lambda output: output) -> Any:
-        """As `run`, without recording gradients unless the forward pass itself differentiates (forces, penalties)."""
+        """As `run`, without recording gradients, unless the forward pass itself differentiates (forces, penalties)."""
         return self.no_grad(lambda call: call(read))
 
     def no_grad(self, body: Callable[[Caller], T]) -> T:
-        """The result of `body` on the function that `isolated` yields, without gradients as in `run_no_grad`."""
+        """Call `body` with the function that `isolated` yields, without recording gradients as in `run_no_grad`."""
         try:
             with torch.no_grad(), self.isolated() as call:
                 return body(call)
@@ -96,9 +97,9 @@ class Replica:
                 return body(call)
 
     def to(self, dtype: torch.dtype) -> Self:
-        """Converts all that is floating: parameters, buffers, inputs, and tensors held in attributes and caches.
+        """Convert floating-point parameters, buffers, inputs, and tensors in attributes and caches.
 
-        From then on the forward pass also gets `dtype` when it asks for a floating dtype by name (`x.float()`).
+        From then on, floating dtypes that the forward pass names (`x.float()`) are replaced by `dtype`, too.
         """
         for tensor in reachable_tensors(self.model):
             tensor.data = _converted(tensor.data, dtype)
@@ -107,7 +108,7 @@ class Replica:
         return self
 
     def perturb_inputs(self, generator: torch.Generator) -> Self:
-        """Moves the floating inputs into general position; see `gatdiag.structure.inputs.perturb`."""
+        """Add noise to the floating-point inputs; see `gatdiag.structure.inputs.perturb`."""
         self._change_inputs(lambda tensor: perturb(tensor, generator))
         return self
 
@@ -116,17 +117,17 @@ class Replica:
 
 
 def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Replica:
-    """Copies a model so that it can be run, converted and perturbed while the user's own stays as it is.
+    """Copy a model so that it can be run and converted without changing the user's model.
 
     Args:
-        model: Any module. A compiled model and one wrapped for data parallelism are unwrapped, so that names are
-            those of the model inside.
-        args: Positional inputs of its forward pass: tensors, sparse tensors, graphs (`Data`, `HeteroData`, `Batch`),
-            and containers of them. Or one `Program`, which is replayed in place of the forward pass.
-        kwargs: Its keyword inputs.
+        model: Any module. Wrappers of `torch.compile` and data parallelism are removed, so that names are those of the
+            model inside.
+        args: Positional inputs of the forward pass: tensors, sparse tensors, graphs (`Data`, `HeteroData`, `Batch`),
+            and containers of them. Or a single `Program`, which is replayed in place of the forward pass.
+        kwargs: Keyword inputs of the forward pass.
 
     Returns:
-        The replica. The model is copied at once, the inputs at each run.
+        The replica. The model is copied now, the inputs at each run.
 
     Raises:
         ModelError: A layer is lazy and not yet initialized, or the model cannot be copied.
@@ -146,14 +147,14 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
             args, named = map_tensors((args, dict(kwargs or {})), _detached)
         except Exception as error:
             raise InputError(
-                f"The inputs must be copied before the model is run on them, and copying failed with {_reason(error)}. "
+                f"The inputs must be copied before the model is run on them, but copying failed with {_reason(error)}. "
                 "Give tensors, graphs, or containers of them."
             ) from error
     return Replica(copied, args, named)
 
 
-def copy_model(model: nn.Module, beside: T) -> tuple[nn.Module, T]:
-    """Copies of a model and of what holds the same parameters, such as its optimizers, without the user's hooks.
+def copy_model(model: nn.Module, others: T) -> tuple[nn.Module, T]:
+    """Copy a model without the user's hooks, and other objects that hold its parameters, such as optimizer states.
 
     Raises:
         ModelError: A layer is lazy and not yet initialized, or the model cannot be copied.
@@ -161,16 +162,16 @@ def copy_model(model: nn.Module, beside: T) -> tuple[nn.Module, T]:
     check_initialized(model)
     with torch.no_grad():
         try:
-            copied, others = duplicate((model, beside), omit=list(_backward_hooks(model)))
-            _drop_foreign_hooks(copied)
+            copied, copied_others = duplicate((model, others), omit=list(_backward_hooks(model)))
+            _remove_user_hooks(copied)
         except Exception as error:
             raise ModelError(
-                f"The model ({type(model).__name__}) must be copied before it is run, and copying it failed with "
+                f"The model ({type(model).__name__}) must be copied before it is run, but copying it failed with "
                 f"{_reason(error)}. Remove what cannot be copied (open files, locks, generators) from its attributes."
             ) from error
         for original, twin in zip(model.parameters(), copied.parameters(), strict=True):
             twin.requires_grad_(original.requires_grad)  # scripted modules lose it
-    return copied, others
+    return copied, copied_others
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -185,28 +186,28 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def check_initialized(model: nn.Module) -> None:
-    """Raises `ModelError`, naming the layer, if a parameter or buffer of the model has no shape yet."""
+    """Raise `ModelError` if a parameter or buffer of the model is lazy."""
     for path, module in model.named_modules():
-        held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-        lazy = [name for name, tensor in held if is_lazy(tensor)]
+        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        lazy = [name for name, tensor in own if is_lazy(tensor)]
         if lazy:
             raise ModelError(
-                f"{_described(path, module)} is lazy: {', '.join(lazy)} has no shape yet. Expected an initialized "
-                "model; run it once on the data, model(x, edge_index), and then call gatdiag."
+                f"Expected an initialized model, but {_describe_layer(path, module)} is lazy: {', '.join(lazy)} has no "
+                "shape yet. First run it once on the data: model(x, edge_index)."
             )
 
 
-def _drop_foreign_hooks(copied: nn.Module) -> None:
-    """Only the forward hooks of torch and PyG stay: the user's must not see what a copy of the model does."""
-    for module in copied.modules():
+def _remove_user_hooks(model: nn.Module) -> None:
+    """Remove all forward hooks but those of torch and PyG."""
+    for module in model.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if not _is_of_torch(hook)]:
+            for key in [key for key, hook in hooks.items() if not _is_of_library(hook)]:
                 del hooks[key]
 
 
-def _is_of_torch(hook: object) -> bool:
-    home = getattr(hook, "__module__", None) or type(hook).__module__
-    return home.partition(".")[0] in ("torch", "torch_geometric")
+def _is_of_library(hook: object) -> bool:
+    module = getattr(hook, "__module__", None) or type(hook).__module__
+    return module.partition(".")[0] in ("torch", "torch_geometric")
 
 
 def _backward_hooks(model: nn.Module) -> Iterator[object]:
@@ -226,19 +227,19 @@ def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def _failure(model: nn.Module, error: Exception) -> str:
+def _failure_message(model: nn.Module, error: Exception) -> str:
     paths = {id(module): path for path, module in model.named_modules()}
     running = model
     for frame, _ in traceback.walk_tb(error.__traceback__):
         module = frame.f_locals.get("self")
         running = module if id(module) in paths and isinstance(module, nn.Module) else running
     return (
-        f"The forward pass failed in {_described(paths[id(running)], running)} with {_reason(error)}. "
+        f"The forward pass failed in {_describe_layer(paths[id(running)], running)} with {_reason(error)}. "
         "Give the inputs that the training loop gives the model."
     )
 
 
-def _described(path: str, module: nn.Module) -> str:
+def _describe_layer(path: str, module: nn.Module) -> str:
     return f"layer '{path}' ({type(module).__name__})" if path else f"the model itself ({type(module).__name__})"
 
 

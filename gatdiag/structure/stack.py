@@ -1,8 +1,7 @@
-"""A stack of layers, each of which feeds the next: what maps in them, which weights lead into a neuron and out of it.
+"""Layers of a plain stack, in which each layer reads the output of the one before, of a model or a state dict.
 
-`stack_layer` says of what a map is made, and `check_widths` that it can read the one before, for a model and for a
-state dict alike. Whether a layer really does, a model's owner says by asking for a stack; of a state dict
-`gatdiag.checkpoint.stack` finds out.
+`stack_layer` reads a layer's matrices, biases and attention vectors, and `check_widths` checks that two widths fit.
+Whether one layer does read the other is for the caller to know; `gatdiag.checkpoint.stack` infers it for state dicts.
 """
 
 import math
@@ -16,25 +15,25 @@ from gatdiag.roles import ATTENTION, BIAS, FEATURE
 from gatdiag.structure.adapters import ADAPTERS
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 
-_LONE: Final = ("Linear", "GCNConv")  # kinds of a matrix by itself; the second also where it is stored transposed
+_SINGLE_MATRIX: Final = ("Linear", "GCNConv")  # a matrix that is stored transposed is read as a GCNConv
 
 
 class NotPlainError(Exception):
-    """Reason why layers are no plain stack."""
+    """Why layers are not a plain stack."""
 
 
 @dataclass(frozen=True, eq=False)
 class StackLayer:
-    """A map from features to features: a layer, or a linear map inside one.
+    """A layer of a stack, or a linear map inside a layer.
 
     Attributes:
-        path: Of its module.
-        layer: The layer that it is, or is in.
-        matrices: Each maps all of the input.
-        biases: Added to its outputs.
+        path: Path of its module.
+        layer: The layer that it is or belongs to.
+        matrices: Matrices that each map the whole input.
+        biases: Biases of the outputs.
         scores: Attention vectors of shape (1, heads, channels).
-        axis: The axis of the matrices that counts outputs.
-        heads: How many heads are averaged; None where that is not known.
+        axis: The axis of the matrices that is the output axis.
+        heads: Number of heads that are averaged; None if unknown.
     """
 
     path: str
@@ -47,17 +46,17 @@ class StackLayer:
 
     @property
     def inputs(self) -> int:
-        """How many inputs it takes."""
+        """Number of inputs."""
         return self.matrices[0].shape[1 - self.axis]
 
     @property
     def outputs(self) -> int:
-        """How many outputs it has."""
+        """Number of outputs."""
         return max(info.shape[self.axis] for info in self.matrices) // (self.heads or 1)
 
     @property
     def widths(self) -> set[int]:
-        """How many outputs it may have, for heads may be averaged; the lengths of what is added tell."""
+        """Possible numbers of outputs: if heads may be averaged, the lengths of biases and of `res` decide."""
         if self.heads is not None:
             return {self.outputs}
         possible = {self.outputs, self.outputs // self.scores[0].shape[1]} if self.scores else {self.outputs}
@@ -66,59 +65,64 @@ class StackLayer:
         return possible & lengths or possible
 
     def incoming(self, neuron: int, width: int) -> Iterator[Term]:
-        """The terms of what leads into a neuron, of `width` there are; attention scores it with the opposite sign."""
+        """The terms of a law that are incoming weights of a neuron, and its attention weights with the opposite sign.
+
+        Args:
+            neuron: Index of the neuron.
+            width: Number of neurons.
+        """
         for info in (*self.matrices, *self.biases):
             axis = self.axis if len(info.shape) == 2 else 0
-            places = tuple((place,) for place in range(neuron, info.shape[axis], width))
-            yield Term(info.name, info.shape, (axis,), places, Fraction(1))
+            indices = tuple((index,) for index in range(neuron, info.shape[axis], width))
+            yield Term(info.name, info.shape, (axis,), indices, Fraction(1))
         for info in self.scores:
             channels, count = info.shape[2], math.prod(info.shape)
-            entries = tuple((0, *divmod(place, channels)) for place in range(neuron, count, width))
+            entries = tuple((0, *divmod(index, channels)) for index in range(neuron, count, width))
             yield Term(info.name, info.shape, (0, 1, 2), entries, Fraction(-1))
 
     def outgoing(self, neuron: int) -> Iterator[Term]:
-        """The terms of what reads a neuron of the layer before."""
+        """The terms of a law that are outgoing weights of a neuron of the layer before."""
         return (Term(info.name, info.shape, (1 - self.axis,), ((neuron,),), Fraction(-1)) for info in self.matrices)
 
 
 def is_single_matrix(layer: Layer) -> bool:
-    """True for a matrix by itself."""
-    return layer.kind in _LONE and all(info.module == module_path(layer) for info in layer.parameters)
+    """Whether a layer is nothing but a matrix, and perhaps a bias."""
+    return layer.kind in _SINGLE_MATRIX and all(info.module == module_path(layer) for info in layer.parameters)
 
 
 def module_path(layer: Layer) -> str:
-    """The path of its module."""
+    """The path of a layer's module."""
     return layer.name.replace(Structure.ROOT, "")
 
 
 def stack_layer(
     layer: Layer, axis: int | None = 0, path: str | None = None, infos: Sequence[ParameterInfo] | None = None
 ) -> StackLayer:
-    """The map that a layer is, or a lone matrix in it.
+    """Read a layer of a stack, or a linear map inside a layer.
 
     Args:
         layer: The layer.
-        axis: Of its matrices, that counts outputs; None where it is in doubt.
-        path: Of the matrix inside; None: the layer itself.
-        infos: The parameters of that; None: all of the layer's.
+        axis: The axis of its matrices that is the output axis; None if unknown.
+        path: Path of the linear map; None for the layer itself.
+        infos: Parameters of the linear map; None for all of the layer's.
 
     Raises:
-        NotPlainError: It computes anything else, or the shapes do not fit each other.
+        NotPlainError: It may compute anything else, or shapes are inconsistent.
     """
     adapter = ADAPTERS.get(layer.kind)
-    lone, names = path is not None or is_single_matrix(layer), adapter.stack.split() if adapter else []
+    is_single, names = path is not None or is_single_matrix(layer), adapter.stack.split() if adapter else []
     path, infos = module_path(layer) if path is None else path, layer.parameters if infos is None else infos
     matrices = tuple(
         info
         for info in infos
-        if info.role == FEATURE and (lone or info.name.removeprefix(f"{path}.").partition(".")[0] in names)
+        if info.role == FEATURE and (is_single or info.name.removeprefix(f"{path}.").partition(".")[0] in names)
     )
     biases = tuple(info for info in infos if info.role == BIAS and len(info.shape) == 1)
     scores = tuple(info for info in infos if info.role == ATTENTION and len(info.shape) == 3)
     if len(matrices) + len(biases) + len(scores) < len(infos) or not matrices:
-        raise NotPlainError(f"how {layer.name} ({layer.kind}) uses its weights is not known here")
+        raise NotPlainError(f"how {layer.name} ({layer.kind}) uses its weights is not known")
     if axis is None:
-        raise NotPlainError(f"whether rows or columns of {matrices[0].name} count outputs is not known")
+        raise NotPlainError(f"whether rows or columns of {matrices[0].name} are outputs is not known")
     found = StackLayer(path, layer, matrices, biases, scores, axis)
     if any(len(info.shape) != 2 for info in matrices) or not _is_consistent(found):
         raise NotPlainError(f"the shapes of the parameters of {layer.name} do not fit each other")
@@ -126,7 +130,7 @@ def stack_layer(
 
 
 def _is_consistent(one: StackLayer) -> bool:
-    """True where all rows, entries and columns count the same neurons."""
+    """Whether the numbers of rows, columns and entries fit each other."""
     rows = max(info.shape[one.axis] for info in one.matrices)
     heads = {info.shape[1] for info in one.scores} or {1}
     lengths = {info.shape[one.axis] for info in one.matrices} | {info.shape[0] for info in one.biases}
@@ -136,7 +140,7 @@ def _is_consistent(one: StackLayer) -> bool:
 
 
 def check_widths(before: StackLayer, one: StackLayer) -> None:
-    """Raises `NotPlainError` where a map cannot read all of the one before it."""
+    """Raise `NotPlainError` if the inputs of a layer are not the outputs of the one before."""
     if one.inputs not in before.widths:
-        has = f"{next(iter(before.widths))} outputs" if len(before.widths) == 1 else "other widths"
-        raise NotPlainError(f"{one.path} takes {one.inputs} inputs, and {before.path} before it has {has}")
+        outputs = " or ".join(map(str, sorted(before.widths)))
+        raise NotPlainError(f"{one.path} takes {one.inputs} inputs, but {before.path} before it has {outputs} outputs")

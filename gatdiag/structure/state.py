@@ -1,4 +1,4 @@
-"""State that outlives a call of a model: all that a forward pass can leave behind and find again at the next call."""
+"""The state that a forward pass can leave behind for the next one, in modules, classes, closures and globals."""
 
 import random
 import sys
@@ -19,30 +19,29 @@ from torch import Tensor, nn
 _NUMBERS = (NoneType, bool, int, float, complex, str, bytes, Enum, np.generic)
 _LIBRARIES = frozenset({"torch", "torch_geometric", "numpy", "scipy", "gatdiag", *sys.stdlib_module_names})
 _INTERNAL = frozenset(vars(nn.Module()))
-# Larger containers and tensors hold data, not the state of a model.
-_LONGEST, _LARGEST, _MOST = 1000, 2**22, 20_000
+# Larger containers and tensors hold data, not state.
+_MAX_ITEMS, _MAX_ENTRIES, _MAX_OBJECTS = 1000, 2**22, 20_000
 
 
 @contextmanager
 def preserve_state(model: nn.Module) -> Iterator[None]:
-    """Gives back what a model remembers: running statistics, caches, hidden states, counters.
+    """Restore a model's running statistics, caches, hidden states and counters at the end.
 
-    A copy of a model shares its classes, closures and globals with the original, so these are given back, too.
+    So are classes, closures and globals, which a copy of a model shares with the original.
     """
-    memory = ModelState(model)
+    state = ModelState(model)
     try:
         yield
     finally:
-        memory.restore()
+        state.restore()
 
 
 class ModelState:
-    """A snapshot of what modules, their classes, closures, and the globals that these name, hold.
+    """A snapshot of what a model's modules, their classes and closures, and the globals that these use, hold.
 
     Attributes:
-        numbers: Path -> value, of counters, flags, states of generators; what belongs to layers of libraries is not
-            listed.
-        attributes: Path -> where it is kept, of those that are attributes of modules.
+        numbers: Path -> value, of counters, flags and states of random generators, except those of library layers.
+        attributes: Path -> (`vars` of the module, attribute name), of the numbers that are attributes of modules.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -50,32 +49,32 @@ class ModelState:
         self.attributes: dict[str, tuple[dict[str, Any], str]] = {}
         self._undo: list[Callable[[], Any]] = []
         self._seen: dict[int, object] = {}
-        self._homes = {type(module).__module__.partition(".")[0] for module in model.modules()} - _LIBRARIES
+        self._packages = {type(module).__module__.partition(".")[0] for module in model.modules()} - _LIBRARIES
         for name, module in model.named_modules():
             self._visit(name or type(module).__name__, module)
 
     def restore(self) -> None:
-        """Gives everything back as it was."""
+        """Restore everything."""
         for undo in reversed(self._undo):
             undo()
 
     def changed_since(self, before: "ModelState") -> list[str]:
-        """Paths of numbers that are others now."""
+        """Paths of the numbers that differ from those in an earlier snapshot."""
         known = before.numbers
         return [path for path, value in self.numbers.items() if path in known and not _is_same(known[path], value)]
 
     def _visit(self, path: str, value: Any) -> None:
         if isinstance(value, _NUMBERS):
             self.numbers[path] = value
-        elif id(value) not in self._seen and len(self._seen) < _MOST:
+        elif id(value) not in self._seen and len(self._seen) < _MAX_OBJECTS:
             self._seen[id(value)] = value
             self._enter(value, path)
 
     @singledispatchmethod
     def _enter(self, value: Any, path: str) -> None:
-        """Note what an object leads to: of the model's own packages, its attributes and its class."""
-        known = isinstance(value, Namespace | SimpleNamespace) or self._is_at_home(type(value))
-        if known and hasattr(value, "__dict__"):
+        """Visit what an object refers to; of other objects than those below, only if their class is the user's."""
+        is_namespace = isinstance(value, Namespace | SimpleNamespace)
+        if (is_namespace or self._is_of_user(type(value))) and hasattr(value, "__dict__"):
             self._items(vars(value), path, "{}.{}")
             self._visit(type(value).__name__, type(value))
 
@@ -88,7 +87,7 @@ class ModelState:
         for buffer in module._buffers.values():
             if buffer is not None:
                 self._keep_tensor(buffer)
-        if not self._is_at_home(type(module)):
+        if not self._is_of_user(type(module)):
             return
         for name, value in vars(module).items():
             if isinstance(value, _NUMBERS):
@@ -99,7 +98,7 @@ class ModelState:
 
     @_enter.register
     def _(self, tensor: Tensor, path: str) -> None:
-        if tensor.numel() <= _LARGEST and not isinstance(tensor, nn.Parameter):
+        if tensor.numel() <= _MAX_ENTRIES and not isinstance(tensor, nn.Parameter):
             self._keep_tensor(tensor)
 
     @_enter.register(list | tuple | deque | set | dict)
@@ -133,7 +132,7 @@ class ModelState:
     @_enter.register
     def _(self, kind: type, path: str) -> None:
         for base in kind.__mro__:
-            for name, value in list(vars(base).items()) if self._is_at_home(base) else ():
+            for name, value in list(vars(base).items()) if self._is_of_user(base) else ():
                 plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
                 plain = plain.fget if isinstance(plain, property) else plain
                 if isinstance(plain, FunctionType):
@@ -145,12 +144,12 @@ class ModelState:
     @_enter.register
     def _(self, function: FunctionType, path: str) -> None:
         function = getattr(function, "__wrapped__", function)
-        if not self._is_at_home(function):
+        if not self._is_of_user(function):
             return
         self._items(vars(function), path, "{}.{}")
         self._visit(path, function.__defaults__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            with suppress(ValueError):  # not filled yet
+            with suppress(ValueError):  # an empty cell
                 self._undo.append(partial(setattr, cell, "cell_contents", cell.cell_contents))
                 self._visit(f"{path}.{name}", cell.cell_contents)
         names = function.__globals__
@@ -161,7 +160,7 @@ class ModelState:
             self._visit(f"{function.__module__}.{name}", names[name])
 
     def _items(self, value: Any, path: str, form: str) -> None:
-        if len(value) > _LONGEST:
+        if len(value) > _MAX_ITEMS:
             return
         if not isinstance(value, tuple):
             self._keep(value)
@@ -176,9 +175,9 @@ class ModelState:
         if tensor.layout == torch.strided and not tensor.is_inference():
             self._undo.append(partial(_write, tensor, tensor.detach().clone()))
 
-    def _is_at_home(self, thing: Any) -> bool:
-        """True if a class or function belongs to the packages that the model's own classes come from."""
-        return (thing.__module__ or "").partition(".")[0] in self._homes
+    def _is_of_user(self, thing: Any) -> bool:
+        """Whether a class or function is from a package, other than libraries, that classes of the modules are from."""
+        return (thing.__module__ or "").partition(".")[0] in self._packages
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -193,7 +192,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _refill(live: Any, before: Any) -> None:
-    """Put back what a container held, where that is something else now."""
+    """Restore the contents of a container if they have changed."""
     now = [*live.items()] if isinstance(live, dict) else [*live]
     then = [*before.items()] if isinstance(before, dict) else [*before]
     if len(now) != len(then) or any(one is not other for one, other in zip(now, then, strict=True)):
@@ -202,12 +201,12 @@ def _refill(live: Any, before: Any) -> None:
 
 
 def _set(kind: type, name: str, value: object) -> None:
-    if vars(kind).get(name) is not value:  # members of an enumeration refuse to be set
+    if vars(kind).get(name) is not value:  # members of an Enum cannot be set
         setattr(kind, name, value)
 
 
 def _write(tensor: Tensor, value: Tensor) -> None:
-    """Put back what a tensor held; its version stays, so that a backward pass which has saved it can still run."""
+    """Restore a tensor's values without a new version, so that a backward pass that has saved it can still run."""
     if tensor.shape != value.shape:
         tensor.data = value
     elif not torch.equal(tensor, value):

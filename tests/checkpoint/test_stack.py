@@ -201,8 +201,8 @@ def tied():
             named(fc_a=nn.Linear(5, 4), fc_b=nn.Linear(4, 4), fc_c=nn.Linear(4, 2)),
             "fc_c takes 4 inputs: it may read outputs of fc_a",
         ),
-        (named(a=nn.Linear(5, 4), mu=nn.Linear(4, 2), logstd=nn.Linear(4, 2)), "logstd takes 4 inputs, and mu before"),
-        (named(a=nn.Linear(5, 4), b=nn.Linear(3, 4), c=nn.Linear(4, 2)), "b takes 3 inputs, and a before it has 4"),
+        (named(a=nn.Linear(5, 4), mu=nn.Linear(4, 2), logstd=nn.Linear(4, 2)), "logstd takes 4 inputs, but mu before"),
+        (named(a=nn.Linear(5, 4), b=nn.Linear(3, 4), c=nn.Linear(4, 2)), "b takes 3 inputs, but a before it has 4"),
         (named(convs=stack(5, 4, 4), lin=nn.Linear(8, 2)), "lin takes 8 inputs"),
         (
             named(a=nn.Linear(5, 4), b=nn.Linear(4, 3), c=nn.Linear(3, 2)),
@@ -312,7 +312,7 @@ def test_the_way_round_of_square_matrices_is_that_of_their_series(make, pattern)
 def test_square_matrices_of_which_nothing_tells_the_way_round_have_no_law(pattern):
     model = Stack(pattern, *stack(8, 8, 8, make=nn.Linear))
     assert not fed(model)
-    assert "count outputs is not known" in shown(model.state_dict())[1][0].reason
+    assert "are outputs is not known" in shown(model.state_dict())[1][0].reason
     assert len(fed(Stack("lin#", *stack(8, 8, 8, make=nn.Linear)))) == 1
 
 

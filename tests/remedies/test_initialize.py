@@ -335,7 +335,7 @@ def tied():
             lambda: Stack([GATConv(5, 4), GATConv(6, 3)]),
             "balanced_xavier",
             (),
-            r"takes 6 inputs, and convs.0 before it has 4",
+            r"takes 6 inputs, but convs.0 before it has 4",
         ),
         (lambda: Stack([SAGEConv(5, 4), SAGEConv(4, 3)]), "balanced_xavier", (), r"convs.0 is a SAGEConv.*inputs"),
         (lambda: Stack([GATConv(5, 4, edge_dim=2), GATConv(4, 3)]), "balanced_xavier", (), r"without edge features"),

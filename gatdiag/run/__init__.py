@@ -1,84 +1,83 @@
-"""The store: a run on disk, its format, writing and reading it. No torch is needed for any of it.
+"""Runs on disk: their format, writing and reading. None of it needs torch.
 
     run = gatdiag.load("runs/gat10")        finished, killed, or still being recorded
     run.steps, run.layers, run.parameters, run.neurons          pandas DataFrames
-    run.laws                                                    what each law is made of, and c of any weights
+    run.laws                                                    the terms of each law, and c of any weights
 
-A run is a folder. Its format is a public interface, and this is its description (schema 2):
+A run is a folder. Its format is a public interface, described here (schema 2):
 
     meta.json                   what was recorded, of which model, how, and how it ended
-    steps.parquet               the four tables once the run is sealed; pandas, Polars and DuckDB read them as they are
+    steps.parquet               the four tables once the run is sealed; pandas, Polars and DuckDB can read them
     layers.parquet
     parameters.parquet
     neurons.parquet
-    initial.safetensors         the parameters by name at the start, right after the best step, and at the end
+    initial.safetensors         the parameters by name at the start, after the best step, and at the end
     best.safetensors
     final.safetensors
-    steps.jsonl                 while it is recorded: the table `steps`, one JSON object a line
+    steps.jsonl                 while it is recorded: the table `steps`, one JSON object per line
     TABLE.arrows                while it is recorded: each other table, an Arrow IPC stream
     .lock                       locked (by `filelock`) by the process that is recording; empty
 
-Other names a run folder may hold for a moment or after an accident: .NAME.XXXXXXXX.part (not complete yet, of no use
-after a kill) and NAME.damaged (a file that could not be read whole when the run was sealed or resumed).
+A run folder may also hold .NAME.XXXXXXXX.part (being written, or of no use after a kill) and NAME.damaged (a file that
+could not be read completely when the run was sealed or resumed).
 
-Meta data
----------
-meta.json is one JSON object in UTF-8, replaced as a whole, without NaN or infinity (null stands for them).
+Metadata
+--------
+meta.json is one JSON object in UTF-8 that is replaced atomically. It has null for NaN and infinity.
 
     schema              2. Readers refuse any other number; keys may be added without changing it
-    sealed              true: the tables are the Parquet files; false: the streams. Files of the other kind do not count
+    sealed              true: the tables are the Parquet files; false: the streams. Files of the other kind are ignored
     status              "recording" (also if the process was killed), "finished", "failed" (by an exception) or
                         "interrupted" (by Ctrl-C; or sealed after a kill)
     error               null, or type and message of the exception on one line
     created, ended      ISO 8601 in UTC, or null
-    name                what the run is called
+    name                name of the run
     model               class of the model
     device, dtype       of its parameters
     structure           {"order": "execution" or "module", "layers": [...]}, the recorded layers; each
                         {"index" (from 1), "name", "kind", "executed", "parameters": [...]}, each parameter
                         {"name", "names", "role", "shape", "trainable", "module"}
     laws                {"found": [{"name", "kind", "layer", "neuron", "count", "exact", "residual", "terms"}],
-                        "excluded": [{"what", "reason"}], "error"}; each of `found` stands for `count` laws in a row,
-                        as `gatdiag.run.laws` describes
+                        "excluded": [{"what", "reason"}], "error"}; each entry of `found` stands for `count`
+                        consecutive laws, as `gatdiag.run.laws` describes
     quantities          [{"name", "table", "label", "unit", "equation" (LaTeX), "paper", "high", "low"}] of the columns
-    cadence             {"every", "budget", "metrics", "groups"}: which steps were sampled, and what at which of them
-    optimizers          [{"class", "groups": [{"lr", ..., "parameters": [names]}], "from_step"}], in the order in which
-                        they made their first step; those of one step that differ in their parameters alone are one
+    cadence             {"every", "budget", "metrics", "groups"}: which steps were recorded, and what at which of them
+    optimizers          [{"class", "groups": [{"lr", ..., "parameters": [names]}], "from_step"}], in the order of their
+                        first steps; those of the same step that differ in their parameters only are one entry
     versions            of gatdiag, python, torch, torch_geometric, numpy, and the platform
     first_non_finite    null, or {"step", "layer", "where", "parameter", "kind"} of the first NaN or infinity
     best                null, or {"name", "mode", "value", "step"} of best.safetensors
-    signals             null, missing, or what was seen once or a few times: {"inputs": [{"name", "rows", "columns",
-                        "non_finite", ...}], "output": {"criterion", "labels", ...}, "zero_inputs", "unreached",
-                        "after_sigmoid", "foreign_leaves"}, each where it was seen
+    signals             null, missing, or what was observed once or a few times: {"inputs": [{"name", "rows",
+                        "columns", "non_finite", ...}], "output": {"criterion", "labels", ...}, "zero_inputs",
+                        "unreached", "after_sigmoid", "foreign_leaves"}, of which any may be missing
     notes               [text]: what could not be recorded, and why
-    resumed_at          [step]: where it was resumed
+    resumed_at          [step]: the steps at which it was resumed
 
 Streams and Parquet files
 -------------------------
-The columns are the same in both, and names are dictionary columns, so that each row says what it is about. A stream is
-only ever appended to, a batch with the rows of some steps (or a line a step) at a time; one that a kill cut off at its
-end is ignored. In `steps.jsonl` null is left out, and NaN, Infinity and -Infinity are written so.
+Both have the same columns; names are dictionary columns, so that each row is complete in itself. A stream is only
+appended to: one batch with the rows of some steps (in `steps.jsonl` one line per step) at a time. Readers ignore an
+incomplete last one, as a kill leaves it. `steps.jsonl` omits null, and holds NaN, Infinity and -Infinity as such.
 
-To seal a run is to write each table to Parquet, then `sealed` into meta.json, and then to delete the streams. To resume
-one is the same backwards: the rows before the step at which it goes on are written into new streams. Since meta.json is
-replaced as a whole, a kill at any instant of either neither loses nor doubles a row.
+To seal a run, each table is written to Parquet, `sealed` is set in meta.json, and the streams are deleted. To resume
+it, the rows before the step at which it continues are written to new streams, `sealed` is reset in meta.json, and the
+Parquet files are deleted. meta.json is replaced atomically, so a kill at any instant neither loses nor duplicates rows.
 
 Tables
 ------
 Measured values are float64: null where nothing was measured, NaN where the result is undefined. (pandas shows both as
-NaN; `Run.arrow` and the Parquet files keep them apart.) A row of step t, counted from 0, belongs to the parameters
-before the t-th optimizer step and to the gradients that step used. Changes are against the initial weights, relative to
-the present weight, of which only those of at least 1e-4 in size count; for attention vectors, what counts as changed is
-absolute, and all entries count. X is the output of a layer, one row a node, W a parameter, L the loss; units in
-brackets say which of them a value scales like.
+NaN; `Run.arrow` and the Parquet files distinguish them.) A row of step t, counted from 0, is about the parameters
+before optimizer step t and the gradients that this step used. Changes are those since the initial weights, relative to
+the current weights, of weights of at least 1e-4; for attention vectors, absolute changes of all entries. X is the
+output of a layer with one row per node, W a parameter, L the loss; a value scales with the unit in brackets.
 
 """
 
 from gatdiag.run.laws import RecordedLaws
 from gatdiag.run.reader import Run, export, load
-from gatdiag.run.tables import SCHEMA_VERSION, describe
+from gatdiag.run.tables import SCHEMA_VERSION, describe_tables
 from gatdiag.run.writer import Store, seal
 
 __all__ = ["SCHEMA_VERSION", "RecordedLaws", "Run", "Store", "export", "load", "seal"]
 
-__doc__ = f"{__doc__ or ''}{describe()}"  # the columns stand in gatdiag.quantities alone
+__doc__ = f"{__doc__ or ''}{describe_tables()}"  # the columns are defined in gatdiag.quantities

@@ -1,4 +1,4 @@
-"""The files of a run folder: which they are, replacing one whole, and who may write there."""
+"""The files of a run folder: their paths, atomic writes, and the lock of the process that writes."""
 
 import contextlib
 import errno
@@ -26,55 +26,57 @@ _OWN = {
     *(f"{name}.safetensors" for name in SNAPSHOTS),
 }
 _PART = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part")
-_PATIENCE = 0.2  # seconds; someone who asks whether a run is live holds its lock for an instant
+_LOCK_TIMEOUT = 0.2  # seconds; `is_locked` holds the lock for an instant
 
 
-def sealed(folder: Path, table: str) -> Path:
-    """The Parquet file of a table."""
+def parquet_path(folder: Path, table: str) -> Path:
+    """The file of a table once the run is sealed."""
     return folder / f"{table}.parquet"
 
 
-def stream(folder: Path, table: str) -> Path:
-    """The file that a table is in while it is recorded."""
+def stream_path(folder: Path, table: str) -> Path:
+    """The file of a table while it is recorded."""
     return folder / _STREAMS[table]
 
 
-def snapshot(folder: Path, name: str) -> Path:
-    """Where a snapshot of the parameters is."""
+def snapshot_path(folder: Path, name: str) -> Path:
+    """The file of a snapshot of the parameters."""
     if name not in SNAPSHOTS:
-        raise InputError(f"A snapshot is one of {', '.join(SNAPSHOTS)}, got {name!a}")
+        raise InputError(f"Expected the name of a snapshot ({', '.join(SNAPSHOTS)}), got {name!a}")
     return folder / f"{name}.safetensors"
 
 
-def unfinished(folder: Path) -> list[Path]:
-    """Files of a run that a killed process had not written whole. To be asked under the run's lock."""
-    return [path for path in folder.iterdir() if _is_unfinished(path.name)]
+def partial_files(folder: Path) -> list[Path]:
+    """Incomplete files that a killed process has left. Only to be called by the process that holds the lock."""
+    return [path for path in folder.iterdir() if _is_partial(path.name)]
 
 
-def _is_unfinished(name: str) -> bool:
+def _is_partial(name: str) -> bool:
     part = _PART.fullmatch(name)
     return part is not None and part[1] in _OWN
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Refuses a folder in which no run can begin: it may be missing, empty, or hold a run that may be deleted."""
+    """Raise `InputError` unless the folder is missing or empty, or holds a run that may be overwritten."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder for the run, but {folder} is a file")
-    there = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    others = [name for name in there if name != LOCK and not _is_unfinished(name)]
-    if META in there and not overwrite:
+    names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    others = [name for name in names if name != LOCK and not _is_partial(name)]
+    if META in names and not overwrite:
         raise InputError(
-            f"{folder} already holds a run. Say overwrite=True to delete it, resume=True to continue it, or give "
+            f"{folder} already holds a run. Pass overwrite=True to delete it, resume=True to continue it, or choose "
             "another folder."
         )
-    if META in there and not _is_a_run(folder):
-        raise InputError(f"{folder / META} is not that of a run, so nothing is overwritten; give another folder")
-    if META not in there and others:
-        raise InputError(f"{folder} is not empty (it holds {others[0]!a}) and holds no run; give a new or empty folder")
+    if META in names and not _is_run(folder):
+        raise InputError(f"{folder / META} is not that of a run, so nothing is overwritten; choose another folder")
+    if META not in names and others:
+        raise InputError(
+            f"Expected a new or empty folder or a run, but {folder} holds other files ({others[0]!a}, ...)"
+        )
 
 
-def _is_a_run(folder: Path) -> bool:
-    """True if gatdiag wrote the meta.json of a folder, in whatever schema."""
+def _is_run(folder: Path) -> bool:
+    """Whether gatdiag wrote the meta.json of a folder, in any schema."""
     try:
         meta = json.loads((folder / META).read_bytes().decode())
     except (OSError, ValueError, RecursionError):
@@ -83,43 +85,43 @@ def _is_a_run(folder: Path) -> bool:
 
 
 def delete_run(folder: Path) -> None:
-    """Deletes the files of a run and no others; meta.json, which is to be replaced, and the lock stay."""
-    own = (folder / f"{name}{ending}" for name in _OWN - {META} for ending in ("", ".damaged"))
-    for path in (*unfinished(folder), *own):
+    """Delete the files of a run and no others. meta.json, which will be replaced, and the lock are kept."""
+    own = (folder / f"{name}{suffix}" for name in _OWN - {META} for suffix in ("", ".damaged"))
+    for path in (*partial_files(folder), *own):
         path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """A path to write to; what is written there takes the place of `path` at the end, all of it or nothing.
+    """A temporary path to write to, which replaces `path` at the end. After an exception `path` is unchanged.
 
     Args:
         path: The file to replace.
-        durable: Wait until it is on the disk, so that it also outlives a power cut.
+        durable: Flush it to the disk, so that it survives a power cut.
 
     Raises:
-        OSError: There is something else than a file, such as a device, whose place a file would take.
+        OSError: `path` exists and is no regular file, or the file cannot be written.
     """
     if path.exists() and not path.is_file():
-        raise FileExistsError(errno.EEXIST, "it is there already, and no regular file", str(path))
+        raise FileExistsError(errno.EEXIST, "exists and is no regular file", str(path))
     part = path.with_name(f".{path.name[:60]}.{secrets.token_hex(4)}.part")
-    part.touch(exist_ok=False)  # what stands under any name is the user's
+    part.touch(exist_ok=False)  # an existing file is the user's
     try:
         yield part
         if durable:
-            _synchronize(part)
+            _fsync(part)
         part.replace(path)
         if durable:
-            _synchronize(path.parent)
+            _fsync(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
 
 
-def _synchronize(path: Path) -> None:
+def _fsync(path: Path) -> None:
     if path.is_dir() and os.name == "nt":
-        return  # Windows opens no folders
+        return  # Windows cannot open folders
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
@@ -127,16 +129,19 @@ def _synchronize(path: Path) -> None:
         os.close(descriptor)
 
 
-def lock(folder: Path, patience: float = _PATIENCE) -> "BaseFileLock":
-    """The right to write to a run folder, until it is released or the process ends, however; InputError: it is taken.
+def acquire_lock(folder: Path, timeout: float = _LOCK_TIMEOUT) -> "BaseFileLock":
+    """Acquire the lock of a run folder's only writer. It is held until it is released or the process ends.
 
-    Where the file system has no locks nothing is locked, and it is left to the user to write from one process only.
+    On a file system without locks nothing is locked, and the user has to write from one process only.
+
+    Raises:
+        InputError: The lock is held elsewhere.
     """
-    from filelock import FileLock, Timeout  # slow to load, and reading a run that has ended does not need it
+    from filelock import FileLock, Timeout  # slow to import, and not needed to read a run that has ended
 
-    taken = FileLock(folder / LOCK, thread_local=False)
+    lock = FileLock(folder / LOCK, thread_local=False)
     try:
-        taken.acquire(timeout=patience)
+        lock.acquire(timeout=timeout)
     except Timeout:
         raise InputError(
             f"{folder} is being recorded by another process, or elsewhere in this one, and a run has one writer. "
@@ -144,14 +149,14 @@ def lock(folder: Path, patience: float = _PATIENCE) -> "BaseFileLock":
         ) from None
     except (OSError, NotImplementedError):
         pass
-    return taken
+    return lock
 
 
 def is_locked(folder: Path) -> bool:
-    """True if a live process is writing to the folder."""
+    """Whether a live process is writing to the folder."""
     if (folder / LOCK).exists():
         try:
-            lock(folder, patience=0).release()
+            acquire_lock(folder, timeout=0).release()
         except InputError:
             return True
     return False

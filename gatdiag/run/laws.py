@@ -1,17 +1,17 @@
-"""The laws in meta.json: written in a few lines a layer, read one by one, and their c from weights.
+"""The laws in meta.json: a compact form, read one by one, and c of each from weights.
 
-The laws of a layer differ in an index alone. So an entry of `laws.found` stands for `count` laws, of which each has all
-its positions further by one step than the one before:
+The laws of a layer differ in an index only. So an entry of `laws.found` stands for `count` laws, and the positions in
+each term increase by a constant from one law to the next:
 
     {"name": "layer 1 (convs.0), neuron {neuron}", "kind": "neuron", "layer": "convs.0", "neuron": 0, "count": 64,
      "exact": true, "residual": [1.2e-16, ...], "terms": [
         {"exponent": "1", "parameter": "convs.0.lin.weight", "shape": [64, 1433], "axes": [0], "at": [0], "each": 1},
         {"exponent": "-1", "parameter": "convs.1.lin.weight", "shape": [64, 64], "axes": [1], "at": [0], "each": 1}]}
 
-Law j of an entry, counted from 0, has the neuron `neuron` + j (null: none), which stands in its name in place of
-{neuron}, and residual j (null: none was measured). It is the sum over its terms of exponent times squared entries of
-the parameter: those at the positions `at` + j `each` along `axes`, counted row by row over the lengths of these axes,
-with all that is on the other axes. Missing keys: `count` is 1, `exact` true, `kind` "neuron", `residual` null.
+Law j of an entry, counted from 0, has the neuron `neuron` + j (null: none), which replaces {neuron} in its name, and
+residual j (null: none was measured). Its c is the sum over its terms of the exponent times the squared entries of the
+parameter at the positions `at` + j `each`: flat indices, in row-major order, over the lengths of `axes`, with all
+entries of the other axes. Defaults of missing keys: `count` 1, `exact` true, `kind` "neuron", `residual` null.
 """
 
 from bisect import bisect_right
@@ -35,15 +35,15 @@ Entry: TypeAlias = Mapping[str, Any]
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-MOST_LAWS = 2**24
+MAX_LAWS = 2**24
 _NEURON = "{neuron}"
-_MISSING = {"name": "", "kind": "neuron", "count": 1, "exact": True, "residual": None, "terms": None}
+_DEFAULTS = {"name": "", "kind": "neuron", "count": 1, "exact": True, "residual": None, "terms": None}
 _SAME = ("name", "kind", "layer", "exact")
 _SAME_IN_TERMS = ("exponent", "parameter", "shape", "axes")
 
 
 def pack(laws: Iterable[Law]) -> list[dict[str, Any]]:
-    """The entries that stand for these laws, in their order.
+    """Pack laws into entries of `laws.found`, in the same order.
 
     Example:
         >>> laws = [Law(f"layer 1 (0), neuron {n}", "scale", "0", n, (), True, nan) for n in range(3)]
@@ -53,7 +53,7 @@ def pack(laws: Iterable[Law]) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     for law in laws:
         entry = _entry(law)
-        if not entries or not _is_extended(entries[-1], entry):
+        if not entries or not _try_extend(entries[-1], entry):
             entries.append(entry)
     for entry in entries:
         if set(entry["residual"]) == {None}:
@@ -91,34 +91,34 @@ def _positions(term: Term) -> list[int]:
     return [sum(at * stride for at, stride in zip(index, strides, strict=True)) for index in term.indices]
 
 
-def _is_extended(entry: dict[str, Any], law: dict[str, Any]) -> bool:
-    """Adds a law to an entry, if it is the next one of its kind there."""
+def _try_extend(entry: dict[str, Any], law: dict[str, Any]) -> bool:
+    """Add a law to an entry if it continues it; returns whether it did."""
     count, terms = entry["count"], law["terms"]
     neuron = None if entry["neuron"] is None else entry["neuron"] + count
     if law["neuron"] != neuron or any(entry[key] != law[key] for key in _SAME) or len(terms) != len(entry["terms"]):
         return False
-    steps = [_step(first, term, count) for first, term in zip(entry["terms"], terms, strict=True)]
-    if None in steps or (count > 1 and steps != [term["each"] for term in entry["terms"]]):
+    strides = [_stride(first, term, count) for first, term in zip(entry["terms"], terms, strict=True)]
+    if None in strides or (count > 1 and strides != [term["each"] for term in entry["terms"]]):
         return False
-    for term, step in zip(entry["terms"], steps, strict=True):
-        term["each"] = step
+    for term, stride in zip(entry["terms"], strides, strict=True):
+        term["each"] = stride
     entry["count"] += 1
     entry["residual"] += law["residual"]
     return True
 
 
-def _step(first: Entry, term: Entry, count: int) -> int | None:
-    """By how much the positions of a term move with each of so many laws; None if not all by the same."""
+def _stride(first: Entry, term: Entry, count: int) -> int | None:
+    """By how much the positions of a term increase per law, `count` laws after the first; None if not uniformly."""
     if any(first[key] != term[key] for key in _SAME_IN_TERMS) or len(first["at"]) != len(term["at"]):
         return None
-    moves = {now - start for start, now in zip(first["at"], term["at"], strict=True)}
-    move = moves.pop() if moves else 0
-    return None if moves or move % count else move // count
+    increases = {now - start for start, now in zip(first["at"], term["at"], strict=True)}
+    increase = increases.pop() if increases else 0
+    return None if increases or increase % count else increase // count
 
 
 @dataclass(frozen=True, eq=False)
 class _Terms:
-    """The terms of all laws of an entry that stand at one place in them."""
+    """Corresponding terms of all laws of an entry."""
 
     parameter: str
     shape: tuple[int, ...]
@@ -133,37 +133,35 @@ class _Terms:
         size = prod(shape[axis] for axis in axes)
         at, each = np.array(term["at"]), int(term["each"])
         ends = at.min(), at.max(), at.min() + (count - 1) * each, at.max() + (count - 1) * each
-        if at.ndim != 1 or at.dtype.kind != "i" or min(ends) < 0 or max(ends) >= size or at.size * count > MOST_LAWS:
-            raise ValueError(f"positions beyond the {size} there are, or too many")
+        if at.ndim != 1 or at.dtype.kind != "i" or min(ends) < 0 or max(ends) >= size or at.size * count > MAX_LAWS:
+            raise ValueError(f"positions are not in [0, {size}), or too many")
         return cls(str(term["parameter"]), shape, axes, Fraction(term["exponent"]), at, each)
 
     def term(self, number: int) -> Term:
-        """Of the law with this number in its entry."""
+        """The term of the law with this number in its entry."""
         lengths = tuple(self.shape[axis] for axis in self.axes)
         positions = self.at + number * self.each
         rows = np.stack(np.unravel_index(positions, lengths), 1).tolist() if lengths else [[]] * len(positions)
         return Term(self.parameter, self.shape, self.axes, tuple(map(tuple, rows)), self.exponent)
 
     def squares(self, weight: np.ndarray[Any, Any]) -> Floats:
-        """Squared entries of the parameter, summed over all axes but these."""
+        """Squared entries of the parameter, summed over all other axes."""
         if weight.shape != self.shape:
-            raise InputError(f"The laws are of {self.parameter} of shape {self.shape}, got weights of {weight.shape}")
+            raise InputError(f"Expected weights of shape {self.shape} for {self.parameter}, got {weight.shape}")
         others = tuple(axis for axis in range(weight.ndim) if axis not in self.axes)
         squares: Floats = np.square(weight, dtype=np.float64).sum(others).reshape(-1)
         return squares
 
 
 class RecordedLaws(Sequence[Law]):
-    """The laws of a recorded run, in the order of the positions in the column `law` of its table `neurons`.
-
-    A sequence of `gatdiag.law.Law`, each with its name, layer, kind and terms, made when it is asked for.
+    """The laws of a recorded run: a sequence of `gatdiag.law.Law`, indexed by the column `law` of the table `neurons`.
 
     Args:
-        entries: Of `laws.found` in meta.json.
-        where: What they are called in an error.
+        entries: The entries of `laws.found` in meta.json.
+        where: Where they are from, for error messages.
 
     Attributes:
-        entries: The same.
+        entries: The entries.
 
     Raises:
         InputError: An entry is damaged.
@@ -171,22 +169,22 @@ class RecordedLaws(Sequence[Law]):
 
     def __init__(self, entries: Sequence[Entry], where: str) -> None:
         self.entries = entries
-        self._entries = [{**_MISSING, **entry} for entry in entries]
+        self._entries = [{**_DEFAULTS, **entry} for entry in entries]
         self._ends = list(accumulate(entry["count"] for entry in self._entries))
         self._terms: list[tuple[_Terms, ...]] = []
         for number, entry in enumerate(self._entries):
             try:
                 self._terms.append(tuple(_Terms.read(term, entry["count"]) for term in entry["terms"] or ()))
-                _facts(entry, entry["count"] - 1)
+                _law_fields(entry, entry["count"] - 1)
             except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
                 raise InputError(f'{where}: the terms in "laws.found.{number}" cannot be read ({error})') from error
 
     def __len__(self) -> int:
-        """How many laws there are."""
+        """The number of laws."""
         return self._ends[-1] if self._ends else 0
 
     def __repr__(self) -> str:
-        """How many, of how many layers."""
+        """For example ``RecordedLaws(576 laws in 9 layers)``."""
         return f"RecordedLaws({len(self)} laws in {len({entry['layer'] for entry in self.entries})} layers)"
 
     @overload
@@ -203,25 +201,25 @@ class RecordedLaws(Sequence[Law]):
         at = bisect_right(self._ends, position)
         number = position - self._ends[at] + self._entries[at]["count"]
         terms = tuple(terms.term(number) for terms in self._terms[at])
-        return Law(**_facts(self._entries[at], number), terms=terms)
+        return Law(**_law_fields(self._entries[at], number), terms=terms)
 
     @cached_property
     def table(self) -> "pd.DataFrame":
-        """All but the terms: name, kind, layer, neuron, exact and residual, one row a law."""
+        """The laws without their terms: name, kind, layer, neuron, exact and residual, one row per law."""
         import pandas as pd
 
-        rows = [_facts(entry, number) for entry in self._entries for number in range(entry["count"])]
+        rows = [_law_fields(entry, number) for entry in self._entries for number in range(entry["count"])]
         table = pd.DataFrame(rows, columns=["name", "kind", "layer", "neuron", "exact", "residual"])
         return table.astype({"neuron": "Int32", "exact": "bool", "residual": "float64"})
 
     def c(self, weights: Mapping[str, np.ndarray[Any, Any]]) -> Floats:
-        """c = sum_k e_k ||w_k||^2 of every law, as it was recorded for these weights.
+        """c = sum_k e_k ||w_k||^2 of every law, computed from weights.
 
         Args:
-            weights: Name -> values, as `run.snapshot("final")` gives them.
+            weights: Name -> values, such as `run.snapshot("final")`.
 
         Returns:
-            One value a law; NaN where a parameter is not among the weights, as where its layer was not recorded.
+            (laws,). NaN where a parameter is missing in `weights`, as those of layers that were not recorded.
 
         Raises:
             InputError: A parameter has another shape.
@@ -238,14 +236,14 @@ class RecordedLaws(Sequence[Law]):
                 if key not in squares:
                     squares[key] = term.squares(weights[term.parameter])
                 positions = term.at + term.each * np.arange(len(values))[:, None]
-                with np.errstate(invalid="ignore"):  # of infinite weights, whose c is NaN
+                with np.errstate(invalid="ignore"):  # c of infinite weights is NaN
                     values += float(term.exponent) * squares[key][positions].sum(1)
             found.append(values)
         return np.concatenate(found)
 
 
-def _facts(entry: Entry, number: int) -> dict[str, Any]:
-    """All but the terms of the law with this number in its entry."""
+def _law_fields(entry: Entry, number: int) -> dict[str, Any]:
+    """The fields, except the terms, of the law with this number in its entry."""
     neuron = None if entry["neuron"] is None else int(entry["neuron"]) + number
     residual = None if entry["residual"] is None else entry["residual"][number]
     return {

@@ -1,4 +1,4 @@
-"""The contents of meta.json: their shape, checked on the way in and on the way out, and the file itself."""
+"""meta.json: its contents, which are validated when they are written and read, and the file."""
 
 import datetime
 import json
@@ -11,20 +11,20 @@ from typing import Any, TypeAlias
 from gatdiag.errors import InputError
 from gatdiag.names import quote
 from gatdiag.run.files import META, atomic_write
-from gatdiag.run.laws import MOST_LAWS
+from gatdiag.run.laws import MAX_LAWS
 from gatdiag.run.tables import SCHEMA_VERSION, is_valid_unicode
 
 Meta: TypeAlias = dict[str, Any]
 
 MAX_STEP = 2**63 - 1
-_LARGEST_NEURON = 2**31 - 1
-_LARGEST_FILE = 2**28
+_MAX_NEURON = 2**31 - 1
+_MAX_BYTES = 2**28
 _STEP = range(MAX_STEP + 1)
 _TEXT, _NUMBER = (str, None), (float, None)
 
-# The shape of meta.json, on which all readers rely. A shape is: a type; None for null; a range of whole numbers; a text
-# for itself; (shape, ...) for one of several; [shape] for a list; {key: shape} for an object that has at least these
-# keys, but for those with a question mark; "*" stands for any key.
+# The shape of meta.json, on which all readers rely. A shape is: a type; None for null; a range of integers; a text for
+# itself; (shape, ...) for one of several; [shape] for a list; {key: shape} for an object with at least these keys, of
+# which those with a question mark are optional and "*" is any key.
 _SIGNALS: dict[str, Any] = {
     "inputs?": [
         {
@@ -74,8 +74,8 @@ _SHAPE: dict[str, Any] = {
                 "name?": str,
                 "kind?": str,
                 "layer": _TEXT,
-                "neuron": (range(_LARGEST_NEURON + 1), None),
-                "count?": range(1, MOST_LAWS + 1),
+                "neuron": (range(_MAX_NEURON + 1), None),
+                "count?": range(1, MAX_LAWS + 1),
                 "residual?": ([_NUMBER], None),
                 "terms?": ([dict], None),
             }
@@ -99,20 +99,20 @@ _SHAPE: dict[str, Any] = {
     "resumed_at": [_STEP],
     "signals?": (_SIGNALS, None),
 }
-_WORDS = {
-    str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object", list: "a list",
+_TYPE_NAMES = {
+    str: "text", int: "an integer", float: "a number", bool: "true or false", dict: "an object", list: "a list",
 }  # fmt: skip
 
 
 def now() -> str:
-    """This moment, as meta.json writes it."""
+    """The current time in the format of meta.json."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def new(folder: Path, meta: Mapping[str, Any]) -> Meta:
-    """The metadata of a run that begins: what was given, and the rest as it is at the start."""
-    nothing = dict.fromkeys(("error", "ended", "model", "device", "dtype", "first_non_finite", "best"))
-    beginning: Meta = {
+    """The metadata of a new run: the given keys, and defaults for all others."""
+    defaults: Meta = {
+        **dict.fromkeys(("error", "ended", "model", "device", "dtype", "first_non_finite", "best")),
         "schema": SCHEMA_VERSION,
         "sealed": False,
         "status": "recording",
@@ -127,16 +127,16 @@ def new(folder: Path, meta: Mapping[str, Any]) -> Meta:
         "notes": [],
         "resumed_at": [],
     }
-    contents: Meta = to_json({**nothing, **beginning, **meta})
+    contents: Meta = to_json({**defaults, **meta})
     check(contents, "the metadata of the run")
     return contents
 
 
 def to_json(value: Any) -> Any:
-    """The value as strict JSON has it: no NaN or infinity (null), no tuples, no numpy numbers.
+    """Convert a value to what strict JSON can hold: tuples become lists, NaN and infinity null, NumPy numbers plain.
 
     Raises:
-        InputError: Something in it has no place in JSON.
+        InputError: It contains something that JSON cannot hold.
 
     Example:
         >>> to_json({"residual": float("nan"), "shape": (64, 1433)})
@@ -148,32 +148,32 @@ def to_json(value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): to_json(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple):
         return [to_json(inner) for inner in value]
     if hasattr(value, "tolist"):
         return to_json(value.tolist())
-    raise InputError(f"Metadata may hold text, numbers, lists and mappings of them, got {type(value).__name__}")
+    raise InputError(f"Expected text, numbers, lists and mappings of them in metadata, got {type(value).__name__}")
 
 
 def read(folder: Path) -> Meta:
-    """The checked metadata of a run folder."""
+    """Read and validate the metadata of a run folder."""
     path = folder / META
     if not folder.exists():
         raise InputError(f"Expected the folder of a run, but {folder} does not exist")
     if not folder.is_dir():
-        raise InputError(f"Expected the folder of a run, but {folder} is a file; give the folder that holds {META}")
+        raise InputError(f"Expected the folder of a run, but {folder} is a file; pass the folder that holds {META}")
     if not path.is_file():
         inside = [str(path.parent) for path in sorted(folder.glob(f"*/{META}"))][:8]
-        hint = f"Did you mean a folder inside it: {' '.join(inside)}?" if inside else "Give one of gatdiag.watch."
+        hint = f"Did you mean a folder inside it: {' '.join(inside)}?" if inside else "Pass one that gatdiag recorded."
         raise InputError(f"{folder} is not the folder of a run: it has no {META}. {hint}")
-    if path.stat().st_size > _LARGEST_FILE:
-        raise InputError(f"{path} is larger than {_LARGEST_FILE} bytes, which no run's {META} is")
+    if path.stat().st_size > _MAX_BYTES:
+        raise InputError(f"{path} is damaged: it is larger than {_MAX_BYTES} bytes")
     try:
         meta = json.loads(path.read_bytes().decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path} is damaged: it is no JSON that can be read ({str(error) or type(error).__name__}). The tables "
-            "beside it cannot be understood without it; restore it from a copy."
+            f"{path} is damaged: it is not valid JSON ({str(error) or type(error).__name__}). The tables beside it "
+            "cannot be read without it; restore it from a copy."
         ) from error
     check(meta, str(path))
     return dict(meta)
@@ -184,19 +184,27 @@ def _refuse_constant(text: str) -> None:
 
 
 def write(folder: Path, meta: Meta, *, durable: bool = False) -> None:
-    """Replaces meta.json."""
+    """Replace meta.json."""
     lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in meta.items())
     with atomic_write(folder / META, durable=durable) as path:
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def check(meta: Any, where: str) -> None:
-    """Validates the shape of metadata, on which all readers rely."""
+    """Validate metadata.
+
+    Args:
+        meta: The contents of meta.json.
+        where: Where they are from, for error messages.
+
+    Raises:
+        InputError: They are not valid.
+    """
     if not isinstance(meta, dict) or not isinstance(meta.get("schema"), int) or isinstance(meta["schema"], bool):
         raise InputError(f'{where} is not that of a run: expected an object with "schema": {SCHEMA_VERSION}')
     if meta["schema"] != SCHEMA_VERSION:
         raise InputError(
-            f"{where} has schema {_short(meta['schema'])}, and this gatdiag reads schema {SCHEMA_VERSION}. The run was "
+            f"{where} has schema {_shown(meta['schema'])}, but this gatdiag reads schema {SCHEMA_VERSION}. The run was "
             + (
                 "recorded by a newer gatdiag: upgrade (pip install -U gatdiag) to read it."
                 if meta["schema"] > SCHEMA_VERSION
@@ -207,30 +215,30 @@ def check(meta: Any, where: str) -> None:
     _check_names("layer", layer_names(meta), where)
     _check_names("parameter", parameter_names(meta), where)
     found = meta["laws"]["found"]
-    if sum(law.get("count", 1) for law in found) > MOST_LAWS:
-        raise InputError(f"{where}: a run holds at most {MOST_LAWS} laws")
-    if any((law["neuron"] or 0) + law.get("count", 1) - 1 > _LARGEST_NEURON for law in found):
-        raise InputError(f"{where}: neurons are counted from 0 to {_LARGEST_NEURON}")
+    if sum(law.get("count", 1) for law in found) > MAX_LAWS:
+        raise InputError(f"{where}: a run holds at most {MAX_LAWS} laws")
+    if any((law["neuron"] or 0) + law.get("count", 1) - 1 > _MAX_NEURON for law in found):
+        raise InputError(f"{where}: neurons are numbered from 0 to {_MAX_NEURON}")
 
 
 def _check_shape(value: Any, shape: Any, where: str, path: str) -> None:
     shapes = shape if isinstance(shape, tuple) else (shape,)
-    fitting = next((each for each in shapes if _fits(value, each)), ...)
-    if fitting is ...:
-        raise InputError(f'{where}: "{path}" should be {" or ".join(map(_word, shapes))}, got {_short(value)}')
+    matching = next((each for each in shapes if _matches(value, each)), ...)
+    if matching is ...:
+        raise InputError(f'{where}: "{path}" should be {" or ".join(map(_describe, shapes))}, got {_shown(value)}')
     prefix = f"{path}." if path else ""
-    if isinstance(fitting, list):
+    if isinstance(matching, list):
         for position, inner in enumerate(value):
-            _check_shape(inner, fitting[0], where, f"{prefix}{position}")
-    elif isinstance(fitting, dict):
-        for key, inner in fitting.items():
+            _check_shape(inner, matching[0], where, f"{prefix}{position}")
+    elif isinstance(matching, dict):
+        for key, inner in matching.items():
             if key[-1] not in "?*" and key not in value:
                 raise InputError(f'{where} is incomplete: "{prefix}{key}" is missing')
             for name in value.keys() & {key.rstrip("?")} if key != "*" else value:
                 _check_shape(value[name], inner, where, f"{prefix}{name}")
 
 
-def _fits(value: Any, shape: Any) -> bool:
+def _matches(value: Any, shape: Any) -> bool:
     if shape is None or isinstance(shape, str):
         return bool(value == shape)
     if isinstance(shape, range):
@@ -239,27 +247,27 @@ def _fits(value: Any, shape: Any) -> bool:
     return isinstance(value, int | float if kind is float else kind) and (kind is bool or not isinstance(value, bool))
 
 
-def _word(shape: Any) -> str:
+def _describe(shape: Any) -> str:
     if shape is None or isinstance(shape, str):
         return shape or "null"
     if isinstance(shape, range):
-        return f"a whole number from {shape.start} to {shape.stop - 1}"
-    return _WORDS[type(shape) if isinstance(shape, dict | list) else shape]
+        return f"an integer from {shape.start} to {shape.stop - 1}"
+    return _TYPE_NAMES[type(shape) if isinstance(shape, dict | list) else shape]
 
 
 def _check_names(what: str, names: tuple[str, ...], where: str) -> None:
     for name, times in Counter(names).items():
         if times > 1:
-            raise InputError(f"{where}: the {what} {_short(name)} is in the structure {times} times")
+            raise InputError(f"{where}: the {what} {_shown(name)} is in the structure {times} times")
         if not is_valid_unicode(name):
-            raise InputError(f"{where}: the {what} name {_short(name)} is not valid Unicode")
+            raise InputError(f"{where}: the {what} name {_shown(name)} is not valid Unicode")
 
 
-def _short(value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10**20:
         return "a number of more than 20 digits"
     if isinstance(value, dict | list):
-        return f"{_WORDS[type(value)]} of {len(value)}"
+        return f"{_TYPE_NAMES[type(value)]} of length {len(value)}"
     return quote(value) if isinstance(value, str) else str(value)
 
 

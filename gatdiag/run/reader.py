@@ -1,4 +1,4 @@
-"""The reading side of a run folder. No torch, and no pandas until a table is asked for."""
+"""Read a run folder. Needs no torch, and pandas only for tables."""
 
 import os
 import warnings
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 Format = Literal["csv", "parquet"]
 Arrays = dict[str, np.ndarray[Any, Any]]
 
-_TRIES = 20  # of a table whose run is sealed, resumed or begun anew this very moment
+_MAX_TRIES = 20  # to read a table of a run that is being sealed, resumed or overwritten
 
 
 class Run:
-    """One recorded run, read from its folder; made by `load`.
+    """A recorded run. Made by `load`.
 
-    Each table is read when it is first asked for, and is then a copy of what was on the disk at that moment, in pandas'
-    own types: float64 with NaN both for what was not measured and for what is undefined (`arrow` keeps them apart),
-    categoricals for names, Int32 for `neuron`. To see more of a run that is still being recorded, load it again.
+    A table is read on first access and then kept; load the run again to see what has been recorded since. Columns are
+    float64, with NaN for both what was not measured and what is undefined (`arrow` distinguishes them), categoricals
+    for names, and Int32 for `neuron`.
 
     Attributes:
-        folder: Where it is.
-        meta: What stands in meta.json. As it was when the last table was read, because the tables refer to it.
+        folder: The run folder.
+        meta: The contents of meta.json when the last table was read.
     """
 
-    def __init__(self, folder: Path, waiting: Sequence[Mapping[str, float]] = ()) -> None:
-        """For `load`, and for the recorder, which knows rows of `steps` that are not on the disk yet."""
-        self.folder, self._waiting = folder, waiting
+    def __init__(self, folder: Path, pending: Sequence[Mapping[str, float]] = ()) -> None:
+        """Use `load`; the recorder also passes rows of `steps` that are not on the disk yet."""
+        self.folder, self._pending = folder, pending
         self.meta = meta.read(folder)
         self._laws: RecordedLaws | None = None
         self._frames: dict[str, pd.DataFrame] = {}
@@ -59,17 +59,17 @@ class Run:
 
     @property
     def status(self) -> str:
-        """Either "recording", also if its process was killed (see `is_live`); "finished", "failed" or "interrupted"."""
+        """One of "recording" (also if its process was killed, see `is_live`), "finished", "failed", "interrupted"."""
         return str(self.meta["status"])
 
     @property
     def is_live(self) -> bool:
-        """True if a process is recording it right now."""
+        """Whether a process is recording it now."""
         return files.is_locked(self.folder)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Problems in reading the tables asked for so far, in words."""
+        """Descriptions of what could not be read of the tables that were accessed so far."""
         return tuple(self._problems)
 
     @property
@@ -84,27 +84,27 @@ class Run:
 
     @property
     def steps(self) -> "pd.DataFrame":
-        """One row a step: step, time, gradient norms, learning rates, and every logged scalar."""
+        """One row per step: step, time, gradient norms, learning rates, and every logged scalar."""
         return self._frame("steps")
 
     @property
     def layers(self) -> "pd.DataFrame":
-        """One row a step and layer: what was measured on its output and on the loss's gradient of that output."""
+        """One row per step and layer: measurements of its output X and of dLoss/dX."""
         return self._frame("layers")
 
     @property
     def parameters(self) -> "pd.DataFrame":
-        """One row a step and parameter: norms, gradients, and change since the start."""
+        """One row per step and parameter: norms, gradients, and change since the start."""
         return self._frame("parameters")
 
     @property
     def neurons(self) -> "pd.DataFrame":
-        """One row a step and conservation law: delta, c, and the c that was predicted."""
+        """One row per step and conservation law: delta, c, and the predicted c."""
         return self._frame("neurons")
 
     @property
     def laws(self) -> RecordedLaws:
-        """The recorded conservation laws with their terms; `laws.c(run.snapshot("final"))` is c at these weights.
+        """The conservation laws with their terms; `laws.c(run.snapshot("final"))` is c of these weights.
 
         Raises:
             InputError: They are damaged in meta.json.
@@ -115,30 +115,32 @@ class Run:
 
     @property
     def logged(self) -> tuple[str, ...]:
-        """Names of the scalars that the user logged."""
+        """Names of the scalars that were logged."""
         return tuple(name for name in self.steps.columns if tables.is_logged(name))
 
     def arrow(self, table: TableName) -> pa.Table:
-        """A table for Arrow: as in the sealed Parquet files, null where nothing was measured apart from NaN.
+        """A table in Arrow: null where nothing was measured, NaN where the result is undefined.
+
+        Warns with a `UserWarning` if rows are lost because a file is damaged.
 
         Raises:
             InputError: There is no such table.
         """
         if table not in tables.ROWS:
-            raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
+            raise InputError(f"Expected the name of a table ({', '.join(tables.ROWS)}), got {table!a}")
         damages: list[tables.Damage] = []
-        found = self._read(table, damages)
-        if table == "steps" and self._waiting:
-            found.append(tables.of_rows(self._waiting))
+        pieces = self._read(table, damages)
+        if table == "steps" and self._pending:
+            pieces.append(tables.table_from_rows(self._pending))
         self._problems |= dict.fromkeys(damage.text for damage in damages)
         if lost := [damage.text for damage in damages if damage.is_loss]:
-            warnings.warn(f"{self.folder}: not all of the run can be read: {'; '.join(lost)}", stacklevel=4)
-        # without empty pieces, for each of which pyarrow 18 would write the head of CSV
-        rows = [piece for piece in found if len(piece)] or found[:1] or [tables.schema(table).empty_table()]
-        return pa.concat_tables(rows, promote_options="default")
+            warnings.warn(f"{self.folder}: parts of the run cannot be read: {'; '.join(lost)}", stacklevel=4)
+        # without empty pieces, for each of which pyarrow 18 would write a CSV header
+        pieces = [piece for piece in pieces if len(piece)] or pieces[:1] or [tables.schema(table).empty_table()]
+        return pa.concat_tables(pieces, promote_options="default")
 
     def is_measured(self, table: TableName, column: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """For each row of a table of pandas, whether the column was measured there; a measured value may be NaN.
+        """For each row of a table, whether the column was measured there. A measured value may be NaN.
 
         Returns:
             (rows,). All False if there is no such column.
@@ -154,23 +156,23 @@ class Run:
             table = self.arrow(name)
             columns = zip(table.schema.names, table.columns, strict=True)
             self._measured[name] = {key: column.is_valid() for key, column in columns if column.null_count}
-            self._frames[name] = _frame(table, self.layer_names, self.parameter_names)
+            self._frames[name] = _to_pandas(table, self.layer_names, self.parameter_names)
         return self._frames[name]
 
-    # A reader takes no lock. The process that holds it changes the files of a run in this order:
+    # Readers do not lock. The process that holds the lock changes the files of a run in this order:
     #
-    #   seal      each TABLE.parquet is written whole; meta.json is replaced: sealed; the streams are deleted
-    #   resume    the streams are written; meta.json is replaced: not sealed, `resumed_at` one longer; the Parquet files
-    #             are deleted
+    #   seal      each TABLE.parquet is written atomically; meta.json is replaced (sealed); the streams are deleted
+    #   resume    the streams are written; meta.json is replaced (not sealed, `resumed_at` one longer); the Parquet
+    #             files are deleted
     #
-    # So what meta.json names is there, and a file that was opened can be read to its end. If one is missing, and
-    # meta.json is another than before, the files of the other kind may count by now. To try again is safe: nothing was
-    # read yet, and meta.json never becomes what it was before, for `resumed_at` only grows. If it is the same, a run
-    # that is not sealed has no rows in this table yet; one that is sealed has lost the file, or is just being begun
-    # anew, for which its files are deleted first. (What goes unseen is a run that is sealed and resumed between the
-    # lines that read meta.json and open a stream: that stream may be a part of it as yet.)
+    # So the files that meta.json stands for exist, and a file that was opened can be read to its end. If one is missing
+    # and meta.json has changed, the run was sealed or resumed in between, so try again: nothing was read yet, and
+    # meta.json never returns to an earlier state, because `resumed_at` only grows. If meta.json has not changed, a run
+    # that is not sealed has no rows in this table yet; a sealed run has lost the file, or is being overwritten, for
+    # which its files are deleted first. (If a run is sealed and resumed after meta.json was read and before a stream is
+    # opened, this goes unnoticed, and the new stream may be incomplete.)
     def _read(self, name: TableName, damages: list[tables.Damage]) -> list[pa.Table]:
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             if not self.meta["sealed"]:
                 self.meta = meta.read(self.folder)
             try:
@@ -179,24 +181,30 @@ class Run:
                 before, self.meta = self.meta, meta.read(self.folder)
                 if before == self.meta and not before["sealed"]:
                     return []
-        path = files.sealed(self.folder, name)
+        path = files.parquet_path(self.folder, name)
         damages.append(tables.Damage(path, f"{path.name} is missing, though the run was sealed", is_loss=True))
         return []
 
     def quantity(self, table: TableName, column: str) -> Quantity:
-        """Description of a column, as the run gives it; of a logged scalar its name alone."""
+        """The description of a column that is stored in the run; for a logged scalar, only its name."""
         entries = (entry for entry in self.meta["quantities"] if (entry.get("table"), entry["name"]) == (table, column))
         known: dict[str, object] = next(entries, {})
         texts: dict[str, Any] = {key: str(known.get(key) or "") for key in ("unit", "equation", "paper", "high", "low")}
         return Quantity(column, table, label=str(known.get("label") or column), **texts)
 
     def snapshot(self, name: str) -> Arrays | None:
-        """The parameters "initial", at the "best" step or "final", by name; None if there is no such snapshot.
+        """The parameters by name.
+
+        Args:
+            name: "initial", "best" or "final".
+
+        Returns:
+            Name -> values; None if the run has no such snapshot.
 
         Raises:
-            InputError: The name is another one, or the file is damaged.
+            InputError: The name is none of these, or the file is damaged.
         """
-        path = files.snapshot(self.folder, name)
+        path = files.snapshot_path(self.folder, name)
         if not path.is_file():
             return None
         try:
@@ -207,30 +215,27 @@ class Run:
 
 
 def load(folder: str | os.PathLike[str]) -> Run:
-    """Opens a run: finished, killed, or still being recorded. Needs no torch.
+    """Open a run: finished, killed, or still being recorded. Needs no torch.
 
     Args:
-        folder: Of the run, as it was given to `watch`.
+        folder: The run folder that was given to `watch`.
 
     Raises:
-        InputError: The folder holds no run, its meta.json is damaged, or another version of gatdiag recorded it.
+        InputError: The folder holds no run, its meta.json is damaged, or its schema is that of another gatdiag.
     """
     return Run(Path(folder))
 
 
-# --- as pandas has it -------------------------------------------------------------------------------------------------
+def _to_pandas(table: pa.Table, layers: Iterable[str], parameters: Iterable[str]) -> "pd.DataFrame":
+    """A table with categoricals in structure order for names, and NaN for null."""
+    import pandas as pd  # slow to import, and recording does not need it
 
-
-def _frame(table: pa.Table, layers: Iterable[str], parameters: Iterable[str]) -> "pd.DataFrame":
-    """Names as categoricals in structure order; null as NaN."""
-    import pandas as pd  # slow to load, and recording does not need it
-
-    # without threads of its own, for a training may read its run while it goes on, and be forked
+    # no threads, because the process may be a training that reads its own run and is forked later
     frame: pd.DataFrame = table.unify_dictionaries().to_pandas(
         types_mapper={pa.int32(): pd.Int32Dtype()}.get, use_threads=False
     )
     if "law" in frame:
-        frame["law"] = frame["law"].astype(np.int32)  # of which none is missing
+        frame["law"] = frame["law"].astype(np.int32)  # never null
     for name, known in (("layer", layers), ("parameter", parameters), ("role", ROLES)):
         if name in frame:
             column = frame[name].cat
@@ -239,39 +244,36 @@ def _frame(table: pa.Table, layers: Iterable[str], parameters: Iterable[str]) ->
     return frame
 
 
-# --- for other tools --------------------------------------------------------------------------------------------------
-
-
 def export(run: Run, folder: str | os.PathLike[str], format: Format, *, overwrite: bool = False) -> Path:
-    """Writes the four tables and meta.json into a folder.
+    """Write the four tables and meta.json to a folder.
 
-    Parquet files are those of a sealed run, so the folder can be loaded as one (without its snapshots). In CSV, numbers
-    have as many digits as it takes to read the same float64 back; NaN is ``nan``, infinity ``inf`` and ``-inf``; what
-    was not measured is empty. pandas reads ``nan`` and empty alike as NaN, and ``inf`` as infinity.
+    With Parquet, the folder can be loaded as a run, without snapshots. In CSV, numbers have all digits of the float64;
+    NaN is ``nan``, infinity is ``inf`` or ``-inf``, and what was not measured is empty. pandas reads both ``nan`` and
+    empty as NaN.
 
     Args:
-        run: The run; what is on the disk now, if it is still being recorded.
-        folder: Made with its parents if it does not exist.
+        run: The run, which may still be recording.
+        folder: Created, with its parents, if it does not exist.
         format: "csv" or "parquet".
-        overwrite: Replace files of these five names that are there; other files are left alone in any case.
+        overwrite: Whether to replace existing files of these five names. Other files are never changed.
 
     Returns:
         The folder.
 
     Raises:
-        InputError: The format is another one, a file is there already, or the folder is that of the run.
+        InputError: The format is not one of these, a file exists already, or the folder is that of the run.
         OSError: A file cannot be written.
     """
     if format not in ("csv", "parquet"):
-        raise InputError(f"A run is exported to csv or parquet, got {format!a}")
+        raise InputError(f"Expected the format csv or parquet, got {format!a}")
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder to export to, but {folder} is a file")
     if folder.exists() and folder.samefile(run.folder):
-        raise InputError(f"{folder} is the folder of the run itself; give another one to export to")
+        raise InputError(f"{folder} is the folder of the run itself; export to another folder")
     names = [files.META, *(f"{table}.{format}" for table in tables.ROWS)]
-    if (there := [name for name in names if (folder / name).exists()]) and not overwrite:
-        raise InputError(f"{folder} already holds {', '.join(there)}; say overwrite=True to replace them")
+    if (existing := [name for name in names if (folder / name).exists()]) and not overwrite:
+        raise InputError(f"{folder} already holds {', '.join(existing)}; pass overwrite=True to replace them")
     folder.mkdir(parents=True, exist_ok=True)
     for name in tables.ROWS:
         table, path = run.arrow(name), folder / f"{name}.{format}"

@@ -1,4 +1,4 @@
-"""The files of a run while it is recorded: rows are written at once, and only ever appended."""
+"""The append-only files of a run while it is recorded. Rows are written immediately."""
 
 import errno
 import io
@@ -17,7 +17,7 @@ from gatdiag.run import tables
 from gatdiag.run.files import atomic_write
 
 MAX_LOGGED_SCALARS = 1000  # columns of `steps`
-_MOST_WAITING = 64 * 2**20  # bytes that wait for room on the disk
+_MAX_PENDING = 64 * 2**20  # bytes
 _POSITION = {"layers": "layer", "parameters": "parameter", "neurons": "law"}
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
@@ -25,60 +25,64 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 class _Appender:
     """A file that is only appended to.
 
-    Bytes that cannot be written (disk full) wait for the next call, and each is written at its own place in the file.
-    What was written and what waits changes in one assignment, so that an interrupt at any instant neither loses nor
-    doubles a row.
+    Bytes that cannot be written (disk full) are pending until the next call, and are then written at their own offset.
+    The offset and the pending bytes change in a single assignment, so that an interrupt at any instant neither loses
+    nor duplicates a row.
 
     Attributes:
-        lost: How many batches had to be given up because too much was waiting.
+        lost: Number of batches that were dropped because too many bytes were pending.
     """
 
-    def __init__(self, path: Path, beginning: bytes) -> None:
+    def __init__(self, path: Path, header: bytes) -> None:
         with atomic_write(path) as part:
-            part.write_bytes(beginning)
+            part.write_bytes(header)
         self.lost = 0
         self._path = path
         self._file = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
-        self._state = (len(beginning), b"")  # where in the file what waits belongs, and what waits
+        self._state = (len(header), b"")  # offset in the file, bytes pending to be written there
 
     def write(self, data: bytes = b"") -> None:
-        """Write what waits, then the data.
+        """Write the pending bytes, then the data.
 
         Raises:
-            OSError: That failed, or the file was deleted; the data wait.
+            OSError: Writing failed, or the file was deleted; what was not written is pending.
         """
-        at, waiting = self._state
-        if data and len(waiting) > _MOST_WAITING:
+        offset, pending = self._state
+        if data and len(pending) > _MAX_PENDING:
             self.lost, data = self.lost + 1, b""
-        self._state = (at, waiting := waiting + data)
-        if waiting and os.fstat(self._file).st_nlink == 0:
+        self._state = (offset, pending := pending + data)
+        if pending and os.fstat(self._file).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "The file was deleted while it was written", str(self._path))
-        while waiting:
-            os.lseek(self._file, at, os.SEEK_SET)
-            written = os.write(self._file, waiting)
-            at, waiting = at + written, waiting[written:]
-            self._state = (at, waiting)
+        while pending:
+            os.lseek(self._file, offset, os.SEEK_SET)
+            written = os.write(self._file, pending)
+            offset, pending = offset + written, pending[written:]
+            self._state = (offset, pending)
 
     def close(self) -> None:
-        """Give up what waits."""
+        """Close the file; pending bytes are dropped."""
         os.close(self._file)
 
 
-class Lines(_Appender):
-    """The table `steps`: a line of JSON a row, with NaN and infinity as Python and JavaScript write them."""
+class JsonLines(_Appender):
+    """The file of the table `steps`: one line of JSON per row, with NaN, Infinity and -Infinity."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, b"")
         self._logged: set[str] = set()
 
-    def encoded(self, rows: Any) -> bytes:
-        """A row, or several, as they are written."""
+    def encode(self, rows: Any) -> bytes:
+        """Encode a row, or a list of rows.
+
+        Raises:
+            InputError: The name of a column is not valid, or there are too many columns.
+        """
         rows = [rows] if isinstance(rows, Mapping) else rows
         for name in {name for row in rows for name in row} - self._logged:
             if not isinstance(name, str) or not tables.is_valid_unicode(name):
                 raise InputError(f"The name of a logged scalar should be text in valid Unicode, got {name!a}")
             if len(self._logged) >= MAX_LOGGED_SCALARS:
-                raise InputError(f"A run holds at most {MAX_LOGGED_SCALARS} columns of scalars; {name!a} is one more")
+                raise InputError(f"A run can hold {MAX_LOGGED_SCALARS} columns of scalars; {name!a} is one too many")
             self._logged.add(name)
         lines = (
             {name: int(value) if name == "step" else float(value) for name, value in row.items() if value is not None}
@@ -86,18 +90,18 @@ class Lines(_Appender):
         )
         return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
 
-    def copied(self, rows: pa.Table) -> bytes:
-        """Rows of another file, as they are written here."""
-        return self.encoded(rows.to_pylist())
+    def encode_table(self, rows: pa.Table) -> bytes:
+        """Encode rows that were read from a file."""
+        return self.encode(rows.to_pylist())
 
 
-class Stream(_Appender):
-    """Any other table: an Arrow IPC stream.
+class ArrowStream(_Appender):
+    """The file of any other table: an Arrow IPC stream.
 
     Args:
-        path: Of the file.
-        table: Which table.
-        keys: What its rows are about; see `tables.named`.
+        path: The file.
+        table: Name of the table.
+        keys: Key columns of all layers, parameters or laws; see `tables.key_columns`.
     """
 
     def __init__(self, path: Path, table: TableName, keys: pa.RecordBatch) -> None:
@@ -106,12 +110,16 @@ class Stream(_Appender):
         self._measured = self._schema.names[1 + keys.num_columns :]
         self._memory = io.BytesIO()
         self._writer = pa.ipc.new_stream(self._memory, self._schema, options=_OPTIONS)
-        # A table without rows would write nothing, not even the schema.
+        # Arrow writes the schema with the first batch only.
         self._writer.write_batch(pa.RecordBatch.from_pylist([], self._schema))
         super().__init__(path, self._memory.getvalue())
 
-    def encoded(self, columns: Any) -> bytes:
-        """Rows as they are written."""
+    def encode(self, columns: Any) -> bytes:
+        """Encode rows that are given as columns, as `Store.append` describes.
+
+        Raises:
+            LookupError: A column or a position does not exist.
+        """
         position = _POSITION[self._table]
         if unknown := columns.keys() - {"step", position, *self._measured}:
             raise LookupError(f"no such column: {', '.join(map(ascii, unknown))}")
@@ -121,10 +129,10 @@ class Stream(_Appender):
         steps = pa.array(np.broadcast_to(columns["step"], positions.shape), pa.int64())
         keys = self.keys.take(pa.array(positions, pa.int32()))
         measured = [_column(columns.get(name), len(positions)) for name in self._measured]
-        return self.copied(pa.Table.from_arrays([steps, *keys.columns, *measured], schema=self._schema))
+        return self.encode_table(pa.Table.from_arrays([steps, *keys.columns, *measured], schema=self._schema))
 
-    def copied(self, rows: pa.Table) -> bytes:
-        """Rows of another file, as they are written here."""
+    def encode_table(self, rows: pa.Table) -> bytes:
+        """Encode rows that were read from a file."""
         self._memory.seek(0)
         self._memory.truncate()
         self._writer.write_table(rows)
@@ -132,7 +140,7 @@ class Stream(_Appender):
 
 
 def _column(values: Any, rows: int) -> pa.Array:
-    """Numbers, one a row or one for all; masked ones, and all where there are none, are null."""
+    """A column from one number per row or one for all rows. Masked numbers are null, and so are all for None."""
     if values is None:
         return pa.nulls(rows, pa.float64())
     mask = np.broadcast_to(np.ma.getmaskarray(values), rows) if isinstance(values, np.ma.MaskedArray) else None

@@ -1,4 +1,4 @@
-"""The writing side of a run folder."""
+"""Write a run folder."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from gatdiag.errors import InputError
 from gatdiag.quantities import TableName
 from gatdiag.run import files, meta, tables
 from gatdiag.run.meta import MAX_STEP
-from gatdiag.run.streams import Lines, Stream
+from gatdiag.run.streams import ArrowStream, JsonLines
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -28,16 +28,15 @@ _KILLED = "the process ended without closing the run"
 
 
 class Store:
-    """Writes one run. Made by `create` or `resume`, ended by `seal` or `close`.
+    """Writes a run. Made by `create` or `resume`, ended by `seal` or `close`.
 
-    Rows are written when they are appended: a process killed at any instant loses none that were. `OSError` comes out
-    of `append`, `flush`, `update_meta`, `save_snapshot` and `seal` as it is (disk full, folder deleted); rows that
-    could not be written wait, up to 64 MiB a table, and are written once that is possible.
+    Rows are written when they are appended, so that a kill at any instant does not lose them. If that fails (disk full,
+    folder deleted), `OSError` is raised, and the rows, up to 64 MiB per table, are pending until they can be written.
 
     Attributes:
-        folder: Where the run is.
-        meta: The metadata as they are now; change them with `update_meta`.
-        next_step: The step after the last one recorded; where a resumed run goes on.
+        folder: The run folder.
+        meta: The current metadata; use `update_meta` to change them.
+        next_step: The step after the last recorded one.
 
     Example:
         >>> import tempfile
@@ -50,32 +49,32 @@ class Store:
     """
 
     def __init__(self, folder: Path, lock: "BaseFileLock", contents: meta.Meta) -> None:
-        """For `create` and `resume`."""
+        """Use `create` or `resume`."""
         self.folder, self.meta = folder, contents
         self.next_step = 0
         self._lock, self._is_open, self._process = lock, True, os.getpid()
-        self._streams: dict[TableName, Stream | Lines] = {}
+        self._streams: dict[TableName, ArrowStream | JsonLines] = {}
 
     @classmethod
     def create(cls, folder: PathLike, meta_data: Mapping[str, Any], *, overwrite: bool = False) -> "Store":
-        """Begins a run in a new or empty folder.
+        """Start a run in a new or empty folder.
 
         Args:
-            folder: Made with its parents if it does not exist.
-            meta_data: Keys of meta.json; those that are missing are filled in.
-            overwrite: Delete the run that is there, if one is; other files are never deleted.
+            folder: Created, with its parents, if it does not exist.
+            meta_data: Keys of meta.json; missing keys get defaults.
+            overwrite: Whether to delete an existing run. Other files are never deleted.
 
         Raises:
-            InputError: The folder holds a run or anything else, or is being written to; or the metadata are wrong.
-            OSError: The folder cannot be made or written.
+            InputError: The folder is not empty or is locked, or the metadata are not valid.
+            OSError: The folder cannot be created or written.
         """
         if not os.fspath(folder):
-            raise InputError("Expected the folder of a new run, got an empty path; the current folder is '.'")
+            raise InputError("Expected the folder of a new run, got an empty path; use '.' for the current folder")
         folder = Path(folder)
         contents = meta.new(folder, meta_data)
         files.check_free(folder, overwrite=overwrite)
         folder.mkdir(parents=True, exist_ok=True)
-        lock = files.lock(folder)
+        lock = files.acquire_lock(folder)
         try:
             files.check_free(folder, overwrite=overwrite)
             files.delete_run(folder)
@@ -87,128 +86,122 @@ class Store:
 
     @classmethod
     def resume(cls, folder: PathLike, step: int | None = None) -> "Store":
-        """Continues a run that was finished, failed or killed: the rows before a step are written anew.
+        """Continue a run that was finished, failed or killed.
 
         Args:
-            folder: Of the run.
-            step: The first step that will be recorded now; rows of this and later steps are dropped. None for the one
-                after the last.
+            folder: The run folder.
+            step: The next step; rows of this and later steps are deleted. None for the step after the last.
 
         Raises:
-            InputError: There is no such run, it is being recorded, or the step is negative.
+            InputError: There is no such run, it is being recorded, or the step is not an integer from 0.
             OSError: The folder cannot be written.
         """
         folder = Path(folder)
         if step is not None and (isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_STEP):
-            raise InputError(f"The step to resume at should be a whole number from 0, got {step!a}")
+            raise InputError(f"The step to resume at should be an integer from 0, got {step!a}")
         meta.read(folder)
-        lock = files.lock(folder)
+        lock = files.acquire_lock(folder)
         try:
             contents = meta.read(folder)
-            _seal(folder, contents)  # so that from here on meta.json alone says which files count
+            _seal(folder, contents)  # the streams are not in use from here on
             store = cls(folder, lock, contents)
-            store._write_anew(step)
+            store._rewrite_streams(step)
         except BaseException:
             lock.release()
             raise
         return store
 
-    def _write_anew(self, step: int | None) -> None:
+    def _rewrite_streams(self, step: int | None) -> None:
         damages: list[tables.Damage] = []
         for name in tables.ROWS:
-            for rows in _readable(self.folder, name, damages, is_sealed=True):
+            for rows in _read_table(self.folder, name, damages, is_sealed=True):
                 kept = rows if step is None else rows.filter(pc.less(rows.column("step"), step))
                 if kept.num_rows:
                     self.next_step = max(self.next_step, pc.max(kept.column("step")).as_py() + 1)
-                    self._stream(name).write(self._stream(name).copied(kept))
+                    self._stream(name).write(self._stream(name).encode_table(kept))
         if step is not None:
             self.next_step = step
         self.meta |= {"sealed": False, "status": "recording", "error": None, "ended": None}
         self.meta["resumed_at"].append(self.next_step)
         self.meta["notes"] += [damage.text for damage in damages]
         meta.write(self.folder, self.meta, durable=True)
-        _remove(self.folder, files.sealed, damages)
-
-    # --- rows ---------------------------------------------------------------------------------------------------------
+        _delete_tables(self.folder, files.parquet_path, damages)
 
     def append(self, table: TableName, columns: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Adds the rows of a step, or of several, to a table.
+        """Append rows of one or several steps to a table.
 
         Args:
-            table: Which of the four.
-            columns: "step" -> the number of the step, or of each row's step; "layer", "parameter" or "law" -> the
-                positions in the structure of what the rows are about; and measured column -> numbers, one a row
-                (masked entries are null) or one for all rows; None is the same as leaving the column out. Of
-                `steps`: a row, "step" and any further columns -> a number, or a list of rows.
+            table: Name of the table.
+            columns: For `steps`, a row (column -> number) or a list of rows. For the other tables, columns: "step" ->
+                one number, or one per row; "layer", "parameter" or "law" -> positions in the structure, one per row;
+                measured column -> one number, or one per row, null where masked. Missing columns and None are null.
 
         Raises:
             InputError: The columns do not fit the table, or the store is closed.
-            OSError: Rows could not be written; they wait for the next call.
+            OSError: Rows could not be written, and are pending until the next call.
         """
         self._check_open()
         if table not in tables.ROWS:
-            raise InputError(f"The tables of a run are {', '.join(tables.ROWS)}, got {table!a}")
+            raise InputError(f"Expected the name of a table ({', '.join(tables.ROWS)}), got {table!a}")
         given = [row.get("step") for row in ([columns] if isinstance(columns, Mapping) else columns)]
         steps = np.asarray(given[0] if len(given) == 1 else given)
         if steps.dtype.kind not in "iu" or not steps.size or not 0 <= steps.min() <= steps.max() <= MAX_STEP:
-            raise InputError(f"Every row of {table} needs a step, a whole number from 0, got {steps.tolist()!a}")
+            raise InputError(f"Every row of {table} needs a step, an integer from 0, got {steps.tolist()!a}")
         stream = self._stream(table)
         try:
-            rows = stream.encoded(columns)
+            rows = stream.encode(columns)
         except (TypeError, ValueError, LookupError) as error:
             raise InputError(f"The columns do not fit the table {table}: {error!r}") from error
         self.next_step = max(self.next_step, int(steps.max()) + 1)
         stream.write(rows)
 
     def flush(self) -> None:
-        """Write all rows that wait for room on the disk.
+        """Write all pending rows.
 
         Raises:
-            OSError: That failed for at least one table; its rows wait for the next call.
+            OSError: That failed for at least one table, whose rows are pending until the next call.
         """
         self._check_open()
-        with contextlib.ExitStack() as each:  # although another one fails
+        with contextlib.ExitStack() as stack:  # calls all of them, even if one fails
             for stream in self._streams.values():
-                each.callback(stream.write)
+                stack.callback(stream.write)
 
-    def _stream(self, table: TableName) -> Stream | Lines:
+    def _stream(self, table: TableName) -> ArrowStream | JsonLines:
         if table not in self._streams:
-            path = files.stream(self.folder, table)
-            keys = None if table == "steps" else tables.named(table, self.meta)
-            self._streams[table] = Lines(path) if keys is None else Stream(path, table, keys)
+            path = files.stream_path(self.folder, table)
+            keys = None if table == "steps" else tables.key_columns(table, self.meta)
+            self._streams[table] = JsonLines(path) if keys is None else ArrowStream(path, table, keys)
         return self._streams[table]
 
-    # --- the rest -----------------------------------------------------------------------------------------------------
-
     def update_meta(self, **changes: Any) -> None:
-        """Replaces keys of meta.json, and writes it at once.
+        """Replace keys of meta.json, and write it immediately.
 
         Raises:
-            InputError: A value has the wrong type, or the change would give rows already recorded another meaning.
-            OSError: It could not be written; it will be with the next change.
+            InputError: A value is not valid, or laws that rows refer to would change.
+            OSError: It could not be written. The next call writes this change, too.
         """
         self._check_open()
         changed = {**self.meta, **meta.to_json(changes)}
         meta.check(changed, "the metadata of the run")
         if "laws" in changes and self.next_step:
-            before, after = (tables.named("neurons", each).to_pylist() for each in (self.meta, changed))
+            before, after = (tables.key_columns("neurons", each).to_pylist() for each in (self.meta, changed))
             if after[: len(before)] != before:
                 raise InputError("The laws of a run cannot change once rows are recorded; more may be added at the end")
         self.meta = changed
         for table, stream in self._streams.items():
-            if isinstance(stream, Stream) and {"structure", "laws"} & changes.keys():
-                stream.keys = tables.named(table, changed)
+            if isinstance(stream, ArrowStream) and {"structure", "laws"} & changes.keys():
+                stream.keys = tables.key_columns(table, changed)
         meta.write(self.folder, self.meta)
 
     def save_snapshot(self, name: str, tensors: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Writes the parameters as "initial", "best" or "final", whole or not at all.
+        """Write the parameters as the snapshot "initial", "best" or "final".
 
         Raises:
-            InputError: Another name.
-            OSError: It could not be written; the previous snapshot of this name is as it was.
+            InputError: The name is none of these.
+            OSError: It could not be written. A previous snapshot of this name is unchanged.
         """
         self._check_open()
-        path = files.snapshot(self.folder, name)
+        path = files.snapshot_path(self.folder, name)
         with files.atomic_write(path) as part:
             try:
                 save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, part)
@@ -216,17 +209,17 @@ class Store:
                 raise OSError(f"{path} could not be written: {error}") from error
 
     def seal(self, status: Ending, error: str | None = None) -> None:
-        """Ends the run: each table becomes one Parquet file, the streams are deleted.
+        """End the run: convert each table to Parquet, and delete the streams.
 
-        If it fails or is killed on the way, nothing is lost: the run can be read, and sealed again. Both forms of the
-        tables are on the disk for a moment. Sealing a sealed run changes nothing.
+        If this fails or is killed, nothing is lost: the run can be read, and sealed again. It needs disk space for both
+        forms of the tables. An ended store does not change.
 
         Args:
             status: How the run ended.
             error: Type and message of the exception that ended it, on one line.
 
         Raises:
-            OSError: Something could not be written.
+            OSError: A file could not be written.
         """
         if not self._is_open:
             return
@@ -243,10 +236,10 @@ class Store:
         self._release()
 
     def close(self) -> None:
-        """Ends writing without sealing: the run stays as a killed one would be.
+        """End writing without sealing, which leaves the run as a kill would.
 
         Raises:
-            OSError: Rows that wait could not be written. The store is closed all the same.
+            OSError: Pending rows could not be written. The store is closed nevertheless.
         """
         if not self._is_open:
             return
@@ -271,14 +264,11 @@ class Store:
             raise InputError(f"{self.folder} is recorded by process {self._process}; this is a fork of it")
 
 
-# --- sealing ----------------------------------------------------------------------------------------------------------
-
-
 def seal(folder: PathLike) -> None:
-    """Seals a run whose process was killed before it could.
+    """Seal a run whose process was killed. A sealed run does not change.
 
     Args:
-        folder: Of the run. A sealed run is left as it is.
+        folder: The run folder.
 
     Raises:
         InputError: There is no such run, or it is being recorded.
@@ -286,7 +276,7 @@ def seal(folder: PathLike) -> None:
     """
     folder = Path(folder)
     meta.read(folder)
-    lock = files.lock(folder)
+    lock = files.acquire_lock(folder)
     try:
         _seal(folder, meta.read(folder))
     finally:
@@ -294,31 +284,31 @@ def seal(folder: PathLike) -> None:
 
 
 def _seal(folder: Path, contents: meta.Meta) -> None:
-    """Streams -> Parquet files. What counts is said by meta.json, so it may be killed and called again at any time."""
+    """Convert streams to Parquet. It can be killed and called again at any time."""
     damages: list[tables.Damage] = []
     if not contents["sealed"]:
         for name in tables.ROWS:
-            rows = _readable(folder, name, damages, is_sealed=False)
-            tables.write_parquet(files.sealed(folder, name), name, rows)
+            rows = _read_table(folder, name, damages, is_sealed=False)
+            tables.write_parquet(files.parquet_path(folder, name), name, rows)
         if contents["status"] == "recording":
             contents |= {"status": "interrupted", "error": _KILLED, "ended": meta.now()}
         contents["sealed"] = True
         contents["notes"] += [f"found when the run was sealed: {damage.text}" for damage in damages]
         meta.write(folder, contents, durable=True)
-    _remove(folder, files.stream, damages)
+    _delete_tables(folder, files.stream_path, damages)
 
 
-def _readable(folder: Path, name: TableName, damages: list[tables.Damage], *, is_sealed: bool) -> Iterator[pa.Table]:
+def _read_table(folder: Path, name: TableName, damages: list[tables.Damage], *, is_sealed: bool) -> Iterator[pa.Table]:
     with contextlib.suppress(FileNotFoundError):  # nothing was recorded in this table
         yield from tables.read(folder, name, damages, is_sealed=is_sealed)
 
 
-def _remove(folder: Path, path_of: Callable[[Path, TableName], Path], damages: Iterable[tables.Damage]) -> None:
-    """Deletes files that others have taken the place of; what could not be read whole is kept under another name."""
-    lost = {damage.path for damage in damages if damage.is_loss}
+def _delete_tables(folder: Path, path_of: Callable[[Path, TableName], Path], damages: Iterable[tables.Damage]) -> None:
+    """Delete the files of tables, but keep damaged ones under another name."""
+    damaged = {damage.path for damage in damages if damage.is_loss}
     for path in (path_of(folder, name) for name in tables.ROWS):
-        if path in lost and path.exists():
+        if path in damaged and path.exists():
             path.replace(path.with_name(f"{path.name}.damaged"))
         path.unlink(missing_ok=True)
-    for part in files.unfinished(folder):
+    for part in files.partial_files(folder):
         part.unlink()

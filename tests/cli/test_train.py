@@ -72,7 +72,7 @@ def test_it_says_what_came_of_it(tmp_path):
     assert gatdiag.load(tmp_path / "run").parameters["step"].unique().tolist() == [0, 2, 4]
     again = train(tmp_path / "run", *SMALL)
     assert again.exit_code == 2
-    assert "already holds a run. Say --overwrite to delete it, or give another folder." in again.stderr
+    assert "already holds a run. Pass --overwrite to delete it, or choose another folder." in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import filelock
 import pytest
 
 from gatdiag.errors import InputError
-from gatdiag.run.files import atomic_write, is_locked, lock
+from gatdiag.run.files import acquire_lock, atomic_write, is_locked
 
 HOLD = """
 import sys
 from pathlib import Path
-from gatdiag.run.files import lock
-held = lock(Path(sys.argv[1]))
+from gatdiag.run.files import acquire_lock
+held = acquire_lock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -64,14 +64,14 @@ def test_a_long_name_can_be_replaced(tmp_path: Path) -> None:
 
 def test_a_lock_is_held_until_it_is_released(tmp_path):
     assert not is_locked(tmp_path)
-    held = lock(tmp_path)
+    held = acquire_lock(tmp_path)
     assert is_locked(tmp_path)
     with pytest.raises(InputError, match="a run has one writer"):
-        lock(tmp_path)
+        acquire_lock(tmp_path)
     held.release()
     held.release()
     assert not is_locked(tmp_path)
-    lock(tmp_path).release()
+    acquire_lock(tmp_path).release()
 
 
 def test_a_lock_dies_with_its_process(tmp_path):
@@ -82,7 +82,7 @@ def test_a_lock_dies_with_its_process(tmp_path):
     holder.kill()
     holder.communicate()
     assert not is_locked(tmp_path)
-    lock(tmp_path).release()
+    acquire_lock(tmp_path).release()
 
 
 def test_asking_for_a_lock_does_not_turn_a_writer_away(tmp_path):
@@ -91,14 +91,14 @@ def test_asking_for_a_lock_does_not_turn_a_writer_away(tmp_path):
         stdout=subprocess.PIPE,
     )
     assert asking.stdout.readline() == b"held\n"
-    lock(tmp_path).release()
+    acquire_lock(tmp_path).release()
     asking.communicate()
 
 
 @pytest.mark.parametrize("error", [NotImplementedError("no flock in this Python"), OSError(95, "not supported")])
 def test_without_locks_it_works_unlocked(tmp_path, monkeypatch, error):
     monkeypatch.setattr(filelock.FileLock, "acquire", lambda *_, **__: (_ for _ in ()).throw(error))
-    first, second = lock(tmp_path), lock(tmp_path)
+    first, second = acquire_lock(tmp_path), acquire_lock(tmp_path)
     assert not is_locked(tmp_path)
     first.release()
     second.release()

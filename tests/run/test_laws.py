@@ -103,7 +103,7 @@ def test_c_is_the_sum_over_the_terms():
 def test_c_needs_the_parameters_and_their_shapes():
     read = through_json([ROWS, WHOLE])
     assert np.isnan(read.c({"w": np.ones((6, 3))})).tolist() == [False, True]
-    with pytest.raises(InputError, match=r"of v of shape \(5, 12\), got weights of \(5, 11\)"):
+    with pytest.raises(InputError, match=r"of shape \(5, 12\) for v, got \(5, 11\)"):
         read.c({"w": np.ones((6, 3)), "v": np.ones((5, 11))})
 
 

@@ -32,7 +32,7 @@ def replaced(folder, path, value):
     ("path", "value", "message"),
     [
         (["structure", "layers"], "convs", "\"structure.layers\" should be a list, got 'convs'"),
-        (["structure", "layers"], {"0": 1}, '"structure.layers" should be a list, got an object of 1'),
+        (["structure", "layers"], {"0": 1}, '"structure.layers" should be a list, got an object of length 1'),
         (["structure", "layers", 0], 3, '"structure.layers.0" should be an object, got 3'),
         (["structure", "layers", 0, "name"], None, '"structure.layers.0.name" should be text, got None'),
         (["structure", "layers", 0, "parameters"], ..., '"structure.layers.0.parameters" is missing'),
@@ -40,7 +40,7 @@ def replaced(folder, path, value):
         (
             ["structure", "layers", 0, "parameters", 0, "shape", 0],
             "2",
-            "should be a whole number from 0 to .*, got '2'",
+            "should be an integer from 0 to .*, got '2'",
         ),
         (["structure", "layers", 1, "name"], "second", "the layer 'second' is in the structure 2 times"),
         (
@@ -49,22 +49,22 @@ def replaced(folder, path, value):
             "the parameter 'second.w' is in the structure",
         ),
         (["structure", "layers", 1, "name"], "\ud800", r"the layer name '\\ud800' is not valid Unicode"),
-        (["structure"], [], '"structure" should be an object, got a list of 0'),
+        (["structure"], [], '"structure" should be an object, got a list of length 0'),
         (["laws", "found", 0, "neuron"], 10**30, "from 0 to 2147483647 or null, got a number of more than 20 digits"),
         (["laws", "found", 0, "neuron"], -1, "from 0 to 2147483647 or null, got -1"),
-        (["laws", "found", 0, "neuron"], 1.0, "should be a whole number from 0 to 2147483647 or null, got 1.0"),
-        (["laws", "found", 0, "neuron"], True, "should be a whole number .* or null, got True"),
+        (["laws", "found", 0, "neuron"], 1.0, "should be an integer from 0 to 2147483647 or null, got 1.0"),
+        (["laws", "found", 0, "neuron"], True, "should be an integer .* or null, got True"),
         (["laws"], ..., '"laws" is missing'),
         (["status"], "done", "\"status\" should be recording or finished or failed or interrupted, got 'done'"),
-        (["laws", "found", 0, "count"], 0, "should be a whole number from 1 to 16777216, got 0"),
+        (["laws", "found", 0, "count"], 0, "should be an integer from 1 to 16777216, got 0"),
         (["laws", "found", 0, "count"], 10**9, "from 1 to 16777216, got 1000000000"),
-        (["laws", "found", 0, "count"], "3", '"laws.found.0.count" should be a whole number'),
+        (["laws", "found", 0, "count"], "3", '"laws.found.0.count" should be an integer'),
         (["schema"], "2", 'expected an object with "schema": 2'),
         (["schema"], True, 'expected an object with "schema": 2'),
-        (["schema"], 1, "has schema 1, and this gatdiag reads schema 2.*by an earlier gatdiag: record it again"),
-        (["schema"], 3, "has schema 3, and this gatdiag reads schema 2.*upgrade"),
-        (["schema"], 10**40, "has schema a number of more than 20 digits, and this gatdiag reads schema 2"),
-        (["resumed_at"], [-3], '"resumed_at.0" should be a whole number from 0 to .*, got -3'),
+        (["schema"], 1, "has schema 1, but this gatdiag reads schema 2.*by an earlier gatdiag: record it again"),
+        (["schema"], 3, "has schema 3, but this gatdiag reads schema 2.*upgrade"),
+        (["schema"], 10**40, "has schema a number of more than 20 digits, but this gatdiag reads schema 2"),
+        (["resumed_at"], [-3], '"resumed_at.0" should be an integer from 0 to .*, got -3'),
         (["laws", "found"], [{"layer": None, "neuron": None, "count": 2**23 + 1}] * 2, "at most 16777216 laws"),
         (["laws", "found"], [{"layer": None, "neuron": 2**31 - 1, "count": 2}], "from 0 to 2147483647"),
         (["laws", "found", 0, "residual"], 3, '"laws.found.0.residual" should be a list or null, got 3'),
@@ -72,16 +72,16 @@ def replaced(folder, path, value):
         (["optimizers"], [{"class": "SGD"}], '"optimizers.0.groups" is missing'),
         (["optimizers"], [{"class": "SGD", "groups": [3]}], '"optimizers.0.groups.0" should be an object, got 3'),
         (["optimizers"], [{"class": "SGD", "groups": [{"weight_decay": "x"}]}], "should be a number or true or false"),
-        (["cadence", "groups"], {"ranks": "often"}, '"cadence.groups.ranks" should be a whole number or null'),
+        (["cadence", "groups"], {"ranks": "often"}, '"cadence.groups.ranks" should be an integer or null'),
         (["cadence", "budget"], "5 %", '"cadence.budget" should be a number or null'),
         (["best"], {"name": "loss", "mode": "least", "step": 3}, '"best.mode" should be min or max, got'),
         (["first_non_finite"], {"step": 3}, '"first_non_finite.layer" is missing'),
         (["sealed"], 1, '"sealed" should be true or false, got 1'),
         (["notes"], [1], '"notes.0" should be text, got 1'),
-        (["structure", "layers", 0, "index"], {}, '"structure.layers.0.index" should be a whole number'),
+        (["structure", "layers", 0, "index"], {}, '"structure.layers.0.index" should be an integer'),
         (["signals"], {"inputs": "x"}, "\"signals.inputs\" should be a list, got 'x'"),
         (["signals"], {"zero_inputs": {"a": {"first": 0.0, "since": None}}}, '"signals.zero_inputs.a.last" is missing'),
-        (["signals"], {"output": {"labels": ["cat"]}}, '"signals.output.labels.0" should be a whole number'),
+        (["signals"], {"output": {"labels": ["cat"]}}, '"signals.output.labels.0" should be an integer'),
         (["quantities"], [{}], '"quantities.0.name" is missing'),
         (["name"], "x" * 10**6 and 5, '"name" should be text, got 5'),
     ],
@@ -127,9 +127,9 @@ def test_what_is_no_run_is_said_in_words(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         load(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"is a file; give the folder that holds meta.json"):
+    with pytest.raises(InputError, match=r"is a file; pass the folder that holds meta.json"):
         load(tmp_path / "file")
-    with pytest.raises(InputError, match=r"it has no meta.json. Give one of gatdiag.watch"):
+    with pytest.raises(InputError, match=r"it has no meta.json. Pass one that gatdiag recorded"):
         load(tmp_path)
     (tmp_path / "meta.json").mkdir()
     with pytest.raises(InputError, match=r"it has no meta.json"):

@@ -131,10 +131,10 @@ class TestAppend:
             ({"step": 0}, "layer"),
             ({"step": 0, "layer": [2]}, r"positions should be from 0 to 1, got \[2\]"),
             ({"step": 0, "layer": [0, -1]}, "positions should be from 0 to 1"),
-            ({"step": -1, "layer": [0]}, "a whole number from 0, got -1"),
+            ({"step": -1, "layer": [0]}, "an integer from 0, got -1"),
             ({"step": 0, "layer": [0], "nu": 1.0}, "nu"),
             ({"step": 0, "layer": [0], "mu": "high"}, "could not convert"),
-            ({"step": 0.5, "layer": [0]}, "a whole number from 0, got 0.5"),
+            ({"step": 0.5, "layer": [0]}, "an integer from 0, got 0.5"),
         ],
     )
     def test_what_does_not_fit_is_refused_and_leaves_nothing(self, folder, columns, message):
@@ -155,10 +155,10 @@ class TestAppend:
                 store.append("steps", {"step": 1, name: 1})
         store.append("steps", {"step": 1} | {f"x{number}": 1 for number in range(streams.MAX_LOGGED_SCALARS - 1)})
         with pytest.raises(
-            InputError, match=f"at most {streams.MAX_LOGGED_SCALARS} columns of scalars; 'one' is one more"
+            InputError, match=f"A run can hold {streams.MAX_LOGGED_SCALARS} columns of scalars; 'one' is one too many"
         ):
             store.append("steps", {"step": 2, "one": 1})
-        with pytest.raises(InputError, match="The tables of a run are steps, layers, parameters, neurons, got 'units'"):
+        with pytest.raises(InputError, match=r"name of a table \(steps, layers, parameters, neurons\), got 'units'"):
             store.append("units", {"step": 0})
 
 
@@ -216,7 +216,7 @@ class TestMeta:
 class TestCreate:
     def test_refuses_a_folder_that_holds_a_run(self, folder):
         record(folder, range(3)).seal("finished")
-        with pytest.raises(InputError, match=r"already holds a run. Say overwrite=True to delete it, resume=True"):
+        with pytest.raises(InputError, match=r"already holds a run. Pass overwrite=True to delete it, resume=True"):
             Store.create(folder, META)
         check(load(folder), range(3))
 
@@ -248,7 +248,7 @@ class TestCreate:
 
     def test_refuses_what_is_not_a_run(self, tmp_path):
         (tmp_path / "notes.txt").write_text("mine")
-        with pytest.raises(InputError, match=r"is not empty \(it holds 'notes.txt'\) and holds no run"):
+        with pytest.raises(InputError, match=r"holds other files \('notes.txt', ...\)"):
             Store.create(tmp_path, META, overwrite=True)
         with pytest.raises(InputError, match="is a file"):
             Store.create(tmp_path / "notes.txt", META)
@@ -260,7 +260,7 @@ class TestCreate:
     def test_refuses_metadata_before_it_touches_the_folder(self, tmp_path):
         with pytest.raises(InputError, match='"name" should be text, got 3'):
             Store.create(tmp_path / "new", {"name": 3})
-        with pytest.raises(InputError, match="may hold text, numbers, lists and mappings of them, got"):
+        with pytest.raises(InputError, match="Expected text, numbers, lists and mappings of them in metadata, got"):
             Store.create(tmp_path / "new", {"cadence": {"folder": tmp_path}})
         assert not (tmp_path / "new").exists()
 
@@ -380,7 +380,7 @@ class TestResume:
     @pytest.mark.parametrize("step", [-1, 1.5, True, "3"])
     def test_refuses_a_step_that_is_none_and_a_folder_without_a_run(self, folder, tmp_path, step):
         record(folder, [0]).seal("finished")
-        with pytest.raises(InputError, match="should be a whole number from 0"):
+        with pytest.raises(InputError, match="should be an integer from 0"):
             Store.resume(folder, step)
         (tmp_path / "empty").mkdir()
         for function in (Store.resume, seal):
@@ -414,7 +414,7 @@ class TestSeal:
         check(load(folder), range(7))
 
     def test_row_groups_bound_the_memory(self, folder, monkeypatch):
-        monkeypatch.setattr("gatdiag.run.tables._ROWS_A_GROUP", 7)
+        monkeypatch.setattr("gatdiag.run.tables._MAX_GROUP_ROWS", 7)
         record(folder, range(20)).seal("finished")
         ((most,),) = duckdb.sql(
             f"select max(row_group_num_rows) from parquet_metadata('{folder}/neurons.parquet')"
@@ -433,7 +433,7 @@ def test_snapshots_are_whole_or_the_former_ones(folder, monkeypatch):
     assert files(folder) == ["best.safetensors", "meta.json"]
     np.testing.assert_array_equal(load(folder).snapshot("best")["w"], np.array([[1.5], [2.5]], np.float32))
     assert load(folder).snapshot("initial") is None
-    with pytest.raises(InputError, match="A snapshot is one of initial, best, final, got 'last'"):
+    with pytest.raises(InputError, match=r"Expected the name of a snapshot \(initial, best, final\), got 'last'"):
         store.save_snapshot("last", {})
 
 
@@ -522,7 +522,7 @@ def test_a_table_without_a_row_yet_can_be_read(folder, disk):
 
 
 def test_rows_are_kept_while_it_is_full_and_then_given_up(folder, disk, monkeypatch):
-    monkeypatch.setattr(streams, "_MOST_WAITING", 10_000)
+    monkeypatch.setattr(streams, "_MAX_PENDING", 10_000)
     store = record(folder, [0])
     disk.left = 0
     for step in range(1, 100):

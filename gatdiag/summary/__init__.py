@@ -1,12 +1,12 @@
-"""Summary: run -> tables that figures, reports and diagnoses need; no drawing, no verdicts.
+"""Tables that figures, reports and diagnoses need, computed from runs.
 
-    series     one value a step and layer: parameters of a role combined, neurons of a layer combined
-    thinning   few steps out of many, that keep every spike and every pause
-    training   what was trained and whether the loss fell
-    change     how far the weights have moved, from the snapshots
-    comparison several runs, one row each; where two of them differ most
+    series      one value per step and layer, from parameters or neurons
+    thinning    long series reduced to few points that keep spikes and pauses
+    training    steps, loss and scores of a training
+    change      how far the weights have moved, from the snapshots
+    comparison  several runs, one row each; the largest differences between two
 
-Every function is pure: it reads a `gatdiag.run.Run` and returns a tidy pandas table, or a frozen dataclass of facts.
+Functions read a `gatdiag.run.Run` and return tidy pandas tables or frozen dataclasses.
 """
 
 from gatdiag.summary.change import *

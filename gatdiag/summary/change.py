@@ -1,7 +1,7 @@
-"""How far the weights have moved since initialization, by layer, from the snapshots (paper 1, figures 3a, 4a, 8, 11).
+"""How far the weights of each layer have moved since initialization (paper 1, figures 3a, 4a, 8, 11).
 
-`gatdiag.weight_change` says what a change is. The trained weights are the best snapshot; the final one if there is no
-best one, or if that was taken so early that it says nothing of training.
+`gatdiag.weight_change` defines the change. The trained weights are the best snapshot, or the final one if there is no
+best snapshot or it was taken early.
 """
 
 from typing import Literal
@@ -19,7 +19,7 @@ from gatdiag.weight_change import FRACTIONS, change_fractions, change_quantiles
 
 __all__ = ["LEVELS", "weight_change"]
 
-EARLY = 0.05  # of the run; a best model from before that says nothing of what training did to the weights
+EARLY = 0.05  # share of the run; a best model from before it shows little of what training did to the weights
 LEVELS = tuple(round(100 * level) for level in quantities.LEVELS)  # in percent
 
 COLUMNS = ("layer", "role", "source", *FRACTIONS, *(f"q{level}" for level in LEVELS))
@@ -28,23 +28,22 @@ COLUMNS = ("layer", "role", "source", *FRACTIONS, *(f"q{level}" for level in LEV
 def weight_change(run: Run) -> pd.DataFrame:
     """The change of feature weights and attention vectors in each layer.
 
-    Without snapshots the last recorded row of the parameters' table is used; where a layer then has several parameters
-    of one role, its quantiles are the largest of theirs.
+    Without snapshots, the last recorded rows of the table `parameters` are used. The quantiles of a layer with several
+    parameters of a role are then the largest of theirs.
 
     Returns:
-        One row a layer and role: layer (categorical), role, source ("best model, after step 120", "final model" or
-        "step 120": what is compared with the initial weights), unchanged_fraction, changed_fraction_005,
-        changed_fraction_050, and the quantiles q0, q5, ... q100. NaN where nothing counts. Empty if neither snapshots
-        nor columns were recorded.
+        One row per layer and role: layer (categorical), role, source (what is compared with the initial weights: "best
+        model, after step 120", "final model" or "step 120"), unchanged_fraction, changed_fraction_005,
+        changed_fraction_050, and the quantiles q0, q5, ... q100. NaN where undefined. Empty if neither snapshots nor
+        columns were recorded.
     """
-    rows = _from_snapshots(run, _trained(run)) or _from_table(run) or _from_snapshots(run, "best")
+    rows = _from_snapshots(run, _trained_snapshot(run)) or _from_table(run) or _from_snapshots(run, "best")
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     table["layer"] = pd.Categorical(table["layer"], categories=list(run.layer_names), ordered=True)
     return table.sort_values(["role", "layer"], ascending=[False, True], kind="stable").reset_index(drop=True)
 
 
-def _trained(run: Run) -> Literal["best", "final"]:
-    """The snapshot of the trained weights: the best one, unless it is early."""
+def _trained_snapshot(run: Run) -> Literal["best", "final"]:
     if run.snapshot("best") is None:
         return "final"
     step, last = _best_step(run), training_facts(run).last_step
@@ -85,11 +84,11 @@ def _from_table(run: Run) -> list[dict[str, object]]:
     for role, kind in ((FEATURE, "relative"), (ATTENTION, "absolute")):
         columns = {name: name for name in COLUMNS[3:6]}
         columns |= {f"q{level}": f"{kind}_change_q{level}" for level in LEVELS}
-        found: dict[str, dict[str, object]] = {}
+        by_layer: dict[str, dict[str, object]] = {}
         for target, column in columns.items():
             last = role_series(run, column, role).groupby("layer", observed=True).last()
             for layer, step, value in last.itertuples():
-                row = found.setdefault(layer, {"layer": layer, "role": role, "source": f"step {step}"})
+                row = by_layer.setdefault(layer, {"layer": layer, "role": role, "source": f"step {step}"})
                 row[target] = value
-        rows += found.values()
+        rows += by_layer.values()
     return rows

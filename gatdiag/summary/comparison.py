@@ -1,4 +1,4 @@
-"""Several runs: one row each; and where two of them differ, layer by layer and quantity by quantity."""
+"""Compare several runs, one row each, or two runs, layer by layer and quantity by quantity."""
 
 import math
 from collections import Counter
@@ -36,33 +36,37 @@ _SHARES: Final = frozenset(each.name for each in QUANTITIES if each.is_share)
 
 
 def compare(runs: Sequence[Run], variants: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """One row a run, in the order given.
+    """One row per run, in the given order.
 
     Args:
         runs: The runs.
-        variants: The group of each run by its name, for example its initialization; by default the run's name without
-            its numbers, so that gat-xavier-L10-seed1 and gat-xavier-L20-seed2 belong together.
+        variants: Run name -> its group, for example its initialization. By default the name without its numbers, so
+            that gat-xavier-L10-seed1 and gat-xavier-L20-seed2 are in the same group.
 
     Returns:
-        run, variant, depth, width, normalization, steps (that were made), recorded (at how many of them layers were
-        recorded; parameters, if no layer was), first_loss, best_loss, last_loss, best_step,
-        epochs_to_best (the step of the first best validation score, counted from 1), score (what it is by which the
-        run is judged: "accuracy", "AUC", ...; None if nothing was logged), and for each split that score as accuracy_*
-        at that step and as last_accuracy_*. NaN where nothing was logged.
+        run, variant, depth, width, normalization, steps (number of training steps), recorded (number of steps at which
+        layers, or else parameters, were recorded), first_loss, best_loss, last_loss, best_step, epochs_to_best (step of
+        the first best validation score, counted from 1), score (the kind of score that is compared: "accuracy", "AUC",
+        ...; None if none was logged), and for each split that score at the best step as accuracy_* and at the last step
+        as last_accuracy_*. NaN where nothing was logged.
     """
     return pd.DataFrame([_row(run, variants or {}) for run in runs])
 
 
 def quantile(values: Sequence[float] | NDArray[np.float64], share: float) -> float:
-    """The value of several runs with this share of all values below it; 0.5 is the median. NaN is above all numbers.
+    """A quantile of values; between two values it is their mean. NaN counts as larger than all numbers.
+
+    Args:
+        values: The values.
+        share: The share of values below the quantile; 0.5 for the median.
 
     Example:
         >>> quantile([3.0, float("nan"), 1.0], 0.5)
         3.0
     """
     ordered = np.sort(np.asarray(values, np.float64))
-    place = share * (len(ordered) - 1)
-    return float((ordered[math.floor(place)] + ordered[math.ceil(place)]) / 2)
+    position = share * (len(ordered) - 1)
+    return float((ordered[math.floor(position)] + ordered[math.ceil(position)]) / 2)
 
 
 def _row(run: Run, variants: Mapping[str, str]) -> dict[str, object]:
@@ -92,7 +96,7 @@ def _row(run: Run, variants: Mapping[str, str]) -> dict[str, object]:
 
 
 def score_label(kinds: Iterable[str | None]) -> str:
-    """Name for the scores of several runs together: their kind, or "score" where it is not the same.
+    """A label for the scores of several runs: their kind, or "score" if they have different kinds.
 
     Example:
         >>> score_label(["AUC", None, "AUC"]), score_label(["AUC", "accuracy"]), score_label([])
@@ -103,22 +107,25 @@ def score_label(kinds: Iterable[str | None]) -> str:
 
 
 def results(runs: Sequence[Run]) -> dict[str, list[float | None]]:
-    """What came of several trainings, in words: what -> a number of each run, None where it was not logged.
+    """The results of several trainings for display: label -> one number per run, None where it was not logged.
 
-    Scores are those at the best step; what no run has is left out. A loss that is NaN is a number here.
+    Scores are those at the best step. Labels for which no run has a number are left out. A loss may be NaN.
     """
     frame = compare(runs)
     score = score_label(frame["score"])
-    words = {
+    labels = {
         "accuracy_train": f"train {score}", "accuracy_val": f"validation {score}", "accuracy_test": f"test {score}",
         "best_step": "best step", "first_loss": "first loss", "best_loss": "best loss", "last_loss": "last loss",
         "depth": "depth", "width": "width", "steps": "steps", "recorded": "recorded steps",
     }  # fmt: skip
-    found = {word: [_entry(*one, name) for one in zip(runs, frame[name], strict=True)] for name, word in words.items()}
-    return {word: values for word, values in found.items() if any(value is not None for value in values)}
+    found = {
+        label: [_number_or_none(run, value, name) for run, value in zip(runs, frame[name], strict=True)]
+        for name, label in labels.items()
+    }
+    return {label: values for label, values in found.items() if any(value is not None for value in values)}
 
 
-def _entry(run: Run, value: float | None, column: str) -> float | None:
+def _number_or_none(run: Run, value: float | None, column: str) -> float | None:
     known = math.nan if value is None else float(value)
     if math.isfinite(known):
         return int(known) if known.is_integer() else known
@@ -126,19 +133,19 @@ def _entry(run: Run, value: float | None, column: str) -> float | None:
 
 
 def depth(run: Run) -> int:
-    """How many layers have feature weights."""
+    """Number of layers with feature weights."""
     return sum(bool(_features(layer)) for layer in run.meta["structure"]["layers"])
 
 
 def width(run: Run) -> int | None:
-    """The most common output width of the hidden layers' feature weights; None if there is no hidden layer."""
+    """The most common output width of the hidden layers' feature weights; None if there are no hidden layers."""
     first = [found[0]["shape"] for layer in run.meta["structure"]["layers"] if (found := _features(layer))]
     widths = Counter(int(shape[0]) for shape in first[:-1] if shape)
     return widths.most_common(1)[0][0] if widths else None
 
 
 def normalization(run: Run) -> str:
-    """The layer kinds that hold normalization scales, for example "BatchNorm"; "none" if no layer does."""
+    """The kinds of layers with normalization scales, for example "BatchNorm"; "none" if there are none."""
     kinds = {
         layer["kind"]
         for layer in run.meta["structure"]["layers"]
@@ -148,7 +155,7 @@ def normalization(run: Run) -> str:
 
 
 def default_variant(name: str) -> str:
-    """A run's name without the words that are a number, with or without a letter or two before it.
+    """A run's name without words that are a number with at most two letters before it.
 
     Example:
         >>> default_variant("gat-xavier-L10-seed1"), default_variant("gat10"), default_variant("3")
@@ -166,10 +173,10 @@ def mean_by(table: pd.DataFrame, value: str, by: Sequence[str]) -> pd.DataFrame:
     """The mean of a column in each group, with the half-width of its 95 % confidence interval (Student's t).
 
     Returns:
-        The columns of `by`, then mean, half_width (NaN for fewer than three runs: of two it would be longer than any
-        axis), lowest, highest and runs, in the order of first appearance.
+        The columns of `by`, then mean, half_width (NaN for fewer than three runs; with two it would exceed any axis),
+        lowest, highest and runs, in order of first appearance.
     """
-    from scipy.special import stdtrit  # takes longer to import than most pages to draw
+    from scipy.special import stdtrit  # slow to import
 
     known = table.dropna(subset=[value, *by])
     grouped = known.groupby(list(by), sort=False)[value]
@@ -185,26 +192,26 @@ def _features(layer: Mapping[str, list[dict[str, list[int]]]]) -> list[dict[str,
 
 
 def differences(first: Run, second: Run, when: When = "median") -> pd.DataFrame:
-    """Each quantity of each layer in two runs, what differs most first.
+    """Each quantity of each layer in two runs, sorted by how much it differs.
 
-    Shares (numbers from 0 to 1) differ by |a - b|, all else by |a - b| / (|a| + |b|), so that 0 is no difference and 1
-    the largest possible one; c is compared with the squared norm of a neuron's weights, |a - b| / (||W_a||^2 +
-    ||W_b||^2) times the neurons, for its own size is rounding where a layer balances.
+    The difference of shares (numbers from 0 to 1) is |a - b|, that of other quantities |a - b| / (|a| + |b|): 0 if they
+    are equal, at most 1. That of c is |a - b| / (||W_a||^2 + ||W_b||^2) times the number of neurons, relative to the
+    squared norm of a neuron's weights, because c itself is rounding in a balanced layer.
 
     Args:
-        first: One run.
-        second: The other.
-        when: Compare medians over all steps, or what was measured last.
+        first: The first run.
+        second: The second run.
+        when: Whether to compare medians over all steps, or the last measurements.
 
     Returns:
-        layer ("" for logged scalars), role ("" for outputs and scalars), quantity, first, second, difference. What one
-        of the runs lacks has no row; what is NaN or infinite in one of them alone differs by 1.
+        layer ("" for logged scalars), role ("" for outputs and scalars), quantity, first, second, difference. Only
+        quantities that both runs have; the difference is 1 if only one of them is NaN or infinite.
     """
     one, other = _values(first, when), _values(second, when)
     keys = [key for key in one if key in other]
     a, b = (np.array([of[key] for key in keys], dtype=np.float64) for of in (one, other))
     table = pd.DataFrame(keys, columns=["layer", "role", "quantity"]).assign(first=a, second=b)
-    table["difference"] = _difference(table, _squares(one, first), _squares(other, second))
+    table["difference"] = _difference(table, _squared_norms(one, first), _squared_norms(other, second))
     return table.sort_values("difference", ascending=False, kind="stable", ignore_index=True)
 
 
@@ -226,8 +233,8 @@ def _values(run: Run, when: When) -> dict[tuple[str, str, str], float]:
     return found
 
 
-def _squares(values: dict[tuple[str, str, str], float], run: Run) -> dict[str, float]:
-    """Mean squared norm of a neuron's feature weights, for each layer with laws."""
+def _squared_norms(values: dict[tuple[str, str, str], float], run: Run) -> dict[str, float]:
+    """Mean squared norm of a neuron's feature weights in each layer with laws."""
     neurons = run.neurons.groupby("layer", observed=True)["law"].nunique()
     norms = {layer: value for (layer, role, name), value in values.items() if name == "norm" and role == FEATURE}
     return {str(layer): norms.get(str(layer), 0.0) ** 2 / count for layer, count in neurons.items()}
@@ -235,9 +242,9 @@ def _squares(values: dict[tuple[str, str, str], float], run: Run) -> dict[str, f
 
 def _difference(table: pd.DataFrame, one: dict[str, float], other: dict[str, float]) -> Floats:
     a, b = table["first"].to_numpy(), table["second"].to_numpy()
-    share = table["quantity"].isin(_SHARES).to_numpy()
+    is_share = table["quantity"].isin(_SHARES).to_numpy()
     is_c = (table["quantity"] == "c").to_numpy()
     squares = table["layer"].map(one).fillna(0) + table["layer"].map(other).fillna(0)
-    size = np.where(share, 1.0, np.where(is_c, squares.to_numpy(), np.abs(a) + np.abs(b)))
-    with np.errstate(all="ignore"):  # what is NaN or infinite in one of them differs by 1
+    size = np.where(is_share, 1.0, np.where(is_c, squares.to_numpy(), np.abs(a) + np.abs(b)))
+    with np.errstate(all="ignore"):  # NaN or infinity in one of them gives 1
         return np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.fmin(np.abs(a - b) / size, 1.0))

@@ -1,7 +1,7 @@
-"""One value a step and layer, from tables that hold one a parameter or one a neuron.
+"""One value per step and layer, from tables with one value per layer, parameter or neuron.
 
-The tables returned are tidy: step, layer, value; `layer` is a categorical in the order of the structure, so that its
-codes number the layers from 0. In pandas both absent and undefined values are NaN; `Run.is_measured` tells them apart.
+Series are tidy tables: step, layer, value. `layer` is a categorical in structure order, so its codes number the layers
+from 0. pandas has NaN for both missing and undefined values; `Run.is_measured` distinguishes them.
 """
 
 from collections.abc import Sequence
@@ -35,26 +35,26 @@ Floats = NDArray[np.float64]
 
 
 def is_recorded(run: Run, table: TableName, column: str) -> bool:
-    """True if a column was measured at all."""
+    """Whether a column was measured at any step."""
     return bool(run.is_measured(table, column).any())
 
 
 def layer_series(run: Run, column: str) -> pd.DataFrame:
-    """A column of the layers' table, without the steps at which it was not measured (coarser cadence).
+    """A column of the table `layers`, without the steps at which it was not measured.
 
     Returns:
-        step, layer, value. Empty if the column was not recorded; NaN where it was measured and is undefined.
+        step, layer, value. Empty if the column was not recorded; NaN where the value is undefined.
     """
     frame = run.layers.loc[run.is_measured("layers", column)]
     return _tidy(run, frame["step"].to_numpy(), _codes(frame, run), frame[column].to_numpy(np.float64))
 
 
 def has_zero_norm(run: Run, column: str) -> NDArray[np.bool_]:
-    """For each row of `layer_series`: whether the value is 0 / 0, because what it is relative to is exactly zero.
+    """For each row of `layer_series`, whether the value is 0 / 0 because the norm it is relative to is zero.
 
     Args:
         run: The run.
-        column: "relative_mu" or "relative_gradient_mu"; of other columns nothing is relative to a norm.
+        column: "relative_mu" or "relative_gradient_mu"; all False for other columns.
     """
     keep = run.is_measured("layers", column)
     norm = {"relative_mu": "output_norm", "relative_gradient_mu": "output_gradient_norm"}.get(column)
@@ -65,9 +65,9 @@ def has_zero_norm(run: Run, column: str) -> NDArray[np.bool_]:
 
 
 def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
-    """A column of the parameters' table with the parameters of one role combined in each layer.
+    """A column of the table `parameters`, in which the parameters of a role are combined in each layer.
 
-    The catalogue says how; see `combines` of `gatdiag.quantities.Quantity`.
+    `gatdiag.quantities.Quantity.combines` says how.
 
     Args:
         run: The run.
@@ -75,12 +75,12 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
         role: For example "feature weight" or "attention vector".
 
     Returns:
-        step, layer, value: layers without a parameter of that role have no rows, nor has a ratio to something that is
-        zero, as to attention vectors at the first step, often. NaN stays NaN.
+        step, layer, value, without layers that have no parameter of the role, and without ratios to zero, such as to
+        attention vectors that are initialized to zero. NaN is kept.
     """
     keep = run.is_measured("parameters", column) & (run.parameters["role"] == role).to_numpy()
     frame = run.parameters.loc[keep]
-    frame = frame[_codes(frame, run) >= 0]  # an edited meta.json may lack layers
+    frame = frame[_codes(frame, run) >= 0]  # layers may be missing in an edited meta.json
     layers = len(run.layer_names)
     cells, cell = np.unique(frame["step"].to_numpy() * layers + _codes(frame, run), return_inverse=True)
     how = quantity("parameters", column).combines
@@ -92,15 +92,15 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
 
 
 def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "extreme") -> pd.DataFrame:
-    """A column of the neurons' table with the neurons of each layer combined, at every step.
+    """A column of the table `neurons`, in which the neurons of each layer are combined.
 
     Args:
         run: The run.
         column: "delta", "c" or "predicted_c".
-        how: "extreme" keeps the value of largest magnitude with its sign, "largest" its magnitude alone.
+        how: "extreme" for the value of largest magnitude with its sign, "largest" for its magnitude.
 
     Returns:
-        step, layer, value. NaN where a neuron of that layer is NaN.
+        step, layer, value. NaN where a neuron of the layer is NaN.
     """
     if not is_recorded(run, "neurons", column):
         return _tidy(run, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
@@ -108,17 +108,17 @@ def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "e
     step, layer, values = frame["step"].to_numpy(), _codes(frame, run), frame[column].to_numpy(np.float64)
     starts = np.flatnonzero(np.append(True, (step[1:] != step[:-1]) | (layer[1:] != layer[:-1])))
     parts = np.stack([np.maximum.reduceat(values, starts), -np.minimum.reduceat(values, starts)])
-    kept = layer[starts] >= 0  # laws of layers that are not recorded have none
-    cells, cell = np.unique((step * layers + layer)[starts][kept], return_inverse=True)  # may come in several parts
+    kept = layer[starts] >= 0  # without laws of layers that are not recorded
+    cells, cell = np.unique((step * layers + layer)[starts][kept], return_inverse=True)  # a layer may have several runs
     highest, lowest = (_largest(part[kept], cell, len(cells)) for part in parts)
     extreme = np.where(lowest > np.abs(highest), -lowest, highest) if how == "extreme" else np.maximum(highest, lowest)
     return _tidy(run, cells // layers, cells % layers, extreme)
 
 
 def weight_scale(run: Run) -> float | None:
-    """The size of a neuron's weights at first: the median over feature weights W of ||W||_F^2 / rows of W.
+    """The initial scale of a neuron's weights: the median over feature weights W of ||W||_F^2 / rows of W.
 
-    It is what an imbalance c = ||w_in||^2 - ||w_out||^2 is large or small beside.
+    An imbalance c = ||w_in||^2 - ||w_out||^2 is large or small relative to it.
 
     Returns:
         The scale; None if no positive, finite norm was recorded.
@@ -133,37 +133,37 @@ def weight_scale(run: Run) -> float | None:
 
 
 def last_values(series: pd.DataFrame) -> dict[str, float]:
-    """Layer -> the last value of a series that is a number."""
+    """Layer -> its last value that is not NaN."""
     last = series.dropna(subset=["value"]).groupby("layer", observed=True)["value"].last()
     return {str(layer): float(value) for layer, value in zip(last.index, last.to_numpy(), strict=True)}
 
 
 def select_layers(table: pd.DataFrame, limit: int = 10) -> pd.DataFrame:
-    """The rows of at most `limit` layers: the first and last that have rows, and evenly between."""
+    """The rows of at most `limit` layers, evenly spaced from the first to the last one that has rows."""
     codes = table["layer"].cat.codes
     present = np.sort(codes.unique())
     return table[codes.isin(present[evenly_spaced(len(present), limit)]).to_numpy()].reset_index(drop=True)
 
 
 def check_layers(run: Run, names: Sequence[str] | None) -> list[str]:
-    """Names of layers that somebody chose; none if nobody did.
+    """The names as a list, [] for None.
 
     Raises:
         InputError: A name is not one of the run's layers.
     """
     for name in names or ():
         if name not in run.layer_names:
-            raise InputError(f"layers must be names from run.layer_names, got {name!r}")
+            raise InputError(f"layers= expects names from run.layer_names, got {name!r}")
     return list(names or ())
 
 
 def has_role(run: Run, role: str) -> bool:
-    """True if the model has a parameter of a role."""
+    """Whether the model has a parameter with a role."""
     return any(parameter["role"] == role for parameter in _parameters(run))
 
 
 def with_null_layer(run: Run, curve: pd.DataFrame) -> pd.DataFrame:
-    """Rows about the whole network, with a null `layer`, to stand beside rows of layers in one table."""
+    """Add a null `layer` to rows about the whole network, so that they can be concatenated with rows of layers."""
     return curve.assign(layer=_names(run, np.full(len(curve), -1)))
 
 
@@ -184,7 +184,7 @@ def _combined(run: Run, frame: pd.DataFrame, column: str, how: str, cell: NDArra
 
 
 def _norms(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:
-    """The norm of all entries together; scaled by the largest, so that tiny gradients do not underflow."""
+    """The root of the sum of squares in each cell, scaled by the largest value so that it does not underflow."""
     largest = _largest(values, cell, count)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         parts = (values / largest[cell]) ** 2
@@ -195,7 +195,7 @@ def _norms(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:
 
 def _largest(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:
     largest = np.full(count, -np.inf)
-    with np.errstate(invalid="ignore"):  # NaN wins
+    with np.errstate(invalid="ignore"):  # the maximum with NaN is NaN
         np.maximum.at(largest, cell, values)
     return largest
 

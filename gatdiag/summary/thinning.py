@@ -1,6 +1,6 @@
-"""Few steps out of many, chosen so that no spike is lost and no pause of recording is bridged.
+"""Reduce long series to few points, so that no spike is lost and pauses in recording remain visible.
 
-A line of 5,000 points on a page 1,000 pixels wide hides nothing when each pixel keeps its lowest and its highest point.
+A plot that is 1,000 pixels wide loses nothing of 5,000 points if each pixel keeps its lowest and its highest point.
 """
 
 import numpy as np
@@ -9,12 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["bin_steps", "evenly_spaced", "stretches", "thin", "thin_groups"]
 
-_PAUSE = 10  # times the usual distance of the steps on either side
-_USUAL = 3  # distances whose median is usual
+_PAUSE = 10  # times the usual distance between steps
+_USUAL = 3  # number of distances whose median is the usual one
 
 
 def evenly_spaced(count: int, limit: int) -> NDArray[np.int64]:
-    """Positions of at most `limit` of `count` things: the first, the last, and evenly between.
+    """At most `limit` evenly spaced positions in `range(count)`, including the first and the last.
 
     Example:
         >>> evenly_spaced(10, 4).tolist(), evenly_spaced(3, 8).tolist()
@@ -26,13 +26,16 @@ def evenly_spaced(count: int, limit: int) -> NDArray[np.int64]:
 
 
 def stretches(steps: ArrayLike) -> NDArray[np.int64]:
-    """Which uninterrupted stretch of recording each step is in, from 0.
+    """Number the stretches without a pause in recording, from 0.
 
-    Recording paused where the next step is more than ten times as far as is usual both before and after. Where steps
-    only become rarer, or ever rarer, it did not.
+    There is a pause where the distance to the next step is more than ten times the usual distance both before and
+    after. So steps that become rarer are no pause.
 
     Args:
         steps: (T,) increasing.
+
+    Returns:
+        (T,) the stretch of each step.
 
     Example:
         >>> stretches([0, 1, 2, 3, 500, 501, 502]).tolist(), stretches([0, 1, 2, 100, 200, 300]).tolist()
@@ -48,11 +51,14 @@ def stretches(steps: ArrayLike) -> NDArray[np.int64]:
 
 
 def bin_steps(steps: ArrayLike, limit: int) -> NDArray[np.int64]:
-    """The bin of each step: about `limit` bins over equal distances, in order, none with a pause of recording inside.
+    """Divide steps into about `limit` bins of equal width, none of which contains a pause in recording.
 
     Args:
         steps: (T,) increasing.
-        limit: How many bins there may be; each pause adds one at most.
+        limit: Maximum number of bins, plus at most one per pause.
+
+    Returns:
+        (T,) the bin of each step, from 0.
 
     Example:
         >>> bin_steps(range(5), 2).tolist(), bin_steps([0, 1, 2, 3, 8, 12, 16], 5).tolist()
@@ -66,18 +72,16 @@ def bin_steps(steps: ArrayLike, limit: int) -> NDArray[np.int64]:
 
 
 def thin(values: pd.Series, limit: int = 150) -> pd.DataFrame:
-    """A series by step in about `limit` points: the median of each bin of steps, with its lowest and highest value.
+    """Reduce a series to about `limit` points: the median, minimum and maximum of each bin of steps.
 
-    The first and the last step are bins of their own. A bin that holds NaN or an infinity is NaN, so that the break
-    shows.
+    The first and the last step are bins of their own. A bin with NaN or infinity is NaN, so that the break is visible.
 
     Args:
         values: Indexed by step, in order.
-        limit: How many points there may be; a series that is no longer is kept as it is, and each pause of recording
-            adds one at most.
+        limit: Maximum number of points, plus at most one per pause in recording. Shorter series are not reduced.
 
     Returns:
-        step (amid the bin), value, low, high, stretch (as `stretches` of the steps gives it).
+        step (in the middle of the bin), value, low, high, stretch (from `stretches`).
 
     Example:
         >>> thin(pd.Series([5.0, 1.0, 2.0, 9.0, 4.0]), 3)
@@ -96,18 +100,18 @@ def thin(values: pd.Series, limit: int = 150) -> pd.DataFrame:
     order = np.lexsort((value, bins))  # sorted inside each bin, NaN last
     starts = np.flatnonzero(np.diff(bins, prepend=-1))
     ends = np.append(starts[1:], count)
-    amid, ordered = (starts + ends - 1) // 2, value[order]
+    middle, ordered = (starts + ends - 1) // 2, value[order]
     low, high = ordered[starts], ordered[ends - 1]
-    below, above = ordered[amid], ordered[(starts + ends) // 2]
-    known = np.isfinite(low) & np.isfinite(high)
+    below, above = ordered[middle], ordered[(starts + ends) // 2]
+    is_finite = np.isfinite(low) & np.isfinite(high)
     with np.errstate(invalid="ignore"):
-        middle = np.where(below == above, below, below / 2 + above / 2)
-    value, low, high = (np.where(known, one, np.nan) for one in (middle, low, high))
-    return pd.DataFrame({"step": step[amid], "value": value, "low": low, "high": high, "stretch": stretch[amid]})
+        median = np.where(below == above, below, below / 2 + above / 2)
+    value, low, high = (np.where(is_finite, one, np.nan) for one in (median, low, high))
+    return pd.DataFrame({"step": step[middle], "value": value, "low": low, "high": high, "stretch": stretch[middle]})
 
 
 def thin_groups(table: pd.DataFrame, by: str, limit: int = 150) -> pd.DataFrame:
-    """Each group of a tidy table (step, value, and `by`) reduced by `thin`.
+    """Apply `thin` to each group of a tidy table (step, value, and `by`).
 
     Returns:
         step, `by`, value, low, high, stretch.

@@ -1,4 +1,4 @@
-"""Facts of a training: its steps, its loss, its scores."""
+"""The steps, loss and scores of a training."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ __all__ = [
     "scores", "split", "training_facts",
 ]  # fmt: skip
 
-_SCORES = {  # what a logged scalar is -> the words in its name that say so
+_SCORES = {  # kind of score -> words in the name of a logged scalar that identify it
     "accuracy": ("accuracy", "acc"),
     "AUC": ("auc", "auroc", "rocauc"),
     "AP": ("ap", "aupr", "auprc"),
@@ -28,20 +28,21 @@ _ORDER = ("train", "val", "test", None)
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """The course of one training.
+    """Facts about the steps, loss and best metric of a training.
 
     Attributes:
-        steps: How many steps there is anything of: measurements, or what was logged.
-        recorded: At how many of them layers were recorded; parameters, if no layer was.
-        last_step: The last of them; None if there is none.
+        steps: Number of steps with measurements or logged scalars.
+        recorded: Number of steps at which layers, or else parameters, were recorded.
+        last_step: The last step; None if there are none.
         loss: Name of the logged loss; None if none was logged.
-        first_loss: Its first recorded value, NaN included.
-        last_loss: Its last one.
-        best_loss: Its smallest finite one; NaN if none is finite.
-        best_loss_step: When that was reached first.
-        metric: Name of the logged scalar that chose the best step (as `watch(best=...)` or a validation accuracy).
+        first_loss: Its first value, which may be NaN.
+        last_loss: Its last value.
+        best_loss: Its smallest finite value; NaN if none is finite.
+        best_loss_step: The first step with `best_loss`.
+        metric: Name of the logged scalar that decides which step is best: that of `watch(best=...)`, else a validation
+            score.
         best_metric: Its best value.
-        best_step: When that was reached first.
+        best_step: The first step with `best_metric`.
     """
 
     steps: int
@@ -58,15 +59,15 @@ class TrainingFacts:
 
 
 def training_facts(run: Run) -> TrainingFacts:
-    """The facts of one run; nothing in them is a verdict."""
+    """The facts of a run's training."""
     step = run.steps["step"]
     loss = loss_name(run)
     values = logged(run, loss) if loss else pd.Series(dtype=np.float64)
     finite = values[np.isfinite(values)]
-    metric, mode = _chosen_by(run)
-    chosen = logged(run, metric) if metric else pd.Series(dtype=np.float64)
-    chosen = chosen[np.isfinite(chosen)]
-    best_step = (chosen.idxmin() if mode == "min" else chosen.idxmax()) if len(chosen) else None
+    metric, mode = _metric_and_mode(run)
+    measured = logged(run, metric) if metric else pd.Series(dtype=np.float64)
+    measured = measured[np.isfinite(measured)]
+    best_step = (measured.idxmin() if mode == "min" else measured.idxmax()) if len(measured) else None
     return TrainingFacts(
         steps=len(step),
         recorded=next((len(table["step"].unique()) for table in (run.layers, run.parameters) if len(table)), 0),
@@ -77,29 +78,29 @@ def training_facts(run: Run) -> TrainingFacts:
         best_loss=float(finite.min()) if len(finite) else np.nan,
         best_loss_step=int(finite.idxmin()) if len(finite) else None,
         metric=metric,
-        best_metric=float(chosen[best_step]) if best_step is not None else np.nan,
+        best_metric=float(measured[best_step]) if best_step is not None else np.nan,
         best_step=int(best_step) if best_step is not None else None,
     )
 
 
 def is_empty(run: Run) -> bool:
-    """True if no table of the run has a row."""
+    """Whether no table of the run has a row."""
     return not any(len(table) for table in (run.steps, run.layers, run.parameters, run.neurons))
 
 
 def is_of_checkpoints(run: Run) -> bool:
-    """True if it was made of saved checkpoints, and not recorded in a training."""
+    """Whether a run was made from saved checkpoints, rather than recorded in a training."""
     return bool(run.meta["cadence"].get("every") == "checkpoint")
 
 
 def logged(run: Run, name: str) -> pd.Series:
-    """A scalar by step, without the steps at which it was not logged; NaN where it was logged as NaN."""
+    """A logged scalar by step, without the steps at which it was not logged. Logged NaN are kept."""
     keep = run.is_measured("steps", name)
     return pd.Series(run.steps[name].to_numpy(np.float64)[keep], index=run.steps["step"].to_numpy()[keep])
 
 
 def loss_name(run: Run) -> str | None:
-    """The logged scalar that is the training loss: "loss", else the first whose name says loss and not validation."""
+    """The name of the logged training loss: "loss", else the first with "loss" in it that is not of other data."""
     names = [name for name in run.logged if "loss" in name.lower()]
     training = [name for name in names if split(name) in (None, "train")]
     exact = [name for name in names if name.lower() in ("loss", "train_loss", "training_loss")]
@@ -107,7 +108,9 @@ def loss_name(run: Run) -> str | None:
 
 
 def score(name: str) -> str | None:
-    """Kind of a logged scalar of which more is better: "accuracy", "AUC", "F1", ...; None if it is no score.
+    """The kind of score that a logged scalar is by its name: "accuracy", "AUC", "F1", ...; None if it is no score.
+
+    Scores are scalars of which larger values are better.
 
     Example:
         >>> score("val_acc"), score("test/roc_auc"), score("loss")
@@ -118,7 +121,7 @@ def score(name: str) -> str | None:
 
 
 def scores(run: Run) -> dict[str, list[str]]:
-    """Kind of score -> the logged scalars of that kind: training, validation, test, then those of no known split."""
+    """Kind of score -> names of the logged scalars: training, validation, test, then those of unknown split."""
     found: dict[str, list[str]] = {}
     for name in sorted(run.logged, key=lambda name: _ORDER.index(split(name))):
         if (kind := score(name)) is not None:
@@ -127,7 +130,7 @@ def scores(run: Run) -> dict[str, list[str]]:
 
 
 def score_kind(run: Run) -> str:
-    """The kind of score by which a run is judged: what chose the best step, else the first with a validation split."""
+    """The kind of score that is compared: that which decides the best step, else the first with a validation split."""
     best = score(str((run.meta.get("best") or {}).get("name")))
     known = scores(run)
     validated = [kind for kind, names in known.items() if any(split(name) == "val" for name in names)]
@@ -135,7 +138,7 @@ def score_kind(run: Run) -> str:
 
 
 def accuracies(run: Run) -> dict[str, str]:
-    """The logged scores of one kind (`score_kind`) by split: {"train": ..., "val": ..., "test": ...}."""
+    """Names of the logged scores of the kind `score_kind(run)` by split: {"train": ..., "val": ..., "test": ...}."""
     found: dict[str, str] = {}
     for name in scores(run).get(score_kind(run), []):
         if (of := split(name)) is not None:
@@ -144,7 +147,7 @@ def accuracies(run: Run) -> dict[str, str]:
 
 
 def split(name: str) -> str | None:
-    """Which part of the data a logged scalar belongs to: "train", "val" or "test"; None if its name does not say.
+    """The data split of a logged scalar by its name: "train", "val" or "test"; None if unknown.
 
     Example:
         >>> split("val_accuracy"), split("accuracy/test"), split("loss")
@@ -158,7 +161,7 @@ def _words(name: str) -> list[str]:
     return "".join(letter if letter.isalnum() else " " for letter in name.lower()).split()
 
 
-def _chosen_by(run: Run) -> tuple[str | None, str]:
+def _metric_and_mode(run: Run) -> tuple[str | None, str]:
     best = run.meta.get("best")
     if best and best.get("name") in run.logged:
         return best["name"], best.get("mode", "max")

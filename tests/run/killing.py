@@ -1,8 +1,8 @@
-"""Kills processes that write a run; prints a line for each kill. In a process of its own, because it forks.
+"""Kill processes that write a run, and check the run. To be run as a script, because it forks. Prints a line per kill.
 
-python -m tests.run.killing seal FOLDER        before each thing sealing does to the file system, then at random
-python -m tests.run.killing resume FOLDER      the same of resuming
-python -m tests.run.killing write FOLDER       at random instants of recording
+python -m tests.run.killing seal FOLDER        kill before each file system call of sealing, then at random times
+python -m tests.run.killing resume FOLDER      the same for resuming
+python -m tests.run.killing write FOLDER       kill at random times of recording
 """
 
 import os
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas  # noqa: F401  so that no child has to load it
+import pandas  # noqa: F401  (so that no child has to import it)
 
 from gatdiag.run import Store, load, seal
 from tests.run.recorded import META, ROWS, SEALED, append_step, check, files, record
@@ -24,13 +24,13 @@ STEPS = 6
 
 
 def say(text: str) -> None:
-    """Prints a line at once, so that no fork prints it again."""
+    """Print and flush a line, so that no fork prints it again."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def forked(work: Callable[[], object], kill_after: float | None = None) -> bool:
-    """Does the work in a fork of this process, and says whether it lived to the end of it."""
+    """Do the work in a fork of this process. Returns whether it was not killed."""
     child = os.fork()
     if not child:
         try:
@@ -49,7 +49,7 @@ def forked(work: Callable[[], object], kill_after: float | None = None) -> bool:
 
 
 def kill_before(number: int) -> None:
-    """Kills this process before it does anything to the file system for the `number`-th time."""
+    """Kill this process before its `number`-th file system call."""
     left = [number]
 
     def hook(event: str, _: object) -> None:
@@ -62,7 +62,7 @@ def kill_before(number: int) -> None:
 
 
 def kill_at_every_instant(folder: Path, work: Callable[[Path], object], holds: Callable[[Path], object]) -> None:
-    """Kills what is done to copies of a run, between any two calls of the operating system and at random."""
+    """Kill work on copies of a run, before each file system call and at random times, and check the copies."""
 
     def until(copy: Path, number: int) -> None:
         kill_before(number)
@@ -85,7 +85,7 @@ def kill_at_every_instant(folder: Path, work: Callable[[Path], object], holds: C
 
 
 def kill_sealing(folder: Path) -> None:
-    """The run reads as it was recorded, and can be sealed after all."""
+    """After a kill, the run reads as it was recorded, and can be sealed."""
 
     def twice_recorded() -> None:
         record(folder / "original", range(5)).seal("finished")
@@ -109,7 +109,7 @@ def kill_sealing(folder: Path) -> None:
 
 
 def kill_resuming(folder: Path) -> None:
-    """All tables have either all steps or those before the one at which it was resumed, and it can be resumed."""
+    """After a kill, all tables have either all steps or those before the resumed one, and the run can be resumed."""
 
     def before_or_after(copy: Path) -> None:
         run = load(copy)
@@ -126,7 +126,7 @@ def kill_resuming(folder: Path) -> None:
 
 
 def kill_writing(folder: Path) -> None:
-    """A step whose `flush` has returned is there; no row is there twice or by half."""
+    """After a kill, every step whose `flush` has returned can be read, and no row is duplicated or incomplete."""
     for number in range(12):
         run = folder / str(number)
         read_end, write_end = os.pipe()
@@ -149,7 +149,7 @@ def kill_writing(folder: Path) -> None:
 
 
 def holds_at_least(folder: Path, steps: int) -> None:
-    """The run opens, holds these steps whole and at most a part of the next one, and can go on."""
+    """Check that the run has these steps and at most a part of the next one, and can be resumed."""
     if not (folder / "meta.json").exists():
         assert not steps
         return

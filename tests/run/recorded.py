@@ -1,4 +1,4 @@
-"""A small run whose every value is known, and a comparison of what is read with plain loops over what was recorded."""
+"""A small run with known values, and a check of what is read against what was recorded."""
 
 import math
 from collections.abc import Iterable
@@ -31,19 +31,19 @@ META = {
     },
     "laws": {"found": [{"layer": layer, "neuron": neuron} for layer, neuron in LAWS], "excluded": [], "error": None},
 }
-ROWS = {"steps": 1, "layers": 2, "parameters": 3, "neurons": 3}  # a step
+ROWS = {"steps": 1, "layers": 2, "parameters": 3, "neurons": 3}  # per step
 SEALED = ["layers.parquet", "meta.json", "neurons.parquet", "parameters.parquet", "steps.parquet"]
 STREAMS = ["layers.arrows", "meta.json", "neurons.arrows", "parameters.arrows", "steps.jsonl"]
 
 
 def value(step: int, position: int, shift: float) -> float:
-    """A float64 that no shorter type holds; at some places what is hard to keep."""
+    """A value that needs all digits of a float64; at some steps a special one."""
     odd = {3: math.nan, 5: math.inf, 6: -0.0, 7: 5e-324}
     return odd.get(step % 16, (step + 1) / 3 + position * 1e-9 + shift)
 
 
 def step_rows(step: int, shift: float = 0.0) -> list[tuple[str, dict]]:
-    """The rows of one step, table by table, as a recorder appends them; `shift` tells apart rows of one step."""
+    """The rows of a step, table by table, as the recorder appends them. `shift` changes the values."""
     c = None if step % 2 else _values(step, 3, shift)
     return [
         ("steps", {"step": step, "loss": value(step, 0, shift)}),
@@ -54,13 +54,13 @@ def step_rows(step: int, shift: float = 0.0) -> list[tuple[str, dict]]:
 
 
 def append_step(store: Store, step: int, shift: float = 0.0) -> None:
-    """Append the rows of one step."""
+    """Append the rows of a step."""
     for table, columns in step_rows(step, shift):
         store.append(table, columns)
 
 
 def append_all(store: Store, step: int, kind: type[BaseException]) -> None:
-    """The same of every table, although an error of this kind is raised at one; it is raised again at the end."""
+    """Append the rows of a step to every table; an error of this kind at one of them is raised at the end."""
     raised = None
     for table, columns in step_rows(step):
         try:
@@ -72,7 +72,7 @@ def append_all(store: Store, step: int, kind: type[BaseException]) -> None:
 
 
 def record(folder: Path, steps: Iterable[int], shift: float = 0.0, **more: bool) -> Store:
-    """A store with these steps, all of them written."""
+    """Create a store, and write these steps."""
     store = Store.create(folder, META, **more)
     for step in steps:
         append_step(store, step, shift)
@@ -85,14 +85,14 @@ def _values(step: int, count: int, shift: float) -> np.ndarray:
 
 
 def same(a: float | None, b: float | None) -> bool:
-    """Bit for bit the same number, or both null."""
+    """Whether two numbers are bitwise equal, or both null or NaN."""
     if a is None or b is None:
         return a is b
     return np.float64(a).tobytes() == np.float64(b).tobytes() or (math.isnan(a) and math.isnan(b))
 
 
 def check(run: Run, recorded: Iterable[int | tuple[int, float]]) -> None:
-    """Sees to it that the run has these steps, or (step, shift), in this order, and nothing else, in every table."""
+    """Assert that every table has exactly the rows of these steps, or (step, shift), in this order."""
     recorded = [each if isinstance(each, tuple) else (each, 0.0) for each in recorded]
     got = {name: run.arrow(name).to_pylist() for name in ROWS}
     for name, rows in ROWS.items():
@@ -117,5 +117,5 @@ def check(run: Run, recorded: Iterable[int | tuple[int, float]]) -> None:
 
 
 def files(folder: Path) -> list[str]:
-    """What is in the folder, without the lock."""
+    """Names of the files in a folder, without the lock."""
     return sorted(path.name for path in folder.iterdir() if path.name != ".lock")

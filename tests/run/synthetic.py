@@ -1,10 +1,10 @@
-"""A run as a recorder would have written it, made up: for tests and pictures of whatever reads runs.
+"""A synthetic run, for tests of everything that reads runs.
 
     from tests.run.synthetic import synthetic_run
     run = gatdiag.load(synthetic_run(tmp_path / "run", collapse=True))
 
-It goes through `Store` as a real one does. The numbers have the shape of the papers' figures and nothing more: with
-`collapse` the gradients vanish towards the middle layers, mu falls with depth, and nothing trains.
+It is written with `Store`, like a real one. Its numbers look like the papers' figures: with `collapse`, gradients
+vanish towards the middle layers, mu falls with depth, and nothing trains.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from gatdiag.quantities import columns as catalogue
 from gatdiag.run import Store
 
 LOGGED = ("loss", "train_accuracy", "val_accuracy", "test_accuracy")
-COARSE = 50  # the costly columns are measured every so many steps
+COARSE = 50  # the expensive columns are measured every 50 steps
 _CLASSES = 7
 
 
@@ -35,18 +35,18 @@ def synthetic_run(
     name: str | None = None,
     seal: bool = True,
 ) -> Path:
-    """Writes the run and returns its folder.
+    """Write the run and return its folder.
 
     Args:
-        folder: New or empty.
-        steps: Which steps were recorded, or how many.
-        layers: Of GATv2 convolutions, each with a weight, an attention vector and a bias.
-        neurons: Width of each layer; every layer but the last has one law a neuron.
-        seed: Of all random numbers.
-        collapse: Whether the network is one that does not train.
-        logged: Names of logged scalars; those with "loss" in their name fall, the others rise.
-        name: What the run is called.
-        seal: Seal it at the end, as "finished"; otherwise leave it as a killed process would.
+        folder: A new or empty folder.
+        steps: The recorded steps, or their number.
+        layers: Number of GATv2 convolutions, each with a weight, an attention vector and a bias.
+        neurons: Width of each layer; every layer but the last has one law per neuron.
+        seed: Seed of all random numbers.
+        collapse: Whether the network does not train.
+        logged: Names of logged scalars; those with "loss" in their name decrease, the others increase.
+        name: Name of the run.
+        seal: Whether to seal it as "finished"; otherwise it is left as a kill would leave it.
     """
     random = np.random.default_rng(seed)
     meta = synthetic_meta(layers, neurons)
@@ -73,7 +73,7 @@ def synthetic_run(
 
 
 def synthetic_meta(layers: int, neurons: int) -> dict[str, Any]:
-    """The meta data of such a run, as `watch` would fill them in."""
+    """The metadata of such a run."""
     structure = [_layer(position, neurons) for position in range(layers)]
     laws = [
         {
@@ -142,7 +142,7 @@ class _Model:
         return np.exp(self.random.normal(0, 0.1, size=shape))
 
     def progress(self, step: int) -> float:
-        """From 0 towards 1 as it trains."""
+        """Progress of the training, from 0 towards 1."""
         return 0.05 if self.collapse else 1 - float(np.exp(-step / 60))
 
     def scalar(self, name: str, step: int) -> float:

@@ -15,7 +15,7 @@ def folder(tmp_path):
 
 
 def replaced(folder, path, value):
-    """meta.json with the value at this path of keys replaced; deleted for the value `...`."""
+    """Replace the value at this path of keys in meta.json; `...` deletes it."""
     contents = json.loads((folder / "meta.json").read_text())
     *outer, last = path
     place = contents

@@ -1,4 +1,4 @@
-"""A run as pandas, Arrow and other tools have it: whole, live, cut off, damaged and hostile."""
+"""Reading runs with pandas, Arrow and other tools: complete, live, truncated, damaged and hostile ones."""
 
 import csv
 import dataclasses
@@ -310,7 +310,7 @@ def killed(pieces, tmp_path):
 
 
 def read(folder, name):
-    """The steps of a table, what is said of its problems, and whether there was a warning."""
+    """The steps of a table, the problems, and whether there was a warning."""
     run = load(folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

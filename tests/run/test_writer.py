@@ -1,4 +1,4 @@
-"""What is appended is what is read: while it is recorded, sealed, resumed, interrupted, and when the disk is full."""
+"""Rows that are appended can be read: while recording, sealed, resumed, after interrupts, and with a full disk."""
 
 import contextlib
 import json
@@ -459,7 +459,7 @@ store.seal("finished")
 
 
 class Disk:
-    """A disk with so many bytes left, and something that happens at a write."""
+    """A disk with a number of bytes left, and a function that is called at each write."""
 
     def __init__(self):
         self.left, self.happens = 10**9, lambda: None
@@ -598,7 +598,7 @@ def test_ctrl_c_while_writing_neither_loses_nor_doubles_a_row(folder, disk, at):
 
 
 def test_ctrl_c_at_any_instant_of_recording(tmp_path):
-    """Signals arrive between any two instructions, by a timer."""
+    """A timer sends signals between any two instructions."""
 
     def interrupt(*_):
         raise KeyboardInterrupt

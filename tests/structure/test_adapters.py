@@ -1,4 +1,4 @@
-"""Every convolution of PyG that can be made here, read by the table and by the rules; and the roles found."""
+"""The table of layer classes against every convolution of PyG, and the roles of parameters."""
 
 import inspect
 import re
@@ -180,7 +180,7 @@ def test_every_parameter_is_in_one_layer(name):
 
 @pytest.mark.parametrize("name", [*CONVOLUTIONS, *NOT_RUN])
 def test_table_names_every_matrix(name):
-    """A convolution's matrices are in the table; nothing is left to guessing but biases and norms."""
+    """All matrices of a convolution are listed; only roles of biases and norms follow from names."""
     model = NOT_RUN[name]() if name in NOT_RUN else CONVOLUTIONS[name][0]()
     assert bool(list(model.parameters())) == (name not in WITHOUT_PARAMETERS)
     adapter = adapter_name(model)
@@ -286,7 +286,7 @@ class OmegaGAT(gnn.GATConv):
 
 
 class OwnConv(gnn.MessagePassing):
-    """A user's convolution, unknown to the table."""
+    """A user's convolution, which is not in the table."""
 
     def __init__(self) -> None:
         super().__init__()

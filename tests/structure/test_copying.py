@@ -39,7 +39,7 @@ def test_a_non_leaf_is_copied_where_torch_refuses():
 
 @pytest.mark.parametrize("walk", [duplicate, reachable_tensors])
 def test_random_numbers_that_copying_draws_are_given_back(walk):
-    """PyG's `Sequential` names the code that it generates by one."""
+    """PyG's `Sequential` draws one to name its generated code."""
     model, state = Sequential("x", [(nn.Linear(2, 2), "x -> x")]), random.getstate()
     copy.deepcopy(model)
     assert random.getstate() != state

@@ -1,4 +1,4 @@
-"""A limit is noticed at the next check, wherever that is, and nothing of it is left behind."""
+"""A time limit is enforced at the next check, and leaves nothing behind."""
 
 import pytest
 import torch

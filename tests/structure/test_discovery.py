@@ -1,4 +1,4 @@
-"""Structures of whole models, against what a reader of the model would write down."""
+"""Structures of whole models, against structures written by hand."""
 
 import copy
 
@@ -24,7 +24,7 @@ def kinds(structure):
 
 
 def complete(structure, model):
-    """Every parameter once, every name of it, shapes and flags as they are, indices from 1."""
+    """Assert that it lists every parameter once, with all names, its shape and flag; returns True."""
     assert [layer.index for layer in structure] == list(range(1, len(structure) + 1))
     listed = {info.name: (info.shape, info.trainable) for info in structure.parameters}
     assert len(listed) == len(structure.parameters)
@@ -109,7 +109,7 @@ def test_cnn():
 
 
 class Mixed(nn.Module):
-    """Parts used out of order, twice and never; parameters on the model, in lists and in dictionaries; propagation."""
+    """Has layers used out of order, twice and never, and parameters on the model, in lists and in dictionaries."""
 
     def __init__(self):
         super().__init__()
@@ -260,7 +260,7 @@ THREES = torch.ones(2, 3)
 
 
 class Shuffled(nn.Module):
-    """Uses its parts in another order than it lists them, one of them functionally, one twice, one never."""
+    """Uses its layers in another order than module order, one of them functionally, one twice, one never."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Layers read off a state dict, against those that `discover` reads off the model."""
+"""Layers of a state dict, against those that `discover` finds in the model."""
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from tests.laws.zoo import ZOO, build
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")
 
-UNNAMED = ("Conv1d", "Conv2d", "GRU", "GRUCell", "LSTM", "RNN")  # of which a state dict does not say what they are
-# Where names tell less than classes do (kind that the model has, kind that its state dict shows); roles agree.
+UNNAMED = ("Conv1d", "Conv2d", "GRU", "GRUCell", "LSTM", "RNN")  # not recognized in a state dict
+# Kinds that differ (in the model, in the state dict) because classes have the same names; roles agree.
 SAME_NAMES = {
     ("BatchNorm2d", "BatchNorm1d"),
     ("DenseGATConv", "Module"),
@@ -37,9 +37,9 @@ SAME_NAMES = {
     ("Embedding", "Linear"),
     ("EmbeddingBag", "Linear"),
 }
-# What only a running program knows is a parameter.
+# Buffers that a state dict does not distinguish from parameters.
 BUFFERS = ("eps", "scaler", "beta", "alpha", "readout.q", "mean", "before")
-# A vector of slopes looks like that of a normalization.
+# A vector of slopes looks like the scale of a normalization.
 ROLES = {"architectures: prelu channelwise": {"1.weight"}}
 CUSTOM = ("operations", "architectures: lora", "attention: lipschitz", "attention: omega", "attention: several")
 
@@ -243,7 +243,7 @@ def leaf(*shape, bias=None):
 
 
 def axes(pattern, *leaves):
-    """Of the layers of a series."""
+    """Output axes of the layers of a series."""
     found = output_axes({pattern.replace("#", str(number)): own for number, own in enumerate(leaves)})
     return list(found.values())
 

@@ -1,4 +1,4 @@
-"""A part of large inputs is a graph of the same kind, and what is not understood is left alone."""
+"""A sample of large inputs is a graph of the same kind; other inputs are not sampled; perturbation."""
 
 import pytest
 import torch

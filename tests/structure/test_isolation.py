@@ -1,4 +1,4 @@
-"""Contexts: what they change inside, and that it is as before outside, also after an error."""
+"""What the contexts change, and that they restore it, also after an error."""
 
 import random
 from threading import Event, Thread

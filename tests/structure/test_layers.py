@@ -1,4 +1,4 @@
-"""Looking things up in a structure."""
+"""Lookups in a structure."""
 
 import dataclasses
 

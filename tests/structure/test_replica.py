@@ -1,4 +1,4 @@
-"""The replica computes what the model computes, and the model never notices."""
+"""A replica computes what the model computes, and does not change the model."""
 
 import copy
 import random
@@ -19,7 +19,7 @@ EDGES = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 2, 3, 0, 0, 1]])
 
 
 class Careless(nn.Module):
-    """Keeps state of every kind, draws from every random source, writes on its inputs, and can fail at the end."""
+    """Keeps state of every kind, uses every random generator, changes its inputs in place, and may fail at the end."""
 
     def __init__(self, fails: bool = False) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ def test_hooks_of_the_user_are_dropped_and_those_of_torch_kept():
 
 
 class Insisting(nn.Module):
-    """Asks for single precision by name."""
+    """Names single precision explicitly."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where two runs differ, against differences that were planted."""
+"""Differences of two runs, against known differences."""
 
 import math
 

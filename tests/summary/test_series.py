@@ -28,7 +28,7 @@ from tests.run.synthetic import synthetic_meta, synthetic_run
 
 
 def cells(run, role):
-    """{(step, layer): rows}, the slow way."""
+    """{(step, layer): rows}"""
     found = {}
     for row in run.parameters.to_dict("records"):
         if row["role"] == role:

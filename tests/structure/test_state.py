@@ -1,4 +1,4 @@
-"""What a model remembers outside its parameters is found, compared and given back."""
+"""State of a model outside its parameters is found, compared and restored."""
 
 import random
 from collections import deque
@@ -29,7 +29,7 @@ class Mode(Enum):
 
 
 class Remembering(nn.Module):
-    """Writes wherever a forward pass can, and holds what cannot be written."""
+    """Keeps state of every kind, and has attributes that cannot be written."""
 
     hits = 0
 

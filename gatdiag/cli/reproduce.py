@@ -54,7 +54,7 @@ def reproduce(
         raise InputError(f"--device: expected cpu or cuda, got {device!r}")
     pool = make_pool(workers, backend, address)
     check_folder(out)
-    from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, chosen, trained
+    from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, select, train_missing
     from gatdiag.experiments.reproduce.reproduction import Options
 
     if [name.lower() for name in names or ["list"]] == ["list"]:
@@ -64,9 +64,9 @@ def reproduce(
 
     options = Options(not quick, root, "cuda" if device == "cuda" else "cpu", pool, trains)
     written: list[tuple[Trainings, Path]] = []
-    for one in _skip_remeasured(chosen(names or [], REPRODUCTIONS), trains=trains):
+    for one in _skip_remeasured(select(names or [], REPRODUCTIONS), trains=trains):
         with count_progress(one.name, len(one.quick if quick else one.full) if trains else 0) as on_cell:
-            trainings = trained(one, out, options, on_cell)
+            trainings = train_missing(one, out, options, on_cell)
         written.append((trainings, write_reproduction(trainings, out)))
         if not as_json:
             typer.echo(f"{one.name}: {len(trainings.documents)} of {len(trainings.cells)} trainings: {written[-1][1]}")
@@ -86,7 +86,7 @@ def _skip_remeasured(names: Iterable[Reproduction], *, trains: bool) -> Iterator
 
 
 def _document(trainings: Trainings, folder: Path) -> dict[str, Any]:
-    from gatdiag.experiments.reproduce.engine import compared
+    from gatdiag.experiments.reproduce.engine import compare
 
     rows = [
         {
@@ -97,19 +97,19 @@ def _document(trainings: Trainings, folder: Path) -> dict[str, Any]:
             "difference": row.difference,
             "verdict": row.verdict,
         }
-        for row in compared(trainings)
+        for row in compare(trainings)
     ]
     done = {"done": len(trainings.documents), "planned": len(trainings.cells)}
     return {"name": trainings.reproduction.name, "folder": str(folder), **done, "rows": rows}
 
 
 def _print_list(out: Path, as_json: bool) -> None:
-    from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, planned
+    from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, find_trainings
     from gatdiag.experiments.reproduce.reproduction import Options
 
     rows = []
     for one in REPRODUCTIONS.values():
-        quick, full = (len(planned(one, out, Options(full=full)).documents) for full in (False, True))
+        quick, full = (len(find_trainings(one, out, Options(full=full)).documents) for full in (False, True))
         counts = {"quick": len(one.quick), "quick_done": quick, "full": len(one.full), "full_done": full}
         rows.append({"name": one.name, "title": one.title, "paper": one.paper, **counts})
     if as_json:

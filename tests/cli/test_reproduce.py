@@ -46,7 +46,7 @@ def test_a_report_as_a_document(reproduce, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["table-1"], "There is no 'table-1' to reproduce: expected all, or some of figure-2"),
+        (["table-1"], "Expected names to be all or some of figure-2"),
         (["table-3", "--device", "tpu"], "--device: expected cpu or cuda, got 'tpu'"),
         (["table-3", "--backend", "dask"], "--workers only applies to --backend processes"),
     ],

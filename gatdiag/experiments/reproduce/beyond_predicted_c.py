@@ -1,4 +1,4 @@
-"""c as gatdiag predicts it from the optimizer's step, against c as it is measured, over trainings of a GAT."""
+"""Predicted against measured c under several optimizers, in trainings of a GAT."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 
 from gatdiag.experiments.experiment import graph_of, prepared_model
 from gatdiag.experiments.markdown import table as markdown
-from gatdiag.experiments.reproduce.findings import descent, in_double, outcome, picture
+from gatdiag.experiments.reproduce.measurements import format_statements, render_png, run_steps, to_double
 from gatdiag.experiments.reproduce.reproduction import Evidence, Options, Reproduction
 from gatdiag.experiments.settings import Experiment
 from gatdiag.figures.style import category
@@ -23,59 +23,63 @@ from gatdiag.watching import watch
 
 EXPERIMENT: Final = Experiment(layers=3, transform="none", epochs=150)
 OPTIMIZERS: Final[Mapping[str, Callable[[Iterable[Parameter]], Optimizer]]] = {
-    "SGD": lambda held: SGD(held, lr=0.1),
-    "SGD, weight decay": lambda held: SGD(held, lr=0.1, weight_decay=5e-4),
-    "momentum": lambda held: SGD(held, lr=0.1, momentum=0.9),
-    "momentum, weight decay": lambda held: SGD(held, lr=0.1, momentum=0.9, weight_decay=5e-4),
-    "Nesterov, weight decay": lambda held: SGD(held, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
-    "Adam": lambda held: Adam(held, lr=0.005),
-    "Adam, weight decay": lambda held: Adam(held, lr=0.005, weight_decay=5e-4),
-    "AdamW": lambda held: AdamW(held, lr=0.005, weight_decay=0.01),
+    "SGD": lambda parameters: SGD(parameters, lr=0.1),
+    "SGD, weight decay": lambda parameters: SGD(parameters, lr=0.1, weight_decay=5e-4),
+    "momentum": lambda parameters: SGD(parameters, lr=0.1, momentum=0.9),
+    "momentum, weight decay": lambda parameters: SGD(parameters, lr=0.1, momentum=0.9, weight_decay=5e-4),
+    "Nesterov, weight decay": lambda parameters: SGD(
+        parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
+    ),
+    "Adam": lambda parameters: Adam(parameters, lr=0.005),
+    "Adam, weight decay": lambda parameters: Adam(parameters, lr=0.005, weight_decay=5e-4),
+    "AdamW": lambda parameters: AdamW(parameters, lr=0.005, weight_decay=0.01),
 }
 CONTROL: Final = "SGD, and noise"
-"""As SGD, and after each step the weights are moved by noise of 1e-4 of their size, which no optimizer knows of."""
+"""SGD, and after each step noise of 1e-4 of their size is added to the weights, unknown to the optimizer."""
 
 
-def predictions(graph: Data, optimizer: str, double: bool = False, experiment: Experiment = EXPERIMENT) -> pd.DataFrame:
-    """c and predicted c of each law at each step of one training, recorded by `gatdiag.watch`.
+def record_predictions(
+    graph: Data, optimizer: str, double: bool = False, experiment: Experiment = EXPERIMENT
+) -> pd.DataFrame:
+    """Record c and predicted c of each law at each step of a training with `gatdiag.watch`.
 
     Args:
         graph: The graph.
         optimizer: A key of `OPTIMIZERS`, or `CONTROL`.
         double: In float64 rather than float32.
-        experiment: Network, first weights and number of steps.
+        experiment: Network, initial weights and number of steps.
 
     Returns:
         step, law, c and predicted_c before the step, loss.
     """
     model = prepared_model(experiment, graph)
     if double:
-        model, graph = model.double(), in_double(graph)
-    stepping = OPTIMIZERS[optimizer if optimizer != CONTROL else "SGD"](model.parameters())
+        model, graph = model.double(), to_double(graph)
+    optimizing = OPTIMIZERS["SGD" if optimizer == CONTROL else optimizer](model.parameters())
     generator = torch.Generator().manual_seed(0)
 
-    def noise(*_: object) -> None:
+    def add_noise(*_: object) -> None:
         with torch.no_grad():
             for weight in model.parameters():
                 weight.mul_(1 + 1e-4 * torch.randn(weight.shape, dtype=weight.dtype, generator=generator))
 
     if optimizer == CONTROL:
-        stepping.register_step_post_hook(noise)
+        optimizing.register_step_post_hook(add_noise)
     with TemporaryDirectory(prefix="gatdiag-") as folder:
         run = Path(folder) / "run"
         with watch(model, run, every=1, metrics=["balance"], law_search_seconds=None) as recorder:
-            for _, loss in descent(model, graph, stepping, experiment.epochs):
+            for _, loss in run_steps(model, graph, optimizing, experiment.epochs):
                 recorder.log(loss=loss)
         recorded = load(run)
         return recorded.neurons[["step", "law", "c", "predicted_c"]].merge(recorded.steps[["step", "loss"]])
 
 
 def summarize(table: pd.DataFrame) -> dict[str, float]:
-    """One training's numbers, over all laws and steps.
+    """Summarize the drift of c and the error of its prediction over all laws and steps of a training.
 
     Returns:
         drift: largest |c - c at the beginning|; step: largest change of c in one step; error: largest |c - predicted
-        c|; relative_error: the same, each law's relative to its largest |c|; of_step: error / step; accumulated:
+        c|; relative_error: the same, relative to the largest |c| of the law; of_step: error / step; accumulated:
         largest |sum of c - predicted c over the training|; loss: the last.
     """
     c, predicted = (table.pivot(index="step", columns="law", values=name) for name in ("c", "predicted_c"))
@@ -98,11 +102,11 @@ def _largest(values: pd.DataFrame) -> float:
 
 
 def evidence(options: Options) -> Evidence:
-    """Measures and reports; in float64, too, only in full."""
+    """Train and report; also in float64 with ``--full``."""
     graph = graph_of(EXPERIMENT, options.root)
     names = [*OPTIMIZERS, CONTROL]
     tables = [
-        predictions(graph, name, double, EXPERIMENT).assign(
+        record_predictions(graph, name, double, EXPERIMENT).assign(
             optimizer=name, precision="float64" if double else "float32"
         )
         for double in ((False, True) if options.full else (False,))
@@ -112,7 +116,7 @@ def evidence(options: Options) -> Evidence:
 
 
 def report(table: pd.DataFrame) -> Evidence:
-    """What was measured, in words, a table and a picture."""
+    """The evidence from the tables of `record_predictions`."""
     groups = table.groupby(["precision", "optimizer"], sort=False)
     numbers = pd.DataFrame([{"precision": key[0], "optimizer": key[1], **summarize(run)} for key, run in groups])
     control = numbers[numbers["optimizer"] == CONTROL]
@@ -126,25 +130,24 @@ def report(table: pd.DataFrame) -> Evidence:
                                "law's largest |c|: rounding."))  # fmt: skip
     drifts = numbers.groupby("optimizer")["drift"].max()
     statements += [
-        (bool((control["of_step"] > 0.5).all()), "Where the weights are moved by noise besides, the prediction is off "
-         f"by {float(control['of_step'].min()):.0%} of the largest step or more: it can fail."),
+        (bool((control["of_step"] > 0.5).all()), "With noise added to the weights, the prediction is off by "
+         f"{float(control['of_step'].min()):.0%} of the largest step or more: it can fail."),
         (drifts["Adam"] > 10 * drifts["SGD"], f"Adam moves c {drifts['Adam'] / drifts['SGD']:.0f} times as far as "
          "plain gradient descent, and the prediction follows."),
     ]  # fmt: skip
-    text = outcome(
+    text = format_statements(
         statements,
-        "All laws and steps of a training of a GAT of three layers on Cora, its features as stored, from Xavier's "
+        "All laws and steps of trainings of a three-layer GAT on Cora, with features as stored, from Xavier's initial "
         "weights. drift: largest |c - c at the beginning|; step: largest change in one step; error: largest |c - "
         "predicted c|; relative_error: the same relative to the largest |c| of the law; of_step: error / step; "
         "accumulated: largest sum of c - predicted c over the training; loss: the last.",
         markdown(numbers),
     )
     shown = table[table["precision"] == "float32"]
-    return Evidence(numbers, text, {"predicted-c.png": picture(lambda figure: _draw(figure, shown), height=3.0)})
+    return Evidence(numbers, text, {"predicted-c.png": render_png(lambda figure: _draw(figure, shown), height=3.0)})
 
 
 def _draw(figure: Figure, table: pd.DataFrame) -> None:
-    """How far c has moved, and by how much its prediction was off, at each step."""
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     for number, (name, run) in enumerate(table.groupby("optimizer", sort=False)):
         c, predicted = (run.pivot(index="step", columns="law", values=of) for of in ("c", "predicted_c"))
@@ -158,9 +161,9 @@ def _draw(figure: Figure, table: pd.DataFrame) -> None:
 
 REPRODUCTION = Reproduction(
     name="beyond-predicted-c",
-    title="c as predicted under SGD, momentum, weight decay, Adam and AdamW, and as measured",
-    claim="Where delta is zero, the optimizer's state and the gradients say exactly what c will be after the step, "
-    "whichever of these optimizers makes it.",
+    title="Predicted and measured c under SGD, momentum, weight decay, Adam and AdamW",
+    claim="If delta is zero, the optimizer's state and the gradients determine c after the step, for each of these "
+    "optimizers.",
     left_out="The trainings in float64.",
     evidence=evidence,
 )

@@ -1,7 +1,7 @@
 """Theorem 6.3 of "Are GATs Out of Balance?" (separate weights of source and target), as published and corrected.
 
-Neuron i of a layer enters the next one through column i of both of its weights: of W_s, and, in the scores of
-attention, of W_t. The published theorem (equation 18) has that of W_s only.
+Neuron i of a layer enters the next one through column i of both weights: of W_s and, in the attention scores, of W_t.
+The published theorem (equation 18) has only that of W_s.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,28 +19,35 @@ from gatdiag.experiments.data import prepared_graph
 from gatdiag.experiments.experiment import graph_of
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.models import build
-from gatdiag.experiments.reproduce.findings import backward, in_double, outcome, picture, trainings
+from gatdiag.experiments.reproduce.measurements import (
+    backward,
+    draw_drift,
+    draw_slowest,
+    format_statements,
+    render_png,
+    to_double,
+    train_at_rates,
+)
 from gatdiag.experiments.reproduce.reproduction import Evidence, Options, Reproduction
 from gatdiag.experiments.settings import Activation, Experiment, Network
-from gatdiag.figures.style import category
 from gatdiag.structure.isolation import random_state
 
 EXPERIMENT: Final = Experiment(layers=3, share_weights=False, transform="none", learning_rate=0.1, epochs=200)
-"""Features as stored: with rows that sum to one, a network of this depth hardly moves in so many steps."""
+"""Features as stored: with rows that sum to one, a network of this depth hardly changes in so many steps."""
 RATES: Final = (0.1, 0.05, 0.025)
 _CHANGES: Final = ["published_step", "corrected_step", "published_drift", "corrected_drift"]
 
 
-def both_forms(model: Any, of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The published and the corrected sum for each hidden neuron, and the sum of the magnitudes of their terms.
+def sum_both_forms(model: Any, of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Published and corrected sum for each hidden neuron, and the sum of the magnitudes of their terms.
 
     Args:
         model: A stack of GATv2 layers with separate weights, one head and no biases.
-        of: A parameter -> what is summed: w * dLoss/dw for delta, w * w for c.
+        of: Parameter -> summands: w * dLoss/dw for delta, w * w for c.
 
     Example:
         >>> model = build(Network(layers=2, width=4, share_weights=False), 5, 3)
-        >>> published, corrected, _ = both_forms(model, torch.square)
+        >>> published, corrected, _ = sum_both_forms(model, torch.square)
         >>> bool(torch.allclose(published - corrected, model.convs[1].lin_r.weight.square().sum(0)))
         True
     """
@@ -56,22 +63,22 @@ def both_forms(model: Any, of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tens
 
 
 def residuals(model: Any) -> dict[str, float]:
-    """Of both forms, median and largest |delta| relative to its terms; NaN where no gradient reaches a neuron."""
-    published, corrected, size = both_forms(model, lambda weight: weight * cast("Tensor", weight.grad))
-    found: dict[str, float] = {"neurons": int((size > 0).sum())}
+    """Median and largest |delta| relative to its terms, of both forms, over the neurons with a gradient."""
+    published, corrected, size = sum_both_forms(model, lambda weight: weight * cast("Tensor", weight.grad))
+    columns: dict[str, float] = {"neurons": int((size > 0).sum())}
     for form, delta in (("published", published), ("corrected", corrected)):
         relative = pd.Series((delta.abs() / size)[size > 0].numpy(), dtype=float)
-        found |= {f"{form}_median": float(relative.median()), f"{form}_largest": float(relative.max())}
-    return found
+        columns |= {f"{form}_median": float(relative.median()), f"{form}_largest": float(relative.max())}
+    return columns
 
 
-def random_draws(
+def draw_networks(
     graph: Data, depths: Sequence[int] = (2, 3, 5, 10), widths: Sequence[int] = (4, 16, 64), draws: int = 10
 ) -> pd.DataFrame:
-    """delta of networks with random weights, in float64: ReLU; ELU, where neither form holds; and attention of zero.
+    """Residuals of networks with random weights, in float64: ReLU, ReLU with zero attention vectors, and ELU.
 
     Returns:
-        case, depth, width, draw, and what `residuals` says.
+        case, depth, width, draw, and the columns of `residuals`.
     """
     cases: dict[str, tuple[Activation, float]] = {"ReLU": ("relu", 1), "ReLU, a = 0": ("relu", 0), "ELU": ("elu", 1)}
     rows = []
@@ -79,14 +86,14 @@ def random_draws(
         network = Network(layers=depth, width=width, share_weights=False, activation=activation)
         for draw in range(draws):
             with random_state(draw, ()):
-                model = _drawn(network, graph, attention)
+                model = _random_model(network, graph, attention)
             backward(model, graph)
             rows.append({"case": case, "depth": depth, "width": width, "draw": draw, **residuals(model)})
     return pd.DataFrame(rows)
 
 
-def _drawn(network: Network, graph: Data, attention: float) -> Any:
-    """Normal weights with which a signal keeps its size, and attention vectors of length about one."""
+def _random_model(network: Network, graph: Data, attention: float) -> Any:
+    """Normal weights that preserve the size of a signal, and attention vectors of length about one."""
     model: Any = build(network, graph.num_features, int(graph.y.max()) + 1).double()
     with torch.no_grad():
         for conv in model.convs:
@@ -96,15 +103,15 @@ def _drawn(network: Network, graph: Data, attention: float) -> Any:
     return model
 
 
-def measured(model: Any, _: Data, steps: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
-    """At each step of a training (`findings.trainings`) what `residuals` says, and how far c has moved.
+def measure(model: Any, _: Data, steps: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
+    """Add the residuals and the drift of c to the steps of a training (see `train_at_rates`).
 
-    That is, of each form the largest change of c over all neurons: since the beginning (published_drift,
-    corrected_drift) and in the last step (published_step, corrected_step).
+    The drift is the largest change of c over all neurons, since the beginning (published_drift, corrected_drift) and in
+    the last step (published_step, corrected_step).
     """
-    first = last = both_forms(model, torch.square)
+    first = last = sum_both_forms(model, torch.square)
     for step in steps:
-        now = both_forms(model, torch.square)
+        now = sum_both_forms(model, torch.square)
         changes = {
             f"{form}_{name}": float((now[at] - before[at]).abs().max())
             for at, form in enumerate(("published", "corrected"))
@@ -115,14 +122,14 @@ def measured(model: Any, _: Data, steps: Iterator[dict[str, float]]) -> Iterator
 
 
 def evidence(options: Options) -> Evidence:
-    """Measures and reports."""
-    draws = random_draws(in_double(prepared_graph("csbm:nodes=200")))
+    """Draw networks, train, and report."""
+    draws = draw_networks(to_double(prepared_graph("csbm:nodes=200")))
     graph = graph_of(EXPERIMENT, options.root)
-    return report(draws, trainings(in_double(graph), RATES, EXPERIMENT, measured))
+    return report(draws, train_at_rates(to_double(graph), RATES, EXPERIMENT, measure))
 
 
 def report(draws: pd.DataFrame, runs: pd.DataFrame) -> Evidence:
-    """What was measured, in words, tables and a picture."""
+    """The evidence from random networks and trainings."""
     columns = ["neurons", *(f"{form}_{name}" for form in ("published", "corrected") for name in ("median", "largest"))]
     groups = draws.groupby(["case", "depth", "width"])[columns].median().reset_index()
     rates = runs.groupby("rate", sort=False)
@@ -136,65 +143,53 @@ def report(draws: pd.DataFrame, runs: pd.DataFrame) -> Evidence:
     least = float(runs["published_largest"].min())
     never = float(np.nanmin(elu[["published_largest", "corrected_largest"]].to_numpy()))
     statements = (
-        (worst < 1e-9, f"The corrected form holds in {reached} random networks: no neuron misses it by more than "
+        (worst < 1e-9, f"The corrected form holds in {reached} random networks: no neuron violates it by more than "
          f"{worst:.0e} of its terms."),
-        (missed > 0.9 * reached, f"The published form does not: in {missed} of them some neuron misses it by more than "
-         f"1e-6 of its terms, by {float(relu['published_largest'].median()):.0e} in the median network."),
-        (float(zero["published_largest"].max()) < 1e-9, "It does where all attention vectors are zero, as at the "
-         "beginning of the paper's balanced schemes."),
-        (never > 1e-6, "With ELU neither form holds: the measurement can fail."),
+        (missed > 0.9 * reached, f"The published form does not: in {missed} of them some neuron violates it by more "
+         f"than 1e-6 of its terms, by {float(relu['published_largest'].median()):.0e} in the median network."),
+        (float(zero["published_largest"].max()) < 1e-9, "It holds if all attention vectors are zero, as they "
+         "initially are in the paper's balanced schemes."),
+        (never > 1e-6, "With ELU, neither form holds: the measurement can fail."),
         (trained < 1e-9 < 1e-6 < least, f"At each step of {len(by_rate)} trainings on Cora the corrected form "
-         f"is missed by at most {trained:.0e} of the terms, the published one in some neuron by {least:.0e} or more."),
-        (_near(orders["published_step"], 1) and _near(orders["corrected_step"], 2), "The last step of gradient descent "
-         "changes the published c at first order in the rate, the corrected c at second order."),
-        (_near(orders["published_drift"], 0) and _near(orders["corrected_drift"], 1), "Over the same time at half the "
-         "rate the corrected c moves half as far, the published c as far as before: it is not conserved."),
+         f"is violated by at most {trained:.0e} of the terms, the published one in some neuron by {least:.0e} or "
+         "more."),
+        (_is_near(orders["published_step"], 1) and _is_near(orders["corrected_step"], 2), "The last step of gradient "
+         "descent changes the published c at first order in the rate, the corrected c at second order."),
+        (_is_near(orders["published_drift"], 0) and _is_near(orders["corrected_drift"], 1), "Over the same time at "
+         "half the rate, the corrected c moves half as far, the published c as far as before: it is not conserved."),
     )  # fmt: skip
-    text = outcome(
+    text = format_statements(
         statements,
         "delta of random networks, relative to the sum of the magnitudes of its terms: medians over ten draws of "
-        "the median and the worst neuron. Neurons that no gradient reaches are left out. Where features collapse "
-        "(ten layers of width 4) attention has next to no gradient, and both forms agree.",
+        "the median and the worst neuron, without neurons that no gradient reaches. If features collapse (ten layers "
+        "of width 4), attention has hardly any gradient, and both forms agree.",
         markdown(groups),
-        "Gradient descent on Cora from the same weights for the same time, in float64: change of c in the last "
-        "step and over the whole training, largest over all neurons, and order: the binary logarithm of its ratio "
-        "to that at half the rate.",
+        "Gradient descent on Cora from the same weights for the same time, in float64: largest change of c over all "
+        "neurons in the last step and in the whole training, and its order, log2 of the ratio to the change at half "
+        "the rate.",
         markdown(by_rate),
         markdown(orders),
     )
     table = pd.concat([groups.assign(part="random networks"), by_rate.assign(part="trainings")])
-    return Evidence(table, text, {"theorem-6-3.png": picture(lambda figure: _draw(figure, runs))})
+    return Evidence(table, text, {"theorem-6-3.png": render_png(lambda figure: _draw(figure, runs))})
 
 
 def _orders(by_rate: pd.DataFrame) -> pd.DataFrame:
-    """Of each rate against the next, which is half of it."""
+    """log2 of the changes at each rate over those at the next, which is half of it."""
     changes = by_rate.set_index("rate")[_CHANGES]
     return (changes / changes.shift(-1)).map(np.log2).iloc[:-1].reset_index()
 
 
-def _near(orders: pd.Series, expected: float) -> bool:
-    """At the smallest rates."""
+def _is_near(orders: pd.Series, expected: float) -> bool:
     return abs(float(orders.iloc[-1]) - expected) < 0.25
 
 
 def _draw(figure: Figure, runs: pd.DataFrame) -> None:
-    """delta at the smallest rate; c at all rates, of each form."""
     deltas, *drifts = figure.subplots(1, 3)
-    slowest = runs[runs["rate"] == runs["rate"].min()]
-    for number, form in enumerate(("published", "corrected")):
-        deltas.plot(slowest["time"], slowest[f"{form}_largest"], label=form, **category(number))
-        axes = drifts[number]
-        for place, (rate, run) in enumerate(runs.groupby("rate", sort=False)):
-            axes.plot(run["time"], run[f"{form}_drift"], label=f"rate {rate}", **category(place))
-        axes.set_title(f"{form} c", loc="left")
-        axes.set_ylabel("largest |c - c at the beginning|")
-        axes.legend()
-    deltas.set_yscale("log")
-    deltas.set_title("delta", loc="left")
-    deltas.set_ylabel("largest |delta| / terms")
-    deltas.legend()
-    for axes in (deltas, *drifts):
-        axes.set_xlabel("steps times rate")
+    forms = ("published", "corrected")
+    draw_slowest(deltas, runs, {f"{form}_largest": form for form in forms}, "delta", "largest |delta| / terms")
+    for axes, form in zip(drifts, forms, strict=True):
+        draw_drift(axes, runs, f"{form}_drift", f"{form} c")
 
 
 REPRODUCTION = Reproduction(

@@ -1,7 +1,6 @@
-"""The list of all names; trains what a name needs, once for all names, and compares what came of it with the paper."""
+"""All names, their trainings, and the comparison of the results with the papers."""
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -31,42 +30,35 @@ Verdict: TypeAlias = Literal[
     "in the interval", "intervals overlap", "apart", "too few trainings", "other settings", "not run", "not known"
 ]
 TRAININGS: Final = "trainings"
-"""Folder beside the reports with the results and runs of all names, each trained once (`gatdiag.experiments.sweep`)."""
+"""Folder next to the reports, with the results and runs of all names; each training is done once."""
 
 DEFAULTS: Final = {one.name: one.default for one in fields(Experiment)}
-"""Of all settings."""
-_SHOWN: Final = ("data", "layers", "initialization")
+_ALWAYS_SHOWN: Final = ("data", "layers", "initialization")
 
-
-def _numbered(name: str) -> list[tuple[int, str]]:
-    """For sorting: figure-2 is before figure-10."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
-
-
-_PAPERS: Final = sorted(
-    (*gats.REPRODUCTIONS, *lipschitz.REPRODUCTIONS, *taming.REPRODUCTIONS), key=lambda one: _numbered(one.name)
-)
-_BEYOND: Final = (
+_ALL: Final[tuple[Reproduction, ...]] = (
+    *gats.REPRODUCTIONS,
+    *lipschitz.REPRODUCTIONS,
+    *taming.REPRODUCTIONS,
     beyond_dot_product_attention.REPRODUCTION,
     beyond_features.REPRODUCTION,
     beyond_predicted_c.REPRODUCTION,
     beyond_rebalancing.REPRODUCTION,
     beyond_theorem_6_3.REPRODUCTION,
 )
-REPRODUCTIONS: Final = {one.name: one for one in (*_PAPERS, *_BEYOND)}
-"""All that can be reproduced by name, in the order of the list."""
+REPRODUCTIONS: Final = {one.name: one for one in _ALL}
+"""Everything that can be reproduced, by name."""
 
 
 @dataclass(frozen=True)
 class Trainings:
-    """What came of the trainings of a name.
+    """The trainings of a name.
 
     Attributes:
         reproduction: What is reproduced.
-        options: How it was asked for.
-        folder: Of all trainings.
-        cells: Those of this name, each on the device where it was trained.
-        failed: Those that gatdiag refused, and why.
+        options: How to reproduce it.
+        folder: Folder of the trainings of all names.
+        cells: The trainings of this name, each on the device on which it was done.
+        failed: The trainings that failed, and why.
     """
 
     reproduction: Reproduction
@@ -77,91 +69,99 @@ class Trainings:
 
     @cached_property
     def documents(self) -> dict[Experiment, dict[str, Any]]:
-        """What is kept of each training that is done."""
+        """The stored result of each finished training."""
         return documents(self.cells, self.folder)
 
     @cached_property
     def runs(self) -> dict[Experiment, Path]:
-        """The folder of each recorded training that is done."""
+        """The run folder of each finished training that was recorded."""
         return {cell: run_folder(cell, self.folder) for cell in self.documents if is_recorded(cell, self.folder)}
 
     @cached_property
     def results(self) -> dict[Experiment, dict[str, Any]]:
-        """Of each training that is done, by column: settings, result, and what is measured on its run."""
-        return {cell: {**table_row(cell, one), **self._measured(cell)} for cell, one in self.documents.items()}
+        """A row for each finished training: settings, result, and measurements of its run."""
+        return {cell: {**table_row(cell, one), **self._measure(cell)} for cell, one in self.documents.items()}
 
     @property
     def complete(self) -> dict[Experiment, dict[str, Any]]:
-        """Those of them in which no column is missing because the run was not kept."""
-        return {cell: row for cell, row in self.results.items() if cell in self.runs or not self.reproduction.measured}
+        """The rows without missing measurements, which need the run."""
+        return {cell: row for cell, row in self.results.items() if cell in self.runs or not self.reproduction.measure}
 
-    def _measured(self, cell: Experiment) -> Mapping[str, float]:
-        measure = self.reproduction.measured
+    def _measure(self, cell: Experiment) -> Mapping[str, float]:
+        measure = self.reproduction.measure
         return measure(load(self.runs[cell])) if measure and cell in self.runs else {}
 
     @cached_property
     def groups(self) -> list[list[Experiment]]:
-        """The trainings that differ in their seed alone."""
-        found: dict[tuple[Any, ...], list[Experiment]] = {}
+        """The trainings that differ only in their seed."""
+        groups: dict[tuple[Any, ...], list[Experiment]] = {}
         for cell in self.cells:
-            found.setdefault(tuple(self.settings(cell).values()), []).append(cell)
-        return [*found.values()]
+            groups.setdefault(tuple(self.settings(cell).values()), []).append(cell)
+        return [*groups.values()]
 
     @cached_property
     def _varied(self) -> list[str]:
         return varied(self.cells, "seed", "device")
 
     def settings(self, cell: Experiment) -> dict[str, Any]:
-        """A training's settings that vary, besides the seed."""
+        """The settings of a training that vary, without the seed."""
         return {name: getattr(cell, name) for name in self._varied}
 
     def label(self, cell: Experiment) -> str:
-        """The same in a few words: of most only what is not the default."""
+        """The varying settings as text; most are omitted at their default."""
         settings = self.settings(cell)
-        return ", ".join(_words(name, value) for name, value in (unusual(settings) or settings).items())
+        return ", ".join(_format(name, value) for name, value in (notable(settings) or settings).items())
 
 
-def unusual(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that are not the default, and those that are always said."""
-    return {name: value for name, value in settings.items() if name in _SHOWN or value != DEFAULTS[name]}
+def notable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that differ from the default, and those that are always shown."""
+    return {name: value for name, value in settings.items() if name in _ALWAYS_SHOWN or value != DEFAULTS[name]}
 
 
-def _words(name: str, value: Any) -> str:
+def _format(name: str, value: Any) -> str:
     if value is True:
         return name
     return value if isinstance(value, str) and value != "none" else f"{name} {value}"
 
 
-def planned(one: Reproduction, out: Path, options: Options) -> Trainings:
-    """What a name needs, and what of it is done; a training counts on whichever device it was."""
+def find_trainings(one: Reproduction, out: Path, options: Options) -> Trainings:
+    """The trainings of a name, without training any; finished ones count whatever their device."""
     folder = out / TRAININGS
-    asked = [replace(cell, device=options.device) for cell in (one.full if options.full else one.quick)]
-    return Trainings(one, options, folder, tuple(_as_done(cell, folder) for cell in asked), {})
+    cells = [replace(cell, device=options.device) for cell in (one.full if options.full else one.quick)]
+    return Trainings(one, options, folder, tuple(_find_done(cell, folder) for cell in cells), {})
 
 
-def trained(one: Reproduction, out: Path, options: Options, on_cell: Callable[[], None] = lambda: None) -> Trainings:
-    """Train what is not done yet; killed at any instant, it goes on where it was.
+def _find_done(cell: Experiment, folder: Path) -> Experiment:
+    """The same training on the device on which it was done; unchanged if it was not."""
+    devices = dict.fromkeys((cell.device, *get_args(Device)))
+    return next(iter(documents([replace(cell, device=device) for device in devices], folder)), cell)
+
+
+def train_missing(
+    one: Reproduction, out: Path, options: Options, on_cell: Callable[[], None] = lambda: None
+) -> Trainings:
+    """Do the trainings of a name that are missing, if the options ask for it; can be killed and repeated at any time.
 
     Raises:
-        InputError: Another one trains there, or a worker was killed.
+        InputError: Another process trains there, or a worker was killed.
     """
-    trainings = planned(one, out, options)
-    if not (options.trains and trainings.cells):
+    trainings = find_trainings(one, out, options)
+    if not (options.train and trainings.cells):
         return trainings
     failed = sweep(
         trainings.cells,
         trainings.folder,
         options.root,
         pool=options.pool,
-        watched=_watched(trainings),
+        watched=_cells_to_record(trainings),
         every=one.every,
         on_cell=lambda *_: on_cell(),
     )
     return replace(trainings, failed=failed)
 
 
-def _watched(trainings: Trainings) -> set[Experiment]:
-    """The trainings whose runs are needed; what another name will need the runs of is watched the first time."""
+def _cells_to_record(trainings: Trainings) -> set[Experiment]:
+    """All, if this name needs the runs; else the missing trainings whose runs another name needs."""
     if trainings.reproduction.record:
         return {*trainings.cells}
     others = [one for one in REPRODUCTIONS.values() if one.record]
@@ -170,30 +170,24 @@ def _watched(trainings: Trainings) -> set[Experiment]:
     return {cell for cell in missing if replace(cell, device="cpu") in needed}
 
 
-def _as_done(cell: Experiment, folder: Path) -> Experiment:
-    devices = dict.fromkeys((cell.device, *get_args(Device)))
-    alike = [replace(cell, device=device) for device in devices]
-    return next(iter(documents(alike, folder)), cell)
-
-
 # --- published and measured -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Row:
-    """A mean over seeds beside the paper's.
+    """A measured mean over seeds and the published one.
 
     Attributes:
-        settings: Those that vary.
-        label: The same in a few words.
-        column: What is compared.
-        done: How many trainings.
-        planned: How many there are to be.
-        mean: Measured, in the unit of the paper; None if nothing was.
-        ci95: Half the width of its 95 % interval by Student's t; None for fewer than three trainings.
-        published: The paper's number, if it has one that is known.
-        verdict: ``in the interval``: the published mean is in the measured interval; ``intervals overlap``: it is not,
-            but the intervals do; ``apart``: neither; else why that cannot be said.
+        settings: The varying settings.
+        label: The same as text.
+        column: The column of the results that is compared.
+        done: Number of finished trainings.
+        planned: Number of all trainings.
+        mean: Measured, in the unit of the paper; None without finished trainings.
+        ci95: Half the width of its 95 % interval (Student's t); None for fewer than three trainings.
+        published: The number of the paper, if known.
+        verdict: ``in the interval``: the published mean is in the measured interval; ``intervals overlap``: only the
+            intervals overlap; ``apart``: they do not; else why there is no comparison.
     """
 
     settings: Mapping[str, Any]
@@ -208,12 +202,12 @@ class Row:
 
     @property
     def difference(self) -> float | None:
-        """Measured less published."""
+        """Measured minus published."""
         return None if self.published is None or self.mean is None else self.mean - self.published.value
 
 
-def compared(trainings: Trainings) -> list[Row]:
-    """Each mean over seeds beside the number of the paper."""
+def compare(trainings: Trainings) -> list[Row]:
+    """Compare each mean over seeds with the number of the paper."""
     protocol = {_without_seed(cell) for cell in trainings.reproduction.full}
     rows = []
     for column in trainings.reproduction.columns:
@@ -223,37 +217,38 @@ def compared(trainings: Trainings) -> list[Row]:
             published = next((one for one in known if cells[0].fits(one.where)), None)
             values = _values(trainings, cells, column)
             mean, ci95 = interval(values)
-            verdict = judge(mean, ci95, published, of_the_paper=_without_seed(cells[0]) in protocol)
+            verdict = judge_mean(mean, ci95, published, is_protocol=_without_seed(cells[0]) in protocol)
             rows.append(Row(settings, label, column, len(values), len(cells), mean, ci95, published, verdict))
     return rows
 
 
 def _without_seed(cell: Experiment) -> Experiment:
-    """The same for all seeds and devices."""
     return replace(cell.resolved, seed=0, device="cpu")
 
 
 def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean and half the width of its 95 % confidence interval.
+    """Mean and half the width of its 95 % confidence interval, each None if undefined.
 
     Example:
         >>> interval([1.0, 2.0, 3.0])
         (2.0, 2.484...)
     """
     row = mean_by(pd.DataFrame({"value": values, "group": 0}), "value", ["group"])
-    if not len(row):  # there are none, or all are NaN
+    if not len(row):  # no values, or only NaN
         return None, None
     half = float(row["half_width"].iloc[0])
     return float(row["mean"].iloc[0]), None if math.isnan(half) else half
 
 
-def judge(mean: float | None, ci95: float | None, published: Published | None, *, of_the_paper: bool = True) -> Verdict:
-    """See `Row.verdict`."""
+def judge_mean(
+    mean: float | None, ci95: float | None, published: Published | None, *, is_protocol: bool = True
+) -> Verdict:
+    """The verdict of a `Row`; ``is_protocol``: the settings are those of the paper."""
     if published is None:
         return "not known"
     if mean is None:
         return "not run"
-    if not of_the_paper:
+    if not is_protocol:
         return "other settings"
     if ci95 is None:
         return "too few trainings"
@@ -264,19 +259,19 @@ def judge(mean: float | None, ci95: float | None, published: Published | None, *
 
 
 def _values(trainings: Trainings, cells: Sequence[Experiment], column: str) -> list[float]:
-    """In the unit of the paper."""
+    """Values of finished trainings, in the unit of the paper."""
     unit = 100.0 if column.endswith("accuracy") else 1.0
     done = [trainings.results[cell] for cell in cells if cell in trainings.results]
     return [unit * float("nan" if one[column] is None else one[column]) for one in done if column in one]
 
 
-def chosen(names: Sequence[str], known: Mapping[str, Reproduction]) -> Iterator[Reproduction]:
-    """Those that are asked for; ``all`` is all of them.
+def select(names: Sequence[str], known: Mapping[str, Reproduction]) -> Iterator[Reproduction]:
+    """The reproductions of these names, or all of them for ``all``.
 
     Raises:
-        InputError: There is no such name.
+        InputError: A name is unknown.
     """
     for name in names:
         if name not in (*known, "all"):
-            raise InputError(f"There is no {name!r} to reproduce: expected all, or some of {', '.join(known)}")
+            raise InputError(f"Expected names to be all or some of {', '.join(known)}, got {name!r}")
     yield from known.values() if "all" in names else (known[name] for name in dict.fromkeys(names))

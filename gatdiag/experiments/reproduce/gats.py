@@ -1,4 +1,4 @@
-"""The names of "Are GATs Out of Balance?": its tables and figures, and what they share."""
+"""Tables and figures of "Are GATs Out of Balance?"."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,15 +8,15 @@ import pandas as pd
 from gatdiag.errors import InputError
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.markdown import table as markdown
-from gatdiag.experiments.reproduce.lipschitz import DEEP_GAT
+from gatdiag.experiments.reproduce.lipschitz import DEEP_GAT, LIPSCHITZ_SCRIPT
 from gatdiag.experiments.reproduce.reproduction import (
     Drawing,
     Evidence,
     Options,
     Reproduction,
-    by_size,
-    published,
-    shorter,
+    published_values,
+    table_by_size,
+    with_epochs,
 )
 from gatdiag.experiments.settings import Experiment, Optimizer
 from gatdiag.experiments.sweep import grid
@@ -38,27 +38,26 @@ NAMES: Final = (
     "The paper's Xav is xavier, its XavZ xavier_zero_attention, its BalX balanced_xavier, its BalO balanced_orthogonal."
 )
 STOP: Final = (
-    "Training ends at a loss of 1e-4, as the paper's text has it; its code has 1e-5 for citation graphs and 1e-3 for "
+    "Training ends at a loss of 1e-4, as in the paper's text; its code has 1e-5 for citation graphs and 1e-3 for "
     "heterophilic ones."
 )
-_ONE_TRAINING: Final = "The paper's figure shows one training, of a seed that is not known; here it is seed 0."
+_ONE_TRAINING: Final = "The paper's figure shows one training, with an unknown seed; here it is seed 0."
 
 
-def _of_paper(name: str, *, notes: Sequence[str] = (), **stated: Any) -> Reproduction:
-    """A table or figure, by default of many trainings, of which accuracies are compared."""
-    return Reproduction(name=name, paper=f"{_PAPER}, {name.replace('-', ' ')}", notes=(NAMES, STOP, *notes), **stated)
+def _of_paper(name: str, *, notes: Sequence[str] = (), **fields: Any) -> Reproduction:
+    return Reproduction(name=name, paper=f"{_PAPER}, {name.replace('-', ' ')}", notes=(NAMES, STOP, *notes), **fields)
 
 
 def _of_one_training(
-    name: str, *, full: tuple[Experiment, ...], notes: Sequence[str] = (), **stated: Any
+    name: str, *, full: tuple[Experiment, ...], notes: Sequence[str] = (), **fields: Any
 ) -> Reproduction:
-    """A figure that shows what happens in single trainings, which are watched; quick: for 1000 epochs."""
-    stated = {"quick": shorter(full, 1000), **stated}
-    return _of_paper(name, full=full, record=True, notes=(_ONE_TRAINING, *notes), **stated)
+    """A figure of single recorded trainings; quick has 1000 epochs."""
+    fields = {"quick": with_epochs(full, 1000), **fields}
+    return _of_paper(name, full=full, record=True, notes=(_ONE_TRAINING, *notes), **fields)
 
 
-def changes(run: Run) -> dict[str, float]:
-    """How far feature weights have moved: means over layers of what `gatdiag.summary.weight_change` says of each."""
+def weight_changes(run: Run) -> dict[str, float]:
+    """How far feature weights have changed: means over layers of columns of `gatdiag.summary.weight_change`."""
     table = weight_change(run)
     columns = {
         "changed_by_005": "changed_fraction_005",
@@ -70,8 +69,8 @@ def changes(run: Run) -> dict[str, float]:
     return {name: float(features[column].mean()) for name, column in columns.items()}
 
 
-def gradients(run: Run) -> dict[str, float]:
-    """Relative gradient norms of feature weights, medians over training: the least and the largest of any layer."""
+def relative_gradients(run: Run) -> dict[str, float]:
+    """Relative gradient norms of feature weights, median over steps: the smallest and the largest of any layer."""
     medians = role_series(run, "relative_gradient_norm", FEATURE).groupby("layer", observed=True)["value"].median()
     return {"least_relative_gradient": float(medians.min()), "largest_relative_gradient": float(medians.max())}
 
@@ -80,25 +79,25 @@ _PANELS: Final = {"accuracy": "test_accuracy", "epochs to best": "epochs_to_best
 
 
 def by_depth(results: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy and epochs to the best against depth."""
-    return by_size(results, _PANELS, "depth", results["layers"], results["initialization"])
+    """Accuracy and epochs to the best epoch against depth."""
+    return table_by_size(results, _PANELS, "depth", results["layers"], results["initialization"])
 
 
 def by_width(results: pd.DataFrame) -> pd.DataFrame:
-    """The same against width."""
-    return by_size(results, _PANELS, "width", results["width"], results["initialization"])
+    """Accuracy and epochs to the best epoch against width."""
+    return table_by_size(results, _PANELS, "width", results["width"], results["initialization"])
 
 
 def _drawn_by_depth(*data: str) -> tuple[Drawing, ...]:
-    """Accuracies by depth, of each of these graphs; of all trainings, if none is named."""
+    """A figure for each of these graphs, or one of all trainings."""
     return tuple(Drawing("accuracy_by_depth", {"data": name} if name else {}, table=by_depth) for name in data or ("",))
 
 
 # --- figure 2: the conservation law, and what it conserves ------------------------------------------------------------
 
 
-def _laws(run: Run) -> dict[str, float]:
-    """How far delta is from zero at most, and c from where it was."""
+def _law_changes(run: Run) -> dict[str, float]:
+    """Largest |delta|, and the change of c over the training."""
     table = run.neurons
     first, last = (table[table["step"] == step].set_index("law")["c"] for step in table["step"].iloc[[0, -1]])
     change = (last - first).abs()
@@ -112,19 +111,19 @@ def _laws(run: Run) -> dict[str, float]:
 
 FIGURE_2: Final = _of_one_training(
     "figure-2",
-    title="The law of gradients (delta) and the quantity that it conserves (c) over training",
-    claim="delta is zero up to rounding under gradient descent and under Adam; c stays almost where it was under "
-    "gradient descent: far from zero from Xavier's weights, at zero from balanced ones.",
+    title="The law of gradients (delta) and the conserved quantity (c) over training",
+    claim="delta is zero up to rounding under gradient descent and Adam; gradient descent hardly changes c, which is "
+    "far from zero with Xavier's initialization and zero with a balanced one.",
     full=(
         *grid(layers=3, optimizer=("SGD", "Adam"), learning_rate=0.1),
         *grid(layers=10, initialization=(XAV, BAL_O), learning_rate=0.1),
     ),
     columns=("largest_delta", "largest_c_at_first", "largest_change_of_c", "mean_change_of_c"),
-    measured=_laws,
+    measure=_law_changes,
     drawings=(Drawing("conservation", {"layers": 3}), Drawing("balance", {"layers": 10})),
     notes=(
-        "The paper does not say from which weights its three-layer networks began: here it is xavier.",
-        "In float32 delta is not exactly zero; its size is to be compared with that of its terms.",
+        "The paper does not give the initialization of its three-layer networks; here it is xavier.",
+        "In float32, delta is not exactly zero; compare its size with that of its terms.",
     ),
 )
 
@@ -133,12 +132,12 @@ FIGURE_2: Final = _of_one_training(
 FIGURE_3: Final = _of_one_training(
     "figure-3",
     title="Five layers: how much of each layer changes, relative gradient norms, and the training curve",
-    claim="Five layers train from both; from balanced weights more of the parameters change, and the test accuracy is "
-    "higher (79.9 % against 75.5 %).",
+    claim="Five layers train with both initializations; with the balanced one more of the parameters change, and the "
+    "test accuracy is higher (79.9 % against 75.5 %).",
     full=grid(layers=5, initialization=(XAV, BAL_O)),
-    published=published({XAV: 75.5, BAL_O: 79.9}, "initialization", source="caption of figure 3, one training"),
+    published=published_values({XAV: 75.5, BAL_O: 79.9}, "initialization", source="caption of figure 3, one training"),
     columns=("test_accuracy", "epochs_to_best", "changed_by_005"),
-    measured=changes,
+    measure=weight_changes,
     drawings=(Drawing("changed_fraction"), Drawing("gradient_norms")),
     notes=("Gradient descent at 0.1; the threshold of the paper's panel is 0.05.",),
 )
@@ -146,28 +145,28 @@ FIGURE_3: Final = _of_one_training(
 FIGURE_4: Final = _of_one_training(
     "figure-4",
     title="Ten layers: how much of each layer changes, relative gradient norms, and the training curve",
-    claim="From Xavier's weights the loss of ten layers stays level, at 39.3 % test accuracy; from balanced ones "
-    "it goes to zero, at 80.2 %.",
+    claim="With Xavier's initialization, the loss of ten layers stays constant, at 39.3 % test accuracy; with a "
+    "balanced one it goes to zero, at 80.2 %.",
     full=grid(layers=10, learning_rate=0.1, initialization=(XAV, BAL_O)),
-    published=published({XAV: 39.3, BAL_O: 80.2}, "initialization", source="caption of figure 4, one training"),
+    published=published_values({XAV: 39.3, BAL_O: 80.2}, "initialization", source="caption of figure 4, one training"),
     columns=("test_accuracy", "loss", "changed_by_050"),
-    measured=changes,
+    measure=weight_changes,
     drawings=(Drawing("changed_fraction"), Drawing("gradient_norms")),
     notes=(
         "Gradient descent at 0.1, as in the paper's figures 2 to 5, not at the 0.05 of its tables; the threshold of "
         "the paper's panel is 0.5.",
-        "From Xavier's weights the accuracy differs much from seed to seed: see table-3.",
+        "With Xavier's initialization, the accuracy varies a lot between seeds: see table-3.",
     ),
 )
 
 FIGURE_5: Final = _of_one_training(
     "figure-5",
     title="Ten layers: relative gradient norms of feature weights and attention vectors of layers 1, 5 and 10",
-    claim="From weights that are not balanced, the relative gradients of ten layers are too small to train them, and "
-    "are not alike in features and attention.",
+    claim="Without a balanced initialization, the relative gradients of ten layers are too small to train them, and "
+    "differ between features and attention.",
     full=grid(layers=10, learning_rate=0.1, initialization=_THREE),
     columns=("least_relative_gradient", "largest_relative_gradient", "test_accuracy"),
-    measured=gradients,
+    measure=relative_gradients,
     drawings=(Drawing("chosen_layers", options={"layers": ("convs.0", "convs.4", "convs.9")}),),
     notes=("Gradient descent at 0.1. The paper has a point every 25 epochs.",),
 )
@@ -177,11 +176,11 @@ FIGURE_5: Final = _of_one_training(
 FIGURE_6: Final = _of_paper(
     "figure-6",
     title="Cora, gradient descent: accuracy and epochs to the best model by depth, width and initialization",
-    claim="Width helps Xavier's initialization (from 24.7 % at 64 to 68.7 % at 512 in ten layers) and does not make up "
-    "for balance (79.7 % and 80.9 %).",
+    claim="Width helps Xavier's initialization (from 24.7 % at 64 to 68.7 % at 512 in ten layers), but does not "
+    "replace balance (79.7 % and 80.9 %).",
     full=grid(layers=_DEPTHS, width=(64, 128, 256, 512), initialization=_FOUR, seed=SEEDS),
     quick=grid(layers=(2, 5, 10), initialization=(XAV, BAL_O), epochs=1000),
-    published=published(
+    published=published_values(
         {(10, XAV, 64): 24.7, (10, XAV, 512): 68.7, (10, BAL_O, 64): 79.7, (10, BAL_O, 512): 80.9},
         *("layers", "initialization", "width"),
         source="figure 6",
@@ -191,7 +190,7 @@ FIGURE_6: Final = _of_paper(
         Drawing("accuracy_by_depth", {"width": 64}, table=by_depth),
         Drawing("accuracy_by_width", {"layers": 10}, table=by_width),
     ),
-    notes=("Which depths and widths besides 64, 512 and 10 the paper drew is not known to us.",),
+    notes=("Which other depths and widths than 10, 64 and 512 the paper shows is unknown.",),
 )
 
 FIGURE_7: Final = _of_paper(
@@ -209,16 +208,16 @@ _SCHEMES: Final = tuple(f"{prefix}{base}" for base in _BASES for prefix in ("", 
 
 FIGURE_9: Final = _of_paper(
     "figure-9",
-    title="Cora, gradient descent: four initializations as they are and balanced, by depth",
-    claim="Balancing helps other initializations, too; looks-linear orthogonal weights, balanced, train the deepest.",
+    title="Cora, gradient descent: four initializations, unchanged and balanced, by depth",
+    claim="Balancing helps other initializations, too; balanced looks-linear orthogonal weights train the deepest.",
     full=grid(layers=_DEEPEST, initialization=_SCHEMES, seed=SEEDS),
     quick=grid(layers=(2, 10), initialization=_SCHEMES, epochs=500),
     columns=("test_accuracy", "epochs_to_best"),
     drawings=_drawn_by_depth(),
     notes=(
-        "The paper's LLidentity is looks_linear_identity, its LLortho orthogonal. Neither identity is in its code: the "
-        "first and the last matrix are Xavier's; balanced, the first has rows of squared norm 1 (identity) or 2, as "
-        "its text says, which is what keeps a signal's size in such a stack.",
+        "The paper's LLidentity is looks_linear_identity, its LLortho orthogonal. Neither identity is in its code. "
+        "Here the first and the last matrix are Xavier's; in the balanced versions, the first has rows of squared norm "
+        "1 (identity) or 2, as in the text, which preserves the size of a signal.",
     ),
 )
 
@@ -230,10 +229,10 @@ FIGURE_10: Final = _of_paper(
     quick=grid(model="omega-gat", layers=(2, 5, 10), initialization=(XAV, BAL_O), epochs=1000),
     columns=("test_accuracy", "epochs_to_best"),
     drawings=_drawn_by_depth(),
-    notes=("The paper's code has no omega-GAT; here each layer has one omega, which begins at 1: attention alone.",),
+    notes=("The paper's code has no omega-GAT; here each layer has one omega, initially 1: attention only.",),
 )
 
-# --- figures 8 and 11: how far weights move ---------------------------------------------------------------------------
+# --- figures 8 and 11: changes of weights -----------------------------------------------------------------------------
 
 _TWENTY: Final = grid(layers=20, learning_rate=0.01, initialization=_FOUR)
 _RATES: Final = (
@@ -243,26 +242,26 @@ _RATES: Final = (
 
 FIGURE_8: Final = _of_one_training(
     "figure-8",
-    title="The part of each layer's parameters that is exactly what it was at first",
-    claim="Parameters that never change at all are those of unbalanced deep networks.",
+    title="Fraction of the parameters of each layer that never changed",
+    claim="Only unbalanced deep networks have parameters that never change.",
     full=(*grid(layers=(5, 10), initialization=_FOUR), *_TWENTY),
     quick=grid(layers=(5, 10), initialization=_THREE, epochs=1000),
     columns=("never_changed", "test_accuracy"),
-    measured=changes,
+    measure=weight_changes,
     drawings=tuple(Drawing("unchanged_fraction", {"layers": layers}) for layers in (5, 10, 20)),
-    notes=(_RATES, "No change at all is a matter of the number format: float32, as in the paper."),
+    notes=(_RATES, "Whether a parameter changes at all depends on the number format: float32, as in the paper."),
 )
 
 FIGURE_11: Final = _of_one_training(
     "figure-11",
     title="Distribution of the relative change of feature weights and the absolute change of attention, by layer",
-    claim="From balanced weights the parameters of all layers move farther than from Xavier's.",
+    claim="With a balanced initialization, the parameters of all layers change more than with Xavier's.",
     full=(*grid(layers=10, initialization=_FOUR), *_TWENTY),
     quick=grid(layers=10, initialization=_THREE, epochs=1000),
     columns=("median_change", "test_accuracy"),
-    measured=changes,
+    measure=weight_changes,
     drawings=tuple(Drawing("change_boxes", {"layers": layers}) for layers in (10, 20)),
-    notes=(_RATES, "Changes are relative to the trained weight, of weights of at least 1e-4, as there."),
+    notes=(_RATES, "Changes are relative to the trained weight, for weights of at least 1e-4, as in the paper."),
 )
 
 # --- figure 12: relative gradients under Adam -------------------------------------------------------------------------
@@ -277,20 +276,20 @@ _CLAIMED: Final = {
 }
 
 
-def judged_gradients(results: pd.DataFrame) -> list[str]:
-    """Balanced orthogonal weights beside Xavier's, at each depth."""
-    said = []
+def judge_gradients(results: pd.DataFrame) -> list[str]:
+    """Compare balanced orthogonal with Xavier's initialization at each depth."""
+    sentences = []
     for layers, rows in results.groupby("layers"):
         found = rows.drop_duplicates("initialization").set_index("initialization")
         if not {"xavier", "balanced_orthogonal"} <= {*found.index}:
             continue
         for column, (label, form) in _CLAIMED.items():
             xavier, balanced = found[column]["xavier"], found[column]["balanced_orthogonal"]
-            said.append(
+            sentences.append(
                 f"{'Reproduced' if balanced > xavier else 'NOT reproduced'}: {layers} layers, {label}: {xavier:{form}} "
-                f"from Xavier's weights, {balanced:{form}} from balanced orthogonal ones."
+                f"with xavier, {balanced:{form}} with balanced_orthogonal."
             )
-    return said
+    return sentences
 
 
 FIGURE_12: Final = _of_one_training(
@@ -299,8 +298,8 @@ FIGURE_12: Final = _of_one_training(
     claim="Under Adam, too, balanced networks have the higher accuracy (80.5 % against 71.6 % of five layers, 78.0 % "
     "against 63.2 % of ten), and the larger relative gradients.",
     full=_UNDER_ADAM,
-    quick=shorter(_UNDER_ADAM, 800),
-    published=published(
+    quick=with_epochs(_UNDER_ADAM, 800),
+    published=published_values(
         {
             (layers, scheme): value
             for layers, row in {5: (71.6, 76.2, 77.3, 80.5), 10: (63.2, 68.8, 71.8, 78.0)}.items()
@@ -310,19 +309,19 @@ FIGURE_12: Final = _of_one_training(
         source="figure 12, order of panels presumed",
     ),
     columns=("test_accuracy", "least_relative_gradient", "largest_relative_gradient"),
-    measured=gradients,
-    judged=judged_gradients,
+    measure=relative_gradients,
+    judge=judge_gradients,
     drawings=(Drawing("gradient_norms"),),
     notes=(
-        "Ten layers: the rate of the figure, 0.0001; the paper's table of rates has 0.0005.",
-        "Relative gradients are medians over a training, which ends where the loss is below 0.0001.",
+        "Ten layers use the rate of the figure, 0.0001; the paper's table of rates has 0.0005.",
+        "Relative gradients are medians over the training, which ends at a loss below 0.0001.",
     ),
 )
 
 # --- tables 3 and 4: variants of the architecture ---------------------------------------------------------------------
 
 PRINTED_TABLE_3: Final = {XAV: (25.5, 18.0), BAL_X: (77.7, 1.5), BAL_O: (79.5, 1.3)}
-"""Accuracy of ten layers, and half its interval."""
+"""Accuracy of ten layers and half the width of its interval."""
 _PLAIN: Final[dict[str, Any]] = {
     "layers": 10,
     "heads": 1,
@@ -342,23 +341,24 @@ _CHANGED: Final[tuple[dict[str, Any], ...]] = (
 
 
 def _variants(optimizer: Optimizer) -> tuple[Experiment, ...]:
-    """The trainings of tables 3 and 4, the plain ones first."""
+    """The trainings of tables 3 and 4."""
     common = {"optimizer": optimizer, "layers": (5, 10), "initialization": _THREE, "seed": SEEDS}
     return tuple(cell for change in _CHANGED for cell in grid(**common, **change))
 
 
 _VARIANTS_NOTES: Final = (
-    "Dropout 0.6 is of attention coefficients and of features after the activation, not of the input, as in the code.",
-    "With eight heads a hidden layer is 512 wide.",
+    "Dropout 0.6 applies to attention coefficients and to features after the activation, not to the input, as in the "
+    "code.",
+    "With eight heads, hidden layers are 512 wide.",
 )
 TABLE_3: Final = _of_paper(
     "table-3",
     title="Cora, gradient descent: GATs of 5 and 10 layers and their variants, by initialization",
-    claim="Balanced initializations train GATs of ten layers that Xavier's does not, with eight heads, ELU, dropout, "
-    "weight decay and separate weights, too.",
+    claim="Balanced initializations train GATs of ten layers that Xavier's does not, also with eight heads, ELU, "
+    "dropout, weight decay or separate weights.",
     full=_variants("SGD"),
     quick=grid(layers=(5, 10), initialization=_THREE, epochs=1000),
-    published=published(PRINTED_TABLE_3, "initialization", source="table 3", **_PLAIN),
+    published=published_values(PRINTED_TABLE_3, "initialization", source="table 3", **_PLAIN),
     notes=_VARIANTS_NOTES,
 )
 
@@ -396,7 +396,7 @@ TABLE_5: Final = _of_paper(
         *grid(model="gatv2", data="PubMed", **_PYGAT, seed=SEEDS),
     ),
     quick=grid(model="gat", data="Cora", **_PYGAT, seed=SEEDS[:3], epochs=1000),
-    published=published(
+    published=published_values(
         {
             (data, scheme): value
             for data, row in {"Cora": (84.50, 84.58, 84.55), "PubMed": (78.38, 78.52, 78.56)}.items()
@@ -406,10 +406,10 @@ TABLE_5: Final = _of_paper(
         source="table 5, the order of its columns assumed",
     ),
     notes=(
-        "The paper used the code pyGAT, which differs from what is trained here: it ends after 100 epochs without a "
-        "lower validation loss, before 1000 as a rule (here the best epoch of 5000 by validation accuracy is taken), "
-        "drops input features, too, has an ELU after the last layer, and orders Cora's nodes and splits in its own "
-        "way. Its accuracies are above those of the public split for that reason at least.",
+        "The paper used pyGAT, which differs from this training: it stops after 100 epochs without a lower validation "
+        "loss, usually before epoch 1000 (here, the best of 5000 epochs by validation accuracy counts), also applies "
+        "dropout to the input, has an ELU after the last layer, and uses another split of Cora, which partly explains "
+        "why its accuracies are above those of the public split.",
     ),
 )
 
@@ -433,24 +433,23 @@ PRINTED_TABLE_6: Final = {
 TABLE_6: Final = _of_paper(
     "table-6",
     title="LipschitzNorm against a balanced orthogonal initialization, by depth",
-    claim="With depth a balanced GAT keeps its accuracy, and one with LipschitzNorm loses it.",
+    claim="With depth, a balanced GAT keeps its accuracy, and a GAT with LipschitzNorm loses it.",
     full=(
         *grid(data=_CITATION, layers=_DEPTHS, initialization=BAL_O, seed=SEEDS),
         *grid(data=_CITATION, layers=_DEPTHS, **_LIPSCHITZ, seed=SEEDS),
     ),
     quick=(
         *grid(layers=(2, 5, 10), initialization=BAL_O, epochs=1000),
-        *shorter(grid(layers=(2, 5), **_LIPSCHITZ), 200),
+        *with_epochs(grid(layers=(2, 5), **_LIPSCHITZ), 200),
     ),
-    published=published(PRINTED_TABLE_6, "model", "data", "layers", source="table 6"),
+    published=published_values(PRINTED_TABLE_6, "model", "data", "layers", source="table 6"),
     drawings=_drawn_by_depth(*_CITATION),
     notes=(
-        "The paper says of LipschitzNorm only that its authors' code was used. It is taken here as that code has it: "
-        "DeepGAT with eight heads and its defaults (1000 epochs whatever the loss, a rate that falls), PyG's initial "
-        "weights, features that are not normalized, the divisor with the code's deviations from its paper (`lipschitz "
-        "code`). That code reports the test accuracy of the last epoch; which one the paper has is not known.",
-        "As shipped, the script of that code for depths never applies LipschitzNorm (it asks for a name that the model "
-        "does not know); whether that was so in the paper's numbers is not known.",
+        "For LipschitzNorm, the paper refers to its authors' code. The settings here are those of that code: DeepGAT "
+        "with eight heads and its defaults (1000 epochs whatever the loss, a decaying rate), PyG's initial weights, "
+        "features that are not normalized, and the code's divisor, which differs from its paper (`lipschitz code`). "
+        "That code reports the test accuracy of the last epoch; which accuracy the paper reports is unknown.",
+        LIPSCHITZ_SCRIPT,
     ),
     columns=("test_accuracy", "last_test_accuracy"),
 )
@@ -462,37 +461,37 @@ _HETEROPHILIC: Final = tuple(
 TABLE_2: Final = _of_paper(
     "table-2",
     title="Eight graphs, gradient descent: accuracy by depth and initialization",
-    claim="Balanced initializations keep their accuracy with depth where Xavier's loses it, on citation and on "
+    claim="With depth, balanced initializations keep their accuracy and Xavier's loses it, on citation and on "
     "heterophilic graphs.",
     full=grid(data=(*_HETEROPHILIC, *_CITATION[1:]), layers=_DEPTHS, initialization=_THREE, seed=SEEDS),
     quick=grid(data="texas.npz", layers=(2, 5, 10), initialization=(XAV, BAL_O), seed=SEEDS[:3]),
-    published=published(
+    published=published_values(
         {(data, layers, BAL_O): PRINTED_TABLE_6["gatv2", data, layers] for data in _CITATION[1:] for layers in _DEPTHS},
         *("data", "layers", "initialization"),
         source="table 6, the same setting",
     ),
     drawings=_drawn_by_depth(*_HETEROPHILIC, *_CITATION[1:]),
     notes=(
-        "The heterophilic graphs are the files of heterophilous-graphs, edges as stored (directed), features as they "
-        "are, split 1 of ten only, as in the paper's code; the test sets of Texas and Cornell have 37 nodes, so that "
+        "The heterophilic graphs are the files of heterophilous-graphs, with edges (directed) and features as stored "
+        "and only the first of ten splits, as in the paper's code. The test sets of Texas and Cornell have 37 nodes: "
         "one node is 2.7 points.",
     ),
 )
 
-# --- table 7: GCNs, which have no attention ---------------------------------------------------------------------------
+# --- table 7: GCNs ----------------------------------------------------------------------------------------------------
 
 _OF_GCN: Final = ("xavier", "balanced_xavier", "orthogonal", "balanced_orthogonal")
 
 TABLE_7: Final = _of_paper(
     "table-7",
     title="GCN, gradient descent: accuracy by depth and initialization",
-    claim="Balance, which for a GCN is the law without attention, helps deep GCNs as it does GATs.",
+    claim="Balance, for a GCN the law without attention, helps deep GCNs as it helps GATs.",
     full=grid(model="gcn", data=_CITATION[:2], layers=_DEEPEST, initialization=_OF_GCN, seed=SEEDS),
     quick=grid(model="gcn", layers=(2, 5, 10), initialization=_OF_GCN, epochs=1000),
     drawings=_drawn_by_depth(*_CITATION[:2]),
     notes=(
-        "The paper's code has no GCN: its settings are taken to be those of its GATs. That the second data set is "
-        "CiteSeer is presumed, and which depths between 2 and 80 the table has, too.",
+        "The paper's code has no GCN; its settings are presumed to be those of its GATs. The second data set, "
+        "CiteSeer, and the depths between 2 and 80 are presumed, too.",
     ),
 )
 
@@ -517,14 +516,14 @@ def _compare_sizes(options: Options) -> Evidence:
         row = {"graph": name, "published_nodes": nodes, "published_edges": edges}
         try:
             graph = load_graph(name, options.root)
-        except InputError:  # its message has paths of this machine, and a report is for others, too
-            rows.append({**row, "same": "could not be had"})
+        except InputError:  # its message has paths of this machine
+            rows.append({**row, "same": "not available"})
             continue
         same = "yes" if (graph.num_nodes, graph.num_edges) == (nodes, edges) else "NO"
         rows.append({**row, "nodes": graph.num_nodes, "edges": graph.num_edges, "same": same})
     table = pd.DataFrame(rows)
-    had = table[table["same"] != "could not be had"]
-    outcome = f"{(had['same'] == 'yes').sum()} of the {len(had)} graphs that could be had are of the published sizes."
+    available = table[table["same"] != "not available"]
+    outcome = f"{(available['same'] == 'yes').sum()} of the {len(available)} available graphs have the published sizes."
     return Evidence(table, f"{outcome}\n\n{markdown(table[['graph', 'published_nodes', 'published_edges', 'same']])}")
 
 
@@ -532,7 +531,7 @@ TABLE_8: Final = Reproduction(
     name="table-8",
     title="The sizes of the graphs",
     paper=f"{_PAPER}, table 8",
-    claim="What the graphs that were trained on are: numbers of nodes and edges.",
+    claim="The numbers of nodes and edges of the graphs.",
     evidence=_compare_sizes,
 )
 

@@ -1,4 +1,4 @@
-"""The names of "Lipschitz Normalization for Self-Attention Layers": settings of its code, and of trees."""
+"""Tables and figures of "Lipschitz Normalization for Self-Attention Layers", with the settings of its code."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -6,7 +6,13 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from gatdiag.experiments.reproduce.reproduction import Drawing, Reproduction, by_size, published, shorter
+from gatdiag.experiments.reproduce.reproduction import (
+    Drawing,
+    Reproduction,
+    published_values,
+    table_by_size,
+    with_epochs,
+)
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.sweep import grid
 from gatdiag.roles import FEATURE
@@ -34,22 +40,26 @@ DEEP_GAT: Final[Mapping[str, Any]] = {
     "attention_dropout": 0.3,
 }
 _NOTES: Final = (
-    "Settings are those of the released scripts: the paper's text was not available to us. They report the test "
+    "The settings are those of the released scripts, since the paper's text was not available. They report the test "
     "accuracy of the last epoch (last test accuracy), without selection by validation.",
-    "lipschitz paper divides scores as the paper has it, lipschitz code as the released code does, which differs "
-    "(another node's features in the divisor, a factor of 4, and with several heads maxima of other nodes).",
+    "`lipschitz paper` divides scores as in the paper, `lipschitz code` as in the released code, which differs "
+    "(another node's features in the divisor, a factor of 4, and with several heads the maxima of other nodes).",
+)
+LIPSCHITZ_SCRIPT: Final = (
+    "As released, the depth script of LipschitzNorm never applies it, since it asks for a name that the model does not "
+    "know. Whether that affects published numbers is unknown."
 )
 
 
-def _of_paper(name: str, where: str, *, notes: Sequence[str] = (), **stated: Any) -> Reproduction:
-    return Reproduction(name=name, paper=f"{_PAPER}, {where}", notes=(*_NOTES, *notes), **stated)
+def _of_paper(name: str, where: str, *, notes: Sequence[str] = (), **fields: Any) -> Reproduction:
+    return Reproduction(name=name, paper=f"{_PAPER}, {where}", notes=(*_NOTES, *notes), **fields)
 
 
 def variants(results: pd.DataFrame) -> list[str]:
-    """Model and normalization of each row, in words."""
+    """A label for model and normalization of each row."""
     rows = results[["model", "norm", "lipschitz"]].astype(str).to_numpy().tolist()
-    named = [(model, norm, mode if mode == "none" else f"LipschitzNorm ({mode})") for model, norm, mode in rows]
-    return [", ".join(word for word in words if word != "none") for words in named]
+    labels = [(model, norm, mode if mode == "none" else f"LipschitzNorm ({mode})") for model, norm, mode in rows]
+    return [", ".join(word for word in words if word != "none") for words in labels]
 
 
 # --- accuracy against depth -------------------------------------------------------------------------------------------
@@ -61,36 +71,38 @@ _DEEP_GT: Final = {**DEEP_GAT, "model": "deep-gt", "dropout": 0.5}
 
 
 def by_depth(results: pd.DataFrame) -> pd.DataFrame:
-    """Test accuracy of the last epoch against depth, a line a normalization."""
-    return by_size(results, {"accuracy": "last_test_accuracy"}, "depth", results["layers"], variants(results))
+    """Test accuracy of the last epoch against depth, one line per normalization."""
+    return table_by_size(results, {"accuracy": "last_test_accuracy"}, "depth", results["layers"], variants(results))
 
 
 LIPSCHITZ_DEPTH: Final = _of_paper(
     "lipschitz-depth",
     "accuracy against depth",
     title="Accuracy of deep GATs and Graph Transformers against depth, by normalization",
-    claim="With LipschitzNorm deep attention networks keep their accuracy where others lose it with depth.",
+    claim="With LipschitzNorm, attention networks keep their accuracy with depth; others lose it.",
     full=(
         *grid(**DEEP_GAT, **_DEPTHS, lipschitz=("none", "paper", "code"), seed=_SEEDS),
         *grid(**DEEP_GAT, **_DEPTHS, norm="pairnorm", seed=_SEEDS),
         *grid(**_DEEP_GT, **_DEPTHS, lipschitz=("none", "code"), seed=_SEEDS),
         *grid(**_DEEP_GT, **_DEPTHS, norm="layernorm", seed=_SEEDS),
     ),
-    quick=shorter((*grid(**_SHALLOW, lipschitz=("none", "paper", "code")), *grid(**_SHALLOW, norm="pairnorm")), 100),
+    quick=with_epochs(
+        (*grid(**_SHALLOW, lipschitz=("none", "paper", "code")), *grid(**_SHALLOW, norm="pairnorm")), 100
+    ),
     columns=("last_test_accuracy",),
     drawings=tuple(Drawing("accuracy_by_normalization", {"data": data}, table=by_depth) for data in _DATA),
     notes=(
-        "The paper's accuracies by depth are not known to us, only that they are drawn. As shipped, the script for "
-        "depths never applies LipschitzNorm: it asks for a name that the model does not know.",
-        "The script trains more than seven layers for 2500 epochs; here all depths have the README's 1000.",
+        "The paper's accuracies by depth are only known to exist as a figure.",
+        LIPSCHITZ_SCRIPT,
+        "The script trains more than seven layers for 2500 epochs; here all depths have 1000, as in its README.",
     ),
 )
 
 # --- the evolution of the gradient in a GAT of 25 layers --------------------------------------------------------------
 
 
-def gradients(run: Run) -> dict[str, float]:
-    """Size of the feature weights' gradients, and over how many decades the layers' spread; medians are over steps."""
+def gradient_spread(run: Run) -> dict[str, float]:
+    """Gradient norms of feature weights, and log10 of the ratio of the largest to the smallest layer, over steps."""
     table = role_series(run, "gradient_norm", FEATURE)
     norms = table[np.isfinite(table["value"])].groupby("step")["value"]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -103,29 +115,28 @@ def gradients(run: Run) -> dict[str, float]:
     }
 
 
-def judged_gradients(results: pd.DataFrame) -> list[str]:
-    """With LipschitzNorm beside without it."""
+def judge_gradients(results: pd.DataFrame) -> list[str]:
+    """Compare gradients with and without LipschitzNorm."""
     rows = results.drop_duplicates("lipschitz").set_index("lipschitz")
     if not {"none", "paper"} <= {*rows.index}:
         return []
     bare, normalized = rows.loc["none"], rows.loc["paper"]
-    less = (
+    is_reproduced = (
         normalized["largest_gradient"] < bare["largest_gradient"] / 10
         and normalized["decades_between_layers"] < bare["decades_between_layers"]
     )
-    said = [
-        f"{'Reproduced' if less else 'NOT reproduced'}: without LipschitzNorm the largest gradient norm is "
+    sentences = [
+        f"{'Reproduced' if is_reproduced else 'NOT reproduced'}: without LipschitzNorm the largest gradient norm is "
         f"{bare['largest_gradient']:.3g}, with it {normalized['largest_gradient']:.3g}; the layers are "
-        f"{bare['decades_between_layers']:.2g} and {normalized['decades_between_layers']:.2g} decades apart in the "
-        "median."
+        f"{bare['decades_between_layers']:.2g} and {normalized['decades_between_layers']:.2g} decades apart (median)."
     ]
     accuracies = bare["last_train_accuracy"], normalized["last_train_accuracy"]
     if max(accuracies) < 0.5:
-        said.append(
-            "Even gradients are not all there is to training: neither network has learned its training nodes "
-            f"({accuracies[0]:.1%} right without LipschitzNorm, {accuracies[1]:.1%} with it)."
+        sentences.append(
+            "Neither network fits its training nodes "
+            f"(accuracy {accuracies[0]:.1%} without LipschitzNorm, {accuracies[1]:.1%} with it)."
         )
-    return said
+    return sentences
 
 
 LIPSCHITZ_GRADIENTS: Final = _of_paper(
@@ -134,20 +145,20 @@ LIPSCHITZ_GRADIENTS: Final = _of_paper(
     title="Evolution of the gradient in a GAT of 25 layers, with and without LipschitzNorm",
     claim="Gradients of a GAT of 25 layers explode or vanish without LipschitzNorm, and do not with it.",
     full=grid(**DEEP_GAT, layers=25, heads=8, lipschitz=("none", "paper")),
-    quick=shorter(grid(**DEEP_GAT, layers=25, lipschitz=("none", "paper")), 100),
+    quick=with_epochs(grid(**DEEP_GAT, layers=25, lipschitz=("none", "paper")), 100),
     columns=(
         *("largest_gradient", "median_gradient", "decades_between_layers_at_first", "decades_between_layers"),
         *("last_train_accuracy", "last_test_accuracy"),
     ),
     record=True,
     every=1,
-    measured=gradients,
-    judged=judged_gradients,
+    measure=gradient_spread,
+    judge=judge_gradients,
     drawings=(Drawing("gradient_evolution"), Drawing("compared_curves")),
     notes=(
-        "Data set, heads and number of epochs of the paper's figure are not known to us; it is Cora here.",
+        "The data set, heads and number of epochs of the paper's figure are unknown; here it is Cora.",
         "A decade is a factor of ten between the largest and the smallest gradient norm of a layer's feature "
-        "weights, in the median over the recorded steps or at the first.",
+        "weights, as the median over the recorded steps or at the first step.",
     ),
 )
 
@@ -159,7 +170,7 @@ _PAIR: Final = {**_GAT, "norm": "pairnorm"}
 _LIPSCHITZ: Final = {**_GAT, "lipschitz": "code"}
 _MISSING: Final[Mapping[Experiment, float]] = {
     cell: accuracy
-    for data, row in {  # settings, depth, accuracy, as in the table of the paper
+    for data, row in {  # (settings, depth, accuracy), as in the paper
         "Cora:missing=1": ((_GCN, 2, 58.8), (_GAT, 4, 65.3), (_PAIR, 12, 73.8), (_LIPSCHITZ, 11, 75.3)),
         "PubMed:missing=1": ((_GCN, 2, 44.9), (_GAT, 4, 63.1), (_PAIR, 12, 70.4), (_LIPSCHITZ, 15, 73.3)),
         "CiteSeer:missing=1": ((_PAIR, 10, 51.7), (_LIPSCHITZ, 9, 50.9)),
@@ -173,12 +184,12 @@ _BY: Final = ("data", "layers", "model", "norm", "lipschitz")
 LIPSCHITZ_MISSING: Final = _of_paper(
     "lipschitz-missing",
     "table of missing features",
-    title="Accuracy where all nodes but the training nodes have no features, by normalization",
-    claim="Without features deeper GATs are needed; with LipschitzNorm they reach the highest accuracy on Cora and "
-    "PubMed.",
+    title="Accuracy if only the training nodes have features, by normalization",
+    claim="With missing features, deeper GATs are needed; with LipschitzNorm they have the highest accuracy on Cora "
+    "and PubMed.",
     full=tuple(_MISSING),
-    quick=shorter([cell for cell in _MISSING if cell.data == "Cora:missing=1" and not cell.seed], 200),
-    published=published(
+    quick=with_epochs([cell for cell in _MISSING if cell.data == "Cora:missing=1" and not cell.seed], 200),
+    published=published_values(
         {tuple(getattr(cell, name) for name in _BY): accuracy for cell, accuracy in _MISSING.items()},
         *_BY,
         column="last_test_accuracy",
@@ -186,10 +197,10 @@ LIPSCHITZ_MISSING: Final = _of_paper(
     ),
     columns=("last_test_accuracy", "test_accuracy"),
     notes=(
-        "Depths are the paper's best. Left out is what it has at depths that are not known to us (CiteSeer's GCN "
-        "and GAT, all of CiteSeer and PubMed with features) and its GGNN, whose settings are not known to us; of "
-        "the GCN only the depth is, and it is trained here as the GATs are.",
-        "100 % missing: features of all validation and test nodes are zero; test nodes are those of the public split.",
+        "Depths are the paper's best. Omitted are results at unknown depths (GCN and GAT on CiteSeer, CiteSeer and "
+        "PubMed with all features) and the GGNN, whose settings are unknown. Of the GCN only the depth is known; it is "
+        "trained like the GATs.",
+        "100 % missing: the features of all validation and test nodes are zero, on the public split.",
     ),
 )
 
@@ -214,7 +225,7 @@ _NETWORKS: Final[tuple[dict[str, Any], ...]] = (
     {**_TREE_GAT, "lipschitz": "paper"},
 )
 _TREE_DEPTHS: Final = (2, 3, 4, 5, 6, 7, 8)
-_FITTED: Final = {  # accuracy of training, by depth
+_FITTED: Final = {  # training accuracy by depth
     "ggnn": (1, 1, 1, 0.60, 0.38, 0.21, 0.16),
     "gat": (1, 1, 1, 0.41, 0.21, 0.15, 0.11),
     "gin": (1, 1, 0.77, 0.29, 0.20),
@@ -223,7 +234,7 @@ _FITTED: Final = {  # accuracy of training, by depth
 
 
 def _trees(*of_depths: tuple[int, int, int]) -> tuple[Experiment, ...]:
-    """Each network on trees of some depths, with epochs and passes over the trees in an epoch."""
+    """Each network on trees, for each (depth, epochs, passes over the trees per epoch)."""
     return tuple(
         cell
         for network in _NETWORKS
@@ -235,26 +246,26 @@ def _trees(*of_depths: tuple[int, int, int]) -> tuple[Experiment, ...]:
     )
 
 
-def best(run: Run) -> dict[str, float]:
-    """The highest accuracy of training."""
+def best_accuracy(run: Run) -> dict[str, float]:
+    """The highest training accuracy of any epoch."""
     return {"best_train_accuracy": float(run.steps["train_accuracy"].max())}
 
 
 def by_tree_depth(results: pd.DataFrame) -> pd.DataFrame:
-    """The highest accuracy of training against the depth of the trees, a line a network."""
+    """The highest training accuracy against the depth of the trees, one line per network."""
     lines = variants(results.assign(norm="none"))
-    return by_size(results, {"training accuracy": "best_train_accuracy"}, "depth", results["layers"] - 1, lines)
+    return table_by_size(results, {"training accuracy": "best_train_accuracy"}, "depth", results["layers"] - 1, lines)
 
 
 LIPSCHITZ_TREES: Final = Reproduction(
     name="lipschitz-trees",
-    title="Tree-NeighborsMatch: accuracy of training against the depth of the trees",
+    title="Tree-NeighborsMatch: training accuracy against the depth of the trees",
     paper=f"{_PAPER}, trees with increasing depth; Alon & Yahav, On the Bottleneck of Graph Neural Networks, ICLR 2021",
-    claim="Networks fit trees up to depth 3 (GCN, GIN) or 4 (GAT, GGNN) and fail beyond; the paper has GATs with "
-    "LipschitzNorm beside them.",
+    claim="Networks fit trees up to depth 3 (GCN, GIN) or 4 (GAT, GGNN), not deeper ones; the paper compares GATs with "
+    "LipschitzNorm.",
     full=_trees((2, 50, 1000), *((depth, 500, 100) for depth in _TREE_DEPTHS[1:])),
     quick=_trees((2, 60, 20), (3, 15, 3)),
-    published=published(
+    published=published_values(
         {
             (f"tree:depth={depth}", name): 100 * accuracy
             for name, row in _FITTED.items()
@@ -263,19 +274,19 @@ LIPSCHITZ_TREES: Final = Reproduction(
         *("data", "model"),
         lipschitz="none",
         column="best_train_accuracy",
-        source="Alon & Yahav, their code's README",
+        source="README of the code of Alon & Yahav",
     ),
     columns=("best_train_accuracy", "last_test_accuracy"),
     record=True,
-    measured=best,
+    measure=best_accuracy,
     drawings=(Drawing("accuracy_by_tree_depth", table=by_tree_depth),),
     notes=(
-        "Networks are those of the scripts of Alon & Yahav: the GAT without activation between layers, the GGNN "
-        "without activation, skip connection and normalization, the GIN with batch normalization.",
-        "The accuracy is that of training, measured while the network trains. An epoch is 100 passes over the "
-        "trees (1000 at depth 2), after which the rate may fall; training ends after 20 epochs that are no better.",
-        "What the LipschitzNorm paper measured on trees, and how it set up its GATs there, is not known to us; "
-        "LipschitzNorm here is that of the paper (`lipschitz paper`) on the GAT of Alon & Yahav.",
+        "The networks are those of the scripts of Alon & Yahav: the GAT has no activation between layers, the GGNN no "
+        "activation, skip connection or normalization, the GIN batch normalization.",
+        "The training accuracy is measured during the epoch. An epoch is 100 passes over the trees (1000 at depth 2), "
+        "after which the rate may fall; training ends after 20 epochs without improvement.",
+        "The results and settings of the LipschitzNorm paper on trees are unknown; here, its LipschitzNorm (`lipschitz "
+        "paper`) is applied to the GAT of Alon & Yahav.",
         "From depth 6 on, the graph takes gigabytes of memory.",
     ),
 )

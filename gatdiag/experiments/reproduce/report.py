@@ -1,6 +1,6 @@
-"""The folder of a name: README.md (published beside measured), the same as a page, results.csv, the figures.
+"""The folder of a name: README.md (published and measured), the same as a page, results.csv, and the figures.
 
-Of recorded trainings there is the page of `gatdiag report`, too, of two of them.
+If trainings were recorded, there is also the page of `gatdiag report` for two of them.
 """
 
 import base64
@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.markdown import table as markdown
-from gatdiag.experiments.reproduce.engine import DEFAULTS, Row, Trainings, compared, unusual
+from gatdiag.experiments.reproduce.engine import DEFAULTS, Row, Trainings, compare, notable
 from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence, Reproduction
 from gatdiag.experiments.settings import Experiment
 from gatdiag.figures import FIGURES, Figure, render
@@ -29,20 +29,20 @@ from gatdiag.run.files import atomic_write
 PAGE: Final = "report.html"
 RUNS: Final = "runs.html"
 _DPI: Final = 110
-_MOST: Final = 2  # runs on the page of runs, which takes a megabyte for each
-_SAID: Final[Mapping[str, str]] = {
+_MAX_RUNS: Final = 2  # on the page of runs, a megabyte each
+_VERDICTS: Final[Mapping[str, str]] = {
     "in the interval": "published mean in the measured interval",
     "intervals overlap": "intervals overlap",
-    "apart": "NOT reproduced: intervals apart",
+    "apart": "NOT reproduced: intervals do not overlap",
     "too few trainings": "fewer than 3 trainings: no interval",
     "other settings": "quick settings: not comparable",
     "not run": "not run",
-    "not known": "no published value available to us",
+    "not known": "no published value known",
 }
 
 
 class Picture(NamedTuple):
-    """A PNG by the name of its file, and the figure that it is, if it is one of gatdiag's."""
+    """File name and content of a PNG, and its figure if it is one of `gatdiag.figures`."""
 
     name: str
     content: bytes
@@ -50,14 +50,14 @@ class Picture(NamedTuple):
 
 
 def write_reproduction(trainings: Trainings, out: Path) -> Path:
-    """Write the folder ``OUT/NAME``; returns it.
+    """Write the folder ``OUT/NAME``; returns its path.
 
     Raises:
-        InputError: There is a file in its place.
+        InputError: The path is a file.
     """
     folder = out / trainings.reproduction.name
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"Expected a folder for the report, but {folder} is a file")
+        raise InputError(f"Expected a folder for the report, got the file {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     evidence = trainings.reproduction.evidence(trainings.options) if trainings.reproduction.evidence else None
     measured = evidence.pictures if evidence else {}
@@ -65,7 +65,7 @@ def write_reproduction(trainings: Trainings, out: Path) -> Path:
     page = folder / "README.md"
     before = page.read_text(errors="replace") if page.exists() else ""
     for old in folder.glob("*.png"):
-        if f"]({old.name})" in before:  # others are the user's
+        if f"]({old.name})" in before:  # else it is the user's
             old.unlink()
     for picture in pictures:
         with atomic_write(folder / picture.name) as part:
@@ -73,7 +73,7 @@ def write_reproduction(trainings: Trainings, out: Path) -> Path:
     table = pd.DataFrame(trainings.results.values()) if evidence is None else evidence.table
     with atomic_write(folder / "results.csv") as part:
         table.to_csv(part, index=False, float_format="%.6g")
-    shown = [*_firsts(trainings, {}).values()][:_MOST]
+    shown = [*_first_runs(trainings, {}).values()][:_MAX_RUNS]
     if shown:
         write_report(shown, folder / RUNS, title=trainings.reproduction.title, overwrite=True)
     text = "\n".join(_lines(trainings, evidence, pictures, has_runs=bool(shown))) + "\n"
@@ -84,7 +84,7 @@ def write_reproduction(trainings: Trainings, out: Path) -> Path:
 
 
 def _page(text: str, pictures: Sequence[Picture]) -> str:
-    """The Markdown as a page that loads nothing."""
+    """The Markdown as a self-contained page."""
     title, _, rest = text.partition("\n")
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(rest)
     for name, content, _ in pictures:
@@ -98,21 +98,20 @@ def _page(text: str, pictures: Sequence[Picture]) -> str:
 def _lines(
     trainings: Trainings, evidence: Evidence | None, pictures: Sequence[Picture], *, has_runs: bool
 ) -> Iterator[str]:
-    one, rows = trainings.reproduction, compared(trainings)
+    one, rows = trainings.reproduction, compare(trainings)
     yield f"# {one.name}: {one.title}\n"
     yield f"{one.paper or 'Beyond the papers'}. {'The paper' if one.paper else 'The finding'}: {one.claim}\n"
-    runs = f"; `{RUNS}` (too large to be kept with the code) has runs in full" if has_runs else ""
-    yield f"Written by `{_command(trainings)}`. [results.csv](results.csv) has all that was measured{runs}.\n"
+    runs = f"; `{RUNS}` (not under version control) shows runs in full" if has_runs else ""
+    yield f"Written by `{_command(trainings)}`. [results.csv](results.csv) has all measurements{runs}.\n"
     if evidence:
         yield f"{evidence.text}\n"
         if one.left_out and not trainings.options.full:
             yield f"--quick leaves out: {one.left_out}\n"
-    if one.judged and trainings.complete and (said := one.judged(pd.DataFrame(trainings.complete.values()))):
-        yield "## What of the claim is reproduced\n"
-        yield "\n".join(f"- {sentence}" for sentence in said) + "\n"
+    if one.judge and trainings.complete and (sentences := one.judge(pd.DataFrame(trainings.complete.values()))):
+        yield "## Is the claim reproduced?\n"
+        yield "\n".join(f"- {sentence}" for sentence in sentences) + "\n"
     if rows:
-        yield from _outcome(trainings, rows)
-        yield from _not_run(trainings, rows)
+        yield from _comparison(trainings, rows)
     if pictures:
         yield "## Figures\n"
         yield from _figures(pictures)
@@ -124,11 +123,11 @@ def _lines(
 
 
 def _figures(pictures: Sequence[Picture]) -> Iterator[str]:
-    """Each picture; the first of a figure after what it shows."""
-    said = set()
+    """The pictures, with the description of a figure before its first one."""
+    described = set()
     for name, _, figure in pictures:
-        if figure and figure.name not in said:
-            said.add(figure.name)
+        if figure and figure.name not in described:
+            described.add(figure.name)
             yield f"{figure.title}. {figure.caption} {figure.interpretation}\n"
         yield f"`{name.removesuffix('.png')}`:\n\n![{name}]({name})\n"
 
@@ -138,26 +137,30 @@ def _command(trainings: Trainings) -> str:
     return f"gatdiag reproduce {trainings.reproduction.name} --{'full' if trainings.options.full else 'quick'}{device}"
 
 
-def _outcome(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
+def _comparison(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
     done, planned = len(trainings.documents), len(trainings.cells)
     counts = Counter(row.verdict for row in rows if row.published)
     yield "## Published and measured\n"
-    partial = "" if done == planned else f" **This is partial: {planned - done} trainings are missing.**"
+    partial = "" if done == planned else f" **Incomplete: {planned - done} trainings are missing.**"
     protocol = "the paper's protocol" if trainings.options.full else "--quick"
     yield f"{done} of {planned} trainings ({protocol}) are done.{partial}"
     if counts:
-        said = "; ".join(f"{_SAID[verdict]}: {count}" for verdict, count in counts.items())
-        yield f"Numbers of the paper that are known to us: {sum(counts.values())} ({said})."
+        verdicts = "; ".join(f"{_VERDICTS[verdict]}: {count}" for verdict, count in counts.items())
+        yield f"Known numbers of the paper: {sum(counts.values())} ({verdicts})."
     else:
-        yield "No published value is known to compare this with."
+        yield "No published value is known."
     yield (
         "± is the 95 % confidence interval of the mean over seeds (Student's t). Accuracies are in percent; test "
-        "accuracy is that at the first epoch of the highest validation accuracy.\n"
+        "accuracy is that of the first epoch with the highest validation accuracy.\n"
     )
     heads = ["training", "quantity", "seeds", "measured", "published", "difference", "verdict"]
     width = len(heads) if counts else 4
     shown = [_cells(row)[:width] for row in rows if row.done or row.published]
     yield markdown(pd.DataFrame(shown, columns=heads[:width]))
+    if gaps := [*_gaps(trainings, rows)]:
+        yield "\n## Not run or not known\n"
+        yield from (f"- {gap}" for gap in gaps)
+    yield ""
 
 
 def _cells(row: Row) -> list[str]:
@@ -170,7 +173,7 @@ def _cells(row: Row) -> list[str]:
         _spread(row.mean, row.ci95, form),
         f"{_spread(published.value, published.ci95, form)} ({published.source})" if published else "",
         "" if difference is None else f"{difference:+{form}}",
-        _SAID[row.verdict],
+        _VERDICTS[row.verdict],
     ]
 
 
@@ -178,86 +181,80 @@ def _spread(mean: float | None, ci95: float | None, form: str) -> str:
     return "" if mean is None else f"{mean:{form}}" if ci95 is None else f"{mean:{form}} ± {ci95:{form}}"
 
 
-def _not_run(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
-    if gaps := [*_gaps(trainings, rows)]:
-        yield "\n## What was not run, or is not known\n"
-        yield from (f"- {gap}" for gap in gaps)
-    yield ""
-
-
 def _gaps(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
-    """What is missing, plainly."""
     if not trainings.options.full:
         yield f"--quick leaves out: {_left_out(trainings.reproduction)}."
     yield from _not_trained(trainings, [row for row in rows if row.column == rows[0].column])
     unknown = sum(row.published is None for row in rows)
     if unknown:
-        yield f"Published values not available to us: those of {unknown} of {len(rows)} rows."
+        yield f"Rows without a known published value: {unknown} of {len(rows)}."
     without_run = len(trainings.documents) - len(trainings.runs)
     if trainings.reproduction.record and without_run:
-        yield f"Results whose runs were not kept, and cannot be drawn: {without_run}."
+        yield f"Results without a recorded run, which cannot be drawn: {without_run}."
     for cell, why in trainings.failed.items():
-        yield f"Refused: {trainings.label(cell)}, seed {cell.seed}: {_portable(why, trainings)}"
+        yield f"Failed: {trainings.label(cell)}, seed {cell.seed}: {_hide_paths(why, trainings)}"
 
 
 def _not_trained(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
-    """Values of settings with which there is nothing; and what else lacks some of its seeds."""
-    gone = _lacking(trainings.cells, trainings.documents)
+    """Values of settings without any training, and groups with missing seeds."""
+    gone = _missing(trainings.cells, trainings.documents)
     if not trainings.documents:
-        yield "Not trained: nothing yet."
+        yield "No training is done yet."
     elif gone:
-        listed = "; ".join(f"nothing with {name} {_listed(values)}" for name, values in gone.items())
-        yield f"Not trained: {listed}."
+        yield f"Not trained: {'; '.join(f'{name} {_join(values)}' for name, values in gone.items())}."
     rest = [row for row in rows if not any(row.settings[name] in gone.get(name, ()) for name in row.settings)]
     part = [f"{row.label} ({row.done} of {row.planned})" for row in rest if row.done < row.planned]
     if part:
-        yield f"Not trained with all seeds: {'; '.join(part)}."
+        yield f"Seeds are missing: {'; '.join(part)}."
 
 
 def _left_out(one: Reproduction) -> str:
-    """Settings of the paper's protocol with which there is nothing, or those in their place."""
-    gone, instead = _lacking(one.full, one.quick), _lacking(one.quick, one.full)
+    """Settings of the paper's protocol that quick omits, with those in their place."""
+    gone, instead = _missing(one.full, one.quick), _missing(one.quick, one.full)
     return "; ".join(
-        f"{name} {_listed(_values(one.full, name))} (here {_listed(_values(one.quick, name))})"
+        f"{name} {_join(_values(one.full, name))} (here {_join(_values(one.quick, name))})"
         if name in instead
-        else f"{name} {_listed(values)}"
+        else f"{name} {_join(values)}"
         for name, values in gone.items()
     )
 
 
-def _lacking(every: Iterable[Experiment], some: Iterable[Experiment]) -> dict[str, list[Any]]:
-    """By setting the values with which there is nothing among some of the trainings."""
+def _missing(every: Iterable[Experiment], some: Iterable[Experiment]) -> dict[str, list[Any]]:
+    """Setting -> its values in the first trainings that are missing in the second."""
     cells, others = [*every], [*some]
-    found = {name: [value for value in _values(cells, name) if value not in _values(others, name)] for name in DEFAULTS}
-    return {name: values for name, values in found.items() if values}
+    missing = {
+        name: [value for value in _values(cells, name) if value not in _values(others, name)] for name in DEFAULTS
+    }
+    return {name: values for name, values in missing.items() if values}
 
 
 def _values(cells: Iterable[Experiment], name: str) -> dict[Any, None]:
     return dict.fromkeys(getattr(cell, name) for cell in cells)
 
 
-def _listed(values: Iterable[object]) -> str:
+def _join(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))
 
 
-def _portable(why: str, trainings: Trainings) -> str:
-    """Without the folders of this machine: a report is for others, too."""
+def _hide_paths(why: str, trainings: Trainings) -> str:
+    """Replace folders of this machine, since reports are shared."""
     return why.replace(str(trainings.options.root.absolute()), "ROOT").replace(str(trainings.folder.absolute()), "OUT")
 
 
 def _settings(trainings: Trainings) -> Iterator[str]:
-    """Of all trainings, with what they were made, and how to repeat one."""
+    """All settings, the versions, and the command for a single training."""
     table = pd.DataFrame(trainings.results.values())
     yield "## Settings\n"
-    values = [_listed(table[name].unique()) for name in DEFAULTS]
+    values = [_join(table[name].unique()) for name in DEFAULTS]
     yield markdown(pd.DataFrame({"setting": [*DEFAULTS], "value": values}))
     versions = [one["versions"] for one in trainings.documents.values()]
-    made = [f"{name} {' and '.join(sorted({str(one.get(name)) for one in versions}))}" for name in versions[0]]
-    yield f"\nMade with {', '.join(made)}."
-    yield f"One training by itself, here with another seed:\n\n    {_training(next(iter(trainings.documents)))}\n"
+    used = [f"{name} {' and '.join(sorted({str(one.get(name)) for one in versions}))}" for name in versions[0]]
+    yield f"\nTrained with {', '.join(used)}."
+    first = next(iter(trainings.documents))
+    yield f"Command for a single training, here with another seed:\n\n    {_train_command(first)}\n"
 
 
-def _training(cell: Experiment) -> str:
+def _train_command(cell: Experiment) -> str:
     options = []
     for name, value in {**cell.chosen, "seed": cell.seed + 100}.items():
         option = name.replace("_", "-")
@@ -269,37 +266,36 @@ def _training(cell: Experiment) -> str:
 
 
 def _pictures(trainings: Trainings) -> Iterator[Picture]:
-    """Of what is done."""
     for drawing in trainings.reproduction.drawings:
         figure = next(one for one in FIGURES if one.name == drawing.figure)
         if drawing.table is None:
-            yield from _from_runs(trainings, drawing, figure)
+            yield from _draw_runs(trainings, drawing, figure)
         elif rows := [row for cell, row in trainings.complete.items() if cell.fits(drawing.where)]:
-            yield _drawn(figure, drawing.where, (), values=drawing.table(pd.DataFrame(rows)))
+            yield _draw(figure, drawing.where, (), values=drawing.table(pd.DataFrame(rows)))
 
 
-def _from_runs(trainings: Trainings, drawing: Drawing, figure: Figure) -> Iterator[Picture]:
-    runs = _firsts(trainings, drawing.where)
+def _draw_runs(trainings: Trainings, drawing: Drawing, figure: Figure) -> Iterator[Picture]:
+    runs = _first_runs(trainings, drawing.where)
     if runs and figure.is_comparison:
-        yield _drawn(figure, drawing.where, [*runs.values()], **drawing.options)
+        yield _draw(figure, drawing.where, [*runs.values()], **drawing.options)
     elif runs:
         options = {**figure.shared_options([*runs.values()]), **drawing.options}
-        yield from (_drawn(figure, trainings.settings(cell), run, **options) for cell, run in runs.items())
+        yield from (_draw(figure, trainings.settings(cell), run, **options) for cell, run in runs.items())
 
 
-def _drawn(figure: Figure, settings: Mapping[str, Any], runs: Run | Sequence[Run], **options: Any) -> Picture:
-    """Its file is named after what is unusual in these settings."""
-    words = [value if isinstance(value, str) else f"{name}-{value}" for name, value in unusual(settings).items()]
+def _draw(figure: Figure, settings: Mapping[str, Any], runs: Run | Sequence[Run], **options: Any) -> Picture:
+    """Render a figure; the notable settings are part of the file name."""
+    words = [value if isinstance(value, str) else f"{name}-{value}" for name, value in notable(settings).items()]
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([figure.name, *words]))
     return Picture(f"{name}.png", render(figure, runs, format="png", dpi=_DPI, **options), figure)
 
 
-def _firsts(trainings: Trainings, where: Mapping[str, Any]) -> dict[Experiment, Labeled]:
-    """Of each combination of settings the run of the lowest seed."""
-    found = {}
+def _first_runs(trainings: Trainings, where: Mapping[str, Any]) -> dict[Experiment, Labeled]:
+    """The recorded run with the lowest seed of each combination of settings."""
+    runs = {}
     for cells in trainings.groups:
         fitting = [cell for cell in cells if cell in trainings.runs and cell.fits(where)]
         if fitting:
             first = min(fitting, key=lambda cell: cell.seed)
-            found[first] = Labeled(trainings.runs[first], trainings.label(first))
-    return found
+            runs[first] = Labeled(trainings.runs[first], trainings.label(first))
+    return runs

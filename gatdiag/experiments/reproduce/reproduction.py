@@ -1,4 +1,4 @@
-"""A name of `gatdiag reproduce`: what is trained, what the paper says of it, what is drawn."""
+"""A name of `gatdiag reproduce`: its trainings, the numbers of the paper, its figures."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,15 +16,15 @@ from gatdiag.run import Run
 
 @dataclass(frozen=True)
 class Published:
-    """One number of a paper.
+    """A number of a paper.
 
     Attributes:
-        where: The settings of the trainings that it is a mean of; what is not named may be anything.
-        value: As printed: accuracies in percent.
-        ci95: Half the width of its 95 % confidence interval; None if the paper has none, or it is not known to us.
-        column: Of `gatdiag.experiments.experiment.Result` (whose epochs are epochs_trained here), or of what
-            `Reproduction.measured` gives.
-        source: Where it stands.
+        where: Settings of the trainings that it is the mean of; all others may have any value.
+        value: As printed; accuracies in percent.
+        ci95: Half the width of its 95 % confidence interval; None if unknown.
+        column: A field of `gatdiag.experiments.experiment.Result` (``epochs`` is ``epochs_trained`` here), or a key
+            returned by `Reproduction.measure`.
+        source: Where in the paper it is.
     """
 
     where: Mapping[str, Any]
@@ -36,13 +36,13 @@ class Published:
 
 @dataclass(frozen=True)
 class Drawing:
-    """One of `gatdiag.figures.FIGURES`, of some of the trainings.
+    """One of `gatdiag.figures.FIGURES`, drawn from some of the trainings.
 
     Attributes:
-        figure: Its name. One that draws one run is drawn once for each combination of settings, of its lowest seed.
-        where: The settings of the trainings that are drawn.
-        options: Of the figure, such as ``layers``.
-        table: Makes its data from the table of results (a row a training), where no runs are needed.
+        figure: Its name. A figure of a single run is drawn for each combination of settings, with the lowest seed.
+        where: Settings of the trainings that are drawn.
+        options: Options of the figure, such as ``layers``.
+        table: Makes the data of the figure from the results (one row per training); None: it is drawn from runs.
     """
 
     figure: str
@@ -56,26 +56,26 @@ class Options:
     """How to reproduce.
 
     Attributes:
-        full: The protocol of the paper; else what fits in ten minutes on two cores.
+        full: The protocol of the paper; else ten minutes on two cores.
         root: Folder of the data sets.
         device: cpu or cuda.
         pool: Where trainings run.
-        trains: Train what is not done; else only report on what is.
+        train: Whether to train what is missing; else only to report.
     """
 
     full: bool = False
     root: Path = Path("data")
     device: Device = "cpu"
     pool: Pool = THIS_PROCESS
-    trains: bool = True
+    train: bool = True
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured where no grid of trainings is all there is to it.
+    """Measurements that are not a grid of trainings.
 
     Attributes:
-        table: A row a measurement; becomes results.csv.
+        table: One row per measurement, written as results.csv.
         text: Markdown, with the outcome in its first paragraph.
         pictures: File name -> PNG.
     """
@@ -87,25 +87,25 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A table or figure of a paper, or a finding beyond them.
+    """A table or figure of a paper, or a finding beyond the papers.
 
     Attributes:
-        name: As on the command line, and of its folder.
+        name: On the command line, and of its folder.
         title: One line.
         claim: One sentence: what the paper says, or what we found.
-        paper: Which, and where in it; "" for a finding of ours.
-        full: The trainings of the paper's protocol, as `gatdiag.experiments.sweep.grid` makes them.
-        quick: Those that fit in ten minutes on two cores.
-        left_out: What quick leaves out of what is measured besides trainings, in words.
-        published: The numbers that are known to us.
-        columns: What of the results is compared and shown.
-        record: Whether the trainings are watched, as most figures need.
-        every: Which of their steps, as `gatdiag.watch` has it; ``auto`` depends on how fast the machine is.
-        measured: A run -> other numbers by name, which become columns of the results.
-        judged: The results (a row a training that is done) -> sentences on what of the claim is reproduced.
+        paper: The paper and the place in it; "" for a finding of ours.
+        full: The trainings of the paper's protocol.
+        quick: The trainings that fit in ten minutes on two cores.
+        left_out: What ``--quick`` omits from the evidence, in words.
+        published: The numbers of the paper that are known.
+        columns: The columns of the results that are compared.
+        record: Whether the trainings are recorded, as most figures need.
+        every: Which steps are recorded, as in `gatdiag.watch`; ``auto`` depends on the speed of the machine.
+        measure: Run -> further columns of the results.
+        judge: Results (one row per finished training) -> sentences on which parts of the claim are reproduced.
         drawings: The figures.
-        notes: Differences between the paper and its code, or between it and what is done here.
-        evidence: Measures, in place of trainings or besides.
+        notes: Differences between the paper, its code and this reproduction.
+        evidence: Measurements in place of trainings.
     """
 
     name: str
@@ -119,58 +119,58 @@ class Reproduction:
     columns: tuple[str, ...] = ("test_accuracy",)
     record: bool = False
     every: Every = "auto"
-    measured: Callable[[Run], Mapping[str, float]] | None = None
-    judged: Callable[[pd.DataFrame], Sequence[str]] | None = None
+    measure: Callable[[Run], Mapping[str, float]] | None = None
+    judge: Callable[[pd.DataFrame], Sequence[str]] | None = None
     drawings: tuple[Drawing, ...] = ()
     notes: tuple[str, ...] = ()
     evidence: Callable[[Options], Evidence] | None = None
 
 
-def published(
+def published_values(
     values: Mapping[Any, float | tuple[float, float]],
     *names: str,
     column: str = "test_accuracy",
     source: str,
-    **also: Any,
+    **common: Any,
 ) -> tuple[Published, ...]:
-    """Numbers of a paper.
+    """Make several `Published` numbers of one source.
 
     Args:
-        values: By the settings in which they differ, as one value or a tuple; some with half their interval.
-        names: Of these settings.
-        source: As `Published` has it.
-        column: As `Published` has it.
-        also: The settings in which they do not differ.
+        values: Values of the varying settings -> number, or number and half the width of its interval.
+        names: Names of the varying settings; with more than one, the keys of ``values`` are tuples.
+        column: See `Published`.
+        source: See `Published`.
+        common: Settings that do not vary.
 
     Example:
-        >>> published({(10, "xavier"): (25.5, 18.0)}, "layers", "initialization", source="table 3")[0].where
+        >>> published_values({(10, "xavier"): (25.5, 18.0)}, "layers", "initialization", source="table 3")[0].where
         {'layers': 10, 'initialization': 'xavier'}
     """
-    found = []
+    numbers = []
     for key, value in values.items():
         where = dict(zip(names, key if len(names) > 1 else (key,), strict=True))
         mean, ci95 = value if isinstance(value, tuple) else (value, None)
-        found.append(Published({**where, **also}, mean, ci95, column, source))
-    return tuple(found)
+        numbers.append(Published({**where, **common}, mean, ci95, column, source))
+    return tuple(numbers)
 
 
-def shorter(cells: Iterable[Experiment], epochs: int) -> tuple[Experiment, ...]:
-    """The same trainings with fewer epochs."""
+def with_epochs(cells: Iterable[Experiment], epochs: int) -> tuple[Experiment, ...]:
+    """The same trainings with another number of epochs."""
     return tuple(replace(cell, epochs=epochs) for cell in cells)
 
 
-def by_size(
+def table_by_size(
     results: pd.DataFrame, values: Mapping[str, str], size: str, sizes: pd.Series, variants: pd.Series | Sequence[str]
 ) -> pd.DataFrame:
-    """Means against depth or width, as `gatdiag.figures` draws them.
+    """Means against depth or width, as the data of a figure of `gatdiag.figures`.
 
     Args:
-        results: A row a training.
+        results: One row per training.
         values: Panel -> the column that it shows.
         size: "depth" or "width".
-        sizes: That of each training.
-        variants: The line that each belongs to.
+        sizes: The size of each training.
+        variants: The line of each training.
     """
-    named = {"test_accuracy": "accuracy_test", "last_test_accuracy": "last_accuracy_test"}
-    table = results.rename(columns=named).assign(score="accuracy", variant=variants, **{size: sizes})
-    return size_table(table, size, {panel: [named.get(column, column)] for panel, column in values.items()})
+    names = {"test_accuracy": "accuracy_test", "last_test_accuracy": "last_accuracy_test"}
+    table = results.rename(columns=names).assign(score="accuracy", variant=variants, **{size: sizes})
+    return size_table(table, size, {panel: [names.get(column, column)] for panel, column in values.items()})

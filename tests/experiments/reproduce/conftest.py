@@ -1,7 +1,7 @@
 import pytest
 
-from gatdiag.experiments.reproduce.engine import trained
-from gatdiag.experiments.reproduce.gats import by_depth, changes, gradients
+from gatdiag.experiments.reproduce.engine import train_missing
+from gatdiag.experiments.reproduce.gats import by_depth, relative_gradients, weight_changes
 from gatdiag.experiments.reproduce.reproduction import Drawing, Options, Published, Reproduction
 from gatdiag.experiments.sweep import grid
 
@@ -25,7 +25,7 @@ def small():
             Published({"layers": 2, "initialization": "balanced_xavier"}, 50.0, 200.0),
         ),
         record=True,
-        measured=lambda run: {"steps": float(len(run.steps)), **changes(run), **gradients(run)},
+        measure=lambda run: {"steps": float(len(run.steps)), **weight_changes(run), **relative_gradients(run)},
         columns=("test_accuracy", "steps"),
         drawings=(
             Drawing("accuracy_by_depth", table=by_depth),
@@ -40,5 +40,5 @@ def small():
 def out(small, tmp_path_factory):
     """Where all of its trainings are."""
     folder = tmp_path_factory.mktemp("out")
-    trained(small, folder, Options(full=True))
+    train_missing(small, folder, Options(full=True))
     return folder

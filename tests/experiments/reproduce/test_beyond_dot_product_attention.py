@@ -10,23 +10,23 @@ from gatdiag.experiments.experiment import prepared_model
 from gatdiag.experiments.models import build
 from gatdiag.experiments.reproduce.beyond_dot_product_attention import (
     EXPERIMENT,
-    counts,
+    count_laws,
     matrix_c,
     matrix_law,
-    measured,
+    measure,
     report,
 )
-from gatdiag.experiments.reproduce.findings import in_double, trainings
+from gatdiag.experiments.reproduce.measurements import to_double, train_at_rates
 from gatdiag.experiments.settings import Network
 from tests.experiments.reproduce.by_hand import descend, loss_of
-from tests.laws.referee import count_laws
+from tests.laws.referee import count_laws as count_by_referee
 
 SMALL = replace(EXPERIMENT, data="csbm", layers=2, width=3, learning_rate=0.2, epochs=10)
 
 
 @pytest.fixture(scope="module")
 def graph():
-    return in_double(prepared_graph("csbm:nodes=100,classes=2,features=4,degree=4"))
+    return to_double(prepared_graph("csbm:nodes=100,classes=2,features=4,degree=4"))
 
 
 def test_the_matrix_law_is_what_moving_the_weights_does_to_the_loss(graph):
@@ -63,7 +63,7 @@ def by_loops(model):
 
 
 def test_the_drift_of_the_matrix_is_that_of_steps_made_by_hand(graph):
-    found = trainings(graph, (0.2,), replace(SMALL, epochs=3), measured)
+    found = train_at_rates(graph, (0.2,), replace(SMALL, epochs=3), measure)
     model = prepared_model(SMALL, graph).double()
     first = by_loops(model)
     assert matrix_c(model.convs[0])[1, 0, 2] == pytest.approx(first[0, 3, 5])
@@ -76,18 +76,18 @@ def test_the_drift_of_the_matrix_is_that_of_steps_made_by_hand(graph):
 
 
 def test_as_many_laws_are_found_as_the_referee_counts(graph):
-    found = counts(graph, depths=(2,), heads=(2,))
+    found = count_laws(graph, depths=(2,), heads=(2,))
     for row in found.itertuples():
         network = Network(model="transformer", layers=2, width=3, heads=2, activation=row.activation)
-        assert row.found == row.null_space == count_laws(build(network, 4, 2), (graph.x, graph.edge_index))
+        assert row.found == row.null_space == count_by_referee(build(network, 4, 2), (graph.x, graph.edge_index))
         assert row.matrix == row.channels_squared == 2 * 3**2 + 2**2
 
 
 def test_the_laws_hold_in_training_and_the_transposed_one_does_not(graph):
-    runs = trainings(graph, (0.05, 0.025), replace(SMALL, epochs=5), measured)
+    runs = train_at_rates(graph, (0.05, 0.025), replace(SMALL, epochs=5), measure)
     assert runs[["diagonal", "off_diagonal", "found"]].max(axis=None) < 1e-9 < 1e-3 < runs["transposed"].min()
     assert runs["unexplained"].max() < 1e-14 < runs["drift_off_diagonal"].iloc[-1]
-    numbers = counts(graph, depths=(1,), heads=(1,)).assign(null_space=3)
+    numbers = count_laws(graph, depths=(1,), heads=(1,)).assign(null_space=3)
     both = pd.concat([runs.assign(graph="block model"), runs.assign(graph="Cora")])
     said = report(numbers, both)
     assert "**Not shown:** `gatdiag.find_laws` finds as many" in said.text

@@ -12,7 +12,7 @@ from gatdiag.experiments.reproduce.beyond_predicted_c import (
     CONTROL,
     EXPERIMENT,
     OPTIMIZERS,
-    predictions,
+    record_predictions,
     report,
     summarize,
 )
@@ -38,7 +38,7 @@ def c_by_loops(model):
 
 @pytest.mark.parametrize("optimizer", ["Nesterov, weight decay", "AdamW"])
 def test_recorded_c_is_that_of_a_training_by_hand_and_what_was_predicted(optimizer, graph):
-    found = predictions(graph, optimizer, double=True, experiment=SMALL)
+    found = record_predictions(graph, optimizer, double=True, experiment=SMALL)
     model = prepared_model(SMALL, graph).double()
     stepping = OPTIMIZERS[optimizer](model.parameters())
     expected = []
@@ -56,7 +56,9 @@ def test_recorded_c_is_that_of_a_training_by_hand_and_what_was_predicted(optimiz
 
 def test_the_control_is_not_predicted_and_the_report_says_so(graph):
     names = ("SGD", "Adam", CONTROL)
-    tables = [predictions(graph, name, experiment=SMALL).assign(optimizer=name, precision="float32") for name in names]
+    tables = [
+        record_predictions(graph, name, experiment=SMALL).assign(optimizer=name, precision="float32") for name in names
+    ]
     sgd, _, control = map(summarize, tables)
     assert control["error"] > 100 * sgd["error"]
     said = report(pd.concat(tables))

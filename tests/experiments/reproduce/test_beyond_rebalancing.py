@@ -62,7 +62,7 @@ def test_growing_multiplies_all_feature_weights_by_one_factor_and_nothing_else(g
 def test_the_report_says_what_is_not_shown(measured):
     said = report(*measured)
     assert "**Not shown:** One factor for all feature weights" in said.text
-    assert "- Shown: Rebalancing leaves the logits as they were" in said.text
+    assert "- Shown: Rebalancing preserves the logits" in said.text
     assert said.table["treatment"].to_list() == [*TREATMENTS]
     assert said.table["fell"].to_list() == pytest.approx((1 - said.table["loss"] / said.table["loss_before"]).to_list())
     assert said.table["loss_before"].nunique() == 1

@@ -5,8 +5,8 @@ import torch
 
 from gatdiag.experiments.data import prepared_graph
 from gatdiag.experiments.experiment import prepared_model
-from gatdiag.experiments.reproduce.beyond_theorem_6_3 import EXPERIMENT, both_forms, measured, random_draws, report
-from gatdiag.experiments.reproduce.findings import in_double, trainings
+from gatdiag.experiments.reproduce.beyond_theorem_6_3 import EXPERIMENT, draw_networks, measure, report, sum_both_forms
+from gatdiag.experiments.reproduce.measurements import to_double, train_at_rates
 from gatdiag.laws import find_laws
 from tests.experiments.reproduce.by_hand import descend, loss_of
 
@@ -15,7 +15,7 @@ SMALL = replace(EXPERIMENT, data="csbm", width=4, learning_rate=0.2, epochs=10)
 
 @pytest.fixture(scope="module")
 def graph():
-    return in_double(prepared_graph("csbm:nodes=100,classes=2,features=5,degree=4"))
+    return to_double(prepared_graph("csbm:nodes=100,classes=2,features=5,degree=4"))
 
 
 def by_loops(model, values):
@@ -38,14 +38,14 @@ def test_both_forms_are_the_sums_over_rows_entries_and_columns_and_the_corrected
     products = {name: weight.detach() * weight.grad for name, weight in model.named_parameters()}
     squares = {name: weight.detach() ** 2 for name, weight in model.named_parameters()}
     for values, of in ((products, lambda weight: weight * weight.grad), (squares, torch.square)):
-        torch.testing.assert_close(both_forms(model, of)[:2], by_loops(model, values), rtol=0, atol=1e-14)
+        torch.testing.assert_close(sum_both_forms(model, of)[:2], by_loops(model, values), rtol=0, atol=1e-14)
     laws = find_laws(model, graph.x, graph.edge_index)
-    torch.testing.assert_close(laws.c(), both_forms(model, torch.square)[1])
+    torch.testing.assert_close(laws.c(), sum_both_forms(model, torch.square)[1])
     assert len(laws) == 8
 
 
 def test_the_drift_of_c_is_that_of_steps_made_by_hand(graph):
-    found = trainings(graph, (0.2,), replace(SMALL, epochs=3), measured)
+    found = train_at_rates(graph, (0.2,), replace(SMALL, epochs=3), measure)
     model = prepared_model(SMALL, graph).double()
     weights = dict(model.named_parameters())
     first = by_loops(model, {name: weight.detach() ** 2 for name, weight in weights.items()})
@@ -56,7 +56,7 @@ def test_the_drift_of_c_is_that_of_steps_made_by_hand(graph):
 
 
 def test_the_corrected_form_holds_and_drifts_half_as_far_at_half_the_rate(graph):
-    found = trainings(graph, (0.2, 0.1), SMALL, measured)
+    found = train_at_rates(graph, (0.2, 0.1), SMALL, measure)
     assert found["corrected_largest"].max() < 1e-10 < 1e-4 < found["published_largest"].min()
     fast, slow = (run for _, run in found.groupby("rate", sort=False))
     assert fast["time"].iloc[-1] == pytest.approx(slow["time"].iloc[-1])
@@ -65,12 +65,12 @@ def test_the_corrected_form_holds_and_drifts_half_as_far_at_half_the_rate(graph)
 
 
 def test_random_draws_tell_the_forms_apart_and_elu_from_both_and_what_is_not_shown_is_said(graph):
-    draws = random_draws(graph, depths=(2,), widths=(4,), draws=2)
+    draws = draw_networks(graph, depths=(2,), widths=(4,), draws=2)
     worst = draws.groupby("case")[["published_largest", "corrected_largest"]].max()
     assert worst.loc["ReLU", "corrected_largest"] < 1e-10 < 1e-4 < worst.loc["ReLU", "published_largest"]
     assert worst.loc["ReLU, a = 0"].max() < 1e-10
     assert draws[draws["case"] == "ELU"][["published_largest", "corrected_largest"]].min(axis=None) > 1e-4
-    runs = trainings(graph, (0.2, 0.1), replace(SMALL, epochs=2), measured)
+    runs = train_at_rates(graph, (0.2, 0.1), replace(SMALL, epochs=2), measure)
     said = report(draws, runs)
     assert said.text.startswith("5 of 7 statements are shown")  # two steps are too few for the orders of drifts
     assert said.text.count("**Not shown:**") == 2

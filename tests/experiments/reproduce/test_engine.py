@@ -7,7 +7,15 @@ import pytest
 from scipy import stats
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.reproduce.engine import TRAININGS, chosen, compared, interval, judge, planned, trained
+from gatdiag.experiments.reproduce.engine import (
+    TRAININGS,
+    compare,
+    find_trainings,
+    interval,
+    judge_mean,
+    select,
+    train_missing,
+)
 from gatdiag.experiments.reproduce.reproduction import Options, Published
 from gatdiag.experiments.sweep import cell_key, sweep
 
@@ -36,13 +44,13 @@ def test_intervals_are_those_of_scipy():
     ],
 )
 def test_verdicts(mean, ci95, published, verdict):
-    assert judge(mean, ci95, published) == verdict
+    assert judge_mean(mean, ci95, published) == verdict
     if verdict in ("apart", "in the interval"):
-        assert judge(mean, ci95, published, of_the_paper=False) == "other settings"
+        assert judge_mean(mean, ci95, published, is_protocol=False) == "other settings"
 
 
 def test_means_are_those_of_the_files(small, out):
-    rows = compared(planned(small, out, Options(full=True)))
+    rows = compare(find_trainings(small, out, Options(full=True)))
     assert [(row.done, row.planned) for row in rows] == [(3, 3)] * 8
     for row, cell in zip(rows[:4], small.full[::3], strict=True):
         files = [out / TRAININGS / "cells" / f"{cell_key(replace(cell, seed=seed))}.json" for seed in range(3)]
@@ -61,26 +69,26 @@ def test_what_is_done_is_not_trained_again_and_names_share_it(small, out):
     files = {path: path.stat().st_mtime_ns for path in (out / TRAININGS / "cells").iterdir()}
     told = []
     other = replace(small, name="other", full=small.full[:4])
-    assert len(trained(other, out, Options(full=True), lambda: told.append(1)).documents) == 4
+    assert len(train_missing(other, out, Options(full=True), lambda: told.append(1)).documents) == 4
     assert len(told) == 4
     assert {path: path.stat().st_mtime_ns for path in (out / TRAININGS / "cells").iterdir()} == files
 
 
 def test_partly_done_is_said(small, tmp_path):
     sweep(small.full[:4], tmp_path / TRAININGS)
-    trainings = trained(small, tmp_path, Options(full=True, trains=False))
-    assert [(row.done, row.planned) for row in compared(trainings)[:4]] == [(3, 3), (1, 3), (0, 3), (0, 3)]
-    assert [row.verdict for row in compared(trainings)[:2]] == ["apart", "too few trainings"]
+    trainings = train_missing(small, tmp_path, Options(full=True, train=False))
+    assert [(row.done, row.planned) for row in compare(trainings)[:4]] == [(3, 3), (1, 3), (0, 3), (0, 3)]
+    assert [row.verdict for row in compare(trainings)[:2]] == ["apart", "too few trainings"]
     assert not trainings.runs
-    assert [row.done for row in compared(trainings)[4:]] == [0] * 4
+    assert [row.done for row in compare(trainings)[4:]] == [0] * 4
 
 
 def test_a_training_that_was_not_watched_is_trained_again_where_runs_are_needed(small, tmp_path):
     one = replace(small, full=small.full[:1])
     sweep(one.full, tmp_path / TRAININGS)
-    before = trained(one, tmp_path, Options(full=True, trains=False))
+    before = train_missing(one, tmp_path, Options(full=True, train=False))
     assert (len(before.documents), len(before.runs)) == (1, 0)
-    after = trained(one, tmp_path, Options(full=True))
+    after = train_missing(one, tmp_path, Options(full=True))
     assert len(after.runs) == 1
     assert after.documents == before.documents
 
@@ -89,11 +97,11 @@ def test_what_another_name_needs_the_runs_of_is_watched_at_once(small, tmp_path,
     other = replace(small, full=small.full[:1])
     monkeypatch.setattr("gatdiag.experiments.reproduce.engine.REPRODUCTIONS", {"other": other})
     one = replace(small, record=False, full=small.full[:2])
-    assert [*trained(one, tmp_path, Options(full=True)).runs] == [small.full[0]]
+    assert [*train_missing(one, tmp_path, Options(full=True)).runs] == [small.full[0]]
     sweep(small.full[2:3], tmp_path / TRAININGS)
     monkeypatch.setattr("gatdiag.experiments.reproduce.engine.REPRODUCTIONS", {"other": small})
     one = replace(one, full=small.full[:4])  # what is done without a run is not trained again
-    assert [*trained(one, tmp_path, Options(full=True)).runs] == [small.full[0], small.full[3]]
+    assert [*train_missing(one, tmp_path, Options(full=True)).runs] == [small.full[0], small.full[3]]
 
 
 def test_a_training_counts_on_whichever_device_it_was(small, tmp_path):
@@ -104,21 +112,21 @@ def test_a_training_counts_on_whichever_device_it_was(small, tmp_path):
     there = file.rename(cells / f"{cell_key(on_gpu)}.json")
     there.write_text(there.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     for device in ("cpu", "cuda"):
-        assert [*planned(small, tmp_path, Options(full=True, device=device)).documents] == [on_gpu]
+        assert [*find_trainings(small, tmp_path, Options(full=True, device=device)).documents] == [on_gpu]
 
 
 def test_quick_is_compared_only_where_it_is_the_protocol(small, tmp_path):
-    trainings = trained(small, tmp_path, Options())
-    assert [row.verdict for row in compared(trainings)[:2]] == ["other settings"] * 2
+    trainings = train_missing(small, tmp_path, Options())
+    assert [row.verdict for row in compare(trainings)[:2]] == ["other settings"] * 2
     same = replace(small, quick=small.full[:3])
-    assert [row.verdict for row in compared(trained(same, tmp_path, Options()))[:1]] == ["apart"]
+    assert [row.verdict for row in compare(train_missing(same, tmp_path, Options()))[:1]] == ["apart"]
 
 
 def test_a_number_that_is_nowhere_is_refused(small):
     known = {"small": small}
-    assert [*chosen(["all"], known)] == [*chosen(["small", "small"], known)] == [small]
-    with pytest.raises(InputError, match="no 'table-1' to reproduce: expected all, or some of small"):
-        [*chosen(["table-1"], known)]
+    assert [*select(["all"], known)] == [*select(["small", "small"], known)] == [small]
+    with pytest.raises(InputError, match="Expected names to be all or some of small, got 'table-1'"):
+        [*select(["table-1"], known)]
 
 
 def test_the_folder_of_trainings_is_beside_the_reports(out):

@@ -16,9 +16,9 @@ from gatdiag.experiments.reproduce.gats import (
     TABLE_8,
     by_depth,
     by_width,
-    changes,
-    gradients,
-    judged_gradients,
+    judge_gradients,
+    relative_gradients,
+    weight_changes,
 )
 from gatdiag.experiments.reproduce.reproduction import Options
 from gatdiag.experiments.settings import Experiment
@@ -51,7 +51,7 @@ def test_changes_are_those_of_the_snapshots_weight_by_weight(run):
             }
         )
     expected = {name: statistics.mean(part[name] for part in parts) for name in parts[0]}
-    assert changes(run) == pytest.approx(expected, rel=1e-5)
+    assert weight_changes(run) == pytest.approx(expected, rel=1e-5)
 
 
 def test_gradients_are_medians_of_what_was_recorded(run):
@@ -62,7 +62,7 @@ def test_gradients_are_medians_of_what_was_recorded(run):
         ratios = [grad / norm for grad, norm in zip(rows["gradient_norm"], rows["norm"], strict=True)]
         medians.append(statistics.median(ratio for ratio in ratios if math.isfinite(ratio)))
     expected = {"least_relative_gradient": min(medians), "largest_relative_gradient": max(medians)}
-    assert gradients(run) == pytest.approx(expected, rel=1e-5)
+    assert relative_gradients(run) == pytest.approx(expected, rel=1e-5)
 
 
 def test_figure_2_measures_delta_and_the_change_of_c(run):
@@ -70,7 +70,7 @@ def test_figure_2_measures_delta_and_the_change_of_c(run):
     first, last = min(row["step"] for row in rows), max(row["step"] for row in rows)
     c = {(row["step"], row["law"]): row["c"] for row in rows}
     moved = [abs(c[last, law] - c[first, law]) for step, law in c if step == first]
-    assert FIGURE_2.is_measured(run) == pytest.approx(
+    assert FIGURE_2.measure(run) == pytest.approx(
         {
             "largest_delta": max(abs(row["delta"]) for row in rows),
             "largest_c_at_first": max(abs(value) for (step, _), value in c.items() if step == first),
@@ -86,12 +86,12 @@ def test_features_are_judged_by_the_distance_of_their_means_to_the_paper():
         for transform, accuracy in (("usual", 0.75), ("usual", 0.76), ("none", 0.79), ("none", 0.80))
     ]
     results = pd.DataFrame([{**row, "epochs_to_best": 100 + 10 * number} for number, row in enumerate(rows)])
-    assert BEYOND_FEATURES.judged(results) == [
-        "Nearer to the published number, of 1 that are known to us: features divided by their sums 0, as stored 1.",
-        "2 layers, balanced_orthogonal: the paper has 79.5 %; divided by their sums 75.5%, at its best after 105 "
-        "epochs; as stored 79.5%, at its best after 125 epochs.",
+    assert BEYOND_FEATURES.judge(results) == [
+        "Closer to the 1 published numbers that are known: features divided by their sums 0, as stored 1.",
+        "2 layers, balanced_orthogonal: published 79.5%; divided by their sums 75.5%, best after 105 epochs; as stored "
+        "79.5%, best after 125 epochs.",
     ]
-    assert BEYOND_FEATURES.judged(results.iloc[:2]) == []
+    assert BEYOND_FEATURES.judge(results.iloc[:2]) == []
 
 
 def test_tables_of_figures_are_means_by_size_and_initialization():
@@ -133,10 +133,9 @@ def test_relative_gradients_under_adam_are_judged_at_each_depth():
             {"layers": 10, "initialization": "xavier", "test_accuracy": 0.6, "largest_relative_gradient": 0.02},
         ]
     )
-    assert judged_gradients(results) == [
-        "Reproduced: 5 layers, test accuracy: 71.6% from Xavier's weights, 80.0% from balanced orthogonal ones.",
-        "NOT reproduced: 5 layers, largest relative gradient: 0.02 from Xavier's weights, 0.01 from balanced "
-        "orthogonal ones.",
+    assert judge_gradients(results) == [
+        "Reproduced: 5 layers, test accuracy: 71.6% with xavier, 80.0% with balanced_orthogonal.",
+        "NOT reproduced: 5 layers, largest relative gradient: 0.02 with xavier, 0.01 with balanced_orthogonal.",
     ]
 
 
@@ -149,9 +148,9 @@ def test_sizes_are_those_of_the_graphs_that_can_be_had(monkeypatch):
 
     monkeypatch.setattr(gats, "load_graph", load)
     evidence = TABLE_8.evidence(Options())
-    assert evidence.text.startswith("1 of the 8 graphs that could be had are of the published sizes.")
+    assert evidence.text.startswith("1 of the 8 available graphs have the published sizes.")
     same = evidence.table.set_index("graph")["same"]
-    assert (same["Cora"], same["PubMed"], same["texas.npz"]) == ("yes", "could not be had", "NO")
+    assert (same["Cora"], same["PubMed"], same["texas.npz"]) == ("yes", "not available", "NO")
 
 
 def test_it_is_said_that_no_graph_could_be_had(monkeypatch):
@@ -160,5 +159,5 @@ def test_it_is_said_that_no_graph_could_be_had(monkeypatch):
 
     monkeypatch.setattr(gats, "load_graph", load)
     evidence = TABLE_8.evidence(Options())
-    assert evidence.text.startswith("0 of the 0 graphs that could be had are of the published sizes.")
-    assert {*evidence.table["same"]} == {"could not be had"}
+    assert evidence.text.startswith("0 of the 0 available graphs have the published sizes.")
+    assert {*evidence.table["same"]} == {"not available"}

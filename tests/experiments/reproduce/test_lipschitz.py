@@ -13,11 +13,11 @@ from gatdiag.experiments.reproduce.lipschitz import (
     LIPSCHITZ_GRADIENTS,
     LIPSCHITZ_MISSING,
     LIPSCHITZ_TREES,
-    best,
+    best_accuracy,
     by_depth,
     by_tree_depth,
-    gradients,
-    judged_gradients,
+    gradient_spread,
+    judge_gradients,
     variants,
 )
 from gatdiag.experiments.settings import Experiment
@@ -28,7 +28,7 @@ def test_gradients_are_those_of_autograd(tmp_path):
     small = {**DEEP_GAT, "data": "csbm:nodes=200,features=16", "dropout": 0.0, "attention_dropout": 0.0, "epochs": 1}
     experiment = Experiment(**small, layers=4, width=8, lipschitz="paper")
     run_experiment(experiment, folder=tmp_path / "run", every=1)
-    measured = gradients(gatdiag.load(tmp_path / "run"))
+    measured = gradient_spread(gatdiag.load(tmp_path / "run"))
 
     graph = load_graph(experiment.data)
     model = prepared_model(experiment, graph)
@@ -80,7 +80,7 @@ def test_the_best_accuracy_of_training_is_that_of_any_epoch(tmp_path):
     cell = replace(LIPSCHITZ_TREES.quick[-2], epochs=4, passes=2)
     heard = []
     run_experiment(cell, folder=tmp_path / "run", progress=lambda _, epoch: heard.append(epoch.train_accuracy))
-    assert best(gatdiag.load(tmp_path / "run"))["best_train_accuracy"] == max(heard)
+    assert best_accuracy(gatdiag.load(tmp_path / "run"))["best_train_accuracy"] == max(heard)
 
 
 def test_lines_are_of_normalizations_and_means_of_seeds():
@@ -114,12 +114,12 @@ def test_what_is_said_of_gradients_follows_the_numbers():
             "last_train_accuracy": [0.14, 0.18],
         }
     )
-    first, second = judged_gradients(results)
+    first, second = judge_gradients(results)
     assert first.startswith("Reproduced: without LipschitzNorm the largest gradient norm is 2e+06, with it 4;")
-    assert "14.0% right without LipschitzNorm, 18.0% with it" in second
-    (only,) = judged_gradients(results.assign(largest_gradient=[5.0, 4.0], last_train_accuracy=0.9))
+    assert "(accuracy 14.0% without LipschitzNorm, 18.0% with it)" in second
+    (only,) = judge_gradients(results.assign(largest_gradient=[5.0, 4.0], last_train_accuracy=0.9))
     assert only.startswith("NOT reproduced")
     vanishing = results.assign(decades_between_layers=[1.9, 12.0])  # the largest is small for that reason
-    (only, _) = judged_gradients(vanishing)
+    (only, _) = judge_gradients(vanishing)
     assert only.startswith("NOT reproduced")
-    assert judged_gradients(results[:1]) == []
+    assert judge_gradients(results[:1]) == []

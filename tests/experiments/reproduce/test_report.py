@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.reproduce.engine import TRAININGS, trained
+from gatdiag.experiments.reproduce.engine import TRAININGS, train_missing
 from gatdiag.experiments.reproduce.report import write_reproduction
 from gatdiag.experiments.reproduce.reproduction import Evidence, Options
 from gatdiag.experiments.settings import Experiment
@@ -15,19 +15,21 @@ from gatdiag.experiments.sweep import grid, run_folder
 @pytest.fixture(scope="module")
 def written(small, out, tmp_path_factory):
     partly = replace(small, full=(*small.full, *(replace(cell, layers=4) for cell in small.full[:1])))
-    return write_reproduction(trained(partly, out, Options(full=True, trains=False)), tmp_path_factory.mktemp("report"))
+    return write_reproduction(
+        train_missing(partly, out, Options(full=True, train=False)), tmp_path_factory.mktemp("report")
+    )
 
 
 def test_the_page_says_published_and_measured_and_what_is_missing(written):
     text = (written / "README.md").read_text()
-    assert "12 of 13 trainings (the paper's protocol) are done. **This is partial: 1 trainings are missing.**" in text
-    assert "Numbers of the paper that are known to us: 2 (NOT reproduced: intervals apart: 1; " in text
+    assert "12 of 13 trainings (the paper's protocol) are done. **Incomplete: 1 trainings are missing.**" in text
+    assert "Known numbers of the paper: 2 (NOT reproduced: intervals do not overlap: 1; " in text
     (row,) = [line for line in text.splitlines() if line.startswith("| layers 2, xavier | test accuracy |")]
     assert "| 3 of 3 |" in row
     assert "| 1.0 ± 0.5 (table 1) |" in row
-    assert row.endswith("| NOT reproduced: intervals apart |")
-    assert "- Not trained: nothing with layers 4." in text
-    assert "no published value available to us" in text
+    assert row.endswith("| NOT reproduced: intervals do not overlap |")
+    assert "- Not trained: layers 4." in text
+    assert "no published value known" in text
     assert "`gatdiag reproduce small --full`" in text
     assert "- A note." in text
 
@@ -66,7 +68,7 @@ def test_figures_are_small_pictures_of_the_lowest_seed(written):
 def test_the_page_is_the_same_and_loads_nothing(written):
     page = (written / "report.html").read_text()
     assert "<title>small: A small one</title>" in page
-    assert "<td>NOT reproduced: intervals apart</td>" in page
+    assert "<td>NOT reproduced: intervals do not overlap</td>" in page
     assert page.count('src="data:image/png;base64,') == page.count("<img ") == 4
     assert "http" not in page.replace("http-equiv", "")
 
@@ -79,15 +81,15 @@ def test_numbers_of_runs_are_those_of_the_runs(written):
 
 def test_what_was_measured_on_a_run_that_is_gone_is_neither_judged_nor_drawn(small, out, tmp_path):
     judged = []
-    one = replace(small, judged=lambda rows: judged.append(rows["seed"].to_list()) or ["So it is."])
+    one = replace(small, judge=lambda rows: judged.append(rows["seed"].to_list()) or ["So it is."])
     shutil.copytree(out / TRAININGS, tmp_path / TRAININGS)
     for cell in small.full:
         if cell.seed:
             shutil.rmtree(run_folder(cell, tmp_path / TRAININGS))
-    folder = write_reproduction(trained(one, tmp_path, Options(full=True, trains=False)), tmp_path)
+    folder = write_reproduction(train_missing(one, tmp_path, Options(full=True, train=False)), tmp_path)
     assert judged == [[0] * 4]
     text = (folder / "README.md").read_text()
-    assert "- Results whose runs were not kept, and cannot be drawn: 8." in text
+    assert "- Results without a recorded run, which cannot be drawn: 8." in text
     assert "- So it is." in text
 
 
@@ -100,7 +102,7 @@ def test_evidence_stands_where_trainings_would(small, tmp_path):
         return Evidence(table, "It is so.", {"residuals.png": b"picture"})
 
     one = replace(small, name="found", paper="", full=(), quick=(), evidence=evidence)
-    folder = write_reproduction(trained(one, tmp_path, Options()), tmp_path)
+    folder = write_reproduction(train_missing(one, tmp_path, Options()), tmp_path)
     assert seen == [Options()]
     assert pd.read_csv(folder / "results.csv").equals(table)
     text = (folder / "README.md").read_text()
@@ -113,8 +115,8 @@ def test_evidence_stands_where_trainings_would(small, tmp_path):
 
 def test_what_was_refused_is_said_without_the_folders_of_this_machine(small, tmp_path):
     cells = grid(data="texas.npz", model="gcn", layers=2, epochs=1)
-    lost = replace(small, full=cells, measured=None, drawings=(), record=False)
-    trainings = trained(lost, tmp_path / "out", Options(full=True, root=tmp_path / "data"))
+    lost = replace(small, full=cells, measure=None, drawings=(), record=False)
+    trainings = train_missing(lost, tmp_path / "out", Options(full=True, root=tmp_path / "data"))
     text = (write_reproduction(trainings, tmp_path / "out") / "README.md").read_text()
     assert "the graph texas.npz is not to be had: expected its raw files below ROOT/heterophilous/texas" in text
     assert str(tmp_path) not in text
@@ -125,19 +127,19 @@ def test_nothing_is_drawn_of_what_is_not_there_and_old_pictures_go(small, tmp_pa
     (tmp_path / "small" / "README.md").write_text("![old.png](old.png)")
     for name in ("old.png", "my-own.png"):
         (tmp_path / "small" / name).write_bytes(b"")
-    folder = write_reproduction(trained(small, tmp_path, Options(full=True, trains=False)), tmp_path)
+    folder = write_reproduction(train_missing(small, tmp_path, Options(full=True, train=False)), tmp_path)
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "my-own.png", "report.html", "results.csv"]
     text = (folder / "README.md").read_text()
     assert "0 of 12 trainings" in text
-    assert "nothing yet" in text
+    assert "No training is done yet." in text
 
 
 def test_quick_says_which_settings_it_leaves_out(small, tmp_path):
-    folder = write_reproduction(trained(small, tmp_path, Options(trains=False)), tmp_path)
+    folder = write_reproduction(train_missing(small, tmp_path, Options(train=False)), tmp_path)
     assert "- --quick leaves out: epochs 6 (here 2); seed 1, 2." in (folder / "README.md").read_text()
 
 
 def test_a_file_in_its_place_is_refused(small, tmp_path):
     (tmp_path / "small").write_text("")
-    with pytest.raises(InputError, match=r"Expected a folder for the report, but .* is a file"):
-        write_reproduction(trained(small, tmp_path, Options(trains=False)), tmp_path)
+    with pytest.raises(InputError, match="Expected a folder for the report, got the file"):
+        write_reproduction(train_missing(small, tmp_path, Options(train=False)), tmp_path)

@@ -12,8 +12,8 @@ from gatdiag.experiments.reproduce.taming import (
     TAMING_LAYERS,
     TRAINING,
     by_depth,
-    judged_layers,
-    judged_training,
+    judge_layers,
+    judge_training,
     smoothing,
 )
 from gatdiag.experiments.settings import Experiment
@@ -82,7 +82,7 @@ def test_what_is_said_of_layers_follows_the_numbers():
          "gradient_mu_decades": 2.0},
         {**common, "model": "gat", "residual": True, "weight_norm": 0.0, "gradient_decades": math.nan},
     ]  # fmt: skip
-    said = judged_layers(pd.DataFrame(rows))
+    said = judge_layers(pd.DataFrame(rows))
     assert [sentence.partition(": ")[0] for sentence in said] == [
         "GAT of 64 layers, not normalized",
         "residual GAT of 64 layers, not normalized",
@@ -104,7 +104,7 @@ def test_what_is_said_of_layers_follows_the_numbers():
         strict=True,
     ):
         assert words in sentence
-    assert "does NOT limit" in judged_layers(pd.DataFrame([rows[2], {**rows[3], "gradient_decades": 12.0}]))[-1]
+    assert "does NOT limit" in judge_layers(pd.DataFrame([rows[2], {**rows[3], "gradient_decades": 12.0}]))[-1]
 
 
 def test_what_is_said_of_training_follows_the_numbers():
@@ -112,9 +112,8 @@ def test_what_is_said_of_training_follows_the_numbers():
         {"model": "gat", "residual": True, "layers": 64, "weight_norm": 0.0, "loss": None, "last_train_accuracy": 0.1},
         {"model": "gcn", "residual": True, "layers": 64, "weight_norm": 4.0, "loss": 0.5, "last_train_accuracy": 0.95},
     ]
-    broken, learned = judged_training(pd.DataFrame(rows))
+    broken, learned = judge_training(pd.DataFrame(rows))
     assert broken == (
-        "residual GAT of 64 layers, not normalized: does NOT train (10.0% of training nodes right, the loss is "
-        "NaN or infinite)."
+        "residual GAT of 64 layers, not normalized: does NOT train (training accuracy 10.0%, loss NaN or infinite)."
     )
-    assert learned.startswith("residual GCN of 64 layers, c = 4: trains (95.0%")
+    assert learned.startswith("residual GCN of 64 layers, c = 4: trains (training accuracy 95.0%")

@@ -1,17 +1,17 @@
-"""The catalogue: every recorded column, described once. No torch.
+"""The catalog: every recorded column, described once. No torch.
 
 The schema of a run, what `metrics=` selects, what recorders and checkpoints measure, the labels of figures and the
-documentation all come from here. Another quantity of a layer's output, of its gradient or of a weight matrix takes
+documentation all come from here. To add a quantity of a layer's output, of its gradient or of a weight matrix, write
 
-    its function    in a file of `gatdiag.metrics`, named as the column; one that returns several columns at once may
-                    be called in its place
-    its entry       in a group below: ``metric`` names what is called, ``takes`` says what with, ``combines`` how
-                    several weights of a layer make one number
-    its test        of the function, against an independent computation; what holds for every column (its schema, that
-                    it is recorded and described, how it scales) is tested by this catalogue
+    its function    in a file of `gatdiag.metrics`, named as the column; a function that returns several columns at once
+                    may be called in its place
+    its entry       in a group below: ``metric`` names the function that is called, ``takes`` its arguments,
+                    ``reduction`` how the weights of one layer are reduced to one number
+    its test        of the function, against an independent computation; the tests that hold for every column (its
+                    schema, that it is recorded and described, how it scales) read this catalog
 
-and nothing else. A new group gets a place in the presets of `gatdiag.recorder.settings`, the page's tables show what
-`gatdiag.report.tables` names, and `gatdiag.recorder.backlog` says where a quantity of something else is taken.
+and nothing else. A new group also needs a place in the presets of `gatdiag.recorder.settings`. The tables of a report
+show the columns that `gatdiag.report.tables` names. `gatdiag.recorder.backlog` computes all other quantities.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 TableName: TypeAlias = Literal["steps", "layers", "parameters", "neurons"]
 
-LEVELS: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # quantiles of change that are recorded
-SIGNIFICANT: Final = 1e-4  # the relative change of smaller weights does not count: the papers' cutoff
+LEVELS: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # recorded quantiles of weight changes
+SIGNIFICANT: Final = 1e-4  # relative changes of smaller weights are ignored, as in the papers
 THRESHOLDS: Final[Mapping[str, float]] = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
 
 _BALANCE = "Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023"
@@ -37,27 +37,27 @@ class Quantity:
 
     Attributes:
         name: The column.
-        table: The table it is in.
-        group: What it is measured with, and what `metrics=` may call it; "" in the table `steps`.
-        label: What an axis or a table head says.
-        unit: "" if it has none; "X", "W" or "L" where it scales like a layer's output, a weight or the loss.
+        table: Its table.
+        group: The group it is measured with, a name that `metrics=` accepts; "" in the table `steps`.
+        label: Label of an axis or a table column.
+        unit: "" if it has none; "X", "W" or "L" if it scales like a layer's output, a weight or the loss.
         equation: LaTeX, without dollar signs.
-        meaning: What it is, in words.
+        meaning: The definition in words.
         high: What a high value means.
         low: What a low value means.
-        paper: Where it comes from.
-        metric: The function of `gatdiag.metrics` whose number it is. Where ``takes`` says what of, a recorder calls it,
-            and the numbers that it returns are its columns in order. Elsewhere a recorder calls what gives the same
-            number together with others: `measure` for all of the group "outputs", `norms_of_pieces` for norms.
-        takes: What that function is given: "x", or "x, edges", of each layer; "W", each parameter with two axes or more
-            that is no attention vector; "" where several columns are computed together in another way.
-        combines: How several weights of a layer make one number: by the largest, the smallest, the mean weighted by the
-            number of entries, the norm of all entries together, or the ratio of two such norms (the largest where these
-            were not recorded).
-        symbol: The equation in plain characters, for an axis; the label where there is none.
-        is_of_gradient: Whether it is measured of dL/dX in place of a layer's output X.
-        is_share: Whether it is a number from 0 to 1.
-        is_compared: Whether two runs are compared by it.
+        paper: The source.
+        metric: The function of `gatdiag.metrics` that defines it. If ``takes`` is not empty, a recorder calls this
+            function, which returns its columns in order. Otherwise a recorder calls one that computes the same value
+            together with others: `measure` for the group "outputs", `norms_of_pieces` for norms.
+        takes: Arguments of that function: "x" or "x, edges" of each layer; "W" for each parameter with two or more axes
+            that is not an attention vector; "" if several columns are computed together in another way.
+        reduction: How the weights of one layer are reduced to one number: largest, smallest, mean weighted by the
+            number of entries, norm of all entries together, or ratio of two such norms (the largest ratio if these were
+            not recorded).
+        symbol: The equation in plain characters, for an axis; the label is used if it is "".
+        is_of_gradient: Whether it is measured on dL/dX instead of the layer's output X.
+        is_share: Whether it is a fraction from 0 to 1.
+        is_compared: Whether a comparison of two runs includes it.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Quantity:
     paper: str = ""
     metric: str = ""
     takes: Literal["", "x", "x, edges", "W"] = ""
-    combines: Literal["largest", "smallest", "mean", "norm", "gradient_norm / norm"] = "largest"
+    reduction: Literal["largest", "smallest", "mean", "norm", "gradient_norm / norm"] = "largest"
     symbol: str = ""
     is_of_gradient: bool = False
     is_share: bool = False
@@ -84,11 +84,11 @@ class Group:
     """Columns of one table that are measured together.
 
     Attributes:
-        name: What `metrics=` calls it.
-        table: The table its columns are in.
+        name: Its name in `metrics=`.
+        table: The table of its columns.
         columns: Its columns.
-        cost: What one record takes, in percent of a training step of a ten-layer GATv2 of width 64 on Cora (2 CPU
-            cores). That of "weights" includes what any recording costs.
+        cost: Time of one record, in percent of a training step of a ten-layer GATv2 of width 64 on Cora (2 CPU cores).
+            That of "weights" includes the fixed cost of recording.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Group:
 
 
 def change_quantile(kind: str, level: float) -> str:
-    """The column of a quantile of the relative or the absolute change.
+    """The column of a quantile of the relative or absolute change.
 
     Example:
         >>> change_quantile("relative", 0.05)
@@ -108,7 +108,7 @@ def change_quantile(kind: str, level: float) -> str:
 
 
 def gradient_name(column: str) -> str:
-    """The column of the same quantity measured on dLoss/dX in place of a layer's output X.
+    """The column of the same quantity measured on dLoss/dX instead of the layer's output X.
 
     Example:
         >>> [gradient_name(column) for column in ("mu", "relative_mu", "output_norm")]
@@ -133,7 +133,7 @@ def _of_gradient(quantity: Quantity) -> Quantity:
 
 
 def _with_gradients(*of_output: Quantity) -> tuple[Quantity, ...]:
-    """Measurements of each layer's output X, then the same of dL/dX."""
+    """The quantities of each layer's output X, then the same of dL/dX."""
     return (*of_output, *map(_of_gradient, of_output))
 
 
@@ -142,9 +142,9 @@ def _non_finite(matrix: str, of: str) -> Quantity:
         "non_finite",
         label="NaN and infinities",
         equation=rf"\#\{{{matrix}_{{ij}} \notin \mathbb{{R}}\}}",
-        meaning=f"how many entries of {of} are NaN or infinite",
-        high="the numbers are broken",
-        low="zero: all is finite",
+        meaning=f"number of entries of {of} that are NaN or infinite",
+        high="the values are unusable",
+        low="zero: all values are finite",
         metric="non_finite_count",
         is_compared=False,
     )
@@ -159,7 +159,7 @@ def _quantiles(kind: str, unit: str, change: str, equation: str, of: str = "") -
             equation=equation,
             meaning=f"{round(100 * level)} % quantile of {change}",
             high="weights have moved far",
-            low="weights are as they were initialized",
+            low="weights are still at their initial values",
             paper=_BALANCE,
             metric="change_quantiles",
             is_compared=False,
@@ -192,30 +192,30 @@ _STEPS = (
         label="gradient norm before clipping",
         unit="L/W",
         equation=r"\|\nabla\mathcal{L}\|",
-        meaning="the same before gradients were clipped",
+        meaning="the same before gradient clipping",
     ),
     Quantity(
         "learning_rate",
         label="learning rate",
         equation=r"\eta",
-        meaning="learning rate of the first parameter group; learning_rate_1, ... of the further ones, optimizers "
-        "in the order in which they first made a step",
+        meaning="learning rate of the first parameter group; learning_rate_1, ... of the others, with optimizers "
+        "in the order of their first steps",
     ),
     Quantity(
         "overshoot",
-        label="overshoot of the step before",
+        label="overshoot of the previous step",
         equation=r"1 - \langle \nabla\mathcal{L}_{t}, w_{t} - w_{t-1} \rangle"
         r" / \langle \nabla\mathcal{L}_{t-1}, w_{t} - w_{t-1} \rangle",
-        meaning="how far the step before went: 0 where the slope stayed the same along it, 1 to the minimum along it; "
-        "where both steps are on the same batch",
-        high="above 2 gradient descent diverges: the learning rate is too large",
+        meaning="how far the previous step went: 0 if the slope along it did not change, 1 if it reached the minimum "
+        "along it; only if both steps are on the same batch",
+        high="above 2, gradient descent diverges: the learning rate is too large",
         low="the learning rate could be larger",
     ),
     Quantity(
         "stale_gradient",
         label="leftover gradient",
         equation=r"\|\nabla\mathcal{L}_{\mathrm{left}}\| / \|\nabla\mathcal{L}_{t-1}\|",
-        meaning="norm of the gradients that are there when the backward pass begins, over that of the last step's",
+        meaning="norm of the gradients at the start of the backward pass, over that of the last step's gradients",
         high="1: gradients were not cleared",
         low="0: gradients were cleared",
     ),
@@ -234,7 +234,7 @@ _GROUPS = (
             high="the weight grows",
             low="the weight shrinks",
             metric="norms",
-            combines="norm",
+            reduction="norm",
         ),
         Quantity(
             "gradient_norm",
@@ -245,26 +245,26 @@ _GROUPS = (
             high="gradients explode",
             low="gradients vanish",
             metric="norms",
-            combines="norm",
+            reduction="norm",
             symbol="‖∇W‖",
         ),
         Quantity(
             "relative_gradient_norm",
             label="relative gradient norm",
             equation=r"\|\nabla_W\mathcal{L}\|_F / \|W\|_F",
-            meaning="gradient_norm over norm",
-            high="the parameter moves far at each step",
+            meaning="gradient_norm divided by norm",
+            high="each step changes the parameter a lot",
             low="the parameter hardly trains",
             paper=_BALANCE,
             metric="norms",
-            combines="gradient_norm / norm",
+            reduction="gradient_norm / norm",
             symbol="‖∇W‖ / ‖W‖",
         ),
         Quantity(
             "update_ratio",
             label="update-to-weight ratio",
             equation=r"\|W_{t+1} - W_t\|_F / \|W_t\|_F",
-            meaning="norm of the change of W by this optimizer step over norm",
+            meaning="norm of the change of W by this optimizer step, divided by norm",
             high="steps overwrite the parameter",
             low="the optimizer hardly moves the parameter",
             metric="norms",
@@ -276,14 +276,14 @@ _GROUPS = (
         1.0,
         Quantity(
             "unchanged_fraction",
-            label="unchanged parameters",
+            label="unchanged weights",
             equation=r"\#\{w^* = w_0\} / \#\{w\}",
-            meaning="share of entries that equal their initial value",
+            meaning="fraction of entries that equal their initial value",
             high="no gradient arrives",
             low="every weight has moved",
             paper=_BALANCE,
             metric="change_fractions",
-            combines="mean",
+            reduction="mean",
             is_share=True,
         ),
         *(
@@ -292,13 +292,13 @@ _GROUPS = (
                 label=f"weights (of at least 1e-4) changed by more than {threshold:.0%}".replace("%", " %"),
                 equation=rf"\#\{{|(w^* - w_0) / w^*| > {threshold}, |w^*| \geq 10^{{-4}}\}}"
                 r" / \#\{|w^*| \geq 10^{-4}\}",
-                meaning=f"share of the entries with |w| >= 1e-4 whose |w - w_0| / |w| exceeds {threshold}; "
-                "of attention vectors, share of all entries whose |w - w_0| does",
+                meaning=f"fraction of the entries with |w| >= 1e-4 for which |w - w_0| / |w| exceeds {threshold}; "
+                "for attention vectors, fraction of all entries for which |w - w_0| does",
                 high="the layer has trained",
-                low="the layer is as it was initialized",
+                low="the layer is still at its initial values",
                 paper=_BALANCE,
                 metric="change_fractions",
-                combines="mean",
+                reduction="mean",
                 is_share=True,
             )
             for name, threshold in THRESHOLDS.items()
@@ -337,9 +337,9 @@ _GROUPS = (
             label="spectral norm",
             unit="W",
             equation=r"\|W\|_2",
-            meaning="largest singular value of W, all its axes but the first flattened; null for vectors",
-            high="the layer can stretch differences, and gradients",
-            low="the layer shrinks differences, and gradients",
+            meaning="largest singular value of W, with all axes but the first flattened; null for vectors",
+            high="the layer can amplify differences and gradients",
+            low="the layer shrinks differences and gradients",
             paper=_TAMING,
             metric="spectral_norm",
             takes="W",
@@ -356,8 +356,8 @@ _GROUPS = (
                 unit="X",
                 equation=r"\|X\|_F",
                 meaning="Frobenius norm of X",
-                high="it explodes",
-                low="it vanishes",
+                high="values explode",
+                low="values vanish",
                 paper=_TAMING,
                 metric="frobenius_norm",
                 symbol="‖X‖",
@@ -379,7 +379,7 @@ _GROUPS = (
                 "relative_mu",
                 label="relative mu",
                 equation=r"\mu(X) / \|X\|_F",
-                meaning="mu over the norm of X",
+                meaning="mu divided by the norm of X",
                 high="nodes differ",
                 low="nodes are alike: oversmoothing",
                 paper=_TAMING,
@@ -391,8 +391,8 @@ _GROUPS = (
                 "dead_fraction",
                 label="dead units",
                 equation=r"\#\{i : X_{:,i} = 0\} / d",
-                meaning="share of the columns of X that are zero at every node",
-                high="most units are never active",
+                meaning="fraction of the columns of X that are zero at every node",
+                high="many units are never active",
                 low="every unit is active at some node",
                 metric="dead_fraction",
                 is_share=True,
@@ -409,7 +409,7 @@ _GROUPS = (
             label="mean attention entropy",
             unit="nat",
             equation=r"-\sum_j \alpha_{ij} \log \alpha_{ij}",
-            meaning="mean entropy of the attention of a node; null where a note says why",
+            meaning="mean over the nodes of the entropy of their attention; if null, a note says why",
             high="attention is spread evenly",
             low="attention is on one neighbor",
             metric="attention_spread",
@@ -417,9 +417,9 @@ _GROUPS = (
         ),
         Quantity(
             "relative_attention_entropy",
-            label="mean attention entropy relative to uniform attention",
+            label="relative attention entropy",
             equation=r"-\sum_j \alpha_{ij} \log \alpha_{ij} / \log d_i",
-            meaning="the same over its largest possible value",
+            meaning="the same divided by its maximum, that of uniform attention",
             high="attention is spread evenly",
             low="attention is on one neighbor",
             metric="attention_spread",
@@ -429,9 +429,9 @@ _GROUPS = (
             "attention_peak",
             label="nodes that attend to one neighbor",
             equation=r"\#\{i : \max_j \alpha_{ij} > 0.99\} / \#\{i : d_i \geq 2\}",
-            meaning="share of the nodes with at least two neighbors whose largest coefficient exceeds 0.99",
+            meaning="fraction of the nodes with at least two neighbors whose largest coefficient exceeds 0.99",
             high="attention is saturated and cannot learn",
-            low="attention is spread",
+            low="attention is spread over several neighbors",
             metric="attention_spread",
             is_share=True,
         ),
@@ -458,7 +458,7 @@ _GROUPS = (
                 "rayleigh_quotient",
                 label="Rayleigh quotient of the symmetric Laplacian",
                 equation=r"\mathrm{tr}(X^\top (I - D^{-1/2} A D^{-1/2}) X) / \|X\|_F^2",
-                meaning="symmetric-normalized Dirichlet energy over the squared norm of X",
+                meaning="symmetrically normalized Dirichlet energy divided by the squared norm of X",
                 high="neighbors differ",
                 low="neighbors are alike",
                 paper=_ENERGY,
@@ -505,7 +505,7 @@ _GROUPS = (
                 "numerical_rank",
                 label="numerical rank",
                 equation=r"\|X\|_F^2 / \|X\|_2^2",
-                meaning="squared Frobenius norm of X over its squared spectral norm",
+                meaning="squared Frobenius norm of X divided by its squared spectral norm",
                 high="all directions are used",
                 low="all rows are proportional",
                 paper=_RANK,
@@ -523,8 +523,8 @@ _GROUPS = (
             label="delta",
             unit="L",
             equation=r"\delta = \sum_k e_k \langle w_k, \partial\mathcal{L}/\partial w_k \rangle",
-            meaning="sum_k e_k <w_k, dL/dw_k>, zero where the law holds",
-            high="the gradients are not those of the function whose laws these are",
+            meaning="sum_k e_k <w_k, dL/dw_k>, zero if the law holds",
+            high="the law is violated: the gradients are not those of this function",
             low="the law holds",
             paper=_BALANCE,
             symbol="δ",
@@ -544,9 +544,9 @@ _GROUPS = (
             label="predicted c",
             unit="W^2",
             equation=r"c_{t} = (1 - \eta\lambda)^2 c_{t-1} + \eta^2 \sum_k e_k \|g_k\|^2",
-            meaning="what the optimizer's previous step makes of c if delta is zero",
-            high="as c",
-            low="as c",
+            meaning="c after the previous optimizer step if delta is zero",
+            high="as for c",
+            low="as for c",
             paper=_BALANCE,
         ),
     ),
@@ -564,14 +564,14 @@ def columns(table: TableName) -> tuple[Quantity, ...]:
     return tuple(quantity for quantity in QUANTITIES if quantity.table == table)
 
 
-def functions(table: TableName) -> dict[tuple[str, str, bool], list[Quantity]]:
-    """What functions of `gatdiag.metrics` are called with, one layer or weight matrix at a time, for a table.
+def metric_functions(table: TableName) -> dict[tuple[str, str, bool], list[Quantity]]:
+    """The functions of `gatdiag.metrics` that are called per layer or weight matrix to fill a table.
 
     Returns:
-        Name of the function, what it takes, whether of gradients -> the columns of what it returns, in order.
+        (name of the function, its arguments, whether on gradients) -> the columns that it returns, in order.
 
     Example:
-        >>> [each.name for each in functions("layers")["ranks", "x", False]]
+        >>> [each.name for each in metric_functions("layers")["ranks", "x", False]]
         ['effective_rank', 'numerical_rank']
     """
     found: dict[tuple[str, str, bool], list[Quantity]] = {}
@@ -581,14 +581,14 @@ def functions(table: TableName) -> dict[tuple[str, str, bool], list[Quantity]]:
     return found
 
 
-def by_column(of: Sequence[Quantity], found: Any) -> dict[str, Any]:
-    """What one of these functions returned, a number or several, by the columns that it is of."""
-    values = found if isinstance(found, tuple) else (found,)
-    return {each.name: value for each, value in zip(of, values, strict=True)}
+def values_by_column(quantities: Sequence[Quantity], result: Any) -> dict[str, Any]:
+    """The value or values returned by one of `metric_functions`, by column."""
+    values = result if isinstance(result, tuple) else (result,)
+    return {each.name: value for each, value in zip(quantities, values, strict=True)}
 
 
 def quantity(table: TableName, column: str) -> Quantity:
-    """The entry of a column of a table.
+    """The catalog entry of a column.
 
     Raises:
         KeyError: There is no such column.

@@ -6,7 +6,7 @@ import torch
 from matplotlib import mathtext
 
 from gatdiag import metrics
-from gatdiag.quantities import GROUPS, QUANTITIES, columns, functions, gradient_name, quantity
+from gatdiag.quantities import GROUPS, QUANTITIES, columns, gradient_name, metric_functions, quantity
 
 
 def test_a_column_of_a_table_is_there_once():
@@ -25,7 +25,7 @@ def test_every_measured_quantity_has_its_function():
 def test_what_a_recorder_calls_returns_its_columns_each_of_which_has_a_function_of_its_name(table):
     edges = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
     x = torch.tensor([[3.0, 0.0], [1.0, 2.0], [0.0, 0.5]])
-    for (metric, takes, is_of_gradient), found in functions(table).items():
+    for (metric, takes, is_of_gradient), found in metric_functions(table).items():
         given = (x, edges) if takes == "x, edges" else (x,)
         values = getattr(metrics, metric)(*given)
         values = values if isinstance(values, tuple) else (values,)

@@ -32,7 +32,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gatdiag import metrics
 from gatdiag.metrics import smoothing
-from gatdiag.quantities import by_column, columns, functions
+from gatdiag.quantities import columns, metric_functions, values_by_column
 from gatdiag.recorder import attention
 from gatdiag.recorder.backward import in_backward_pass
 from gatdiag.recorder.guard import Guard
@@ -48,7 +48,9 @@ _GROUPS: Final = {each.group for each in columns("layers")}
 _GROUPS_OF_OTHERS: Final = {each.group for each in columns("layers") if each.takes}
 _OF_OUTPUTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and not e.is_of_gradient]
 _OF_GRADIENTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and e.is_of_gradient]
-_OTHERS: Final = functions("layers")  # what is measured of one layer: function, what it takes, whether of gradients
+_OTHERS: Final = metric_functions(
+    "layers"
+)  # what is measured of one layer: function, what it takes, whether of gradients
 _POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # of the loss's scale, by unit
 _SCALED: Final = {each.name: _POWERS[each.unit] for each in columns("layers") if each.unit in _POWERS}
 _GLOBAL_PRE_HOOKS: Final[dict[int, Any]] = module_hooks._global_forward_pre_hooks
@@ -407,7 +409,7 @@ class LayerRecorder:
             label = " and ".join(each.label for each in _OTHERS[key])
             found = self._guard(label, getattr(metrics, metric), *given)
             if found is not None:
-                others |= by_column(_OTHERS[key], found)
+                others |= values_by_column(_OTHERS[key], found)
 
     def _edges(self, inputs: tuple[Any, ...], nodes: int) -> Tensor | None:
         """The edges a layer was given, or those that a layer before it was given, if they fit its output."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gatdiag import metrics
 from gatdiag.errors import InputError
-from gatdiag.quantities import LEVELS, by_column, change_quantile, functions
+from gatdiag.quantities import LEVELS, change_quantile, metric_functions, values_by_column
 from gatdiag.weight_change import FRACTIONS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Guarded: TypeAlias = Callable[..., Any]  # calls what comes after a name
 
 # What a function of `metrics` measures of one weight matrix: its name -> the columns.
-OF_MATRICES: Final = {metric: found for (metric, *_), found in functions("parameters").items()}
+OF_MATRICES: Final = {metric: found for (metric, *_), found in metric_functions("parameters").items()}
 _MOST_ENTRIES = 1 << 20  # of parameters that are stacked at a time, so that they stay in a processor's cache
 _WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -290,7 +290,7 @@ class Weights:
 
 def of_matrix(metric: str, weight: Tensor) -> dict[str, float]:
     """The columns that a function of `metrics` measures of one weight matrix."""
-    found = by_column(OF_MATRICES[metric], getattr(metrics, metric)(weight))
+    found = values_by_column(OF_MATRICES[metric], getattr(metrics, metric)(weight))
     return {name: float(value) for name, value in found.items()}
 
 

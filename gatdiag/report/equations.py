@@ -1,6 +1,6 @@
 """LaTeX -> MathML, which browsers set by themselves: no drawing, no font, in the color of the text around it.
 
-The part of LaTeX that the catalogue of quantities uses. What is not known is shown as it is written.
+The part of LaTeX that the catalog of quantities uses. What is not known is shown as it is written.
 """
 
 import re

@@ -67,7 +67,7 @@ def has_zero_norm(run: Run, column: str) -> NDArray[np.bool_]:
 def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
     """A column of the table `parameters`, in which the parameters of a role are combined in each layer.
 
-    `gatdiag.quantities.Quantity.combines` says how.
+    `gatdiag.quantities.Quantity.reduction` says how.
 
     Args:
         run: The run.
@@ -83,7 +83,7 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
     frame = frame[_codes(frame, run) >= 0]  # layers may be missing in an edited meta.json
     layers = len(run.layer_names)
     cells, cell = np.unique(frame["step"].to_numpy() * layers + _codes(frame, run), return_inverse=True)
-    how = quantity("parameters", column).combines
+    how = quantity("parameters", column).reduction
     value = _combined(run, frame, column, how, cell, len(cells))
     kept = np.ones(len(cells), bool)
     if " / " in how:

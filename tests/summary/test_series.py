@@ -70,7 +70,7 @@ def test_without_norms_the_relative_gradient_norm_is_the_largest_of_the_paramete
 @pytest.mark.parametrize(("how", "expected"), [("largest", 4.0), ("smallest", 1.5)])
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_other_columns_combine_as_the_catalogue_says(tmp_path, monkeypatch, how, expected, is_broken):
-    monkeypatch.setattr("gatdiag.summary.series.quantity", lambda *_: Quantity("spectral_norm", combines=how))
+    monkeypatch.setattr("gatdiag.summary.series.quantity", lambda *_: Quantity("spectral_norm", reduction=how))
     meta = synthetic_meta(1, 2)
     meta["structure"]["layers"][0]["parameters"][1]["role"] = FEATURE
     rows = {"parameter": np.arange(3), "spectral_norm": [4.0, math.nan if is_broken else 1.5, 9.0]}

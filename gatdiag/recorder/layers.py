@@ -48,9 +48,7 @@ _GROUPS: Final = {each.group for each in columns("layers")}
 _GROUPS_OF_OTHERS: Final = {each.group for each in columns("layers") if each.takes}
 _OF_OUTPUTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and not e.is_of_gradient]
 _OF_GRADIENTS: Final = [e.name for e in columns("layers") if e.group == "outputs" and e.is_of_gradient]
-_OTHERS: Final = metric_functions(
-    "layers"
-)  # what is measured of one layer: function, what it takes, whether of gradients
+_OTHERS: Final = metric_functions("layers")
 _POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # of the loss's scale, by unit
 _SCALED: Final = {each.name: _POWERS[each.unit] for each in columns("layers") if each.unit in _POWERS}
 _GLOBAL_PRE_HOOKS: Final[dict[int, Any]] = module_hooks._global_forward_pre_hooks

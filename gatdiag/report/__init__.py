@@ -1,15 +1,14 @@
-"""Report: runs -> one HTML page that a stranger understands.
+"""Report: runs -> one self-contained HTML page.
 
-    page        write_report: the page on disk; several runs are each shown once, and no two called alike
-    sections    one run; several compared
-    story       what was trained and how it went, in sentences and large figures
-    plots       figures with what they show and the data behind them
-    tables      the tables that sort
+    page        write_report: the page as a file; each run once, with a unique name
+    sections    the sections of one run, and of the comparison of several
+    story       sentences about the training and its outcome
+    plots       figures with captions and data
+    tables      sortable tables
     equations   LaTeX -> MathML
-    templates/  the page's HTML, style and script
+    templates/  HTML, CSS and JavaScript
 
-What stands out is said by `gatdiag.diagnosis`. Whatever comes from the user reaches the page through a template that
-escapes it, or inside an image.
+The verdict comes from `gatdiag.diagnosis`. All text from the user is escaped by a template, or inside an image.
 """
 
 from gatdiag.report.page import write_report

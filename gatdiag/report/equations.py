@@ -1,6 +1,6 @@
-"""LaTeX -> MathML, which browsers set by themselves: no drawing, no font, in the color of the text around it.
+"""LaTeX -> MathML, which browsers render without images or fonts, in the color of the surrounding text.
 
-The part of LaTeX that the catalog of quantities uses. What is not known is shown as it is written.
+Covers the part of LaTeX that the catalog of quantities uses. Anything else is shown as source.
 """
 
 import re
@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from gatdiag.names import one_line
 
-_LONGEST = 600  # characters; beyond it no equation was meant
-_DEEPEST = 20  # groups inside each other
+_LONGEST = 600  # characters; longer text is not an equation
+_DEEPEST = 20  # nested groups
 _BETWEEN = re.compile(r",?\s*\\q?quad(?![a-z])")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9.]*[0-9]|[A-Za-z]|\s+|[-+=<>/|()\[\]{}^_,:;!*'&]")
 _LETTERS = {
@@ -27,28 +27,28 @@ _OPERATORS = {
 }  # fmt: skip
 _TIGHT = {"|": "‖", "lVert": "‖", "rVert": "‖", "#": "#", "nabla": "∇", "partial": "∂"}
 _SPACES = {",": "0.17em", ":": "0.22em", ";": "0.28em", " ": "0.3em"}
-_ELEMENTS = {  # command -> what stands for it
+_ELEMENTS = {  # command -> MathML
     **{name: f"<mi>{text}</mi>" for name, text in _LETTERS.items()},
     **{name: f'<mi style="padding-right:.15em">{name}</mi>' for name in ("exp", "log", "cos", "det")},
     **{name: f'<mo stretchy="false" largeop="false">{text}</mo>' for name, text in _OPERATORS.items()},
     **{name: f'<mo stretchy="false" lspace="0" rspace="0">{text}</mo>' for name, text in _TIGHT.items()},
     **{name: f'<mspace width="{width}"></mspace>' for name, width in _SPACES.items()},
 }
-_CONTAINERS = {"sqrt": ("msqrt", 1), "frac": ("mfrac", 2), "tfrac": ("mfrac", 2)}  # with how many arguments
+_CONTAINERS = {"sqrt": ("msqrt", 1), "frac": ("mfrac", 2), "tfrac": ("mfrac", 2)}  # element, number of arguments
 _UPRIGHT = ("mathrm", "operatorname", "text", "mathbf", "boldsymbol")
 _ALPHABETS = {"mathcal": {"L": "\u2112"}, "mathbb": {"R": "\u211d", "E": "\U0001d53c"}}
 _SCRIPTS = {"_": "msub", "^": "msup"}
 
 
 class _UnknownError(ValueError):
-    """The equation is none, or needs more of LaTeX than is known here."""
+    """Not an equation, or it uses unsupported LaTeX."""
 
 
 def equation(latex: str) -> Markup:
-    r"""An equation as inline MathML, or its source as code where it is not understood.
+    r"""An equation as inline MathML, or its source as code if it is not supported.
 
     Args:
-        latex: LaTeX without dollar signs; parts separated by ``\quad`` may stand on lines of their own.
+        latex: LaTeX without dollar signs; lines may break at ``\quad``.
 
     Example:
         >>> print(equation(r"W_2"))
@@ -73,9 +73,9 @@ def _tokens(latex: str) -> list[str]:
 
 
 def _row(tokens: Iterator[str], closing: str = "", depth: int = 0) -> Markup:
-    """Everything up to the closing token, scripts hung on what they follow."""
+    """Everything up to the closing token, with scripts attached to their bases."""
     if depth > _DEEPEST:
-        raise _UnknownError("groups inside groups")
+        raise _UnknownError("nested groups")
     done: list[tuple[Markup, dict[str, Markup]]] = []  # each with its scripts
     for token in tokens:
         if token == closing:
@@ -101,7 +101,7 @@ def _scripted(base: Markup, scripts: dict[str, Markup]) -> Markup:
 
 
 def _atom(tokens: Iterator[str], token: str, depth: int) -> Markup:
-    """One token, or the group or command that it opens."""
+    """One token, or the group or command that it starts."""
     if token == "{":
         return _row(tokens, "}", depth + 1)
     if token.startswith("\\"):
@@ -129,7 +129,7 @@ def _command(tokens: Iterator[str], name: str, depth: int) -> Markup:
 
 
 def _word(tokens: Iterator[str], name: str) -> Markup:
-    """Letters upright or in another alphabet: one, or all in braces."""
+    """One letter or a braced group, upright or in another alphabet."""
     letters = next(tokens, "")
     if letters == "{":
         letters = "".join(takewhile(lambda token: token != "}", tokens))

@@ -1,4 +1,4 @@
-"""The page: runs -> one HTML file, written whole or not at all, and never over somebody else's file."""
+"""The page: runs -> one HTML file, written atomically, and never over a file that is not a report."""
 
 import base64
 import hashlib
@@ -19,33 +19,32 @@ from gatdiag.diagnosis.wording import number
 from gatdiag.errors import InputError
 from gatdiag.names import join_names, one_line, replace_invisible, short
 from gatdiag.report.equations import equation
-from gatdiag.report.sections import MOST_IN_FULL, RunSection, comparison, run_sections
+from gatdiag.report.sections import MAX_FULL_RUNS, RunSection, comparison, run_sections
 from gatdiag.report.tables import cell_text, sort_key
 from gatdiag.run import Run, load
 from gatdiag.run.files import atomic_write
 
 PathLike = str | os.PathLike[str]
 Runs = Run | PathLike | Iterable[Run | PathLike]
-_HEAD = 4096  # characters in which a page of ours has named its maker
+_HEAD = 4096  # characters that contain the generator tag of a report
 
 
 def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwrite: bool = False) -> Path:
-    """Writes one self-contained HTML page about one run, or about several and how they compare.
+    """Write one self-contained HTML page about one run, or comparing several.
 
-    The page loads nothing from anywhere: figures, style and script are in it. It is written beside its place and then
-    put there, so that an older page stays whole until the new one is.
+    The page loads nothing: figures, style and script are inlined. The file is replaced atomically.
 
     Args:
-        runs: A run or the folder of one, or several of either, in the order in which they are to be compared.
-        path: The file to write; its folder is made if it does not exist.
-        title: The page's heading; by default the names of the runs.
-        overwrite: Replace whatever file is there. Without it only an earlier report of gatdiag is replaced.
+        runs: A run or its folder, or several of either, in the order in which they are compared.
+        path: The file to write; its folder is created if needed.
+        title: Heading of the page; by default the names of the runs.
+        overwrite: Replace any existing file. By default only an earlier gatdiag report is replaced.
 
     Returns:
         The file.
 
     Raises:
-        InputError: There is no run, a folder holds none, or the file is there and no report of gatdiag.
+        InputError: There is no run, a folder contains none, or the file exists and is not a gatdiag report.
         OSError: The file cannot be written.
 
     Example:
@@ -54,7 +53,7 @@ def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwr
         gatdiag.errors.InputError: ...
     """
     if not os.fspath(path):
-        raise InputError("Expected the name of a file for the report, got an empty path")
+        raise InputError("Expected a file name for the report, got an empty path")
     target = Path(path)
     opened = open_runs(runs)
     check_target(target, overwrite=overwrite)
@@ -62,7 +61,7 @@ def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwr
 
 
 def write(text: str, target: Path) -> Path:
-    """The page, beside its place and then put there."""
+    """Write a page atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(target) as part:
         part.write_bytes(text.encode("utf-8", "replace"))
@@ -70,30 +69,30 @@ def write(text: str, target: Path) -> Path:
 
 
 def open_runs(runs: Runs) -> list[Run]:
-    """All runs opened, in order, each once and under names that differ.
+    """Open the runs, in order, each once and with unique names.
 
     Raises:
-        InputError: There is none, or a folder holds none.
+        InputError: There is no run, or a folder contains none.
     """
     given = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
     if not given:
-        raise InputError("A report is about at least one run, got none")
+        raise InputError("Expected at least one run for the report, got none")
     return unique_labels([run if isinstance(run, Run) else load(run) for run in given])
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
-    """Raises InputError where writing the page would destroy something that gatdiag did not make."""
+    """Raise InputError if writing the page would overwrite something other than a gatdiag report."""
     if target.is_dir():
-        raise InputError(f"Expected the name of a file for the report, got the folder {str(target)!r}")
-    if target.exists() and not target.is_file():  # a file would take the place of the device
-        raise InputError(f"Expected the name of a file for the report, got {str(target)!r}, which is no regular file")
+        raise InputError(f"Expected a file name for the report, got the folder {str(target)!r}")
+    if target.exists() and not target.is_file():  # a device, for example, must not be replaced by a file
+        raise InputError(f"Expected a file name for the report, got {str(target)!r}, which is not a regular file")
     if overwrite or not target.exists():
         return
     with target.open(encoding="utf-8", errors="replace") as file:
         head = file.read(_HEAD)
     if '<meta name="generator" content="gatdiag ' not in head:
         raise InputError(
-            f"{str(target)!r} exists and is no report of gatdiag: choose another name, or say overwrite=True"
+            f"{str(target)!r} exists and is not a gatdiag report: choose another name, or pass overwrite=True"
         )
 
 
@@ -102,8 +101,8 @@ def render_page(runs: Sequence[Run], title: str | None = None) -> str:
     sections = run_sections(runs)
     names = [short(run.name) for run in runs]
     compared = comparison(runs, sections) if len(runs) > 1 else None
-    if compared:  # whose overviews are not shown twice
-        sections = [replace(one, overview=None) for one in sections[:MOST_IN_FULL]] + sections[MOST_IN_FULL:]
+    if compared:  # it shows the overviews
+        sections = [replace(one, overview=None) for one in sections[:MAX_FULL_RUNS]] + sections[MAX_FULL_RUNS:]
     return render(title or join_names(names, most=4), _contents(sections), comparison=compared, sections=sections)
 
 
@@ -116,7 +115,7 @@ def render(
     sections: Sequence[RunSection] = (),
     body: str = "",
 ) -> str:
-    """A page of these parts; `contents` has what stands in the table of contents, and the anchor of each.
+    """Render a page from its parts; `contents` are the titles and anchors of the table of contents.
 
     The body is escaped unless it is Markup.
     """
@@ -141,7 +140,7 @@ def render(
 
 
 def _contents(sections: Sequence[RunSection]) -> Iterator[tuple[str, str]]:
-    """The table of contents: what stands in it, and where that is."""
+    """The titles and anchors of the table of contents."""
     if len(sections) > 1:
         yield "Comparison", "comparison"
         yield from ((section.name, section.anchor) for section in sections)
@@ -162,7 +161,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("gatdiag.report", "templates"),
         autoescape=True,
-        # plain text without the characters that only act on the text around them
+        # remove control and direction characters from plain text
         finalize=lambda value: replace_invisible(value) if type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -178,7 +177,7 @@ def _asset(name: str) -> str:
 
 
 class Labeled(Run):
-    """A run under another name than that in its meta data."""
+    """A run with a name other than that in its meta data."""
 
     def __init__(self, folder: Path, label: str) -> None:
         super().__init__(folder)
@@ -191,9 +190,9 @@ class Labeled(Run):
 
 
 def unique_labels(runs: Sequence[Run]) -> list[Run]:
-    """The runs in order, each folder once; those of the same name called by the path that tells them apart.
+    """The runs in order, each folder once; runs of equal names are told apart by their paths.
 
-    Warns where a folder was given more than once.
+    Warns if a folder is given more than once.
     """
     by_folder: dict[Path, Run] = {}
     for run in runs:

@@ -1,8 +1,7 @@
-"""Figures as they stand in the page: a drawing, what it shows, and the data behind it.
+"""Figures on a page: the image, its caption and its data.
 
-A drawing is an SVG file in an `<img>`, so that it cannot act on the page nor the page on it; where it would be larger
-than a picture of the same size, a PNG. In the dark its neutral colors change by a style table of its own; heat maps
-stay, for their texts speak of dark and pale.
+The image is an SVG in an `<img>`, which isolates it from the page, or a PNG where that is smaller. In dark mode, a
+style sheet in the SVG replaces its neutral colors; heat maps keep theirs, since captions refer to dark and pale colors.
 """
 
 import base64
@@ -19,10 +18,10 @@ from gatdiag.figures.rendering import Width
 from gatdiag.names import one_line
 from gatdiag.run import Run
 
-LARGE_SVG = 300_000  # bytes; only beyond it is a PNG tried
-LARGE_DATA = 64_000  # bytes of CSV; beyond it the page says where the data are
+LARGE_SVG = 300_000  # bytes above which a PNG is tried
+LARGE_DATA = 64_000  # bytes of CSV above which the page names the call that returns the data
 _DPI = 200
-_DARK = {  # color of `gatdiag.figures` that would be hard to see on a dark page -> what takes its place there
+_DARK = {  # color of `gatdiag.figures` that is hard to see on a dark page -> its replacement
     "#0072b2": "#4aa3dc",
     "#000000": "#e8eaed",
     "#ffffff": "#14171a",
@@ -43,10 +42,10 @@ class FigureBlock(NamedTuple):
     """One figure on the page.
 
     Attributes:
-        figure: Its facts.
-        anchor: Its identifier.
-        drawing: The picture, with another one for narrow screens where there are two.
-        download: The data behind it as an address; "" if they are too large.
+        figure: The figure.
+        anchor: HTML id.
+        drawing: The image, with another one for narrow screens if two widths were rendered.
+        download: Its data as a data URL; "" if too large.
     """
 
     figure: Figure
@@ -58,18 +57,17 @@ class FigureBlock(NamedTuple):
 def figure_block(
     figure: Figure, runs: Sequence[Run], section: str, widths: Sequence[Width] = ("single",), **options: Any
 ) -> FigureBlock | None:
-    """A figure of one or several runs, with a second drawing for narrow screens if two widths are given.
+    """Render a figure of one or several runs; with two widths, the second is for narrow screens.
 
-    None where nothing of it was recorded. Where drawing fails the block says so in the drawing's place, and a warning
-    says it too.
+    Returns None if none of its columns was recorded. If rendering fails, the block contains the error, with a warning.
     """
     try:
         data = table(figure, runs, **options)
         if not len(data):
             return None
-        pictures = [(width, _address(figure, runs, width, data)) for width in widths]
+        pictures = [(width, _data_url(figure, runs, width, data)) for width in widths]
         drawing, download = _drawing(figure.title, pictures), _download(data)
-    except Exception as error:  # one figure must not cost the reader all the others
+    except Exception as error:  # one failure must not lose the other figures
         warnings.warn(f"the figure {figure.name!r} could not be drawn: {error!r}", stacklevel=2)
         drawing, download = Markup("<p>This figure could not be drawn: {}</p>").format(one_line(repr(error))), ""
     return FigureBlock(figure, f"{section}-figure-{figure.name}", drawing, download)
@@ -83,8 +81,8 @@ def _drawing(title: str, pictures: Sequence[tuple[Width, str]]) -> Markup:
     return Markup('<picture><source media="(max-width: 48rem)" srcset="{}">{}</picture>').format(narrow[0][1], image)
 
 
-def _address(figure: Figure, runs: Sequence[Run], width: Width, data: pd.DataFrame) -> str:
-    """A drawing as a data address."""
+def _data_url(figure: Figure, runs: Sequence[Run], width: Width, data: pd.DataFrame) -> str:
+    """The image as a data URL."""
     vector = _styled(render(figure, runs, format="svg", width=width, values=data))
     if len(vector) >= LARGE_SVG:
         picture = render(figure, runs, format="png", width=width, dpi=_DPI, values=data)
@@ -94,12 +92,12 @@ def _address(figure: Figure, runs: Sequence[Run], width: Width, data: pd.DataFra
 
 
 def _styled(svg: bytes) -> bytes:
-    """An SVG with the colors for the dark, and path data with no more digits than a screen shows."""
+    """The SVG with the style sheet for dark mode, and path data rounded to what a screen shows."""
     return _PATHS.sub(lambda data: _DECIMALS.sub(rb"\1", data[0]), svg).replace(b"<defs>", _STYLE + b"<defs>", 1)
 
 
 def _download(data: pd.DataFrame) -> str:
-    if data.size > LARGE_DATA:  # at least one character a cell
+    if data.size > LARGE_DATA:  # a cell takes at least one byte
         return ""
     text = data.to_csv(index=False, float_format="%.6g")
     content = base64.b64encode(text.encode("utf-8", "replace")).decode()

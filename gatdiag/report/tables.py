@@ -1,4 +1,4 @@
-"""The tables of a page: layers, parameters and laws with their last recorded values, settings, catalogue."""
+"""The tables of a page: layers, parameters and laws with their last recorded values; settings; recorded quantities."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import has_zero_norm, last_values, role_series
 
-Cell: TypeAlias = str | Markup | float | None  # None: a number that was not measured
+Cell: TypeAlias = str | Markup | float | None  # None: not measured
 
 _LONGEST = 80  # characters of a name
 _LABELS = {"changed_fraction_005": "changed > 5 %", "changed_fraction_050": "changed > 50 %"}
-# What is shown, as wide as a screen of 1280 pixels: a new column of the catalogue is shown once it stands here.
+# The columns shown, which fit a screen of 1280 pixels. A new column of the catalog is shown once it is listed here.
 _OUTPUTS = ("output_norm", "mu", "relative_mu", "dead_fraction", "non_finite")
 _ATTENTION = ("attention_entropy", "relative_attention_entropy", "attention_peak")
 _COARSE = ("dirichlet_energy", "rayleigh_quotient", "mad", "effective_rank", "numerical_rank")
@@ -37,14 +37,14 @@ class Table:
     """A table with its title.
 
     Attributes:
-        title: Its heading.
-        anchor: Its identifier on the page.
-        rows: The cells; the first of each row names it.
-        columns: What the heads say; none: no heads.
-        note: What to know before reading it.
-        sortable: A click on a head sorts it.
-        wraps: Its cells hold sentences.
-        explained: Head -> a longer text.
+        title: Heading.
+        anchor: HTML id.
+        rows: The cells; the first of each row is its header.
+        columns: The column labels; if empty, there is no header row.
+        note: Text above the table.
+        sortable: Whether a click on a column label sorts it.
+        wraps: Whether cells contain sentences, which wrap.
+        tooltips: Column label -> tooltip.
     """
 
     title: str
@@ -54,15 +54,15 @@ class Table:
     note: str = ""
     sortable: bool = True
     wraps: bool = False
-    explained: Mapping[str, str] = field(default_factory=dict)
+    tooltips: Mapping[str, str] = field(default_factory=dict)
 
     def is_numeric(self, column: int) -> bool:
-        """It holds numbers, not texts."""
+        """Whether a column holds numbers."""
         return any(isinstance(row[column], float | int | None) for row in self.rows)
 
 
 def cell_text(cell: Cell) -> str:
-    """Text of a cell."""
+    """The text of a cell."""
     if cell is None:
         return "\N{EN DASH}"
     if isinstance(cell, str):
@@ -71,12 +71,12 @@ def cell_text(cell: Cell) -> str:
 
 
 def sort_key(cell: float | None) -> str:
-    """A number as JavaScript reads it, to sort by; what is none comes behind all others."""
+    """A number for JavaScript to sort by; missing values sort last."""
     return "NaN" if cell is None else f"{cell:.6g}".replace("inf", "Infinity").replace("nan", "NaN")
 
 
 def run_tables(run: Run, anchor: str) -> list[Table]:
-    """Layers, gradients, parameters and laws, with their last recorded values; those with anything in them."""
+    """The non-empty tables of layers, gradients, parameters and laws, with their last recorded values."""
     tables = [
         layer_table(run, f"{anchor}-layers"),
         gradient_table(run, f"{anchor}-gradients"),
@@ -87,42 +87,43 @@ def run_tables(run: Run, anchor: str) -> list[Table]:
 
 
 def layer_table(run: Run, anchor: str) -> Table:
-    """One row a layer, in order."""
+    """One row per layer, in order."""
     layers = run.meta["structure"]["layers"]
     gradients = last_values(role_series(run, "relative_gradient_norm", FEATURE))
     executed = any(layer.get("executed") is not None for layer in layers)
     known: dict[str, list[Cell]] = {}
     for place, layer in enumerate(layers, start=1):
         was_run = [{True: "yes", False: "no"}.get(layer.get("executed"), "unknown")] * executed
-        known[layer["name"]] = [layer.get("index", place), _called(layer.get("kind", "")), *was_run]
+        known[layer["name"]] = [layer.get("index", place), _name_cell(layer.get("kind", "")), *was_run]
     last = [_Latest("of the feature weights", "rel. gradient norm", gradients)] * bool(gradients)
     last += _last_recorded(run, "layers", _OF_OUTPUTS)
     heads = ["layer", "#", "kind", *["executed"] * executed]
-    return _measured("Layers", anchor, heads, known, last, "each layer's output")
+    return _table_of_values("Layers", anchor, heads, known, last, "each layer's output")
 
 
 def gradient_table(run: Run, anchor: str) -> Table:
-    """One row a layer: the gradient that comes back to its output, and its attention. Without rows if not recorded."""
+    """One row per layer: the gradient of its output, and its attention. No rows if neither was recorded."""
     last = _last_recorded(run, "layers", _OF_GRADIENTS)
     known = {name: list[Cell]() for name in run.layer_names if last}
-    title = "Gradients and attention of the layers"
-    return _measured(title, anchor, ["layer"], known, last, "the loss's gradient of each layer's output, and attention")
+    title = "Gradients and attention by layer"
+    of = "the gradient of the loss with respect to each layer's output, and of attention"
+    return _table_of_values(title, anchor, ["layer"], known, last, of)
 
 
 def parameter_table(run: Run, anchor: str) -> Table:
-    """One row a parameter, in order."""
+    """One row per parameter, in order."""
     known: dict[str, list[Cell]] = {}
     for layer in run.meta["structure"]["layers"]:
         for info in layer["parameters"]:
             role = info["role"] + " (frozen)" * (not info.get("trainable", True))
             shape = f" {TIMES} ".join(map(str, info["shape"]))
-            known[info["name"]] = [_called(layer["name"]), role, shape, math.prod(info["shape"])]
+            known[info["name"]] = [_name_cell(layer["name"]), role, shape, math.prod(info["shape"])]
     heads = ["parameter", "layer", "role", "shape", "entries"]
     last = _last_recorded(run, "parameters", _OF_PARAMETERS)
-    return _measured("Parameters", anchor, heads, known, last, "each parameter")
+    return _table_of_values("Parameters", anchor, heads, known, last, "each parameter")
 
 
-def _measured(
+def _table_of_values(
     title: str,
     anchor: str,
     heads: Sequence[str],
@@ -130,30 +131,29 @@ def _measured(
     last: Sequence["_Latest"],
     of: str,
 ) -> Table:
-    """A row for each name: what is known of it, then the columns as they were last recorded."""
+    """One row per name: the known cells, then the last recorded values."""
     return Table(
         title,
         anchor,
-        [[_called(name), *cells, *(column.values.get(name) for column in last)] for name, cells in known.items()],
+        [[_name_cell(name), *cells, *(column.values.get(name) for column in last)] for name, cells in known.items()],
         [*heads, *(column.label for column in last)],
-        f"Last recorded values of {of}. A dash: not measured, or not defined for it.",
-        explained={"#": "place of the layer", **{column.label: column.name for column in last}},
+        f"Last recorded values of {of}. A dash means not measured or undefined.",
+        tooltips={"#": "position of the layer", **{column.label: column.name for column in last}},
     )
 
 
 def law_tables(run: Run, anchor: str) -> Iterator[Table]:
-    """The laws layer by layer; what has no law, and why. None if laws were not looked for."""
+    """The laws by layer, and the parts of the model that have none, with reasons. No tables if there are neither."""
     laws = run.meta["laws"]
     if laws["found"]:
-        yield _laws_by_layer(run, anchor)
+        yield _law_table(run, anchor)
     if laws["excluded"]:
         rows = [[item["what"], item["reason"]] for item in laws["excluded"]]
-        note = "No law is claimed for these parts of the model."
         heads = ["part of the model", "reason"]
-        yield Table("What has no conservation law", f"{anchor}-excluded", rows, heads, note, wraps=True)
+        yield Table("Parts without a conservation law", f"{anchor}-excluded", rows, heads, wraps=True)
 
 
-def _laws_by_layer(run: Run, anchor: str) -> Table:
+def _law_table(run: Run, anchor: str) -> Table:
     steps = run.neurons["step"].to_numpy()
     last = run.neurons.iloc[steps.searchsorted(steps[-1]) :] if len(steps) else run.neurons
     rows: list[list[Cell]] = []
@@ -162,15 +162,15 @@ def _laws_by_layer(run: Run, anchor: str) -> Table:
         c, delta = own["c"].abs(), own["delta"].abs()
         values = [float(c.max()), float(c.mean()), float(delta.max())] if len(own) else [None] * 3
         counts: list[Cell] = [", ".join(laws["kind"].unique()), len(laws), int((~laws["exact"]).sum())]
-        rows.append([_called(layer), *counts, None if math.isnan(residual) else float(residual), *values])
+        rows.append([_name_cell(layer), *counts, None if math.isnan(residual) else float(residual), *values])
     heads = ["layer", "kind", "laws", "approximate", "largest residual", "largest |c|", "mean |c|", "largest |delta|"]
-    note = "c is conserved by gradient flow; delta is zero where the law holds. Values of the last recorded step."
+    note = "c is conserved by gradient flow; delta is zero if the law holds. Values of the last recorded step."
     return Table("Conservation laws", anchor, rows, heads, note)
 
 
 @dataclass(frozen=True)
 class _Latest:
-    """A column at the last step at which it was measured anywhere."""
+    """A column at the last step at which any of its values was measured."""
 
     name: str
     label: str
@@ -178,7 +178,7 @@ class _Latest:
 
 
 def _last_recorded(run: Run, table: Literal["layers", "parameters"], names: Sequence[str]) -> list[_Latest]:
-    """The columns that hold anything, each at its own last step: some are measured at a coarser cadence."""
+    """The columns that are not empty, each at its own last step: some are measured less often."""
     found = []
     frame, by = (run.layers, "layer") if table == "layers" else (run.parameters, "parameter")
     steps = frame["step"].to_numpy()
@@ -187,7 +187,7 @@ def _last_recorded(run: Run, table: Literal["layers", "parameters"], names: Sequ
         if len(numbers):
             step = steps[numbers[-1]]
             known = (steps == step) & run.is_measured(table, name)
-            if table == "layers":  # 0 / 0 is not defined
+            if table == "layers":  # 0 / 0
                 known[np.flatnonzero(run.is_measured(table, name))[has_zero_norm(run, name)]] = False
             rows = frame[known]
             label = _LABELS.get(name) or run.quantity(table, name).label
@@ -197,24 +197,24 @@ def _last_recorded(run: Run, table: Literal["layers", "parameters"], names: Sequ
 
 
 def settings_tables(run: Run, anchor: str) -> list[Table]:
-    """All of them, those with anything in them."""
+    """The non-empty tables of settings, notes, versions and recorded quantities."""
     notes = [[str(place), note] for place, note in enumerate(run.meta["notes"], start=1)]
     tables = [
-        _pairs("The run", f"{anchor}-run", _about(run)),
+        _table_of_pairs("The run", f"{anchor}-run", _run_facts(run)),
         *_optimizers(run, anchor),
-        _pairs("Cadence", f"{anchor}-cadence", _cadence(run.meta["cadence"])),
+        _table_of_pairs("Recording schedule", f"{anchor}-schedule", _schedule(run.meta["cadence"])),
         Table("Notes", f"{anchor}-notes", notes, ["#", "note"], sortable=False, wraps=True),
-        _pairs("Versions", f"{anchor}-versions", run.meta["versions"]),
-        _catalogue(run, f"{anchor}-catalogue"),
+        _table_of_pairs("Versions", f"{anchor}-versions", run.meta["versions"]),
+        _table_of_quantities(run, f"{anchor}-quantities"),
     ]
     return [table for table in tables if table.rows]
 
 
-def _pairs(title: str, anchor: str, entries: Mapping[str, object]) -> Table:
+def _table_of_pairs(title: str, anchor: str, entries: Mapping[str, object]) -> Table:
     return Table(title, anchor, [[name, str(entry)] for name, entry in entries.items()], sortable=False, wraps=True)
 
 
-def _about(run: Run) -> dict[str, object]:
+def _run_facts(run: Run) -> dict[str, object]:
     meta = run.meta
     known = {
         "name": run.name,
@@ -225,10 +225,10 @@ def _about(run: Run) -> dict[str, object]:
         "resumed at steps": ", ".join(map(str, meta["resumed_at"])),
         "model": meta["model"],
         "device": meta["device"],
-        "number format": meta["dtype"],
-        "order of the layers": meta["structure"].get("order"),
+        "dtype": meta["dtype"],
+        "layer order": meta["structure"].get("order"),
         "logged": ", ".join(run.logged),
-        "schema": meta["schema"],
+        "schema version": meta["schema"],
     }
     return {name: entry for name, entry in known.items() if entry not in (None, "")}
 
@@ -245,10 +245,10 @@ def _optimizers(run: Run, anchor: str) -> Iterator[Table]:
         yield Table(title, f"{anchor}-optimizer-{place}", rows, heads, sortable=False)
 
 
-def _cadence(cadence: Mapping[str, Any]) -> dict[str, object]:
+def _schedule(cadence: Mapping[str, Any]) -> dict[str, object]:
     known: dict[str, object] = {}
     if "every" in cadence:
-        known["sampled steps"] = {"1": "every step", "log": "dense early, sparse later"}.get(
+        known["recorded steps"] = {"1": "every step", "log": "dense early, sparse later"}.get(
             str(cadence["every"]), f"every {cadence['every']}"
         )
     if cadence.get("budget"):
@@ -256,25 +256,25 @@ def _cadence(cadence: Mapping[str, Any]) -> dict[str, object]:
     if "metrics" in cadence:
         known["metrics"] = cadence["metrics"]
     for group, multiple in (cadence.get("groups") or {}).items():
-        known[group] = "each sampled step" if multiple == 1 else f"one of {multiple} sampled steps"
+        known[group] = "every recorded step" if multiple == 1 else f"1 in {multiple} recorded steps"
     return known
 
 
-def _catalogue(run: Run, anchor: str) -> Table:
+def _table_of_quantities(run: Run, anchor: str) -> Table:
     known = [run.quantity(entry.get("table"), entry["name"]) for entry in run.meta["quantities"]]
     rows = [
         [q.label, ".".join(filter(None, (q.table, q.name))), q.unit, equation(q.equation), q.high, q.low, q.paper]
         for q in known
     ]
     note = (
-        "Every recorded quantity, as the tables of the run hold it. X is a layer's output, W (or w) a parameter, "
-        "L the loss, η the learning rate, λ the weight decay. A unit says how the number scales with them: L/W, for "
-        "example, doubles with the loss and halves where the parameter doubles; no unit: it does not scale."
+        "The columns of the run's tables. X is a layer's output, W (or w) a parameter, L the loss, η the learning "
+        "rate, λ the weight decay. The unit shows how a value scales with them: one in L/W doubles if the loss doubles "
+        "and halves if the parameter doubles; one without a unit does not change."
     )
     heads = ["quantity", "column", "unit", "equation", "high", "low", "paper"]
-    return Table("Catalogue of quantities", anchor, rows, heads, note, wraps=True)
+    return Table("Recorded quantities", anchor, rows, heads, note, wraps=True)
 
 
-def _called(name: object) -> str:
-    """A name from the user's model or logs; the middle of a very long one is left out."""
+def _name_cell(name: object) -> str:
+    """A name from the user's model or logs, elided if very long."""
     return short(str(name), _LONGEST)

@@ -11,7 +11,7 @@ from gatdiag.names import one_line, short
 from gatdiag.report.page import render, write
 from gatdiag.report.plots import FigureBlock, figure_block
 from gatdiag.report.sections import comparison_table
-from gatdiag.report.story import warnings
+from gatdiag.report.story import run_warnings
 from gatdiag.run import Run
 from gatdiag.summary import is_empty
 from gatdiag.treatment.outcome import NOTHING, Treatment
@@ -34,7 +34,7 @@ def write_page(done: Treatment, ended_by: BaseException | None = None) -> Path:
     section = _section(done, ended_by)
     contents = {
         "Verdict": ("treatment", True),
-        "Runs in numbers": ("treatment-seeds", section["seeds"]),
+        "Results by run": ("treatment-seeds", section["seeds"]),
         **{name.capitalize(): (f"treatment-{name}", True) for name, *_ in section["sides"]},
         "To be changed by hand": ("treatment-by-hand", section["by_hand"]),
     }
@@ -61,7 +61,10 @@ def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
         "headline": headline,
         "course": done.course,
         "remedy": done.remedy if done.helped else "",
-        "warnings": [*_cut_short(ended_by), *(f"{short(run.name)}: {text}" for run in every for text in warnings(run))],
+        "warnings": [
+            *_cut_short(ended_by),
+            *(f"{short(run.name)}: {text}" for run in every for text in run_warnings(run)),
+        ],
         "curves": figure_block(SPREAD_CURVES, every, "treatment", groups=groups) if every else None,
         "seeds": comparison_table(every, "treatment-seeds") if every else None,
         "sides": [(name, one, figures.get(name)) for name, one in said.items() if one is not None],

@@ -96,7 +96,7 @@ def test_the_page_is_sound_and_says_what_it_is(page, stuck):
     ]
     assert order == sorted(order)
     assert "λ the weight decay" in reader.words
-    assert "A dash: not measured" in reader.words
+    assert "A dash means not measured" in reader.words
     assert '<th scope="col"></th>' not in page
 
 
@@ -119,7 +119,7 @@ def test_every_figure_has_its_explanation_and_its_data(page, stuck):
     for figure in figures:
         assert figure.title in words
         assert " ".join(figure.interpretation.split()) in words
-    assert words.count("Data behind it") == len(figures)
+    assert words.count("Data (CSV)") + words.count("Data: gatdiag.figures.table") == len(figures)
     labels = reader.values("aria-label")
     assert all(figure.title in labels for figure in figures)
 
@@ -169,7 +169,7 @@ def test_several_runs_are_compared_first(stuck, tmp_path, monkeypatch):
     other = gatdiag.load(synthetic_run(tmp_path / "other", steps=20, layers=5, neurons=2))
     page = render_page([stuck, other])
     assert page.index('id="comparison"') < page.index('id="run-1"') < page.index('id="run-2"')
-    assert checked(page).words.count("Runs in numbers") == 1
+    assert checked(page).words.count("Results by run") == 1
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_an_earlier_report_is_replaced(small, tmp_path):
 def test_no_other_file_is_replaced_unasked(small, tmp_path, content):
     target = tmp_path / "page.html"
     target.write_text(content)
-    with pytest.raises(InputError, match="no report of gatdiag"):
+    with pytest.raises(InputError, match="not a gatdiag report"):
         write_report(small, target)
     assert target.read_text() == content
     write_report(small, target, overwrite=True)
@@ -297,7 +297,7 @@ def test_what_is_no_run_is_refused_before_anything_is_written(tmp_path, folder):
 
 def test_a_run_can_be_reported_while_it_is_recorded(tmp_path):
     run = build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, ending=None)
-    assert "This run has no end" in write_report(run, tmp_path / "page.html").read_text()
+    assert "This run did not finish" in write_report(run, tmp_path / "page.html").read_text()
 
 
 def test_letters_that_utf8_cannot_hold_do_not_stop_it(small, tmp_path, monkeypatch):
@@ -317,7 +317,7 @@ def test_a_pipe_keeps_its_place_and_so_does_a_folder(tmp_path, overwrite):
         check_target(tmp_path, overwrite=overwrite)
     pipe = tmp_path / "pipe.html"
     os.mkfifo(pipe)
-    with pytest.raises(InputError, match="no regular file"):
+    with pytest.raises(InputError, match="not a regular file"):
         check_target(pipe, overwrite=overwrite)
     assert pipe.is_fifo()
 

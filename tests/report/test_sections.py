@@ -36,7 +36,7 @@ def test_only_the_overview_is_drawn_where_there_are_many_runs(runs):
     section = run_sections(runs[:1] * 7)[0]
     assert section.overview is not None
     assert section.figures == []
-    assert "has all its figures" in section.remarks[0]
+    assert "to see all its figures" in section.remarks[0]
 
 
 def test_runs_are_compared_in_numbers(tmp_path):
@@ -87,8 +87,8 @@ def test_runs_beyond_the_sixth_are_pointed_to(tmp_path):
     runs = [build(tmp_path / str(place), name=str(place), logged={"loss": [2.0, 1.0]}) for place in range(8)]
     found = compared(runs)
     story = found["story"]
-    assert found["left_out"] == "The first 6 of 8 runs are shown; 6 and 7 have theirs below."
-    assert compared(runs[:7])["left_out"] == "The first 6 of 7 runs are shown; 6 has its overview below."
+    assert found["left_out"] == "The first 6 of 8 runs are shown; see below for 6 and 7."
+    assert compared(runs[:7])["left_out"] == "The first 6 of 7 runs are shown; see below for 6."
     assert compared(runs[:6])["left_out"] == ""
     assert len(story) == 7
     assert story[0].startswith("0: The loss fell from 2 to 1, by 50 %")

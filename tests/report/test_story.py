@@ -3,7 +3,7 @@ import math
 import pytest
 
 from gatdiag.diagnosis.thresholds import limit
-from gatdiag.report.story import notes_text, optimizer_text, sizes, story, warnings
+from gatdiag.report.story import count_parameters, describe_optimizer, recorder_notes, run_warnings, story
 from tests.figures.odd_runs import recorded_run
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_meta
@@ -29,7 +29,7 @@ def test_what_was_trained_is_told(tmp_path):
     [
         ("auto", 0.05, ", to stay within 5 % of the training's time; every=1 records all."),
         ("10", 0.03, ", to stay within 3 % of the training's time."),
-        ("10", None, ", as every=10 asks for."),
+        ("10", None, ", as requested by every=10."),
     ],
 )
 def test_how_few_steps_were_recorded_is_told_with_the_reason(tmp_path, every, budget, words):
@@ -52,7 +52,7 @@ def test_how_few_steps_were_recorded_is_told_with_the_reason(tmp_path, every, bu
             [2.0, 2.0 * (1 - 0.9 * limit("fall"))],
             "The loss hardly moved: 2 at the start, 1.91 at the end. It fell by 4.5 %.",
         ),
-        ([2.0, 2.0], "The loss did not move"),
+        ([2.0, 2.0], "The loss did not change"),
         ([2.0, 1.0, math.nan], "it became NaN or infinite; its best value was 1, at step 1."),
         ([math.nan, math.nan], "The loss was never finite."),
         ([math.inf, 1.0], "The loss is 1."),
@@ -71,7 +71,7 @@ def test_a_run_without_a_loss_says_how_to_log_one(tmp_path):
 def test_a_run_without_a_step_says_so(tmp_path):
     run = build(tmp_path / "run")
     assert story(run) == ()
-    assert any("none of its tables has a row" in text for text in warnings(run))
+    assert any("all tables are empty" in text for text in run_warnings(run))
 
 
 def test_the_best_accuracy_and_its_step_are_told(tmp_path):
@@ -89,7 +89,7 @@ def test_what_chose_the_best_step_is_used(tmp_path):
 
 def test_checkpoints_are_not_counted_as_steps(tmp_path):
     text = told(tmp_path / "run", logged={"loss": [2.0, 1.0, 0.5]}, cadence={"every": "checkpoint"})
-    assert "read off 3 saved checkpoints, the last of step 2." in text
+    assert "read from 3 saved checkpoints, the last at step 2." in text
     assert "optimizer steps" not in text
 
 
@@ -98,40 +98,40 @@ def test_shared_parameters_count_once_and_frozen_ones_are_told_apart():
     first, second = (layer["parameters"] for layer in meta["structure"]["layers"])
     second.append(first[0])
     first[1]["trainable"] = False
-    assert sizes(meta) == (2 * (9 + 3 + 3), 2 * (9 + 3 + 3) - 3)
+    assert count_parameters(meta) == (2 * (9 + 3 + 3), 2 * (9 + 3 + 3) - 3)
 
 
 def test_every_group_of_an_optimizer_has_its_rate():
     groups = [GROUP, {**GROUP, "lr": 0.01}, {**GROUP, "lr": None}]
-    assert optimizer_text({"class": "Adam", "groups": groups}) == "Adam with learning rate 0.01 and 0.1"
-    assert optimizer_text({"class": "Own", "groups": []}) == "Own"
+    assert describe_optimizer({"class": "Adam", "groups": groups}) == "Adam with learning rate 0.01 and 0.1"
+    assert describe_optimizer({"class": "Own", "groups": []}) == "Own"
 
 
 @pytest.mark.parametrize(
     ("ending", "words"),
-    [(None, "has no end"), ("failed", "RuntimeError: two lines"), ("interrupted", "by hand")],
+    [(None, "did not finish"), ("failed", "RuntimeError: two lines"), ("interrupted", "KeyboardInterrupt")],
 )
 def test_a_run_without_a_regular_end_says_so(tmp_path, ending, words):
     error = "RuntimeError: two\nlines" if ending == "failed" else None
     run = build(tmp_path / "run", logged={"loss": [1.0]}, ending=ending, error=error)
-    (text,) = warnings(run)
+    (text,) = run_warnings(run)
     assert words in text
 
 
 def test_a_finished_run_has_nothing_to_warn_of(tmp_path):
-    assert warnings(build(tmp_path / "run", logged={"loss": [1.0]})) == ()
+    assert run_warnings(build(tmp_path / "run", logged={"loss": [1.0]})) == ()
 
 
 def test_what_could_not_be_read_is_told(tmp_path):
     run = build(tmp_path / "run", layers={"mu": [[1.0, 1.0]]})
     (run.folder / "layers.parquet").write_bytes(b"PAR1 and no more")
     with pytest.warns(UserWarning, match="not all"):
-        texts = warnings(run)
+        texts = run_warnings(run)
     assert any(text.startswith("Not everything could be read: ") for text in texts)
 
 
 def test_notes_of_the_recorder_are_shown(tmp_path):
-    assert notes_text(build(tmp_path / "few", notes=["no entropy.", "two\nlines"])) == "no entropy; two lines."
-    many = notes_text(build(tmp_path / "many", notes=list("abcde")))
+    assert recorder_notes(build(tmp_path / "few", notes=["no entropy.", "two\nlines"])) == "no entropy; two lines."
+    many = recorder_notes(build(tmp_path / "many", notes=list("abcde")))
     assert many == "a; b; c. And 2 more, under Settings."
-    assert notes_text(build(tmp_path / "none", notes=[])) == ""
+    assert recorder_notes(build(tmp_path / "none", notes=[])) == ""

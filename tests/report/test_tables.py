@@ -104,19 +104,21 @@ def test_settings_versions_cadence_and_notes_are_there(tmp_path):
     found = tables(build(tmp_path / "run", **given))
     assert ["name", "ten layers"] in found["The run"].rows
     assert ["torch", "2.13.0"] in found["Versions"].rows
-    assert ["sampled steps", "every step"] in found["Cadence"].rows
-    assert ["ranks", "one of 50 sampled steps"] in found["Cadence"].rows
+    assert ["recorded steps", "every step"] in found["Recording schedule"].rows
+    assert ["ranks", "1 in 50 recorded steps"] in found["Recording schedule"].rows
     assert found["Notes"].rows == [["1", "attention entropy of convs.3: hidden"]]
     rows = found["Optimizer: Adam"].rows
     assert rows == [["lr", "0.1", "0.01"], ["momentum", "", "0.9"], ["parameter tensors", "1", "2"]]
-    assert not any(table.columns for title, table in found.items() if title in ("The run", "Cadence", "Versions"))
+    assert not any(
+        table.columns for title, table in found.items() if title in ("The run", "Recording schedule", "Versions")
+    )
 
 
 def test_every_quantity_of_the_run_is_explained(tmp_path):
     run = build(tmp_path / "run")
-    catalogue = tables(run)["Catalogue of quantities"]
-    assert [row[1] for row in catalogue.rows] == [f"{q['table']}.{q['name']}" for q in run.meta["quantities"]]
-    drawn = [str(row[3]) for row, q in zip(catalogue.rows, run.meta["quantities"], strict=True) if q["equation"]]
+    quantities = tables(run)["Recorded quantities"]
+    assert [row[1] for row in quantities.rows] == [f"{q['table']}.{q['name']}" for q in run.meta["quantities"]]
+    drawn = [str(row[3]) for row, q in zip(quantities.rows, run.meta["quantities"], strict=True) if q["equation"]]
     assert drawn
     assert all(text.startswith("<math") for text in drawn)
 

@@ -4,7 +4,7 @@
   const system = matchMedia("(prefers-color-scheme: dark)");
   const toggle = document.getElementById("theme");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
-  const name = () => { toggle.textContent = isDark() ? "Light colors" : "Dark colors"; };
+  const name = () => { toggle.textContent = isDark() ? "Light theme" : "Dark theme"; };
   const keep = (theme) => { try { localStorage.setItem("gatdiag-theme", theme); } catch { /* no storage for files */ } };
   const kept = () => { try { return localStorage.getItem("gatdiag-theme"); } catch { return null; } };
   if (["light", "dark"].includes(kept())) root.dataset.theme = kept();
